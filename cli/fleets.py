@@ -1,0 +1,229 @@
+"""The verbs of fleets: preview, up, down, drift, refresh, fleet list and show, unlock."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orch.cli.diagnose import load, placed
+from orch.cli.outcome import end, tell
+from orch.cli.plans import counts, drift_lines, paint, tree
+from orch.components.plan import PlanError
+from orch.spec.errors import ExitCode, OrchError
+from orch.spec.models import Fleet
+from orch.stacks import operations
+from orch.stacks.errors import ProjectError
+from orch.stacks.operations import Note, Step
+from orch.stacks.project import Project, find
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from orch.spec import Document
+    from orch.stacks.changes import Change
+
+SCHEMA = 1
+
+
+class UsageError(OrchError):
+    """A command line that cannot be meant."""
+
+    exit_code = ExitCode.USAGE
+
+
+def preview(file: str, *, as_json: bool, exit_code: bool) -> None:
+    pending = False
+    for project, document, fleet in _fleets(file):
+        plan = _planned(document, lambda p=project, f=fleet: operations.preview(p, f, _quiet))
+        pending = pending or plan.pending
+        if as_json:
+            _print_json(_plan_json(plan.fleet, plan.changes))
+            continue
+        for line in tree(plan.fleet, plan.changes, colour=_colour()):
+            print(line)
+        for reason in plan.reasons:
+            print(paint(f"  · {reason}", "2", _colour()))
+        print(f"plan: {counts(plan.changes)}; costs $0.00 per hour")
+    end(ExitCode.CHANGES if exit_code and pending else ExitCode.OK)
+
+
+def up(file: str, *, yes: bool, as_json: bool) -> None:
+    for project, document, fleet in _fleets(file, launch=True):
+        if not yes:
+            _need_terminal("orch up FILE --yes")
+            plan = _planned(document, lambda p=project, f=fleet: operations.preview(p, f, _quiet))
+            for line in [*tree(plan.fleet, plan.changes, colour=_colour()), f"plan: {counts(plan.changes)}"]:
+                tell(line)
+            if not plan.pending:
+                continue
+            _confirm(f"Bring up the fleet {fleet.name}?")
+        listener = _quiet if as_json else _progress
+        done = _planned(document, lambda p=project, f=fleet, told=listener: operations.up(p, f, told))
+        if as_json:
+            _print_json(_plan_json(fleet.name, done))
+        else:
+            print(f"fleet {fleet.name}: {counts(done, done=True)}")
+
+
+def down(target: str, *, yes: bool, as_json: bool, by_name: bool = False) -> None:
+    for project, name in _targets(target, by_name=by_name):
+        if not yes:
+            _need_terminal(f"orch down {target} --yes")
+            _confirm(f"Remove the fleet {name} and all that runs on it?")
+        done = operations.down(project, name, _quiet if as_json else _progress)
+        if as_json:
+            _print_json(_plan_json(name, done))
+        else:
+            print(f"fleet {name}: {counts(done, done=True)}")
+
+
+def drift(target: str, *, as_json: bool) -> None:
+    _show_drift(target, operations.drift, as_json=as_json, code=ExitCode.CHANGES)
+
+
+def refresh(target: str, *, as_json: bool) -> None:
+    _show_drift(target, operations.refresh, as_json=as_json, code=ExitCode.OK)
+
+
+def _show_drift(target: str, operation: Any, *, as_json: bool, code: ExitCode) -> None:
+    any_found = False
+    for project, name in _targets(target):
+        found = operation(project, name, _quiet if as_json else _progress)
+        any_found = any_found or bool(found)
+        if as_json:
+            _print_json({"schema": SCHEMA, "fleet": name, "drift": [item.as_json() for item in found]})
+            continue
+        print(f"fleet {name}: {'drifted' if found else 'as registered'}")
+        for line in drift_lines(found):
+            print(line)
+        if found:
+            print("`orch up` mends it")
+    end(code if any_found else ExitCode.OK)
+
+
+def show(name: str | None, *, as_json: bool, verbose: bool) -> None:
+    from orch.cli.fleet_table import fleet_json, fleet_table
+    from orch.runner.nodes import node_statuses
+    from orch.stacks.states import fleet_state, known_fleets
+
+    project = find()
+    names = [name] if name else known_fleets(project)
+    states = [fleet_state(project, each) for each in names]
+    found = [(state, node_statuses(state)) for state in states]
+    if as_json:
+        _print_json({"schema": SCHEMA, "fleets": [fleet_json(state, nodes) for state, nodes in found]})
+    elif not found:
+        tell("no fleet is up in this project; bring one up with `orch up fleet.yml`")
+    else:
+        print(fleet_table(found, verbose=verbose, colour=_colour()))
+
+
+def unlock(target: str, *, yes: bool) -> None:
+    from orch.stacks.locks import locks
+
+    for project, name in _targets(target):
+        held = locks(project, name)
+        if project.local_state is not None and not held:
+            print(f"fleet {name}: nobody holds it")
+            continue
+        for lock in held:
+            tell(f"fleet {name} is held by {lock}{' (that process is gone)' if lock.dead else ''}")
+        if not yes:
+            _need_terminal(f"orch unlock {target} --yes")
+            _confirm("Break the lock? If its holder is still at work, the state will be damaged.")
+        operations.unlock(project, name)
+        print(f"fleet {name}: unlocked")
+
+
+def _fleets(file: str, *, launch: bool = False) -> Iterator[tuple[Project, Document, Fleet]]:
+    """The fleets of a file, with the project it belongs to. Other documents get a note."""
+    documents = load(file, launch=launch)
+    project = find(None if file == "-" else file)
+    fleets = [(document, document.model) for document in documents if isinstance(document.model, Fleet)]
+    others = len(documents) - len(fleets)
+    if others:
+        tell(f"note: {others} of {len(documents)} documents are no fleets; start tasks with `orch run`")
+    if not fleets:
+        raise ProjectError("there is no fleet in it", where=file, hint="a fleet begins with `type: fleet`")
+    for document, fleet in fleets:
+        yield project, document, fleet
+
+
+def _targets(target: str, *, by_name: bool = False) -> list[tuple[Project, str]]:
+    """A file's fleets, or the one fleet of a name in the project here."""
+    if not by_name and (Path(target).exists() or "/" in target or target.endswith((".yml", ".yaml")) or target == "-"):
+        return [(project, fleet.name) for project, _, fleet in _fleets(target)]
+    return [(find(), target)]
+
+
+def _planned(document: Document, operation: Any) -> Any:
+    try:
+        return operation()
+    except PlanError as error:
+        raise placed(error, document) from error
+
+
+def _plan_json(fleet: str, found: tuple[Change, ...]) -> dict[str, Any]:
+    from orch.stacks.changes import summary
+
+    return {
+        "schema": SCHEMA,
+        "fleet": fleet,
+        "stack": fleet,
+        "summary": summary(found),
+        "changes": [change.as_json() for change in found],
+        "cost": {"hourly": 0.0, "delta": 0.0, "currency": "USD", "unpriced": []},
+        "diagnostics": [],
+        "policies": [],
+    }
+
+
+def _print_json(data: dict[str, Any]) -> None:
+    print(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def _progress(event: Step | Note) -> None:
+    if isinstance(event, Note):
+        tell(event.text)
+    elif event.phase == "done":
+        tell(f"  {event.name}: {_past(event.op)} ({event.seconds:.1f} s)")
+    elif event.phase == "failed":
+        tell(f"  {event.name}: FAILED")
+
+
+def _past(op: str) -> str:
+    words = {
+        "create": "created",
+        "update": "changed",
+        "delete": "deleted",
+        "create-replacement": "made anew",
+        "delete-replaced": "old one deleted",
+        "replace": "replaced",
+    }
+    return words.get(op, op)
+
+
+def _quiet(event: Step | Note) -> None:
+    if isinstance(event, Note):
+        tell(event.text)
+
+
+def _need_terminal(instead: str) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "this asks before it acts, and there is no terminal to ask on", hint=f"write `{instead}`", code=None
+        )
+
+
+def _confirm(question: str) -> None:
+    tell(f"{question} [y/N] ")
+    if input().strip().lower() not in ("y", "yes"):
+        tell("nothing was done")
+        end(ExitCode.OK)
+
+
+def _colour() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ

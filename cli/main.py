@@ -1,0 +1,179 @@
+"""The table of verbs. Imports nothing heavy: each verb loads what it needs when it is called."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from orch.cli import outcome
+from orch.cli import run as runs
+
+app = typer.Typer(
+    name="orch",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="GPU clusters from one YAML file, and distributed jobs on them.",
+    epilog="Exit codes: 0 done, 3 configuration, 4 policy, 5 provisioning, 6 run failed, 7 hosts, 9 conflict, "
+    "10 changes pending, 130 interrupted.",
+)
+fleet_app = typer.Typer(no_args_is_help=False, help="Fleets that are up: list, show, delete.")
+engine_app = typer.Typer(no_args_is_help=True, help="The Pulumi engine: install it, see it, use it by hand.")
+app.add_typer(fleet_app, name="fleet")
+app.add_typer(engine_app, name="engine")
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file, a folder of them, or -.")]
+FileOrName = Annotated[str, typer.Argument(metavar="FILE|NAME", help="A fleet's file, or its name.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A fleet's name.")]
+Json = Annotated[bool, typer.Option("--json", help="Data on stdout, for pipelines.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@app.command("preview", epilog="Example: orch preview fleet.yml --exit-code")
+def preview(
+    file: File,
+    as_json: Json = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 10 when changes are pending.")] = False,
+) -> None:
+    """Show what `up` would change, and why. Changes nothing."""
+    from orch.cli import fleets
+
+    fleets.preview(file, as_json=as_json, exit_code=exit_code)
+
+
+@app.command("plan", hidden=True)
+def plan(file: File, as_json: Json = False, exit_code: Annotated[bool, typer.Option("--exit-code")] = False) -> None:
+    """The same as `preview`."""
+    preview(file, as_json, exit_code)
+
+
+@app.command("up", epilog="Example: orch up fleet.yml --yes")
+def up(file: File, yes: Yes = False, as_json: Json = False) -> None:
+    """Bring up the fleets of a file: all that is missing is made, all that differs is mended."""
+    from orch.cli import fleets
+
+    fleets.up(file, yes=yes, as_json=as_json)
+
+
+@app.command("down", epilog="Example: orch down fleet.yml --yes")
+def down(target: FileOrName, yes: Yes = False, as_json: Json = False) -> None:
+    """Remove a fleet: its nodes, its networks, its state."""
+    from orch.cli import fleets
+
+    fleets.down(target, yes=yes, as_json=as_json)
+
+
+@app.command("drift", epilog="Example: orch drift laptop  (exit code 10 when something differs)")
+def drift(target: FileOrName, as_json: Json = False) -> None:
+    """Tell what is no longer as `up` left it. Changes nothing."""
+    from orch.cli import fleets
+
+    fleets.drift(target, as_json=as_json)
+
+
+@app.command("refresh", epilog="Example: orch refresh laptop")
+def refresh(target: FileOrName, as_json: Json = False) -> None:
+    """Record in the state what is really there. `up` does this by itself."""
+    from orch.cli import fleets
+
+    fleets.refresh(target, as_json=as_json)
+
+
+app.command("run", epilog="Example: orch run train.yml --env LR=0.1 -- --epochs 3")(runs.run)
+app.command("ps", epilog="Example: orch ps -a")(runs.ps)
+app.command("logs", epilog="Example: orch logs train-k3f9 --node 1 --tail 50")(runs.logs)
+app.command("attach", epilog="Example: orch attach train-k3f9")(runs.attach)
+app.command("stop", epilog="Example: orch stop train-k3f9")(runs.stop)
+
+
+@fleet_app.callback(invoke_without_command=True)
+def fleet(context: typer.Context, as_json: Json = False) -> None:
+    """Fleets that are up. Alone, the same as `fleet list`."""
+    if context.invoked_subcommand is None:
+        fleet_list(as_json)
+
+
+@fleet_app.command("list", epilog="Example: orch fleet list --json")
+def fleet_list(as_json: Json = False) -> None:
+    """The fleets of this project and the state of their nodes."""
+    from orch.cli import fleets
+
+    fleets.show(None, as_json=as_json, verbose=False)
+
+
+@fleet_app.command("show", epilog="Example: orch fleet show laptop -v")
+def fleet_show(
+    name: Name,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Resources of each node too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """One fleet."""
+    from orch.cli import fleets
+
+    fleets.show(name, as_json=as_json, verbose=verbose)
+
+
+@fleet_app.command("delete", epilog="Example: orch fleet delete laptop --yes")
+def fleet_delete(name: Name, yes: Yes = False, as_json: Json = False) -> None:
+    """The same as `orch down NAME`."""
+    from orch.cli import fleets
+
+    fleets.down(name, yes=yes, as_json=as_json, by_name=True)
+
+
+@app.command("unlock", epilog="Example: orch unlock laptop")
+def unlock(target: FileOrName, yes: Yes = False) -> None:
+    """Break the lock on a fleet's state, after showing who holds it and since when."""
+    from orch.cli import fleets
+
+    fleets.unlock(target, yes=yes)
+
+
+@app.command("doctor", epilog="Example: orch doctor")
+def doctor(as_json: Json = False) -> None:
+    """What this machine has and lacks, and what to do about it."""
+    from orch.cli import machine
+
+    machine.doctor(as_json=as_json)
+
+
+@app.command("init", epilog="Example: cd infra && orch init")
+def init(folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Where; default here.")] = ".") -> None:
+    """Write what a GitOps folder needs so that `pulumi preview` and `pulumi up` work in it by hand."""
+    from orch.cli import machine
+
+    machine.init(folder)
+
+
+@engine_app.command("install", epilog="Example: orch engine install")
+def engine_install() -> None:
+    """Make sure of an engine: found, else downloaded, else built from Go modules."""
+    from orch.cli import machine
+
+    machine.engine_install()
+
+
+@engine_app.command("version", epilog="Example: orch engine version")
+def engine_version() -> None:
+    """The engine that will be used."""
+    from orch.cli import machine
+
+    machine.engine_version()
+
+
+@engine_app.command("env", epilog='Example: eval "$(orch engine env)" && pulumi preview --stack laptop')
+def engine_env(folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="A project; default here.")] = ".") -> None:
+    """Print the environment in which `pulumi` by hand sees the same stacks, as shell commands."""
+    from orch.cli import machine
+
+    machine.engine_env(folder)
+
+
+def main() -> None:
+    """The console script `orch`."""
+    outcome.run(lambda: app(standalone_mode=False))
+
+
+if __name__ == "__main__":
+    main()

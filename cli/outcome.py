@@ -1,0 +1,72 @@
+"""From an error to what the user reads and the exit code. No traceback reaches a user."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+import typer
+
+from orch.spec.errors import ExitCode, OrchError
+
+
+def end(code: int) -> NoReturn:
+    raise typer.Exit(code)
+
+
+def tell(text: str) -> None:
+    """A line for people, on stderr: stdout is for data."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def error_text(error: OrchError) -> str:
+    """What, where, why and what to do, in that order."""
+    head = f"error {error.code}: {error.summary}" if error.code else f"error: {error.summary}"
+    lines = [f"{error.where}: {head}" if error.where else head]
+    if error.detail:
+        lines += [f"  {line}" for line in error.detail.splitlines()]
+    if error.hint:
+        lines += [f"  hint: {error.hint}"]
+    return "\n".join(lines)
+
+
+def run(app: Callable[[], object]) -> NoReturn:
+    """Call `app` (not in its standalone mode) and leave with an exit code of the table in docs/reference."""
+    import click
+
+    code: object = 0
+    try:
+        code = app()
+    except click.exceptions.Abort:  # Ctrl-C, as click passes it on
+        tell("interrupted")
+        sys.exit(int(ExitCode.INTERRUPTED))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(int(ExitCode.USAGE))
+    except OrchError as error:
+        from orch.cli.diagnose import diagnostics_of
+
+        tell(diagnostics_of(error) or error_text(error))
+        sys.exit(int(error.exit_code))
+    except KeyboardInterrupt:
+        tell("interrupted")
+        sys.exit(int(ExitCode.INTERRUPTED))
+    except BrokenPipeError:
+        # The reader of a pipe has seen enough (`orch logs … | head`).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:  # noqa: BLE001 - the border: a bug is told in one line, its trace goes to a file
+        tell(f"error: this is a bug in orch: {type(error).__name__}: {error}")
+        tell(f"  the full trace is in {_written(traceback.format_exc())}; please report it with that file")
+        sys.exit(int(ExitCode.BUG))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _written(trace: str) -> str:
+    with tempfile.NamedTemporaryFile("w", prefix="orch-bug-", suffix=".txt", delete=False) as file:
+        file.write(trace)
+    return file.name

@@ -1,0 +1,74 @@
+"""A plan as a tree that a person reviews: what is made, changed, replaced and removed, down to the leaf, nodes folded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from orch.stacks.changes import Change, Drifted, PropertyChange, summary
+
+MARKS = {"create": "+", "update": "~", "replace": "±", "delete": "-", "same": " "}
+COLOURS = {"create": "32", "update": "33", "replace": "35", "delete": "31", "same": "2"}
+WORDS = {"create": "to create", "update": "to change", "replace": "to replace", "delete": "to delete"}
+DONE = {"create": "created", "update": "changed", "replace": "replaced", "delete": "deleted"}
+
+
+def tree(fleet: str, changes: Iterable[Change], *, colour: bool) -> list[str]:
+    """One line per resource that changes, equal ones folded (`laptop-[0-7]`), its leaves below it."""
+    lines: list[str] = []
+    groups: dict[tuple[Any, ...], list[Change]] = {}
+    for change in changes:
+        if change.op != "same":
+            groups.setdefault((change.op, change.type, _comparable(change.diff)), []).append(change)
+    for (op, kind, _), members in groups.items():
+        names = fold([member.name for member in members])
+        lines.append(paint(f"  {MARKS[op]} {kind}  {names}", COLOURS[op], colour))
+        lines += [f"      {_leaf(leaf)}" for leaf in members[0].diff]
+    return [f"fleet {fleet}", *lines]
+
+
+def counts(changes: Iterable[Change], *, done: bool = False) -> str:
+    """`4 to create, 2 unchanged`, or `no changes (4 resources)`."""
+    found = summary(changes)
+    words = DONE if done else WORDS
+    parts = [f"{found[op]} {word}" for op, word in words.items() if found[op]]
+    if not parts:
+        return f"no changes ({found['same']} resources)"
+    return ", ".join(parts) + (f", {found['same']} unchanged" if found["same"] else "")
+
+
+def drift_lines(found: Iterable[Drifted]) -> list[str]:
+    return [
+        f"  {item.name}: {item.observed}"
+        if not item.path
+        else f"  {item.name}: {item.path}: registered {_value(item.registered)}, found {_value(item.observed)}"
+        for item in found
+    ]
+
+
+def fold(names: list[str]) -> str:
+    """`laptop-[0-2]` for laptop-0, laptop-1, laptop-2."""
+    if len(names) < 2 or not all(re.search(r"\d", name) for name in names):
+        return ", ".join(names)
+    from ClusterShell.NodeSet import NodeSet
+
+    return str(NodeSet.fromlist(names))
+
+
+def paint(text: str, colour: str, on: bool) -> str:
+    return f"\x1b[{colour}m{text}\x1b[0m" if on else text
+
+
+def _comparable(diff: tuple[PropertyChange, ...]) -> tuple[Any, ...]:
+    return tuple((leaf.path, str(leaf.old), str(leaf.new), leaf.replaces) for leaf in diff)
+
+
+def _leaf(leaf: PropertyChange) -> str:
+    why = " (replaces it)" if leaf.replaces else ""
+    drift = " (drift: changed outside orch)" if leaf.drifted else ""
+    return f"{leaf.path}: {_value(leaf.old)} -> {_value(leaf.new)}{why}{drift}"
+
+
+def _value(value: Any) -> str:
+    return "(none)" if value is None else str(value)

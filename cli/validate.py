@@ -1,0 +1,64 @@
+"""`orch validate`: every mistake in files and folders, at once."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orch.spec import load_paths
+from orch.spec.diagnostics import Diagnostic, Severity, render_human, render_json
+from orch.spec.diagnostics import strict as as_errors
+from orch.spec.errors import ExitCode
+
+
+class Format(str, Enum):
+    HUMAN = "human"
+    JSON = "json"
+
+
+def command(
+    paths: Annotated[
+        list[Path], typer.Argument(help="Files, folders, or - for standard input.", show_default=False)
+    ],
+    format: Annotated[Format, typer.Option(help="How to print what is found.")] = Format.HUMAN,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
+) -> None:
+    """Check configurations without touching anything.
+
+    Exit code 0: nothing is wrong; 3: something is. Example: orch validate fleet.yml train.yml
+    """
+    raise typer.Exit(validate([str(path) for path in paths], format, strict))
+
+
+def validate(paths: list[str], format: Format = Format.HUMAN, strict: bool = False) -> int:
+    """Prints what is wrong with the files; the exit code.
+
+    People read diagnostics on stderr and a summary on stdout; programs read one JSON object on stdout.
+    """
+    loaded = load_paths(paths)
+    found = as_errors(loaded.diagnostics) if strict else loaded.diagnostics
+    failed = any(diagnostic.severity is Severity.ERROR for diagnostic in found)
+    if format is Format.JSON:
+        print(render_json(found))
+    else:
+        if found:
+            print(render_human(found), file=sys.stderr)
+        print(_summary(found, len(loaded.documents)))
+    return ExitCode.CONFIG if failed else ExitCode.OK
+
+
+def _summary(found: tuple[Diagnostic, ...], documents: int) -> str:
+    counts = [
+        _counted(sum(diagnostic.severity is severity for diagnostic in found), severity.value)
+        for severity in (Severity.ERROR, Severity.WARNING)
+    ]
+    told = [count for count in counts if not count.startswith("0 ")]
+    return f"{_counted(documents, 'valid document')}{''.join(f', {count}' for count in told)}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,34 @@
+"""What must be asked of this machine before local nodes are planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from orch.images.client import connect
+
+
+@dataclass(frozen=True)
+class LocalFacts:
+    """The machine that Docker runs on. `node_image`: the image of a node that this orch would make today."""
+
+    cpus: int
+    memory_mib: int
+    node_image: str
+
+
+class AsksLocal(Protocol):
+    def __call__(self) -> LocalFacts: ...
+
+
+def ask() -> LocalFacts:
+    """Ask Docker (which may run in a smaller virtual machine than this process sees).
+
+    Raises DockerUnavailable.
+    """
+    from orch.images.build import resolve
+
+    info = connect().info()
+    return LocalFacts(
+        cpus=int(info["NCPU"]), memory_mib=int(info["MemTotal"]) >> 20, node_image=resolve("orch/node")
+    )

@@ -1,0 +1,134 @@
+"""What a local fleet becomes: one network, and a container per node. Pure: no Docker, no clock, no chance."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from orch.components.local.facts import LocalFacts
+from orch.components.plan import PlanError, Previous
+from orch.spec.models import Fleet
+
+FIRST_ADDRESS = 10
+"""Node i has the address FIRST_ADDRESS + i of its /24; the gateway has 1."""
+
+MAX_NODES = 200
+"""What fits a /24 above FIRST_ADDRESS, with room; a laptop holds fewer (34 MiB each when idle)."""
+
+
+@dataclass(frozen=True)
+class LocalNodePlan:
+    """One container. `cpus` and `memory_mib` are limits, None = all of the machine."""
+
+    index: int
+    name: str
+    container: str
+    address_offset: int
+    cpus: float | None
+    memory_mib: int | None
+
+
+@dataclass(frozen=True)
+class LocalPlan:
+    """A whole local fleet. `scope` tells this project's containers from another project's of the same fleet name."""
+
+    fleet: str
+    scope: str
+    network: str
+    image: str
+    placement: str
+    blocks: int
+    job_image: str | None
+    env: dict[str, str]
+    nodes: tuple[LocalNodePlan, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def pins(self) -> dict[str, str]:
+        return {"scope": self.scope, "node_image": self.image}
+
+
+def plan(fleet: Fleet, facts: LocalFacts, previous: Previous, scope: str) -> LocalPlan:
+    """The containers and the network of `fleet`.
+
+    `scope` is used for a new stack only; afterwards the recorded one stays, also when the project's folder moves. CPUs and
+    memory limit a node only where the file asks for them: the defaults guide the choice of cloud machines, and a laptop
+    smaller than they are can still hold the fleet.
+
+    Raises PlanError: ORCH205 (more than this machine has), ORCH206 (accelerators), ORCH207 (too many nodes).
+    """
+    if fleet.nodes is None:
+        raise PlanError("ORCH141", "a local fleet needs `nodes`", path="", hint="write `nodes: 2`")
+    count = fleet.nodes.target
+    if count > MAX_NODES:
+        raise PlanError(
+            "ORCH207",
+            f"{count} nodes are more than one machine's network of containers holds ({MAX_NODES})",
+            path="nodes",
+            hint=f"ask for at most {MAX_NODES}, or rehearse with fewer",
+        )
+    cpus, memory = _limits(fleet, facts)
+    scope = previous.pins.get("scope", scope)
+    image = previous.pins.get("node_image", facts.node_image)
+    base = f"orch-{fleet.name}-{scope}"
+    reasons = [
+        f"{count} containers with sshd and a Docker daemon of their own, on one bridge network",
+        f"CPUs per node: {cpus:g}" if cpus else f"CPUs per node: all {facts.cpus} of this machine, shared",
+        f"memory per node: {memory} MiB" if memory else f"memory per node: all {facts.memory_mib} MiB, shared",
+        "interconnect: Ethernet between containers, which says nothing about a real fabric's speed",
+    ]
+    if image != facts.node_image:
+        reasons.append(f"node image {image} stays; this orch would make new nodes from {facts.node_image}")
+    return LocalPlan(
+        fleet=fleet.name,
+        scope=scope,
+        network=base,
+        image=image,
+        placement=fleet.placement,
+        blocks=_blocks(fleet, cpus or facts.cpus),
+        job_image=fleet.image,
+        env={key: value for key, value in fleet.env.items() if value is not None},
+        nodes=tuple(
+            LocalNodePlan(i, f"{fleet.name}-{i}", f"{base}-{i}", FIRST_ADDRESS + i, cpus, memory) for i in range(count)
+        ),
+        reasons=tuple(reasons),
+    )
+
+
+def _limits(fleet: Fleet, facts: LocalFacts) -> tuple[float | None, int | None]:
+    resources = fleet.resources
+    written = resources.model_fields_set
+    if "gpu" in written and (resources.gpu.count.min or 0) > 0:
+        raise PlanError(
+            "ORCH206",
+            "local nodes have no accelerators",
+            path="resources.gpu",
+            detail="they are containers on this machine, and this version passes no device into them",
+            hint="remove `gpu` for a rehearsal without accelerators",
+        )
+    cpus: float | None = None
+    memory: int | None = None
+    if "cpu" in written and resources.cpu.count.min:
+        cpus = resources.cpu.count.min
+        if cpus > facts.cpus:
+            raise PlanError(
+                "ORCH205",
+                f"a node of {cpus:g} CPUs does not fit this machine, which has {facts.cpus}",
+                path="resources.cpu",
+                hint=f"ask for at most {facts.cpus}; nodes may share CPUs, so each may have all of them",
+            )
+    if "memory_mib" in written and resources.memory_mib.min:
+        memory = math.ceil(resources.memory_mib.min)
+        if memory > facts.memory_mib:
+            raise PlanError(
+                "ORCH205",
+                f"a node of {memory} MiB does not fit this machine, which has {facts.memory_mib} MiB",
+                path="resources.memory",
+                hint="ask for less",
+            )
+    return cpus, memory
+
+
+def _blocks(fleet: Fleet, cpus: float) -> int:
+    """Blocks per node; `auto` is the CPU count where there are no GPUs (configuration C9)."""
+    return max(1, int(cpus)) if fleet.blocks == "auto" else fleet.blocks

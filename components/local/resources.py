@@ -1,0 +1,124 @@
+"""A local fleet as Pulumi resources: the plan, one to one. Decides nothing."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+import pulumi
+
+from orch.components.keys import host_key_seed, public_host_key
+from orch.components.local.plan import LocalNodePlan, LocalPlan
+from orch.spec.state import SCHEMA
+
+UNREACHABLE_GRACE_S = 10.0
+"""A container that is gone answers at once; one that restarts is back in a second (measured)."""
+
+
+class Keys(pulumi.CustomResource):
+    """`orch:index:Keys`: the client's key pair and the seed of the host keys."""
+
+    client_private_key: pulumi.Output[str]
+    client_public_key: pulumi.Output[str]
+    host_seed: pulumi.Output[str]
+
+    def __init__(self, name: str, *, opts: pulumi.ResourceOptions) -> None:
+        props = {"name": name, "client_private_key": None, "client_public_key": None, "host_seed": None}
+        super().__init__("orch:index:Keys", name, props, opts)
+
+
+class Network(pulumi.CustomResource):
+    """`orch:local:Network`: a bridge network of this machine's Docker."""
+
+    subnet: pulumi.Output[str]
+
+    def __init__(self, name: str, *, network: str, stack: str, opts: pulumi.ResourceOptions) -> None:
+        props = {"name": network, "stack": stack, "subnet": None, "gateway": None}
+        super().__init__("orch:local:Network", name, props, opts)
+
+
+class Node(pulumi.CustomResource):
+    """`orch:local:Node`: a container that is a cluster node."""
+
+    ssh_address: pulumi.Output[str]
+    ssh_port: pulumi.Output[int]
+
+    def __init__(self, name: str, props: dict[str, Any], *, opts: pulumi.ResourceOptions) -> None:
+        super().__init__("orch:local:Node", name, {**props, "ssh_address": None, "ssh_port": None}, opts)
+
+
+class LocalFleet(pulumi.ComponentResource):
+    """The whole fleet. `state` is its FleetState, `identity` the client's private key (secret)."""
+
+    state: pulumi.Output[dict[str, Any]]
+    identity: pulumi.Output[str]
+
+    def __init__(self, plan: LocalPlan) -> None:
+        super().__init__("orch:fleet:Local", plan.fleet)
+        opts = pulumi.ResourceOptions(parent=self)
+        stack = f"{pulumi.get_project()}/{pulumi.get_stack()}/{plan.scope}"
+        keys = Keys(f"{plan.fleet}-keys", opts=opts)
+        network = Network(f"{plan.fleet}-network", network=plan.network, stack=stack, opts=opts)
+        nodes = [self._node(plan, node, stack, keys, network, opts) for node in plan.nodes]
+        self.identity = keys.client_private_key
+        self.state = pulumi.Output.from_input(
+            {
+                "schema_version": SCHEMA,
+                "name": plan.fleet,
+                "stack": pulumi.get_stack(),
+                "backend": "local",
+                "placement": plan.placement,
+                "unreachable_grace_s": UNREACHABLE_GRACE_S,
+                "image": plan.job_image,
+                "env": plan.env,
+                "nodes": nodes,
+            }
+        )
+        self.register_outputs({})
+
+    def _node(
+        self,
+        plan: LocalPlan,
+        node: LocalNodePlan,
+        stack: str,
+        keys: Keys,
+        network: Network,
+        opts: pulumi.ResourceOptions,
+    ) -> dict[str, Any]:
+        address = network.subnet.apply(lambda subnet, offset=node.address_offset: nth_address(subnet, offset))
+        made = Node(
+            node.name,
+            {
+                "name": node.container,
+                "hostname": node.name,
+                "stack": stack,
+                "network": network.id,
+                "ip": address,
+                "image": plan.image,
+                "cpus": node.cpus,
+                "memory_mib": node.memory_mib,
+                "authorized_key": keys.client_public_key,
+                "host_key_seed": pulumi.Output.secret(
+                    keys.host_seed.apply(lambda seed: host_key_seed(seed, node.name))
+                ),
+                "status": "running",
+            },
+            opts=opts,
+        )
+        return {
+            "index": node.index,
+            "name": node.name,
+            "address": made.ssh_address,
+            "port": made.ssh_port,
+            "user": "root",
+            "host_key": pulumi.Output.unsecret(keys.host_seed.apply(lambda seed: public_host_key(seed, node.name))),
+            "internal_ip": address,
+            "cpus": node.cpus,
+            "memory_mib": node.memory_mib,
+            "blocks": plan.blocks,
+        }
+
+
+def nth_address(subnet: str, offset: int) -> str:
+    """The address `offset` places above the network's own."""
+    return str(ipaddress.ip_network(subnet)[offset])

@@ -1,0 +1,162 @@
+"""Images named after what they are made of, built when missing.
+
+`tag("job")` is `orch/job:` and twelve hex digits of a hash over the folder's files and the base's name. So an image that exists is
+right, two versions of orch live side by side on one machine, and a node can be asked whether it holds the image by name alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import os
+import re
+import tarfile
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from orch.images import docker
+from orch.images.base import HUB_IMAGE, ensure_base
+from orch.images.docker import Progress
+from orch.images.errors import BuildFailed, UnknownImage
+
+PREFIX = "orch/"
+NAMES = ("node", "job", "mpi")
+
+_PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
+_STEP = re.compile(r"^(?:Step \d+/\d+ : |#\d+ \[[^]]*\d+/\d+\] )(\w+ .*)")
+_EXPECTED = {"node": "about 20 s", "job": "about 1 min", "mpi": "about 15 s"}
+
+
+def names() -> tuple[str, ...]:
+    """The images this version can build."""
+    return NAMES
+
+
+def is_ours(image: str) -> bool:
+    """Whether an image name is one that orch builds: such an image is in no registry and must be streamed to a node."""
+    return image.startswith(PREFIX)
+
+
+def resolve(image: str) -> str:
+    """The full tag of an image name: `orch/job` gets the tag of this version, all others stay as they are.
+
+    Raises UnknownImage for a name under `orch/` that does not exist.
+    """
+    if not is_ours(image):
+        return image
+    name, _, version = image.removeprefix(PREFIX).partition(":")
+    return image if version else tag(name)
+
+
+def tag(name: str, folder: Path | None = None) -> str:
+    """`orch/NAME:HASH` of the image's folder (or of another `folder`), without building anything. Raises UnknownImage."""
+    digest = hashlib.sha256(HUB_IMAGE.encode())
+    for path, data in _content(folder if folder is not None else _folder(name)):
+        digest.update(f"\0{path}\0{len(data)}\0".encode())
+        digest.update(data)
+    return f"{PREFIX}{name}:{digest.hexdigest()[:12]}"
+
+
+def ensure(name: str, *, progress: Progress) -> str:
+    """The image's full tag, after building it where the daemon does not hold it yet.
+
+    Returns at once, silently, when it does. Two processes that ask at once build it once. Raises DockerUnavailable,
+    BaseUnavailable, BuildFailed, UnknownImage.
+    """
+    reference = tag(name)
+    if docker.has_image(reference):
+        return reference
+    docker.require_server()
+    cache = user_cache_path("orch") / "images"
+    with _lock(
+        cache / f"{name}.lock", lambda: progress(f"waiting for another process that builds {PREFIX}{name}")
+    ):
+        if not docker.has_image(reference):
+            _build(name, reference, cache / f"{reference.replace('/', '-').replace(':', '-')}.log", progress)
+    return reference
+
+
+def _build(name: str, reference: str, log: Path, progress: Progress) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("")
+    base = ensure_base(log, progress)
+    progress(
+        f"building {reference} on {base} ({_EXPECTED.get(name, 'about 1 min')} where the mirror is near; log: {log})"
+    )
+    command = [
+        "docker",
+        "build",
+        "--tag",
+        reference,
+        "--build-arg",
+        f"BASE={base}",
+        "--label",
+        f"orch.base={base}",
+    ]
+    for variable in _PROXY_VARIABLES:
+        if variable in os.environ:
+            command += ["--build-arg", variable]
+    done = docker.run_logged(
+        [*command, "-"], log=log, progress=progress, stdin=_context(_folder(name)), describe=_describe
+    )
+    if done.code != 0:
+        raise BuildFailed(
+            f"building {reference} failed",
+            detail="\n".join(done.tail[-10:]),
+            hint=f"the whole output is in {log}; containers need a way to a Debian mirror (a proxy: set http_proxy)",
+        )
+    progress(f"built {reference} in {done.seconds:.0f} s")
+
+
+def _folder(name: str) -> Path:
+    folder = Path(str(files("orch.images"))) / name
+    if name not in NAMES or not folder.is_dir():
+        raise UnknownImage(
+            f"there is no image {PREFIX}{name}", hint="known: " + ", ".join(PREFIX + known for known in NAMES)
+        )
+    return folder
+
+
+def _content(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Files of an image's folder in a fixed order. Documents are left out: a better README is no reason to rebuild."""
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_file() and not entry.name.endswith(".md"):
+            yield entry.name, entry.read_bytes()
+
+
+def _context(folder: Path) -> bytes:
+    """The build context as tar. Owner, mode and time are fixed, so Docker's build cache holds across checkouts and wheels."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, data in _content(folder):
+            member = tarfile.TarInfo(path)
+            member.size = len(data)
+            member.mode = 0o644
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def _describe(line: str) -> str | None:
+    """A message for the lines that begin a step of the Dockerfile, of the classic builder and of BuildKit."""
+    step = _STEP.match(line)
+    if step is None or not step[1].startswith("RUN"):
+        return None
+    text = step[1] if len(step[1]) <= 90 else step[1][:87] + "..."
+    return f"  {text}"
+
+
+@contextlib.contextmanager
+def _lock(path: Path, waiting: docker.Callable[[], None]) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,156 @@
+"""The `docker` command line, which knows the user's contexts, credentials and builder.
+
+Building through it, and not through the API, makes a remote context, rootless Docker, Docker Desktop and BuildKit work as they
+do for the user.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shlex
+import shutil
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orch.images.errors import DockerUnavailable
+
+QUICK_S = 20.0
+"""Longest wait for a question the daemon answers at once."""
+
+HEARTBEAT_S = 15.0
+"""A step that says nothing for this long is reported as still running."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a logged command ended: its exit code, its last lines, and how long it took."""
+
+    code: int
+    tail: tuple[str, ...]
+    seconds: float
+
+
+def ask(*args: str, timeout_s: float = QUICK_S) -> str | None:
+    """Standard output of `docker ARGS`, or None when it failed. Raises DockerUnavailable when there is no docker."""
+    try:
+        done = subprocess.run(
+            ["docker", *args], capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL
+        )
+    except FileNotFoundError:
+        raise DockerUnavailable(
+            "the `docker` command is not installed",
+            hint="install Docker (Debian or Ubuntu: apt-get install docker.io; macOS: Docker Desktop) and try again",
+        ) from None
+    except subprocess.TimeoutExpired:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def installed() -> bool:
+    """Whether there is a `docker` command."""
+    return shutil.which("docker") is not None
+
+
+def server_version() -> str | None:
+    """Version of the daemon, None when it does not answer."""
+    return ask("version", "--format", "{{.Server.Version}}") or None
+
+
+def require_server() -> None:
+    """Raises DockerUnavailable when the daemon does not answer."""
+    if server_version() is None:
+        raise DockerUnavailable(
+            "the Docker daemon does not answer",
+            detail="`docker version` got no answer from a server",
+            hint="start Docker (Linux: systemctl start docker; macOS: open Docker Desktop); on Linux your user also "
+            "needs to be in the group `docker`",
+        )
+
+
+def has_image(reference: str) -> bool:
+    """Whether the daemon holds an image of this name."""
+    return ask("image", "inspect", "--format", "{{.Id}}", reference) is not None
+
+
+def run_logged(
+    args: Sequence[str],
+    *,
+    log: Path,
+    progress: Progress,
+    stdin: bytes | None = None,
+    timeout_s: float | None = None,
+    describe: Callable[[str], str | None] = lambda _line: None,
+) -> Outcome:
+    """Run a long command, everything it prints going to `log` and, where `describe` makes a message of it, to `progress`.
+
+    Never waits silently for more than HEARTBEAT_S. A command that outlives `timeout_s` is ended with code 124.
+    """
+    started = time.monotonic()
+    tail: deque[str] = deque(maxlen=20)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "BUILDKIT_PROGRESS": "plain", "DOCKER_CLI_HINTS": "false"}
+    with (
+        log.open("a", encoding="utf-8") as out,
+        subprocess.Popen(
+            list(args),
+            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        ) as process,
+    ):
+        out.write(f"$ {shlex.join(args)}\n")
+        lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=_read, args=(process, lines), daemon=True).start()
+        if stdin is not None:
+            threading.Thread(target=_feed, args=(process, stdin), daemon=True).start()
+        try:
+            while True:
+                try:
+                    line = lines.get(timeout=HEARTBEAT_S if timeout_s is None else min(HEARTBEAT_S, 1.0))
+                except queue.Empty:
+                    spent = time.monotonic() - started
+                    if timeout_s is not None and spent > timeout_s:
+                        process.kill()
+                        return Outcome(124, (*tail, f"ended after {spent:.0f} s"), spent)
+                    if timeout_s is None:
+                        progress(f"  still at it after {spent:.0f} s: {tail[-1][:80] if tail else args[0]}")
+                    continue
+                if line is None:
+                    break
+                out.write(line + "\n")
+                out.flush()
+                if line.strip():
+                    tail.append(line)
+                message = describe(line)
+                if message is not None:
+                    progress(message)
+        except BaseException:
+            process.kill()
+            raise
+        code = process.wait()
+    return Outcome(code, tuple(tail), time.monotonic() - started)
+
+
+def _read(process: subprocess.Popen[bytes], lines: queue.Queue[str | None]) -> None:
+    assert process.stdout is not None
+    for raw in process.stdout:
+        lines.put(raw.decode(errors="replace").rstrip())
+    lines.put(None)
+
+
+def _feed(process: subprocess.Popen[bytes], data: bytes) -> None:
+    assert process.stdin is not None
+    try:
+        process.stdin.write(data)
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # the command ended early; its exit code tells

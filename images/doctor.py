@@ -1,0 +1,68 @@
+"""What this machine has and lacks for building images: read only, for `orch doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from orch.images import docker
+from orch.images.base import HUB_IMAGE, LOCAL_IMAGE, debootstrap_path, root_prefix
+from orch.images.build import names, tag
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. `fail` means orch cannot go on without it; `info` is worth knowing."""
+
+    id: str
+    result: Literal["ok", "fail", "info"]
+    detail: str
+    hint: str | None = None
+
+
+def checks() -> tuple[Check, ...]:
+    """The findings in the order in which one would mend them. Changes nothing, pulls nothing."""
+    if not docker.installed():
+        return (
+            Check(
+                "docker-cli",
+                "fail",
+                "no `docker` command",
+                "Debian or Ubuntu: apt-get install docker.io; macOS: Docker Desktop",
+            ),
+        )
+    cli = Check("docker-cli", "ok", "found")
+    version = docker.server_version()
+    if version is None:
+        hint = "start it (systemctl start docker, or Docker Desktop) and see that your user may reach it (group docker)"
+        return (cli, Check("docker-daemon", "fail", "does not answer", hint))
+    found: list[Check] = [cli, Check("docker-daemon", "ok", f"answers, version {version}"), _base()]
+    for name in names():
+        reference = tag(name)
+        there = docker.has_image(reference)
+        detail = reference if there else f"{reference} is not built yet"
+        found.append(
+            Check(
+                f"image-{name}",
+                "ok" if there else "info",
+                detail,
+                None if there else f"python -m orch.images {name}",
+            )
+        )
+    return tuple(found)
+
+
+def _base() -> Check:
+    for image in (HUB_IMAGE, LOCAL_IMAGE):
+        if docker.has_image(image):
+            return Check("image-base", "ok", image)
+    if debootstrap_path() is not None and root_prefix() is not None:
+        return Check(
+            "image-base", "info", "none yet; will be pulled from Docker Hub, or made with debootstrap"
+        )
+    return Check(
+        "image-base",
+        "info",
+        "none yet; will be pulled from Docker Hub",
+        "where Docker Hub cannot be reached: apt-get install debootstrap (and root or sudo)",
+    )

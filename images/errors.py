@@ -1,0 +1,31 @@
+"""What can go wrong with an image, one class per cause."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from orch.spec.errors import ExitCode, OrchError
+
+
+class ImageError(OrchError):
+    """Root of this package's errors."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.PROVISION
+
+
+class UnknownImage(ImageError):
+    """A name under `orch/` that this version has no folder for."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.CONFIG
+
+
+class DockerUnavailable(ImageError):
+    """The docker command is missing, or its daemon does not answer."""
+
+
+class BaseUnavailable(ImageError):
+    """Neither Docker Hub nor a Debian mirror could give a base image."""
+
+
+class BuildFailed(ImageError):
+    """`docker build` ended with an error."""

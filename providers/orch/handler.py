@@ -1,0 +1,87 @@
+"""What a resource of this provider is: a handler of plain dictionaries.
+
+Handlers are synchronous and may block; `plugin.py` calls them in worker threads. They raise `ProviderError`
+for what a user
+can act on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from orch.spec.errors import ExitCode, OrchError
+
+Inputs = dict[str, Any]
+State = dict[str, Any]
+
+OBSERVED = "observed"
+"""The output that holds what was last seen, under the names of the inputs it is compared with."""
+
+
+class ProviderError(OrchError):
+    """A resource could not be made, changed or removed."""
+
+    exit_code = ExitCode.PROVISION
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One property whose value differs. `drifted`: the file did not change, the world did."""
+
+    path: str
+    replaces: bool
+    drifted: bool
+
+
+class Handler(Protocol):
+    """A resource type. `computed` are the outputs beyond the inputs, `secrets` those of them that are
+    secret."""
+
+    computed: ClassVar[frozenset[str]]
+    secrets: ClassVar[frozenset[str]]
+
+    def check(self, inputs: Inputs) -> list[tuple[str, str]]:
+        """Failures as (property, reason). Unknown values are not to be judged."""
+        ...
+
+    def replaces(self, key: str, old: Any, new: Any) -> bool:
+        """Whether this change of an input cannot be made in place."""
+        ...
+
+    def create(self, inputs: Inputs) -> tuple[str, State]:
+        """The id and the outputs beyond the inputs. Repeating it with the same name must not make a second
+        one."""
+        ...
+
+    def read(self, resource_id: str, state: State) -> State | None:
+        """The outputs as they are now, or None when it is gone. Never raises for what it cannot reach: that
+        is a value."""
+        ...
+
+    def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
+        """Bring what differs (file or drift) to `inputs`; the new outputs beyond the inputs."""
+        ...
+
+    def delete(self, resource_id: str, state: State) -> None:
+        """Remove it. What is gone already is no error."""
+        ...
+
+
+def differences(handler: Handler, state: State, inputs: Inputs) -> list[Difference]:
+    """Inputs that differ from what was registered, or from what was observed."""
+    observed: dict[str, Any] = state.get(OBSERVED) or {}
+    found: list[Difference] = []
+    for key, wanted in inputs.items():
+        changed = key not in state or state[key] != wanted
+        drifted = key in observed and observed[key] != wanted and not changed
+        if changed or drifted:
+            found.append(
+                Difference(key, handler.replaces(key, observed.get(key, state.get(key)), wanted), drifted)
+            )
+    found += [
+        Difference(key, handler.replaces(key, state[key], None), False)
+        for key in state
+        if key not in inputs and key not in handler.computed and key != OBSERVED
+    ]
+    return found

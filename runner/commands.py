@@ -1,0 +1,55 @@
+"""Commands for a node, as values: shell text with a rendering that is safe to show.
+
+A command never carries a secret in its text, for that is visible to everyone on the node; secrets and files travel in
+`stdin`, which is not part of the rendering.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+# The state of runs on a node: `claims/BLOCK` and `runs/CONTAINER/`.
+NODE_HOME = "/var/lib/orch"
+
+
+@dataclass(frozen=True)
+class Command:
+    """One POSIX shell text for one node.
+
+    `stdin` is bytes, or a zero-argument function giving an iterator of chunks (so that a retry can begin anew).
+    """
+
+    text: str
+    label: str = ""
+    stdin: bytes | StdinSource | None = field(default=None, repr=False)
+    timeout_s: float | None = 60.0
+
+    def __str__(self) -> str:
+        shown = self.label or self.text
+        return f"{shown} (with input)" if self.stdin is not None else shown
+
+
+@dataclass(frozen=True)
+class StdinSource:
+    """Input that is produced while it is sent, such as an image of gigabytes."""
+
+    chunks: Iterable[bytes]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.chunks)
+
+
+def argv(*words: str | int) -> str:
+    """Words as one shell-quoted text."""
+    return " ".join(shlex.quote(str(word)) for word in words)
+
+
+def as_root(script: str) -> str:
+    """`script` run by root's `sh`: directly, or through `sudo` where the login is somebody else.
+
+    The claims and stage directories of a node are root's, and so is the Docker socket on most hosts.
+    """
+    quoted = shlex.quote(script)
+    return f'if [ "$(id -u)" = 0 ]; then exec sh -c {quoted}; else exec sudo -n sh -c {quoted}; fi'

@@ -1,0 +1,206 @@
+"""The environment of one rank: a pure function of what is known about the run. Configuration 6 is the contract.
+
+Three values are found out on the nodes, after this was computed: the interface that carries the internal address, its
+subnet, and a free rendezvous port on rank 0. The entry script adds those (`FOUND_ON_NODE`) unless they are given here.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ClusterShell.NodeSet import NodeSet
+
+MPI_HOSTFILE = "/run/orch/hostfile"
+SSH_PORT = 10022
+FIRST_RENDEZVOUS_PORT = 29500
+FOUND_ON_NODE = ("MASTER_PORT", "ORCH_IFNAME", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+
+_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_RUN_NAMESPACE = uuid.UUID("6f0e3a52-6a0a-4b6e-9d0c-0f7d5f1f2a11")
+
+
+@dataclass(frozen=True)
+class RankNode:
+    """What the environment needs of the node a rank runs on. `tasks` is the number of processes the launcher starts."""
+
+    name: str
+    internal_ip: str
+    gpus: int = 0
+    tasks: int = 1
+    cpus: float | None = None
+    region: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What the environment needs of a run. `nodes` is in rank order."""
+
+    number: int
+    run_id: str
+    name: str
+    fleet: str
+    backend: str
+    nodes: tuple[RankNode, ...]
+    attempt: int = 0
+    interconnect: str = "ethernet"
+    launcher: str = "commands"
+    slurm: bool = False
+    ntasks_per_node: int | None = None
+    working_dir: str | None = None
+    fabric_env: Mapping[str, str] = field(default_factory=dict[str, str])
+    fleet_env: Mapping[str, str] = field(default_factory=dict[str, str])
+    task_env: Mapping[str, str] = field(default_factory=dict[str, str])
+    cli_env: Mapping[str, str] = field(default_factory=dict[str, str])
+    master_port: int | None = None
+    ifname: str | None = None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Values by name, and the names somebody tried to set that are not theirs to set (warning 193)."""
+
+    values: dict[str, str]
+    refused: tuple[str, ...] = ()
+
+
+def run_identifier(stack: str, number: int, name: str) -> str:
+    """RUN_ID: stable for a run of a ledger, whoever computes it."""
+    return str(uuid.uuid5(_RUN_NAMESPACE, f"{stack}/{number}/{name}"))
+
+
+def rank_environment(run: RunFacts, rank: int) -> Environment:
+    """Everything rank `rank` finds in its environment beside what its image sets.
+
+    Low to high: fabric, fleet, node, task, command line; then what is protected. Rendezvous values (MASTER_ADDR and
+    the like) lie below all of these: who sets them means it.
+    """
+    node = run.nodes[rank]
+    protected = {**_identity(run, rank), **(_slurm(run, rank) if run.slurm else {})}
+    values = dict(_rendezvous(run, rank))
+    refused: dict[str, None] = {}
+    for layer in (run.fabric_env, run.fleet_env, node.env, run.task_env, run.cli_env):
+        for key, value in layer.items():
+            if is_protected(key, slurm=run.slurm):
+                refused[key] = None
+            else:
+                values[key] = value
+    values.update(protected)
+    return Environment(values, tuple(refused))
+
+
+def is_protected(name: str, *, slurm: bool) -> bool:
+    """Whether a user may not set `name`: jobs rely on these being true."""
+    return name.startswith(("DSTACK_", "ORCH_")) or (slurm and name.startswith("SLURM_"))
+
+
+def is_name(name: str) -> bool:
+    """Whether a shell can export `name`."""
+    return _NAME.match(name) is not None
+
+
+def wants_slurm(setting: str | bool, texts: Sequence[str]) -> bool:
+    """Whether SLURM_* is set: asked for, or `auto` and the task's text mentions it."""
+    if isinstance(setting, bool):
+        return setting
+    return any("SLURM_" in text for text in texts)
+
+
+def _identity(run: RunFacts, rank: int) -> dict[str, str]:
+    node = run.nodes[rank]
+    both = {
+        "RUN_ID": run.run_id,
+        "JOB_ID": str(uuid.uuid5(_RUN_NAMESPACE, f"{run.run_id}/{run.attempt}/{rank}")),
+        "RUN_NAME": run.name,
+        "NODES_NUM": str(len(run.nodes)),
+        "NODE_RANK": str(rank),
+        "GPUS_PER_NODE": str(node.gpus),
+        "GPUS_NUM": str(sum(n.gpus for n in run.nodes)),
+        "MASTER_NODE_IP": run.nodes[0].internal_ip,
+        "NODES_IPS": "\n".join(n.internal_ip for n in run.nodes),
+        "MPI_HOSTFILE": MPI_HOSTFILE,
+    }
+    if run.working_dir is not None:
+        both["WORKING_DIR"] = run.working_dir
+    values = {f"{prefix}{key}": value for key, value in both.items() for prefix in ("DSTACK_", "ORCH_")}
+    values |= {
+        "ORCH_FLEET": run.fleet,
+        "ORCH_INSTANCE": node.name,
+        "ORCH_BACKEND": run.backend,
+        "ORCH_ATTEMPT": str(run.attempt),
+        "ORCH_INTERCONNECT": run.interconnect,
+    }
+    if node.region is not None:
+        values["ORCH_REGION"] = node.region
+    if run.ifname is not None:
+        values["ORCH_IFNAME"] = run.ifname
+    return values
+
+
+def _rendezvous(run: RunFacts, rank: int) -> dict[str, str]:
+    several = len(run.nodes) > 1
+    if not several and run.launcher != "torchrun":
+        return {}
+    node = run.nodes[rank]
+    values = {
+        "MASTER_ADDR": run.nodes[0].internal_ip,
+        "NODE_RANK": str(rank),
+        "NNODES": str(len(run.nodes)),
+        "NPROC_PER_NODE": str(node.tasks),
+    }
+    if run.master_port is not None:
+        values["MASTER_PORT"] = str(run.master_port)
+    if several:
+        # Not on one node: code that reads it would wait for ranks nobody starts.
+        values["WORLD_SIZE"] = str(sum(n.tasks for n in run.nodes))
+        if run.ifname is not None:
+            values["NCCL_SOCKET_IFNAME"] = values["GLOO_SOCKET_IFNAME"] = run.ifname
+    return values
+
+
+def host_names(run: str, nodes: int) -> tuple[str, ...]:
+    """The names Slurm-minded jobs see, one per rank; each resolves to the internal address inside the job."""
+    return tuple(f"{run}-{rank}" for rank in range(nodes))
+
+
+def fold(names: Sequence[str]) -> str:
+    """`a-0 a-1 a-3` as `a-[0-1,3]`."""
+    return str(NodeSet.fromlist(list(names)))
+
+
+def _slurm(run: RunFacts, rank: int) -> dict[str, str]:
+    node = run.nodes[rank]
+    count = len(run.nodes)
+    gpus = sum(n.gpus for n in run.nodes)
+    if run.ntasks_per_node is not None:
+        per_node, total = run.ntasks_per_node, count * run.ntasks_per_node
+    elif gpus:
+        per_node, total = node.gpus, gpus
+    else:
+        per_node, total = 1, count
+    names = fold(host_names(run.name, count))
+    values = {
+        # Never SLURM_JOBID: alone it makes Open MPI 4.1 refuse its hostfile.
+        "SLURM_JOB_ID": str(run.number),
+        "SLURM_JOB_NAME": run.name,
+        "SLURM_JOB_PARTITION": run.fleet,
+        "SLURM_JOB_NUM_NODES": str(count),
+        "SLURM_NNODES": str(count),
+        "SLURM_NODEID": str(rank),
+        "SLURM_NODELIST": names,
+        "SLURM_JOB_NODELIST": names,
+        "SLURM_NTASKS": str(total),
+        "SLURM_NTASKS_PER_NODE": str(per_node),
+        "SLURM_PROCID": str(rank * (run.ntasks_per_node or 1)),
+        "SLURM_LOCALID": "0",
+        "SLURM_GPUS_ON_NODE": str(node.gpus),
+        "SLURM_RESTART_COUNT": str(run.attempt),
+    }
+    if node.cpus is not None:
+        values["SLURM_CPUS_ON_NODE"] = str(max(1, int(node.cpus)))
+    if run.working_dir is not None:
+        values["SLURM_SUBMIT_DIR"] = run.working_dir
+    return values

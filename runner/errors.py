@@ -1,0 +1,89 @@
+"""What can go wrong while running something, one class per cause."""
+
+from __future__ import annotations
+
+from orch.spec.errors import ExitCode, OrchError
+
+
+class RunnerError(OrchError):
+    """The root of the runner's errors."""
+
+    exit_code = ExitCode.RUN_FAILED
+
+
+class HostUnreachable(RunnerError):
+    """A host did not answer over SSH, or refused our login, within its deadline."""
+
+    exit_code = ExitCode.HOSTS
+
+
+class LoginRefused(HostUnreachable):
+    """The host answers, but accepts none of our keys: waiting does not help."""
+
+
+class HostKeyRefused(HostUnreachable):
+    """The host showed another key than the pinned one, or none was pinned."""
+
+
+class CommandTimeout(RunnerError):
+    """A command on a host outlived its deadline."""
+
+    exit_code = ExitCode.HOSTS
+
+
+class Conflict(RunnerError):
+    """Somebody else holds what is asked for: nodes, a name, a run."""
+
+    exit_code = ExitCode.CONFLICT
+
+
+class NodesBusy(Conflict):
+    """The blocks a run needs are claimed by another run."""
+
+
+class NoFit(RunnerError):
+    """No fleet, or no node of it, fits the task."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class BadTask(RunnerError):
+    """The task cannot be run as written, found before anything was started."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class HostfileIncomplete(RunnerError):
+    """A node of a distributed run has no internal address (ORCH420)."""
+
+
+class RunFailed(RunnerError):
+    """A run could not start, or ended badly. `reason` is a termination reason of configuration 8."""
+
+    def __init__(self, summary: str, *, reason: str = "executor_error", **told: str | None) -> None:
+        super().__init__(summary, **told)
+        self.reason = reason
+
+
+class NodeDiskFull(RunFailed):
+    """A node has no space left for the image, the files or the container."""
+
+
+class ImageUnavailable(RunFailed):
+    """A node cannot get the job's image."""
+
+
+class UnknownRun(RunnerError):
+    """No run of that name in this project's ledger."""
+
+    exit_code = ExitCode.USAGE
+
+
+class LedgerUnusable(RunnerError):
+    """The ledger cannot be opened or written."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class NewerLedger(Conflict):
+    """The ledger was written by a newer orch."""

@@ -1,0 +1,283 @@
+"""One rank's job on its node: the commands that start, release, watch, stop and remove it, and reading what they say.
+
+Pure: commands out, observations in. Each is one round trip, and each may be repeated.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from orch.runner.commands import NODE_HOME, Command, StdinSource, argv, as_root
+from orch.runner.environment import FIRST_RENDEZVOUS_PORT, host_names
+from orch.runner.errors import (
+    CommandTimeout,
+    HostUnreachable,
+    ImageUnavailable,
+    NodeDiskFull,
+    NodesBusy,
+    RunFailed,
+)
+from orch.runner.ledger import here
+from orch.runner.plan import RunPlan
+from orch.runner.stage import Stage
+from orch.runner.transport import Completed
+from orch.templates import render
+
+BUSY, NO_IMAGE, FAILED, NO_STAGE, NO_DOCKER = 40, 41, 42, 44, 45
+# How long lifting the barrier waits to see commands begin: most do within one tick, and it saves a look.
+GO_TICKS = 20
+
+_SAYS = re.compile(r"^orch:(\w+)=(.*)$", re.MULTILINE)
+_NO_SPACE = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Who holds a block of a node."""
+
+    container: str
+    run: str
+    by: str
+    since: str
+
+    @classmethod
+    def parse(cls, text: str) -> Claim:
+        container, run, by, since = (*text.split("|"), "", "", "", "")[:4]
+        return cls(container, run, by, since)
+
+    def __str__(self) -> str:
+        return f"run {self.run or '?'} of {self.by or '?'} since {self.since or '?'}"
+
+
+@dataclass(frozen=True)
+class Started:
+    """A container stands behind its barrier. `port`: the free rendezvous port, from rank 0."""
+
+    rank: int
+    port: int | None
+    blocks: tuple[int, ...]
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is true of one rank. `state` is Docker's word, or `absent`, or `silent` for a node that does not answer."""
+
+    rank: int
+    state: str
+    exit_code: int | None = None
+    out_of_memory: bool = False
+    finished_at: str = ""
+    marks: frozenset[str] = frozenset()
+    detail: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("exited", "dead")
+
+    @property
+    def alive(self) -> bool:
+        return self.state in ("created", "running", "paused", "restarting")
+
+
+class ImageMissing(ImageUnavailable):
+    """The node does not hold the image yet."""
+
+
+def start_command(plan: RunPlan, rank: int, archive: Stage) -> Command:
+    """Claim, stage, create and start one rank, behind its barrier."""
+    mine = plan.ranks[rank]
+    node = mine.node
+    whole = mine.blocks >= node.blocks
+    claim = "|".join(
+        (plan.container(rank), plan.run, here(), datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    )
+    gpus = node.gpus.count if node.gpus.vendor in (None, "nvidia") and not plan.simulated else 0
+    text = render(
+        "node-start.sh.j2",
+        home=NODE_HOME,
+        name=plan.container(rank),
+        claim=claim,
+        blocks=mine.blocks,
+        blocks_total=node.blocks,
+        internal_ip=node.internal_ip,
+        ifname_for=("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if len(plan.ranks) > 1 else (),
+        image=plan.image,
+        image_command=plan.launcher == "image",
+        mounts=[
+            {
+                "source": mount.source,
+                "bind": f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}",
+                "optional": mount.optional,
+            }
+            for mount in mine.mounts
+        ],
+        gpus_per_block=0 if whole else gpus // node.blocks,
+        simulated=plan.simulated,
+        options=argv(*_options(plan, rank, whole, gpus)),
+        find_port=rank == 0,
+        first_port=FIRST_RENDEZVOUS_PORT,
+    )
+    return Command(
+        as_root(text), f"start {plan.container(rank)}", stdin=StdinSource(archive), timeout_s=300.0
+    )
+
+
+def _options(plan: RunPlan, rank: int, whole: bool, gpus: int) -> list[str]:
+    mine = plan.ranks[rank]
+    node = mine.node
+    stage_folder = f"{NODE_HOME}/runs/{plan.container(rank)}"
+    options = [
+        "--init",
+        "--network=host",
+        "--entrypoint=/bin/sh",
+        f"--volume={stage_folder}:/run/orch",
+        # docker-init hands a signal to the whole process group of the job, not to its shell alone.
+        "--env=TINI_KILL_PROCESS_GROUP=1",
+        # The runner reads whole logs back; a node's own default may rotate lines away.
+        "--log-driver=json-file",
+        "--log-opt=max-size=-1",
+    ]
+    labels = {"run": plan.run, "number": plan.number, "attempt": plan.attempt, "rank": rank, "fleet": plan.fleet}
+    options += [f"--label=orch.{key}={value}" for key, value in labels.items()]
+    if mine.working_dir is not None:
+        options.append(f"--workdir={mine.working_dir}")
+    if plan.user is not None:
+        options.append(f"--user={plan.user}")
+    if plan.privileged:
+        options.append("--privileged")
+    if plan.shm_size_mib is not None:
+        options.append(f"--shm-size={plan.shm_size_mib}m")
+    if plan.slurm:
+        names = host_names(plan.run, len(plan.ranks))
+        addresses = (n.internal_ip or "127.0.0.1" for n in plan.nodes)
+        options += [f"--add-host={name}:{address}" for name, address in zip(names, addresses, strict=True)]
+    if whole and gpus:
+        options.append("--gpus=all")
+    elif whole and node.gpus.vendor == "amd" and node.gpus.count and not plan.simulated:
+        options += ["--device=/dev/kfd", "--device=/dev/dri"]
+    if not whole:
+        share = mine.blocks / node.blocks
+        if node.cpus is not None:
+            options.append(f"--cpus={max(1, int(node.cpus * share)) if node.cpus >= node.blocks else node.cpus * share:g}")
+        if node.memory_mib is not None:
+            options.append(f"--memory={int(node.memory_mib * share)}m")
+    return options
+
+
+def read_started(plan: RunPlan, rank: int, done: Completed) -> Started:
+    """What `start_command` came to. Raises NodesBusy, ImageMissing, NodeDiskFull or RunFailed, naming the node."""
+    said = [(key, value) for key, value in _SAYS.findall(done.stdout)]
+    first = dict(reversed(said))
+    if done.ok:
+        return Started(
+            rank,
+            int(first["port"]) if "port" in first else None,
+            tuple(int(block) for block in first.get("blocks", "").split()),
+            tuple(f"{done.node}: {value}" for key, value in said if key == "notice"),
+        )
+    if done.exit_code == BUSY:
+        holder = Claim.parse(first.get("busy", ""))
+        raise NodesBusy(
+            f"node {done.node} is busy with {holder}",
+            where=done.node,
+            hint=f"wait for it, or `orch stop {holder.run}` where it was started",
+        )
+    if done.exit_code == NO_IMAGE:
+        raise ImageMissing(
+            f"node {done.node} does not hold the image {plan.image}", where=done.node, reason="creating_container_error"
+        )
+    raise failure(done, f"the container of rank {rank} could not be started on node {done.node}")
+
+
+def failure(done: Completed, summary: str) -> RunFailed:
+    """A command of ours that failed on a node, told in the node's words."""
+    told = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    detail = told[-1] if told else f"exit code {done.exit_code}"
+    detail = re.sub(r"^(docker: )?Error response from daemon: ", "", detail).removesuffix("See 'docker run --help'.")
+    if _NO_SPACE.search(done.stderr + done.stdout):
+        return NodeDiskFull(
+            f"the disk of node {done.node} is full",
+            where=done.node,
+            detail=next((line for line in told if _NO_SPACE.search(line)), detail),
+            hint="free space there (`docker image prune` on the node), or provision a larger `disk`",
+            reason="creating_container_error",
+        )
+    return RunFailed(summary, where=done.node, detail=detail, reason="creating_container_error")
+
+
+def go_command(plan: RunPlan, rank: int, port: int | None) -> Command:
+    """Let one rank's commands begin, and start its clock."""
+    several = len(plan.ranks) > 1 or plan.launcher == "torchrun"
+    content = f'export MASTER_PORT="${{MASTER_PORT:-{port}}}"' if several and port is not None else ":"
+    text = render(
+        "node-go.sh.j2",
+        home=NODE_HOME,
+        name=plan.container(rank),
+        max_duration_s=plan.max_duration_s,
+        stop_duration_s=plan.stop_duration_s,
+        content=content,
+        ticks=GO_TICKS,
+    )
+    return Command(as_root(text), f"release {plan.container(rank)}")
+
+
+def observe_command(plan: RunPlan, rank: int) -> Command:
+    """Look at one rank."""
+    text = render("node-observe.sh.j2", home=NODE_HOME, name=plan.container(rank))
+    return Command(as_root(text), f"look at {plan.container(rank)}", timeout_s=10.0)
+
+
+def read_seen(rank: int, done: Completed | HostUnreachable | CommandTimeout) -> Seen:
+    """What `observe_command` came to; a node that does not answer, or whose Docker does not, is silent."""
+    if isinstance(done, (HostUnreachable, CommandTimeout)):
+        return Seen(rank, "silent", detail=done.detail or done.summary)
+    parts = done.stdout.strip().split("|")
+    if not done.ok or len(parts) != 6:
+        told = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        return Seen(rank, "silent", detail=f"Docker on the node: {told[0]}" if told else "no answer")
+    state, code, oom, _, finished, marks = parts
+    ended = state in ("exited", "dead")
+    return Seen(
+        rank,
+        state,
+        exit_code=int(code) if ended and code else None,
+        out_of_memory=oom == "true",
+        finished_at=finished if ended else "",
+        marks=frozenset(marks.split()),
+    )
+
+
+def stop_command(plan: RunPlan, rank: int, *, kill: bool = False) -> Command:
+    """Ask one rank to end, within `stop_duration` or at once; returns before it has."""
+    text = render(
+        "node-stop.sh.j2",
+        home=NODE_HOME,
+        name=plan.container(rank),
+        kill=kill,
+        stop_duration_s=plan.stop_duration_s,
+    )
+    return Command(as_root(text), f"{'kill' if kill else 'stop'} {plan.container(rank)}", timeout_s=30.0)
+
+
+def release_command(plan: RunPlan, rank: int) -> Command:
+    """Remove a rank's container and stage, and give its blocks back."""
+    text = render("node-release.sh.j2", home=NODE_HOME, name=plan.container(rank))
+    return Command(as_root(text), f"remove {plan.container(rank)}", timeout_s=120.0)
+
+
+def log_command(
+    plan: RunPlan, rank: int, *, skip: int = 0, follow: bool = True, tail: int | None = None, since: str | None = None
+) -> Command:
+    """A rank's log from line `skip` on, each line led by its time."""
+    words: list[str | int] = ["docker", "logs", "--timestamps"]
+    if follow:
+        words.append("--follow")
+    if tail is not None:
+        words.append(f"--tail={tail}")
+    if since is not None:
+        words.append(f"--since={since}")
+    text = f"{argv(*words, plan.container(rank))} 2>&1 | tail -n +{skip + 1}"
+    return Command(as_root(text), f"log of {plan.container(rank)}", timeout_s=None)

@@ -1,0 +1,9 @@
+"""Launchers: how the processes of a task are started inside its job containers. Each is one strategy, see `base.py`.
+
+A launcher decides in pure functions and yields shell text; it runs nothing itself. Start at `base.py`.
+"""
+
+from orch.runner.launchers.base import Launcher, LaunchContext, quote_word
+from orch.runner.launchers.select import launcher_of
+
+__all__ = ["LaunchContext", "Launcher", "launcher_of", "quote_word"]

@@ -1,0 +1,62 @@
+"""What a launcher is, and quoting for the shell text it makes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from orch.runner.hostfile import Dialect
+
+_VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
+
+
+@dataclass(frozen=True)
+class LaunchContext:
+    """What a launcher may know: all addresses and processes per node in rank order, and which rank this is."""
+
+    rank: int
+    addresses: tuple[str, ...]
+    slots: tuple[int, ...]
+    run: str
+    interconnect: str
+    export: tuple[str, ...] = ()
+
+
+class Launcher(Protocol):
+    """One way to start a task's processes."""
+
+    name: Literal["commands", "torchrun", "mpirun", "image"]
+    # Whether hostfile lines carry a process count even without accelerators.
+    counts_slots: bool
+    dialect: Dialect
+    # Whether ranks log in to each other, so that the run needs keys of its own.
+    ssh_between: bool
+    startup_order: Literal["any", "master-first", "workers-first"] | None
+    stop_criteria: Literal["all-done", "master-done"] | None
+
+    def tasks_per_node(self, gpus: int) -> int:
+        """Processes started on a node with `gpus` accelerators for this job."""
+        ...
+
+    def script(self, context: LaunchContext) -> str | None:
+        """POSIX shell text that follows the task's commands on one rank; None adds nothing."""
+        ...
+
+
+def quote_word(word: str) -> str:
+    """`word` as shell text: everything literal except `$NAME` and `${NAME}`, which the job's environment fills.
+
+    So that `--out $ORCH_CHECKPOINT_DIR` means what its writer expects, while `$(…)`, backquotes and spaces stay text.
+    """
+    parts: list[str] = []
+    end = 0
+    for match in _VARIABLE.finditer(word):
+        if match.start() > end:
+            parts.append(shlex.quote(word[end : match.start()]))
+        parts.append(f'"{match.group()}"')
+        end = match.end()
+    if end < len(word) or not word:
+        parts.append(shlex.quote(word[end:]))
+    return "".join(parts)

@@ -1,0 +1,430 @@
+"""The ledger of runs: who runs what, how far it is, and who may act on it. SQLite by default, PostgreSQL by URL.
+
+A process that wants to act on a run takes a lease. Each take raises the run's fence, and every later write says owner and
+fence; a write that matches no row means that the lease is lost, and its holder stops. No transaction is held over SSH.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Engine, create_engine, exists, func, insert, or_, select, update
+from sqlalchemy import event as sql_event
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
+from sqlalchemy.engine import make_url
+
+from orch.runner import schema
+from orch.runner.errors import Conflict, LedgerUnusable, NewerLedger, UnknownRun
+from orch.runner.schema import clock
+
+LEASE_S = 60.0
+RENEW_S = 15.0
+ACTIVE = ("submitted", "provisioning", "running", "terminating")
+
+Desired = Literal["run", "stop", "abort"]
+
+
+class LeaseLost(Conflict):
+    """Another process acts on this run now."""
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """What the ledger knows of one rank."""
+
+    rank: int
+    node: str
+    status: str
+    exit_code: int | None
+    reason: str | None
+    message: str | None
+    silent_since: float | None
+    collected: bool
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run as it stands."""
+
+    id: int
+    name: str
+    fleet: str
+    plan: str
+    status: str
+    desired: str
+    phase: str
+    reason: str | None
+    message: str | None
+    attempt: int
+    master_port: int | None
+    submitted_by: str
+    owner: str | None
+    lease_until: float | None
+    fence: int
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    now: float
+    ranks: tuple[RankRow, ...]
+
+    @property
+    def active(self) -> bool:
+        return self.status in ACTIVE
+
+    @property
+    def held(self) -> bool:
+        """Whether some living process acts on it."""
+        return self.owner is not None and (self.lease_until or 0) > self.now and not _is_dead_here(self.owner)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to act on one run, until somebody else takes it."""
+
+    run_id: int
+    owner: str
+    fence: int
+
+
+class Ledger:
+    """One database of runs. Thread-safe."""
+
+    def __init__(self, engine: Engine, url: str) -> None:
+        self._engine = engine
+        self._url = url
+
+    def close(self) -> None:
+        """Let go of all connections; needed before a fork."""
+        self._engine.dispose()
+
+    def create(self, name: str, fleet: str, nodes: Sequence[str], build: Callable[[int], str]) -> RunRow:
+        """Write a new run. `build` gets its number and returns its plan; it runs inside the transaction, so it must be quick.
+
+        Raises Conflict when a run of that name is active.
+        """
+        with self._begin() as db:
+            active = db.execute(
+                select(schema.run.c.id).where(schema.run.c.name == name, schema.run.c.status.in_(ACTIVE))
+            ).first()
+            if active is not None:
+                raise Conflict(
+                    f"a run named {name} is active",
+                    hint=f"`orch attach {name}` follows it, `orch stop {name}` ends it; or use `--name`",
+                )
+            number = db.execute(
+                insert(schema.run)
+                .values(
+                    name=name,
+                    fleet=fleet,
+                    plan="",
+                    status="submitted",
+                    desired="run",
+                    phase="submitted",
+                    attempt=0,
+                    submitted_by=here(),
+                    fence=0,
+                    created_at=clock(),
+                )
+                .returning(schema.run.c.id)
+            ).scalar_one()
+            db.execute(update(schema.run).where(schema.run.c.id == number).values(plan=build(number)))
+            db.execute(
+                insert(schema.rank),
+                [
+                    {"run_id": number, "attempt": 0, "rank": rank, "node": node, "status": "submitted", "collected": 0}
+                    for rank, node in enumerate(nodes)
+                ],
+            )
+            _tell(db, number, "submitted", f"by {here()}")
+        return self.by_id(number)
+
+    def get(self, name: str) -> RunRow:
+        """The newest run of that name. Raises UnknownRun."""
+        with self._begin() as db:
+            number = db.execute(
+                select(schema.run.c.id).where(schema.run.c.name == name).order_by(schema.run.c.id.desc()).limit(1)
+            ).scalar()
+            if number is None:
+                known = db.scalars(select(schema.run.c.name).order_by(schema.run.c.id.desc()).limit(5)).all()
+                raise UnknownRun(
+                    f"no run named {name}",
+                    detail=f"latest runs: {', '.join(dict.fromkeys(known))}" if known else "nothing was run here yet",
+                    hint="`orch ps -a` lists all runs",
+                )
+            return _read(db, number)
+
+    def by_id(self, number: int) -> RunRow:
+        with self._begin() as db:
+            return _read(db, number)
+
+    def runs(self, *, active_only: bool = False, limit: int = 1000) -> tuple[RunRow, ...]:
+        """Runs, newest first."""
+        wanted = select(schema.run.c.id).order_by(schema.run.c.id.desc()).limit(limit)
+        if active_only:
+            wanted = wanted.where(schema.run.c.status.in_(ACTIVE))
+        with self._begin() as db:
+            return tuple(_read(db, number) for number in db.scalars(wanted).all())
+
+    def uncollected(self) -> tuple[RunRow, ...]:
+        """Ended runs that left something on a node which did not answer."""
+        wanted = (
+            select(schema.run.c.id)
+            .where(
+                schema.run.c.status.not_in(ACTIVE),
+                exists().where(
+                    schema.rank.c.run_id == schema.run.c.id,
+                    schema.rank.c.attempt == schema.run.c.attempt,
+                    schema.rank.c.collected == 0,
+                ),
+            )
+            .order_by(schema.run.c.id.desc())
+            .limit(20)
+        )
+        with self._begin() as db:
+            return tuple(_read(db, number) for number in db.scalars(wanted).all())
+
+    def take(self, number: int, owner: str) -> Lease | None:
+        """The lease of a run, or None while a living process holds it."""
+        table = schema.run
+        with self._begin() as db:
+            row = db.execute(select(table.c.owner).where(table.c.id == number).with_for_update()).one()
+            free = or_(table.c.owner.is_(None), table.c.lease_until < clock(), table.c.owner == owner)
+            if row.owner is not None and _is_dead_here(row.owner):
+                free = or_(free, table.c.owner == row.owner)
+            fence = db.execute(
+                update(table)
+                .where(table.c.id == number, free)
+                .values(owner=owner, lease_until=clock() + LEASE_S, fence=table.c.fence + 1)
+                .returning(table.c.fence)
+            ).scalar()
+        return None if fence is None else Lease(number, owner, fence)
+
+    def renew(self, lease: Lease) -> None:
+        """Raises LeaseLost."""
+        self._fenced(lease, {"lease_until": clock() + LEASE_S})
+
+    def release(self, lease: Lease) -> None:
+        """Give the lease back; nothing happens when it was lost."""
+        table = schema.run
+        with self._begin() as db:
+            db.execute(update(table).where(*_holds(lease)).values(owner=None, lease_until=None))
+
+    def change(self, lease: Lease, kind: str | None = None, text: str = "", **values: object) -> None:
+        """Change a run; `kind` and `text` also go to its list of events. Raises LeaseLost."""
+        self._fenced(lease, values, kind, text)
+
+    def finish(self, lease: Lease, status: str, reason: str, message: str | None) -> None:
+        """The run's end. Raises LeaseLost."""
+        values = {"status": status, "reason": reason, "message": message, "finished_at": clock(), "phase": "finished"}
+        self._fenced(lease, values, status, reason)
+
+    def started(self, lease: Lease) -> None:
+        """All ranks' commands run. Raises LeaseLost."""
+        self._fenced(lease, {"status": "running", "started_at": clock()}, "running")
+
+    def change_rank(self, lease: Lease, attempt: int, rank: int, **values: object) -> None:
+        """Change one rank. Raises LeaseLost."""
+        table = schema.rank
+        with self._begin() as db:
+            changed = db.execute(
+                update(table)
+                .where(
+                    table.c.run_id == lease.run_id,
+                    table.c.attempt == attempt,
+                    table.c.rank == rank,
+                    exists().where(*_holds(lease)),
+                )
+                .values(**values)
+            )
+            if changed.rowcount == 0:
+                raise _lost()
+
+    def want(self, number: int, desired: Desired) -> None:
+        """Say what a run should do; whoever holds its lease sees it at the next look. `abort` is never taken back."""
+        table = schema.run
+        with self._begin() as db:
+            db.execute(
+                update(table)
+                .where(table.c.id == number, table.c.status.in_(ACTIVE), table.c.desired != "abort")
+                .values(desired=desired)
+            )
+            _tell(db, number, "desired", f"{desired} by {here()}")
+
+    def events(self, number: int) -> tuple[tuple[float, str, str], ...]:
+        """Time, kind and text of everything that was written about a run."""
+        table = schema.event
+        with self._begin() as db:
+            rows = db.execute(
+                select(table.c.at, table.c.kind, table.c.text).where(table.c.run_id == number).order_by(table.c.id)
+            ).all()
+        return tuple((row.at, row.kind, row.text) for row in rows)
+
+    def _fenced(self, lease: Lease, values: Mapping[str, object], kind: str | None = None, text: str = "") -> None:
+        with self._begin() as db:
+            changed = db.execute(update(schema.run).where(*_holds(lease)).values(**values))
+            if changed.rowcount == 0:
+                raise _lost()
+            if kind is not None:
+                _tell(db, lease.run_id, kind, text)
+
+    @contextmanager
+    def _begin(self) -> Iterator[Connection]:
+        try:
+            with self._engine.begin() as db:
+                yield db
+        except (OperationalError, sqlite3.OperationalError) as error:
+            raise _unusable(self._url, error) from error
+
+
+def open_ledger(url: str) -> Ledger:
+    """The ledger at a SQLAlchemy URL, made when it is not there.
+
+    Raises LedgerUnusable (not writable, driver missing, no server) or NewerLedger.
+    """
+    parsed = make_url(url)
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    try:
+        if parsed.get_backend_name() == "sqlite":
+            engine = _sqlite(Path(parsed.database or ""), parsed)
+        else:
+            engine = create_engine(parsed, pool_pre_ping=True, isolation_level="READ COMMITTED")
+        _prepare(engine)
+    except (ModuleNotFoundError, NoSuchModuleError) as error:
+        raise LedgerUnusable(
+            "the driver for this ledger is not installed",
+            where=parsed.render_as_string(hide_password=True),
+            detail=str(error),
+            hint="pip install 'orch-fleet[postgres]'",
+        ) from error
+    except (DBAPIError, OSError) as error:
+        raise _unusable(parsed.render_as_string(hide_password=True), error) from error
+    return Ledger(engine, parsed.render_as_string(hide_password=True))
+
+
+def process_owner() -> str:
+    """A name for this process that tells, on its own machine, whether it still lives."""
+    return f"{here()}:{os.getpid()}:{_born(os.getpid())}"
+
+
+def here() -> str:
+    """Who and where, for people: `ada@laptop`."""
+    return f"{os.environ.get('USER') or os.environ.get('LOGNAME') or os.getuid()}@{socket.gethostname()}"
+
+
+def _sqlite(path: Path, url: Any) -> Engine:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(url, connect_args={"timeout": 20, "isolation_level": None})
+
+    @sql_event.listens_for(engine, "connect")
+    def _connect(connection: Any, _record: object) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+
+    # The driver's own BEGIN is deferred: two readers that then both write cannot be serialised, and one gets "locked" at
+    # once whatever its timeout. Taking the write lock at the start is the only form that waits.
+    @sql_event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _prepare(engine: Engine) -> None:
+    version = _version(engine)
+    if version is None:
+        with engine.begin() as db:
+            schema.metadata.create_all(db)
+            if db.execute(select(func.count()).select_from(schema.meta)).scalar_one() == 0:
+                db.execute(insert(schema.meta).values(key="schema", value=str(schema.SCHEMA_VERSION)))
+        version = _version(engine)
+    if version is not None and version > schema.SCHEMA_VERSION:
+        raise NewerLedger(
+            "the run ledger was written by a newer orch",
+            detail=f"its schema is {version}, this orch knows {schema.SCHEMA_VERSION}",
+            hint="upgrade orch on this machine",
+        )
+
+
+def _version(engine: Engine) -> int | None:
+    try:
+        with engine.begin() as db:
+            value = db.execute(select(schema.meta.c.value).where(schema.meta.c.key == "schema")).scalar()
+    except (OperationalError, ProgrammingError) as error:
+        if "no such table" in str(error) or "does not exist" in str(error).split("\n")[0]:
+            return None
+        raise
+    return None if value is None else int(value)
+
+
+def _read(db: Connection, number: int) -> RunRow:
+    row = db.execute(select(schema.run, clock().label("now")).where(schema.run.c.id == number)).one()
+    ranks = db.execute(
+        select(schema.rank)
+        .where(schema.rank.c.run_id == number, schema.rank.c.attempt == row.attempt)
+        .order_by(schema.rank.c.rank)
+    ).all()
+    return RunRow(
+        **row._mapping,
+        ranks=tuple(
+            RankRow(r.rank, r.node, r.status, r.exit_code, r.reason, r.message, r.silent_since, bool(r.collected))
+            for r in ranks
+        ),
+    )
+
+
+def _holds(lease: Lease) -> tuple[Any, ...]:
+    table = schema.run
+    return table.c.id == lease.run_id, table.c.owner == lease.owner, table.c.fence == lease.fence
+
+
+def _tell(db: Connection, number: int, kind: str, text: str) -> None:
+    db.execute(insert(schema.event).values(run_id=number, at=clock(), kind=kind, text=text))
+
+
+def _lost() -> LeaseLost:
+    return LeaseLost("another process took this run over", hint="`orch attach RUN` follows it")
+
+
+def _unusable(where: str, error: BaseException) -> LedgerUnusable:
+    first = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return LedgerUnusable(
+        "the run ledger cannot be used",
+        where=where,
+        detail=first[0] if first else type(error).__name__,
+        hint="is its folder writable, and is there space on the disk?",
+    )
+
+
+def _is_dead_here(owner: str) -> bool:
+    """Whether `owner` is a process of this machine that is gone. Of other machines nothing is known."""
+    place, _, rest = owner.partition(":")
+    pid, _, born = rest.partition(":")
+    if place.partition("@")[2] != socket.gethostname() or not pid.isdigit():
+        return False
+    return _born(int(pid)) != born
+
+
+def _born(pid: int) -> str:
+    """A mark that differs between two processes that had the same number. Empty when there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        fields = stat.rpartition(")")[2].split()
+        return "" if fields[0] == "Z" else fields[19]
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return ""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except PermissionError:
+        return "alive"
+    return "alive"

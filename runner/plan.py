@@ -1,0 +1,84 @@
+"""A run, wholly decided: what each rank runs, where and how. Made by `compile.py`, kept in the ledger, carried out by `lifecycle.py`.
+
+It holds no environment values and no keys: those may be secret and stay in 0600 files beside the ledger (`store.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from orch.runner.hostfile import Dialect
+from orch.spec.state import NodeState
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Mount(_Frozen):
+    """A directory of the node in the container; `optional` ones are left out where the node has none."""
+
+    source: str
+    target: str
+    read_only: bool = False
+    optional: bool = False
+
+
+class StagedFile(_Frozen):
+    """A file or folder of this machine and where it goes in the container; a relative or `~` path is the job's."""
+
+    source: str
+    target: str
+
+
+class RankPlan(_Frozen):
+    """One rank: its node, the blocks it takes there, and the shell text it runs."""
+
+    rank: int
+    node: NodeState
+    blocks: int
+    script: str
+    working_dir: str | None = None
+    mounts: tuple[Mount, ...] = ()
+
+
+class RunPlan(_Frozen):
+    """Everything about one attempt of a run except its environment."""
+
+    run: str
+    number: int
+    attempt: int = 0
+    run_id: str
+    fleet: str
+    backend: str
+    simulated: bool = False
+    interconnect: str = "ethernet"
+    unreachable_grace_s: float = 120.0
+    image: str
+    ranks: tuple[RankPlan, ...]
+    launcher: Literal["commands", "torchrun", "mpirun", "image"]
+    startup_order: Literal["any", "master-first", "workers-first"] = "any"
+    stop_criteria: Literal["all-done", "master-done"] = "all-done"
+    max_duration_s: int | None = None
+    stop_duration_s: int = 300
+    shell: str = "bash"
+    entrypoint: tuple[str, ...] = ()
+    user: str | None = None
+    privileged: bool = False
+    shm_size_mib: int | None = None
+    hostfile: str
+    dialect: Dialect = "openmpi"
+    ssh_between: bool = False
+    slurm: bool = False
+    files: tuple[StagedFile, ...] = ()
+
+    def container(self, rank: int) -> str:
+        """The name of a rank's container, claim and stage directory: in use means this very job."""
+        return f"orch-{self.run}-{self.attempt}-{rank}"
+
+    @property
+    def nodes(self) -> tuple[NodeState, ...]:
+        """The nodes in rank order."""
+        return tuple(rank.node for rank in self.ranks)

@@ -1,0 +1,98 @@
+"""Tables of the run ledger, and the database's own clock.
+
+Times are seconds since the epoch, always the database's: two machines that share a ledger need not agree on the time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Column, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+# Raised when a change makes an older orch misread the ledger.
+SCHEMA_VERSION = 1
+
+metadata = MetaData()
+
+meta = Table(
+    "meta",
+    metadata,
+    Column("key", String(40), primary_key=True),
+    Column("value", String(200), nullable=False),
+)
+
+run = Table(
+    "run",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("name", String(64), nullable=False),
+    Column("fleet", String(64), nullable=False),
+    Column("plan", Text, nullable=False),
+    # Words of configuration 8: submitted, provisioning, running, terminating, then done, failed or terminated.
+    Column("status", String(20), nullable=False),
+    # What people want of it: run, stop, abort.
+    Column("desired", String(10), nullable=False),
+    # The furthest step that was decided on, written before it is done: see decide.Phase.
+    Column("phase", String(20), nullable=False),
+    Column("reason", String(60)),
+    Column("message", Text),
+    Column("attempt", Integer, nullable=False),
+    Column("master_port", Integer),
+    Column("submitted_by", String(200), nullable=False),
+    Column("owner", String(200)),
+    Column("lease_until", Float),
+    Column("fence", Integer, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("started_at", Float),
+    Column("finished_at", Float),
+    Index("run_by_name", "name", "id"),
+    Index("run_by_status", "status"),
+)
+
+rank = Table(
+    "rank",
+    metadata,
+    Column("run_id", ForeignKey("run.id"), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("rank", Integer, primary_key=True),
+    Column("node", String(128), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("exit_code", Integer),
+    Column("reason", String(60)),
+    Column("message", Text),
+    # Since when the node has been silent, while it is.
+    Column("silent_since", Float),
+    # Whether its log is here and nothing of it is left on the node.
+    Column("collected", Integer, nullable=False),
+)
+
+event = Table(
+    "event",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("run_id", ForeignKey("run.id"), nullable=False, index=True),
+    Column("at", Float, nullable=False),
+    Column("kind", String(20), nullable=False),
+    Column("text", Text, nullable=False),
+)
+
+
+class clock(FunctionElement[Any]):  # noqa: N801 - reads as an SQL function
+    """Now, by the database."""
+
+    inherit_cache = True
+    type = Float()
+
+
+@compiles(clock, "sqlite")
+def _sqlite_clock(element: clock, compiler: Any, **kw: Any) -> str:
+    del element, compiler, kw
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(clock, "postgresql")
+def _postgres_clock(element: clock, compiler: Any, **kw: Any) -> str:
+    del element, compiler, kw
+    return "extract(epoch from clock_timestamp())::double precision"

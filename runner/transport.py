@@ -1,0 +1,94 @@
+"""What the runner needs of a way to reach nodes, and fanning out over many of them.
+
+`ssh.py` implements it. A command that ran is a value whatever its exit code; a host that could not be reached is an
+exception of one call, and a value again at the level of many nodes (`NodeResult`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from orch.runner.commands import Command
+from orch.spec.errors import OrchError
+from orch.spec.state import NodeState
+
+# Connections opened and commands started at once; more gain nothing on one client machine and cost file descriptors.
+FAN_OUT = 64
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A command that ended. `stdout` is empty when lines were streamed to a callback."""
+
+    node: str
+    command: Command
+    exit_code: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+
+class Transport(Protocol):
+    """Runs commands on nodes. Thread-safe; connections are made when needed and kept."""
+
+    def run(
+        self,
+        node: NodeState,
+        command: Command,
+        *,
+        deadline_s: float | None = None,
+        on_line: Callable[[str], None] | None = None,
+        until: threading.Event | None = None,
+    ) -> Completed:
+        """Run `command` on `node` and wait for its end.
+
+        Connecting is retried, with jitter, for at most `deadline_s`; a command that has started is never repeated.
+        `on_line` receives each line of stdout without its line end as it arrives; setting `until` ends the command
+        early (exit code -1). Raises HostUnreachable, HostKeyRefused, LoginRefused or CommandTimeout.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close every connection."""
+        ...
+
+
+@dataclass(frozen=True)
+class NodeResult(Generic[T]):
+    """What one node's share of a fan-out came to: a value, or the error that took its place."""
+
+    node: NodeState
+    value: T | None = None
+    error: OrchError | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+
+def fan_out(nodes: Sequence[NodeState], work: Callable[[NodeState], T]) -> tuple[NodeResult[T], ...]:
+    """`work` for every node, at most FAN_OUT at a time; results in the order of `nodes`.
+
+    An OrchError becomes that node's result. Anything else is a bug and is raised.
+    """
+
+    def guarded(node: NodeState) -> NodeResult[T]:
+        try:
+            return NodeResult(node, value=work(node))
+        except OrchError as error:
+            return NodeResult(node, error=error)
+
+    if len(nodes) <= 1:
+        return tuple(guarded(node) for node in nodes)
+    with ThreadPoolExecutor(max_workers=min(FAN_OUT, len(nodes)), thread_name_prefix="orch-node") as pool:
+        return tuple(pool.map(guarded, nodes))

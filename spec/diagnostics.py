@@ -1,0 +1,234 @@
+"""Diagnostics: what is wrong, where, why and what to write instead; and how they are shown.
+
+A code is stable and never reused. `CODES` is the one list of them; each module that reports names its codes
+from here.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+CODES = {
+    # YAML
+    "ORCH100": "the file cannot be read",
+    "ORCH101": "not valid YAML",
+    "ORCH102": "a key is set twice",
+    "ORCH103": "a tab indents a line",
+    "ORCH104": "an alias without its anchor",
+    "ORCH105": "larger, deeper or more expanded than a configuration may be",
+    "ORCH106": "not UTF-8 text",
+    "ORCH107": "nothing in it",
+    "ORCH108": "not a mapping of text keys",
+    "ORCH109": "a YAML tag",
+    # one property
+    "ORCH110": "unknown property",
+    "ORCH111": "not one of the words allowed here",
+    "ORCH112": "another kind of value is expected",
+    "ORCH113": "a required property is missing",
+    "ORCH114": "a type of document that orch does not run",
+    "ORCH115": "not a name",
+    "ORCH116": "unknown backend",
+    "ORCH118": "part of the language, not supported by this version",
+    "ORCH119": "a number out of bounds",
+    "ORCH120": "not a size",
+    "ORCH121": "not a GPU or CPU request",
+    "ORCH122": "a range that runs backwards or has no end",
+    "ORCH123": "node counts out of order",
+    "ORCH124": "not a duration",
+    "ORCH126": "not an amount of money",
+    "ORCH127": "not an environment entry",
+    "ORCH128": "not a tag",
+    "ORCH129": "not a path that fits here",
+    "ORCH130": "unknown namespace in an interpolation",
+    "ORCH131": "a secret in a command",
+    "ORCH133": "a value that is not known in this place",
+    "ORCH134": "an interpolation without its end",
+    "ORCH135": "not a command line",
+    # properties together
+    "ORCH141": "a fleet without nodes",
+    "ORCH147": "blocks that do not divide the hardware",
+    "ORCH150": "more than one launcher",
+    "ORCH153": "two mounts at one path",
+    "ORCH154": "a task with nothing to run",
+    "ORCH155": "a launcher without its program",
+    "ORCH156": "an elastic range larger than the run",
+    "ORCH157": "one property under two spellings",
+    # documents together
+    "ORCH170": "two documents of one type and name",
+    "ORCH172": "an unknown name in an interpolation",
+    "ORCH173": "an environment variable that is not set",
+    # accepted with a note
+    "ORCH190": "a backend without a driver here",
+    "ORCH191": "accepted, does nothing",
+    "ORCH192": "a fleet without an upper bound",
+    "ORCH193": "a variable that orch sets itself",
+    "ORCH196": "does nothing on local nodes",
+    "ORCH197": "nodes that nothing adds yet",
+    "ORCH198": "overruled by the launcher",
+    # offers; run on fleet
+    "ORCH201": "no backend left that this version can provision",
+    "ORCH241": "a distributed task on a fleet that is no cluster",
+    "ORCH244": "a task larger than its fleet",
+}
+
+
+class Severity(str, Enum):
+    """How bad it is: an error stops everything, a warning stops only under `--strict`, a note never."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, order=True)
+class Span:
+    """A piece of a file. Lines and columns count from 1; the end is exclusive."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True)
+class Related:
+    """Another place that has to do with it, and why."""
+
+    span: Span
+    message: str
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One mistake. `excerpt` is the source line it is on, kept so that stdin can be shown too.
+
+    `path` is the property (`resources.gpu`, `files[0].path`), `replacement` the exact text to put at `span`
+    when that is safe without a second look.
+    """
+
+    code: str
+    span: Span
+    summary: str
+    severity: Severity = Severity.ERROR
+    path: str = ""
+    detail: str | None = None
+    hint: str | None = None
+    replacement: str | None = None
+    related: tuple[Related, ...] = ()
+    excerpt: str | None = None
+
+    @property
+    def order(self) -> tuple[str, int, int, str, str]:
+        return (self.span.file, self.span.line, self.span.column, self.code, self.summary)
+
+    def as_dict(self) -> dict[str, object]:
+        """The record as it appears in JSON."""
+        return {
+            **_place(self.span),
+            "path": self.path,
+            "severity": self.severity.value,
+            "code": self.code,
+            "summary": self.summary,
+            "detail": self.detail,
+            "hint": self.hint,
+            "replacement": self.replacement,
+            "related": [{**_place(other.span), "message": other.message} for other in self.related],
+        }
+
+
+def ordered(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """By file, line and column, each once."""
+    return tuple(dict.fromkeys(sorted(diagnostics, key=lambda diagnostic: diagnostic.order)))
+
+
+def strict(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """The same with every warning made an error."""
+    return tuple(
+        replace(diagnostic, severity=Severity.ERROR)
+        if diagnostic.severity is Severity.WARNING
+        else diagnostic
+        for diagnostic in diagnostics
+    )
+
+
+def render_json(diagnostics: Iterable[Diagnostic]) -> str:
+    """`{"schema": 1, "diagnostics": [...]}`, in order."""
+    records = [diagnostic.as_dict() for diagnostic in ordered(diagnostics)]
+    return json.dumps({"schema": 1, "diagnostics": records}, indent=2, ensure_ascii=False)
+
+
+def render_human(diagnostics: Iterable[Diagnostic]) -> str:
+    """What a person reads: place, message, the source line with a caret, the reason and the way out."""
+    return "\n".join(_render_one(diagnostic) for diagnostic in ordered(diagnostics))
+
+
+def property_path(parts: Iterable[str | int]) -> str:
+    """`("files", 0, "path")` as `files[0].path`."""
+    text = ""
+    for part in parts:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _place(span: Span) -> dict[str, object]:
+    return {
+        "file": span.file,
+        "line": span.line,
+        "column": span.column,
+        "end_line": span.end_line,
+        "end_column": span.end_column,
+    }
+
+
+_WIDEST = 110
+
+
+def _render_one(diagnostic: Diagnostic) -> str:
+    span = diagnostic.span
+    lines = [f"{span}: {diagnostic.severity.value} {diagnostic.code}: {diagnostic.summary}"]
+    if diagnostic.excerpt is not None:
+        lines += _excerpt(diagnostic.excerpt, span)
+    if diagnostic.detail:
+        lines.append(f"  why: {diagnostic.detail}")
+    lines += [f"  see: {other.span}: {other.message}" for other in diagnostic.related]
+    if diagnostic.hint:
+        lines.append(f"  hint: {diagnostic.hint}")
+    return "\n".join(lines)
+
+
+def _excerpt(line: str, span: Span) -> list[str]:
+    start = min(max(span.column - 1, 0), len(line))
+    end = span.end_column - 1 if span.end_line == span.line else len(line)
+    end = max(min(end, len(line.rstrip())), start + 1)
+    cut = 0
+    if len(line) > _WIDEST:
+        cut = max(0, min(start - 30, len(line) - _WIDEST))
+        line = ("…" if cut else "") + line[cut + bool(cut) : cut + _WIDEST]
+        start, end = start - cut, min(end - cut, _WIDEST)
+    margin = str(span.line)
+    before, marked = line[:start], line[start:end]
+    caret = " " * _width(before) + "^" * max(_width(marked), 1)
+    return [f"  {margin} | {_printable(line)}".rstrip(), f"  {' ' * len(margin)} | {caret}"]
+
+
+def _printable(text: str) -> str:
+    """A tab as one space; what a terminal would act on (escape sequences in a hostile file) as a question
+    mark.
+    """
+    return "".join(" " if char == "\t" else char if char.isprintable() else "?" for char in text)
+
+
+def _width(text: str) -> int:
+    """Terminal cells: wide East Asian characters take two, combining marks none."""
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
+    )

@@ -1,0 +1,198 @@
+"""Files to documents: the way from text to models, and of every mistake back to its place.
+
+All errors of all files are gathered at once. A bad value counts as absent for the checks that need it, so
+that one mistake gives one message. Start at `load_paths`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+from . import checks
+from .diagnostics import Diagnostic, Severity, Span, ordered, render_human
+from .draft import Draft, DraftReader
+from .errors import ExitCode, OrchError
+from .models import Fleet, Project, Task
+from .source import Parsed, parse, read
+
+Model = TypeVar("Model", Fleet, Task, Project)
+PathPart = str | int
+
+
+class InvalidConfiguration(OrchError):
+    """Files with errors. `diagnostics` holds all of them, and the warnings."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.CONFIG
+
+    def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
+        self.diagnostics = tuple(diagnostics)
+        errors = sum(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
+        super().__init__(
+            f"{errors} error{'s' if errors != 1 else ''} in the configuration",
+            detail=render_human(diagnostics),
+        )
+
+
+@dataclass(frozen=True)
+class Document:
+    """One valid document. `index` counts the documents of its file from 0."""
+
+    file: Path
+    index: int
+    model: Fleet | Task | Project
+    draft: Draft = field(repr=False, compare=False)
+
+    @property
+    def kind(self) -> str:
+        return self.draft.kind
+
+    @property
+    def directory(self) -> Path:
+        """Where relative paths of the document start."""
+        return Path.cwd() if self.draft.source.file == "<stdin>" else self.file.parent
+
+    def span(self, path: str | Sequence[PathPart] = (), *, key: bool = False) -> Span:
+        """Place of a property (`resources.gpu`, `files[0].path`), or of what is nearest to it in the file.
+
+        With `key`, of its name instead of its value.
+        """
+        return self.draft.span(_parts(path), key=key)
+
+    def diagnostic(
+        self,
+        code: str,
+        path: str | Sequence[PathPart],
+        summary: str,
+        *,
+        severity: Severity = Severity.ERROR,
+        detail: str | None = None,
+        hint: str | None = None,
+    ) -> Diagnostic:
+        """A diagnostic on a property, for what is found out after loading (plans, hosts)."""
+        return self.draft.diagnostic(code, _parts(path), summary, severity=severity, detail=detail, hint=hint)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What the files hold. `documents` are those without an error, in the order of writing."""
+
+    documents: tuple[Document, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def failed(self) -> bool:
+        return any(diagnostic.severity is Severity.ERROR for diagnostic in self.diagnostics)
+
+    def of(self, model: type[Model]) -> tuple[tuple[Document, Model], ...]:
+        """Documents of one kind, each with its model."""
+        return tuple((each, each.model) for each in self.documents if isinstance(each.model, model))
+
+    @property
+    def fleets(self) -> tuple[Fleet, ...]:
+        return tuple(model for _, model in self.of(Fleet))
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        return tuple(model for _, model in self.of(Task))
+
+    def require(self) -> Loaded:
+        """Itself. Raises InvalidConfiguration when anything is wrong."""
+        if self.failed:
+            raise InvalidConfiguration(self.diagnostics)
+        return self
+
+
+def load_paths(
+    paths: Sequence[Path | str], *, environ: Mapping[str, str] | None = None, launch: bool = False
+) -> Loaded:
+    """Reads files, directories (their YAML files that have a `type`) and `-` (standard input).
+
+    Never raises for what a file holds: everything wrong is in `Loaded.diagnostics`, by file, line and
+    column. `environ` serves `${{ env.X }}`, by default this process's environment. A variable that is not
+    set is a warning, and an error with `launch` (for `up` and `run`).
+    """
+    environ = os.environ if environ is None else environ
+    unset = Severity.ERROR if launch else Severity.WARNING
+    found: list[Diagnostic] = []
+    drafts: list[Draft] = []
+    for parsed in _parsed(paths, found):
+        found += parsed.diagnostics
+        reader = DraftReader(parsed.source, environ, unset)
+        drafts += [reader.read(node, index) for index, node in enumerate(parsed.documents)]
+    for draft in drafts:
+        found += draft.diagnostics
+        found += checks.check_document(draft)
+    found += checks.check_together(drafts)
+    diagnostics = ordered(found)
+    broken = {each.span.file for each in diagnostics if each.code < "ORCH110"}  # no YAML: its rest is unknown
+    bad = [each.span for each in diagnostics if each.severity is Severity.ERROR]
+    documents = tuple(
+        Document(Path(draft.source.file), draft.index, draft.model, draft)
+        for draft in drafts
+        if draft.model is not None and draft.source.file not in broken and not any(map(draft.covers, bad))
+    )
+    return Loaded(documents, diagnostics)
+
+
+def _parsed(paths: Sequence[Path | str], found: list[Diagnostic]) -> Iterable[Parsed]:
+    seen: set[str] = set()
+    for path in map(str, paths):
+        if path != "-" and os.path.isdir(path):
+            yield from _folder(path, seen, found)
+        elif (parsed := _file(path, seen, found)) is not None:
+            yield parsed
+
+
+def _file(path: str, seen: set[str], found: list[Diagnostic]) -> Parsed | None:
+    key = path if path == "-" else os.path.realpath(path) if "\0" not in path else path
+    if key in seen:
+        return None
+    seen.add(key)
+    source = read(path)
+    if isinstance(source, Diagnostic):
+        found.append(source)
+        return None
+    return parse(source)
+
+
+def _folder(path: str, seen: set[str], found: list[Diagnostic]) -> Iterable[Parsed]:
+    """The configurations in a folder: `orch.yml`, and YAML files with a document that has a `type`."""
+    names = sorted(name for name in os.listdir(path) if name.endswith((".yml", ".yaml")))
+    some = False
+    for name in names:
+        file = os.path.join(path, name)
+        if not os.path.isfile(file):
+            continue
+        trouble: list[Diagnostic] = []
+        parsed = _file(file, seen, trouble)
+        if parsed is None:
+            found += trouble
+            some = True
+        elif is_project(name) or re.search(r"^type\s*:", parsed.source.text, re.MULTILINE):
+            some = True
+            yield parsed
+    if not some:
+        found.append(
+            Diagnostic(
+                "ORCH107",
+                Span(path, 1, 1, 1, 1),
+                "no configuration in this folder",
+                hint="its YAML files with a `type` at the top are read",
+            )
+        )
+
+
+def is_project(file: str) -> bool:
+    """Whether a file is the project's own, `orch.yml`."""
+    return os.path.basename(file) in ("orch.yml", "orch.yaml")
+
+
+def _parts(path: str | Sequence[PathPart]) -> tuple[PathPart, ...]:
+    if not isinstance(path, str):
+        return tuple(path)
+    return tuple(int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", path))

@@ -1,0 +1,95 @@
+"""Unknown properties: what was meant, or where it belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, get_args
+
+from . import unsupported
+from .models import KINDS
+from .models.base import Section
+from .suggest import HABITS, closest
+from .values import shown
+
+if TYPE_CHECKING:
+    from .diagnostics import Diagnostic
+    from .draft import Draft
+
+
+def section_at(model: type[Section], path: Sequence[str | int]) -> type[Section] | None:
+    """The block of properties that a path leads to, or None where the path leaves the models."""
+    section: type[Section] | None = model
+    for part in path:
+        if isinstance(part, int):
+            continue
+        section = _blocks(section).get(part) if section else None
+    return section
+
+
+@cache
+def _blocks(model: type[Section]) -> dict[str, type[Section]]:
+    """Properties of a block that are blocks themselves."""
+    found: dict[str, type[Section]] = {}
+    for written, name in model.properties().items():
+        block = _section_in(model.model_fields[name].annotation)
+        if block is not None:
+            found[written] = block
+    return found
+
+
+def _section_in(annotation: Any) -> type[Section] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next((block for part in get_args(annotation) if (block := _section_in(part))), None)
+
+
+def unknown_property(
+    draft: Draft, model: type[Section], path: tuple[str | int, ...]
+) -> tuple[Diagnostic, set[str]]:
+    """The diagnostic for a key that its block does not have, and the properties of the block that were
+    meant.
+    """
+    key = str(path[-1])
+    section = section_at(model, path[:-1]) or model
+    summary = f"unknown property {shown(key)} in {section.noun}"
+    at_top = len(path) == 1
+    belongs = _belongs(key, model, section, draft.kind, at_top)
+    if belongs:
+        summary = f"{shown(key)} is not a property of {section.noun}"
+        return draft.diagnostic("ORCH110", path, summary, key=True, hint=belongs), set()
+    habit = HABITS.get(key.lower().replace("-", "_"))
+    meant = (
+        next((part for part in (habit, habit.split(".")[-1]) if part in section.properties()), None)
+        if habit
+        else None
+    )
+    if habit and not meant and at_top and habit.split(".")[0] in section.properties():
+        block, _, name = habit.partition(".")
+        hint = f"write it as `{name}` under `{block}`"
+        return draft.diagnostic("ORCH110", path, summary, key=True, hint=hint), set()
+    candidates = [*section.written(), *(unsupported.ROWS[draft.kind] if at_top else ())]
+    meant = meant or closest(key, [name for name in candidates if "." not in name and "[" not in name])
+    hint = f"did you mean '{meant}'?" if meant else f"{section.noun} has {_some(section)}"
+    diagnostic = draft.diagnostic("ORCH110", path, summary, key=True, hint=hint, replacement=meant)
+    return diagnostic, {section.spellings.get(meant, meant)} if meant else set()
+
+
+def _belongs(key: str, model: type[Section], section: type[Section], kind: str, at_top: bool) -> str | None:
+    """Where a property is at home, when its name is exactly one of another block or document."""
+    for block, inner in _blocks(section).items():
+        if key in inner.properties() and not (at_top and key in ("min", "max", "target", "args", "extra")):
+            return f"it belongs under `{block}`"
+    if not at_top and key in model.written():
+        return f"it belongs at the top of {model.noun}"
+    if at_top:
+        for other, other_model in KINDS.items():
+            if other != kind and (key in other_model.written() or key in unsupported.ROWS[other]):
+                return f"it belongs to {other_model.noun}"
+    return None
+
+
+def _some(section: type[Section]) -> str:
+    names = [name for name in section.properties() if name != "type"]
+    shown_names = ", ".join(f"`{name}`" for name in names[:12])
+    return shown_names + (", …" if len(names) > 12 else "")

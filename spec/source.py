@@ -1,0 +1,520 @@
+"""Text to nodes: YAML composed with the C parser's events, every node knowing its place.
+
+A scalar keeps its source text; nothing is turned into numbers or booleans here (`python: 3.10` stays
+"3.10"). Nodes are built from events and not with `yaml.compose`, whose recursion in C does not survive
+hostile nesting. Everything a file can do to its reader is bounded: size, depth, and what aliases and merges
+expand to.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, cast
+
+import yaml
+
+from .diagnostics import Diagnostic, Related, Span
+
+MAX_BYTES = 1024 * 1024
+MAX_DEPTH = 64
+MAX_EXPANDED = 10_000
+
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # where libyaml counts a new line
+_CORE_TAGS = frozenset(
+    f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """Text as written, quotes and escapes taken off. `plain`: it stood without quotes."""
+
+    text: str
+    span: Span
+    plain: bool
+    size: int = 1
+
+    @property
+    def is_null(self) -> bool:
+        return self.plain and self.text in _NULLS
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    items: tuple[Node, ...]
+    span: Span
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """Entries in order of writing, merged ones last. Each key occurs once."""
+
+    entries: dict[str, Entry]
+    span: Span
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    key: Scalar
+    value: Node
+
+
+Node = Scalar | Sequence | Mapping
+
+
+@dataclass(frozen=True)
+class Source:
+    """One text and its lines."""
+
+    file: str
+    text: str
+    lines: tuple[str, ...]
+
+    @classmethod
+    def of(cls, file: str, text: str) -> Source:
+        return cls(file, text, tuple(_BREAK.split(text)))
+
+    def line(self, span: Span) -> str | None:
+        return self.lines[span.line - 1] if 0 < span.line <= len(self.lines) else None
+
+
+@dataclass
+class Parsed:
+    """Documents of one text that could be composed, and what was wrong with it."""
+
+    source: Source
+    documents: list[Node] = field(default_factory=list[Node])
+    diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
+
+
+class _Stop(Exception):
+    """The rest of the text cannot be read."""
+
+
+def read(file: str) -> Source | Diagnostic:
+    """The text of a file, `-` for standard input, or why it cannot be had."""
+    if file == "-":
+        data = sys.stdin.buffer.read(MAX_BYTES + 1)
+        return decode("<stdin>", data)
+    start = Span(file, 1, 1, 1, 1)
+    try:
+        with Path(file).open("rb") as stream:
+            return decode(file, stream.read(MAX_BYTES + 1))
+    except FileNotFoundError:
+        return Diagnostic("ORCH100", start, "there is no such file", hint="check the path")
+    except OSError as error:
+        reason = (error.strerror or "the system refused it").lower()
+        return Diagnostic("ORCH100", start, f"the file cannot be read: {reason}")
+    except ValueError:  # a path with a null character
+        return Diagnostic("ORCH100", start, "this is not the path of a file")
+
+
+def decode(file: str, data: bytes) -> Source | Diagnostic:
+    """Bytes to text: UTF-8, with or without a byte order mark (UTF-16 only with one)."""
+    start = Span(file, 1, 1, 1, 1)
+    if len(data) > MAX_BYTES:
+        return Diagnostic(
+            "ORCH105", start, "the file is larger than 1 MiB", hint="split it into several files"
+        )
+    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        return Source.of(file, data.decode(encoding))
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line = before.count(b"\n") + 1
+        column = len(before.rsplit(b"\n", 1)[-1].decode("utf-8", "replace")) + 1
+        return Diagnostic(
+            "ORCH106",
+            Span(file, line, column, line, column + 1),
+            "this is not UTF-8 text",
+            detail=f"byte 0x{data[error.start]:02x} does not belong to any character here",
+            hint="save the file as UTF-8",
+        )
+
+
+def parse(source: Source) -> Parsed:
+    """All documents of a text. Documents before a syntax error are kept, the rest of the text is given up."""
+    parsed = Parsed(source)
+    composer = _Composer(source, parsed.diagnostics)
+    try:
+        for node in composer.documents():
+            if not (isinstance(node, Scalar) and node.is_null):
+                parsed.documents.append(node)
+    except _Stop:
+        return parsed
+    if not parsed.documents and not parsed.diagnostics:
+        parsed.diagnostics.append(
+            Diagnostic(
+                "ORCH107",
+                Span(source.file, 1, 1, 1, 1),
+                "the file is empty",
+                hint="a configuration begins with its type, such as `type: fleet`",
+            )
+        )
+    return parsed
+
+
+class _Mark(Protocol):
+    line: int
+    column: int
+
+
+class _Event(Protocol):
+    start_mark: _Mark
+    end_mark: _Mark
+    anchor: str | None
+    tag: str | None
+    implicit: tuple[bool, bool]
+    value: str
+
+
+@dataclass
+class _Open:
+    """A collection whose end has not come yet; in a mapping `key` waits for its value."""
+
+    event: _Event
+    anchor: str | None
+    is_mapping: bool
+    items: list[Node] = field(default_factory=list[Node])
+    entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    merges: list[Node] = field(default_factory=list[Node])
+    key: Node | None = None
+    key_waits: bool = False
+    size: int = 1
+
+
+class _Composer:
+    def __init__(self, source: Source, diagnostics: list[Diagnostic]) -> None:
+        self.source = source
+        self.found = diagnostics
+        self.expanded = 0
+        self.anchors: dict[str, Node | None] = {}
+
+    def documents(self) -> Iterator[Node]:
+        stack: list[_Open] = []
+        last = Span(self.source.file, 1, 1, 1, 1)
+        for event in self.events():
+            kind = type(event).__name__
+            if kind == "DocumentStartEvent":
+                self.anchors.clear()
+                continue
+            if kind in ("MappingStartEvent", "SequenceStartEvent"):
+                self.check_tag(event)
+                if len(stack) >= MAX_DEPTH:
+                    self.stop(
+                        "ORCH105", self.span(event), f"this is nested more than {MAX_DEPTH} levels deep"
+                    )
+                if event.anchor:
+                    self.anchors[event.anchor] = None
+                stack.append(_Open(event, event.anchor, kind == "MappingStartEvent"))
+                continue
+            if kind == "ScalarEvent":
+                self.check_tag(event)
+                last = self.span(event)
+                node: Node = Scalar(event.value, last, plain=event.implicit[0])
+            elif kind == "AliasEvent":
+                last = self.span(event)
+                node = self.resolve(event.anchor or "", last)
+            elif kind in ("MappingEndEvent", "SequenceEndEvent"):
+                opened = stack.pop()
+                end = self.span(event)
+                last = end if end.column != end.end_column else last  # a block has no closing mark of its own
+                node = self.close(opened, last)
+            else:
+                continue
+            if kind == "ScalarEvent" and event.anchor:
+                self.anchors[event.anchor] = node
+            if stack:
+                self.place(stack[-1], node)
+            else:
+                yield node
+
+    def events(self) -> Iterator[_Event]:
+        try:
+            yield from cast("Iterator[_Event]", yaml.parse(self.source.text, Loader=yaml.CLoader))
+        except yaml.MarkedYAMLError as error:
+            self.found.append(_syntax_error(self.source, error))
+            raise _Stop from None
+        except yaml.reader.ReaderError as error:
+            self.found.append(_unreadable(self.source, cast(int, error.position)))
+            raise _Stop from None
+        except UnicodeEncodeError as error:
+            self.found.append(_unreadable(self.source, error.start))
+            raise _Stop from None
+
+    def span(self, event: _Event) -> Span:
+        start, end = event.start_mark, event.end_mark
+        return Span(self.source.file, start.line + 1, start.column + 1, end.line + 1, end.column + 1)
+
+    def report(self, code: str, span: Span, summary: str, **more: str | None) -> None:
+        excerpt = self.source.line(span)
+        self.found.append(Diagnostic(code, span, summary, excerpt=excerpt, **more))  # type: ignore[arg-type]
+
+    def stop(self, code: str, span: Span, summary: str, **more: str | None) -> None:
+        self.report(code, span, summary, **more)
+        raise _Stop
+
+    def check_tag(self, event: _Event) -> None:
+        if event.tag and event.tag != "!" and event.tag not in _CORE_TAGS:
+            tag = event.tag.replace("tag:yaml.org,2002:", "!!")
+            self.report(
+                "ORCH109",
+                self.span(event),
+                f"YAML tags such as `{tag[:40]}` mean nothing here",
+                hint="remove the tag, or quote the text if `!` belongs to it",
+            )
+
+    def resolve(self, anchor: str, span: Span) -> Node:
+        node = self.anchors.get(anchor)
+        if node is None:
+            if anchor in self.anchors:
+                self.stop("ORCH105", span, f"the alias `*{anchor}` contains itself")
+            hint = f'if the text begins with a star, quote it: `"*{anchor}"`'
+            self.stop(
+                "ORCH104", span, f"this is a YAML alias, and nothing is anchored as `&{anchor}`", hint=hint
+            )
+        self.expand(cast(Node, node).size, span)
+        return cast(Node, node)
+
+    def expand(self, size: int, span: Span) -> None:
+        self.expanded += size
+        if self.expanded > MAX_EXPANDED:
+            self.stop(
+                "ORCH105",
+                span,
+                f"aliases and merges expand to more than {MAX_EXPANDED:,} values",
+                hint="write the values out, or generate the file",
+            )
+
+    def place(self, parent: _Open, node: Node) -> None:
+        parent.size += node.size
+        if not parent.is_mapping:
+            parent.items.append(node)
+        elif not parent.key_waits:
+            parent.key, parent.key_waits = node, True
+        else:
+            parent.key_waits = False
+            self.put(parent, cast(Node, parent.key), node)
+
+    def put(self, parent: _Open, key: Node, value: Node) -> None:
+        if not isinstance(key, Scalar):
+            hint = (
+                'quote it: `"{{ … }}"`' if isinstance(key, Mapping) else "write plain text before the colon"
+            )
+            self.report("ORCH108", key.span, "a key must be text, this is a list or a mapping", hint=hint)
+        elif key.plain and key.text == "<<":
+            parent.merges.append(value)
+        elif key.text in parent.entries:
+            first = parent.entries[key.text].key.span
+            self.found.append(
+                Diagnostic(
+                    "ORCH102",
+                    key.span,
+                    f"`{key.text}` is set twice, first at {first.line}:{first.column}",
+                    path=key.text,
+                    hint="remove one of them",
+                    related=(Related(first, "first set here"),),
+                    excerpt=self.source.line(key.span),
+                )
+            )
+        else:
+            parent.entries[key.text] = Entry(key, value)
+
+    def close(self, opened: _Open, last: Span) -> Node:
+        start = opened.event.start_mark
+        span = Span(self.source.file, start.line + 1, start.column + 1, last.end_line, last.end_column)
+        node: Node
+        if opened.is_mapping:
+            for merged in opened.merges:
+                self.merge(opened, merged)
+            node = Mapping(opened.entries, span, opened.size)
+        else:
+            node = Sequence(tuple(opened.items), span, opened.size)
+        if opened.anchor:
+            self.anchors[opened.anchor] = node
+        return node
+
+    def merge(self, into: _Open, value: Node) -> None:
+        for part in value.items if isinstance(value, Sequence) else (value,):
+            if not isinstance(part, Mapping):
+                self.report(
+                    "ORCH104",
+                    part.span,
+                    "`<<` merges mappings, this is none",
+                    hint="merge an alias: `<<: *name`",
+                )
+                continue
+            self.expand(len(part.entries), part.span)
+            for key, entry in part.entries.items():
+                if key not in into.entries:
+                    into.entries[key] = entry
+                    into.size += entry.value.size + 1
+
+
+# How the parser's complaints read here. The first pattern found in its message decides.
+_REWORDED = (
+    (
+        "mapping values are not allowed",
+        "a colon followed by a space is not expected here",
+        "quote the text if the colon belongs to it; else check the indentation of this line",
+    ),
+    (
+        "did not find expected ',' or ']'",
+        "this list opened with `[` is not closed as expected",
+        "separate items with commas and end with `]`",
+    ),
+    (
+        "did not find expected ',' or '}'",
+        "this mapping opened with `{` is not closed as expected",
+        "separate entries with commas, quote text that holds braces, and end with `}`",
+    ),
+    ("while scanning a quoted scalar", "this quoted text has no end", "add the closing quote"),
+    (
+        "did not find expected '-' indicator",
+        "a list item beginning with `-` is expected here",
+        "indent this line as what it belongs to",
+    ),
+    (
+        "did not find expected key",
+        "a `key: value` line is expected here",
+        "check the indentation and the quotes of this and the line before",
+    ),
+    (
+        "could not find expected ':'",
+        "this line has no colon",
+        "write `key: value`; in a list begin with `- `",
+    ),
+    ("cannot start any token", "unquoted text cannot begin with this character", "put the text in quotes"),
+    (
+        "found unknown escape character",
+        "this escape is unknown",
+        "use single quotes to keep backslashes as they are",
+    ),
+    (
+        "block sequence entries are not allowed",
+        "a list item is not expected here",
+        "put the list on lines of its own",
+    ),
+    ("found a tab character", "a tab stands where indentation is expected", "use spaces"),
+    (
+        "did not find expected <document start>",
+        "a new document is expected here",
+        "separate documents with a line `---`",
+    ),
+    ("found undefined tag handle", "YAML tags mean nothing here", "quote the text if `!` belongs to it"),
+)
+
+
+def _syntax_error(source: Source, error: yaml.MarkedYAMLError) -> Diagnostic:
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line, mark.column) if mark else (0, 0)
+    said = f"{error.context or ''} {error.problem or ''}"
+    if "while scanning an alias" in said and error.context_mark:
+        line, column = error.context_mark.line, error.context_mark.column
+        rest = source.lines[line][column:]
+        text = re.split(r"\s+#|,\s|[\]}]\s*$", rest)[0].strip() or "*"
+        return _at(
+            source,
+            "ORCH104",
+            line,
+            column,
+            "this is a YAML alias, but no name follows the star",
+            hint=f'quote it: `"{text}"`',
+            replacement=f'"{text}"' if '"' not in text and "\\" not in text else None,
+            width=len(text),
+        )
+    tab = _tab_indent(source, line)
+    if tab is not None and ("cannot start any token" in said or "tab character" in said):
+        return _tabs(source, tab)
+    if ("while scanning a quoted scalar" in said or "flow" in said) and error.context_mark:
+        line, column = error.context_mark.line, error.context_mark.column
+    for pattern, summary, hint in _REWORDED:
+        if pattern in said:
+            return _at(source, "ORCH101", line, column, summary, hint=hint)
+    return _at(source, "ORCH101", line, column, "this is not valid YAML", hint="check quotes and indentation")
+
+
+def _tab_indent(source: Source, line: int) -> int | None:
+    """The line indented with a tab: the given one, or (where a block began earlier) the one before."""
+    for candidate in (line, line - 1):
+        if 0 <= candidate < len(source.lines) and "\t" in _indent(source.lines[candidate]):
+            return candidate
+    return None
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip(" \t"))]
+
+
+def _tabs(source: Source, line: int) -> Diagnostic:
+    indent = _indent(source.lines[line])
+    others = [
+        number + 1
+        for number, text in enumerate(source.lines)
+        if number != line and "\t" in _indent(text) and text.strip()
+    ]
+    more = f"other lines begin with tabs too: {', '.join(map(str, others[:8]))}" if others else None
+    if more and len(others) > 8:
+        more += ", …"
+    start = indent.index("\t")
+    return _at(
+        source,
+        "ORCH103",
+        line,
+        start,
+        "a tab indents this line",
+        hint="use spaces",
+        detail=more,
+        replacement="  " * (len(indent) - start),
+        width=len(indent) - start,
+    )
+
+
+def _unreadable(source: Source, position: int) -> Diagnostic:
+    before = source.text[:position]
+    lines = _BREAK.split(before)
+    char = source.text[position : position + 1]
+    return _at(
+        source,
+        "ORCH106",
+        len(lines) - 1,
+        len(lines[-1]),
+        f"the character U+{ord(char):04X} does not belong in a text file" if char else "this is not text",
+        hint="remove it; in double quotes it can be written as an escape",
+    )
+
+
+def _at(
+    source: Source,
+    code: str,
+    line: int,
+    column: int,
+    summary: str,
+    *,
+    hint: str | None = None,
+    detail: str | None = None,
+    replacement: str | None = None,
+    width: int = 1,
+) -> Diagnostic:
+    line = min(line, len(source.lines) - 1)
+    if line and column == 0 and not source.lines[line].strip():  # the end of the text: show its last line
+        while line and not source.lines[line].strip():
+            line -= 1
+        column = len(source.lines[line])
+    span = Span(source.file, line + 1, column + 1, line + 1, column + 1 + width)
+    return Diagnostic(
+        code,
+        span,
+        summary,
+        hint=hint,
+        detail=detail,
+        replacement=replacement,
+        excerpt=source.lines[line],
+    )

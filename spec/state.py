@@ -1,0 +1,76 @@
+"""FleetState: the one contract between provisioning and running.
+
+Written by `stacks` from a stack's outputs, read by `runner`. An AWS instance, an on-prem server and a local container look
+the same here. It holds no secret: `identity` is the path of a private key file, never its text.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+SCHEMA = 1
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Jump(_Frozen):
+    """One hop on the way to a node, outermost first."""
+
+    address: str
+    port: int = 22
+    user: str
+    identity: str | None = None
+    host_key: str | None = None
+
+
+class Gpus(_Frozen):
+    """Accelerators of one node. `memory_mib` is per device."""
+
+    count: int = 0
+    vendor: str | None = None
+    name: str | None = None
+    memory_mib: int | None = None
+
+
+class NodeState(_Frozen):
+    """One node as provisioning left it. `host_key` is the public host key as in known_hosts: "ssh-ed25519 AAAA…"."""
+
+    index: int
+    name: str
+    address: str
+    port: int = 22
+    user: str
+    identity: str | None = None
+    host_key: str
+    jump: tuple[Jump, ...] = ()
+    proxy_command: str | None = None
+    internal_ip: str | None = None
+    cpus: float | None = None
+    memory_mib: int | None = None
+    gpus: Gpus = Gpus()
+    blocks: int = 1
+    region: str | None = None
+    zone: str | None = None
+    instance_type: str | None = None
+    topology: tuple[str, ...] = ()
+    price_hourly: float | None = None
+
+
+class FleetState(_Frozen):
+    """A provisioned fleet. `unreachable_grace_s`: how long a silent node may stay silent before its run is given up."""
+
+    schema_version: int = SCHEMA
+    name: str
+    stack: str
+    backend: str
+    placement: Literal["any", "cluster"] = "any"
+    interconnect: str = "ethernet"
+    simulated: bool = False
+    image: str | None = None
+    env: dict[str, str] = {}
+    unreachable_grace_s: float = 120.0
+    nodes: tuple[NodeState, ...] = ()

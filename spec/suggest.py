@@ -1,0 +1,104 @@
+"""What was probably meant: the closest word, and the habits people bring from other tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+
+# What other tools call it -> where it is written here. A path with a dot is inside a block.
+HABITS = {
+    "gpus": "resources.gpu",
+    "num_gpus": "resources.gpu",
+    "gpu_count": "resources.gpu",
+    "gres": "resources.gpu",
+    "gpus_per_node": "resources.gpu",
+    "accelerators": "resources.gpu",
+    "cpus": "resources.cpu",
+    "num_cpus": "resources.cpu",
+    "cpus_per_task": "resources.cpu",
+    "mem": "resources.memory",
+    "ram": "resources.memory",
+    "disk_size": "resources.disk",
+    "shm": "resources.shm_size",
+    "num_nodes": "nodes",
+    "node_count": "nodes",
+    "nnodes": "nodes",
+    "replicas": "nodes",
+    "count": "nodes",
+    "size": "nodes",
+    "command": "commands",
+    "cmd": "commands",
+    "run": "commands",
+    "script": "commands",
+    "args": "commands",
+    "partition": "fleets",
+    "queue": "fleets",
+    "fleet": "fleets",
+    "time": "max_duration",
+    "time_limit": "max_duration",
+    "walltime": "max_duration",
+    "timeout": "max_duration",
+    "job_name": "name",
+    "workdir": "working_dir",
+    "chdir": "working_dir",
+    "cwd": "working_dir",
+    "docker_image": "image",
+    "container": "image",
+    "container_image": "image",
+    "environment": "env",
+    "envs": "env",
+    "labels": "tags",
+    "mounts": "volumes",
+    "provider": "backend",
+    "cloud": "backend",
+    "idle_timeout": "idle_duration",
+    "mpi": "mpirun",
+    "torch": "torchrun",
+}
+
+
+def closest(word: str, candidates: Iterable[str]) -> str | None:
+    """The candidate within two edits (one for words up to four letters), else with a likeness of 0.6 or
+    more.
+    """
+    wanted = word.lower().replace("-", "_")
+    best: tuple[float, str] | None = None
+    for candidate in candidates:
+        known = candidate.lower().replace("-", "_")
+        likeness = 1.0 if known == wanted else SequenceMatcher(None, wanted, known).ratio()
+        allowed = 2 if len(wanted) > 4 else 1
+        if likeness < 0.6 and _edits(wanted, known, allowed) > allowed:
+            continue
+        if len(wanted) <= 4 and _edits(wanted, known, 2) > 2:
+            continue
+        if best is None or likeness > best[0]:
+            best = (likeness, candidate)
+    return best[1] if best else None
+
+
+def _edits(one: str, other: str, limit: int) -> int:
+    """Edit distance with a swap of neighbours as one edit; anything beyond `limit` counts as `limit + 1`."""
+    if abs(len(one) - len(other)) > limit:
+        return limit + 1
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, char in enumerate(one, 1):
+        before, previous, row = row, before, [i]
+        for j, wanted in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (char != wanted))
+            if i > 1 and j > 1 and char == other[j - 2] and one[i - 2] == wanted:
+                cost = min(cost, previous[j - 2] + 1)
+            row.append(cost)
+    return min(row[-1], limit + 1)
+
+
+def listed(words: Iterable[str]) -> str:
+    """`a`, `b` or `c`."""
+    quoted = [f"`{word}`" for word in words]
+    return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + " or " + quoted[-1]
+
+
+def hint_for(word: str, candidates: Iterable[str]) -> str | None:
+    """`did you mean 'x'?`, or None when nothing is close."""
+    match = closest(word, candidates)
+    return f"did you mean '{match}'?" if match else None

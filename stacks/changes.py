@@ -1,0 +1,179 @@
+"""Engine events as typed changes: what will be done, or was, to each resource, down to the property."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Op = Literal["create", "update", "replace", "delete", "same"]
+
+UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+"""How the engine writes a value that only exists after `up`."""
+
+SECRET_MARK = "4dabf18193072939515e22adb298388d"
+"""The key that marks a wrapped value (a secret, an asset) in engine events."""
+
+KNOWN_LATER = "(known after up)"
+HIDDEN = "(secret)"
+
+_STEPS: Mapping[str, Op] = {
+    "create": "create",
+    "update": "update",
+    "delete": "delete",
+    "same": "same",
+    "replace": "replace",
+    "create-replacement": "replace",
+    "delete-replaced": "replace",
+    "discard": "delete",
+}
+
+
+@dataclass(frozen=True)
+class PropertyChange:
+    """One leaf that changes. `replaces`: it cannot change in place. `drifted`: the world changed, not the file."""
+
+    path: str
+    old: Any
+    new: Any
+    replaces: bool = False
+    drifted: bool = False
+
+
+@dataclass(frozen=True)
+class Change:
+    """One resource and what becomes of it."""
+
+    op: Op
+    type: str
+    name: str
+    urn: str
+    diff: tuple[PropertyChange, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        leaves = [{"path": d.path, "old": d.old, "new": d.new, "replaces": d.replaces} for d in self.diff]
+        return {"op": self.op, "type": self.type, "name": self.name, "urn": self.urn, "diff": leaves}
+
+
+@dataclass(frozen=True)
+class Drifted:
+    """One property that is not as registered; `observed` "(gone)" at path "" when the whole resource is."""
+
+    urn: str
+    name: str
+    path: str
+    registered: Any
+    observed: Any
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "urn": self.urn,
+            "name": self.name,
+            "path": self.path,
+            "registered": self.registered,
+            "observed": self.observed,
+        }
+
+
+GONE = "(gone)"
+
+
+def changes(events: Iterable[Mapping[str, Any]]) -> tuple[Change, ...]:
+    """The changes of a preview or an update, one per resource, sorted by urn.
+
+    The stack itself, providers and the engine's own resources are left out; resources that stay are in, as `same`.
+    """
+    found: dict[str, Change] = {}
+    for event in events:
+        step = event.get("resourcePreEvent") or event.get("resOutputsEvent")
+        if not step:
+            continue
+        data: Mapping[str, Any] = step["metadata"]
+        op = _STEPS.get(data["op"])
+        if op is None or data["type"].startswith("pulumi:"):
+            continue
+        before = found.get(data["urn"])
+        if before and (before.op == "replace" or (op == "same" and before.op != "same")):
+            # A replacement comes as several steps; the one that knows the properties wins.
+            if op != "replace" or before.diff:
+                continue
+        leaves = _leaves(data) if data["op"] in ("update", "replace", "create-replacement") else ()
+        found[data["urn"]] = Change(op, data["type"], name_of(data["urn"]), data["urn"], leaves)
+    return tuple(found[urn] for urn in sorted(found))
+
+
+def drifted(events: Iterable[Mapping[str, Any]]) -> tuple[Drifted, ...]:
+    """What a refresh found to differ from what was registered, sorted by urn and path."""
+    found: dict[tuple[str, str], Drifted] = {}
+    for event in events:
+        step = event.get("resOutputsEvent")
+        if not step or step["metadata"]["type"].startswith("pulumi:"):
+            continue
+        data = step["metadata"]
+        urn, name = data["urn"], name_of(data["urn"])
+        old, new = data.get("old"), data.get("new")
+        if data["op"] == "delete" or (old and not new):
+            found[urn, ""] = Drifted(urn, name, "", "registered", GONE)
+            continue
+        if not new:
+            continue
+        registered = new.get("inputs") or {}
+        for path, value in ((new.get("outputs") or {}).get("observed") or {}).items():
+            if path in registered and registered[path] != value:
+                found[urn, path] = Drifted(urn, name, path, shown(registered[path]), shown(value))
+    return tuple(found[key] for key in sorted(found))
+
+
+def summary(found: Iterable[Change]) -> dict[str, int]:
+    """How many of each, every kind named."""
+    counts = {"create": 0, "update": 0, "replace": 0, "delete": 0, "same": 0}
+    for change in found:
+        counts[change.op] += 1
+    return counts
+
+
+def name_of(urn: str) -> str:
+    return urn.rsplit("::", 1)[-1]
+
+
+def shown(value: Any) -> Any:
+    """A value as people and pipelines may see it: secrets hidden, unknown ones said to be."""
+    if isinstance(value, Mapping):
+        if SECRET_MARK in value:
+            return HIDDEN
+        return {key: shown(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [shown(item) for item in value]
+    if isinstance(value, str) and UNKNOWN in value:
+        return KNOWN_LATER
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _leaves(data: Mapping[str, Any]) -> tuple[PropertyChange, ...]:
+    old, new = data.get("old") or {}, data.get("new") or {}
+    old_inputs, new_inputs = old.get("inputs") or {}, new.get("inputs") or {}
+    observed = (old.get("outputs") or {}).get("observed") or {}
+    detailed: Mapping[str, Mapping[str, Any]] | None = data.get("detailedDiff")
+    if detailed is None:
+        paths = sorted(key for key in {*old_inputs, *new_inputs} if old_inputs.get(key) != new_inputs.get(key))
+        replacing = set(data.get("keys") or ())
+        return tuple(
+            PropertyChange(p, shown(old_inputs.get(p)), shown(new_inputs.get(p)), p in replacing) for p in paths
+        )
+    leaves: list[PropertyChange] = []
+    for path in sorted(detailed):
+        kind = detailed[path]
+        from_world = not kind.get("inputDiff", True) and path in observed
+        before = observed[path] if from_world else old_inputs.get(path)
+        leaves.append(
+            PropertyChange(
+                path,
+                shown(before),
+                shown(new_inputs.get(path)),
+                "replace" in kind.get("diffKind", ""),
+                from_world,
+            )
+        )
+    return tuple(leaves)

@@ -1,0 +1,243 @@
+"""Finding, installing and checking the Pulumi engine.
+
+An engine is the `pulumi` executable and, for `pulumi up` by hand, the Python language host beside it. Order: one on PATH of a
+fit version; the one installed for this user earlier; the SDK's official installer; else, where that download is impossible
+and Go is present, a build from pinned Go modules.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from orch.stacks.errors import EngineMissing
+
+VERSION = "3.259.0"
+"""What `install` puts in place: the newest CLI whose Go module can be had, and fit for SDK 3.272 (measured)."""
+
+MINIMUM = (3, 259)
+BELOW = (4, 0)
+
+HOST_VERSION = "3.78.0"
+"""The last sdk/v3 module that holds the Python language host; works with engine 3.259 and SDK 3.272 (measured)."""
+
+CLIPBOARD_FORK = "github.com/tgummerer/clipboard v0.0.0-20241001131231-d02d263e614e"
+"""pkg/v3's own replacement of a dependency. Replacements of dependencies do not apply to who requires them."""
+
+GO_MINIMUM = (1, 25)
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A usable engine. `origin`: "PATH", "installed" or "built"."""
+
+    command: Path
+    version: str
+    origin: str
+
+    @property
+    def bin_dir(self) -> Path:
+        return self.command.parent
+
+
+def home() -> Path:
+    """Where engines of this user live: `<cache>/orch/engine`; ORCHCTL_ENGINE_HOME overrides it."""
+    override = os.environ.get("ORCHCTL_ENGINE_HOME")
+    return Path(override) if override else Path(platformdirs.user_cache_dir("orch")) / "engine"
+
+
+def find() -> Engine | None:
+    """The engine that will be used, or None. Does not install."""
+    on_path = shutil.which("pulumi")
+    if on_path:
+        stat = os.stat(on_path)
+        version = _version_of(on_path, stat.st_mtime_ns, stat.st_size)
+        if version and fits(version):
+            return Engine(Path(on_path), version, "PATH")
+    mine = home() / VERSION / "bin" / "pulumi"
+    if os.access(mine, os.X_OK):
+        return Engine(mine, VERSION, "built" if (mine.parent / ".built").exists() else "installed")
+    return None
+
+
+def require() -> Engine:
+    """The engine. Raises EngineMissing with what to do."""
+    engine = find()
+    if engine is None:
+        raise EngineMissing(
+            "no Pulumi engine is on this machine",
+            detail=f"a `pulumi` of version >= {MINIMUM[0]}.{MINIMUM[1]} and < {BELOW[0]} is needed",
+            hint="run `orch engine install`",
+            code="ORCH345",
+        )
+    return engine
+
+
+def fits(version: str) -> bool:
+    match = re.match(r"v?(\d+)\.(\d+)\.", version)
+    return bool(match) and MINIMUM <= (int(match[1]), int(match[2])) < BELOW
+
+
+def install(progress: Progress) -> Engine:
+    """The engine, installed first if there is none. `progress` is told each step in one line.
+
+    Raises EngineMissing when neither the download nor a build works.
+    """
+    engine = find()
+    if engine is not None:
+        return engine
+    root = home() / VERSION
+    progress(f"installing the Pulumi engine {VERSION} into {root} …")
+    refused = _download(root)
+    if refused is None:
+        return require()
+    progress(f"its download is not possible here ({refused}); building it from Go modules (about 3 minutes) …")
+    _build(root, progress)
+    return require()
+
+
+@functools.lru_cache(maxsize=8)
+def _version_of(command: str, mtime_ns: int, size: int) -> str | None:
+    """Its version, remembered across runs by path, time and size: asking costs a fifth of a second."""
+    memory = home() / "versions.txt"
+    key = f"{command}\t{mtime_ns}\t{size}\t"
+    if memory.exists():
+        for line in memory.read_text().splitlines():
+            if line.startswith(key):
+                return line[len(key) :]
+    try:
+        answer = subprocess.run(
+            [command, "version"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+            env={**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"},
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    version = answer.stdout.strip().removeprefix("v")
+    try:
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        with memory.open("a") as file:
+            file.write(f"{key}{version}\n")
+    except OSError:
+        pass  # a cache only
+    return version
+
+
+def _download(root: Path) -> str | None:
+    """None when the official installer succeeded, else why it did not."""
+    from pulumi.automation import PulumiCommand
+    from semver import VersionInfo
+
+    try:
+        PulumiCommand.install(root=str(root), version=VersionInfo.parse(VERSION))
+    except (OSError, subprocess.SubprocessError, RuntimeError, ValueError) as error:
+        shutil.rmtree(root, ignore_errors=True)
+        return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return None
+
+
+def _build(root: Path, progress: Progress) -> None:
+    go = shutil.which("go")
+    version = _go_version(go) if go else None
+    if go is None or version is None or version < GO_MINIMUM:
+        raise EngineMissing(
+            "the Pulumi engine can neither be downloaded nor built here",
+            detail="the download was refused, and "
+            + ("there is no Go" if go is None else f"Go {version} is older than {GO_MINIMUM[0]}.{GO_MINIMUM[1]}"),
+            hint=f"put a `pulumi` >= {MINIMUM[0]}.{MINIMUM[1]} on PATH, or install Go >= "
+            f"{GO_MINIMUM[0]}.{GO_MINIMUM[1]} and run `orch engine install` again",
+            code="ORCH345",
+        )
+    staging = root.with_name(f"{root.name}.building-{os.getpid()}")
+    binaries = staging / "bin"
+    binaries.mkdir(parents=True)
+    try:
+        progress("  1/2 the command line (downloads about 600 modules, then compiles)")
+        cli = staging / "cli"
+        _write_module(
+            cli,
+            [f"github.com/pulumi/pulumi/pkg/v3 v{VERSION}", f"github.com/pulumi/pulumi/sdk/v3 v{VERSION}"],
+            "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi",
+            f"replace github.com/atotto/clipboard => {CLIPBOARD_FORK}\n",
+        )
+        ldflags = f"-s -w -X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=v{VERSION}"
+        _go_build(go, cli, "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi", binaries / "pulumi", ldflags)
+        progress("  2/2 the Python language host (for `pulumi up` by hand)")
+        host = staging / "host"
+        package = "github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python"
+        _write_module(host, [f"github.com/pulumi/pulumi/sdk/v3 v{HOST_VERSION}"], package, "")
+        _go_build(go, host, package, binaries / "pulumi-language-python", "-s -w")
+        # Plain scripts of the SDK's module; a module zip keeps no mode bits.
+        modules = Path(_go(go, ["list", "-m", "-f", "{{.Dir}}", "github.com/pulumi/pulumi/sdk/v3"], cli).strip())
+        for script in ("python/cmd/pulumi-language-python-exec", "python/dist/pulumi-resource-pulumi-python"):
+            target = binaries / Path(script).name
+            shutil.copyfile(modules / script, target)
+            target.chmod(0o755)
+        (binaries / ".built").touch()
+        shutil.rmtree(cli)
+        shutil.rmtree(host)
+        if root.exists():  # another process was quicker
+            return
+        staging.rename(root)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _write_module(folder: Path, requires: list[str], package: str, replace: str) -> None:
+    folder.mkdir()
+    needs = "".join(f"\t{line}\n" for line in requires)
+    (folder / "go.mod").write_text(f"module orch.engine\n\ngo 1.25.0\n\nrequire (\n{needs})\n\n{replace}")
+    (folder / "tools.go").write_text(f'//go:build tools\n\npackage tools\n\nimport _ "{package}"\n')
+
+
+def _go_build(go: str, folder: Path, package: str, target: Path, ldflags: str) -> None:
+    _go(go, ["mod", "tidy"], folder)
+    _go(
+        go,
+        ["build", "-trimpath", "-tags", "osusergo grpcnotrace", "-ldflags", ldflags, "-o", str(target), package],
+        folder,
+    )
+
+
+def _go(go: str, words: list[str], folder: Path) -> str:
+    done = subprocess.run(
+        [go, *words],
+        cwd=folder,
+        env={**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise EngineMissing(
+            f"building the engine failed at `go {' '.join(words[:2])}`",
+            detail="\n".join(done.stderr.strip().splitlines()[-5:]),
+            hint="see that the Go module proxy can be reached, or put a `pulumi` on PATH",
+            code="ORCH345",
+        )
+    return done.stdout
+
+
+def _go_version(go: str) -> tuple[int, int] | None:
+    answer = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False).stdout
+    match = re.match(r"go(\d+)\.(\d+)", answer)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def search_path(engine: Engine) -> str:
+    """PATH for the engine: itself and this Python's scripts (our provider) first."""
+    return os.pathsep.join([str(engine.bin_dir), str(Path(sys.executable).parent), os.environ.get("PATH", "")])

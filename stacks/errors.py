@@ -1,0 +1,41 @@
+"""What can go wrong between a plan and the engine."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from orch.spec.errors import ExitCode, OrchError
+
+
+class StackError(OrchError):
+    """Provisioning failed. The root of this package's errors."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.PROVISION
+
+
+class EngineMissing(StackError):
+    """No usable Pulumi engine is on this machine and none could be installed."""
+
+
+class ProjectError(StackError):
+    """The project folder, its orch.yml or its `.orch` cannot be used."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class Conflict(StackError):
+    """Somebody else holds the stack, or its state is of a newer orch."""
+
+    exit_code = ExitCode.CONFLICT
+
+
+class NoSuchFleet(StackError):
+    """A fleet was named that this project has not brought up."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class Interrupted(StackError):
+    """The user stopped it; the engine ended in order and the state says what is there."""
+
+    exit_code = ExitCode.INTERRUPTED

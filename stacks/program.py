@@ -1,0 +1,89 @@
+"""The Pulumi program: the same for `orch up` and for `pulumi up` by hand.
+
+By hand, `__main__.py` of the project calls `main`: the stack's name is the fleet's, found among the project's YAML files. A
+program reads what its own stack decided before through the engine, also while an update holds the lock (measured).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from orch import __version__
+from orch.components.backends import Compiled, compile_fleet
+from orch.components.plan import Previous
+from orch.spec.models import Fleet
+from orch.spec.state import SCHEMA
+from orch.stacks.errors import NoSuchFleet
+
+SKIPPED = {".git", ".orch", ".venv", "node_modules", "__pycache__"}
+
+
+def scope_of(root: Path) -> str:
+    """Six hex digits that tell the local resources of one project folder from another's. Recorded by the first `up`."""
+    return hashlib.sha256(str(root).encode()).hexdigest()[:6]
+
+
+def program(compiled: Compiled) -> Callable[[], None]:
+    """What the engine runs: registers what was planned and exports what a runner needs."""
+
+    def run() -> None:
+        import pulumi
+
+        state, identity = compiled.register()
+        pulumi.export("orch", {"version": __version__, "schema": SCHEMA})
+        pulumi.export("fleet", state)
+        pulumi.export("pins", compiled.pins)
+        pulumi.export("identity", pulumi.Output.secret(identity))
+
+    return run
+
+
+def main(root: Path | str = ".") -> None:
+    """Run the program of the current stack for the project at `root`; called from a project's `__main__.py`."""
+    import pulumi
+
+    folder = Path(root).absolute()
+    fleet = find_fleet(folder, pulumi.get_stack())
+    own = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
+    answer = pulumi.runtime.invoke("pulumi:pulumi:readStackOutputs", {"name": own}).value or {}
+    outputs: dict[str, Any] = answer.get("outputs") or {}
+    program(compile_fleet(fleet, Previous.of_outputs(outputs), scope_of(folder)))()
+
+
+def find_fleet(root: Path, name: str) -> Fleet:
+    """The one fleet called `name` in the YAML files under `root`. Raises NoSuchFleet when there is none, or several."""
+    from orch.spec import load_paths
+
+    found: list[tuple[Path, Fleet]] = []
+    for path in sorted([*root.rglob("*.yml"), *root.rglob("*.yaml")]):
+        if SKIPPED & set(path.relative_to(root).parts) or not _mentions_fleet(path):
+            continue
+        loaded = load_paths([path])
+        if loaded.failed:
+            continue
+        found += [(path, d.model) for d in loaded.documents if isinstance(d.model, Fleet) and d.model.name == name]
+    if len(found) == 1:
+        return found[0][1]
+    if not found:
+        raise NoSuchFleet(
+            f"no valid YAML file here describes the fleet {name}",
+            where=str(root),
+            hint=f"the stack's name is the fleet's: `pulumi stack select <fleet>`, or write a file with `name: {name}`",
+        )
+    raise NoSuchFleet(
+        f"{len(found)} files describe the fleet {name}",
+        where=", ".join(str(path.relative_to(root)) for path, _ in found),
+        hint="one stack belongs to one fleet: rename one of them",
+    )
+
+
+def _mentions_fleet(path: Path) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size <= 1 << 20 and b"fleet" in path.read_bytes()
+    except OSError:
+        return False
+
+

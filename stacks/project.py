@@ -1,0 +1,154 @@
+"""The project a file belongs to: its root, its `.orch` folder, and how the engine must be called for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from orch.stacks.engine import Engine, home, search_path
+from orch.stacks.errors import ProjectError
+
+DEFAULT_IMAGE = "orch/job"
+
+
+@dataclass(frozen=True)
+class Project:
+    """A folder of fleets and tasks. `state_url` is a Pulumi backend URL, absolute when it is file://."""
+
+    root: Path
+    name: str
+    state_url: str
+    secrets_provider: str | None
+    ledger_url: str
+    default_image: str
+
+    @property
+    def dot(self) -> Path:
+        """`.orch`: state, keys, logs and the ledger of this project on this machine."""
+        return self.root / ".orch"
+
+    @property
+    def local_state(self) -> Path | None:
+        """The folder of a file:// state, or None when the state is elsewhere."""
+        return Path(self.state_url.removeprefix("file://")) if self.state_url.startswith("file://") else None
+
+    def checkpoint(self, stack: str) -> Path | None:
+        """The file that holds a stack's state, or None when the state is elsewhere."""
+        state = self.local_state
+        return state / ".pulumi" / "stacks" / self.name / f"{stack}.json" if state else None
+
+    def prepare(self) -> None:
+        """Make `.orch` with what the engine needs. Raises ProjectError when it cannot be written."""
+        try:
+            for folder in (self.dot, self.dot / "config", self.dot / "work"):
+                folder.mkdir(parents=True, exist_ok=True)
+            ignore = self.dot / ".gitignore"
+            if not ignore.exists():
+                ignore.write_text("*\n")
+            if self.local_state:
+                self.local_state.mkdir(parents=True, exist_ok=True)
+                if self.secrets_provider is None and "PULUMI_CONFIG_PASSPHRASE" not in os.environ:
+                    _make_passphrase(self.passphrase_file)
+            probe = self.dot / f".probe-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise ProjectError(
+                "cannot write the project's state folder",
+                where=str(self.dot),
+                detail=error.strerror or str(error),
+                hint="make it writable for this user, or give the state another place with `state:` in orch.yml",
+                code="ORCH302",
+            ) from error
+
+    @property
+    def passphrase_file(self) -> Path:
+        return self.dot / "passphrase"
+
+    def environment(self, engine: Engine) -> Mapping[str, str]:
+        """What a `pulumi` must find in its environment to see the same stacks as orch does."""
+        found = {
+            "PATH": search_path(engine),
+            "PULUMI_BACKEND_URL": self.state_url,
+            "PULUMI_SKIP_UPDATE_CHECK": "true",
+        }
+        if self.local_state:
+            found["PULUMI_HOME"] = str(home().parent / "pulumi-home")
+            if self.passphrase_file.exists() and "PULUMI_CONFIG_PASSPHRASE" not in os.environ:
+                found["PULUMI_CONFIG_PASSPHRASE_FILE"] = str(self.passphrase_file)
+        return found
+
+
+def find(path: Path | str | None = None) -> Project:
+    """The project of a file or folder (default: here).
+
+    Its root is the nearest folder upwards with an orch.yml, else the root of the git checkout, else the folder itself.
+    Raises ProjectError for an orch.yml that cannot be used.
+    """
+    start = Path(path) if path is not None else Path.cwd()
+    start = start.expanduser().absolute()
+    folder = start if start.is_dir() else start.parent
+    chain = [folder, *folder.parents]
+    root = next((f for f in chain if (f / "orch.yml").is_file()), None)
+    if root is None:
+        root = next((f for f in chain if (f / ".git").exists()), folder)
+    return _load(root)
+
+
+def _load(root: Path) -> Project:
+    from orch.spec.models.project import Project as Settings
+
+    settings = Settings.model_validate({})
+    if (root / "orch.yml").is_file():
+        from orch.spec import load_paths
+
+        found = load_paths([root / "orch.yml"]).require().of(Settings)
+        settings = found[0][1] if found else settings
+    state_url = settings.state or f"file://{root / '.orch' / 'state'}"
+    if state_url.startswith("file://") and not state_url.startswith("file:///"):
+        state_url = f"file://{(root / state_url.removeprefix('file://')).resolve()}"
+    has_passphrase = {"PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE"} & set(os.environ)
+    if not state_url.startswith("file://") and settings.secrets_provider is None and not has_passphrase:
+        raise ProjectError(
+            "a state outside this machine needs a key for its secrets",
+            where=str(root / "orch.yml"),
+            detail=f"`state: {state_url}` is shared, and a passphrase made here would be lost to the others",
+            hint="set `secrets_provider:` in orch.yml, or PULUMI_CONFIG_PASSPHRASE",
+            code="ORCH301",
+        )
+    return Project(
+        root=root,
+        name=settings.project or project_name(root),
+        state_url=state_url,
+        secrets_provider=settings.secrets_provider,
+        ledger_url=settings.ledger or f"sqlite:///{root / '.orch' / 'ledger.db'}",
+        default_image=settings.defaults.image or DEFAULT_IMAGE,
+    )
+
+
+def project_name(root: Path) -> str:
+    """A name Pulumi accepts, from the folder's name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", root.name).strip("-.") or "orch"
+
+
+def _make_passphrase(path: Path) -> None:
+    if path.exists():
+        return
+    staged = path.with_name(f"{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(secrets.token_urlsafe(32))
+    try:
+        os.link(staged, path)  # of two processes, the first one's passphrase stays
+    except FileExistsError:
+        pass
+    finally:
+        staged.unlink()
+
+
+def this_host() -> str:
+    return socket.gethostname()

@@ -1,0 +1,182 @@
+"""What the engine recorded: deployments, their outputs, and the FleetState in them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from orch.spec.state import SCHEMA, FleetState
+from orch.stacks import engine as engines
+from orch.stacks.command import call
+from orch.stacks.errors import Conflict, NoSuchFleet, StackError
+from orch.stacks.project import Project
+
+Deployment = dict[str, Any]
+
+
+def deployment(project: Project, stack: str) -> Deployment | None:
+    """The recorded state of a stack, or None when there is no such stack.
+
+    A file state is read as it lies; any other is exported through the engine (0.5 s and a network call).
+    """
+    checkpoint = project.checkpoint(stack)
+    if checkpoint is not None:
+        try:
+            return json.loads(checkpoint.read_text())["checkpoint"].get("latest") or {}
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError) as error:
+            raise StackError(
+                f"the recorded state of {stack} cannot be read",
+                where=str(checkpoint),
+                detail=str(error),
+                hint=f"the state before it is beside it, as {checkpoint.name}.bak",
+                code="ORCH351",
+            ) from error
+    engine = engines.require()
+    done = call(
+        engine,
+        ["stack", "export", "--stack", stack],
+        folder=work_folder(project, stack),
+        environment=project.environment(engine),
+    )
+    if done.code:
+        if "no stack named" in done.stderr or "not found" in done.stderr:
+            return None
+        raise StackError(f"the state of {stack} cannot be read", detail=done.stderr.strip()[-600:], code="ORCH351")
+    return json.loads(done.stdout).get("deployment") or {}
+
+
+def outputs(recorded: Deployment | None) -> dict[str, Any]:
+    """The stack's outputs as recorded; secrets are still encrypted in it. {} when there are none.
+
+    Raises Conflict when they were written by a newer orch.
+    """
+    for resource in (recorded or {}).get("resources") or ():
+        if resource["type"] == "pulumi:pulumi:Stack":
+            found: dict[str, Any] = resource.get("outputs") or {}
+            mark: dict[str, Any] = found.get("orch") or {}
+            if int(mark.get("schema", 0)) > SCHEMA:
+                raise Conflict(
+                    f"this fleet's state was written by orch {mark.get('version')}, which is newer than this one",
+                    detail=f"its schema is {int(mark['schema'])}, this orch knows up to {SCHEMA}",
+                    hint="upgrade orch: `pip install -U orch-fleet`",
+                    code="ORCH352",
+                )
+            return found
+    return {}
+
+
+def known_fleets(project: Project) -> list[str]:
+    """Names of the fleets this project has brought up, sorted."""
+    if project.local_state is not None:
+        folder = project.local_state / ".pulumi" / "stacks" / project.name
+        names = sorted(f.stem for f in folder.glob("*.json")) if folder.is_dir() else []
+    else:
+        names = sorted(_remote_stacks(project))
+    return [name for name in names if "fleet" in outputs(deployment(project, name))]
+
+
+def fleet_state(project: Project, name: str) -> FleetState:
+    """A fleet as it was last brought up, its private key put in place under `.orch/keys`.
+
+    Raises NoSuchFleet when it is not up, Conflict when a newer orch wrote it.
+    """
+    found = outputs(deployment(project, name))
+    if "fleet" not in found:
+        up = known_fleets(project)
+        raise NoSuchFleet(
+            f"the fleet {name} is not up in this project",
+            where=str(project.root),
+            detail=f"up here: {', '.join(up)}" if up else "no fleet is up here",
+            hint="bring it up first: `orch up fleet.yml`",
+            code="ORCH353",
+        )
+    state = FleetState.model_validate(_whole(found["fleet"]))
+    identity = str(_identity(project, name, state))
+    nodes = tuple(n.model_copy(update={"identity": n.identity or identity}) for n in state.nodes)
+    return state.model_copy(update={"nodes": nodes})
+
+
+def work_folder(project: Project, stack: str) -> Path:
+    """Where the engine works for a stack. One folder each: selecting a stack changes its folder's state."""
+    folder = project.dot / "work" / stack
+    folder.mkdir(parents=True, exist_ok=True)
+    text = project_file(project.name, "../../config")  # an absolute path is taken as relative
+    file = folder / "Pulumi.yaml"
+    if not file.exists() or file.read_text() != text:
+        file.write_text(text)
+    return folder
+
+
+def project_file(name: str, config_folder: str) -> str:
+    """A Pulumi.yaml that leads to the same stacks: same project, same refresh option, same stack settings."""
+    return (
+        f"name: {name}\n"
+        "runtime: python\n"
+        "description: GPU fleets, compiled from YAML by orch\n"
+        f"stackConfigDir: {config_folder}\n"
+        "options:\n"
+        "  # without it `up` would not see what changed behind its back\n"
+        "  refresh: always\n"
+    )
+
+
+def forget_identity(project: Project, stack: str) -> None:
+    key = project.dot / "keys" / stack
+    for file in (key, key.with_name(f"{stack}.of")):
+        file.unlink(missing_ok=True)
+
+
+def _identity(project: Project, stack: str, state: FleetState) -> Path:
+    """The client's private key file. Taken out of the encrypted state when it is not there, or is of a fleet before."""
+    key = project.dot / "keys" / stack
+    mark = key.with_name(f"{stack}.of")
+    generation = state.nodes[0].host_key if state.nodes else ""
+    if key.exists() and mark.exists() and mark.read_text() == generation:
+        return key
+    engine = engines.require()
+    done = call(
+        engine,
+        ["stack", "output", "identity", "--show-secrets", "--stack", stack],
+        folder=work_folder(project, stack),
+        environment=project.environment(engine),
+    )
+    if done.code:
+        raise StackError(
+            f"the key of the fleet {stack} cannot be decrypted",
+            detail=done.stderr.strip()[-400:],
+            hint="the passphrase or secrets provider of the state is needed",
+            code="ORCH354",
+        )
+    key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    staged = key.with_name(f".{stack}.{os.getpid()}")
+    with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(done.stdout.strip() + "\n")
+    staged.rename(key)
+    mark.write_text(generation)
+    return key
+
+
+def _remote_stacks(project: Project) -> list[str]:
+    engine = engines.require()
+    done = call(
+        engine,
+        ["stack", "ls", "--json"],
+        folder=work_folder(project, "_list"),
+        environment=project.environment(engine),
+    )
+    if done.code:
+        raise StackError("the state cannot be listed", where=project.state_url, detail=done.stderr.strip()[-400:])
+    return [stack["name"].rsplit("/", 1)[-1] for stack in json.loads(done.stdout)]
+
+
+def _whole(value: Any) -> Any:
+    """Numbers come back from the engine as floats."""
+    if isinstance(value, dict):
+        return {key: _whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
