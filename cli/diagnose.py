@@ -1,4 +1,4 @@
-"""Errors about the user's files, shown as diagnostics with their place; and reading files for a verb."""
+"""Reading the files of a verb, and telling what is doubtful in them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from orch.cli.outcome import tell
 
 if TYPE_CHECKING:
-    from orch.components.plan import PlanError
     from orch.spec import Document
-    from orch.spec.errors import OrchError
 
 
 def load(path: str, *, launch: bool = False) -> tuple[Document, ...]:
@@ -24,21 +22,3 @@ def load(path: str, *, launch: bool = False) -> tuple[Document, ...]:
     if loaded.diagnostics:
         tell(render_human(loaded.diagnostics))
     return loaded.documents
-
-
-def placed(error: PlanError, document: Document) -> OrchError:
-    """A plan's error, which knows a property, as a diagnostic with that property's place in the file."""
-    from orch.spec import InvalidConfiguration
-
-    found = document.diagnostic(
-        error.code or "ORCH200", error.path, error.summary, detail=error.detail, hint=error.hint
-    )
-    return InvalidConfiguration((found,))
-
-
-def diagnostics_of(error: OrchError) -> str | None:
-    """The diagnostics an error carries, rendered; None when it carries none."""
-    from orch.spec import InvalidConfiguration
-    from orch.spec.diagnostics import render_human
-
-    return render_human(error.diagnostics) if isinstance(error, InvalidConfiguration) else None

@@ -25,12 +25,23 @@ def fleet_status(statuses: Sequence[NodeStatus]) -> str:
     return "degraded" if any(status.status not in ("idle", "busy") for status in statuses) else "active"
 
 
-def fleet_table(fleets: Sequence[tuple[FleetState, Sequence[NodeStatus]]], *, verbose: bool, colour: bool) -> str:
+def fleet_table(
+    fleets: Sequence[tuple[FleetState, Sequence[NodeStatus]]], *, verbose: bool, colour: bool
+) -> str:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
-    for heading in ("FLEET", "NODE", "BACKEND", *(("CPUS", "MEMORY") if verbose else ()), "GPU", "IP", "PRICE", "STATUS"):
+    for heading in (
+        "FLEET",
+        "NODE",
+        "BACKEND",
+        *(("CPUS", "MEMORY") if verbose else ()),
+        "GPU",
+        "IP",
+        "PRICE",
+        "STATUS",
+    ):
         table.add_column(heading)
     for state, statuses in fleets:
         for node, status in zip(state.nodes, statuses, strict=True):

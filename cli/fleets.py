@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orch.cli.diagnose import load, placed
+from orch.cli.diagnose import load
 from orch.cli.outcome import end, tell
 from orch.cli.plans import counts, drift_lines, paint, tree
 from orch.components.plan import PlanError
@@ -154,7 +154,9 @@ def _fleets(file: str, *, launch: bool = False) -> Iterator[tuple[Project, Docum
 
 def _targets(target: str, *, by_name: bool = False) -> list[tuple[Project, str]]:
     """A file's fleets, or the one fleet of a name in the project here."""
-    if not by_name and (Path(target).exists() or "/" in target or target.endswith((".yml", ".yaml")) or target == "-"):
+    if not by_name and (
+        Path(target).exists() or "/" in target or target.endswith((".yml", ".yaml")) or target == "-"
+    ):
         return [(project, fleet.name) for project, _, fleet in _fleets(target)]
     return [(find(), target)]
 
@@ -163,7 +165,7 @@ def _planned(document: Document, operation: Any) -> Any:
     try:
         return operation()
     except PlanError as error:
-        raise placed(error, document) from error
+        raise error.placed(document) from error
 
 
 def _plan_json(fleet: str, found: tuple[Change, ...]) -> dict[str, Any]:
@@ -214,7 +216,9 @@ def _quiet(event: Step | Note) -> None:
 def _need_terminal(instead: str) -> None:
     if not sys.stdin.isatty():
         raise UsageError(
-            "this asks before it acts, and there is no terminal to ask on", hint=f"write `{instead}`", code=None
+            "this asks before it acts, and there is no terminal to ask on",
+            hint=f"write `{instead}`",
+            code=None,
         )
 
 

@@ -94,7 +94,11 @@ def _machine() -> list[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
     found = [Finding("python", "ok", f"{version} on {sys.platform}")]
     ssh = shutil.which("ssh")
-    found.append(Finding("ssh", "ok", ssh) if ssh else Finding("ssh", "info", "no ssh command", "only `ssh` by hand needs it"))
+    found.append(
+        Finding("ssh", "ok", ssh)
+        if ssh
+        else Finding("ssh", "info", "no ssh command", "only `ssh` by hand needs it")
+    )
     cgroup = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1"
     if sys.platform == "linux":
         proven = "measured" if cgroup == "v1" else "local nodes are built for it but not yet measured on it"
@@ -110,13 +114,23 @@ def _engine() -> list[Finding]:
     host = shutil.which("pulumi-language-python", path=engines.search_path(engine))
     if host is None:
         found.append(
-            Finding("engine-host", "info", "no Python language host", "only `pulumi up` by hand needs it: install Pulumi whole")
+            Finding(
+                "engine-host",
+                "info",
+                "no Python language host",
+                "only `pulumi up` by hand needs it: install Pulumi whole",
+            )
         )
     plugin = shutil.which("pulumi-resource-orch", path=engines.search_path(engine))
     found.append(
         Finding("provider", "ok", plugin)
         if plugin
-        else Finding("provider", "fail", "pulumi-resource-orch is not beside this Python", "install orch again: pip install orch-fleet")
+        else Finding(
+            "provider",
+            "fail",
+            "pulumi-resource-orch is not beside this Python",
+            "install orch again: pip install orch-fleet",
+        )
     )
     return found
 
@@ -132,5 +146,7 @@ def _project() -> list[Finding]:
     writable = os.access(project.dot if project.dot.exists() else project.root, os.W_OK)
     state = project.state_url
     if not writable:
-        return [Finding("project", "fail", f"{project.dot} cannot be written", "make it writable for this user")]
+        return [
+            Finding("project", "fail", f"{project.dot} cannot be written", "make it writable for this user")
+        ]
     return [Finding("project", "ok", f"{project.name} at {project.root}, state {state}")]

@@ -15,8 +15,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     help="GPU clusters from one YAML file, and distributed jobs on them.",
-    epilog="Exit codes: 0 done, 3 configuration, 4 policy, 5 provisioning, 6 run failed, 7 hosts, 9 conflict, "
-    "10 changes pending, 130 interrupted.",
+    epilog="Exit codes: 0 done, 3 configuration, 4 policy, 5 provisioning, 6 run failed, 7 hosts, "
+    "9 conflict, 10 changes pending, 130 interrupted.",
 )
 fleet_app = typer.Typer(no_args_is_help=False, help="Fleets that are up: list, show, delete.")
 engine_app = typer.Typer(no_args_is_help=True, help="The Pulumi engine: install it, see it, use it by hand.")
@@ -34,7 +34,9 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 def preview(
     file: File,
     as_json: Json = False,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 10 when changes are pending.")] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 10 when changes are pending.")
+    ] = False,
 ) -> None:
     """Show what `up` would change, and why. Changes nothing."""
     from orch.cli import fleets
@@ -43,7 +45,9 @@ def preview(
 
 
 @app.command("plan", hidden=True)
-def plan(file: File, as_json: Json = False, exit_code: Annotated[bool, typer.Option("--exit-code")] = False) -> None:
+def plan(
+    file: File, as_json: Json = False, exit_code: Annotated[bool, typer.Option("--exit-code")] = False
+) -> None:
     """The same as `preview`."""
     preview(file, as_json, exit_code)
 
@@ -139,7 +143,9 @@ def doctor(as_json: Json = False) -> None:
 
 
 @app.command("init", epilog="Example: cd infra && orch init")
-def init(folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Where; default here.")] = ".") -> None:
+def init(
+    folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Where; default here.")] = ".",
+) -> None:
     """Write what a GitOps folder needs so that `pulumi preview` and `pulumi up` work in it by hand."""
     from orch.cli import machine
 
@@ -163,7 +169,9 @@ def engine_version() -> None:
 
 
 @engine_app.command("env", epilog='Example: eval "$(orch engine env)" && pulumi preview --stack laptop')
-def engine_env(folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="A project; default here.")] = ".") -> None:
+def engine_env(
+    folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="A project; default here.")] = ".",
+) -> None:
     """Print the environment in which `pulumi` by hand sees the same stacks, as shell commands."""
     from orch.cli import machine
 

@@ -23,17 +23,6 @@ def tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def error_text(error: OrchError) -> str:
-    """What, where, why and what to do, in that order."""
-    head = f"error {error.code}: {error.summary}" if error.code else f"error: {error.summary}"
-    lines = [f"{error.where}: {head}" if error.where else head]
-    if error.detail:
-        lines += [f"  {line}" for line in error.detail.splitlines()]
-    if error.hint:
-        lines += [f"  hint: {error.hint}"]
-    return "\n".join(lines)
-
-
 def run(app: Callable[[], object]) -> NoReturn:
     """Call `app` (not in its standalone mode) and leave with an exit code of the table in docs/reference."""
     import click
@@ -48,9 +37,7 @@ def run(app: Callable[[], object]) -> NoReturn:
         error.show()
         sys.exit(int(ExitCode.USAGE))
     except OrchError as error:
-        from orch.cli.diagnose import diagnostics_of
-
-        tell(diagnostics_of(error) or error_text(error))
+        tell(error.text())
         sys.exit(int(error.exit_code))
     except KeyboardInterrupt:
         tell("interrupted")

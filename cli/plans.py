@@ -1,4 +1,5 @@
-"""A plan as a tree that a person reviews: what is made, changed, replaced and removed, down to the leaf, nodes folded."""
+"""A plan as a tree that a person reviews: what is made, changed, replaced and removed, down to the leaf,
+nodes folded."""
 
 from __future__ import annotations
 
@@ -39,12 +40,13 @@ def counts(changes: Iterable[Change], *, done: bool = False) -> str:
 
 
 def drift_lines(found: Iterable[Drifted]) -> list[str]:
-    return [
-        f"  {item.name}: {item.observed}"
-        if not item.path
-        else f"  {item.name}: {item.path}: registered {_value(item.registered)}, found {_value(item.observed)}"
-        for item in found
-    ]
+    lines: list[str] = []
+    for item in found:
+        values = f"registered {_value(item.registered)}, found {_value(item.observed)}"
+        lines.append(
+            f"  {item.name}: {item.path}: {values}" if item.path else f"  {item.name}: {item.observed}"
+        )
+    return lines
 
 
 def fold(names: list[str]) -> str:

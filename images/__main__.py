@@ -1,4 +1,6 @@
-"""`python -m orch.images [NAME...]`: build what is missing of these images (the node's and the default job's if none is named)."""
+"""`python -m orch.images [NAME...]`: build what is missing of these images (the node's and the default job's
+if none is named).
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
 """The base every image starts from: Debian's slim image, or a stand-in made on this machine.
 
-Where Docker Hub cannot be reached, debootstrap builds the same release from the mirror this machine's own apt uses. Which of the
-two was used is no part of an image's tag: they are the same release, and a rebuild would change nothing a job can see.
+Where Docker Hub cannot be reached, debootstrap builds the same release from the mirror this machine's own apt
+uses. Which of the two was used is no part of an image's tag: they are the same release, and a rebuild would
+change nothing a job can see.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -37,14 +39,15 @@ def ensure_base(log: Path, progress: Progress) -> str:
         return HUB_IMAGE
     reason = pulled.tail[-1] if pulled.tail else "no answer"
     progress(
-        f"Docker Hub cannot be reached ({reason[:120]}); making a Debian {RELEASE} base with debootstrap (about 30 s)"
+        f"Docker Hub cannot be reached ({reason[:100]}); making a Debian {RELEASE} base with debootstrap "
+        "(about 30 s)"
     )
     _debootstrap(log, progress, pull_error=reason)
     return LOCAL_IMAGE
 
 
 def root_prefix() -> tuple[str, ...] | None:
-    """What to put before a command that needs root: nothing for root, sudo where there is one, None where neither is."""
+    """What goes before a command that needs root: nothing for root, else sudo; None where there is none."""
     if os.geteuid() == 0:
         return ()
     if shutil.which("sudo") is None:
@@ -58,9 +61,10 @@ def debootstrap_path() -> str | None:
 
 
 def apt_sources() -> tuple[str, ...]:
-    """This machine's Debian mirrors as "URI POCKET" for RELEASE, the main archive first; empty on other systems.
+    """This machine's Debian mirrors as "URI POCKET" for RELEASE, main archive first; empty on other systems.
 
-    A mirror carries every supported release, so a machine with another Debian release can name RELEASE's pockets too.
+    A mirror carries every supported release, so a machine with another Debian release can name RELEASE's
+    pockets too.
     """
     try:
         listing = subprocess.run(
@@ -84,7 +88,10 @@ def parse_targets(listing: str) -> tuple[str, ...]:
     """apt_sources() from the text of `apt-get indextargets`."""
     by_pocket: dict[str, str] = {}
     for line in listing.splitlines():
-        origin, uri, codename, component = (line.split("|") + ["", "", ""])[:4]
+        fields = line.split("|")
+        if len(fields) != 4:
+            continue
+        origin, uri, codename, component = fields
         if origin != "Debian" or component != "main" or not uri.startswith(("http://", "https://")):
             continue
         _, dash, pocket = codename.partition("-")
@@ -107,18 +114,11 @@ def _debootstrap(log: Path, progress: Progress, *, pull_error: str) -> None:
             hint="let Docker reach Docker Hub, or load the image (docker load), or on Debian and Ubuntu: "
             "apt-get install debootstrap, and run this as root or with sudo",
         )
-    with as_file(files("orch.images") / "base" / "debootstrap.sh") as script:
-        # A pipe, so that no copy of the root file system lies in memory; `bash -o pipefail` would hide which end failed.
-        make = " ".join(
-            [*prefix, "sh", _quote(str(script)), RELEASE, *(_quote(source) for source in apt_sources())]
-        )
-        pipeline = f"{make} | docker import -c 'CMD [\"bash\"]' - {LOCAL_IMAGE}"
-        done = docker.run_logged(
-            ["bash", "-o", "pipefail", "-c", pipeline],
-            log=log,
-            progress=progress,
-            describe=lambda line: f"  {line[3:]}" if line.startswith("I: Base system") else None,
-        )
+    script = Path(str(files("orch.images"))) / "base" / "debootstrap.sh"
+    make = shlex.join([*prefix, "sh", str(script), RELEASE, *apt_sources()])
+    # Piped, so that no copy of the root file system lies on disk or in memory.
+    pipeline = f"{make} | docker import --change 'CMD [\"bash\"]' - {LOCAL_IMAGE}"
+    done = docker.run_logged(["bash", "-o", "pipefail", "-c", pipeline], log=log, progress=progress)
     if done.code != 0:
         docker.ask("image", "rm", LOCAL_IMAGE)
         raise BaseUnavailable(
@@ -127,7 +127,3 @@ def _debootstrap(log: Path, progress: Progress, *, pull_error: str) -> None:
             hint=f"the whole output is in {log}",
         )
     progress(f"  base image {LOCAL_IMAGE} made in {done.seconds:.0f} s")
-
-
-def _quote(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"

@@ -1,7 +1,8 @@
 """Images named after what they are made of, built when missing.
 
-`tag("job")` is `orch/job:` and twelve hex digits of a hash over the folder's files and the base's name. So an image that exists is
-right, two versions of orch live side by side on one machine, and a node can be asked whether it holds the image by name alone.
+`tag("job")` is `orch/job:` and twelve hex digits of a hash over the folder's files and the base's name. So an
+image that exists is right, two versions of orch live side by side on one machine, and a node can be asked
+whether it holds the image by name alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def names() -> tuple[str, ...]:
 
 
 def is_ours(image: str) -> bool:
-    """Whether an image name is one that orch builds: such an image is in no registry and must be streamed to a node."""
+    """Whether orch builds this image: then it is in no registry and must be streamed to a node."""
     return image.startswith(PREFIX)
 
 
@@ -54,7 +55,7 @@ def resolve(image: str) -> str:
 
 
 def tag(name: str, folder: Path | None = None) -> str:
-    """`orch/NAME:HASH` of the image's folder (or of another `folder`), without building anything. Raises UnknownImage."""
+    """`orch/NAME:HASH` of the image's folder, or of another `folder`; builds nothing. Raises UnknownImage."""
     digest = hashlib.sha256(HUB_IMAGE.encode())
     for path, data in _content(folder if folder is not None else _folder(name)):
         digest.update(f"\0{path}\0{len(data)}\0".encode())
@@ -65,50 +66,44 @@ def tag(name: str, folder: Path | None = None) -> str:
 def ensure(name: str, *, progress: Progress) -> str:
     """The image's full tag, after building it where the daemon does not hold it yet.
 
-    Returns at once, silently, when it does. Two processes that ask at once build it once. Raises DockerUnavailable,
-    BaseUnavailable, BuildFailed, UnknownImage.
+    Returns at once, silently, when it does. Two processes that ask at once build it once. Raises
+    DockerUnavailable, BaseUnavailable, BuildFailed, UnknownImage.
     """
-    reference = tag(name)
+    return build_once(name, _folder(name), cache=user_cache_path("orch") / "images", progress=progress)
+
+
+def build_once(name: str, folder: Path, *, cache: Path, progress: Progress) -> str:
+    """`ensure` for an image of any folder; locks and logs lie under `cache`."""
+    reference = tag(name, folder)
     if docker.has_image(reference):
         return reference
     docker.require_server()
-    cache = user_cache_path("orch") / "images"
     with _lock(
         cache / f"{name}.lock", lambda: progress(f"waiting for another process that builds {PREFIX}{name}")
     ):
         if not docker.has_image(reference):
-            _build(name, reference, cache / f"{reference.replace('/', '-').replace(':', '-')}.log", progress)
+            log = cache / f"{reference.replace('/', '-').replace(':', '-')}.log"
+            _build(reference, folder, log, progress, expected=_EXPECTED.get(name, "a while"))
     return reference
 
 
-def _build(name: str, reference: str, log: Path, progress: Progress) -> None:
-    log.parent.mkdir(parents=True, exist_ok=True)
+def _build(reference: str, folder: Path, log: Path, progress: Progress, *, expected: str) -> None:
     log.write_text("")
     base = ensure_base(log, progress)
-    progress(
-        f"building {reference} on {base} ({_EXPECTED.get(name, 'about 1 min')} where the mirror is near; log: {log})"
-    )
-    command = [
-        "docker",
-        "build",
-        "--tag",
-        reference,
-        "--build-arg",
-        f"BASE={base}",
-        "--label",
-        f"orch.base={base}",
-    ]
+    progress(f"building {reference} on {base} ({expected} where the mirror is near; log: {log})")
+    command = ["docker", "build", "--tag", reference, "--label", f"orch.base={base}"]
+    command += ["--build-arg", f"BASE={base}"]
     for variable in _PROXY_VARIABLES:
         if variable in os.environ:
             command += ["--build-arg", variable]
     done = docker.run_logged(
-        [*command, "-"], log=log, progress=progress, stdin=_context(_folder(name)), describe=_describe
+        [*command, "-"], log=log, progress=progress, stdin=_context(folder), describe=_describe
     )
     if done.code != 0:
         raise BuildFailed(
             f"building {reference} failed",
             detail="\n".join(done.tail[-10:]),
-            hint=f"the whole output is in {log}; containers need a way to a Debian mirror (a proxy: set http_proxy)",
+            hint=f"the whole output is in {log}; it needs a way to a Debian mirror (proxy: http_proxy)",
         )
     progress(f"built {reference} in {done.seconds:.0f} s")
 
@@ -123,14 +118,14 @@ def _folder(name: str) -> Path:
 
 
 def _content(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Files of an image's folder in a fixed order. Documents are left out: a better README is no reason to rebuild."""
+    """Files of an image's folder in a fixed order, less documents: a better README asks for no rebuild."""
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.is_file() and not entry.name.endswith(".md"):
             yield entry.name, entry.read_bytes()
 
 
 def _context(folder: Path) -> bytes:
-    """The build context as tar. Owner, mode and time are fixed, so Docker's build cache holds across checkouts and wheels."""
+    """The build context as tar; with fixed owner, mode and time Docker's cache holds across checkouts."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path, data in _content(folder):
@@ -151,7 +146,7 @@ def _describe(line: str) -> str | None:
 
 
 @contextlib.contextmanager
-def _lock(path: Path, waiting: docker.Callable[[], None]) -> Iterator[None]:
+def _lock(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as handle:
         try:

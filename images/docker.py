@@ -1,7 +1,7 @@
 """The `docker` command line, which knows the user's contexts, credentials and builder.
 
-Building through it, and not through the API, makes a remote context, rootless Docker, Docker Desktop and BuildKit work as they
-do for the user.
+Building through it, and not through the API, makes a remote context, rootless Docker, Docker Desktop and
+BuildKit work as they do for the user.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ QUICK_S = 20.0
 """Longest wait for a question the daemon answers at once."""
 
 HEARTBEAT_S = 15.0
-"""A step that says nothing for this long is reported as still running."""
+"""A command with no message for this long is reported as still running."""
 
 Progress = Callable[[str], None]
 
@@ -39,15 +39,20 @@ class Outcome:
 
 
 def ask(*args: str, timeout_s: float = QUICK_S) -> str | None:
-    """Standard output of `docker ARGS`, or None when it failed. Raises DockerUnavailable when there is no docker."""
+    """Standard output of `docker ARGS`, None when it failed. Raises DockerUnavailable without a docker."""
     try:
         done = subprocess.run(
-            ["docker", *args], capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL
+            ["docker", *args],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+            check=False,
         )
     except FileNotFoundError:
         raise DockerUnavailable(
             "the `docker` command is not installed",
-            hint="install Docker (Debian or Ubuntu: apt-get install docker.io; macOS: Docker Desktop) and try again",
+            hint="install it (Debian or Ubuntu: apt-get install docker.io; macOS: Docker Desktop)",
         ) from None
     except subprocess.TimeoutExpired:
         return None
@@ -70,8 +75,8 @@ def require_server() -> None:
         raise DockerUnavailable(
             "the Docker daemon does not answer",
             detail="`docker version` got no answer from a server",
-            hint="start Docker (Linux: systemctl start docker; macOS: open Docker Desktop); on Linux your user also "
-            "needs to be in the group `docker`",
+            hint="start it (Linux: systemctl start docker; macOS: open Docker Desktop); on Linux your user "
+            "must also be in the group `docker`",
         )
 
 
@@ -89,11 +94,11 @@ def run_logged(
     timeout_s: float | None = None,
     describe: Callable[[str], str | None] = lambda _line: None,
 ) -> Outcome:
-    """Run a long command, everything it prints going to `log` and, where `describe` makes a message of it, to `progress`.
+    """Run a long command. What it prints goes to `log`; what `describe` makes of a line goes to `progress`.
 
-    Never waits silently for more than HEARTBEAT_S. A command that outlives `timeout_s` is ended with code 124.
+    Never waits silently for more than HEARTBEAT_S. A command that outlives `timeout_s` ends with code 124.
     """
-    started = time.monotonic()
+    started = heard = time.monotonic()
     tail: deque[str] = deque(maxlen=20)
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "BUILDKIT_PROGRESS": "plain", "DOCKER_CLI_HINTS": "false"}
@@ -115,14 +120,17 @@ def run_logged(
         try:
             while True:
                 try:
-                    line = lines.get(timeout=HEARTBEAT_S if timeout_s is None else min(HEARTBEAT_S, 1.0))
+                    line = lines.get(timeout=1.0)
                 except queue.Empty:
-                    spent = time.monotonic() - started
-                    if timeout_s is not None and spent > timeout_s:
+                    now = time.monotonic()
+                    if timeout_s is not None and now - started > timeout_s:
                         process.kill()
-                        return Outcome(124, (*tail, f"ended after {spent:.0f} s"), spent)
-                    if timeout_s is None:
-                        progress(f"  still at it after {spent:.0f} s: {tail[-1][:80] if tail else args[0]}")
+                        return Outcome(124, (*tail, f"no end after {timeout_s:.0f} s"), now - started)
+                    if now - heard > HEARTBEAT_S:
+                        heard = now
+                        progress(
+                            f"  still at it after {now - started:.0f} s: {tail[-1][:80] if tail else ''}"
+                        )
                     continue
                 if line is None:
                     break
@@ -132,6 +140,7 @@ def run_logged(
                     tail.append(line)
                 message = describe(line)
                 if message is not None:
+                    heard = time.monotonic()
                     progress(message)
         except BaseException:
             process.kill()

@@ -34,7 +34,7 @@ def checks() -> tuple[Check, ...]:
     cli = Check("docker-cli", "ok", "found")
     version = docker.server_version()
     if version is None:
-        hint = "start it (systemctl start docker, or Docker Desktop) and see that your user may reach it (group docker)"
+        hint = "start it (systemctl start docker, or Docker Desktop); your user must be in the group `docker`"
         return (cli, Check("docker-daemon", "fail", "does not answer", hint))
     found: list[Check] = [cli, Check("docker-daemon", "ok", f"answers, version {version}"), _base()]
     for name in names():

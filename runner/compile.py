@@ -18,7 +18,7 @@ from orch.runner.environment import (
 )
 from orch.runner.errors import BadTask
 from orch.runner.hostfile import hostfile, internal_addresses
-from orch.runner.launchers import Launcher, LaunchContext, launcher_of
+from orch.runner.launchers import LaunchContext, Launcher, launcher_of
 from orch.runner.placement import Seat
 from orch.runner.plan import Mount, RankPlan, RunPlan, StagedFile
 from orch.spec.interpolate import render_command, render_text
@@ -83,7 +83,9 @@ def compile_run(request: Request) -> Compiled:
             interconnect=request.fleet.interconnect,
         )
         directory = (
-            render_text(task.working_dir, values[rank], request.run_args) if task.working_dir is not None else None
+            render_text(task.working_dir, values[rank], request.run_args)
+            if task.working_dir is not None
+            else None
         )
         ranks.append(
             RankPlan(
@@ -146,11 +148,16 @@ def compile_run(request: Request) -> Compiled:
         ssh_between=first.ssh_between and len(seats) > 1,
         slurm=slurm,
         files=tuple(
-            StagedFile(source=str((request.base / Path(item.local_path).expanduser()).resolve()), target=_target(item))
+            StagedFile(
+                source=str((request.base / Path(item.local_path).expanduser()).resolve()),
+                target=_target(item),
+            )
             for item in task.files
         ),
     )
-    warnings = tuple(f"ORCH193: {name} is set by orch itself; the value given is not used" for name in refused)
+    warnings = tuple(
+        f"ORCH193: {name} is set by orch itself; the value given is not used" for name in refused
+    )
     return Compiled(plan, tuple(environments), warnings)
 
 
@@ -214,4 +221,6 @@ def _set_variables(env: Mapping[str, str | None], caller: Mapping[str, str]) -> 
 def _check_names(environment: Mapping[str, str]) -> None:
     bad = [name for name in environment if not is_name(name)]
     if bad:
-        raise BadTask(f"{bad[0]!r} is not the name of an environment variable", hint="letters, digits and _ only")
+        raise BadTask(
+            f"{bad[0]!r} is not the name of an environment variable", hint="letters, digits and _ only"
+        )

@@ -138,9 +138,15 @@ def _options(plan: RunPlan, rank: int, whole: bool, gpus: int) -> list[str]:
         "--env=TINI_KILL_PROCESS_GROUP=1",
         # The runner reads whole logs back; a node's own default may rotate lines away.
         "--log-driver=json-file",
-        "--log-opt=max-size=-1",
+        "--log-opt=max-size=1t",
     ]
-    labels = {"run": plan.run, "number": plan.number, "attempt": plan.attempt, "rank": rank, "fleet": plan.fleet}
+    labels = {
+        "run": plan.run,
+        "number": plan.number,
+        "attempt": plan.attempt,
+        "rank": rank,
+        "fleet": plan.fleet,
+    }
     options += [f"--label=orch.{key}={value}" for key, value in labels.items()]
     if mine.working_dir is not None:
         options.append(f"--workdir={mine.working_dir}")
@@ -161,7 +167,9 @@ def _options(plan: RunPlan, rank: int, whole: bool, gpus: int) -> list[str]:
     if not whole:
         share = mine.blocks / node.blocks
         if node.cpus is not None:
-            options.append(f"--cpus={max(1, int(node.cpus * share)) if node.cpus >= node.blocks else node.cpus * share:g}")
+            options.append(
+                f"--cpus={max(1, int(node.cpus * share)) if node.cpus >= node.blocks else node.cpus * share:g}"
+            )
         if node.memory_mib is not None:
             options.append(f"--memory={int(node.memory_mib * share)}m")
     return options
@@ -187,7 +195,9 @@ def read_started(plan: RunPlan, rank: int, done: Completed) -> Started:
         )
     if done.exit_code == NO_IMAGE:
         raise ImageMissing(
-            f"node {done.node} does not hold the image {plan.image}", where=done.node, reason="creating_container_error"
+            f"node {done.node} does not hold the image {plan.image}",
+            where=done.node,
+            reason="creating_container_error",
         )
     raise failure(done, f"the container of rank {rank} could not be started on node {done.node}")
 
@@ -196,7 +206,9 @@ def failure(done: Completed, summary: str) -> RunFailed:
     """A command of ours that failed on a node, told in the node's words."""
     told = (done.stderr.strip() or done.stdout.strip()).splitlines()
     detail = told[-1] if told else f"exit code {done.exit_code}"
-    detail = re.sub(r"^(docker: )?Error response from daemon: ", "", detail).removesuffix("See 'docker run --help'.")
+    detail = re.sub(r"^(docker: )?Error response from daemon: ", "", detail).removesuffix(
+        "See 'docker run --help'."
+    )
     if _NO_SPACE.search(done.stderr + done.stdout):
         return NodeDiskFull(
             f"the disk of node {done.node} is full",
@@ -269,7 +281,13 @@ def release_command(plan: RunPlan, rank: int) -> Command:
 
 
 def log_command(
-    plan: RunPlan, rank: int, *, skip: int = 0, follow: bool = True, tail: int | None = None, since: str | None = None
+    plan: RunPlan,
+    rank: int,
+    *,
+    skip: int = 0,
+    follow: bool = True,
+    tail: int | None = None,
+    since: str | None = None,
 ) -> Command:
     """A rank's log from line `skip` on, each line led by its time."""
     words: list[str | int] = ["docker", "logs", "--timestamps"]
@@ -279,5 +297,10 @@ def log_command(
         words.append(f"--tail={tail}")
     if since is not None:
         words.append(f"--since={since}")
-    text = f"{argv(*words, plan.container(rank))} 2>&1 | tail -n +{skip + 1}"
+    name = plan.container(rank)
+    # Checked first: with both streams merged, Docker's complaint would look like a line of the job.
+    text = f"docker inspect {name} >/dev/null 2>&1 || exit {NO_STAGE}; {argv(*words, name)} 2>&1"
+    if skip:
+        # Plain `tail` writes to a pipe in blocks of 4 KiB, which a quiet job takes hours to fill; `sed -u` reads bytewise.
+        text += f" | if command -v stdbuf >/dev/null; then stdbuf -o0 tail -n +{skip + 1}; else sed -u 1,{skip}d; fi"
     return Command(as_root(text), f"log of {plan.container(rank)}", timeout_s=None)

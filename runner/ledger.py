@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Engine, create_engine, exists, func, insert, or_, select, update
 from sqlalchemy import event as sql_event
-from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
 
 from orch.runner import schema
 from orch.runner.errors import Conflict, LedgerUnusable, NewerLedger, UnknownRun
@@ -138,7 +138,14 @@ class Ledger:
             db.execute(
                 insert(schema.rank),
                 [
-                    {"run_id": number, "attempt": 0, "rank": rank, "node": node, "status": "submitted", "collected": 0}
+                    {
+                        "run_id": number,
+                        "attempt": 0,
+                        "rank": rank,
+                        "node": node,
+                        "status": "submitted",
+                        "collected": 0,
+                    }
                     for rank, node in enumerate(nodes)
                 ],
             )
@@ -149,13 +156,18 @@ class Ledger:
         """The newest run of that name. Raises UnknownRun."""
         with self._begin() as db:
             number = db.execute(
-                select(schema.run.c.id).where(schema.run.c.name == name).order_by(schema.run.c.id.desc()).limit(1)
+                select(schema.run.c.id)
+                .where(schema.run.c.name == name)
+                .order_by(schema.run.c.id.desc())
+                .limit(1)
             ).scalar()
             if number is None:
                 known = db.scalars(select(schema.run.c.name).order_by(schema.run.c.id.desc()).limit(5)).all()
                 raise UnknownRun(
                     f"no run named {name}",
-                    detail=f"latest runs: {', '.join(dict.fromkeys(known))}" if known else "nothing was run here yet",
+                    detail=f"latest runs: {', '.join(dict.fromkeys(known))}"
+                    if known
+                    else "nothing was run here yet",
                     hint="`orch ps -a` lists all runs",
                 )
             return _read(db, number)
@@ -222,7 +234,13 @@ class Ledger:
 
     def finish(self, lease: Lease, status: str, reason: str, message: str | None) -> None:
         """The run's end. Raises LeaseLost."""
-        values = {"status": status, "reason": reason, "message": message, "finished_at": clock(), "phase": "finished"}
+        values = {
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "finished_at": clock(),
+            "phase": "finished",
+        }
         self._fenced(lease, values, status, reason)
 
     def started(self, lease: Lease) -> None:
@@ -262,11 +280,15 @@ class Ledger:
         table = schema.event
         with self._begin() as db:
             rows = db.execute(
-                select(table.c.at, table.c.kind, table.c.text).where(table.c.run_id == number).order_by(table.c.id)
+                select(table.c.at, table.c.kind, table.c.text)
+                .where(table.c.run_id == number)
+                .order_by(table.c.id)
             ).all()
         return tuple((row.at, row.kind, row.text) for row in rows)
 
-    def _fenced(self, lease: Lease, values: Mapping[str, object], kind: str | None = None, text: str = "") -> None:
+    def _fenced(
+        self, lease: Lease, values: Mapping[str, object], kind: str | None = None, text: str = ""
+    ) -> None:
         with self._begin() as db:
             changed = db.execute(update(schema.run).where(*_holds(lease)).values(**values))
             if changed.rowcount == 0:
@@ -374,7 +396,9 @@ def _read(db: Connection, number: int) -> RunRow:
     return RunRow(
         **row._mapping,
         ranks=tuple(
-            RankRow(r.rank, r.node, r.status, r.exit_code, r.reason, r.message, r.silent_since, bool(r.collected))
+            RankRow(
+                r.rank, r.node, r.status, r.exit_code, r.reason, r.message, r.silent_since, bool(r.collected)
+            )
             for r in ranks
         ),
     )

@@ -72,7 +72,9 @@ def place(task: Task, fleet: FleetState, occupied: Collection[str] = ()) -> tupl
     if reason is not None:
         raise NoFit(f"fleet {fleet.name} does not fit this task", detail=reason, hint=_hint(task))
     fitting = [node for node in fleet.nodes if _node_misfit(task, node) is None]
-    by_rank = sorted(fitting, key=lambda node: (node.name in occupied, node.topology, node.index))[: task.nodes]
+    by_rank = sorted(fitting, key=lambda node: (node.name in occupied, node.topology, node.index))[
+        : task.nodes
+    ]
     chosen = sorted(by_rank, key=lambda node: (node.topology, node.index))
     return tuple(_seat(task, node) for node in chosen)
 
@@ -87,7 +89,9 @@ def blocks_needed(task: Task, node: NodeState) -> int:
     if node.blocks <= 1:
         return node.blocks
     wanted, have = _minimums(task), _capacity(node)
-    share = max((math.ceil(wanted[what] * node.blocks / have[what]) for what in wanted if have.get(what)), default=1)
+    share = max(
+        (math.ceil(wanted[what] * node.blocks / have[what]) for what in wanted if have.get(what)), default=1
+    )
     return min(node.blocks, max(1, share))
 
 
@@ -97,7 +101,11 @@ def _node_misfit(task: Task, node: NodeState) -> str | None:
         if what in have and have[what] < least:
             return f"node {node.name} has {have[what]:g} {what}, the task asks for {least:g}"
     names = task.resources.gpu.names
-    if names and node.gpus.name is not None and node.gpus.name.lower() not in {name.lower() for name in names}:
+    if (
+        names
+        and node.gpus.name is not None
+        and node.gpus.name.lower() not in {name.lower() for name in names}
+    ):
         return f"node {node.name} has {node.gpus.name} GPUs, the task asks for {' or '.join(names)}"
     return None
 

@@ -79,7 +79,7 @@ event = Table(
 )
 
 
-class clock(FunctionElement[Any]):  # noqa: N801 - reads as an SQL function
+class clock(FunctionElement[Any]):
     """Now, by the database."""
 
     inherit_cache = True

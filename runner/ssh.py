@@ -165,7 +165,9 @@ def _host(node: NodeState) -> _Host:
 
 
 def _jump_host(jump: Jump) -> _Host:
-    return _Host(f"jump host {jump.address}", jump.address, jump.port, jump.user, jump.identity, jump.host_key)
+    return _Host(
+        f"jump host {jump.address}", jump.address, jump.port, jump.user, jump.identity, jump.host_key
+    )
 
 
 def _open(host: _Host, timeout_s: float, gateway: Connection | str | None) -> Connection:
@@ -234,7 +236,9 @@ def _where(host: _Host) -> str:
     return f"{host.user}@{host.address}:{host.port}"
 
 
-def _changed_key(host: _Host, expected: paramiko.PKey | None, offered: paramiko.PKey | None) -> HostKeyRefused:
+def _changed_key(
+    host: _Host, expected: paramiko.PKey | None, offered: paramiko.PKey | None
+) -> HostKeyRefused:
     if expected is None:
         return HostKeyRefused(
             f"no host key is known for {host.label}",
@@ -311,6 +315,10 @@ class _Exchange:
                 where=f"{self._node.user}@{self._node.address}:{self._node.port}",
                 detail=str(command),
             )
+        if self._on_line is not None and self._out and not stopped:
+            # The last line may lack its end; a lost connection never gets here with half a line.
+            self._on_line(self._out.decode(errors="replace"))
+            self._out.clear()
         return Completed(
             self._node.name,
             command,
@@ -332,9 +340,6 @@ class _Exchange:
                 self._err += channel.recv_stderr(1 << 16)
             idle = not channel.recv_ready() and not channel.recv_stderr_ready()
             if idle and (channel.eof_received or channel.closed or channel.exit_status_ready()):
-                if self._on_line is not None and self._out:
-                    self._on_line(self._out.decode(errors="replace"))
-                    self._out.clear()
                 return False
             if self._until is not None and self._until.is_set():
                 return True

@@ -69,7 +69,9 @@ def pack_files(plan: RunPlan, target: Path) -> Path | None:
     return target
 
 
-def stage(plan: RunPlan, rank: int, environment: Mapping[str, str], keys: RunKeys | None, files: Path | None) -> Stage:
+def stage(
+    plan: RunPlan, rank: int, environment: Mapping[str, str], keys: RunKeys | None, files: Path | None
+) -> Stage:
     """The archive of one rank."""
     buffer = io.BytesIO()
     archive = tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT)
@@ -96,7 +98,11 @@ def stage_files(
         "entry.sh": render(
             "entry.sh.j2",
             files=[
-                {"target": target_text(item), "folder": Path(item.source).is_dir(), "name": Path(item.source).name}
+                {
+                    "target": target_text(item),
+                    "folder": Path(item.source).is_dir(),
+                    "name": Path(item.source).name,
+                }
                 for item in plan.files
             ],
             barrier_ticks=BARRIER_TICKS,
@@ -131,7 +137,8 @@ def _login_files(plan: RunPlan, rank: int, keys: RunKeys) -> dict[str, str]:
         "mpi/authorized_keys": f'from="{",".join(addresses)}",no-agent-forwarding,no-X11-forwarding,'
         f"no-port-forwarding,no-pty {keys.client.public}\n",
         "mpi/known_hosts": "".join(
-            f"[{address}]:{SSH_PORT} {host.public}\n" for address, host in zip(addresses, keys.hosts, strict=True)
+            f"[{address}]:{SSH_PORT} {host.public}\n"
+            for address, host in zip(addresses, keys.hosts, strict=True)
         ),
     }
     if rank == 0:

@@ -1,8 +1,8 @@
 """The root of every error that may reach a user, and the exit codes of design.
 
-An error says what is wrong (`summary`), where (`where`: file:line:col, a host, a resource), why (`detail`) and what to
-do (`hint`). `code` is an ORCHnnn code where one is assigned. The command line turns it into one block of text and an exit
-code; a bug is any other exception.
+An error says what is wrong (`summary`), where (`where`: file:line:col, a host, a resource), why (`detail`)
+and what to do (`hint`). `code` is an ORCHnnn code where one is assigned. The command line turns it into one
+block of text and an exit code; a bug is any other exception.
 """
 
 from __future__ import annotations
@@ -46,3 +46,11 @@ class OrchError(Exception):
         self.detail = detail
         self.hint = hint
         self.code = code
+
+    def text(self) -> str:
+        """All of it for people: what, where, why and what to do, in that order."""
+        head = f"error {self.code}: {self.summary}" if self.code else f"error: {self.summary}"
+        lines = [f"{self.where}: {head}" if self.where else head]
+        lines += [f"  {line}" for line in (self.detail or "").splitlines()]
+        lines += [f"  hint: {self.hint}"] if self.hint else []
+        return "\n".join(lines)

@@ -8,7 +8,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from .values import Problem, is_range, parse_int, parse_range, parse_size, render_range, render_size, shown
+from .values import (
+    Problem,
+    is_range,
+    parse_int,
+    parse_range,
+    parse_size,
+    part_of,
+    render_range,
+    render_size,
+    shown,
+)
 
 MAX_GPUS = 32
 VENDORS = {
@@ -82,11 +92,16 @@ def parse_gpu(text: str) -> GpuRequest:
             count = parse_gpu_count(token, text)
         elif token[0].isdigit() or token.startswith(".."):
             _once(memory, "memory", text)
-            memory = parse_range(token, parse_gpu_memory, render_size)
+            memory = part_of(text, token, parse_gpu_memories)
         else:
             _once(names, "a model", text)
             names = tuple(check_gpu_name(name.strip()) for name in token.split(","))
     return GpuRequest(vendor, names or (), memory, count or (1, None))
+
+
+def parse_gpu_memories(text: str) -> IntRange:
+    """Memory of each GPU, `80GB` or `40GB..80GB`."""
+    return parse_range(text, parse_gpu_memory, render_size)
 
 
 def parse_gpu_count(text: str, whole: str = "") -> IntRange:

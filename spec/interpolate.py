@@ -26,7 +26,6 @@ NAMESPACES = ("env", "orch", "dstack", "run", "secrets", "groups")
 class Rule(Enum):
     """What a property does with references."""
 
-    FIXED = "no reference at all"
     READ = "known when the file is read"
     TEXT = "known when the job starts"
     COMMAND = "known when the job starts, in text for a shell"
@@ -73,8 +72,6 @@ def check(reference: Reference, rule: Rule) -> None:
             or "use `env`, `orch` or `run`; write `$${{` for these characters themselves"
         )
         raise Problem("ORCH130", f"{shown(name)} is not a namespace that can be interpolated", hint=hint)
-    if rule is Rule.FIXED:
-        raise Problem("ORCH133", "nothing is interpolated here", hint="write the word itself")
     if name == "env":
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", reference.name):
             raise Problem("ORCH172", f"{shown(reference.name)} is not the name of a variable")

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from . import checks
+from . import checks, together
 from .diagnostics import Diagnostic, Severity, Span, ordered, render_human
-from .draft import Draft, DraftReader
+from .draft import Draft
 from .errors import ExitCode, OrchError
 from .models import Fleet, Project, Task
-from .source import Parsed, parse, read
+from .reading import DraftReader
+from .source import Parsed, parse
+from .text import read
 
 Model = TypeVar("Model", Fleet, Task, Project)
 PathPart = str | int
@@ -127,8 +129,8 @@ def load_paths(
     for draft in drafts:
         found += draft.diagnostics
         found += checks.check_document(draft)
-    found += checks.check_together(drafts)
-    diagnostics = ordered(found)
+    found += together.check_together(drafts)
+    diagnostics = ordered(_without_echoes(found))
     broken = {each.span.file for each in diagnostics if each.code < "ORCH110"}  # no YAML: its rest is unknown
     bad = [each.span for each in diagnostics if each.severity is Severity.ERROR]
     documents = tuple(
@@ -137,6 +139,19 @@ def load_paths(
         if draft.model is not None and draft.source.file not in broken and not any(map(draft.covers, bad))
     )
     return Loaded(documents, diagnostics)
+
+
+def _without_echoes(found: Sequence[Diagnostic]) -> Iterable[Diagnostic]:
+    """Leaves out what is said of a value in which the YAML itself is wrong."""
+    broken = [each.span for each in found if each.code < "ORCH110"]
+    for each in found:
+        if each.code < "ORCH110" or not any(
+            each.span.file == span.file
+            and (each.span.line, each.span.column) <= (span.line, span.column)
+            and (span.line, span.column) < (each.span.end_line, each.span.end_column)
+            for span in broken
+        ):
+            yield each
 
 
 def _parsed(paths: Sequence[Path | str], found: list[Diagnostic]) -> Iterable[Parsed]:

@@ -8,23 +8,20 @@ expand to.
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol, cast
 
 import yaml
 
 from .diagnostics import Diagnostic, Related, Span
+from .syntax import syntax_error, unreadable
+from .text import Source
 
-MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64
 MAX_EXPANDED = 10_000
 
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
-_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # where libyaml counts a new line
 _CORE_TAGS = frozenset(
     f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map")
 )
@@ -69,22 +66,6 @@ class Entry:
 Node = Scalar | Sequence | Mapping
 
 
-@dataclass(frozen=True)
-class Source:
-    """One text and its lines."""
-
-    file: str
-    text: str
-    lines: tuple[str, ...]
-
-    @classmethod
-    def of(cls, file: str, text: str) -> Source:
-        return cls(file, text, tuple(_BREAK.split(text)))
-
-    def line(self, span: Span) -> str | None:
-        return self.lines[span.line - 1] if 0 < span.line <= len(self.lines) else None
-
-
 @dataclass
 class Parsed:
     """Documents of one text that could be composed, and what was wrong with it."""
@@ -96,47 +77,6 @@ class Parsed:
 
 class _Stop(Exception):
     """The rest of the text cannot be read."""
-
-
-def read(file: str) -> Source | Diagnostic:
-    """The text of a file, `-` for standard input, or why it cannot be had."""
-    if file == "-":
-        data = sys.stdin.buffer.read(MAX_BYTES + 1)
-        return decode("<stdin>", data)
-    start = Span(file, 1, 1, 1, 1)
-    try:
-        with Path(file).open("rb") as stream:
-            return decode(file, stream.read(MAX_BYTES + 1))
-    except FileNotFoundError:
-        return Diagnostic("ORCH100", start, "there is no such file", hint="check the path")
-    except OSError as error:
-        reason = (error.strerror or "the system refused it").lower()
-        return Diagnostic("ORCH100", start, f"the file cannot be read: {reason}")
-    except ValueError:  # a path with a null character
-        return Diagnostic("ORCH100", start, "this is not the path of a file")
-
-
-def decode(file: str, data: bytes) -> Source | Diagnostic:
-    """Bytes to text: UTF-8, with or without a byte order mark (UTF-16 only with one)."""
-    start = Span(file, 1, 1, 1, 1)
-    if len(data) > MAX_BYTES:
-        return Diagnostic(
-            "ORCH105", start, "the file is larger than 1 MiB", hint="split it into several files"
-        )
-    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    try:
-        return Source.of(file, data.decode(encoding))
-    except UnicodeDecodeError as error:
-        before = data[: error.start]
-        line = before.count(b"\n") + 1
-        column = len(before.rsplit(b"\n", 1)[-1].decode("utf-8", "replace")) + 1
-        return Diagnostic(
-            "ORCH106",
-            Span(file, line, column, line, column + 1),
-            "this is not UTF-8 text",
-            detail=f"byte 0x{data[error.start]:02x} does not belong to any character here",
-            hint="save the file as UTF-8",
-        )
 
 
 def parse(source: Source) -> Parsed:
@@ -240,13 +180,13 @@ class _Composer:
         try:
             yield from cast("Iterator[_Event]", yaml.parse(self.source.text, Loader=yaml.CLoader))
         except yaml.MarkedYAMLError as error:
-            self.found.append(_syntax_error(self.source, error))
+            self.found.append(syntax_error(self.source, error))
             raise _Stop from None
         except yaml.reader.ReaderError as error:
-            self.found.append(_unreadable(self.source, cast(int, error.position)))
+            self.found.append(unreadable(self.source, cast(int, error.position)))
             raise _Stop from None
         except UnicodeEncodeError as error:
-            self.found.append(_unreadable(self.source, error.start))
+            self.found.append(unreadable(self.source, error.start))
             raise _Stop from None
 
     def span(self, event: _Event) -> Span:
@@ -356,165 +296,3 @@ class _Composer:
                 if key not in into.entries:
                     into.entries[key] = entry
                     into.size += entry.value.size + 1
-
-
-# How the parser's complaints read here. The first pattern found in its message decides.
-_REWORDED = (
-    (
-        "mapping values are not allowed",
-        "a colon followed by a space is not expected here",
-        "quote the text if the colon belongs to it; else check the indentation of this line",
-    ),
-    (
-        "did not find expected ',' or ']'",
-        "this list opened with `[` is not closed as expected",
-        "separate items with commas and end with `]`",
-    ),
-    (
-        "did not find expected ',' or '}'",
-        "this mapping opened with `{` is not closed as expected",
-        "separate entries with commas, quote text that holds braces, and end with `}`",
-    ),
-    ("while scanning a quoted scalar", "this quoted text has no end", "add the closing quote"),
-    (
-        "did not find expected '-' indicator",
-        "a list item beginning with `-` is expected here",
-        "indent this line as what it belongs to",
-    ),
-    (
-        "did not find expected key",
-        "a `key: value` line is expected here",
-        "check the indentation and the quotes of this and the line before",
-    ),
-    (
-        "could not find expected ':'",
-        "this line has no colon",
-        "write `key: value`; in a list begin with `- `",
-    ),
-    ("cannot start any token", "unquoted text cannot begin with this character", "put the text in quotes"),
-    (
-        "found unknown escape character",
-        "this escape is unknown",
-        "use single quotes to keep backslashes as they are",
-    ),
-    (
-        "block sequence entries are not allowed",
-        "a list item is not expected here",
-        "put the list on lines of its own",
-    ),
-    ("found a tab character", "a tab stands where indentation is expected", "use spaces"),
-    (
-        "did not find expected <document start>",
-        "a new document is expected here",
-        "separate documents with a line `---`",
-    ),
-    ("found undefined tag handle", "YAML tags mean nothing here", "quote the text if `!` belongs to it"),
-)
-
-
-def _syntax_error(source: Source, error: yaml.MarkedYAMLError) -> Diagnostic:
-    mark = error.problem_mark or error.context_mark
-    line, column = (mark.line, mark.column) if mark else (0, 0)
-    said = f"{error.context or ''} {error.problem or ''}"
-    if "while scanning an alias" in said and error.context_mark:
-        line, column = error.context_mark.line, error.context_mark.column
-        rest = source.lines[line][column:]
-        text = re.split(r"\s+#|,\s|[\]}]\s*$", rest)[0].strip() or "*"
-        return _at(
-            source,
-            "ORCH104",
-            line,
-            column,
-            "this is a YAML alias, but no name follows the star",
-            hint=f'quote it: `"{text}"`',
-            replacement=f'"{text}"' if '"' not in text and "\\" not in text else None,
-            width=len(text),
-        )
-    tab = _tab_indent(source, line)
-    if tab is not None and ("cannot start any token" in said or "tab character" in said):
-        return _tabs(source, tab)
-    if ("while scanning a quoted scalar" in said or "flow" in said) and error.context_mark:
-        line, column = error.context_mark.line, error.context_mark.column
-    for pattern, summary, hint in _REWORDED:
-        if pattern in said:
-            return _at(source, "ORCH101", line, column, summary, hint=hint)
-    return _at(source, "ORCH101", line, column, "this is not valid YAML", hint="check quotes and indentation")
-
-
-def _tab_indent(source: Source, line: int) -> int | None:
-    """The line indented with a tab: the given one, or (where a block began earlier) the one before."""
-    for candidate in (line, line - 1):
-        if 0 <= candidate < len(source.lines) and "\t" in _indent(source.lines[candidate]):
-            return candidate
-    return None
-
-
-def _indent(line: str) -> str:
-    return line[: len(line) - len(line.lstrip(" \t"))]
-
-
-def _tabs(source: Source, line: int) -> Diagnostic:
-    indent = _indent(source.lines[line])
-    others = [
-        number + 1
-        for number, text in enumerate(source.lines)
-        if number != line and "\t" in _indent(text) and text.strip()
-    ]
-    more = f"other lines begin with tabs too: {', '.join(map(str, others[:8]))}" if others else None
-    if more and len(others) > 8:
-        more += ", …"
-    start = indent.index("\t")
-    return _at(
-        source,
-        "ORCH103",
-        line,
-        start,
-        "a tab indents this line",
-        hint="use spaces",
-        detail=more,
-        replacement="  " * (len(indent) - start),
-        width=len(indent) - start,
-    )
-
-
-def _unreadable(source: Source, position: int) -> Diagnostic:
-    before = source.text[:position]
-    lines = _BREAK.split(before)
-    char = source.text[position : position + 1]
-    return _at(
-        source,
-        "ORCH106",
-        len(lines) - 1,
-        len(lines[-1]),
-        f"the character U+{ord(char):04X} does not belong in a text file" if char else "this is not text",
-        hint="remove it; in double quotes it can be written as an escape",
-    )
-
-
-def _at(
-    source: Source,
-    code: str,
-    line: int,
-    column: int,
-    summary: str,
-    *,
-    hint: str | None = None,
-    detail: str | None = None,
-    replacement: str | None = None,
-    width: int = 1,
-) -> Diagnostic:
-    line = min(line, len(source.lines) - 1)
-    if line and column == 0 and not source.lines[line].strip():  # the end of the text: show its last line
-        while line and not source.lines[line].strip():
-            line -= 1
-        column = len(source.lines[line])
-    span = Span(source.file, line + 1, column + 1, line + 1, column + 1 + width)
-    return Diagnostic(
-        code,
-        span,
-        summary,
-        hint=hint,
-        detail=detail,
-        replacement=replacement,
-        excerpt=source.lines[line],
-    )

@@ -16,6 +16,7 @@ HABITS = {
     "cpus": "resources.cpu",
     "num_cpus": "resources.cpu",
     "cpus_per_task": "resources.cpu",
+    "cores": "resources.cpu",
     "mem": "resources.memory",
     "ram": "resources.memory",
     "disk_size": "resources.disk",
@@ -58,8 +59,9 @@ HABITS = {
 
 
 def closest(word: str, candidates: Iterable[str]) -> str | None:
-    """The candidate within two edits (one for words up to four letters), else with a likeness of 0.6 or
-    more.
+    """The candidate that begins with the word, is within two edits, or has a likeness of 0.6 or more.
+
+    Words of up to four letters allow one edit, and likeness alone says nothing of them.
     """
     wanted = word.lower().replace("-", "_")
     best: tuple[float, str] | None = None
@@ -67,9 +69,9 @@ def closest(word: str, candidates: Iterable[str]) -> str | None:
         known = candidate.lower().replace("-", "_")
         likeness = 1.0 if known == wanted else SequenceMatcher(None, wanted, known).ratio()
         allowed = 2 if len(wanted) > 4 else 1
-        if likeness < 0.6 and _edits(wanted, known, allowed) > allowed:
-            continue
-        if len(wanted) <= 4 and _edits(wanted, known, 2) > 2:
+        begins = len(wanted) > 2 and known.startswith(wanted)
+        near = begins or _edits(wanted, known, allowed) <= allowed
+        if not near and (likeness < 0.6 or len(wanted) <= 4):
             continue
         if best is None or likeness > best[0]:
             best = (likeness, candidate)

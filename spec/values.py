@@ -13,14 +13,18 @@ from collections.abc import Callable
 from decimal import ROUND_CEILING, Decimal
 from typing import TypeVar
 
-T = TypeVar("T", int, float)
+T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 MIB_PER = {"mb": 1, "mib": 1, "gb": 1024, "gib": 1024, "tb": 1024**2, "tib": 1024**2}
 SECONDS_PER = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
 class Problem(ValueError):
-    """A value that does not fit, without its place. `at` leads from the value to the part that is wrong."""
+    """A value that does not fit, without its place.
+
+    `at` leads from the value to the part that is wrong; with `on_key` it is that part's name.
+    """
 
     def __init__(
         self,
@@ -31,6 +35,7 @@ class Problem(ValueError):
         detail: str | None = None,
         replacement: str | None = None,
         at: tuple[str | int, ...] = (),
+        on_key: bool = False,
     ) -> None:
         super().__init__(summary)
         self.code = code
@@ -39,6 +44,7 @@ class Problem(ValueError):
         self.detail = detail
         self.replacement = replacement
         self.at = at
+        self.on_key = on_key
 
 
 class Problems(ValueError):
@@ -47,6 +53,19 @@ class Problems(ValueError):
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__("; ".join(problem.summary for problem in problems))
         self.problems = problems
+
+
+def part_of(whole: str, part: str, read: Callable[[str], T]) -> T:
+    """`read(part)`; what a problem offers in place of the part is offered for the whole text."""
+    try:
+        return read(part)
+    except Problem as problem:
+        if problem.replacement is not None and part != whole:
+            fixed = whole.replace(part, problem.replacement, 1)
+            if problem.hint == f"write `{problem.replacement}`":
+                problem.hint = f"write `{fixed}`"
+            problem.replacement = fixed
+        raise
 
 
 def shown(text: str) -> str:
@@ -84,7 +103,7 @@ def parse_bool(text: str) -> bool:
 
 def parse_size(text: str) -> int:
     """Whole MiB of `16GB`, `512 MiB`, `1.5TB`; a bare number is GB. Part of a MiB counts as one."""
-    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)", text)
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)", text)
     if not match:
         raise Problem(
             "ORCH120", f"{shown(text)} is not a size", hint="write a number and a unit, such as `16GB`"
@@ -119,8 +138,8 @@ def is_range(text: str) -> bool:
 
 
 def parse_range(
-    text: str, end: Callable[[str], T], render: Callable[[T], str] = str
-) -> tuple[T | None, T | None]:
+    text: str, end: Callable[[str], N], render: Callable[[N], str] = str
+) -> tuple[N | None, N | None]:
     """Both ends of `a..b`, `a..`, `..b`; a single value is both ends. `end` reads one of them.
 
     Raises Problem ORCH122 for `..` alone and for ends that run backwards.
@@ -131,20 +150,20 @@ def parse_range(
     left, _, right = (part.strip() for part in text.partition(".."))
     if not left and not right:
         raise Problem("ORCH122", "a range needs at least one end", hint="write `1..4`, `1..` or `..4`")
-    low = end(left) if left else None
-    high = end(right) if right else None
+    low = part_of(text, left, end) if left else None
+    high = part_of(text, right, end) if right else None
     check_order(low, high, render)
     return low, high
 
 
-def check_order(low: T | None, high: T | None, render: Callable[[T], str] = str) -> None:
+def check_order(low: N | None, high: N | None, render: Callable[[N], str] = str) -> None:
     """Raises Problem ORCH122 when `low` is above `high`."""
     if low is not None and high is not None and low > high:
         turned = f"{render(high)}..{render(low)}"
         raise Problem("ORCH122", "the range runs backwards", hint=f"write `{turned}`", replacement=turned)
 
 
-def render_range(low: T | None, high: T | None, render: Callable[[T], str] = str) -> str:
+def render_range(low: N | None, high: N | None, render: Callable[[N], str] = str) -> str:
     """`a..b`, `a..`, `..b`, or `a` when both ends are the same."""
     if low is not None and low == high:
         return render(low)
@@ -265,7 +284,7 @@ def check_name(text: str) -> str:
     elif len(text) > 41:
         reason = "a name has at most 41 characters"
     elif not re.match(r"[a-z]", text) and re.fullmatch(r"[a-z0-9-]+", text):
-        reason = "a name begins with a letter"
+        reason, fixed = "a name begins with a letter", None
     else:
         reason = "a name has only lower-case letters, digits and dashes"
     hint = f"write `{fixed}`" if fixed else "such as `train` or `a100-pool`"
@@ -276,7 +295,7 @@ def check_env_name(text: str) -> str:
     if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", text):
         return text
     detail = "letters, digits and underscores, no digit first"
-    raise Problem("ORCH127", f"{shown(text)} is not the name of a variable", detail=detail)
+    raise Problem("ORCH127", f"{shown(text)} is not the name of a variable", detail=detail, on_key=True)
 
 
 def parse_env_item(text: str) -> tuple[str, str | None]:
@@ -300,7 +319,7 @@ def check_tag(key: str, value: str) -> None:
     """Raises Problem ORCH128 for what clouds do not take as a tag or label."""
     if not re.fullmatch(r"[_\-a-zA-Z0-9]{1,60}", key):
         detail = "1 to 60 letters, digits, dashes and underscores"
-        raise Problem("ORCH128", f"{shown(key)} is not the key of a tag", detail=detail)
+        raise Problem("ORCH128", f"{shown(key)} is not the key of a tag", detail=detail, on_key=True)
     if not re.fullmatch(r"[a-zA-Z0-9 .:/=_\-+@]{0,256}", value):
         detail = "up to 256 letters, digits, spaces and . : / = _ - + @"
         raise Problem("ORCH128", f"{shown(value)} is not the value of a tag", detail=detail)

@@ -31,7 +31,10 @@ _STEPS: Mapping[str, Op] = {
 
 @dataclass(frozen=True)
 class PropertyChange:
-    """One leaf that changes. `replaces`: it cannot change in place. `drifted`: the world changed, not the file."""
+    """One leaf that changes.
+
+    `replaces`: it cannot change in place. `drifted`: the world changed, not the file.
+    """
 
     path: str
     old: Any
@@ -81,7 +84,8 @@ GONE = "(gone)"
 def changes(events: Iterable[Mapping[str, Any]]) -> tuple[Change, ...]:
     """The changes of a preview or an update, one per resource, sorted by urn.
 
-    The stack itself, providers and the engine's own resources are left out; resources that stay are in, as `same`.
+    The stack itself, providers and the engine's own resources are left out; resources that stay are in, as
+    `same`.
     """
     found: dict[str, Change] = {}
     for event in events:
@@ -93,10 +97,11 @@ def changes(events: Iterable[Mapping[str, Any]]) -> tuple[Change, ...]:
         if op is None or data["type"].startswith("pulumi:"):
             continue
         before = found.get(data["urn"])
-        if before and (before.op == "replace" or (op == "same" and before.op != "same")):
-            # A replacement comes as several steps; the one that knows the properties wins.
-            if op != "replace" or before.diff:
-                continue
+        if before and op == "same":
+            continue
+        # A replacement comes as several steps; the one that knows the properties wins.
+        if before and before.op == "replace" and (op != "replace" or before.diff):
+            continue
         leaves = _leaves(data) if data["op"] in ("update", "replace", "create-replacement") else ()
         found[data["urn"]] = Change(op, data["type"], name_of(data["urn"]), data["urn"], leaves)
     return tuple(found[urn] for urn in sorted(found))
@@ -157,10 +162,13 @@ def _leaves(data: Mapping[str, Any]) -> tuple[PropertyChange, ...]:
     observed = (old.get("outputs") or {}).get("observed") or {}
     detailed: Mapping[str, Mapping[str, Any]] | None = data.get("detailedDiff")
     if detailed is None:
-        paths = sorted(key for key in {*old_inputs, *new_inputs} if old_inputs.get(key) != new_inputs.get(key))
+        paths = sorted(
+            key for key in {*old_inputs, *new_inputs} if old_inputs.get(key) != new_inputs.get(key)
+        )
         replacing = set(data.get("keys") or ())
         return tuple(
-            PropertyChange(p, shown(old_inputs.get(p)), shown(new_inputs.get(p)), p in replacing) for p in paths
+            PropertyChange(p, shown(old_inputs.get(p)), shown(new_inputs.get(p)), p in replacing)
+            for p in paths
         )
     leaves: list[PropertyChange] = []
     for path in sorted(detailed):

@@ -1,8 +1,9 @@
 """One call of the Pulumi CLI: our program served to it, its events read, and an end in order.
 
-The CLI runs in a session of its own, so that Ctrl-C reaches orch alone; orch then sends it one SIGTERM (which the engine
-takes as "finish what is under way and stop") and waits: it never ends first. With the stock Automation API a Ctrl-C kills both
-and leaves a lock and pending creates (measured). The language server and the event service are the SDK's own.
+The CLI runs in a session of its own, so that Ctrl-C reaches orch alone; orch then sends it one SIGTERM (which
+the engine takes as "finish what is under way and stop") and waits: it never ends first. With the stock
+Automation API a Ctrl-C kills both and leaves a lock and pending creates (measured). The language server and
+the event service are the SDK's own.
 """
 
 from __future__ import annotations
@@ -52,7 +53,12 @@ def call(
         process = subprocess.Popen(
             [str(engine.command), "--non-interactive", *words, *flags],
             cwd=folder,
-            env={**os.environ, **environment, "PULUMI_AUTOMATION_API": "true", "PULUMI_DEBUG_COMMANDS": "true"},
+            env={
+                **os.environ,
+                **environment,
+                "PULUMI_AUTOMATION_API": "true",
+                "PULUMI_DEBUG_COMMANDS": "true",
+            },
             stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

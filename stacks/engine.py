@@ -1,8 +1,8 @@
 """Finding, installing and checking the Pulumi engine.
 
-An engine is the `pulumi` executable and, for `pulumi up` by hand, the Python language host beside it. Order: one on PATH of a
-fit version; the one installed for this user earlier; the SDK's official installer; else, where that download is impossible
-and Go is present, a build from pinned Go modules.
+An engine is the `pulumi` executable and, for `pulumi up` by hand, the Python language host beside it. Order:
+one on PATH of a fit version; the one installed for this user earlier; the SDK's official installer; else,
+where that download is impossible and Go is present, a build from pinned Go modules.
 """
 
 from __future__ import annotations
@@ -22,16 +22,21 @@ import platformdirs
 from orch.stacks.errors import EngineMissing
 
 VERSION = "3.259.0"
-"""What `install` puts in place: the newest CLI whose Go module can be had, and fit for SDK 3.272 (measured)."""
+"""What `install` puts in place: the newest CLI whose Go module can be had, and fit for SDK 3.272 (measured).
+"""
 
 MINIMUM = (3, 259)
 BELOW = (4, 0)
 
 HOST_VERSION = "3.78.0"
-"""The last sdk/v3 module that holds the Python language host; works with engine 3.259 and SDK 3.272 (measured)."""
+"""The last sdk/v3 module that holds the Python language host; works with engine 3.259 and SDK 3.272
+(measured)."""
 
 CLIPBOARD_FORK = "github.com/tgummerer/clipboard v0.0.0-20241001131231-d02d263e614e"
-"""pkg/v3's own replacement of a dependency. Replacements of dependencies do not apply to who requires them."""
+"""pkg/v3's own replacement of a dependency.
+
+Replacements of dependencies do not apply to who requires them.
+"""
 
 GO_MINIMUM = (1, 25)
 
@@ -102,7 +107,9 @@ def install(progress: Progress) -> Engine:
     refused = _download(root)
     if refused is None:
         return require()
-    progress(f"its download is not possible here ({refused}); building it from Go modules (about 3 minutes) …")
+    progress(
+        f"its download is not possible here ({refused}); building it from Go modules (about 3 minutes) …"
+    )
     _build(root, progress)
     return require()
 
@@ -157,7 +164,11 @@ def _build(root: Path, progress: Progress) -> None:
         raise EngineMissing(
             "the Pulumi engine can neither be downloaded nor built here",
             detail="the download was refused, and "
-            + ("there is no Go" if go is None else f"Go {version} is older than {GO_MINIMUM[0]}.{GO_MINIMUM[1]}"),
+            + (
+                "there is no Go"
+                if go is None
+                else f"Go {version} is older than {GO_MINIMUM[0]}.{GO_MINIMUM[1]}"
+            ),
             hint=f"put a `pulumi` >= {MINIMUM[0]}.{MINIMUM[1]} on PATH, or install Go >= "
             f"{GO_MINIMUM[0]}.{GO_MINIMUM[1]} and run `orch engine install` again",
             code="ORCH345",
@@ -182,7 +193,9 @@ def _build(root: Path, progress: Progress) -> None:
         _write_module(host, [f"github.com/pulumi/pulumi/sdk/v3 v{HOST_VERSION}"], package, "")
         _go_build(go, host, package, binaries / "pulumi-language-python", "-s -w")
         # Plain scripts of the SDK's module; a module zip keeps no mode bits.
-        modules = Path(_go(go, ["list", "-m", "-f", "{{.Dir}}", "github.com/pulumi/pulumi/sdk/v3"], cli).strip())
+        modules = Path(
+            _go(go, ["list", "-m", "-f", "{{.Dir}}", "github.com/pulumi/pulumi/sdk/v3"], cli).strip()
+        )
         for script in ("python/cmd/pulumi-language-python-exec", "python/dist/pulumi-resource-pulumi-python"):
             target = binaries / Path(script).name
             shutil.copyfile(modules / script, target)
@@ -208,7 +221,17 @@ def _go_build(go: str, folder: Path, package: str, target: Path, ldflags: str) -
     _go(go, ["mod", "tidy"], folder)
     _go(
         go,
-        ["build", "-trimpath", "-tags", "osusergo grpcnotrace", "-ldflags", ldflags, "-o", str(target), package],
+        [
+            "build",
+            "-trimpath",
+            "-tags",
+            "osusergo grpcnotrace",
+            "-ldflags",
+            ldflags,
+            "-o",
+            str(target),
+            package,
+        ],
         folder,
     )
 
@@ -240,4 +263,6 @@ def _go_version(go: str) -> tuple[int, int] | None:
 
 def search_path(engine: Engine) -> str:
     """PATH for the engine: itself and this Python's scripts (our provider) first."""
-    return os.pathsep.join([str(engine.bin_dir), str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return os.pathsep.join(
+        [str(engine.bin_dir), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    )

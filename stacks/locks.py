@@ -1,7 +1,7 @@
 """Who holds a stack, and breaking what a dead process left.
 
-With a file state the engine's lock is one JSON file per holder. A lock whose holder is a dead process of this host is broken
-without asking (and told); any other needs `orch unlock`.
+With a file state the engine's lock is one JSON file per holder. A lock whose holder is a dead process of this
+host is broken without asking (and told); any other needs `orch unlock`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Lock:
 
 
 def locks(project: Project, stack: str) -> tuple[Lock, ...]:
-    """The locks on a stack of a file state, oldest first; () for a state elsewhere, whose backend answers for itself."""
+    """The locks on a stack of a file state, oldest first; () for a state elsewhere, whose backend answers for
+    itself."""
     state = project.local_state
     if state is None:
         return ()
@@ -55,7 +56,9 @@ def locks(project: Project, stack: str) -> tuple[Lock, ...]:
         try:
             data = json.loads(file.read_text())
             taken = datetime.fromisoformat(_python_time(data["timestamp"])).timestamp()
-            found.append(Lock(file, int(data["pid"]), data["username"], data["hostname"], time.time() - taken))
+            found.append(
+                Lock(file, int(data["pid"]), data["username"], data["hostname"], time.time() - taken)
+            )
         except FileNotFoundError:
             continue  # released just now
         except (ValueError, KeyError):
@@ -64,7 +67,10 @@ def locks(project: Project, stack: str) -> tuple[Lock, ...]:
 
 
 def claim(project: Project, stack: str) -> tuple[Lock, ...]:
-    """Break the locks of dead processes and return them. Raises Conflict when a live one or another host holds it."""
+    """Break the locks of dead processes and return them.
+
+    Raises Conflict when a live one or another host holds it.
+    """
     held = locks(project, stack)
     alive = [lock for lock in held if not lock.dead]
     if alive:

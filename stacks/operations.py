@@ -73,7 +73,11 @@ class _Run:
         if diagnostic and diagnostic["severity"] == "error":
             self._error(diagnostic)
             return
-        for key, phase in (("resourcePreEvent", "start"), ("resOutputsEvent", "done"), ("resOpFailedEvent", "failed")):
+        for key, phase in (
+            ("resourcePreEvent", "start"),
+            ("resOutputsEvent", "done"),
+            ("resOpFailedEvent", "failed"),
+        ):
             if key in event and not self.planning:
                 self._step(phase, event[key]["metadata"])
 
@@ -103,7 +107,10 @@ def compile_for(project: Project, fleet: Fleet) -> Compiled:
 
 
 def preview(project: Project, fleet: Fleet, listener: Listener) -> Plan:
-    """What `up` would do, after looking at what is there. Takes no lock; changes nothing but an empty stack's record."""
+    """What `up` would do, after looking at what is there.
+
+    Takes no lock; changes nothing but an empty stack's record.
+    """
     project.prepare()
     compiled = compile_for(project, fleet)
     run = _Run(listener, planning=True)
@@ -112,7 +119,10 @@ def preview(project: Project, fleet: Fleet, listener: Listener) -> Plan:
 
 
 def up(project: Project, fleet: Fleet, listener: Listener) -> tuple[Change, ...]:
-    """Make it so; what was done. Raises StackError naming each resource that failed, Conflict, Interrupted."""
+    """Make it so; what was done.
+
+    Raises StackError naming each resource that failed, Conflict, Interrupted.
+    """
     project.prepare()
     compiled = compile_for(project, fleet)
     _ensure_images(compiled.images, listener)
@@ -123,7 +133,10 @@ def up(project: Project, fleet: Fleet, listener: Listener) -> tuple[Change, ...]
 
 
 def down(project: Project, name: str, listener: Listener) -> tuple[Change, ...]:
-    """Remove everything of a fleet and its stack. A fleet that is not there is an error; leftovers of a killed `up` are not."""
+    """Remove everything of a fleet and its stack.
+
+    A fleet that is not there is an error; leftovers of a killed `up` are not.
+    """
     if deployment(project, name) is None:
         up_now = known_fleets(project)
         raise NoSuchFleet(
@@ -184,8 +197,9 @@ def _known(project: Project, name: str) -> None:
 def _take(project: Project, stack: str, listener: Listener, *, removing: bool = False) -> None:
     """Clear what a killed process left: its lock, and creations it had begun.
 
-    Creations of ours repeat without making a second one, so `up` only forgets that they were begun. Before a removal they
-    are recorded as made (our ids are the names they were asked for by), so that they are removed too.
+    Creations of ours repeat without making a second one, so `up` only forgets that they were begun. Before a
+    removal they are recorded as made (our ids are the names they were asked for by), so that they are removed
+    too.
     """
     for lock in claim(project, stack):
         listener(Note(f"broke the lock that {lock} had left: that process is gone"))
@@ -202,14 +216,17 @@ def _take(project: Project, stack: str, listener: Listener, *, removing: bool = 
         whole["resources"] += [
             {**resource, "id": resource["inputs"]["name"], "outputs": resource["inputs"]}
             for resource in begun
-            if resource["urn"] not in known and resource["type"].startswith("orch:") and resource.get("custom")
+            if resource["urn"] not in known
+            and resource["type"].startswith("orch:")
+            and resource.get("custom")
         ]
     _plain(project, stack, ["stack", "import"], stdin=json.dumps(exported))
     listener(Note(f"an earlier call was killed while changing {names}: taking it up again"))
 
 
 def _ensure_images(references: Iterable[str], listener: Listener) -> None:
-    """Build those of this version that are missing; one pinned by another version is there or the node says so."""
+    """Build those of this version that are missing; one pinned by another version is there or the node says
+    so."""
     from orch.images.build import PREFIX, ensure, is_ours, resolve
 
     for reference in references:
@@ -218,7 +235,9 @@ def _ensure_images(references: Iterable[str], listener: Listener) -> None:
             ensure(name, progress=lambda text: listener(Note(text)))
 
 
-def _engine(project: Project, stack: str, words: list[str], run: _Run, code: Program | None = None) -> Finished:
+def _engine(
+    project: Project, stack: str, words: list[str], run: _Run, code: Program | None = None
+) -> Finished:
     """Run one engine operation on a stack, which is made when it is new."""
     engine = engines.require()
     folder = work_folder(project, stack)
@@ -256,15 +275,22 @@ def _plain(project: Project, stack: str, words: list[str], stdin: str | None = N
     )
     if done.code and "already exists" not in done.stderr:
         raise StackError(
-            f"the engine refused `{' '.join(words)}`", where=stack, detail=done.stderr.strip()[-600:], code="ORCH346"
+            f"the engine refused `{' '.join(words)}`",
+            where=stack,
+            detail=done.stderr.strip()[-600:],
+            code="ORCH346",
         )
     return done
 
 
 def _failure(stack: str, verb: str, run: _Run, done: Finished) -> StackError | Exception:
-    if "currently locked by" in done.stderr or any("currently locked by" in text for text in run.errors.values()):
+    if "currently locked by" in done.stderr or any(
+        "currently locked by" in text for text in run.errors.values()
+    ):
         said = done.stderr + "\n".join(run.errors.values())
-        line = next((line.strip() for line in said.splitlines() if "locked by" in line or "created by" in line), "")
+        line = next(
+            (line.strip() for line in said.splitlines() if "locked by" in line or "created by" in line), ""
+        )
         return held_by(stack, line)
     if done.code < 0:
         return StackError(

@@ -1,7 +1,8 @@
 """The Pulumi program: the same for `orch up` and for `pulumi up` by hand.
 
-By hand, `__main__.py` of the project calls `main`: the stack's name is the fleet's, found among the project's YAML files. A
-program reads what its own stack decided before through the engine, also while an update holds the lock (measured).
+By hand, `__main__.py` of the project calls `main`: the stack's name is the fleet's, found among the project's
+YAML files. A program reads what its own stack decided before through the engine, also while an update holds
+the lock (measured).
 """
 
 from __future__ import annotations
@@ -9,20 +10,28 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from orch import __version__
 from orch.components.backends import Compiled, compile_fleet
-from orch.components.plan import Previous
+from orch.components.plan import PlanError, Previous
+from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.spec.state import SCHEMA
 from orch.stacks.errors import NoSuchFleet
+from orch.stacks.states import refuse_newer
+
+if TYPE_CHECKING:
+    from orch.spec import Document
 
 SKIPPED = {".git", ".orch", ".venv", "node_modules", "__pycache__"}
 
 
 def scope_of(root: Path) -> str:
-    """Six hex digits that tell the local resources of one project folder from another's. Recorded by the first `up`."""
+    """Six hex digits that tell the local resources of one project folder from another's.
+
+    Recorded by the first `up`.
+    """
     return hashlib.sha256(str(root).encode()).hexdigest()[:6]
 
 
@@ -42,40 +51,50 @@ def program(compiled: Compiled) -> Callable[[], None]:
 
 
 def main(root: Path | str = ".") -> None:
-    """Run the program of the current stack for the project at `root`; called from a project's `__main__.py`."""
+    """Run the program of the current stack for the project at `root`; its `__main__.py` calls this."""
     import pulumi
 
     folder = Path(root).absolute()
-    fleet = find_fleet(folder, pulumi.get_stack())
     own = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
-    answer = pulumi.runtime.invoke("pulumi:pulumi:readStackOutputs", {"name": own}).value or {}
-    outputs: dict[str, Any] = answer.get("outputs") or {}
-    program(compile_fleet(fleet, Previous.of_outputs(outputs), scope_of(folder)))()
+    try:
+        document, fleet = find_fleet(folder, pulumi.get_stack())
+        answer = pulumi.runtime.invoke("pulumi:pulumi:readStackOutputs", {"name": own}).value or {}
+        outputs = refuse_newer(answer.get("outputs") or {})
+        try:
+            compiled = compile_fleet(fleet, Previous.of_outputs(outputs), scope_of(folder))
+        except PlanError as error:
+            raise error.placed(document) from error
+    except OrchError as error:
+        raise pulumi.RunError(error.text()) from error  # told without a trace
+    program(compiled)()
 
 
-def find_fleet(root: Path, name: str) -> Fleet:
-    """The one fleet called `name` in the YAML files under `root`. Raises NoSuchFleet when there is none, or several."""
+def find_fleet(root: Path, name: str) -> tuple[Document, Fleet]:
+    """The one fleet called `name` in the YAML files under `root`.
+
+    Raises NoSuchFleet when there is none, or several.
+    """
     from orch.spec import load_paths
 
-    found: list[tuple[Path, Fleet]] = []
+    found: list[tuple[Document, Fleet]] = []
     for path in sorted([*root.rglob("*.yml"), *root.rglob("*.yaml")]):
         if SKIPPED & set(path.relative_to(root).parts) or not _mentions_fleet(path):
             continue
         loaded = load_paths([path])
         if loaded.failed:
             continue
-        found += [(path, d.model) for d in loaded.documents if isinstance(d.model, Fleet) and d.model.name == name]
+        found += [(document, fleet) for document, fleet in loaded.of(Fleet) if fleet.name == name]
     if len(found) == 1:
-        return found[0][1]
+        return found[0]
     if not found:
         raise NoSuchFleet(
             f"no valid YAML file here describes the fleet {name}",
             where=str(root),
-            hint=f"the stack's name is the fleet's: `pulumi stack select <fleet>`, or write a file with `name: {name}`",
+            hint=f"the stack's name is the fleet's: select another stack, or write `name: {name}`",
         )
     raise NoSuchFleet(
         f"{len(found)} files describe the fleet {name}",
-        where=", ".join(str(path.relative_to(root)) for path, _ in found),
+        where=", ".join(str(document.file.relative_to(root)) for document, _ in found),
         hint="one stack belongs to one fleet: rename one of them",
     )
 
@@ -85,5 +104,3 @@ def _mentions_fleet(path: Path) -> bool:
         return path.is_file() and path.stat().st_size <= 1 << 20 and b"fleet" in path.read_bytes()
     except OSError:
         return False
-
-

@@ -62,7 +62,7 @@ class Project:
                 "cannot write the project's state folder",
                 where=str(self.dot),
                 detail=error.strerror or str(error),
-                hint="make it writable for this user, or give the state another place with `state:` in orch.yml",
+                hint="make it writable for this user, or give the state another place: `state:` in orch.yml",
                 code="ORCH302",
             ) from error
 
@@ -87,8 +87,8 @@ class Project:
 def find(path: Path | str | None = None) -> Project:
     """The project of a file or folder (default: here).
 
-    Its root is the nearest folder upwards with an orch.yml, else the root of the git checkout, else the folder itself.
-    Raises ProjectError for an orch.yml that cannot be used.
+    Its root is the nearest folder upwards with an orch.yml, else the root of the git checkout, else the
+    folder itself. Raises ProjectError for an orch.yml that cannot be used.
     """
     start = Path(path) if path is not None else Path.cwd()
     start = start.expanduser().absolute()

@@ -45,7 +45,9 @@ def deployment(project: Project, stack: str) -> Deployment | None:
     if done.code:
         if "no stack named" in done.stderr or "not found" in done.stderr:
             return None
-        raise StackError(f"the state of {stack} cannot be read", detail=done.stderr.strip()[-600:], code="ORCH351")
+        raise StackError(
+            f"the state of {stack} cannot be read", detail=done.stderr.strip()[-600:], code="ORCH351"
+        )
     return json.loads(done.stdout).get("deployment") or {}
 
 
@@ -56,17 +58,24 @@ def outputs(recorded: Deployment | None) -> dict[str, Any]:
     """
     for resource in (recorded or {}).get("resources") or ():
         if resource["type"] == "pulumi:pulumi:Stack":
-            found: dict[str, Any] = resource.get("outputs") or {}
-            mark: dict[str, Any] = found.get("orch") or {}
-            if int(mark.get("schema", 0)) > SCHEMA:
-                raise Conflict(
-                    f"this fleet's state was written by orch {mark.get('version')}, which is newer than this one",
-                    detail=f"its schema is {int(mark['schema'])}, this orch knows up to {SCHEMA}",
-                    hint="upgrade orch: `pip install -U orch-fleet`",
-                    code="ORCH352",
-                )
-            return found
+            return refuse_newer(resource.get("outputs") or {})
     return {}
+
+
+def refuse_newer(found: dict[str, Any]) -> dict[str, Any]:
+    """The same outputs.
+
+    Raises Conflict when a newer orch wrote them: this one would misread or undo its work.
+    """
+    mark: dict[str, Any] = found.get("orch") or {}
+    if int(mark.get("schema", 0)) > SCHEMA:
+        raise Conflict(
+            f"this fleet's state was written by a newer orch: {mark.get('version')}",
+            detail=f"its schema is {int(mark['schema'])}, this orch knows up to {SCHEMA}",
+            hint="upgrade orch: `pip install -U orch-fleet`",
+            code="ORCH352",
+        )
+    return found
 
 
 def known_fleets(project: Project) -> list[str]:
@@ -131,7 +140,10 @@ def forget_identity(project: Project, stack: str) -> None:
 
 
 def _identity(project: Project, stack: str, state: FleetState) -> Path:
-    """The client's private key file. Taken out of the encrypted state when it is not there, or is of a fleet before."""
+    """The client's private key file.
+
+    Taken out of the encrypted state when it is not there, or is of a fleet before.
+    """
     key = project.dot / "keys" / stack
     mark = key.with_name(f"{stack}.of")
     generation = state.nodes[0].host_key if state.nodes else ""
@@ -169,7 +181,9 @@ def _remote_stacks(project: Project) -> list[str]:
         environment=project.environment(engine),
     )
     if done.code:
-        raise StackError("the state cannot be listed", where=project.state_url, detail=done.stderr.strip()[-400:])
+        raise StackError(
+            "the state cannot be listed", where=project.state_url, detail=done.stderr.strip()[-400:]
+        )
     return [stack["name"].rsplit("/", 1)[-1] for stack in json.loads(done.stdout)]
 
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-def render(name: str, **values: object) -> str:
-    """Template `name` filled with `values`; a value the template needs and does not get is an error."""
-    return _environment().get_template(name).render(**values)
+def render(template: str, /, **values: object) -> str:
+    """`template` filled with `values`; a value the template needs and does not get is an error."""
+    return _environment().get_template(template).render(**values)
 
 
 @cache

@@ -1,1 +1,4 @@
-"""The backend `local`: nodes are containers on this machine. For rehearsal, tests and the first ten minutes."""
+"""The backend `local`: nodes are containers on this machine.
+
+For rehearsal, tests and the first ten minutes.
+"""

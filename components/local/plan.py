@@ -30,7 +30,10 @@ class LocalNodePlan:
 
 @dataclass(frozen=True)
 class LocalPlan:
-    """A whole local fleet. `scope` tells this project's containers from another project's of the same fleet name."""
+    """A whole local fleet.
+
+    `scope` tells this project's containers from another project's of the same fleet name.
+    """
 
     fleet: str
     scope: str
@@ -51,9 +54,9 @@ class LocalPlan:
 def plan(fleet: Fleet, facts: LocalFacts, previous: Previous, scope: str) -> LocalPlan:
     """The containers and the network of `fleet`.
 
-    `scope` is used for a new stack only; afterwards the recorded one stays, also when the project's folder moves. CPUs and
-    memory limit a node only where the file asks for them: the defaults guide the choice of cloud machines, and a laptop
-    smaller than they are can still hold the fleet.
+    `scope` is used for a new stack only; afterwards the recorded one stays, also when the project's folder
+    moves. CPUs and memory limit a node only where the file asks for them: the defaults guide the choice of
+    cloud machines, and a laptop smaller than they are can still hold the fleet.
 
     Raises PlanError: ORCH205 (more than this machine has), ORCH206 (accelerators), ORCH207 (too many nodes).
     """
@@ -74,7 +77,9 @@ def plan(fleet: Fleet, facts: LocalFacts, previous: Previous, scope: str) -> Loc
     reasons = [
         f"{count} containers with sshd and a Docker daemon of their own, on one bridge network",
         f"CPUs per node: {cpus:g}" if cpus else f"CPUs per node: all {facts.cpus} of this machine, shared",
-        f"memory per node: {memory} MiB" if memory else f"memory per node: all {facts.memory_mib} MiB, shared",
+        f"memory per node: {memory} MiB"
+        if memory
+        else f"memory per node: all {facts.memory_mib} MiB, shared",
         "interconnect: Ethernet between containers, which says nothing about a real fabric's speed",
     ]
     if image != facts.node_image:
@@ -89,7 +94,8 @@ def plan(fleet: Fleet, facts: LocalFacts, previous: Previous, scope: str) -> Loc
         job_image=fleet.image,
         env={key: value for key, value in fleet.env.items() if value is not None},
         nodes=tuple(
-            LocalNodePlan(i, f"{fleet.name}-{i}", f"{base}-{i}", FIRST_ADDRESS + i, cpus, memory) for i in range(count)
+            LocalNodePlan(i, f"{fleet.name}-{i}", f"{base}-{i}", FIRST_ADDRESS + i, cpus, memory)
+            for i in range(count)
         ),
         reasons=tuple(reasons),
     )

@@ -56,10 +56,9 @@ class LocalFleet(pulumi.ComponentResource):
     def __init__(self, plan: LocalPlan) -> None:
         super().__init__("orch:fleet:Local", plan.fleet)
         opts = pulumi.ResourceOptions(parent=self)
-        stack = f"{pulumi.get_project()}/{pulumi.get_stack()}/{plan.scope}"
         keys = Keys(f"{plan.fleet}-keys", opts=opts)
-        network = Network(f"{plan.fleet}-network", network=plan.network, stack=stack, opts=opts)
-        nodes = [self._node(plan, node, stack, keys, network, opts) for node in plan.nodes]
+        network = Network(f"{plan.fleet}-network", network=plan.network, stack=stack_label(plan), opts=opts)
+        nodes = [self._node(plan, node, keys, network) for node in plan.nodes]
         self.identity = keys.client_private_key
         self.state = pulumi.Output.from_input(
             {
@@ -76,22 +75,14 @@ class LocalFleet(pulumi.ComponentResource):
         )
         self.register_outputs({})
 
-    def _node(
-        self,
-        plan: LocalPlan,
-        node: LocalNodePlan,
-        stack: str,
-        keys: Keys,
-        network: Network,
-        opts: pulumi.ResourceOptions,
-    ) -> dict[str, Any]:
+    def _node(self, plan: LocalPlan, node: LocalNodePlan, keys: Keys, network: Network) -> dict[str, Any]:
         address = network.subnet.apply(lambda subnet, offset=node.address_offset: nth_address(subnet, offset))
         made = Node(
             node.name,
             {
                 "name": node.container,
                 "hostname": node.name,
-                "stack": stack,
+                "stack": stack_label(plan),
                 "network": network.id,
                 "ip": address,
                 "image": plan.image,
@@ -103,7 +94,7 @@ class LocalFleet(pulumi.ComponentResource):
                 ),
                 "status": "running",
             },
-            opts=opts,
+            opts=pulumi.ResourceOptions(parent=self),
         )
         return {
             "index": node.index,
@@ -111,7 +102,9 @@ class LocalFleet(pulumi.ComponentResource):
             "address": made.ssh_address,
             "port": made.ssh_port,
             "user": "root",
-            "host_key": pulumi.Output.unsecret(keys.host_seed.apply(lambda seed: public_host_key(seed, node.name))),
+            "host_key": pulumi.Output.unsecret(
+                keys.host_seed.apply(lambda seed: public_host_key(seed, node.name))
+            ),
             "internal_ip": address,
             "cpus": node.cpus,
             "memory_mib": node.memory_mib,
@@ -122,3 +115,8 @@ class LocalFleet(pulumi.ComponentResource):
 def nth_address(subnet: str, offset: int) -> str:
     """The address `offset` places above the network's own."""
     return str(ipaddress.ip_network(subnet)[offset])
+
+
+def stack_label(plan: LocalPlan) -> str:
+    """What marks this stack's containers and network among all of the machine."""
+    return f"{pulumi.get_project()}/{pulumi.get_stack()}/{plan.scope}"

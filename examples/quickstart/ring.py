@@ -1,6 +1,7 @@
 """A token goes around all MPI ranks, then the ranks sum a vector; both results are checked.
 
-It calls Open MPI's C library through ctypes, so no binding has to be compiled into the image. Start it with mpirun.
+It calls Open MPI's C library through ctypes, so no binding has to be compiled into the image. Start it with
+mpirun.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def ask(name: str) -> int:
 
 
 def ring(rank: int, size: int) -> int:
-    """The sum of all ranks: the token starts at 0 on rank 0, each rank adds its own number and passes it on."""
+    """The sum of all ranks: a token starts at 0 on rank 0, each rank adds its number and passes it on."""
     token = ctypes.c_int(0)
     left, right = (rank - 1) % size, (rank + 1) % size
     if rank == 0:

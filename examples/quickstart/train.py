@@ -1,9 +1,9 @@
 """Train a small classifier with DistributedDataParallel on however many ranks torchrun starts.
 
 The task: points on three interleaved spirals, each to be told from the other two. Every rank makes the same
-3,000 points from a fixed seed, then trains on its own share of them; gradients are averaged over the ranks after
-each batch. At the end the ranks compare their weights and check that the loss fell; the exit code is 1 when either
-is not so.
+3,000 points from a fixed seed, then trains on its own share of them; gradients are averaged over the ranks
+after each batch. At the end the ranks compare their weights and check that the loss fell; the exit code is 1
+when either is not so.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ ARMS = 3
 POINTS_PER_ARM = 1000
 REQUIRED_FALL = 5.0  # the loss must end at a fifth of its first value, or less
 
-# Tensors that went through a collective live to the end. A process of torch 1.13 can hang at its exit when gloo's own
-# thread drops the last reference to a tensor: the thread waits for Python's lock while Python waits for the thread.
+# Tensors that went through a collective live to the end. A process of torch 1.13 can hang at its exit when
+# gloo's own thread drops the last reference to a tensor: the thread waits for Python's lock while Python
+# waits for the thread.
 kept: list[torch.Tensor] = []
 
 

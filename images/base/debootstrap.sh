@@ -7,6 +7,7 @@ set -eu
 release=$1
 shift
 umask 022
+PATH=$PATH:/usr/sbin:/sbin
 root=$(mktemp -d "${TMPDIR:-/tmp}/orch-base.XXXXXX")
 trap 'rm -rf --one-file-system "$root"' EXIT
 trap 'exit 130' INT TERM

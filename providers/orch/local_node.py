@@ -1,11 +1,10 @@
 """`orch:local:Node`: a container that is a cluster node, with sshd and its own Docker daemon.
 
 Inputs: `name` (container), `hostname`, `stack`, `network`, `ip`, `image`, `cpus` and `memory_mib` (null = the
-machine's),
-`authorized_key`, `host_key_seed` (Ed25519 private seed, hex, secret), `status` ("running"). Outputs: `ssh_address`,
-`ssh_port`
-(published on the loopback address, so that it also works where containers' addresses are not routed).
-Its host key is put in before the first start: known_hosts is complete before the first connect.
+machine's), `authorized_key`, `host_key_seed` (Ed25519 private seed, hex, secret), `status` ("running").
+Outputs: `ssh_address`, `ssh_port` (published on the loopback address, so that it also works where containers'
+addresses are not routed). Its host key is put in before the first start: known_hosts is complete before the
+first connect.
 """
 
 from __future__ import annotations
@@ -43,7 +42,16 @@ class LocalNodeHandler:
     def check(self, inputs: Inputs) -> list[tuple[str, str]]:
         failures = [
             (key, "must be set")
-            for key in ("name", "hostname", "stack", "network", "ip", "image", "authorized_key", "host_key_seed")
+            for key in (
+                "name",
+                "hostname",
+                "stack",
+                "network",
+                "ip",
+                "image",
+                "authorized_key",
+                "host_key_seed",
+            )
             if inputs.get(key) in (None, "")
         ]
         memory = inputs.get("memory_mib")
@@ -59,19 +67,7 @@ class LocalNodeHandler:
         client = connect()
         name = inputs["name"]
         _remove_leftover(client, name, inputs["stack"])
-        for attempt in range(PORT_TRIES):
-            port = _free_port()
-            container = _create_container(client, inputs, port)
-            container.put_archive("/", _key_files(inputs))
-            try:
-                container.start()
-                break
-            except APIError as error:
-                container.remove(force=True, v=True)
-                taken = "port is already allocated" in str(error) or "address already in use" in str(error)
-                if taken and attempt + 1 < PORT_TRIES:
-                    continue
-                raise _docker_error(f"the node {name} did not start", error) from error
+        container, port = _started(client, inputs)
         _wait_ready(container, name, port)
         return name, _outputs(container)
 
@@ -131,6 +127,25 @@ def _remove_leftover(client: Any, name: str, stack: str) -> None:
             code="ORCH341",
         )
     container.remove(force=True, v=True)
+
+
+def _started(client: Any, inputs: Inputs) -> tuple[Any, int]:
+    """The container and its published SSH port; another port when somebody was quicker to take it."""
+    tries = 0
+    while True:
+        tries += 1
+        port = _free_port()
+        container = _create_container(client, inputs, port)
+        container.put_archive("/", _key_files(inputs))
+        try:
+            container.start()
+        except APIError as error:
+            container.remove(force=True, v=True)
+            taken = "port is already allocated" in str(error) or "address already in use" in str(error)
+            if not taken or tries == PORT_TRIES:
+                raise _docker_error(f"the node {inputs['name']} did not start", error) from error
+        else:
+            return container, port
 
 
 def _create_container(client: Any, inputs: Inputs, port: int) -> Any:

@@ -53,7 +53,8 @@ class OrchProvider(api.Provider):
     async def check(self, request: api.CheckRequest) -> api.CheckResponse:
         failures = self._handler(request.type).check(plain_map(request.new_inputs))
         return api.CheckResponse(
-            inputs=sendable(request.new_inputs), failures=[api.CheckFailure(path, reason) for path, reason in failures]
+            inputs=sendable(request.new_inputs),
+            failures=[api.CheckFailure(path, reason) for path, reason in failures],
         )
 
     async def diff(self, request: api.DiffRequest) -> api.DiffResponse:

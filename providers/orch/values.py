@@ -27,7 +27,7 @@ UNKNOWN: Final = _Unknown()
 
 def to_plain(value: PropertyValue) -> Plain:
     inner = value.value
-    if isinstance(inner, Computed):
+    if isinstance(inner, Computed) or inner == rpc.UNKNOWN:  # the SDK reads unknowns as their text
         return UNKNOWN
     if isinstance(inner, Mapping):
         return {key: to_plain(item) for key, item in inner.items()}

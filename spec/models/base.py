@@ -45,7 +45,7 @@ class Section(BaseModel):
         if isinstance(data, BaseModel):
             return data
         if not isinstance(data, dict):
-            raise Problem("ORCH112", f"{describe(data)} is not {cls.noun}", hint=cls.form())
+            raise Problem("ORCH112", f"{cls.noun} cannot be {describe(data)}", hint=cls.form())
         known = cls.written()
         read: dict[str, object] = {}
         for key, value in cast("dict[str, object]", data).items():

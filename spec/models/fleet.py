@@ -68,6 +68,10 @@ class Nodes(Section):
             data = _ordered(dict(cast("dict[str, object]", data)))
         return cast(object, data)
 
+    @classmethod
+    def form(cls) -> str:
+        return "write `2`, `2..8` or `{min: 1, target: 2, max: 8}`"
+
 
 def _ordered(written: dict[str, object]) -> dict[str, object]:
     """Fills in `target` from `min`, and refuses ends out of order. Ends that do not read are left to their

@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import BeforeValidator, Field
 
-from orch.spec.values import Problem, shown
+from orch.spec.values import Problem, Problems, shown
 
 from .base import Section
-from .fields import Name, Text, choice, text
+from .fields import Name, Text, choice
 
 
 class Defaults(Section):
@@ -36,16 +36,18 @@ def _backends(value: object) -> object:
         raise Problem(
             "ORCH112", "a list of backends is expected", hint="begin a line below it with `- type: local`"
         )
+    problems: list[Problem] = []
     for index, item in enumerate(cast("list[object]", value)):
         kind = cast("dict[str, object]", item).get("type") if isinstance(item, dict) else None
         if isinstance(item, dict) and kind is None:
-            raise Problem("ORCH113", "a backend needs a `type`", hint="write `type: local`", at=(index,))
-        if kind is not None and text(kind) != "local":
-            raise Problem(
-                "ORCH201",
-                f"this version has a driver for `local` only, not for {shown(text(kind))}",
-                at=(index, "type"),
+            problems.append(
+                Problem("ORCH113", "a backend needs a `type`", hint="write `type: local`", at=(index,))
             )
+        if isinstance(kind, str) and kind != "local":
+            summary = f"this version has a driver for `local` only, not for {shown(kind)}"
+            problems.append(Problem("ORCH201", summary, at=(index, "type")))
+    if problems:
+        raise Problems(tuple(problems))
     return value  # pyright: ignore[reportUnknownVariableType]
 
 

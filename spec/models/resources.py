@@ -73,10 +73,6 @@ def _exact_size(written: str) -> Ends:
     return values.parse_range(written, values.parse_size, values.render_size)
 
 
-def _gpu_memory(written: str) -> Ends:
-    return values.parse_range(written, hardware.parse_gpu_memory, values.render_size)
-
-
 def _capability(written: str) -> Ends:
     def end(part: str) -> float:
         if part.replace(".", "", 1).isascii() and part.replace(".", "", 1).isdigit() and len(part) <= 5:
@@ -93,7 +89,7 @@ CountRange = Annotated[Range, range_of(hardware.parse_gpu_count)]
 CpuCount = Annotated[Range, range_of(hardware.parse_cpu_count)]
 MemoryRange = Annotated[Range, range_of(_minimum_size, values.render_size)]
 DiskRange = Annotated[Range, range_of(_exact_size, values.render_size)]
-GpuMemory = Annotated[Range, range_of(_gpu_memory, values.render_size)]
+GpuMemory = Annotated[Range, range_of(hardware.parse_gpu_memories, values.render_size)]
 Capability = Annotated[Range, range_of(_capability)]
 
 

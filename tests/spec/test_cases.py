@@ -1,6 +1,6 @@
 """Files in `good/` load without a word; files in `bad/` say exactly what their `.expected` beside them holds.
 
-`ORCH_TEST_ACCEPT=1` writes the `.expected` files anew: read the difference before committing it.
+`ORCHCTL_TEST_ACCEPT=1` writes the `.expected` files anew: read the difference before committing it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_a_good_file_loads_without_a_word(path: Path) -> None:
 def test_a_mistake_is_pointed_at(path: Path) -> None:
     found = told(load_paths([path], environ={}).diagnostics)
     expected = path.with_suffix(".expected")
-    if os.environ.get("ORCH_TEST_ACCEPT"):
+    if os.environ.get("ORCHCTL_TEST_ACCEPT"):
         expected.write_text(found)
     assert found == expected.read_text()
 
@@ -52,7 +52,9 @@ def test_a_mistake_is_pointed_at(path: Path) -> None:
 @pytest.mark.parametrize("path", BAD, ids=named)
 def test_no_word_of_the_libraries_underneath_reaches_the_reader(path: Path) -> None:
     found = told(load_paths([path], environ={}).diagnostics).lower()
-    assert not [word for word in ("pydantic", "http", "value error", "input should", "nonetype") if word in found]
+    assert not [
+        word for word in ("pydantic", "http", "value error", "input should", "nonetype") if word in found
+    ]
 
 
 def test_every_code_is_listed_and_shown_by_a_file() -> None:
@@ -60,3 +62,24 @@ def test_every_code_is_listed_and_shown_by_a_file() -> None:
     # what a file in a folder cannot show, or what this version refuses before it is read
     elsewhere = {"ORCH100", "ORCH126"}
     assert shown | elsewhere == set(CODES)
+
+
+@pytest.mark.parametrize("path", BAD, ids=named)
+def test_a_replacement_mends_its_mistake(path: Path, tmp_path: Path) -> None:
+    for each in load_paths([path], environ={}).diagnostics:
+        if each.replacement is None:
+            continue
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
+        span = each.span
+        assert span.line == span.end_line
+        line = lines[span.line - 1]
+        lines[span.line - 1] = line[: span.column - 1] + each.replacement + line[span.end_column - 1 :]
+        mended = tmp_path / path.name
+        mended.write_text("\n".join(lines))
+        left = load_paths([mended], environ={}).diagnostics
+        same = [
+            other
+            for other in left
+            if (other.code, other.span.line, other.span.column) == (each.code, span.line, span.column)
+        ]
+        assert not same, each

@@ -1,0 +1,43 @@
+# `make demo` and `make test` are all a newcomer needs; both set the machine up first and do nothing twice.
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean distclean set-up-demo set-up-test
+SHELL := /bin/bash
+BIN := .venv/bin
+FLEET := examples/quickstart/fleet.yml
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+demo: set-up-demo ## set-up, then two local nodes, a PyTorch training and an MPI program on them
+	@scripts/demo.sh
+
+test: set-up-test ## set-up, then all tests (one file: make test ARGS=tests/spec)
+	$(BIN)/orch engine install
+	$(BIN)/python -m orch.images node job mpi
+	$(BIN)/pytest $(ARGS)
+
+check: set-up-test ## lint, format, types and import borders
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@mkdir -p .types && ln -sfn .. .types/orch
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: set-up-test ## the benchmarks, each printing a ratio
+	$(BIN)/orch engine install
+	$(BIN)/python -m orch.images node job mpi
+	$(BIN)/python -m bench $(ARGS)
+
+clean: ## remove the demo's fleet, .venv and caches; images, engine and .orch stay
+	@if [ -x $(BIN)/orch ] && [ -d .orch ]; then $(BIN)/orch down $(FLEET) --yes; fi
+	rm -rf .venv .types build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## as clean, and the images that orch built
+	@images=$$(docker images --quiet 'orch/*' | sort -u); if [ -n "$$images" ]; then docker image rm --force $$images; fi
+
+set-up-demo:
+	@scripts/bootstrap.sh
+
+set-up-test:
+	@scripts/bootstrap.sh test

@@ -1,0 +1,243 @@
+"""The life of a run, as the command line asks for it: submit, drive or follow, stop, look.
+
+Any number of processes may do so at once. The lease decides which one acts; the others follow logs and read the ledger.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orch.runner import logs
+from orch.runner.compile import Compiled, Request, compile_run
+from orch.runner.driver import Desk, Driver, collect_rank
+from orch.runner.errors import LedgerUnusable, RunnerError
+from orch.runner.events import Notice, Processor, RunChanged, Silent
+from orch.runner.ledger import Desired, LeaseLost, Ledger, RunRow, process_owner
+from orch.runner.placement import place
+from orch.runner.plan import RunPlan
+from orch.runner.stage import check_files, pack_files
+from orch.runner.store import find_folder, open_folder
+from orch.runner.transport import Transport, fan_out
+from orch.spec.errors import ExitCode
+from orch.spec.state import FleetState, NodeState
+
+if TYPE_CHECKING:
+    from orch.spec.models import Task
+
+FOLLOW_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A project as the runner sees it: its `.orch` folder, its ledger, the way to nodes, and who is told."""
+
+    dot: Path
+    ledger: Ledger
+    transport: Transport
+    processor: Processor = field(default_factory=Silent)
+
+    def desk(self, row: RunRow) -> Desk:
+        return Desk(self.ledger, self.transport, find_folder(self.dot, row.name, row.id), self.processor)
+
+
+def submit(
+    workplace: Workplace,
+    task: Task,
+    fleet: FleetState,
+    *,
+    image: str,
+    base: Path,
+    name: str | None = None,
+    stem: str = "run",
+    run_args: Sequence[str] = (),
+    cli_env: Mapping[str, str] | None = None,
+    caller_env: Mapping[str, str] | None = None,
+) -> RunRow:
+    """Write a run into the ledger, with all it needs to be started from here; nothing touches a node yet.
+
+    `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
+    Raises Conflict (a run of that name is active), NoFit, BadTask, HostfileIncomplete or LedgerUnusable.
+    """
+    chosen = name or task.name or f"{stem}-{secrets.token_hex(2)}"
+    seats = place(task, fleet, _occupied(workplace.ledger, fleet.name))
+    compiled: list[Compiled] = []
+
+    def build(number: int) -> str:
+        result = compile_run(
+            Request(
+                task=task,
+                name=chosen,
+                number=number,
+                fleet=fleet,
+                seats=seats,
+                image=image,
+                base=base,
+                run_args=tuple(run_args),
+                cli_env=cli_env or {},
+                caller_env=caller_env or {},
+            )
+        )
+        check_files(result.plan)
+        folder = open_folder(workplace.dot, chosen, number)
+        try:
+            folder.write_environments(result.environments)
+            pack_files(result.plan, folder.files)
+        except OSError as error:
+            raise LedgerUnusable(
+                "the folder of a run cannot be written",
+                where=str(folder.path),
+                detail=error.strerror or str(error),
+            ) from error
+        compiled.append(result)
+        return result.plan.model_dump_json()
+
+    row = workplace.ledger.create(chosen, fleet.name, [seat.node.name for seat in seats], build)
+    for warning in compiled[0].warnings:
+        workplace.processor.handle(Notice(warning, "warning"))
+    return row
+
+
+def drive(workplace: Workplace, row: RunRow, *, follow_logs: bool = True) -> RunRow:
+    """See a run to its end: by acting on it, or by following whoever does. Returns it as it ended.
+
+    When the acting process dies, this one takes over. KeyboardInterrupt passes through and leaves the run as it is.
+    """
+    owner = process_owner()
+    while row.active:
+        lease = workplace.ledger.take(row.id, owner)
+        if lease is None:
+            row = _follow(workplace, row, follow_logs)
+            continue
+        driver = Driver(workplace.desk(row), workplace.ledger.by_id(row.id), lease, follow_logs=follow_logs)
+        try:
+            driver.follow_all()
+            return driver.run()
+        except LeaseLost:
+            row = workplace.ledger.by_id(row.id)
+        finally:
+            workplace.ledger.release(lease)
+    return row
+
+
+def _follow(workplace: Workplace, row: RunRow, follow_logs: bool) -> RunRow:
+    """Show a run that another process acts on, until it ends or that process is gone."""
+    desk, plan = workplace.desk(row), RunPlan.model_validate_json(row.plan)
+    followers: list[logs.Follower] = []
+    told = row.status
+    workplace.processor.handle(
+        Notice(f"run {row.name} is driven by {row.owner or 'another process'}; following it")
+    )
+    try:
+        while row.active and row.held:
+            if follow_logs and not followers and row.phase in ("going", "running", "stopping"):
+                followers = [
+                    logs.Follower(
+                        desk.transport,
+                        plan,
+                        rank.rank,
+                        desk.folder,
+                        workplace.processor,
+                        threading.Event().set,
+                    )
+                    for rank in plan.ranks
+                ]
+                for follower in followers:
+                    follower.start()
+            time.sleep(FOLLOW_EVERY_S)
+            row = workplace.ledger.by_id(row.id)
+            if row.status != told:
+                told = row.status
+                workplace.processor.handle(RunChanged(row.name, row.status, row.reason, row.message))
+    finally:
+        for follower in followers:
+            follower.finish(patience_s=2.0 if not row.active else 0.0)
+    return row
+
+
+def stop(workplace: Workplace, row: RunRow, *, abort: bool = False) -> RunRow:
+    """Ask a run to end and see it through: politely within its `stop_duration`, or with `abort` at once."""
+    if not row.active:
+        return row
+    desired: Desired = "abort" if abort else "stop"
+    workplace.ledger.want(row.id, desired)
+    return drive(workplace, workplace.ledger.by_id(row.id), follow_logs=False)
+
+
+def reconcile_once(workplace: Workplace, rows: Sequence[RunRow] | None = None) -> None:
+    """One pass over active runs that nobody drives: notice ends, stop what must stop, clean up. Starts nothing.
+
+    Also cleans up after ended runs whose nodes were silent then and answer now.
+    """
+    owner = process_owner()
+    for row in rows if rows is not None else workplace.ledger.runs(active_only=True):
+        if not row.active or row.held:
+            continue
+        lease = workplace.ledger.take(row.id, owner)
+        if lease is None:
+            continue
+        try:
+            driver = Driver(workplace.desk(row), workplace.ledger.by_id(row.id), lease, follow_logs=False)
+            driver.pass_once()
+        except LeaseLost:
+            continue
+        finally:
+            workplace.ledger.release(lease)
+    for row in workplace.ledger.uncollected():
+        _collect_late(workplace, row, owner)
+
+
+def _collect_late(workplace: Workplace, row: RunRow, owner: str) -> None:
+    lease = workplace.ledger.take(row.id, owner)
+    if lease is None:
+        return
+    plan, desk = RunPlan.model_validate_json(row.plan), workplace.desk(row)
+    left = [plan.ranks[one.rank] for one in row.ranks if not one.collected]
+    rank_of = {rank.node.name: rank.rank for rank in left}
+
+    def collect(node: NodeState) -> None:
+        collect_rank(desk, plan, rank_of[node.name], tell=False, deadline_s=2.0)
+
+    try:
+        for result in fan_out([rank.node for rank in left], collect):
+            if result.ok:
+                workplace.ledger.change_rank(lease, row.attempt, rank_of[result.node.name], collected=1)
+    except LeaseLost:
+        return
+    finally:
+        workplace.ledger.release(lease)
+
+
+def exit_code(row: RunRow) -> ExitCode:
+    """What the command line exits with for a run that ended."""
+    if row.status in ("done", "terminated"):
+        return ExitCode.OK
+    if row.started_at is None:
+        reasons = {rank.reason for rank in row.ranks}
+        if "instance_unreachable" in reasons:
+            return ExitCode.HOSTS
+        if "failed_to_start_due_to_no_capacity" in reasons:
+            return ExitCode.CONFLICT
+    return ExitCode.RUN_FAILED
+
+
+def _occupied(ledger: Ledger, fleet: str) -> frozenset[str]:
+    """Nodes of a fleet that runs of this ledger are on. Runs of other ledgers show only in the nodes' claims."""
+    return frozenset(
+        rank.node for row in ledger.runs(active_only=True) if row.fleet == fleet for rank in row.ranks
+    )
+
+
+def plan_of(row: RunRow) -> RunPlan:
+    """The plan a run was submitted with. Raises RunnerError for one this orch cannot read."""
+    try:
+        return RunPlan.model_validate_json(row.plan)
+    except ValueError as error:
+        raise RunnerError(
+            f"the plan of run {row.name} cannot be read", detail="it was written by another version of orch"
+        ) from error

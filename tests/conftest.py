@@ -1,0 +1,30 @@
+"""Fixtures that several suites share."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import ROOT, Folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """An empty project."""
+    (tmp_path / "orch.yml").write_text("project: tests\n")
+    return Folder(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
+    """The quickstart's files in a folder of their own, its fleet up for the whole session."""
+    path = tmp_path_factory.mktemp("quickstart")
+    shutil.copytree(ROOT / "examples" / "quickstart", path, dirs_exist_ok=True)
+    project = Folder(path)
+    said = project.orch("up", "fleet.yml", "--yes", timeout=600)
+    assert said.code == 0, said.err
+    yield project
+    said = project.orch("down", "fleet.yml", "--yes")
+    assert said.code == 0, said.err

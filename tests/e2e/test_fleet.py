@@ -1,0 +1,192 @@
+"""A fleet through the command line, with the real engine and real containers: what a user does and sees."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import Folder, containers, fleet_yaml, networks
+
+FLEET = "e2efleet"
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
+    """A fleet of two nodes, previewed before it was brought up."""
+    path = tmp_path_factory.mktemp("fleet")
+    (path / "orch.yml").write_text("project: tests\n")
+    folder = Folder(path)
+    folder.write("fleet.yml", fleet_yaml(FLEET, 2))
+    before = folder.orch("preview", "fleet.yml", "--json")
+    assert before.code == 0, before.err
+    (path / "before.json").write_text(before.out)
+    said = folder.orch("up", "fleet.yml", "--yes", timeout=600)
+    assert said.code == 0, said.err
+    yield folder
+    assert folder.orch("down", FLEET, "--yes").code == 0
+    assert containers(FLEET) == {}
+    assert networks(FLEET) == []
+    assert {entry.name for entry in path.iterdir()} <= {
+        ".orch",
+        "orch.yml",
+        "fleet.yml",
+        "before.json",
+        "Pulumi.yaml",
+        "__main__.py",
+        "__pycache__",
+    }
+
+
+def test_a_first_preview_only_creates(up: Folder) -> None:
+    plan = json.loads((up.path / "before.json").read_text())
+    assert plan["schema"] == 1
+    assert plan["summary"] == {"create": 5, "update": 0, "replace": 0, "delete": 0, "same": 0}
+    assert [change["urn"] for change in plan["changes"]] == sorted(
+        change["urn"] for change in plan["changes"]
+    )
+    assert {change["op"] for change in plan["changes"]} == {"create"}
+
+
+def test_a_preview_after_up_finds_all_the_same(up: Folder) -> None:
+    said = up.orch("preview", "fleet.yml", "--json", "--exit-code")
+    assert said.code == 0, said.err
+    assert {change["op"] for change in said.json["changes"]} == {"same"}
+
+
+def test_a_third_node_is_the_only_thing_a_larger_fleet_creates(up: Folder) -> None:
+    up.write("three.yml", fleet_yaml(FLEET, 3))
+    said = up.orch("preview", "three.yml", "--json", "--exit-code")
+    (up.path / "three.yml").unlink()
+    assert said.code == 10
+    changed = [(c["op"], c["name"]) for c in said.json["changes"] if c["op"] != "same"]
+    assert changed == [("create", f"{FLEET}-2")]
+
+
+def test_changed_memory_is_shown_at_its_leaf_and_changed_in_place(up: Folder) -> None:
+    up.write("larger.yml", fleet_yaml(FLEET, 2).replace("1GB", "1536MB"))
+    said = up.orch("preview", "larger.yml", "--json")
+    changed = [c for c in said.json["changes"] if c["op"] != "same"]
+    assert [c["name"] for c in changed] == [f"{FLEET}-0", f"{FLEET}-1"]
+    assert changed[0]["op"] == "update"
+    assert changed[0]["diff"] == [{"path": "memory_mib", "old": 1024, "new": 1536, "replaces": False}]
+    text = up.orch("preview", "larger.yml").out
+    (up.path / "larger.yml").unlink()
+    assert f"~ orch:local:Node  {FLEET}-[0-1]" in text
+    assert "memory_mib: 1024 -> 1536" in text
+
+
+def test_a_second_up_says_no_changes(up: Folder) -> None:
+    said = up.orch("up", "fleet.yml", "--yes")
+    assert said.code == 0, said.err
+    assert "no changes" in said.out
+
+
+def test_the_fleet_lists_its_nodes_as_idle(up: Folder) -> None:
+    said = up.orch("fleet", "list", "--json")
+    assert said.code == 0, said.err
+    (fleet,) = said.json["fleets"]
+    assert (fleet["name"], fleet["backend"], fleet["status"]) == (FLEET, "local", "active")
+    assert [(n["index"], n["status"], n["busy_blocks"]) for n in fleet["nodes"]] == [
+        (0, "idle", 0),
+        (1, "idle", 0),
+    ]
+
+
+def test_drift_of_an_untouched_fleet_is_empty(up: Folder) -> None:
+    said = up.orch("drift", "fleet.yml", "--json")
+    assert (said.code, said.json["drift"]) == (0, [])
+
+
+@pytest.mark.parametrize("harm", ["rm", "stop", "limit"])
+def test_drift_names_what_was_harmed_and_up_mends_that_alone(up: Folder, harm: str) -> None:
+    victim = next(name for name in containers(FLEET) if name.endswith("-1"))
+    command = {
+        "rm": ["docker", "rm", "-f", "-v", victim],
+        "stop": ["docker", "stop", "-t", "0", victim],
+        "limit": ["docker", "update", "--memory", "900m", "--memory-swap", "900m", victim],
+    }[harm]
+    subprocess.run(command, check=True, capture_output=True)
+
+    said = up.orch("drift", FLEET, "--json")
+    assert said.code == 10
+    (found,) = said.json["drift"]
+    assert found["name"] == f"{FLEET}-1"
+    expected = {"rm": ("", "(gone)"), "stop": ("status", "exited"), "limit": ("memory_mib", 900)}[harm]
+    assert (found["path"], found["observed"]) == expected
+
+    mended = up.orch("up", "fleet.yml", "--yes", "--json")
+    assert mended.code == 0, mended.err
+    changed = [(c["op"], c["name"]) for c in mended.json["changes"] if c["op"] != "same"]
+    assert changed == [("create" if harm == "rm" else "update", f"{FLEET}-1")]
+    assert up.orch("drift", FLEET).code == 0
+
+
+def test_pulumi_by_hand_sees_no_change_and_its_up_is_none_for_orch(up: Folder) -> None:
+    assert up.orch("init").code == 0
+    env = dict(
+        line.removeprefix("export ").split("=", 1) for line in up.orch("engine", "env").out.splitlines()
+    )
+    script = "".join(f"export {key}={value}\n" for key, value in env.items())
+    for verb in ("preview --expect-no-changes", "up --yes --skip-preview --expect-no-changes"):
+        done = subprocess.run(
+            ["bash", "-c", f"{script}pulumi --non-interactive {verb} --stack {FLEET}"],
+            cwd=up.path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    said = up.orch("preview", "fleet.yml", "--json", "--exit-code")
+    assert said.code == 0, said.out
+
+
+def test_a_state_of_a_newer_orch_is_refused(up: Folder) -> None:
+    checkpoint = up.path / ".orch/state/.pulumi/stacks/tests" / f"{FLEET}.json"
+    original = checkpoint.read_text()
+    state = json.loads(original)
+    outputs = state["checkpoint"]["latest"]["resources"][0]["outputs"]
+    outputs["orch"] = {"version": "99.0", "schema": 99}
+    checkpoint.write_text(json.dumps(state))
+    try:
+        for verb in (("up", "fleet.yml", "--yes"), ("preview", "fleet.yml"), ("fleet", "list")):
+            said = up.orch(*verb)
+            assert said.code == 9, said.err
+            assert "99.0" in said.err
+    finally:
+        checkpoint.write_text(original)
+
+
+def test_a_folder_that_cannot_hold_the_state_is_told(tmp_path: Path) -> None:
+    (tmp_path / "orch.yml").write_text("project: tests\n")
+    (tmp_path / ".orch").write_text("a file where the folder belongs")
+    folder = Folder(tmp_path)
+    folder.write("fleet.yml", fleet_yaml(FLEET, 1))
+    said = folder.orch("up", "fleet.yml", "--yes")
+    assert said.code == 3
+    assert ".orch" in said.err
+    assert "hint" in said.err
+
+
+def test_more_than_the_machine_has_is_an_error_at_its_place(folder: Folder) -> None:
+    folder.write("fleet.yml", fleet_yaml(FLEET, 1).replace("memory: 1GB", "cpu: 4000"))
+    said = folder.orch("preview", "fleet.yml")
+    assert said.code == 3
+    assert "fleet.yml:6:18: error ORCH205" in said.err
+
+
+def test_a_fleet_that_is_not_up_cannot_be_removed_or_checked(folder: Folder) -> None:
+    folder.write("fleet.yml", fleet_yaml("nobody", 1))
+    for verb in ("down", "drift"):
+        said = folder.orch(verb, "fleet.yml", *(["--yes"] if verb == "down" else []))
+        assert said.code == 3
+        assert "nobody is not up" in said.err
+
+
+def test_without_a_terminal_up_wants_yes(folder: Folder) -> None:
+    folder.write("fleet.yml", fleet_yaml("nobody", 1))
+    said = folder.orch("up", "fleet.yml")
+    assert said.code == 2
+    assert "--yes" in said.err

@@ -1,0 +1,59 @@
+"""How the provider tells a change of the file from a change of the world."""
+
+from __future__ import annotations
+
+from pulumi.provider.experimental.property_value import Computed, PropertyValue
+
+from orch.providers.orch.handler import OBSERVED, Difference, differences
+from orch.providers.orch.local_node import LocalNodeHandler
+from orch.providers.orch.values import UNKNOWN, plain_map, sendable, wire_map
+
+NODE = LocalNodeHandler()
+INPUTS = {"name": "n", "image": "i", "cpus": 1, "memory_mib": 512, "status": "running"}
+STATE = {
+    **INPUTS,
+    "ssh_port": 1,
+    "ssh_address": "a",
+    OBSERVED: {"status": "running", "cpus": 1, "memory_mib": 512},
+}
+
+
+def test_the_same_inputs_and_world_differ_in_nothing() -> None:
+    assert differences(NODE, STATE, INPUTS) == []
+
+
+def test_a_changed_limit_is_an_update_and_a_changed_image_a_replacement() -> None:
+    assert differences(NODE, STATE, {**INPUTS, "cpus": 2}) == [
+        Difference("cpus", replaces=False, drifted=False)
+    ]
+    assert differences(NODE, STATE, {**INPUTS, "image": "j"}) == [
+        Difference("image", replaces=True, drifted=False)
+    ]
+
+
+def test_a_lifted_memory_limit_is_a_replacement() -> None:
+    found = differences(NODE, STATE, {**INPUTS, "memory_mib": None})
+    assert found == [Difference("memory_mib", replaces=True, drifted=False)]
+
+
+def test_a_stopped_container_is_drift_and_mended_in_place() -> None:
+    drifted = {**STATE, OBSERVED: {**STATE[OBSERVED], "status": "exited"}}
+    assert differences(NODE, drifted, INPUTS) == [Difference("status", replaces=False, drifted=True)]
+
+
+def test_an_input_taken_away_is_a_difference() -> None:
+    without = {key: value for key, value in INPUTS.items() if key != "cpus"}
+    assert [d.path for d in differences(NODE, STATE, without)] == ["cpus"]
+
+
+def test_values_survive_the_wire_with_unknowns_and_secrets() -> None:
+    wired = wire_map({"n": 3, "f": 1.5, "l": [1, "x"], "m": {"k": None}, "s": "hush", "u": UNKNOWN}, {"s"})
+    assert wired["s"].is_secret
+    again = plain_map({key: PropertyValue.unmarshal(value.marshal()) for key, value in wired.items()})
+    assert again == {"n": 3, "f": 1.5, "l": [1, "x"], "m": {"k": None}, "s": "hush", "u": UNKNOWN}
+
+
+def test_unknown_values_of_the_engine_can_be_sent_back() -> None:
+    nested = PropertyValue({"a": PropertyValue([PropertyValue(Computed())])})
+    sent = sendable({"p": nested})["p"]
+    assert plain_map({"p": PropertyValue.unmarshal(sent.marshal())}) == {"p": {"a": [UNKNOWN]}}

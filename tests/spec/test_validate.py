@@ -1,0 +1,65 @@
+"""`orch validate`: exit codes and both forms of output."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from orch.cli.validate import Format, command, validate
+
+HERE = Path(__file__).parent
+
+
+def test_a_valid_file_exits_0_and_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert validate([str(HERE / "good" / "quickstart.yml")]) == 0
+    assert capsys.readouterr() == ("2 valid documents\n", "")
+
+
+def test_mistakes_exit_3_and_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(HERE / "bad" / "unknown-property.yml")
+    assert validate([file]) == 3
+    out, err = capsys.readouterr()
+    assert out == "0 valid documents, 1 error\n"
+    assert err == (
+        f"{file}:3:1: error ORCH110: unknown property 'placment' in a fleet\n"
+        "  3 | placment: cluster\n"
+        "    | ^^^^^^^^\n"
+        "  hint: did you mean 'placement'?\n"
+    )
+
+
+def test_warnings_exit_0_unless_strict(capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(HERE / "bad" / "fleet-idle-local.yml")
+    assert validate([file]) == 0
+    assert "warning ORCH196" in capsys.readouterr().err
+    assert validate([file], strict=True) == 3
+    assert "error ORCH196" in capsys.readouterr().err
+
+
+def test_json_is_one_object_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert validate([str(HERE / "bad")], Format.JSON) == 3
+    out, err = capsys.readouterr()
+    assert err == ""
+    found = json.loads(out)
+    assert found["schema"] == 1
+    assert len(found["diagnostics"]) > 150
+
+
+def test_the_verb_takes_files_and_options() -> None:
+    app = typer.Typer()
+    app.command("validate")(command)
+    result = CliRunner().invoke(app, [str(HERE / "bad" / "unknown-property.yml"), "--format", "json"])
+    assert result.exit_code == 3
+    assert json.loads(result.stdout)["diagnostics"][0]["code"] == "ORCH110"
+    assert CliRunner().invoke(app, ["--help"]).exit_code == 0
+
+
+def test_two_hundred_files_are_checked_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(200):
+        (tmp_path / f"fleet-{number}.yml").write_text("type: fleet\nnodes: 2\nplacement: cluster\n")
+    assert validate([str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "200 valid documents\n"

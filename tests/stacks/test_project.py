@@ -1,0 +1,94 @@
+"""Which project a file belongs to, and what the engine is told for it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orch.spec import InvalidConfiguration
+from orch.stacks.engine import Engine, fits
+from orch.stacks.errors import ProjectError
+from orch.stacks.project import find
+
+ENGINE = Engine(Path("/opt/engine/bin/pulumi"), "3.259.0", "PATH")
+
+
+def test_the_root_is_the_nearest_folder_with_an_orch_yml(tmp_path: Path) -> None:
+    (tmp_path / "orch.yml").write_text("project: outer\n")
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    project = find(inner / "fleet.yml")
+    assert (project.root, project.name) == (tmp_path, "outer")
+    (tmp_path / "a" / "orch.yml").write_text("project: inner\n")
+    assert find(inner).name == "inner"
+
+
+def test_without_one_it_is_the_root_of_the_checkout_then_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "repo" / "fleets"
+    folder.mkdir(parents=True)
+    assert find(folder / "fleet.yml").root == folder
+    subprocess.run(["git", "init", "-q", str(tmp_path / "repo")], check=True)
+    assert find(folder / "fleet.yml").root == tmp_path / "repo"
+
+
+def test_the_folder_gives_the_name_in_a_form_the_engine_takes(tmp_path: Path) -> None:
+    odd = tmp_path / "my fleets (2)"
+    odd.mkdir()
+    assert find(odd).name == "my-fleets-2"
+
+
+def test_a_state_elsewhere_needs_a_key_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE", raising=False)
+    (tmp_path / "orch.yml").write_text("project: shared\nstate: s3://bucket/orch\n")
+    with pytest.raises(ProjectError) as caught:
+        find(tmp_path)
+    assert caught.value.exit_code == 3
+    assert "secrets_provider" in (caught.value.hint or "")
+    (tmp_path / "orch.yml").write_text(
+        "project: shared\nstate: s3://bucket/orch\nsecrets_provider: awskms://alias/orch\n"
+    )
+    project = find(tmp_path)
+    assert project.local_state is None
+    assert "PULUMI_HOME" not in project.environment(ENGINE)
+
+
+def test_a_relative_state_path_starts_at_the_root(tmp_path: Path) -> None:
+    (tmp_path / "orch.yml").write_text("project: near\nstate: file://states\n")
+    assert find(tmp_path).local_state == tmp_path / "states"
+
+
+def test_a_mistake_in_orch_yml_is_pointed_at(tmp_path: Path) -> None:
+    (tmp_path / "orch.yml").write_text("project: near\nstat: file://states\n")
+    with pytest.raises(InvalidConfiguration) as caught:
+        find(tmp_path)
+    assert "orch.yml:2:1" in caught.value.text()
+
+
+def test_the_passphrase_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+    project = find(tmp_path)
+    project.prepare()
+    first = project.passphrase_file.read_text()
+    assert stat.S_IMODE(os.stat(project.passphrase_file).st_mode) == 0o600
+    project.prepare()
+    assert project.passphrase_file.read_text() == first
+    assert (project.dot / ".gitignore").read_text() == "*\n"
+    assert project.environment(ENGINE)["PULUMI_CONFIG_PASSPHRASE_FILE"] == str(project.passphrase_file)
+
+
+@pytest.mark.parametrize(
+    ("version", "fit"),
+    [
+        ("3.259.0", True),
+        ("v3.300.1", True),
+        ("3.258.9", False),
+        ("4.0.0", False),
+        ("3.259.0-alpha", True),
+        ("?", False),
+    ],
+)
+def test_engines_of_the_known_range_fit(version: str, fit: bool) -> None:
+    assert fits(version) is fit

@@ -1,0 +1,125 @@
+"""What several suites use: the command line as a user calls it, projects in folders of their own, processes
+and containers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ORCH = [sys.executable, "-m", "orch.cli.main"]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command ended with."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A project in a folder, and the command line in it."""
+
+    path: Path
+
+    def orch(self, *words: str, env: dict[str, str] | None = None, timeout: float = 180) -> Said:
+        done = subprocess.run(
+            [*ORCH, *words],
+            cwd=self.path,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """The same without waiting, in a session of its own so that a signal reaches it alone."""
+        return subprocess.Popen(
+            [*ORCH, *words],
+            cwd=self.path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def write(self, name: str, text: str) -> str:
+        (self.path / name).write_text(text)
+        return name
+
+
+def fleet_yaml(name: str, nodes: int, more: str = "") -> str:
+    head = f"type: fleet\nname: {name}\nbackend: local\nplacement: cluster\n"
+    return f"{head}nodes: {nodes}\nresources: {{memory: 1GB}}\n{more}"
+
+
+def containers(fleet: str) -> dict[str, str]:
+    """Node containers of fleets of this name on this machine: name -> state."""
+    listed = subprocess.run(
+        ["docker", "ps", "-a", "--filter", f"name=^orch-{fleet}-", "--format", "{{.Names}} {{.State}}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return dict(line.split() for line in listed.stdout.splitlines())
+
+
+def networks(fleet: str) -> list[str]:
+    listed = subprocess.run(
+        ["docker", "network", "ls", "--filter", f"name=^orch-{fleet}-", "--format", "{{.Name}}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return listed.stdout.split()
+
+
+def until(holds: Callable[[], bool], seconds: float, what: str) -> None:
+    """Wait for something to become true. A failure says what was waited for."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            pytest.fail(f"after {seconds:.0f} s still not so: {what}")
+        time.sleep(0.05)
+
+
+def kill(*pids: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def processes(*words: str) -> list[int]:
+    """Processes of this machine whose command line holds all of `words`."""
+    found: list[int] = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if all(word in line for word in words):
+            found.append(int(entry.parent.name))
+    return found
