@@ -7,9 +7,10 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
+from typer.exceptions import TyperException
 
 from orch.spec.errors import ExitCode, OrchError
 
@@ -25,16 +26,17 @@ def tell(text: str) -> None:
 
 def run(app: Callable[[], object]) -> NoReturn:
     """Call `app` (not in its standalone mode) and leave with an exit code of the table in docs/reference."""
-    import click
-
     code: object = 0
     try:
         code = app()
-    except click.exceptions.Abort:  # Ctrl-C, as click passes it on
+    except typer.Abort:  # Ctrl-C, as Typer passes it on
         tell("interrupted")
         sys.exit(int(ExitCode.INTERRUPTED))
-    except click.ClickException as error:
-        error.show()
+    except TyperException as error:
+        context = getattr(error, "ctx", None)
+        usage = f"{context.get_usage()}\n" if context else ""
+        if said := error.format_message():  # without one, the help was shown because nothing was asked
+            tell(f"{usage}error: {said}\n  hint: `{_command(context)} --help` shows what can be written")
         sys.exit(int(ExitCode.USAGE))
     except OrchError as error:
         tell(error.text())
@@ -51,6 +53,10 @@ def run(app: Callable[[], object]) -> NoReturn:
         tell(f"  the full trace is in {_written(traceback.format_exc())}; please report it with that file")
         sys.exit(int(ExitCode.BUG))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _command(context: Any) -> str:
+    return context.command_path if context else "orch"
 
 
 def _written(trace: str) -> str:

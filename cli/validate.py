@@ -5,14 +5,12 @@ from __future__ import annotations
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orch.spec import load_paths
-from orch.spec.diagnostics import Diagnostic, Severity, render_human, render_json
-from orch.spec.diagnostics import strict as as_errors
-from orch.spec.errors import ExitCode
+if TYPE_CHECKING:
+    from orch.spec.diagnostics import Diagnostic
 
 
 class Format(str, Enum):
@@ -39,6 +37,11 @@ def validate(paths: list[str], format: Format = Format.HUMAN, strict: bool = Fal
 
     People read diagnostics on stderr and a summary on stdout; programs read one JSON object on stdout.
     """
+    from orch.spec import load_paths
+    from orch.spec.diagnostics import Severity, render_human, render_json
+    from orch.spec.diagnostics import strict as as_errors
+    from orch.spec.errors import ExitCode
+
     loaded = load_paths(paths)
     found = as_errors(loaded.diagnostics) if strict else loaded.diagnostics
     failed = any(diagnostic.severity is Severity.ERROR for diagnostic in found)
@@ -52,12 +55,9 @@ def validate(paths: list[str], format: Format = Format.HUMAN, strict: bool = Fal
 
 
 def _summary(found: tuple[Diagnostic, ...], documents: int) -> str:
-    counts = [
-        _counted(sum(diagnostic.severity is severity for diagnostic in found), severity.value)
-        for severity in (Severity.ERROR, Severity.WARNING)
-    ]
-    told = [count for count in counts if not count.startswith("0 ")]
-    return f"{_counted(documents, 'valid document')}{''.join(f', {count}' for count in told)}"
+    counts = {noun: sum(each.severity.value == noun for each in found) for noun in ("error", "warning")}
+    told = "".join(f", {_counted(count, noun)}" for noun, count in counts.items() if count)
+    return f"{_counted(documents, 'valid document')}{told}"
 
 
 def _counted(number: int, noun: str) -> str:

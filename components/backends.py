@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pulumi
 
     from orch.spec.models import Fleet
+    from orch.spec.models.project import LocalBackend
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,14 @@ class Compiled:
     register: Callable[[], tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]]
 
 
-def compile_fleet(fleet: Fleet, previous: Previous, scope: str) -> Compiled:
-    """Plan `fleet` on its backend. Raises PlanError, and what asking the backend raises."""
+def compile_fleet(fleet: Fleet, settings: Sequence[LocalBackend], previous: Previous, scope: str) -> Compiled:
+    """Plan `fleet` on its backend, with the backends' `settings` of orch.yml.
+
+    Raises PlanError, and what asking the backend raises."""
     for backend in fleet.backends:
         compiler = BACKENDS.get(backend)
         if compiler:
-            return compiler(fleet, previous, scope)
+            return compiler(fleet, settings, previous, scope)
     raise PlanError(
         "ORCH201",
         f"this version provisions {', '.join(sorted(BACKENDS))} only, not {', '.join(fleet.backends)}",
@@ -38,11 +41,12 @@ def compile_fleet(fleet: Fleet, previous: Previous, scope: str) -> Compiled:
     )
 
 
-def _local(fleet: Fleet, previous: Previous, scope: str) -> Compiled:
+def _local(fleet: Fleet, settings: Sequence[LocalBackend], previous: Previous, scope: str) -> Compiled:
     from orch.components.local.facts import ask
     from orch.components.local.plan import plan
 
-    made = plan(fleet, ask(), previous, scope)
+    node_image = next((s.node_image for s in settings if s.type == "local"), None)
+    made = plan(fleet, ask(node_image), previous, scope)
 
     def register() -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]:
         from orch.components.local.resources import LocalFleet
@@ -53,4 +57,4 @@ def _local(fleet: Fleet, previous: Previous, scope: str) -> Compiled:
     return Compiled(made.reasons, made.pins, (made.image,), register)
 
 
-BACKENDS: dict[str, Callable[[Fleet, Previous, str], Compiled]] = {"local": _local}
+BACKENDS: dict[str, Callable[[Fleet, Sequence[LocalBackend], Previous, str], Compiled]] = {"local": _local}

@@ -91,7 +91,7 @@ def _build(reference: str, folder: Path, log: Path, progress: Progress, *, expec
     log.write_text("")
     base = ensure_base(log, progress)
     progress(f"building {reference} on {base} ({expected} where the mirror is near; log: {log})")
-    command = ["docker", "build", "--tag", reference, "--label", f"orch.base={base}"]
+    command = ["docker", "build", "--force-rm", "--tag", reference, "--label", f"orch.base={base}"]
     command += ["--build-arg", f"BASE={base}"]
     for variable in _PROXY_VARIABLES:
         if variable in os.environ:

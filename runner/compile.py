@@ -206,7 +206,10 @@ def _mounts(task: Task, values: Mapping[str, str]) -> tuple[Mount, ...]:
 
 
 def _set_variables(env: Mapping[str, str | None], caller: Mapping[str, str]) -> dict[str, str]:
-    """The task's variables with bare names filled from the caller's environment. Raises BadTask for unset ones."""
+    """The task's variables, still to be rendered; bare names take the caller's value, escaped so that it stays.
+
+    Raises BadTask for unset ones.
+    """
     unset = [name for name, value in env.items() if value is None and name not in caller]
     if unset:
         raise BadTask(
@@ -215,7 +218,7 @@ def _set_variables(env: Mapping[str, str | None], caller: Mapping[str, str]) -> 
             hint=f"export {unset[0]}, or use `--env {unset[0]}=VALUE`",
             code="ORCH173",
         )
-    return {name: caller[name] if value is None else value for name, value in env.items()}
+    return {name: caller[name].replace("$", "$$") if value is None else value for name, value in env.items()}
 
 
 def _check_names(environment: Mapping[str, str]) -> None:

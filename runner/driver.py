@@ -114,8 +114,7 @@ class Driver:
         elif isinstance(act, Go):
             self._go(act.ranks)
         elif isinstance(act, Began):
-            self._desk.ledger.change(self._lease, phase=Phase.RUNNING.value)
-            self._desk.ledger.started(self._lease)
+            self._desk.ledger.change(self._lease, "running", phase=Phase.RUNNING.value, status="running")
             self._tell_run("running")
         return False
 
@@ -261,7 +260,7 @@ class Driver:
 
     def _go(self, ranks: tuple[int, ...]) -> None:
         plan, desk = self._plan, self._desk
-        desk.ledger.change(self._lease, "go", _ranks(ranks), phase=Phase.GOING.value)
+        desk.ledger.going(self._lease, _ranks(ranks))
         if self._follow_logs:
             for rank in ranks:
                 self._follower(rank)

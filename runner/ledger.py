@@ -243,9 +243,10 @@ class Ledger:
         }
         self._fenced(lease, values, status, reason)
 
-    def started(self, lease: Lease) -> None:
-        """All ranks' commands run. Raises LeaseLost."""
-        self._fenced(lease, {"status": "running", "started_at": clock()}, "running")
+    def going(self, lease: Lease, text: str) -> None:
+        """Commands are about to run: the first time this is said is the run's start. Raises LeaseLost."""
+        started = func.coalesce(schema.run.c.started_at, clock())
+        self._fenced(lease, {"phase": "going", "started_at": started}, "go", text)
 
     def change_rank(self, lease: Lease, attempt: int, rank: int, **values: object) -> None:
         """Change one rank. Raises LeaseLost."""

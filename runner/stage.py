@@ -133,6 +133,7 @@ def _login_files(plan: RunPlan, rank: int, keys: RunKeys) -> dict[str, str]:
     """Strict both ways: the ranks know each other's host keys, and take the run's key from the run's nodes only."""
     addresses = [node.internal_ip or "127.0.0.1" for node in plan.nodes]
     texts = {
+        "bin/rsh": render("rsh.sh.j2"),
         "mpi/hostkey": keys.hosts[rank].private,
         "mpi/authorized_keys": f'from="{",".join(addresses)}",no-agent-forwarding,no-X11-forwarding,'
         f"no-port-forwarding,no-pty {keys.client.public}\n",

@@ -254,6 +254,17 @@ def reserved_variables(draft: Draft) -> Findings:
             )
 
 
+def fleet_variables_have_values(draft: Draft) -> Findings:
+    for name, value in _fleet(draft).env.items():
+        if value is None:
+            yield draft.diagnostic(
+                "ORCH118",
+                _env_path(draft, name),
+                "a variable without a value is not supported in a fleet by this version",
+                hint=f"write `{name}=${{{{ env.{name} }}}}`, or put it into the `env` of the task",
+            )
+
+
 FLEET_RULES = (
     Rule(("nodes", "ssh_config"), fleet_has_nodes),
     Rule(("backends",), backends_have_drivers),
@@ -262,6 +273,7 @@ FLEET_RULES = (
     Rule(("nodes",), nodes_are_bounded),
     Rule(("blocks", "resources"), blocks_divide_gpus),
     Rule(("env",), reserved_variables),
+    Rule(("env",), fleet_variables_have_values),
 )
 TASK_RULES = (
     Rule(("torchrun", "mpirun"), one_launcher),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -96,6 +97,19 @@ class Span:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
+
+
+class Places:
+    """Where spans begin, to be asked often."""
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        self._starts = sorted({(span.file, span.line, span.column) for span in spans})
+
+    def within(self, span: Span) -> bool:
+        """Whether one of them begins in `span`."""
+        first = bisect_left(self._starts, (span.file, span.line, span.column))
+        end = (span.file, span.end_line, span.end_column)
+        return first < len(self._starts) and self._starts[first] <= end
 
 
 @dataclass(frozen=True)

@@ -71,12 +71,6 @@ class Draft:
             )
         return next(iter(self.node.entries.values())).key.span
 
-    def covers(self, span: Span) -> bool:
-        """Whether a place lies in this document."""
-        own = self.node.span
-        starts = (own.file == span.file) and (own.line, own.column) <= (span.line, span.column)
-        return starts and (span.line, span.column) <= (own.end_line, own.end_column)
-
     def diagnostic(
         self,
         code: str,

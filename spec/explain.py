@@ -46,6 +46,9 @@ def validate(draft: Draft, values: dict[str, object], unclear: set[Path_]) -> No
         draft.model = draft.partial
 
 
+_GUESSES = 50  # unknown properties of a document that get a suggestion: finding one takes a millisecond
+
+
 def _explain(
     draft: Draft, model: type[Section], errors: list[ErrorDetails], unclear: set[Path_]
 ) -> tuple[list[Diagnostic], set[str]]:
@@ -53,10 +56,12 @@ def _explain(
     told: list[Diagnostic] = []
     bad: set[str] = set()
     guessed: set[Path_] = set()
+    unknown = 0
     for error in errors:
         if error["type"] == "extra_forbidden":
             at = error["loc"]
-            diagnostic, meant = unknown_property(draft, model, at)
+            unknown += 1
+            diagnostic, meant = unknown_property(draft, model, at, guess=unknown <= _GUESSES)
             told.append(diagnostic)
             guessed |= {(*at[:-1], name) for name in meant}
             bad |= {str(at[0]), *(meant if len(at) == 1 else ())}

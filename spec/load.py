@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from . import checks, together
-from .diagnostics import Diagnostic, Severity, Span, ordered, render_human
+from .diagnostics import Diagnostic, Places, Severity, Span, ordered, render_human
 from .draft import Draft
 from .errors import ExitCode, OrchError
 from .models import Fleet, Project, Task
@@ -38,6 +38,10 @@ class InvalidConfiguration(OrchError):
             f"{errors} error{'s' if errors != 1 else ''} in the configuration",
             detail=render_human(diagnostics),
         )
+
+    def text(self) -> str:
+        """The diagnostics as they are, each beginning with its place: editors and `grep` read them."""
+        return self.detail or self.summary
 
 
 @dataclass(frozen=True)
@@ -132,26 +136,19 @@ def load_paths(
     found += together.check_together(drafts)
     diagnostics = ordered(_without_echoes(found))
     broken = {each.span.file for each in diagnostics if each.code < "ORCH110"}  # no YAML: its rest is unknown
-    bad = [each.span for each in diagnostics if each.severity is Severity.ERROR]
+    bad = Places(each.span for each in diagnostics if each.severity is Severity.ERROR)
     documents = tuple(
         Document(Path(draft.source.file), draft.index, draft.model, draft)
         for draft in drafts
-        if draft.model is not None and draft.source.file not in broken and not any(map(draft.covers, bad))
+        if draft.model is not None and draft.source.file not in broken and not bad.within(draft.node.span)
     )
     return Loaded(documents, diagnostics)
 
 
 def _without_echoes(found: Sequence[Diagnostic]) -> Iterable[Diagnostic]:
     """Leaves out what is said of a value in which the YAML itself is wrong."""
-    broken = [each.span for each in found if each.code < "ORCH110"]
-    for each in found:
-        if each.code < "ORCH110" or not any(
-            each.span.file == span.file
-            and (each.span.line, each.span.column) <= (span.line, span.column)
-            and (span.line, span.column) < (each.span.end_line, each.span.end_column)
-            for span in broken
-        ):
-            yield each
+    broken = Places(each.span for each in found if each.code < "ORCH110")
+    return (each for each in found if each.code < "ORCH110" or not broken.within(each.span))
 
 
 def _parsed(paths: Sequence[Path | str], found: list[Diagnostic]) -> Iterable[Parsed]:
@@ -177,7 +174,12 @@ def _file(path: str, seen: set[str], found: list[Diagnostic]) -> Parsed | None:
 
 def _folder(path: str, seen: set[str], found: list[Diagnostic]) -> Iterable[Parsed]:
     """The configurations in a folder: `orch.yml`, and YAML files with a document that has a `type`."""
-    names = sorted(name for name in os.listdir(path) if name.endswith((".yml", ".yaml")))
+    try:
+        names = sorted(name for name in os.listdir(path) if name.endswith((".yml", ".yaml")))
+    except OSError as error:
+        reason = (error.strerror or "the system refused it").lower()
+        found.append(Diagnostic("ORCH100", Span(path, 1, 1, 1, 1), f"the folder cannot be read: {reason}"))
+        return
     some = False
     for name in names:
         file = os.path.join(path, name)

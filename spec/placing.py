@@ -45,7 +45,7 @@ def _section_in(annotation: Any) -> type[Section] | None:
 
 
 def unknown_property(
-    draft: Draft, model: type[Section], path: tuple[str | int, ...]
+    draft: Draft, model: type[Section], path: tuple[str | int, ...], *, guess: bool = True
 ) -> tuple[Diagnostic, set[str]]:
     """The diagnostic for a key that its block does not have, and the properties of the block that were
     meant.
@@ -53,6 +53,8 @@ def unknown_property(
     key = str(path[-1])
     section = section_at(model, path[:-1]) or model
     summary = f"unknown property {shown(key)} in {section.noun}"
+    if not guess:
+        return draft.diagnostic("ORCH110", path, summary, key=True), set()
     at_top = len(path) == 1
     belongs = _belongs(key, model, section, draft.kind, at_top)
     if belongs:

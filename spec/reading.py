@@ -24,10 +24,15 @@ _RULES: dict[tuple[str, str], Rule] = {
     ("task", "env"): Rule.TEXT,
     ("task", "volumes"): Rule.TEXT,
     ("task", "working_dir"): Rule.TEXT,
-    ("task", "torchrun"): Rule.TEXT,
-    ("task", "mpirun"): Rule.TEXT,
-    ("fleet", "env"): Rule.TEXT,
 }
+_LAUNCHERS = ("torchrun", "mpirun")
+
+
+def _rule(kind: str, path: Path_) -> Rule:
+    """What a property does with references. Of a launcher, its arguments are the job's."""
+    if kind == "task" and path[0] in _LAUNCHERS and (len(path) == 1 or path[1] == "args"):
+        return Rule.TEXT
+    return _RULES.get((kind, str(path[0])), Rule.READ)
 
 
 class DraftReader:
@@ -232,7 +237,7 @@ class _Walk:
 
     def text(self, text: str, path: Path_) -> str:
         """The text with `${{ env.X }}` filled in, its references checked."""
-        rule = _RULES.get((self.draft.kind, str(path[0])), Rule.READ)
+        rule = _rule(self.draft.kind, path)
         draft = self.draft
         try:
             for reference in interpolate.references(text, rule):

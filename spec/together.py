@@ -77,6 +77,9 @@ def run_fits_fleet(drafts: Sequence[Draft]) -> Findings:
         )
 
 
+_FEW = 20  # fleets of one file that a task without `fleets` is compared with
+
+
 def _runs_on(
     drafts: Sequence[Draft], task_needs: tuple[str, ...], fleet_needs: tuple[str, ...]
 ) -> Iterator[tuple[Draft, tuple[Draft, ...]]]:
@@ -85,16 +88,21 @@ def _runs_on(
     That is: the fleets a task names, when all of them are in the files; for a task that names none, the
     fleets of its own file. Only documents without an error take part.
     """
-    fleets = [draft for draft in drafts if draft.kind == "fleet" and draft.partial is not None]
+    by_name: dict[str, list[Draft]] = {}
+    by_file: dict[str, list[Draft]] = {}
+    for draft in drafts:
+        if draft.kind == "fleet" and draft.partial is not None:
+            by_name.setdefault(_fleet(draft).name, []).append(draft)
+            by_file.setdefault(draft.source.file, []).append(draft)
     for task in drafts:
         if task.kind != "task" or task.model is None or task.broken.intersection(task_needs):
             continue
         named = _task(task).fleets
         if named:
-            chosen = tuple(fleet for fleet in fleets if _fleet(fleet).name in named)
-            complete = {_fleet(fleet).name for fleet in chosen} == set(named)
+            chosen = tuple(fleet for name in dict.fromkeys(named) for fleet in by_name.get(name, ()))
+            complete = all(name in by_name for name in named)
         else:
-            chosen = tuple(fleet for fleet in fleets if fleet.source.file == task.source.file)
+            chosen = tuple(by_file.get(task.source.file, ())[:_FEW])
             complete = True
         sound = all(
             fleet.model is not None and not fleet.broken.intersection(fleet_needs) for fleet in chosen

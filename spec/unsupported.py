@@ -32,6 +32,8 @@ FLEET: dict[str, str | None] = {
     "ttl": "delete the fleet with `orch down`",
     "budget": _LOCAL,
     "partitions": "name the fleet in the task's `fleets`",
+    "protect": None,
+    "tags": _LOCAL,
 }
 
 TASK: dict[str, str | None] = {
@@ -66,6 +68,7 @@ TASK: dict[str, str | None] = {
     "schedule": None,
     "depends_on": None,
     "singleton": None,
+    "priority": None,
 }
 
 PROJECT: dict[str, str | None] = {
@@ -76,6 +79,7 @@ PROJECT: dict[str, str | None] = {
     "defaults.fleet": "write the property in the fleet",
     "defaults.task": "write the property in the task",
     "backends[].engine": None,
+    "backends[].node_image": None,
     "backends[].subnet": None,
     "backends[].cpus": "limit nodes with `resources` of the fleet",
     "backends[].memory": "limit nodes with `resources` of the fleet",

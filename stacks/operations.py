@@ -103,7 +103,7 @@ class _Run:
 def compile_for(project: Project, fleet: Fleet) -> Compiled:
     """Plan a fleet with what its stack decided before. Raises PlanError, Conflict (a newer orch's state)."""
     previous = Previous.of_outputs(outputs(deployment(project, fleet.name)))
-    return compile_fleet(fleet, previous, scope_of(project.root))
+    return compile_fleet(fleet, project.backends, previous, scope_of(project.root))
 
 
 def preview(project: Project, fleet: Fleet, listener: Listener) -> Plan:
@@ -146,6 +146,7 @@ def down(project: Project, name: str, listener: Listener) -> tuple[Change, ...]:
             code="ORCH353",
         )
     project.prepare()
+    _refuse_protected(project, name)
     _take(project, name, listener, removing=True)
     run = _Run(listener, planning=False)
     _engine(project, name, ["destroy", "--yes", "--skip-preview"], run)
@@ -179,6 +180,16 @@ def unlock(project: Project, name: str) -> None:
             lock.file.unlink(missing_ok=True)
         return
     _plain(project, name, ["cancel", "--yes"])
+
+
+def _refuse_protected(project: Project, name: str) -> None:
+    resources = (deployment(project, name) or {}).get("resources") or ()
+    if any(resource.get("protect") for resource in resources):
+        raise StackError(
+            f"the fleet {name} is protected",
+            hint="set `protect: false` in its file and `orch up` it, then remove it",
+            code="ORCH348",
+        )
 
 
 def _known(project: Project, name: str) -> None:

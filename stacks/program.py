@@ -19,6 +19,7 @@ from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.spec.state import SCHEMA
 from orch.stacks.errors import NoSuchFleet
+from orch.stacks.project import find
 from orch.stacks.states import refuse_newer
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ def main(root: Path | str = ".") -> None:
         answer = pulumi.runtime.invoke("pulumi:pulumi:readStackOutputs", {"name": own}).value or {}
         outputs = refuse_newer(answer.get("outputs") or {})
         try:
-            compiled = compile_fleet(fleet, Previous.of_outputs(outputs), scope_of(folder))
+            compiled = compile_fleet(
+                fleet, find(folder).backends, Previous.of_outputs(outputs), scope_of(folder)
+            )
         except PlanError as error:
             raise error.placed(document) from error
     except OrchError as error:

@@ -9,9 +9,13 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orch.stacks.engine import Engine, home, search_path
 from orch.stacks.errors import ProjectError
+
+if TYPE_CHECKING:
+    from orch.spec.models.project import LocalBackend
 
 DEFAULT_IMAGE = "orch/job"
 
@@ -26,6 +30,7 @@ class Project:
     secrets_provider: str | None
     ledger_url: str
     default_image: str
+    backends: tuple[LocalBackend, ...] = ()
 
     @property
     def dot(self) -> Path:
@@ -128,6 +133,7 @@ def _load(root: Path) -> Project:
         secrets_provider=settings.secrets_provider,
         ledger_url=settings.ledger or f"sqlite:///{root / '.orch' / 'ledger.db'}",
         default_image=settings.defaults.image or DEFAULT_IMAGE,
+        backends=settings.backends,
     )
 
 

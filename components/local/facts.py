@@ -21,8 +21,10 @@ class AsksLocal(Protocol):
     def __call__(self) -> LocalFacts: ...
 
 
-def ask() -> LocalFacts:
+def ask(node_image: str | None = None) -> LocalFacts:
     """Ask Docker (which may run in a smaller virtual machine than this process sees).
+
+    `node_image` is the project's own, where orch.yml names one.
 
     Raises DockerUnavailable.
     """
@@ -30,5 +32,7 @@ def ask() -> LocalFacts:
 
     info = connect().info()
     return LocalFacts(
-        cpus=int(info["NCPU"]), memory_mib=int(info["MemTotal"]) >> 20, node_image=resolve("orch/node")
+        cpus=int(info["NCPU"]),
+        memory_mib=int(info["MemTotal"]) >> 20,
+        node_image=resolve(node_image or "orch/node"),
     )

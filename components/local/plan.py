@@ -42,7 +42,8 @@ class LocalPlan:
     placement: str
     blocks: int
     job_image: str | None
-    env: dict[str, str]
+    env: dict[str, str | None]
+    protect: bool
     nodes: tuple[LocalNodePlan, ...]
     reasons: tuple[str, ...]
 
@@ -92,7 +93,8 @@ def plan(fleet: Fleet, facts: LocalFacts, previous: Previous, scope: str) -> Loc
         placement=fleet.placement,
         blocks=_blocks(fleet, cpus or facts.cpus),
         job_image=fleet.image,
-        env={key: value for key, value in fleet.env.items() if value is not None},
+        env=dict(fleet.env),
+        protect=fleet.protect,
         nodes=tuple(
             LocalNodePlan(i, f"{fleet.name}-{i}", f"{base}-{i}", FIRST_ADDRESS + i, cpus, memory)
             for i in range(count)

@@ -54,7 +54,7 @@ class LocalFleet(pulumi.ComponentResource):
     identity: pulumi.Output[str]
 
     def __init__(self, plan: LocalPlan) -> None:
-        super().__init__("orch:fleet:Local", plan.fleet)
+        super().__init__("orch:fleet:Local", plan.fleet, None, pulumi.ResourceOptions(protect=plan.protect))
         opts = pulumi.ResourceOptions(parent=self)
         keys = Keys(f"{plan.fleet}-keys", opts=opts)
         network = Network(f"{plan.fleet}-network", network=plan.network, stack=stack_label(plan), opts=opts)

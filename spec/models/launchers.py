@@ -154,6 +154,8 @@ def _line(launcher: str, written: str) -> tuple[str, ...]:
             f"`{words[0]}` itself is left out here",
             hint=f"write `{launcher}: {rest}`" if 0 < len(rest) < 60 else "begin with the program",
         )
+    if "${{" in words[0]:
+        raise Problem("ORCH133", "the program itself cannot come from the job", hint="write its name")
     if words[0].startswith("-") and not (launcher == "torchrun" and words[0] in ("-m", "--module")):
         raise Problem(
             "ORCH155",

@@ -57,8 +57,10 @@ def test_two_callers_at_once_build_it_once(folder: Path, tmp_path: Path) -> None
 
 
 def test_a_failing_step_is_told_with_its_last_lines_and_the_log(folder: Path, tmp_path: Path) -> None:
-    with (folder / "Dockerfile").open("a") as file:
-        file.write("RUN echo the disk is made of cheese >&2; exit 3\n")
+    # The only step: a step that succeeds before it would leave a nameless layer behind.
+    (folder / "Dockerfile").write_text(
+        "ARG BASE\nFROM ${BASE}\nRUN echo the disk is made of cheese >&2; exit 3\n"
+    )
     with pytest.raises(BuildFailed) as caught:
         build_once("trial", folder, cache=tmp_path / "cache", progress=lambda _line: None)
     assert "the disk is made of cheese" in (caught.value.detail or "")

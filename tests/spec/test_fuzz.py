@@ -17,8 +17,8 @@ HERE = Path(__file__).parent
 RUNS = int(os.environ.get("ORCHCTL_FUZZ_RUNS", "10000"))
 PIECES = [
     b":", b"- ", b"\n", b"\t", b"  ", b"{", b"}", b"[", b"]", b"&a ", b"*a", b"<<: *a", b"|", b">", b"'",
-    b'"', b"#", b"!!x ", b"---\n", b"...\n", b"~", b"..", b"-1", b"999999999999999999999", b"${{ ", b" }}", b"$$",
-    b"\xff", b"\x00", b"\xc2\x85", b"\xe2\x80\xa8", b"\r", b"null", b"true", b"GB", b"nodes: ",
+    b'"', b"#", b"!!x ", b"---\n", b"...\n", b"~", b"..", b"-1", b"999999999999999999999", b"${{ ", b" }}",
+    b"$$", b"\xff", b"\x00", b"\xc2\x85", b"\xe2\x80\xa8", b"\r", b"null", b"true", b"GB", b"nodes: ",
     b"resources: ", b"type: ", b"%", b"? ", b"@", b"\\", b"\xef\xbb\xbf",
 ]  # fmt: skip
 

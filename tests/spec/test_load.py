@@ -240,10 +240,10 @@ def test_models_are_frozen_and_built_from_values_too() -> None:
 
 def test_the_excerpt_marks_wide_characters_and_hides_control_sequences(tmp_path: Path) -> None:
     path = tmp_path / "fleet.yml"
-    path.write_text('type: fleet\nnodes: 1\ntags: {火火火: "\u202e", x: "a?"}\n')
+    path.write_text('type: fleet\nnodes: 1\nenv: {火火火: "\u202e", 1x: "a?"}\n')
     rendered = render_human(load_paths([path]).diagnostics)
     assert "\u202e" not in rendered
-    assert [line.index("^") for line in rendered.splitlines() if "^" in line] == [13, 29]
+    assert [line.index("^") for line in rendered.splitlines() if "^" in line] == [12, 25]
 
 
 def test_json_holds_the_whole_record(tmp_path: Path) -> None:

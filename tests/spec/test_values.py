@@ -171,6 +171,20 @@ def test_an_environment_item_has_a_value_or_takes_the_callers(text: str, entry: 
     assert values.parse_env_item(text) == entry
 
 
+@pytest.mark.parametrize(("key", "value"), [("team", "ml ops/2"), ("_a-1", "")])
+def test_a_tag_is_what_clouds_take(key: str, value: str) -> None:
+    values.check_tag(key, value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("cost centre", "12"), ("", "x"), ("x" * 61, "y"), ("a", "what?")]
+)
+def test_a_tag_that_a_cloud_refuses_is_refused_here(key: str, value: str) -> None:
+    with pytest.raises(Problem) as caught:
+        values.check_tag(key, value)
+    assert caught.value.code == "ORCH128"
+
+
 sizes = st.integers(min_value=1, max_value=2**40)
 counts = st.integers(min_value=0, max_value=hardware.MAX_GPUS)
 names = st.from_regex(r"[A-Z][A-Za-z0-9]{0,12}", fullmatch=True).filter(

@@ -1,0 +1,22 @@
+"""Run the benchmarks named on the command line, or all."""
+
+from __future__ import annotations
+
+import sys
+
+from bench import preview, startup
+
+ALL = {"startup": startup.figures, "preview": preview.figures}
+
+
+def main() -> None:
+    wanted = sys.argv[1:] or list(ALL)
+    unknown = [name for name in wanted if name not in ALL]
+    if unknown:
+        sys.exit(f"no benchmark {', '.join(unknown)}; there are: {', '.join(ALL)}")
+    for name in wanted:
+        for figure in ALL[name]():
+            print(figure, flush=True)
+
+
+main()

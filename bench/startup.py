@@ -1,0 +1,31 @@
+"""`orch --help` against the `--help` of a bare Typer app with as many verbs."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.measure import BIN, Figure, side_by_side, timed
+
+RUNS = 15
+
+
+def figures() -> Iterator[Figure]:
+    from orch.cli.main import app
+
+    verbs = len(app.registered_commands) + len(app.registered_groups)
+    with tempfile.TemporaryDirectory() as folder:
+        bare = Path(folder) / "bare.py"
+        commands = "".join(
+            f'@app.command("verb{i}")\ndef verb{i}(file: str, flag: bool = False) -> None:\n    """Does {i}."""\n\n\n'
+            for i in range(verbs)
+        )
+        bare.write_text(f"import typer\n\napp = typer.Typer(add_completion=False)\n\n\n{commands}app()\n")
+        ours, theirs = side_by_side(
+            lambda: timed([str(BIN / "orch"), "--help"]),
+            lambda: timed([sys.executable, str(bare), "--help"]),
+            RUNS,
+        )
+    yield Figure("orch --help", tuple(ours), tuple(theirs), f"a bare Typer app with {verbs} verbs", 1.5)

@@ -1,0 +1,59 @@
+"""Time to read a file grows with its size and no faster, however it is built."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from orch.spec import load_paths
+from orch.spec.text import MAX_BYTES
+
+QUARTER = MAX_BYTES // 4
+TASK = "type: task\nimage: x\n"
+
+
+def filled(head: str, line: str) -> str:
+    """`head` and lines up to a quarter of what a file may hold, `{}` in them counted up."""
+    lines = [head]
+    size = len(head)
+    for number in range(QUARTER):
+        text = line.replace("{}", str(number))
+        size += len(text)
+        if size > QUARTER:
+            break
+        lines.append(text)
+    return "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("head", "line"),
+    [
+        (TASK, "propertty{}: x\n"),
+        (TASK, "image: y\n"),
+        (TASK + "env:\n", "- 1A{}\n"),
+        (TASK + "commands:\n", "- a{}: b\n"),
+        (TASK + "commands:\n", "- ${{ foo.{} }}\n"),
+        (TASK + "files:\n", "- {local_pat: x{}}\n"),
+        ("", "---\ntype: task\nnodes: 2\ntorchrun: x\n---\ntype: fleet\nname: f{}\nnodes: 2\n"),
+        ("", "---\ntype: fleet\nname: f\nnodes: 1x\n"),
+        (TASK + "env: ", "["),
+        (TASK + "env: ", "{a: "),
+        (TASK + "env:\n  A: ", "x "),
+        ("", "&a [*a, "),
+        ("? ", "- "),
+    ],
+)
+def test_a_hostile_file_is_read_in_seconds(tmp_path: Path, head: str, line: str) -> None:
+    path = tmp_path / "hostile.yml"
+    path.write_text(filled(head, line))
+    began = time.monotonic()
+    load_paths([path], environ={})
+    assert time.monotonic() - began < 6
+
+
+def test_a_large_honest_file_is_no_bomb(tmp_path: Path) -> None:
+    path = tmp_path / "large.yml"
+    path.write_text(filled(TASK + "env:\n", "  - VARIABLE_{}=some value of it\n"))
+    assert not load_paths([path]).diagnostics

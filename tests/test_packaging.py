@@ -1,0 +1,73 @@
+"""What is installed is what is in the repository."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+SHIPPED = ("cli", "spec", "catalog", "components", "providers", "stacks", "runner", "templates", "images")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            target = source / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes((ROOT / name).read_bytes())
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(source)],
+        check=True,
+        capture_output=True,
+    )
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "__init__.py", "py.typed", *SHIPPED],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    wanted = {f"orch/{name}" for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert sorted(wanted - held) == [], "listed neither as a package nor as package data"
+    assert sorted(held - wanted) == []
+
+
+def test_the_wheel_has_both_commands(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (entries,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
+    text = archive.read(entries).decode()
+    assert "orch = orch.cli.main:main" in text
+    assert "pulumi-resource-orch = orch.providers.orch.plugin:main" in text
+
+
+@pytest.mark.parametrize(
+    ("module", "banned"),
+    [
+        (
+            "orch.cli.main",
+            ["pulumi", "grpc", "pydantic", "fabric", "paramiko", "docker", "sqlalchemy", "yaml"],
+        ),
+        ("orch.spec", ["pulumi", "fabric", "paramiko", "docker", "sqlalchemy", "rich", "typer"]),
+        ("orch.runner", ["pulumi", "orch.stacks", "orch.components"]),
+    ],
+)
+def test_heavy_libraries_wait_until_they_are_needed(module: str, banned: list[str]) -> None:
+    code = f"import sys, {module}; print([n for n in {banned!r} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
