@@ -8,6 +8,7 @@ import typer
 
 from orch.cli import outcome
 from orch.cli import run as runs
+from orch.cli import validate
 
 app = typer.Typer(
     name="orch",
@@ -28,6 +29,9 @@ FileOrName = Annotated[str, typer.Argument(metavar="FILE|NAME", help="A fleet's 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A fleet's name.")]
 Json = Annotated[bool, typer.Option("--json", help="Data on stdout, for pipelines.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+app.command("validate", epilog="Example: orch validate fleet.yml train.yml")(validate.command)
 
 
 @app.command("preview", epilog="Example: orch preview fleet.yml --exit-code")

@@ -32,7 +32,6 @@ FLEET: dict[str, str | None] = {
     "ttl": "delete the fleet with `orch down`",
     "budget": _LOCAL,
     "partitions": "name the fleet in the task's `fleets`",
-    "protect": None,
     "tags": _LOCAL,
 }
 
@@ -79,7 +78,6 @@ PROJECT: dict[str, str | None] = {
     "defaults.fleet": "write the property in the fleet",
     "defaults.task": "write the property in the task",
     "backends[].engine": None,
-    "backends[].node_image": None,
     "backends[].subnet": None,
     "backends[].cpus": "limit nodes with `resources` of the fleet",
     "backends[].memory": "limit nodes with `resources` of the fleet",

@@ -103,11 +103,7 @@ def fleet_state(project: Project, name: str) -> FleetState:
             hint="bring it up first: `orch up fleet.yml`",
             code="ORCH353",
         )
-    recorded = _whole(found["fleet"])
-    # A variable without a value is the caller's: read where it is used, never kept in the state.
-    env = {key: value if value is not None else os.environ.get(key) for key, value in recorded["env"].items()}
-    recorded["env"] = {key: value for key, value in env.items() if value is not None}
-    state = FleetState.model_validate(recorded)
+    state = FleetState.model_validate(_whole(found["fleet"]))
     identity = str(_identity(project, name, state))
     nodes = tuple(n.model_copy(update={"identity": n.identity or identity}) for n in state.nodes)
     return state.model_copy(update={"nodes": nodes})

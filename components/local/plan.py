@@ -42,7 +42,7 @@ class LocalPlan:
     placement: str
     blocks: int
     job_image: str | None
-    env: dict[str, str | None]
+    env: dict[str, str]
     protect: bool
     nodes: tuple[LocalNodePlan, ...]
     reasons: tuple[str, ...]
@@ -93,7 +93,7 @@ def plan(fleet: Fleet, facts: LocalFacts, previous: Previous, scope: str) -> Loc
         placement=fleet.placement,
         blocks=_blocks(fleet, cpus or facts.cpus),
         job_image=fleet.image,
-        env=dict(fleet.env),
+        env={key: value for key, value in fleet.env.items() if value is not None},
         protect=fleet.protect,
         nodes=tuple(
             LocalNodePlan(i, f"{fleet.name}-{i}", f"{base}-{i}", FIRST_ADDRESS + i, cpus, memory)
