@@ -1,5 +1,369 @@
-def run(): ...
-def ps(): ...
-def logs(): ...
-def attach(): ...
-def stop(): ...
+"""`orch run`, `ps`, `logs`, `attach`, `stop`: from words on the command line to the runner, and back to text."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orch.cli.outcome import end, tell
+from orch.spec.errors import ExitCode
+
+if TYPE_CHECKING:
+    from orch.runner.ledger import RunRow
+    from orch.runner.lifecycle import Workplace
+    from orch.spec import Document
+    from orch.spec.models import Task
+    from orch.spec.state import FleetState
+    from orch.stacks.project import Project
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, as `orch ps -a` shows it.")]
+Json = Annotated[bool, typer.Option("--json", help="Data on stdout, for pipelines.")]
+
+
+def run(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A YAML file with a task, or -.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="For ${{ run.args }} in the task.")
+    ] = None,
+    fleet: Annotated[str | None, typer.Option("--fleet", help="The fleet to run on.")] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="The run's name.")] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="K=V", help="A variable for the job; repeatable."),
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return at once; the run goes on.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run the tasks of a file on a fleet, and show their logs until they end.
+
+    Ctrl-C detaches: the run goes on, `orch attach` finds it again.
+    """
+    variables = _variables(env or [])
+    documents = _load(file, variables)
+    tasks = [document for document in documents if _is_task(document)]
+    if not tasks:
+        from orch.runner.errors import BadTask
+
+        raise BadTask("there is no task in it", where=file, hint="a task begins with `type: task`")
+    if len(documents) > len(tasks):
+        tell(
+            f"note: {len(documents) - len(tasks)} of {len(documents)} documents are no tasks; `orch up` takes fleets"
+        )
+    with _open(None if file == "-" else file, as_json=as_json) as (project, place):
+        for document in tasks:
+            row = _submit(project, place, document, arguments or [], fleet, name, variables)
+            if detach:
+                _drive_behind(place, row)
+                _print_run(row) if as_json else print(row.name)
+                continue
+            if not as_json:
+                tell(f"run {row.name} on fleet {row.fleet}: {', '.join(rank.node for rank in row.ranks)}")
+            row = _see_through(project, place, row)
+            _show_end(row, as_json=as_json)
+            code = _code(row)
+            if code != ExitCode.OK:
+                end(code)
+
+
+def ps(
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Ended runs too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the active runs of this project; the latest one when none is active."""
+    with _open(None, as_json=True) as (_, place):
+        from orch.cli.run_output import SCHEMA, run_json, runs_table
+        from orch.runner.lifecycle import reconcile_once
+
+        reconcile_once(place)
+        rows = place.ledger.runs(active_only=not everything) or place.ledger.runs(limit=1)
+    if as_json:
+        print(json.dumps({"schema": SCHEMA, "runs": [run_json(row) for row in rows]}))
+    elif rows:
+        print(runs_table(rows, colour=_colour(sys.stdout)))
+    else:
+        tell("nothing was run in this project yet")
+
+
+def logs(
+    name: Run,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    node: Annotated[int | None, typer.Option("--node", metavar="RANK", help="Only this rank.")] = None,
+    tail: Annotated[
+        int | None, typer.Option("--tail", min=0, help="Only the last lines of each rank.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="T", help="A time (RFC 3339) or an age: 10m, 2h.")
+    ] = None,
+) -> None:
+    """Print the logs of a run, while it runs and after."""
+    moment = _since(since)
+    with _open(None, as_json=False) as (_, place):
+        from dataclasses import replace
+
+        from orch.cli.run_output import Live
+        from orch.runner.errors import UnknownRun
+        from orch.runner.lifecycle import reconcile_once
+        from orch.runner.reading import Selection, read_logs
+
+        row = place.ledger.get(name)
+        reconcile_once(place, [row])
+        row = place.ledger.by_id(row.id)
+        known = [rank.rank for rank in row.ranks]
+        if node is not None and node not in known:
+            raise UnknownRun(f"run {name} has no rank {node}", hint=f"its ranks are 0 to {known[-1]}")
+        ranks = known if node is None else [node]
+        live = Live(sys.stdout, colour=_colour(sys.stdout), prefix=len(ranks) > 1)
+        read_logs(replace(place, processor=live), row, Selection(tuple(ranks), tail, moment), follow=follow)
+
+
+def attach(
+    name: Run,
+    supervise: Annotated[bool, typer.Option("--supervise", hidden=True)] = False,
+    as_json: Json = False,
+) -> None:
+    """Follow a run from where its log stopped, and take over if nobody drives it. Ctrl-C detaches again."""
+    with _open(None, as_json=as_json) as (project, place):
+        row = place.ledger.get(name)
+        if supervise:
+            from orch.runner.lifecycle import drive
+
+            drive(place, row, follow_logs=False)
+            return
+        if row.active:
+            row = _see_through(project, place, row)
+        _show_end(row, as_json=as_json)
+        end(_code(row))
+
+
+def stop(
+    name: Run,
+    abort: Annotated[bool, typer.Option("--abort", help="Kill at once, without the polite signal.")] = False,
+    as_json: Json = False,
+) -> None:
+    """End a run: its processes get SIGTERM, and `stop_duration` to finish."""
+    with _open(None, as_json=as_json) as (_, place):
+        from orch.runner import lifecycle
+
+        row = place.ledger.get(name)
+        if not row.active and not as_json:
+            tell(f"run {name} has ended already: {row.status}")
+        _show_end(lifecycle.stop(place, row, abort=abort), as_json=as_json)
+
+
+# --- the pieces
+
+
+@contextmanager
+def _open(path: str | None, *, as_json: bool) -> Iterator[tuple[Project, Workplace]]:
+    """The project a verb works in, and what the runner needs of it."""
+    from orch.cli.run_output import Live
+    from orch.runner.ledger import open_ledger
+    from orch.runner.lifecycle import Workplace
+    from orch.runner.ssh import SshTransport
+    from orch.stacks.project import find
+
+    project = find(path)
+    project.prepare()
+    ledger, transport = open_ledger(project.ledger_url), SshTransport()
+    # With --json stdout is for one object, so live logs move to stderr.
+    live = Live(sys.stderr if as_json else sys.stdout, colour=_colour(sys.stderr if as_json else sys.stdout))
+    try:
+        yield project, Workplace(project.dot, ledger, transport, live)
+    finally:
+        transport.close()
+        ledger.close()
+
+
+def _load(file: str, variables: dict[str, str]) -> tuple[Document, ...]:
+    from orch.spec import load_paths
+    from orch.spec.diagnostics import render_human
+
+    loaded = load_paths([file], environ={**os.environ, **variables}, launch=True).require()
+    if loaded.diagnostics:
+        tell(render_human(loaded.diagnostics))
+    return loaded.documents
+
+
+def _is_task(document: Document) -> bool:
+    from orch.spec.models import Task
+
+    return isinstance(document.model, Task)
+
+
+def _submit(
+    project: Project,
+    place: Workplace,
+    document: Document,
+    arguments: Sequence[str],
+    wanted: str | None,
+    name: str | None,
+    variables: dict[str, str],
+) -> RunRow:
+    from orch import images
+    from orch.runner.lifecycle import submit
+    from orch.runner.placement import choose_fleet
+    from orch.spec.models import Task
+
+    task = document.model
+    if not isinstance(task, Task):
+        raise TypeError(f"not a task: {type(task).__name__}")
+    fleet = choose_fleet(task, _fleets(project, task, wanted), wanted)
+    return submit(
+        place,
+        task,
+        fleet,
+        image=images.resolve(task.image or fleet.image or project.default_image),
+        base=document.directory,
+        name=name,
+        stem=_stem(document.file),
+        run_args=arguments,
+        cli_env=variables,
+        caller_env=dict(os.environ),
+    )
+
+
+def _fleets(project: Project, task: Task, wanted: str | None) -> dict[str, FleetState]:
+    """The fleets that come into question, by name."""
+    from orch.stacks.states import fleet_state, known_fleets
+
+    names = known_fleets(project)
+    asked = (wanted,) if wanted is not None else task.fleets
+    # All are read when none of those asked for is there, so that the message can name what is.
+    chosen = [name for name in names if name in asked] or names
+    return {name: fleet_state(project, name) for name in chosen}
+
+
+def _see_through(project: Project, place: Workplace, row: RunRow) -> RunRow:
+    """Drive or follow a run to its end; being told to leave, hand it to a process in the background."""
+    from orch.runner.lifecycle import drive
+
+    def leave(number: int, frame: Any) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
+    try:
+        return drive(place, row)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with (place.desk(row).folder.path / "driver.log").open("ab") as log:
+            subprocess.Popen(
+                [sys.executable, "-m", "orch.cli.main", "attach", row.name, "--supervise"],
+                cwd=project.root,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        tell(
+            f"\ndetached; the run goes on: `orch attach {row.name}` follows it, `orch stop {row.name}` ends it"
+        )
+        end(ExitCode.INTERRUPTED)
+
+
+def _drive_behind(place: Workplace, row: RunRow) -> None:
+    """Drive a run from a process of its own, which lives as long as the run.
+
+    A fork keeps the imports; it is safe here because no thread and no connection exists yet.
+    """
+    place.ledger.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.fork():
+        return
+    code = 1
+    try:
+        os.setsid()
+        log = os.open(
+            place.desk(row).folder.path / "driver.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+        )
+        null = os.open(os.devnull, os.O_RDONLY)
+        for target, source in ((0, null), (1, log), (2, log)):
+            os.dup2(source, target)
+        from orch.runner.lifecycle import drive
+
+        code = int(_code(drive(place, row, follow_logs=False)))
+    finally:
+        # Not sys.exit: the parent's clean-up handlers are not this process's to run.
+        os._exit(code)
+
+
+def _show_end(row: RunRow, *, as_json: bool) -> None:
+    from orch.cli.run_output import summary
+
+    if as_json:
+        _print_run(row)
+    else:
+        tell(summary(row))
+
+
+def _print_run(row: RunRow) -> None:
+    from orch.cli.run_output import SCHEMA, run_json
+
+    print(json.dumps({"schema": SCHEMA, **run_json(row)}), flush=True)
+
+
+def _code(row: RunRow) -> ExitCode:
+    from orch.runner.lifecycle import exit_code
+
+    return exit_code(row)
+
+
+def _variables(given: list[str]) -> dict[str, str]:
+    """`K=V`, or `K` for the caller's value of it."""
+    variables: dict[str, str] = {}
+    for item in given:
+        name, equals, value = item.partition("=")
+        if not equals:
+            if name not in os.environ:
+                raise typer.BadParameter(f"{name} is not set here; write {name}=VALUE", param_hint="--env")
+            value = os.environ[name]
+        variables[name] = value
+    return variables
+
+
+def _since(given: str | None) -> str | None:
+    """A time or an age as RFC 3339 in UTC, the form the logs carry."""
+    if given is None:
+        return None
+    from datetime import datetime, timedelta, timezone
+
+    from orch.spec.values import Problem, parse_duration
+
+    try:
+        age = parse_duration(given)
+    except Problem:
+        age = None
+    if age is not None:
+        moment = datetime.now(timezone.utc) - timedelta(seconds=age)
+    else:
+        try:
+            moment = datetime.fromisoformat(given.replace("Z", "+00:00")).astimezone(timezone.utc)
+        except ValueError:
+            raise typer.BadParameter(
+                f"{given!r} is neither a time nor an age", param_hint="--since"
+            ) from None
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _stem(file: Path) -> str:
+    """The first part of the name of an unnamed run."""
+    import re
+
+    name = file.name.removesuffix(".yml").removesuffix(".yaml").removesuffix(".dstack") or file.parent.name
+    word = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return word if re.match(r"[a-z]", word) else "run"
+
+
+def _colour(stream: Any) -> bool:
+    return stream.isatty() and "NO_COLOR" not in os.environ

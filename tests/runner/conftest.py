@@ -51,9 +51,30 @@ class Lab:
         index, self.made = self.made, self.made + 1
         name, host, port = f"{self.tag}-{index}", new_key_pair(), _free_port()
         docker(
-            *("create", "--name", name, "--hostname", name, "--network", self.tag, "--label", f"orch.test={self.tag}"),
-            *("--cgroupns", "private", "--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined"),
-            *(word for cap in ("SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "IPC_LOCK") for word in ("--cap-add", cap)),
+            *(
+                "create",
+                "--name",
+                name,
+                "--hostname",
+                name,
+                "--network",
+                self.tag,
+                "--label",
+                f"orch.test={self.tag}",
+            ),
+            *(
+                "--cgroupns",
+                "private",
+                "--security-opt",
+                "seccomp=unconfined",
+                "--security-opt",
+                "apparmor=unconfined",
+            ),
+            *(
+                word
+                for cap in ("SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "IPC_LOCK")
+                for word in ("--cap-add", cap)
+            ),
             *("--publish", f"127.0.0.1:{port}:22", *options, images.resolve("orch/node")),
         )
         docker("cp", "-", f"{name}:/", data=_keys(host.private, self.public))
@@ -71,7 +92,9 @@ class Lab:
             cpus=2,
             memory_mib=2048,
         )
-        wait_until(lambda: bool(docker("exec", name, "docker", "version", "-f", "{{.Server.Version}}", check=False)))
+        wait_until(
+            lambda: bool(docker("exec", name, "docker", "version", "-f", "{{.Server.Version}}", check=False))
+        )
         return state
 
     def fleet(self, *nodes: NodeState, grace_s: float = 6.0) -> FleetState:

@@ -1,0 +1,72 @@
+"""What is true of nodes right now: who answers, and how many of their blocks are taken. Reads only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from orch.runner.commands import NODE_HOME, Command, as_root
+from orch.runner.errors import CommandTimeout, HostUnreachable
+from orch.runner.job import Claim
+from orch.runner.transport import Transport, fan_out
+from orch.spec.state import FleetState, NodeState
+
+LOOK_S = 5.0
+
+# Claims first, so that a node whose Docker hangs still tells who uses it.
+_LOOK = f"""\
+for c in {NODE_HOME}/claims/*; do [ ! -L "$c" ] || echo "claim $(readlink "$c")"; done
+docker version --format '{{{{.Server.Version}}}}' 2>&1 >/dev/null | sed 's/^/docker /'
+"""
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """One node: `idle`, `busy` (some or all blocks), `unreachable`, or `failure` (answers, but can run nothing)."""
+
+    status: Literal["idle", "busy", "unreachable", "failure"]
+    reason: str | None = None
+    busy_blocks: int = 0
+    claims: tuple[Claim, ...] = ()
+
+
+def node_statuses(fleet: FleetState, transport: Transport | None = None) -> tuple[NodeStatus, ...]:
+    """The status of each node of `fleet`, in its order; silence is a status, not an error."""
+    if transport is not None:
+        return _look(fleet, transport)
+    from orch.runner.ssh import SshTransport
+
+    own = SshTransport(connect_timeout_s=LOOK_S, deadline_s=LOOK_S)
+    try:
+        return _look(fleet, own)
+    finally:
+        own.close()
+
+
+def _look(fleet: FleetState, transport: Transport) -> tuple[NodeStatus, ...]:
+    command = Command(as_root(_LOOK), "look at the node", timeout_s=15.0)
+
+    def look(node: NodeState) -> NodeStatus:
+        try:
+            done = transport.run(node, command, deadline_s=LOOK_S)
+        except (HostUnreachable, CommandTimeout) as error:
+            return NodeStatus("unreachable", error.detail or error.summary)
+        return read_status(done.stdout)
+
+    results = fan_out(fleet.nodes, look)
+    return tuple(
+        result.value or NodeStatus("failure", result.error.summary if result.error else None)
+        for result in results
+    )
+
+
+def read_status(text: str) -> NodeStatus:
+    """What a node said about itself."""
+    lines = text.splitlines()
+    claims = tuple(Claim.parse(line[6:]) for line in lines if line.startswith("claim "))
+    trouble = next((line[7:] for line in lines if line.startswith("docker ")), None)
+    if trouble is not None:
+        return NodeStatus("failure", f"Docker: {trouble}", len(claims), claims)
+    if claims:
+        return NodeStatus("busy", ", ".join(dict.fromkeys(map(str, claims))), len(claims), claims)
+    return NodeStatus("idle")
