@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from bench import preview, startup
+from bench import launch, preview, startup
 
-ALL = {"startup": startup.figures, "preview": preview.figures}
+ALL = {"startup": startup.figures, "preview": preview.figures, "launch": launch.figures}
 
 
 def main() -> None:

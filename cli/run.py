@@ -1,4 +1,4 @@
-"""`orch run`, `ps`, `logs`, `attach`, `stop`: from words on the command line to the runner, and back to text."""
+"""`orch run`, `ps`, `logs`, `attach`, `stop`: from words on the command line to the runner, and back."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(
         raise BadTask("there is no task in it", where=file, hint="a task begins with `type: task`")
     if len(documents) > len(tasks):
         tell(
-            f"note: {len(documents) - len(tasks)} of {len(documents)} documents are no tasks; `orch up` takes fleets"
+            f"note: {len(documents) - len(tasks)} of {len(documents)} documents are no tasks; fleets are for `orch up`"
         )
     with _open(None if file == "-" else file, as_json=as_json) as (project, place):
         for document in tasks:

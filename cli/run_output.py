@@ -65,7 +65,8 @@ def _event_text(event: Event) -> str | None:
             return None
         return f"run {event.run}: {told}" + (f" ({event.message})" if event.message else "")
     if isinstance(event, RankChanged) and event.status == "failed":
-        return f"rank {event.rank} on node {event.node}: {event.message or _ended(event.exit_code, event.reason)}"
+        why = event.message or _ended(event.exit_code, event.reason)
+        return f"rank {event.rank} on node {event.node}: {why}"
     return None
 
 

@@ -1,7 +1,7 @@
 """Commands for a node, as values: shell text with a rendering that is safe to show.
 
-A command never carries a secret in its text, for that is visible to everyone on the node; secrets and files travel in
-`stdin`, which is not part of the rendering.
+A command never carries a secret in its text, for that is visible to everyone on the node; secrets and files
+travel in `stdin`, which is not part of the rendering.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NODE_HOME = "/var/lib/orch"
 class Command:
     """One POSIX shell text for one node.
 
-    `stdin` is bytes, or a zero-argument function giving an iterator of chunks (so that a retry can begin anew).
+    `stdin` is bytes, or a source that can be iterated anew for a second try.
     """
 
     text: str
@@ -50,6 +50,7 @@ def as_root(script: str) -> str:
     """`script` run by root's `sh`: directly, or through `sudo` where the login is somebody else.
 
     The claims and stage directories of a node are root's, and so is the Docker socket on most hosts.
+    Messages are in English, for some are read.
     """
-    quoted = shlex.quote(script)
+    quoted = shlex.quote(f"LC_ALL=C; export LC_ALL\n{script}")
     return f'if [ "$(id -u)" = 0 ]; then exec sh -c {quoted}; else exec sudo -n sh -c {quoted}; fi'

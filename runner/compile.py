@@ -1,4 +1,4 @@
-"""From a task and chosen nodes to a run plan and its environments: pure, the same input gives the same bytes."""
+"""From a task and chosen nodes to a run plan and its environments: pure, same input, same bytes."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Compiled:
 def compile_run(request: Request) -> Compiled:
     """Decide everything about a run.
 
-    Raises BadTask for variables that are not set or not names, HostfileIncomplete (ORCH420) for a node of a distributed
-    run without an internal address.
+    Raises BadTask for variables that are not set or not names, HostfileIncomplete (ORCH420) for a node of a
+    distributed run without an internal address.
     """
     task, seats = request.task, request.seats
     addresses = internal_addresses([seat.node for seat in seats])
@@ -206,7 +206,7 @@ def _mounts(task: Task, values: Mapping[str, str]) -> tuple[Mount, ...]:
 
 
 def _set_variables(env: Mapping[str, str | None], caller: Mapping[str, str]) -> dict[str, str]:
-    """The task's variables, still to be rendered; bare names take the caller's value, escaped so that it stays.
+    """The task's variables, still to be rendered; bare names take the caller's value, escaped.
 
     Raises BadTask for unset ones.
     """

@@ -1,7 +1,7 @@
 """What to do next about a run: a pure function of what was decided before and what is true now.
 
-The order of the rules is their priority. Whatever is decided is written to the ledger before it is done (`Phase`), so that
-a process that takes over knows what may already have happened; every act may be repeated.
+The order of the rules is their priority. Whatever is decided is written to the ledger before it is done
+(`Phase`), so that a process that takes over knows what may already have happened; every act may be repeated.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ Act = Start | Go | Began | Stop | Collect | Wait
 class Known:
     """What the ledger says: what people want, how far the run is, and the verdict that was reached, if any.
 
-    `silent_s`: for how long each silent rank has been silent. `given_up`: ranks whose node is not waited for any more.
+    `silent_s`: for how long each silent rank has been silent. `given_up`: ranks whose node is not waited for
+    any more.
     """
 
     desired: str
@@ -121,7 +122,7 @@ def decide(plan: RunPlan, known: Known, seen: Sequence[Seen]) -> Act:
 
 
 def _may_go(plan: RunPlan, seen: Sequence[Seen], waiting: Sequence[Seen]) -> tuple[int, ...]:
-    """The ranks whose turn it is; with an order, the second group waits until the first one's commands began."""
+    """The ranks whose turn it is; with an order, the second group waits for the first one's commands."""
     if plan.startup_order == "any" or len(plan.ranks) == 1:
         return tuple(one.rank for one in waiting)
     master_first = plan.startup_order == "master-first"

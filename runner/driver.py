@@ -1,4 +1,4 @@
-"""Carrying one run out, by the holder of its lease: look, decide, write the intention, act; again, until it is finished.
+"""Carrying one run out, by the holder of its lease: look, decide, write the intention, act; and again.
 
 All state is on the nodes and in the ledger, so a driver may be killed at any point and another one goes on.
 """
@@ -41,7 +41,8 @@ from orch.runner.transport import NodeResult, Transport, fan_out
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 
-# A look costs each node one `docker inspect`. Its log's end wakes the driver sooner; the pause grows with the run.
+# A look costs each node one `docker inspect`. Its log's end wakes the driver sooner; the pause grows with
+# the run.
 LOOK_EVERY_S = 1.0
 LOOKS_PER_S = 32.0
 LOOK_DEADLINE_S = 3.0
@@ -248,7 +249,7 @@ class Driver:
             return [NodeResult(node, error=error) for node in nodes]
 
     def _fail_start(self, errors: Sequence[tuple[int, OrchError]]) -> None:
-        """The run failed before any command. Nodes that hold a container of it give it up at the next steps."""
+        """The run failed before any command; the next steps remove what other nodes hold of it."""
         for rank, error in errors:
             reason = _start_reason(error)
             self._change_rank(rank, status="failed", reason=reason, message=_told(error))
@@ -330,7 +331,7 @@ class Driver:
                 self._change_rank(one.rank, status="failed", reason="executor_error")
 
     def _collect(self, verdict: Verdict, seen: Sequence[Seen]) -> None:
-        """Logs here, nothing left there, the run finished. A node that does not answer is left for later passes."""
+        """Logs here, nothing left there, the run finished. A silent node is left for later passes."""
         desk, plan = self._desk, self._plan
         if self._row.reason is None:
             self._set_verdict(verdict)
@@ -348,7 +349,8 @@ class Driver:
             if result.ok:
                 self._change_rank(rank_of[result.node.name], collected=1)
             else:
-                text = f"node {result.node.name} was not cleaned up: {result.error.summary if result.error else ''}"
+                why = result.error.summary if result.error else ""
+                text = f"node {result.node.name} was not cleaned up: {why}"
                 desk.processor.handle(Notice(text, "warning"))
         desk.folder.forget_secrets()
         self._reload()
@@ -420,7 +422,8 @@ class _Renewal:
                 self.lost = True
                 return
             except RunnerError:
-                # A ledger that is busy or away for a moment; the next renewal, or the driver itself, will tell.
+                # A ledger that is busy or away for a moment; the next renewal, or the driver itself, will
+                # tell.
                 continue
 
 
@@ -432,7 +435,7 @@ def _first_to_go(plan: RunPlan) -> tuple[int, ...]:
 
 
 def _verdict_of(row: RunRow) -> Verdict | None:
-    """The verdict that was reached, as the ledger keeps it: a reason is written together with it and never before."""
+    """The verdict that was reached, if any: the ledger gets a reason together with it and never before."""
     if row.reason is None:
         return None
     if row.reason in ("stopped_by_user", "aborted_by_user"):

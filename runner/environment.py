@@ -1,7 +1,8 @@
-"""The environment of one rank: a pure function of what is known about the run. Configuration 6 is the contract.
+"""The environment of one rank: a pure function of what is known about the run.
 
-Three values are found out on the nodes, after this was computed: the interface that carries the internal address, its
-subnet, and a free rendezvous port on rank 0. The entry script adds those (`FOUND_ON_NODE`) unless they are given here.
+Three values are found out on the nodes, after this was computed: the interface that carries the internal
+address, its subnet, and a free rendezvous port on rank 0. The entry script adds those (`FOUND_ON_NODE`)
+unless they are given here.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _RUN_NAMESPACE = uuid.UUID("6f0e3a52-6a0a-4b6e-9d0c-0f7d5f1f2a11")
 
 @dataclass(frozen=True)
 class RankNode:
-    """What the environment needs of the node a rank runs on. `tasks` is the number of processes the launcher starts."""
+    """What the environment needs of a rank's node. `tasks`: the processes the launcher starts there."""
 
     name: str
     internal_ip: str
@@ -75,8 +76,8 @@ def run_identifier(stack: str, number: int, name: str) -> str:
 def rank_environment(run: RunFacts, rank: int) -> Environment:
     """Everything rank `rank` finds in its environment beside what its image sets.
 
-    Low to high: fabric, fleet, node, task, command line; then what is protected. Rendezvous values (MASTER_ADDR and
-    the like) lie below all of these: who sets them means it.
+    Low to high: fabric, fleet, node, task, command line; then what is protected. Rendezvous values
+    (MASTER_ADDR and the like) lie below all of these: who sets them means it.
     """
     node = run.nodes[rank]
     protected = {**_identity(run, rank), **(_slurm(run, rank) if run.slurm else {})}

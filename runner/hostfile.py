@@ -14,7 +14,8 @@ Dialect = Literal["openmpi", "deepspeed", "mpich", "intel", "plain"]
 def hostfile(addresses: Sequence[str], slots: Sequence[int] | None, dialect: Dialect = "openmpi") -> str:
     """One line per node in rank order, each ended by a newline.
 
-    `slots` are the processes per node; None (no accelerators and no launcher) writes bare addresses in any dialect.
+    `slots` are the processes per node; None (no accelerators and no launcher) writes bare addresses in any
+    dialect.
     """
     if slots is None or dialect == "plain":
         return "".join(f"{address}\n" for address in addresses)
@@ -25,8 +26,8 @@ def hostfile(addresses: Sequence[str], slots: Sequence[int] | None, dialect: Dia
 def internal_addresses(nodes: Sequence[NodeState]) -> tuple[str, ...]:
     """The internal address of each node, in order.
 
-    A run of one node without one uses loopback. Raises HostfileIncomplete (ORCH420) naming every node of a larger run
-    that has none: a partial hostfile would hang the job instead.
+    A run of one node without one uses loopback. Raises HostfileIncomplete (ORCH420) naming every node of a
+    larger run that has none: a partial hostfile would hang the job instead.
     """
     missing = [node.name for node in nodes if node.internal_ip is None]
     if missing and len(nodes) > 1:
@@ -34,7 +35,7 @@ def internal_addresses(nodes: Sequence[NodeState]) -> tuple[str, ...]:
             f"{'node' if len(missing) == 1 else 'nodes'} {', '.join(missing)} "
             f"{'has' if len(missing) == 1 else 'have'} no internal address",
             where=missing[0],
-            detail="the ranks of a distributed run find each other by internal addresses; no command was started",
+            detail="ranks find each other by internal addresses; no command was started",
             hint="set `network` (or `internal_ip` on every host) in the fleet",
             code="ORCH420",
         )

@@ -1,4 +1,4 @@
-"""Getting a job's image onto nodes: ours are streamed from this machine, all others are pulled by the node."""
+"""Getting a job's image onto nodes: ours are streamed from this machine, nodes pull all others."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from orch import images
 from orch.images import docker as local_docker
+from orch.images.build import PREFIX
 from orch.runner import job
 from orch.runner.commands import Command, StdinSource, as_root
 from orch.runner.errors import ImageUnavailable
@@ -28,7 +29,7 @@ _TELL_EVERY = 32 << 20
 def provide(
     transport: Transport, nodes: Sequence[NodeState], image: str, processor: Processor
 ) -> tuple[NodeResult[None], ...]:
-    """Make `image` present on `nodes`, several at once. Each node's result carries ImageUnavailable or NodeDiskFull."""
+    """Make `image` present on `nodes`. A node's result may carry ImageUnavailable or NodeDiskFull."""
     if images.is_ours(image):
         _build_here(image, processor)
         work: Callable[[NodeState], None] = lambda node: _stream(transport, node, image, processor)  # noqa: E731
@@ -50,7 +51,7 @@ def _build_here(image: str, processor: Processor) -> None:
     """Make sure that this machine holds one of our images; an older version's cannot be made again."""
     if local_docker.has_image(image):
         return
-    name = image.removeprefix(images.build.PREFIX).partition(":")[0]
+    name = image.removeprefix(PREFIX).partition(":")[0]
     if name in images.names() and images.resolve(f"orch/{name}") == image:
         images.ensure(name, progress=lambda text: processor.handle(Notice(text)))
         return

@@ -1,4 +1,4 @@
-"""One rank's job on its node: the commands that start, release, watch, stop and remove it, and reading what they say.
+"""One rank's job on its node: the commands that start, release, watch, stop and remove it, and their answers.
 
 Pure: commands out, observations in. Each is one round trip, and each may be repeated.
 """
@@ -30,7 +30,9 @@ BUSY, NO_IMAGE, FAILED, NO_STAGE, NO_DOCKER = 40, 41, 42, 44, 45
 GO_TICKS = 20
 
 _SAYS = re.compile(r"^orch:(\w+)=(.*)$", re.MULTILINE)
-_NO_SPACE = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
+_NO_SPACE = re.compile(
+    r"no space left on device|disk quota exceeded|wrote only \d+ of \d+ bytes", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Seen:
-    """What is true of one rank. `state` is Docker's word, or `absent`, or `silent` for a node that does not answer."""
+    """What is true of one rank. `state` is Docker's word, or `absent`, or `silent` when its node is."""
 
     rank: int
     state: str
@@ -167,16 +169,15 @@ def _options(plan: RunPlan, rank: int, whole: bool, gpus: int) -> list[str]:
     if not whole:
         share = mine.blocks / node.blocks
         if node.cpus is not None:
-            options.append(
-                f"--cpus={max(1, int(node.cpus * share)) if node.cpus >= node.blocks else node.cpus * share:g}"
-            )
+            cpus = node.cpus * share
+            options.append(f"--cpus={int(cpus) if cpus >= 1 else cpus:g}")
         if node.memory_mib is not None:
             options.append(f"--memory={int(node.memory_mib * share)}m")
     return options
 
 
 def read_started(plan: RunPlan, rank: int, done: Completed) -> Started:
-    """What `start_command` came to. Raises NodesBusy, ImageMissing, NodeDiskFull or RunFailed, naming the node."""
+    """What `start_command` came to. Raises NodesBusy, ImageMissing, NodeDiskFull or RunFailed."""
     said = [(key, value) for key, value in _SAYS.findall(done.stdout)]
     first = dict(reversed(said))
     if done.ok:
@@ -301,6 +302,8 @@ def log_command(
     # Checked first: with both streams merged, Docker's complaint would look like a line of the job.
     text = f"docker inspect {name} >/dev/null 2>&1 || exit {NO_STAGE}; {argv(*words, name)} 2>&1"
     if skip:
-        # Plain `tail` writes to a pipe in blocks of 4 KiB, which a quiet job takes hours to fill; `sed -u` reads bytewise.
-        text += f" | if command -v stdbuf >/dev/null; then stdbuf -o0 tail -n +{skip + 1}; else sed -u 1,{skip}d; fi"
+        # Plain `tail` writes to a pipe in blocks of 4 KiB, which a quiet job takes hours to fill; `sed -u`
+        # reads bytewise.
+        text += " | if command -v stdbuf >/dev/null; "
+        text += f"then stdbuf -o0 tail -n +{skip + 1}; else sed -u 1,{skip}d; fi"
     return Command(as_root(text), f"log of {plan.container(rank)}", timeout_s=None)

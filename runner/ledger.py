@@ -1,11 +1,13 @@
-"""The ledger of runs: who runs what, how far it is, and who may act on it. SQLite by default, PostgreSQL by URL.
+"""The ledger of runs: who runs what, how far it is, who may act on it. SQLite, or PostgreSQL by URL.
 
-A process that wants to act on a run takes a lease. Each take raises the run's fence, and every later write says owner and
-fence; a write that matches no row means that the lease is lost, and its holder stops. No transaction is held over SSH.
+A process that wants to act on a run takes a lease. Each take raises the run's fence, and every later write
+says owner and fence; a write that matches no row means that the lease is lost, and its holder stops. No
+transaction is held over SSH.
 """
 
 from __future__ import annotations
 
+import getpass
 import os
 import socket
 import sqlite3
@@ -105,7 +107,7 @@ class Ledger:
         self._engine.dispose()
 
     def create(self, name: str, fleet: str, nodes: Sequence[str], build: Callable[[int], str]) -> RunRow:
-        """Write a new run. `build` gets its number and returns its plan; it runs inside the transaction, so it must be quick.
+        """Write a new run. `build` gets its number and returns its plan, quickly: it runs in the transaction.
 
         Raises Conflict when a run of that name is active.
         """
@@ -266,7 +268,7 @@ class Ledger:
                 raise _lost()
 
     def want(self, number: int, desired: Desired) -> None:
-        """Say what a run should do; whoever holds its lease sees it at the next look. `abort` is never taken back."""
+        """Say what a run should do; its driver sees it at the next look. `abort` is never taken back."""
         table = schema.run
         with self._begin() as db:
             db.execute(
@@ -339,7 +341,11 @@ def process_owner() -> str:
 
 def here() -> str:
     """Who and where, for people: `ada@laptop`."""
-    return f"{os.environ.get('USER') or os.environ.get('LOGNAME') or os.getuid()}@{socket.gethostname()}"
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without an entry, as in many containers
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def _sqlite(path: Path, url: Any) -> Engine:
@@ -351,8 +357,8 @@ def _sqlite(path: Path, url: Any) -> Engine:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
 
-    # The driver's own BEGIN is deferred: two readers that then both write cannot be serialised, and one gets "locked" at
-    # once whatever its timeout. Taking the write lock at the start is the only form that waits.
+    # The driver's own BEGIN is deferred: two readers that then both write cannot be serialised, and one gets
+    # "locked" at once whatever its timeout. Taking the write lock at the start is the only form that waits.
     @sql_event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,6 +1,7 @@
 """The life of a run, as the command line asks for it: submit, drive or follow, stop, look.
 
-Any number of processes may do so at once. The lease decides which one acts; the others follow logs and read the ledger.
+Any number of processes may do so at once. The lease decides which one acts; the others follow logs and read
+the ledger.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ def submit(
 def drive(workplace: Workplace, row: RunRow, *, follow_logs: bool = True) -> RunRow:
     """See a run to its end: by acting on it, or by following whoever does. Returns it as it ended.
 
-    When the acting process dies, this one takes over. KeyboardInterrupt passes through and leaves the run as it is.
+    When the acting process dies, this one takes over. KeyboardInterrupt passes through and leaves the run as
+    it is.
     """
     owner = process_owner()
     while row.active:
@@ -170,7 +172,7 @@ def stop(workplace: Workplace, row: RunRow, *, abort: bool = False) -> RunRow:
 
 
 def reconcile_once(workplace: Workplace, rows: Sequence[RunRow] | None = None) -> None:
-    """One pass over active runs that nobody drives: notice ends, stop what must stop, clean up. Starts nothing.
+    """One pass over active runs that nobody drives: notice ends, stop, clean up. Starts nothing.
 
     Also cleans up after ended runs whose nodes were silent then and answer now.
     """
@@ -227,7 +229,7 @@ def exit_code(row: RunRow) -> ExitCode:
 
 
 def _occupied(ledger: Ledger, fleet: str) -> frozenset[str]:
-    """Nodes of a fleet that runs of this ledger are on. Runs of other ledgers show only in the nodes' claims."""
+    """Nodes of a fleet that runs of this ledger are on. Others' runs show only in the nodes' claims."""
     return frozenset(
         rank.node for row in ledger.runs(active_only=True) if row.fleet == fleet for rank in row.ranks
     )

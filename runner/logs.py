@@ -1,7 +1,8 @@
 """Logs of ranks: followed while they are written, kept under `.orch/runs/RUN/logs`, each line exactly once.
 
-The file is its own cursor: it holds the first K lines of the rank's log, so following goes on at line K + 1, whoever
-follows and however the last follower died. A lock on the file makes one process its writer; others only show.
+The file is its own cursor: it holds the first K lines of the rank's log, so following goes on at line K + 1,
+whoever follows and however the last follower died. A lock on the file makes one process its writer; others
+only show.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ docker version --format '{{{{.Server.Version}}}}' 2>&1 >/dev/null | sed 's/^/doc
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """One node: `idle`, `busy` (some or all blocks), `unreachable`, or `failure` (answers, but can run nothing)."""
+    """One node: `idle`, `busy` (some blocks or all), `unreachable`, or `failure` (it can run nothing)."""
 
     status: Literal["idle", "busy", "unreachable", "failure"]
     reason: str | None = None

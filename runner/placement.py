@@ -1,4 +1,4 @@
-"""Which fleet and which nodes a task gets: pure functions. Whether the nodes are free in truth, their claims decide."""
+"""Which fleet and nodes a task gets: pure functions. Whether nodes are free in truth, their claims decide."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def misfit(task: Task, fleet: FleetState) -> str | None:
 
 
 def place(task: Task, fleet: FleetState, occupied: Collection[str] = ()) -> tuple[Seat, ...]:
-    """Nodes in rank order, neighbours in the topology together; `occupied` ones (by name) only when no other is left.
+    """Nodes in rank order, neighbours in the topology together; `occupied` ones only when no other is left.
 
     Raises NoFit when the fleet is too small.
     """
@@ -85,7 +85,7 @@ def _seat(task: Task, node: NodeState) -> Seat:
 
 
 def blocks_needed(task: Task, node: NodeState) -> int:
-    """How many of a node's blocks a one-node job takes: the fewest that hold what its `resources` ask for at least."""
+    """How many blocks a one-node job takes: the fewest that hold the least its `resources` ask for."""
     if node.blocks <= 1:
         return node.blocks
     wanted, have = _minimums(task), _capacity(node)
@@ -120,7 +120,7 @@ def _capacity(node: NodeState) -> dict[str, float]:
 
 
 def _minimums(task: Task) -> dict[str, float]:
-    """What the task's author wrote; the language's default minimums guide provisioning and exclude no existing node."""
+    """What the author wrote: the language's default minimums exclude no existing node."""
     resources = task.resources
     written = resources.model_fields_set
     wanted: dict[str, float] = {}

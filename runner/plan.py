@@ -1,6 +1,9 @@
-"""A run, wholly decided: what each rank runs, where and how. Made by `compile.py`, kept in the ledger, carried out by `lifecycle.py`.
+"""A run, wholly decided: what each rank runs, where and how.
 
-It holds no environment values and no keys: those may be secret and stay in 0600 files beside the ledger (`store.py`).
+Made by `compile.py`, kept in the ledger, carried out by `driver.py`.
+
+It holds no environment values and no keys: those may be secret and stay in 0600 files beside the ledger
+(`store.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ class Mount(_Frozen):
 
 
 class StagedFile(_Frozen):
-    """A file or folder of this machine and where it goes in the container; a relative or `~` path is the job's."""
+    """A file or folder of this machine and where it goes in the container."""
 
     source: str
     target: str

@@ -30,9 +30,10 @@ class Selection:
 
 
 def read_logs(place: Workplace, row: RunRow, selection: Selection, *, follow: bool = False) -> None:
-    """Tell every selected line to the workplace's processor, in the order of their times; with `follow` until the end.
+    """Tell every selected line to the workplace's processor, by time; with `follow` until the run's end.
 
-    Followed lines come as the nodes send them. A node that does not answer is told, and its kept lines are used.
+    Followed lines come as the nodes send them. A node that does not answer is told, and its kept lines are
+    used.
     """
     while follow and row.active and row.phase in _BEFORE_LOGS:
         time.sleep(0.5)

@@ -1,6 +1,7 @@
 """Tables of the run ledger, and the database's own clock.
 
-Times are seconds since the epoch, always the database's: two machines that share a ledger need not agree on the time.
+Times are seconds since the epoch, always the database's: two machines that share a ledger need not agree on
+the time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ run = Table(
     Column("name", String(64), nullable=False),
     Column("fleet", String(64), nullable=False),
     Column("plan", Text, nullable=False),
-    # Words of configuration 8: submitted, provisioning, running, terminating, then done, failed or terminated.
+    # Words of configuration 8: submitted, provisioning, running, terminating, then done, failed or
+    # terminated.
     Column("status", String(20), nullable=False),
     # What people want of it: run, stop, abort.
     Column("desired", String(10), nullable=False),

@@ -1,8 +1,8 @@
 """The transport over SSH: Fabric's `Connection` for hosts, gateways and log-ins, its channels for commands.
 
-A host's key is known before the first connect and put into the client's table; anything else is refused. Fabric's own
-`run` is not used: it decodes and mirrors streams for people, while the runner streams images of gigabytes to stdin and
-follows logs for hours.
+A host's key is known before the first connect and put into the client's table; anything else is refused.
+Fabric's own `run` is not used: it decodes and mirrors streams for people, while the runner streams images of
+gigabytes to stdin and follows logs for hours.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from orch.runner.errors import CommandTimeout, HostKeyRefused, HostUnreachable, 
 from orch.runner.transport import Completed
 from orch.spec.state import Jump, NodeState
 
-# A host behind a jump host is opened while at most this many others are: sshd drops random ones above MaxStartups (10).
+# A host behind a jump host is opened while at most this many others are: sshd drops random ones above
+# MaxStartups (10).
 HANDSHAKES_PER_JUMP = 8
 KEEPALIVE_S = 15
 
@@ -111,6 +112,8 @@ class SshTransport:
                     if slot.connection is None or not slot.connection.is_connected:
                         slot.connection = self._connect(node, deadline)
                     wire = slot.connection.transport
+                if wire is None:
+                    raise EOFError("the connection closed")
                 return wire.open_session(timeout=max(0.1, deadline - time.monotonic()))
             except (HostKeyRefused, LoginRefused):
                 raise
@@ -140,7 +143,8 @@ class SshTransport:
             if slot.connection is None or not slot.connection.is_connected:
                 before = self._gateway(chain[:-1], deadline) if len(chain) > 1 else None
                 timeout = min(self._connect_timeout_s, max(0.5, deadline - time.monotonic()))
-                slot.connection = _open(_jump_host(chain[-1]), timeout, before)
+                *_, last = chain
+                slot.connection = _open(_jump_host(last), timeout, before)
             return slot.connection
 
 
@@ -201,6 +205,7 @@ def _open(host: _Host, timeout_s: float, gateway: Connection | str | None) -> Co
     if client is None:
         raise TypeError("a Fabric connection without a client")
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
+    entry = None
     if host.host_key:
         entry = HostKeyEntry.from_line(f"{host.known_as} {host.host_key}")
         if entry is None or entry.key is None:
@@ -221,7 +226,7 @@ def _open(host: _Host, timeout_s: float, gateway: Connection | str | None) -> Co
         ) from error
     except paramiko.SSHException as error:
         if "not found in known_hosts" in str(error):
-            raise _changed_key(host, entry.key if host.host_key and entry else None, None) from error
+            raise _changed_key(host, entry.key if entry else None, None) from error
         raise HostUnreachable(str(error), where=_where(host)) from error
     except (OSError, EOFError) as error:
         raise HostUnreachable(str(error) or type(error).__name__, where=_where(host)) from error
@@ -250,7 +255,7 @@ def _changed_key(
         f"the host key of {host.label} is not the pinned one",
         where=_where(host),
         detail=f"expected {expected.get_name()} {expected.fingerprint}, offered {shown}",
-        hint="another machine may answer at this address; if the change is meant, provision again to pin the new key",
+        hint="another machine may answer at this address; if the change is meant, `orch up` pins the new key",
     )
 
 

@@ -1,7 +1,7 @@
 """The archive a job's container starts from: what becomes `/run/orch` in it.
 
-One tar stream per rank: first the small files made for that rank, then the task's `files`, the same bytes for all ranks
-and read from disk while they are sent.
+One tar stream per rank: first the small files made for that rank, then the task's `files`, the same bytes
+for all ranks and read from disk while they are sent.
 """
 
 from __future__ import annotations
@@ -74,15 +74,16 @@ def stage(
 ) -> Stage:
     """The archive of one rank."""
     buffer = io.BytesIO()
-    archive = tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT)
+    # Not closed: the end mark would hide the files that follow.
+    archive = tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT)  # noqa: SIM115
     for name, text in stage_files(plan, rank, environment, keys).items():
         member = tarfile.TarInfo(name)
         data = text.encode()
         member.size = len(data)
-        # The parent folder on the node is root's alone; in the container any `user` must be able to read these.
+        # The parent folder on the node is root's alone; in the container any `user` must be able to read
+        # these.
         member.mode = 0o755 if name.startswith("bin/") or name.endswith(".sh") else 0o644
         archive.addfile(member, io.BytesIO(data))
-    # Not closed: the end mark would hide the files that follow.
     return Stage(buffer.getvalue(), files)
 
 
@@ -130,7 +131,7 @@ def target_text(item: StagedFile) -> str:
 
 
 def _login_files(plan: RunPlan, rank: int, keys: RunKeys) -> dict[str, str]:
-    """Strict both ways: the ranks know each other's host keys, and take the run's key from the run's nodes only."""
+    """Strict both ways: ranks know each other's host keys, and take the run's key from its nodes only."""
     addresses = [node.internal_ip or "127.0.0.1" for node in plan.nodes]
     texts = {
         "bin/rsh": render("rsh.sh.j2"),

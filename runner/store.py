@@ -1,4 +1,4 @@
-"""What a run keeps on this machine: `.orch/runs/RUN/` with its logs, and until its containers run its secrets (0600)."""
+"""What a run keeps on this machine: `.orch/runs/RUN/` with its logs, and for a while its secrets (0600)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RunFolder:
         """The run's keys, made at the first call."""
         path = self.path / _KEYS
         if not path.exists():
-            pairs = [_new_pair() for _ in range(ranks + 1)]
+            pairs = [new_key_pair() for _ in range(ranks + 1)]
             _write_secret(path, json.dumps([[pair.private, pair.public] for pair in pairs]))
         client, *hosts = (KeyPair(*pair) for pair in json.loads(self._read(_KEYS)))
         return RunKeys(client, tuple(hosts))
@@ -81,14 +81,14 @@ class RunFolder:
             raise RunFailed(
                 "this run cannot be started from here",
                 where=str(self.path / name),
-                detail="its environment is kept only on the machine that submitted it, until its containers run",
+                detail="its environment is kept only where it was submitted, until its containers run",
                 hint="submit it again",
                 reason="executor_error",
             ) from error
 
 
 def open_folder(dot: Path, name: str, number: int) -> RunFolder:
-    """The folder of a run, made when it is not there; that of an earlier run of this name is moved to `NAME~NUMBER`.
+    """The folder of a run, made when missing; an earlier run's of this name is moved to `NAME~NUMBER`.
 
     Raises LedgerUnusable when `.orch` cannot be written.
     """
@@ -140,7 +140,8 @@ def _write_secret(path: Path, text: str) -> None:
     new.rename(path)
 
 
-def _new_pair() -> KeyPair:
+def new_key_pair() -> KeyPair:
+    """A fresh Ed25519 pair."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

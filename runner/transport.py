@@ -1,7 +1,7 @@
 """What the runner needs of a way to reach nodes, and fanning out over many of them.
 
-`ssh.py` implements it. A command that ran is a value whatever its exit code; a host that could not be reached is an
-exception of one call, and a value again at the level of many nodes (`NodeResult`).
+`ssh.py` implements it. A command that ran is a value whatever its exit code; a host that could not be
+reached is an exception of one call, and a value again at the level of many nodes (`NodeResult`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from orch.runner.commands import Command
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 
-# Connections opened and commands started at once; more gain nothing on one client machine and cost file descriptors.
+# Connections opened and commands started at once; more gain nothing on one client machine and cost file
+# descriptors.
 FAN_OUT = 64
 
 T = TypeVar("T")
@@ -52,9 +53,10 @@ class Transport(Protocol):
     ) -> Completed:
         """Run `command` on `node` and wait for its end.
 
-        Connecting is retried, with jitter, for at most `deadline_s`; a command that has started is never repeated.
-        `on_line` receives each line of stdout without its line end as it arrives; setting `until` ends the command
-        early (exit code -1). Raises HostUnreachable, HostKeyRefused, LoginRefused or CommandTimeout.
+        Connecting is retried, with jitter, for at most `deadline_s`; a command that has started is never
+        repeated. `on_line` receives each line of stdout without its line end as it arrives; setting `until`
+        ends the command early (exit code -1). Raises HostUnreachable, HostKeyRefused, LoginRefused or
+        CommandTimeout.
         """
         ...
 

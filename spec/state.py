@@ -1,7 +1,8 @@
 """FleetState: the one contract between provisioning and running.
 
-Written by `stacks` from a stack's outputs, read by `runner`. An AWS instance, an on-prem server and a local container look
-the same here. It holds no secret: `identity` is the path of a private key file, never its text.
+Written by `stacks` from a stack's outputs, read by `runner`. An AWS instance, an on-prem server and a local
+container look the same here. It holds no secret: `identity` is the path of a private key file, never its
+text.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class Gpus(_Frozen):
 
 
 class NodeState(_Frozen):
-    """One node as provisioning left it. `host_key` is the public host key as in known_hosts: "ssh-ed25519 AAAA…"."""
+    """One node as provisioning left it.
+
+    `host_key` is the public host key as in known_hosts: "ssh-ed25519 AAAA…".
+    """
 
     index: int
     name: str
@@ -61,7 +65,10 @@ class NodeState(_Frozen):
 
 
 class FleetState(_Frozen):
-    """A provisioned fleet. `unreachable_grace_s`: how long a silent node may stay silent before its run is given up."""
+    """A provisioned fleet.
+
+    `unreachable_grace_s`: how long a silent node may stay silent before its run is given up.
+    """
 
     schema_version: int = SCHEMA
     name: str

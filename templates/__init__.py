@@ -1,4 +1,5 @@
-"""Text that is filled in and sent elsewhere: shell scripts for nodes and job containers. One `*.j2` file each.
+"""Text that is filled in and sent elsewhere: shell scripts for nodes and job containers. One `*.j2` file
+each.
 
 Imports nothing of orch. `render` is the only way in; in a template `{{ value | q }}` is shell-quoted.
 """

@@ -1,4 +1,4 @@
-"""Launchers: how the processes of a task are started inside its job containers. Each is one strategy, see `base.py`.
+"""Launchers: how the processes of a task are started inside its job containers, one strategy each.
 
 A launcher decides in pure functions and yields shell text; it runs nothing itself. Start at `base.py`.
 """

@@ -14,7 +14,7 @@ _VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})
 
 @dataclass(frozen=True)
 class LaunchContext:
-    """What a launcher may know: all addresses and processes per node in rank order, and which rank this is."""
+    """What a launcher may know: addresses and processes per node in rank order, and its own rank."""
 
     rank: int
     addresses: tuple[str, ...]
@@ -27,14 +27,31 @@ class LaunchContext:
 class Launcher(Protocol):
     """One way to start a task's processes."""
 
-    name: Literal["commands", "torchrun", "mpirun", "image"]
-    # Whether hostfile lines carry a process count even without accelerators.
-    counts_slots: bool
-    dialect: Dialect
-    # Whether ranks log in to each other, so that the run needs keys of its own.
-    ssh_between: bool
-    startup_order: Literal["any", "master-first", "workers-first"] | None
-    stop_criteria: Literal["all-done", "master-done"] | None
+    @property
+    def name(self) -> Literal["commands", "torchrun", "mpirun", "image"]: ...
+
+    @property
+    def counts_slots(self) -> bool:
+        """Whether hostfile lines carry a process count even without accelerators."""
+        ...
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    @property
+    def ssh_between(self) -> bool:
+        """Whether ranks log in to each other, so that the run needs keys of its own."""
+        ...
+
+    @property
+    def startup_order(self) -> Literal["any", "master-first", "workers-first"] | None:
+        """The order the launcher needs, whatever the task says."""
+        ...
+
+    @property
+    def stop_criteria(self) -> Literal["all-done", "master-done"] | None:
+        """What the launcher takes for the run's end, whatever the task says."""
+        ...
 
     def tasks_per_node(self, gpus: int) -> int:
         """Processes started on a node with `gpus` accelerators for this job."""
@@ -46,9 +63,10 @@ class Launcher(Protocol):
 
 
 def quote_word(word: str) -> str:
-    """`word` as shell text: everything literal except `$NAME` and `${NAME}`, which the job's environment fills.
+    """`word` as shell text: all literal except `$NAME` and `${NAME}`, which the job's environment fills.
 
-    So that `--out $ORCH_CHECKPOINT_DIR` means what its writer expects, while `$(…)`, backquotes and spaces stay text.
+    So that `--out $ORCH_CHECKPOINT_DIR` means what its writer expects, while `$(…)`, backquotes and spaces
+    stay text.
     """
     parts: list[str] = []
     end = 0

@@ -1,8 +1,8 @@
 """`mpirun` from rank 0, over an sshd in each job container.
 
-The other ranks wait as log-in targets. A log-in gets the environment of the rank it lands on (the forced command in
-templates/mpirun.sh.j2), so node-bound values such as ORCH_NODE_RANK are right everywhere; `-x` carries only what rank 0 alone
-can know.
+The other ranks wait as log-in targets. A log-in gets the environment of the rank it lands on (the forced
+command in templates/mpirun.sh.j2), so node-bound values such as ORCH_NODE_RANK are right everywhere; `-x`
+carries only what rank 0 alone can know.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from orch.templates import render
 if TYPE_CHECKING:
     from orch.spec.models import Mpirun
 
-# Open MPI on plain Ethernet. A silent partition is noticed in 9-12 s with these keep-alives and never without them.
+# Open MPI on plain Ethernet. A silent partition is noticed in 9-12 s with these keep-alives and never
+# without them.
 _ETHERNET = (
     ("pml", "ob1"),
     ("btl", "self,vader,tcp"),

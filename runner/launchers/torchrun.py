@@ -1,7 +1,8 @@
 """`torchrun` on every node, with rank, counts and rendezvous filled in.
 
-Flags have underscores and an equals sign: torch 1.13 knows no other spelling, torch 2 knows both. Rendezvous is static (1-2 s
-quicker: no store election) unless workers may come, go or restart, which only c10d survives.
+Flags have underscores and an equals sign: torch 1.13 knows no other spelling, torch 2 knows both. Rendezvous
+is static (1-2 s quicker: no store election) unless workers may come, go or restart, which only c10d
+survives.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from orch.runner.launchers.base import LaunchContext, quote_word
 if TYPE_CHECKING:
     from orch.spec.models import Torchrun
 
-# Seconds between an agent's looks at its workers. The old default of 5 delays every end by half of that on average.
+# Seconds between an agent's looks at its workers. The old default of 5 delays every end by half of that on
+# average.
 MONITOR_INTERVAL_S = 0.2
 
 _FIND = """\

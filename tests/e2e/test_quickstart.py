@@ -1,0 +1,89 @@
+"""The quickstart's files as the README uses them."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+from support import Folder, containers, until
+
+
+def test_training_ends_done_with_exit_code_0_on_both_nodes(quickstart: Folder) -> None:
+    said = quickstart.orch("run", "train.yml", "--json", timeout=280)
+    assert said.code == 0, said.err
+    run = said.json
+    assert (run["schema"], run["status"]) == (1, "done")
+    assert [(n["rank"], n["node"], n["exit_code"]) for n in run["nodes"]] == [
+        (0, "laptop-0", 0),
+        (1, "laptop-1", 0),
+    ]
+    assert run["started_at"] < run["finished_at"]
+
+    logs = quickstart.orch("logs", run["run"])
+    assert logs.code == 0, logs.err
+    for rank in (0, 1):
+        (proof,) = [line for line in logs.out.splitlines() if f"[rank {rank}] weights" in line]
+        assert "identical on 2 ranks" in proof
+    assert "times lower: ok" in logs.out
+
+
+def test_the_mpi_program_checks_its_ring_over_both_nodes(quickstart: Folder) -> None:
+    said = quickstart.orch("run", "mpi.yml", timeout=280)
+    assert said.code == 0, said.err
+    for rank, node in enumerate(("laptop-0", "laptop-0", "laptop-1", "laptop-1")):
+        assert f"rank {rank} of 4 on {node}: token 6, sum 10" in said.out
+
+
+def test_nodes_are_busy_while_a_run_holds_them_and_idle_after_it(quickstart: Folder) -> None:
+    quickstart.write(
+        "hold.yml", "type: task\nname: hold\nnodes: 2\nimage: orch/job\ncommands: [echo held, sleep 60]\n"
+    )
+    detached = quickstart.orch("run", "hold.yml", "--detach", "--json")
+    assert detached.code == 0, detached.err
+    assert detached.json["status"] in ("submitted", "provisioning", "running")
+
+    def statuses() -> list[str]:
+        return [n["status"] for n in quickstart.orch("fleet", "list", "--json").json["fleets"][0]["nodes"]]
+
+    until(lambda: statuses() == ["busy", "busy"], 30, "both nodes are busy")
+    listed = quickstart.orch("ps", "--json").json["runs"]
+    assert [run["run"] for run in listed] == ["hold"]
+
+    refused = quickstart.orch("run", "mpi.yml", timeout=60)
+    assert refused.code != 0
+    assert "hold" in refused.err
+
+    assert quickstart.orch("stop", "hold", timeout=120).code == 0
+    until(lambda: statuses() == ["idle", "idle"], 30, "both nodes are idle")
+    ended = {run["run"]: run["status"] for run in quickstart.orch("ps", "-a", "--json").json["runs"]}
+    assert ended["hold"] == "terminated"
+
+
+def test_a_node_killed_in_the_middle_of_a_run_fails_it_by_name_and_up_makes_that_node_anew(
+    quickstart: Folder,
+) -> None:
+    quickstart.write(
+        "long.yml", "type: task\nname: long\nnodes: 2\nimage: orch/job\ncommands: [echo begun, sleep 200]\n"
+    )
+    process = quickstart.start("run", "long.yml", "--json")
+    until(lambda: quickstart.orch("logs", "long").out.count("begun") == 2, 60, "both ranks have begun")
+    victim = next(name for name in containers("laptop") if name.endswith("-1"))
+    killed = time.monotonic()
+    subprocess.run(["docker", "kill", victim], check=True, capture_output=True)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 6, err
+    assert time.monotonic() - killed < 30
+    assert '"status": "failed"' in out
+    assert "laptop-1" in err
+
+    drift = quickstart.orch("drift", "laptop", "--json")
+    assert drift.code == 10
+    assert {item["name"] for item in drift.json["drift"]} == {"laptop-1"}
+    mended = quickstart.orch("up", "fleet.yml", "--yes", "--json")
+    assert [(c["op"], c["name"]) for c in mended.json["changes"] if c["op"] != "same"] == [
+        ("update", "laptop-1")
+    ]
+    survivor = [
+        n for n in quickstart.orch("fleet", "list", "--json").json["fleets"][0]["nodes"] if n["index"] == 0
+    ]
+    assert survivor[0]["status"] == "idle"

@@ -1,0 +1,138 @@
+"""Real nodes for tests: containers with sshd and their own Docker, on a network of their own."""
+
+from __future__ import annotations
+
+import io
+import secrets
+import socket
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orch import images
+from orch.runner.store import new_key_pair
+from orch.spec.state import FleetState, NodeState
+
+
+def docker(*words: str, data: bytes | None = None, check: bool = True) -> str:
+    done = subprocess.run(["docker", *words], input=data, capture_output=True, check=False)
+    if check and done.returncode:
+        raise AssertionError(f"docker {' '.join(words)}: {done.stderr.decode()}")
+    return done.stdout.decode().strip()
+
+
+@dataclass
+class Lab:
+    """Makes node containers and removes them all at the end."""
+
+    folder: Path
+    tag: str = field(default_factory=lambda: f"orch-rt-{secrets.token_hex(3)}")
+    made: int = 0
+
+    def __post_init__(self) -> None:
+        docker("network", "create", "--label", f"orch.test={self.tag}", self.tag)
+        pair = new_key_pair()
+        self.identity = self.folder / "identity"
+        self.identity.write_text(pair.private)
+        self.identity.chmod(0o600)
+        self.public = pair.public
+
+    def node(self, *options: str) -> NodeState:
+        index, self.made = self.made, self.made + 1
+        name, host, port = f"{self.tag}-{index}", new_key_pair(), _free_port()
+        docker(
+            *(
+                "create",
+                "--name",
+                name,
+                "--hostname",
+                name,
+                "--network",
+                self.tag,
+                "--label",
+                f"orch.test={self.tag}",
+            ),
+            *(
+                "--cgroupns",
+                "private",
+                "--security-opt",
+                "seccomp=unconfined",
+                "--security-opt",
+                "apparmor=unconfined",
+            ),
+            *(
+                word
+                for cap in ("SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "IPC_LOCK")
+                for word in ("--cap-add", cap)
+            ),
+            *("--publish", f"127.0.0.1:{port}:22", *options, images.resolve("orch/node")),
+        )
+        docker("cp", "-", f"{name}:/", data=_keys(host.private, self.public))
+        docker("start", name)
+        address = docker("inspect", "-f", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", name)
+        state = NodeState(
+            index=index,
+            name=name,
+            address="127.0.0.1",
+            port=port,
+            user="root",
+            identity=str(self.identity),
+            host_key=host.public,
+            internal_ip=address,
+            cpus=2,
+            memory_mib=2048,
+        )
+        wait_until(
+            lambda: bool(docker("exec", name, "docker", "version", "-f", "{{.Server.Version}}", check=False))
+        )
+        return state
+
+    def fleet(self, *nodes: NodeState, grace_s: float = 6.0) -> FleetState:
+        return FleetState(
+            name="lab",
+            stack="lab",
+            backend="local",
+            placement="cluster",
+            nodes=nodes,
+            unreachable_grace_s=grace_s,
+            image=images.resolve("orch/mpi"),
+        )
+
+    def remove(self) -> None:
+        ids = docker("ps", "-aq", "--filter", f"label=orch.test={self.tag}").split()
+        if ids:
+            docker("rm", "-f", "-v", *ids)
+        docker("network", "rm", self.tag, check=False)
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.1)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _keys(host_key: str, client_public: str) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        texts = {"etc/ssh/ssh_host_ed25519_key": host_key, "etc/orch/authorized_keys": client_public + "\n"}
+        for name, text in texts.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(text), 0o600
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+def load_image(node: NodeState, name: str) -> None:
+    save = subprocess.Popen(["docker", "save", images.resolve(f"orch/{name}")], stdout=subprocess.PIPE)
+    subprocess.run(["docker", "exec", "-i", node.name, "docker", "load", "-q"], stdin=save.stdout, check=True)
+    assert save.wait() == 0

@@ -1,0 +1,26 @@
+"""Drives one run from a process of its own, so that a test can kill it: drive_run.py DOT RUN."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from orch.runner.events import Event, LogLine
+from orch.runner.ledger import open_ledger
+from orch.runner.lifecycle import Workplace, drive
+from orch.runner.ssh import SshTransport
+
+
+class Printer:
+    def handle(self, event: Event, /) -> None:
+        if isinstance(event, LogLine):
+            print(event.rank, event.text, flush=True)
+
+
+def main(dot: Path, run: str) -> None:
+    ledger = open_ledger(f"sqlite:///{dot / 'ledger.db'}")
+    drive(Workplace(dot, ledger, SshTransport(), Printer()), ledger.get(run))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,251 @@
+"""What runs survive, and how they tell what they do not."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nodelab import Lab, docker, load_image, wait_until
+
+from orch import images
+from orch.runner import lifecycle
+from orch.runner.events import LogLine, Recorder
+from orch.runner.ledger import RunRow
+from orch.runner.lifecycle import Workplace
+from orch.runner.nodes import node_statuses
+from orch.runner.ssh import SshTransport
+from orch.spec.errors import ExitCode
+from orch.spec.models import Task
+from orch.spec.state import FleetState, NodeState
+
+DRIVER = Path(__file__).with_name("drive_run.py")
+
+
+def submit(place: Workplace, fleet: FleetState, image: str | None = None, **task: object) -> RunRow:
+    given = {"name": "job", "nodes": len(fleet.nodes), "stop_duration": 3, **task}
+    return lifecycle.submit(
+        place,
+        Task.model_validate(given),
+        fleet,
+        image=images.resolve(image or "orch/mpi"),
+        base=place.dot,
+    )
+
+
+def behind(place: Workplace, run: str) -> subprocess.Popen[str]:
+    """A process that drives `run`."""
+    return subprocess.Popen([sys.executable, DRIVER, place.dot, run], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def fresh(lab: Lab) -> Iterator[tuple[NodeState, NodeState]]:
+    """Two nodes that a test may destroy."""
+    nodes = lab.node(), lab.node()
+    for node in nodes:
+        load_image(node, "mpi")
+    yield nodes
+    docker("rm", "-f", "-v", *(node.name for node in nodes), check=False)
+
+
+def test_a_node_killed_in_mid_run_fails_the_run_and_stops_the_other(
+    place: Workplace, lab: Lab, fresh: tuple[NodeState, NodeState], left_on
+):
+    fleet = lab.fleet(*fresh, grace_s=6.0)
+    row = submit(place, fleet, commands=["sleep 300"])
+    driver = behind(place, "job")
+    try:
+        wait_until(lambda: place.ledger.get("job").status == "running")
+        docker("kill", fresh[1].name)
+        began = time.monotonic()
+        driver.wait(40)
+        took = time.monotonic() - began
+    finally:
+        driver.kill()
+    row = place.ledger.get("job")
+    assert row.status == "failed"
+    assert took < 30
+    assert fresh[1].name in (row.message or "")
+    assert [rank.reason for rank in row.ranks] == ["sibling_failed", "instance_unreachable"]
+    assert lifecycle.exit_code(row) == ExitCode.RUN_FAILED
+    assert left_on(fresh[0]) == ""
+    assert node_statuses(fleet)[1].status == "unreachable"
+    assert [rank.collected for rank in row.ranks] == [True, False]
+
+    # When the node comes back, the next look at runs cleans it up.
+    docker("start", fresh[1].name)
+    wait_until(lambda: bool(docker("exec", fresh[1].name, "docker", "ps", "-q", check=False)) or True)
+    wait_until(lambda: node_statuses(fleet)[1].status == "busy")
+    lifecycle.reconcile_once(place)
+    assert place.ledger.get("job").ranks[1].collected
+    assert node_statuses(fleet)[1].status == "idle"
+    assert left_on(fresh[1]) == ""
+
+
+def test_a_killed_driver_loses_nothing_and_the_log_goes_on_where_it_stopped(
+    place: Workplace, lab: Lab, pair: tuple[NodeState, NodeState]
+):
+    count = 60
+    row = submit(
+        place,
+        lab.fleet(*pair),
+        commands=[f"for i in $(seq {count}); do echo line $i; echo error $i >&2; sleep 0.1; done"],
+    )
+    first = behind(place, "job")
+    wait_until(lambda: place.ledger.get("job").phase == "running")
+    time.sleep(2)
+    first.send_signal(signal.SIGKILL)
+    shown = (first.communicate()[0] or "").splitlines()
+    assert shown
+    assert place.ledger.get("job").active
+
+    second = lifecycle.drive(place, place.ledger.get("job"))
+    assert second.status == "done"
+    assert isinstance(place.processor, Recorder)
+    for rank in range(2):
+        wanted = sorted(
+            [f"line {i}" for i in range(1, count + 1)] + [f"error {i}" for i in range(1, count + 1)]
+        )
+        kept = place.desk(row).folder.log(rank).read_text().splitlines()
+        assert sorted(line.split(" ", 1)[1] for line in kept) == wanted, "each line is kept once"
+        before = [line.split(" ", 1)[1] for line in shown if line.startswith(f"{rank} ")]
+        after = [e.text for e in place.processor.events if isinstance(e, LogLine) and e.rank == rank]
+        # A line may be kept and not yet shown at the moment of the kill; never shown twice.
+        assert len(before) + len(after) >= len(wanted) - 1
+        assert len(set(before + after)) == len(before) + len(after)
+
+
+def test_a_driver_killed_at_any_moment_of_the_start_leaves_a_run_that_another_finishes(
+    place: Workplace, lab: Lab, pair: tuple[NodeState, NodeState], left_on
+):
+    fleet = lab.fleet(*pair)
+    for index, pause in enumerate((0.5, 0.7, 0.8, 0.9, 1.0, 1.1)):
+        name = f"job{index}"
+        submit(place, fleet, name=name, commands=["echo once"])
+        first = behind(place, name)
+        time.sleep(pause)
+        first.kill()
+        first.communicate()
+        row = lifecycle.drive(place, place.ledger.get(name))
+        assert row.status == "done", row.message
+        for rank in range(2):
+            kept = place.desk(row).folder.log(rank).read_text().splitlines()
+            assert [line.split(" ", 1)[1] for line in kept] == ["once"]
+    assert [left_on(node) for node in pair] == ["", ""]
+
+
+def test_two_processes_on_one_run_do_not_both_drive_it(
+    place: Workplace, lab: Lab, pair: tuple[NodeState, NodeState]
+):
+    submit(place, lab.fleet(*pair), commands=["for i in 1 2 3 4; do echo $i; sleep 0.5; done"])
+    first = behind(place, "job")
+    wait_until(lambda: place.ledger.get("job").owner is not None)
+    fence = place.ledger.get("job").fence
+    row = lifecycle.drive(place, place.ledger.get("job"))
+    assert row.status == "done"
+    assert row.fence == fence, "the second process never took the lease"
+    assert first.wait(10) == 0
+    kept = place.desk(row).folder.log(0).read_text().splitlines()
+    assert [line.split(" ", 1)[1] for line in kept] == ["1", "2", "3", "4"]
+
+
+def test_an_image_that_does_not_exist_is_told_with_its_name_and_node(
+    place: Workplace, lab: Lab, pair: tuple[NodeState, NodeState], left_on
+):
+    row = lifecycle.drive(place, submit(place, lab.fleet(*pair), "127.0.0.1:9/no/such:1", commands=["true"]))
+    assert row.status == "failed"
+    assert "127.0.0.1:9/no/such:1" in (row.message or "")
+    assert pair[0].name in (row.message or "")
+    assert {rank.reason for rank in row.ranks} == {"creating_container_error"}
+    assert lifecycle.exit_code(row) == ExitCode.RUN_FAILED
+    assert [left_on(node) for node in pair] == ["", ""]
+
+
+def test_an_image_of_ours_is_streamed_to_nodes_that_lack_it(place: Workplace, lab: Lab):
+    node = lab.node()
+    row = lifecycle.drive(place, submit(place, lab.fleet(node), commands=["echo arrived"]))
+    assert row.status == "done", row.message
+    docker("rm", "-f", "-v", node.name)
+
+
+def test_a_full_disk_is_told_with_the_nodes_name(place: Workplace, lab: Lab, left_on):
+    node = lab.node("--tmpfs", "/var/lib/docker:size=100m")
+    row = lifecycle.drive(place, submit(place, lab.fleet(node), commands=["true"]))
+    assert row.status == "failed"
+    assert f"the disk of node {node.name} is full" in (row.message or "")
+    assert lifecycle.exit_code(row) == ExitCode.RUN_FAILED
+    assert left_on(node) == ""
+    docker("rm", "-f", "-v", node.name)
+
+
+def test_a_full_disk_under_the_stage_is_told_too(place: Workplace, lab: Lab):
+    node = lab.node("--tmpfs", "/var/lib/orch:size=64k")
+    load_image(node, "mpi")
+    place.dot.mkdir(exist_ok=True)
+    (place.dot / "big.bin").write_bytes(b"x" * (1 << 20))
+    row = lifecycle.drive(place, submit(place, lab.fleet(node), commands=["true"], files=["big.bin"]))
+    assert row.status == "failed"
+    assert f"the disk of node {node.name} is full" in (row.message or "")
+    docker("rm", "-f", "-v", node.name)
+
+
+def test_a_run_whose_node_never_answers_fails_within_the_deadline(
+    place: Workplace, lab: Lab, pair: tuple[NodeState, NodeState], left_on
+):
+    away = pair[1].model_copy(update={"port": 9, "name": "away"})
+    transport = SshTransport(connect_timeout_s=2.0, deadline_s=4.0)
+    there = Workplace(place.dot, place.ledger, transport, Recorder())
+    began = time.monotonic()
+    row = lifecycle.drive(there, submit(there, lab.fleet(pair[0], away), commands=["true"]))
+    assert time.monotonic() - began < 20
+    assert row.status == "failed"
+    assert "node away cannot be reached" in (row.message or "")
+    assert lifecycle.exit_code(row) == ExitCode.HOSTS
+    assert left_on(pair[0]) == ""
+    transport.close()
+
+
+def test_a_container_removed_behind_our_back_fails_the_run(
+    place: Workplace, lab: Lab, pair: tuple[NodeState, NodeState]
+):
+    submit(place, lab.fleet(*pair), commands=["sleep 300"])
+    driver = behind(place, "job")
+    wait_until(lambda: place.ledger.get("job").status == "running")
+    docker("exec", pair[1].name, "docker", "rm", "-f", "orch-job-0-1")
+    driver.wait(30)
+    row = place.ledger.get("job")
+    assert row.status == "failed"
+    assert "disappeared" in (row.message or "")
+
+
+def test_a_paused_node_that_comes_back_in_time_does_not_fail_the_run(
+    place: Workplace, lab: Lab, fresh: tuple[NodeState, NodeState]
+):
+    submit(place, lab.fleet(*fresh, grace_s=30.0), commands=["sleep 6; echo woke"])
+    driver = behind(place, "job")
+    wait_until(lambda: place.ledger.get("job").status == "running")
+    docker("pause", fresh[1].name)
+    wait_until(lambda: place.ledger.get("job").ranks[1].silent_since is not None, 30)
+    docker("unpause", fresh[1].name)
+    assert driver.wait(40) == 0
+    assert place.ledger.get("job").status == "done"
+
+
+def test_max_duration_holds_without_any_controller(
+    place: Workplace, lab: Lab, pair: tuple[NodeState, NodeState]
+):
+    submit(place, lab.fleet(*pair), commands=["sleep 300"], max_duration=4)
+    driver = behind(place, "job")
+    wait_until(lambda: place.ledger.get("job").status == "running")
+    driver.kill()
+    driver.communicate()
+    wait_until(lambda: not docker("exec", pair[0].name, "docker", "ps", "-q"), 20)
+    lifecycle.reconcile_once(place)
+    row = place.ledger.get("job")
+    assert row.status == "failed"
+    assert "max_duration_exceeded" in {rank.reason for rank in row.ranks}
+    assert [status.status for status in node_statuses(lab.fleet(*pair))] == ["idle", "idle"]

@@ -1,0 +1,398 @@
+"""Runs on two real nodes: what a job sees, how runs end, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from nodelab import Lab
+
+from orch import images
+from orch.runner import lifecycle
+from orch.runner.errors import BadTask, Conflict, HostfileIncomplete
+from orch.runner.events import LogLine, Notice, Recorder
+from orch.runner.ledger import RunRow
+from orch.runner.lifecycle import Workplace
+from orch.runner.nodes import node_statuses
+from orch.runner.reading import Selection, read_logs
+from orch.runner.ssh import SshTransport
+from orch.spec.errors import ExitCode
+from orch.spec.models import Task
+from orch.spec.state import FleetState, NodeState
+
+Pair = tuple[NodeState, NodeState]
+Run = Callable[..., RunRow]
+
+
+@pytest.fixture
+def fleet(lab: Lab, pair: Pair) -> FleetState:
+    return lab.fleet(*pair)
+
+
+@pytest.fixture
+def run(place: Workplace, fleet: FleetState, tmp_path: Path) -> Run:
+    """Submit a task and see it to its end."""
+
+    def run(image: str = "orch/mpi", **task: object) -> RunRow:
+        row = submit(place, fleet, tmp_path, image=image, **task)
+        return lifecycle.drive(place, row)
+
+    return run
+
+
+def submit(
+    place: Workplace, fleet: FleetState, base: Path, image: str = "orch/mpi", **task: object
+) -> RunRow:
+    given = {"name": "job", "nodes": 2, **task}
+    return lifecycle.submit(
+        place,
+        Task.model_validate(given),
+        fleet,
+        image=images.resolve(image),
+        base=base,
+        caller_env={"FROM_CALLER": "yes"},
+        cli_env={"FROM_CLI": "1"},
+    )
+
+
+def lines(place: Workplace, rank: int | None = None) -> list[str]:
+    recorder = place.processor
+    assert isinstance(recorder, Recorder)
+    told = [event for event in recorder.events if isinstance(event, LogLine)]
+    return [line.text for line in told if rank in (None, line.rank)]
+
+
+def ends(row: RunRow) -> list[tuple[str, int | None, str | None]]:
+    return [(rank.status, rank.exit_code, rank.reason) for rank in row.ranks]
+
+
+def test_commands_run_on_both_nodes_with_their_own_environment(
+    run: Run, place: Workplace, pair: Pair, left_on: Callable[[NodeState], str]
+):
+    row = run(
+        commands=[
+            "cat > /tmp/here <<'END'\na here-document\nEND",
+            "cat /tmp/here # and a comment",
+            'echo "rank $ORCH_NODE_RANK of $DSTACK_NODES_NUM at $MASTER_ADDR:$MASTER_PORT via $NCCL_SOCKET_IFNAME"',
+            'printf "%s\\n" "$DSTACK_NODES_IPS" | tr "\\n" " "; echo',
+            'echo "$MULTI|$FROM_CALLER|$FROM_CLI"',
+            "cat $DSTACK_MPI_HOSTFILE",
+        ],
+        env={"MULTI": "it's\ntwo lines", "FROM_CALLER": None},
+    )
+    assert (row.status, row.reason) == ("done", "all_jobs_done")
+    assert ends(row) == [("done", 0, "done")] * 2
+    first, second = (node.internal_ip for node in pair)
+    for rank in (0, 1):
+        assert lines(place, rank) == [
+            "a here-document",
+            f"rank {rank} of 2 at {first}:29500 via eth0",
+            f"{first} {second} ",
+            "it's",
+            "two lines|yes|1",
+            f"{first}",
+            f"{second}",
+        ]
+    assert [left_on(node) for node in pair] == ["", ""]
+    assert not (place.dot / "runs/job/environment.json").exists(), (
+        "secrets stay only until the containers run"
+    )
+
+
+def test_a_failing_rank_stops_the_others_and_is_named_with_its_code(
+    run: Run, pair: Pair, left_on: Callable[[NodeState], str]
+):
+    row = run(
+        commands=["if [ $ORCH_NODE_RANK = 1 ]; then sleep 1; exit 3; fi", "sleep 60"],
+        stop_duration=10,
+    )
+    assert row.status == "failed"
+    assert row.message == f"rank 1 on node {pair[1].name} exited with code 3"
+    assert ends(row)[1] == ("failed", 3, "container_exited_with_error")
+    assert ends(row)[0][0::2] == ("terminated", "sibling_failed")
+    assert lifecycle.exit_code(row) == ExitCode.RUN_FAILED
+    assert row.finished_at is not None
+    assert row.started_at is not None
+    assert row.finished_at - row.started_at < 15
+    assert [left_on(node) for node in pair] == ["", ""]
+
+
+def test_the_master_starts_first_when_asked(run: Run, place: Workplace):
+    stamp = "python3 -c 'import time; print(time.time())'"
+    run(commands=[stamp, "sleep 1"], startup_order="master-first")
+    assert float(lines(place, 0)[0]) < float(lines(place, 1)[0])
+
+
+def test_workers_start_first_when_asked(run: Run, place: Workplace):
+    stamp = "python3 -c 'import time; print(time.time())'"
+    run(commands=[stamp, "sleep 1"], startup_order="workers-first")
+    assert float(lines(place, 1)[0]) < float(lines(place, 0)[0])
+
+
+def test_the_masters_end_stops_the_others_when_asked(run: Run):
+    row = run(
+        commands=["[ $ORCH_NODE_RANK = 0 ] || sleep 100"],
+        stop_criteria="master-done",
+        stop_duration=5,
+    )
+    assert row.status == "done"
+    assert [rank.status for rank in row.ranks] == ["done", "done"]
+
+
+def test_max_duration_ends_a_run_and_is_told(run: Run, pair: Pair):
+    row = run(commands=["sleep 100"], max_duration=2, stop_duration=3)
+    assert row.status == "failed"
+    assert "max_duration_exceeded" in [rank.reason for rank in row.ranks]
+    assert "reached max_duration (2 s)" in (row.message or "")
+    assert lifecycle.exit_code(row) == ExitCode.RUN_FAILED
+
+
+def test_signals_reach_the_whole_process_group_and_a_job_may_end_by_itself(run: Run, place: Workplace):
+    row = run(
+        commands=[
+            "if [ $ORCH_NODE_RANK = 1 ]; then sleep 1; exit 1; fi",
+            "sh -c 'trap \"echo child told; exit 0\" TERM; sleep 30 & wait' & "
+            "trap 'echo told; wait; exit 0' TERM; wait",
+        ],
+        stop_duration=20,
+    )
+    assert sorted(lines(place, 0)) == ["child told", "told"]
+    assert ends(row)[0] == ("terminated", 0, "sibling_failed")
+
+
+def test_a_second_run_on_the_same_nodes_is_told_who_holds_them(
+    place: Workplace, fleet: FleetState, tmp_path: Path, transport: SshTransport, lab: Lab
+):
+    first = submit(place, fleet, tmp_path, name="first", commands=["sleep 60"], stop_duration=2)
+    lease = place.ledger.take(first.id, "a test")
+    assert lease is not None
+    from orch.runner.driver import Driver
+
+    driver = Driver(place.desk(first), first, lease, follow_logs=False)
+    driver.step()
+    assert [status.status for status in node_statuses(fleet, transport)] == ["busy", "busy"]
+    assert "run first" in (node_statuses(fleet, transport)[0].reason or "")
+
+    # A laptop with another ledger knows nothing of the first run: the nodes tell it.
+    from orch.runner.ledger import open_ledger
+
+    elsewhere = Workplace(
+        tmp_path / "elsewhere",
+        open_ledger(f"sqlite:///{tmp_path / 'elsewhere/ledger.db'}"),
+        transport,
+        Recorder(),
+    )
+    second = lifecycle.drive(elsewhere, submit(elsewhere, fleet, tmp_path, name="second", commands=["true"]))
+    assert second.status == "failed"
+    assert "is busy with run first" in (second.message or "")
+    assert {rank.reason for rank in second.ranks} == {"failed_to_start_due_to_no_capacity"}
+    assert lifecycle.exit_code(second) == ExitCode.CONFLICT
+    assert [status.status for status in node_statuses(fleet, transport)] == ["busy", "busy"]
+
+    place.ledger.release(lease)
+    stopped = lifecycle.stop(place, place.ledger.get("first"))
+    assert (stopped.status, stopped.reason) == ("terminated", "stopped_by_user")
+    assert [rank.reason for rank in stopped.ranks] == ["terminated_by_user"] * 2
+    assert lifecycle.exit_code(stopped) == ExitCode.OK
+    assert [status.status for status in node_statuses(fleet, transport)] == ["idle", "idle"]
+
+
+def test_blocks_let_two_jobs_share_a_node_and_no_more(
+    place: Workplace, lab: Lab, pair: Pair, tmp_path: Path, transport: SshTransport
+):
+    sliced = lab.fleet(pair[0].model_copy(update={"blocks": 2}))
+    rows = [
+        submit(place, sliced, tmp_path, name=name, nodes=1, commands=["sleep 30"], stop_duration=1)
+        for name in ("one", "two", "three")
+    ]
+    for row in rows[:2]:
+        lease = place.ledger.take(row.id, "a test")
+        assert lease is not None
+        from orch.runner.driver import Driver
+
+        Driver(place.desk(row), row, lease, follow_logs=False).step()
+        place.ledger.release(lease)
+    (status,) = node_statuses(sliced, transport)
+    assert (status.status, status.busy_blocks) == ("busy", 2)
+    assert lifecycle.exit_code(lifecycle.drive(place, rows[2])) == ExitCode.CONFLICT
+    for row in rows[:2]:
+        lifecycle.stop(place, place.ledger.by_id(row.id), abort=True)
+    assert node_statuses(sliced, transport)[0].status == "idle"
+
+
+def test_files_land_where_they_are_asked_for(run: Run, place: Workplace, tmp_path: Path):
+    (tmp_path / "data/deep").mkdir(parents=True)
+    (tmp_path / "data/deep/a.txt").write_text("deep")
+    (tmp_path / "plain.txt").write_text("plain")
+    run(
+        files=["data:/opt/in here", "plain.txt", "plain.txt:~/mine/other.txt"],
+        commands=["cat '/opt/in here/deep/a.txt' plain.txt ~/mine/other.txt; echo; pwd"],
+        working_dir="/work place",
+        nodes=1,
+    )
+    assert lines(place) == ["deepplainplain", "/work place"]
+
+
+def test_a_missing_file_is_told_before_anything_happens(run: Run, place: Workplace):
+    with pytest.raises(BadTask, match=r"nowhere\.py"):
+        run(files=["nowhere.py"], commands=["true"])
+    assert place.ledger.runs() == ()
+
+
+def test_an_unset_variable_is_told_before_anything_happens(run: Run):
+    with pytest.raises(BadTask, match="NOT_SET_ANYWHERE"):
+        run(env={"NOT_SET_ANYWHERE": None}, commands=["true"])
+
+
+def test_a_node_without_internal_address_stops_the_run_before_any_command(
+    place: Workplace, lab: Lab, pair: Pair, tmp_path: Path
+):
+    broken = lab.fleet(pair[0], pair[1].model_copy(update={"internal_ip": None}))
+    with pytest.raises(HostfileIncomplete) as caught:
+        submit(place, broken, tmp_path, commands=["true"])
+    assert caught.value.code == "ORCH420"
+    assert pair[1].name in caught.value.summary
+    assert place.ledger.runs() == ()
+
+
+def test_instance_volumes_are_mounted_and_optional_ones_may_be_missing(run: Run, place: Workplace):
+    row = run(
+        volumes=["/var/log:/node-log", {"instance_path": "/not/there", "path": "/no", "optional": True}],
+        commands=["ls /node-log/sshd.log; [ -e /no ] || echo none"],
+        nodes=1,
+    )
+    assert row.status == "done"
+    assert lines(place) == ["/node-log/sshd.log", "none"]
+
+
+def test_slurm_variables_come_when_the_text_mentions_them(run: Run, place: Workplace, pair: Pair):
+    run(commands=["echo $SLURM_NODELIST $SLURM_PROCID", "scontrol show hostnames", "getent hosts job-1"])
+    assert lines(place, 1) == ["job-[0-1] 1", "job-0", "job-1", f"{pair[1].internal_ip}      job-1"]
+
+
+def test_mpirun_reaches_every_rank_with_that_ranks_environment(
+    run: Run, place: Workplace, pair: Pair, left_on: Callable[[NodeState], str]
+):
+    program = (
+        "import os, socket; "
+        "print(os.environ['OMPI_COMM_WORLD_RANK'], os.environ['ORCH_NODE_RANK'], os.environ['COLOUR'], "
+        "os.environ['LATE'], os.environ['RANK'], os.environ['WORLD_SIZE'])"
+    )
+    row = run(
+        mpirun={
+            "program": "python3",
+            "args": ["-c", program],
+            "nproc_per_node": 2,
+            "torch_env": True,
+            "export": ["LATE"],
+        },
+        commands=["export LATE=$(( 40 + 2 ))"],
+        env={"COLOUR": "it's blue"},
+    )
+    assert row.status == "done", row.message
+    assert [rank.exit_code for rank in row.ranks] == [0, 0]
+    assert sorted(lines(place)) == [f"{r} {r // 2} it's blue 42 {r} 4" for r in range(4)]
+    assert [left_on(node) for node in pair] == ["", ""]
+
+
+def test_mpirun_that_fails_fails_the_run_with_its_code(run: Run):
+    row = run(mpirun={"program": "sh", "args": ["-c", "exit 7"]}, stop_duration=5)
+    assert ends(row)[0] == ("failed", 7, "container_exited_with_error")
+
+
+def test_an_image_without_mpirun_is_told(run: Run, place: Workplace):
+    row = run(mpirun="./a.out", nodes=1, commands=["rm /usr/bin/mpirun"])
+    assert row.ranks[0].exit_code == 127
+    assert any("has no mpirun" in line for line in lines(place))
+
+
+def test_an_image_without_sshd_is_told(run: Run, place: Workplace):
+    row = run(mpirun="hostname", commands=["rm /usr/sbin/sshd"], stop_duration=5)
+    assert row.status == "failed"
+    assert any("has no sshd" in line for line in lines(place))
+
+
+def test_an_image_without_torchrun_is_told(run: Run, place: Workplace):
+    row = run(torchrun="train.py", nodes=1)
+    assert row.ranks[0].exit_code == 127
+    assert any("has no torchrun" in line for line in lines(place))
+
+
+def test_torchrun_starts_all_processes_on_both_nodes(run: Run, place: Workplace, tmp_path: Path):
+    (tmp_path / "sum.py").write_text(
+        "import os, sys, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "x = torch.ones(1) * (dist.get_rank() + 1)\n"
+        "dist.all_reduce(x)\n"
+        "words = [dist.get_rank(), os.environ['ORCH_NODE_RANK'], int(x), *sys.argv[1:]]\n"
+        "os.write(1, (' '.join(map(str, words)) + '\\n').encode())\n"
+    )
+    images.ensure("job", progress=print)
+    row = run(
+        image="orch/job",
+        files=["sum.py"],
+        env={"OMP_NUM_THREADS": "1"},
+        torchrun={"program": "sum.py", "args": ["--name", "$ORCH_RUN_NAME", "a b"], "nproc_per_node": 2},
+    )
+    assert row.status == "done", lines(place)
+    assert sorted(lines(place)) == [f"{r} {r // 2} 10 --name job a b" for r in range(4)]
+
+
+def test_a_name_in_use_is_refused_while_its_run_is_active(
+    place: Workplace, fleet: FleetState, tmp_path: Path
+):
+    submit(place, fleet, tmp_path, commands=["true"])
+    with pytest.raises(Conflict, match="a run named job is active"):
+        submit(place, fleet, tmp_path, commands=["true"])
+
+
+def test_logs_can_be_read_during_and_after_a_run(
+    place: Workplace, fleet: FleetState, tmp_path: Path, run: Run
+):
+    row = run(commands=["for i in 1 2 3; do echo line $i; done; printf unfinished"])
+    again = Recorder()
+    reader = Workplace(place.dot, place.ledger, place.transport, again)
+    read_logs(reader, row, Selection((0, 1), tail=2))
+    texts = [event.text for event in again.events if isinstance(event, LogLine)]
+    assert sorted(texts) == ["line 3", "line 3", "unfinished", "unfinished"]
+    kept = (place.dot / "runs/job/logs/0.log").read_text().splitlines()
+    assert [line.split(" ", 1)[1] for line in kept] == ["line 1", "line 2", "line 3", "unfinished"]
+
+
+def test_an_earlier_run_of_the_same_name_keeps_its_log(run: Run, place: Workplace):
+    first = run(commands=["echo first"], nodes=1)
+    second = run(commands=["echo second"], nodes=1)
+    texts = [place.desk(row).folder.log(0).read_text().split(" ", 1)[1] for row in (first, second)]
+    assert texts == ["first\n", "second\n"]
+
+
+def test_protected_variables_are_refused_with_a_warning(run: Run, place: Workplace):
+    run(commands=["echo $ORCH_NODE_RANK $MASTER_PORT"], env={"ORCH_NODE_RANK": "9", "MASTER_PORT": "1234"})
+    assert lines(place, 1) == ["1 1234"]
+    assert isinstance(place.processor, Recorder)
+    assert any("ORCH193" in event.text for event in place.processor.events if isinstance(event, Notice))
+
+
+def test_a_job_killed_for_memory_is_told(place: Workplace, lab: Lab, pair: Pair, tmp_path: Path):
+    small = pair[0].model_copy(update={"blocks": 2, "memory_mib": 128})
+    row = submit(
+        place,
+        lab.fleet(small),
+        tmp_path,
+        nodes=1,
+        commands=["exec python3 -c 'x = bytearray(300 << 20)'"],
+    )
+    row = lifecycle.drive(place, row)
+    assert row.status == "failed"
+    assert "ran out of memory" in (row.message or "")
+
+
+def test_plans_in_the_ledger_hold_no_environment(place: Workplace, fleet: FleetState, tmp_path: Path):
+    row = submit(place, fleet, tmp_path, commands=["true"], env={"TOKEN": "s3cret-value"})
+    assert "s3cret-value" not in row.plan
+    kept = place.dot / "runs/job/environment.json"
+    assert "s3cret-value" in kept.read_text()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert json.loads(row.plan)["run"] == "job"
