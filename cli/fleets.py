@@ -18,6 +18,7 @@ from orch.stacks import operations
 from orch.stacks.errors import ProjectError
 from orch.stacks.operations import Note, Step
 from orch.stacks.project import Project, find
+from orch.stacks.states import deployment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,6 +71,11 @@ def up(file: str, *, yes: bool, as_json: bool) -> None:
 
 def down(target: str, *, yes: bool, as_json: bool, by_name: bool = False) -> None:
     for project, name in _targets(target, by_name=by_name):
+        if target != name and deployment(project, name) is None:
+            print(
+                f"fleet {name}: not up, nothing to remove"
+            )  # a pipeline may ask twice; a mistyped name is told
+            continue
         if not yes:
             _need_terminal(f"orch down {target} --yes")
             _confirm(f"Remove the fleet {name} and all that runs on it?")

@@ -15,11 +15,11 @@ from orch.spec.models import Fleet
 from orch.stacks import engine as engines
 from orch.stacks.changes import Change, Drifted, changes, drifted, name_of
 from orch.stacks.command import Event, Finished, Program, call
-from orch.stacks.errors import Interrupted, NoSuchFleet, StackError
+from orch.stacks.errors import Interrupted, StackError
 from orch.stacks.locks import claim, held_by, locks
 from orch.stacks.program import program, scope_of
 from orch.stacks.project import Project
-from orch.stacks.states import deployment, forget_identity, known_fleets, outputs, work_folder
+from orch.stacks.states import deployment, forget_identity, not_up, outputs, require_up, work_folder
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ class _Run:
         self.errors.setdefault(urn, text)
 
     def _step(self, phase: str, data: dict[str, Any]) -> None:
-        if data["type"].startswith("pulumi:") or data["op"] in ("same", "refresh", "read"):
+        # The fleet itself is a group; what takes time are its members.
+        if data["type"].startswith(("pulumi:", "orch:fleet:")) or data["op"] in ("same", "refresh", "read"):
             return
         urn = data["urn"]
         seconds = 0.0
@@ -138,13 +139,7 @@ def down(project: Project, name: str, listener: Listener) -> tuple[Change, ...]:
     A fleet that is not there is an error; leftovers of a killed `up` are not.
     """
     if deployment(project, name) is None:
-        up_now = known_fleets(project)
-        raise NoSuchFleet(
-            f"the fleet {name} is not up in this project",
-            where=str(project.root),
-            detail=f"up here: {', '.join(up_now)}" if up_now else "no fleet is up here",
-            code="ORCH353",
-        )
+        raise not_up(project, name)
     project.prepare()
     _refuse_protected(project, name)
     _take(project, name, listener, removing=True)
@@ -158,7 +153,8 @@ def down(project: Project, name: str, listener: Listener) -> tuple[Change, ...]:
 
 def drift(project: Project, name: str, listener: Listener) -> tuple[Drifted, ...]:
     """What is not as registered. Changes nothing, takes no lock."""
-    _known(project, name)
+    require_up(project, name)
+    project.prepare()
     run = _Run(listener, planning=True)
     _engine(project, name, ["refresh", "--preview-only"], run)
     return drifted(run.events)
@@ -166,7 +162,8 @@ def drift(project: Project, name: str, listener: Listener) -> tuple[Drifted, ...
 
 def refresh(project: Project, name: str, listener: Listener) -> tuple[Drifted, ...]:
     """Record what is there; what differed. The next `up` mends it."""
-    _known(project, name)
+    require_up(project, name)
+    project.prepare()
     _take(project, name, listener)
     run = _Run(listener, planning=True)
     _engine(project, name, ["refresh", "--yes", "--skip-preview"], run)
@@ -190,19 +187,6 @@ def _refuse_protected(project: Project, name: str) -> None:
             hint="set `protect: false` in its file and `orch up` it, then remove it",
             code="ORCH348",
         )
-
-
-def _known(project: Project, name: str) -> None:
-    if "fleet" not in outputs(deployment(project, name)):
-        up_now = known_fleets(project)
-        raise NoSuchFleet(
-            f"the fleet {name} is not up in this project",
-            where=str(project.root),
-            detail=f"up here: {', '.join(up_now)}" if up_now else "no fleet is up here",
-            hint="bring it up first: `orch up fleet.yml`",
-            code="ORCH353",
-        )
-    project.prepare()
 
 
 def _take(project: Project, stack: str, listener: Listener, *, removing: bool = False) -> None:

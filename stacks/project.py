@@ -52,6 +52,9 @@ class Project:
         try:
             for folder in (self.dot, self.dot / "config", self.dot / "work"):
                 folder.mkdir(parents=True, exist_ok=True)
+            recorded = self.dot / "project"
+            if not recorded.exists():
+                recorded.write_text(f"{self.name}\n")
             ignore = self.dot / ".gitignore"
             if not ignore.exists():
                 ignore.write_text("*\n")
@@ -128,13 +131,21 @@ def _load(root: Path) -> Project:
         )
     return Project(
         root=root,
-        name=settings.project or project_name(root),
+        name=settings.project or _recorded_name(root) or project_name(root),
         state_url=state_url,
         secrets_provider=settings.secrets_provider,
         ledger_url=settings.ledger or f"sqlite:///{root / '.orch' / 'ledger.db'}",
         default_image=settings.defaults.image or DEFAULT_IMAGE,
         backends=settings.backends,
     )
+
+
+def _recorded_name(root: Path) -> str | None:
+    """The name the state was begun under: renaming the folder must not lose sight of what is up."""
+    try:
+        return (root / ".orch" / "project").read_text().strip() or None
+    except OSError:
+        return None
 
 
 def project_name(root: Path) -> str:

@@ -93,20 +93,30 @@ def fleet_state(project: Project, name: str) -> FleetState:
 
     Raises NoSuchFleet when it is not up, Conflict when a newer orch wrote it.
     """
-    found = outputs(deployment(project, name))
-    if "fleet" not in found:
-        up = known_fleets(project)
-        raise NoSuchFleet(
-            f"the fleet {name} is not up in this project",
-            where=str(project.root),
-            detail=f"up here: {', '.join(up)}" if up else "no fleet is up here",
-            hint="bring it up first: `orch up fleet.yml`",
-            code="ORCH353",
-        )
+    found = require_up(project, name)
     state = FleetState.model_validate(_whole(found["fleet"]))
     identity = str(_identity(project, name, state))
     nodes = tuple(n.model_copy(update={"identity": n.identity or identity}) for n in state.nodes)
     return state.model_copy(update={"nodes": nodes})
+
+
+def require_up(project: Project, name: str) -> dict[str, Any]:
+    """The outputs of a fleet's stack. Raises NoSuchFleet when it is not up."""
+    found = outputs(deployment(project, name))
+    if "fleet" not in found:
+        raise not_up(project, name)
+    return found
+
+
+def not_up(project: Project, name: str) -> NoSuchFleet:
+    others = known_fleets(project)
+    return NoSuchFleet(
+        f"the fleet {name} is not up in this project",
+        where=str(project.root),
+        detail=f"up here: {', '.join(others)}" if others else "no fleet is up here",
+        hint="bring it up first: `orch up fleet.yml`",
+        code="ORCH353",
+    )
 
 
 def work_folder(project: Project, stack: str) -> Path:

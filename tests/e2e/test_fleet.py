@@ -177,12 +177,14 @@ def test_more_than_the_machine_has_is_an_error_at_its_place(folder: Folder) -> N
     assert "fleet.yml:6:18: error ORCH205" in said.err
 
 
-def test_a_fleet_that_is_not_up_cannot_be_removed_or_checked(folder: Folder) -> None:
+def test_a_fleet_that_is_not_up_is_told_and_its_file_can_be_taken_down_twice(folder: Folder) -> None:
     folder.write("fleet.yml", fleet_yaml("nobody", 1))
-    for verb in ("down", "drift"):
-        said = folder.orch(verb, "fleet.yml", *(["--yes"] if verb == "down" else []))
+    for words in (("drift", "fleet.yml"), ("down", "nobody", "--yes")):
+        said = folder.orch(*words)
         assert said.code == 3
         assert "nobody is not up" in said.err
+    said = folder.orch("down", "fleet.yml", "--yes")
+    assert (said.code, said.out) == (0, "fleet nobody: not up, nothing to remove\n")
 
 
 def test_without_a_terminal_up_wants_yes(folder: Folder) -> None:

@@ -41,6 +41,14 @@ def test_the_folder_gives_the_name_in_a_form_the_engine_takes(tmp_path: Path) ->
     assert find(odd).name == "my-fleets-2"
 
 
+def test_a_renamed_folder_keeps_the_name_its_state_was_begun_under(tmp_path: Path) -> None:
+    before = tmp_path / "before"
+    before.mkdir()
+    find(before).prepare()
+    after = before.rename(tmp_path / "after")
+    assert find(after).name == "before"
+
+
 def test_a_state_elsewhere_needs_a_key_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE", raising=False)
     (tmp_path / "orch.yml").write_text("project: shared\nstate: s3://bucket/orch\n")
