@@ -10,6 +10,7 @@ from pathlib import Path
 from bench.measure import BIN, Figure, side_by_side, timed
 
 RUNS = 15
+VERB = '@app.command("verb{i}")\ndef verb{i}(file: str, flag: bool = False) -> None:\n    """Does {i}."""\n\n'
 
 
 def figures() -> Iterator[Figure]:
@@ -18,10 +19,7 @@ def figures() -> Iterator[Figure]:
     verbs = len(app.registered_commands) + len(app.registered_groups)
     with tempfile.TemporaryDirectory() as folder:
         bare = Path(folder) / "bare.py"
-        commands = "".join(
-            f'@app.command("verb{i}")\ndef verb{i}(file: str, flag: bool = False) -> None:\n    """Does {i}."""\n\n\n'
-            for i in range(verbs)
-        )
+        commands = "".join(VERB.format(i=i) for i in range(verbs))
         bare.write_text(f"import typer\n\napp = typer.Typer(add_completion=False)\n\n\n{commands}app()\n")
         ours, theirs = side_by_side(
             lambda: timed([str(BIN / "orch"), "--help"]),

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from orch.cli import outcome
+from orch.cli import outcome, validate
 from orch.cli import run as runs
-from orch.cli import validate
 
 app = typer.Typer(
     name="orch",

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ORCH = [sys.executable, "-m", "orch.cli.main"]
+ORCH = [str(Path(sys.executable).parent / "orch")]
 
 
 @dataclass(frozen=True)

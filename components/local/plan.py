@@ -59,14 +59,14 @@ def plan(fleet: Fleet, facts: LocalFacts, previous: Previous, scope: str) -> Loc
     moves. CPUs and memory limit a node only where the file asks for them: the defaults guide the choice of
     cloud machines, and a laptop smaller than they are can still hold the fleet.
 
-    Raises PlanError: ORCH205 (more than this machine has), ORCH206 (accelerators), ORCH207 (too many nodes).
+    Raises PlanError: ORCH210 (more than this machine has), ORCH211 (accelerators), ORCH212 (too many nodes).
     """
     if fleet.nodes is None:
         raise PlanError("ORCH141", "a local fleet needs `nodes`", path="", hint="write `nodes: 2`")
     count = fleet.nodes.target
     if count > MAX_NODES:
         raise PlanError(
-            "ORCH207",
+            "ORCH212",
             f"{count} nodes are more than one machine's network of containers holds ({MAX_NODES})",
             path="nodes",
             hint=f"ask for at most {MAX_NODES}, or rehearse with fewer",
@@ -108,7 +108,7 @@ def _limits(fleet: Fleet, facts: LocalFacts) -> tuple[float | None, int | None]:
     written = resources.model_fields_set
     if "gpu" in written and (resources.gpu.count.min or 0) > 0:
         raise PlanError(
-            "ORCH206",
+            "ORCH211",
             "local nodes have no accelerators",
             path="resources.gpu",
             detail="they are containers on this machine, and this version passes no device into them",
@@ -120,7 +120,7 @@ def _limits(fleet: Fleet, facts: LocalFacts) -> tuple[float | None, int | None]:
         cpus = resources.cpu.count.min
         if cpus > facts.cpus:
             raise PlanError(
-                "ORCH205",
+                "ORCH210",
                 f"a node of {cpus:g} CPUs does not fit this machine, which has {facts.cpus}",
                 path="resources.cpu",
                 hint=f"ask for at most {facts.cpus}; nodes may share CPUs, so each may have all of them",
@@ -129,7 +129,7 @@ def _limits(fleet: Fleet, facts: LocalFacts) -> tuple[float | None, int | None]:
         memory = math.ceil(resources.memory_mib.min)
         if memory > facts.memory_mib:
             raise PlanError(
-                "ORCH205",
+                "ORCH210",
                 f"a node of {memory} MiB does not fit this machine, which has {facts.memory_mib} MiB",
                 path="resources.memory",
                 hint="ask for less",

@@ -53,10 +53,10 @@ def test_the_same_input_gives_the_same_plan() -> None:
 @pytest.mark.parametrize(
     ("more", "code", "path"),
     [
-        ({"resources": {"cpu": "8"}}, "ORCH205", "resources.cpu"),
-        ({"resources": {"memory": "64GB"}}, "ORCH205", "resources.memory"),
-        ({"resources": {"gpu": "H100:8"}}, "ORCH206", "resources.gpu"),
-        ({"nodes": str(MAX_NODES + 1)}, "ORCH207", "nodes"),
+        ({"resources": {"cpu": "8"}}, "ORCH210", "resources.cpu"),
+        ({"resources": {"memory": "64GB"}}, "ORCH210", "resources.memory"),
+        ({"resources": {"gpu": "H100:8"}}, "ORCH211", "resources.gpu"),
+        ({"nodes": str(MAX_NODES + 1)}, "ORCH212", "nodes"),
     ],
 )
 def test_what_does_not_fit_this_machine_is_an_error_on_its_property(

@@ -174,7 +174,7 @@ def test_more_than_the_machine_has_is_an_error_at_its_place(folder: Folder) -> N
     folder.write("fleet.yml", fleet_yaml(FLEET, 1).replace("memory: 1GB", "cpu: 4000"))
     said = folder.orch("preview", "fleet.yml")
     assert said.code == 3
-    assert "fleet.yml:6:18: error ORCH205" in said.err
+    assert "fleet.yml:6:18: error ORCH210" in said.err
 
 
 def test_a_fleet_that_is_not_up_is_told_and_its_file_can_be_taken_down_twice(folder: Folder) -> None:

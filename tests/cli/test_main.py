@@ -1,0 +1,82 @@
+"""The command line itself: every verb explains itself, every mistake has an exit code of the table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support import ROOT, Folder
+from typer import Typer
+
+from orch.cli.main import app, engine_app, fleet_app
+
+GROUPS = (("", app), ("fleet", fleet_app), ("engine", engine_app))
+
+
+def verbs() -> list[tuple[str, ...]]:
+    def of(group: str, typer: Typer) -> list[tuple[str, ...]]:
+        return [tuple(filter(None, (group, command.name))) for command in typer.registered_commands]
+
+    return [verb for group, typer in GROUPS for verb in of(group, typer)]
+
+
+@pytest.mark.parametrize("verb", verbs(), ids=" ".join)
+def test_every_verb_has_help_and_all_but_aliases_an_example(tmp_path: Path, verb: tuple[str, ...]) -> None:
+    said = Folder(tmp_path).orch(*verb, "--help")
+    assert said.code == 0, said.err
+    assert "Usage: orch" in said.out
+    assert "Example: " in said.out or verb == ("plan",)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nosuch"], "No such command 'nosuch'"),
+        (["preview"], "Missing argument 'FILE'"),
+        (["up", "a.yml", "--nosuch"], "--nosuch"),
+        (["fleet", "nosuch"], "nosuch"),
+    ],
+)
+def test_a_wrong_command_line_is_2_with_a_hint_and_no_trace(
+    tmp_path: Path, words: list[str], told: str
+) -> None:
+    said = Folder(tmp_path).orch(*words)
+    assert said.code == 2
+    assert told in said.err
+    assert "--help` shows" in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("verb", ["preview", "up", "down", "drift", "run", "validate"])
+def test_a_missing_file_is_an_error_of_the_configuration(tmp_path: Path, verb: str) -> None:
+    said = Folder(tmp_path).orch(verb, "nosuch.yml", *(["--yes"] if verb in ("up", "down") else []))
+    assert said.code == 3
+    assert "nosuch.yml:1:1: error ORCH100" in said.err
+
+
+def test_doctor_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
+    said = Folder(tmp_path).orch("doctor", env={"PATH": "/nonexistent", "ORCHCTL_ENGINE_HOME": str(tmp_path)})
+    assert said.code == 5
+    assert "fail engine" in said.out
+    assert "orch engine install" in said.out
+    assert "fail docker-cli" in said.out
+
+
+def test_the_reference_names_every_verb_and_exit_code() -> None:
+    text = (ROOT / "docs" / "reference" / "command-line.md").read_text()
+    for verb in {verb[0] for verb in verbs()}:
+        assert re.search(rf"`{verb}\b", text), verb
+
+
+def test_the_readme_shows_the_two_commands_and_the_examples_as_they_are() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert "make demo" in text
+    assert "make test" in text
+    for name in ("fleet.yml", "train.yml"):
+        body = [
+            line
+            for line in (ROOT / "examples" / "quickstart" / name).read_text().splitlines()
+            if not line.startswith("#")
+        ]
+        assert "\n".join(body).strip() in text, name
