@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orch.cli.detaching import drive_behind, see_through
 from orch.cli.outcome import end, tell
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
-    from orch.runner.ledger import RunRow
     from orch.runner.lifecycle import Workplace
+    from orch.runner.rows import RunRow
     from orch.spec import Document
     from orch.spec.models import Task
     from orch.spec.state import FleetState
@@ -34,6 +33,7 @@ def run(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="For ${{ run.args }} in the task.")
     ] = None,
+    *,
     fleet: Annotated[str | None, typer.Option("--fleet", help="The fleet to run on.")] = None,
     name: Annotated[str | None, typer.Option("--name", "-n", help="The run's name.")] = None,
     env: Annotated[
@@ -55,19 +55,25 @@ def run(
 
         raise BadTask("there is no task in it", where=file, hint="a task begins with `type: task`")
     if len(documents) > len(tasks):
-        tell(
-            f"note: {len(documents) - len(tasks)} of {len(documents)} documents are no tasks; fleets are for `orch up`"
-        )
+        tell("note: only tasks are run; documents of other types are left out")
     with _open(None if file == "-" else file, as_json=as_json) as (project, place):
         for document in tasks:
-            row = _submit(project, place, document, arguments or [], fleet, name, variables)
+            row = _submit(
+                project,
+                place,
+                document,
+                arguments=arguments or [],
+                wanted=fleet,
+                name=name,
+                variables=variables,
+            )
             if detach:
-                _drive_behind(place, row)
+                drive_behind(place, row)
                 _print_run(row) if as_json else print(row.name)
                 continue
             if not as_json:
                 tell(f"run {row.name} on fleet {row.fleet}: {', '.join(rank.node for rank in row.ranks)}")
-            row = _see_through(project, place, row)
+            row = see_through(project, place, row)
             _show_end(row, as_json=as_json)
             code = _code(row)
             if code != ExitCode.OK:
@@ -85,6 +91,9 @@ def ps(
 
         reconcile_once(place)
         rows = place.ledger.runs(active_only=not everything) or place.ledger.runs(limit=1)
+    for row in rows:
+        if row.active and not row.held:
+            tell(f"note: nobody drives run {row.name}; `orch attach {row.name}` does")
     if as_json:
         print(json.dumps({"schema": SCHEMA, "runs": [run_json(row) for row in rows]}))
     elif rows:
@@ -139,7 +148,7 @@ def attach(
             drive(place, row, follow_logs=False)
             return
         if row.active:
-            row = _see_through(project, place, row)
+            row = see_through(project, place, row)
         _show_end(row, as_json=as_json)
         end(_code(row))
 
@@ -203,6 +212,7 @@ def _submit(
     project: Project,
     place: Workplace,
     document: Document,
+    *,
     arguments: Sequence[str],
     wanted: str | None,
     name: str | None,
@@ -240,62 +250,6 @@ def _fleets(project: Project, task: Task, wanted: str | None) -> dict[str, Fleet
     # All are read when none of those asked for is there, so that the message can name what is.
     chosen = [name for name in names if name in asked] or names
     return {name: fleet_state(project, name) for name in chosen}
-
-
-def _see_through(project: Project, place: Workplace, row: RunRow) -> RunRow:
-    """Drive or follow a run to its end; being told to leave, hand it to a process in the background."""
-    from orch.runner.lifecycle import drive
-
-    def leave(number: int, frame: Any) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, leave)
-    try:
-        return drive(place, row)
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with (place.desk(row).folder.path / "driver.log").open("ab") as log:
-            subprocess.Popen(
-                [sys.executable, "-m", "orch.cli.main", "attach", row.name, "--supervise"],
-                cwd=project.root,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        tell(
-            f"\ndetached; the run goes on: `orch attach {row.name}` follows it, `orch stop {row.name}` ends it"
-        )
-        end(ExitCode.INTERRUPTED)
-
-
-def _drive_behind(place: Workplace, row: RunRow) -> None:
-    """Drive a run from a process of its own, which lives as long as the run.
-
-    A fork keeps the imports; it is safe here because no thread and no connection exists yet.
-    """
-    place.ledger.close()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if os.fork():
-        return
-    code = 1
-    try:
-        os.setsid()
-        log = os.open(
-            place.desk(row).folder.path / "driver.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
-        )
-        null = os.open(os.devnull, os.O_RDONLY)
-        for target, source in ((0, null), (1, log), (2, log)):
-            os.dup2(source, target)
-        from orch.runner.lifecycle import drive
-
-        code = int(_code(drive(place, row, follow_logs=False)))
-    finally:
-        # Not sys.exit: the parent's clean-up handlers are not this process's to run.
-        os._exit(code)
 
 
 def _show_end(row: RunRow, *, as_json: bool) -> None:

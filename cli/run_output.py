@@ -19,7 +19,7 @@ from orch.runner.events import (
 )
 
 if TYPE_CHECKING:
-    from orch.runner.ledger import RankRow, RunRow
+    from orch.runner.rows import RankRow, RunRow
 
 SCHEMA = 1
 # One colour per rank, in turn; chosen to be told apart on light and dark grounds.
@@ -60,10 +60,8 @@ def _event_text(event: Event) -> str | None:
     if isinstance(event, ImageProgress):
         return _progress_text(event)
     if isinstance(event, RunChanged):
-        told = {"provisioning": "starting", "running": "running", "terminating": "ending"}.get(event.status)
-        if told is None:
-            return None
-        return f"run {event.run}: {told}" + (f" ({event.message})" if event.message else "")
+        told = {"provisioning": "starting", "running": "running"}.get(event.status)
+        return f"run {event.run}: {told}" if told else None
     if isinstance(event, RankChanged) and event.status == "failed":
         why = event.message or _ended(event.exit_code, event.reason)
         return f"rank {event.rank} on node {event.node}: {why}"

@@ -147,6 +147,7 @@ def compile_run(request: Request) -> Compiled:
         dialect=first.dialect,
         ssh_between=first.ssh_between and len(seats) > 1,
         slurm=slurm,
+        tasks_per_node=task.ntasks_per_node if first.name == "commands" else 1,
         files=tuple(
             StagedFile(
                 source=str((request.base / Path(item.local_path).expanduser()).resolve()),

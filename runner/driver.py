@@ -7,37 +7,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from orch.runner import images, job, logs
-from orch.runner.decide import (
-    Began,
-    Collect,
-    Go,
-    Known,
-    Phase,
-    Start,
-    Stop,
-    Verdict,
-    Wait,
-    decide,
-    rank_reason,
-)
-from orch.runner.errors import (
-    CommandTimeout,
-    HostfileIncomplete,
-    HostUnreachable,
-    NodesBusy,
-    RunFailed,
-    RunnerError,
-)
-from orch.runner.events import Notice, Processor, RankChanged, RunChanged
+from orch.runner import job, logs
+from orch.runner.decide import Began, Collect, Go, Known, Phase, Start, Stop, Verdict, Wait, decide
+from orch.runner.desk import Desk, collect_rank
+from orch.runner.errors import CommandTimeout, HostUnreachable
+from orch.runner.events import Notice, RankChanged, RunChanged
 from orch.runner.job import Seen
-from orch.runner.ledger import RENEW_S, Lease, LeaseLost, Ledger, RunRow
+from orch.runner.ledger import LeaseLost
+from orch.runner.outcomes import end_reason, rank_status, start_reason, told, verdict_of
 from orch.runner.plan import RunPlan
-from orch.runner.stage import stage
-from orch.runner.store import RunFolder
-from orch.runner.transport import NodeResult, Transport, fan_out
+from orch.runner.renewal import Renewal
+from orch.runner.rows import Lease, RunRow
+from orch.runner.starting import first_to_go, start_ranks
+from orch.runner.transport import fan_out
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 
@@ -46,16 +29,6 @@ from orch.spec.state import NodeState
 LOOK_EVERY_S = 1.0
 LOOKS_PER_S = 32.0
 LOOK_DEADLINE_S = 3.0
-
-
-@dataclass(frozen=True)
-class Desk:
-    """What driving needs: the ledger, the way to the nodes, the run's folder, and who is told."""
-
-    ledger: Ledger
-    transport: Transport
-    folder: RunFolder
-    processor: Processor
 
 
 class Driver:
@@ -74,7 +47,7 @@ class Driver:
 
     def run(self) -> RunRow:
         """Drive to the end. Raises LeaseLost when another process took over."""
-        with _Renewal(self._desk.ledger, self._lease) as renewal:
+        with Renewal(self._desk.ledger, self._lease) as renewal:
             try:
                 while self._row.active:
                     if renewal.lost:
@@ -132,7 +105,7 @@ class Driver:
         return Known(
             desired=row.desired,
             phase=Phase(row.phase),
-            verdict=_verdict_of(row),
+            verdict=verdict_of(row),
             silent_s={r.rank: row.now - r.silent_since for r in row.ranks if r.silent_since is not None},
             given_up=frozenset(r.rank for r in row.ranks if r.reason == "instance_unreachable"),
         )
@@ -176,7 +149,7 @@ class Driver:
                     Notice(f"{text}: {one.detail}" if one.detail else text, "warning")
                 )
                 changed = True
-            status, reason = _rank_status(one, row.status, self._row.reason)
+            status, reason = rank_status(one, row.status, self._row.reason)
             if (status, reason) != (row.status, row.reason) and row.reason is None:
                 self._change_rank(one.rank, status=status, reason=reason, exit_code=one.exit_code)
                 self._tell_rank(one.rank, status, one.exit_code, reason)
@@ -187,76 +160,39 @@ class Driver:
     # --- acting
 
     def _start(self, ranks: tuple[int, ...]) -> None:
-        """Containers for `ranks`, with images where they are missing. A failure becomes the run's verdict."""
+        """Containers for `ranks`. A failure becomes the run's verdict."""
         plan, desk = self._plan, self._desk
         desk.ledger.change(
             self._lease, "starting", _ranks(ranks), phase=Phase.STARTING.value, status="provisioning"
         )
         self._tell_run("provisioning")
-        try:
-            environments = desk.folder.environments()
-            keys = desk.folder.keys(len(plan.ranks)) if plan.ssh_between else None
-        except RunFailed as error:
-            self._fail_start([(rank, error) for rank in ranks])
+        starts = start_ranks(desk, plan, ranks, self._pulling)
+        if starts.errors:
+            self._fail_start(starts.errors)
             return
-        files = desk.folder.files if plan.files else None
-        rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
-
-        def start(node: NodeState) -> job.Started:
-            rank = rank_of[node.name]
-            archive = stage(plan, rank, environments[rank], keys, files)
-            return job.read_started(
-                plan, rank, desk.transport.run(node, job.start_command(plan, rank, archive))
-            )
-
-        results = fan_out([plan.ranks[rank].node for rank in ranks], start)
-        missing = [result.node for result in results if isinstance(result.error, job.ImageMissing)]
-        serious = [r for r in results if r.error is not None and not isinstance(r.error, job.ImageMissing)]
-        if missing and not serious:
-            for node in missing:
-                self._change_rank(rank_of[node.name], status="pulling")
-                self._tell_rank(rank_of[node.name], "pulling")
-            provided = self._provide(missing)
-            again = fan_out([result.node for result in provided if result.ok], start)
-            done: dict[str, NodeResult[job.Started]] = {result.node.name: result for result in again}
-            failed = {result.node.name: result.error for result in provided if not result.ok}
-            results = tuple(
-                NodeResult(r.node, error=failed[r.node.name])
-                if r.node.name in failed
-                else done.get(r.node.name, r)
-                for r in results
-            )
-        errors = [(rank_of[result.node.name], result.error) for result in results if result.error is not None]
-        if errors:
-            self._fail_start(errors)
-            return
-        for result in results:
-            if result.value is None:
-                continue
-            for notice in result.value.notices:
+        for started in starts.started:
+            for notice in started.notices:
                 desk.processor.handle(Notice(notice, "warning"))
-            self._change_rank(result.value.rank, status="provisioning")
-            if result.value.port is not None:
-                desk.ledger.change(self._lease, master_port=result.value.port)
+            self._change_rank(started.rank, status="provisioning")
+            if started.port is not None:
+                desk.ledger.change(self._lease, master_port=started.port)
         self._reload()
         if len(ranks) == len(plan.ranks) and self._row.desired == "run":
-            self._go(_first_to_go(plan))
+            self._go(first_to_go(plan))
 
-    def _provide(self, nodes: Sequence[NodeState]) -> Sequence[NodeResult[None]]:
-        try:
-            return images.provide(self._desk.transport, nodes, self._plan.image, self._desk.processor)
-        except OrchError as error:
-            return [NodeResult(node, error=error) for node in nodes]
+    def _pulling(self, rank: int) -> None:
+        self._change_rank(rank, status="pulling")
+        self._tell_rank(rank, "pulling")
 
     def _fail_start(self, errors: Sequence[tuple[int, OrchError]]) -> None:
         """The run failed before any command; the next steps remove what other nodes hold of it."""
         for rank, error in errors:
-            reason = _start_reason(error)
-            self._change_rank(rank, status="failed", reason=reason, message=_told(error))
-            self._tell_rank(rank, "failed", None, reason, _told(error))
+            reason = start_reason(error)
+            self._change_rank(rank, status="failed", reason=reason, message=told(error))
+            self._tell_rank(rank, "failed", None, reason, told(error))
         first = min(errors, key=lambda pair: (isinstance(pair[1], HostUnreachable), pair[0]))[1]
         others = len(errors) - 1
-        message = _told(first) + (f" (and {others} more)" if others else "")
+        message = told(first) + (f" (and {others} more)" if others else "")
         self._set_verdict(Verdict("failed", "job_failed", message))
 
     def _go(self, ranks: tuple[int, ...]) -> None:
@@ -278,7 +214,12 @@ class Driver:
         if rank not in self._followers:
             desk = self._desk
             follower = logs.Follower(
-                desk.transport, self._plan, rank, desk.folder, desk.processor, self._wake.set
+                desk.transport,
+                self._plan,
+                rank,
+                folder=desk.folder,
+                processor=desk.processor,
+                ended=self._wake.set,
             )
             self._followers[rank] = follower
             follower.start()
@@ -337,8 +278,12 @@ class Driver:
             self._set_verdict(verdict)
             self._mark_lost(seen)
         desk.ledger.change(self._lease, phase=Phase.COLLECTING.value)
-        for follower in self._followers.values():
-            follower.finish(patience_s=3.0)
+        for one in seen:
+            follower = self._followers.get(one.rank)
+            if follower is not None and one.state == "silent":
+                follower.stop()
+            elif follower is not None:
+                follower.finish(patience_s=3.0)
         answering = [plan.ranks[one.rank] for one in seen if one.state != "silent"]
         rank_of = {rank.node.name: rank.rank for rank in answering}
 
@@ -356,7 +301,7 @@ class Driver:
         self._reload()
         for row in self._row.ranks:
             if row.reason is None:
-                reason = _end_reason(verdict)
+                reason = end_reason(verdict)
                 status = "done" if reason == "done" else "terminated"
                 self._change_rank(row.rank, status=status, reason=reason)
         desk.ledger.finish(self._lease, verdict.status, verdict.reason, verdict.message)
@@ -383,103 +328,6 @@ class Driver:
         self._told[rank] = status
         node = self._plan.ranks[rank].node.name
         self._desk.processor.handle(RankChanged(self._row.name, rank, node, status, code, reason, message))
-
-
-def collect_rank(desk: Desk, plan: RunPlan, rank: int, *, tell: bool, deadline_s: float = 10.0) -> None:
-    """Complete a rank's log, then remove all of it from its node. Raises RunnerError."""
-    node = plan.ranks[rank].node
-    logs.fetch_rest(desk.transport, plan, rank, desk.folder, desk.processor if tell else None, deadline_s)
-    done = desk.transport.run(node, job.release_command(plan, rank), deadline_s=deadline_s)
-    if not done.ok:
-        raise RunnerError(
-            f"the container of rank {rank} could not be removed", where=node.name, detail=done.stderr
-        )
-
-
-class _Renewal:
-    """Keeps a lease alive from a thread, while long acts hold the driver up."""
-
-    def __init__(self, ledger: Ledger, lease: Lease) -> None:
-        self._ledger = ledger
-        self._lease = lease
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="orch-lease", daemon=True)
-        self.lost = False
-
-    def __enter__(self) -> _Renewal:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *told: object) -> None:
-        self._stop.set()
-        self._thread.join(5.0)
-
-    def _run(self) -> None:
-        while not self._stop.wait(RENEW_S):
-            try:
-                self._ledger.renew(self._lease)
-            except LeaseLost:
-                self.lost = True
-                return
-            except RunnerError:
-                # A ledger that is busy or away for a moment; the next renewal, or the driver itself, will
-                # tell.
-                continue
-
-
-def _first_to_go(plan: RunPlan) -> tuple[int, ...]:
-    everyone = tuple(rank.rank for rank in plan.ranks)
-    if plan.startup_order == "any" or len(everyone) == 1:
-        return everyone
-    return everyone[:1] if plan.startup_order == "master-first" else everyone[1:]
-
-
-def _verdict_of(row: RunRow) -> Verdict | None:
-    """The verdict that was reached, if any: the ledger gets a reason together with it and never before."""
-    if row.reason is None:
-        return None
-    if row.reason in ("stopped_by_user", "aborted_by_user"):
-        return Verdict("terminated", row.reason, row.message)
-    return Verdict("done" if row.reason == "all_jobs_done" else "failed", row.reason, row.message)
-
-
-def _rank_status(one: Seen, before: str, run_reason: str | None) -> tuple[str, str | None]:
-    """Status and termination reason of a rank as now observed."""
-    reason = rank_reason(one)
-    if reason is None:
-        if one.alive and "started" in one.marks:
-            return ("terminating" if "stopping" in one.marks else "running"), None
-        return before, None
-    if "stopping" in one.marks and reason != "max_duration_exceeded":
-        ended_well = run_reason == "all_jobs_done"
-        told = {"stopped_by_user": "terminated_by_user", "aborted_by_user": "aborted_by_user"}
-        if ended_well:
-            return "done", "done"
-        return "terminated", told.get(run_reason or "", "sibling_failed")
-    return ("done" if reason == "done" else "failed"), reason
-
-
-def _end_reason(verdict: Verdict) -> str:
-    """The reason of a rank that never came to an end of its own."""
-    if verdict.status == "done":
-        return "done"
-    if verdict.reason == "aborted_by_user":
-        return "aborted_by_user"
-    return "terminated_by_user" if verdict.status == "terminated" else "sibling_failed"
-
-
-def _start_reason(error: OrchError) -> str:
-    if isinstance(error, NodesBusy):
-        return "failed_to_start_due_to_no_capacity"
-    if isinstance(error, (HostUnreachable, CommandTimeout)):
-        return "instance_unreachable"
-    if isinstance(error, HostfileIncomplete):
-        return "hostfile_incomplete"
-    return error.reason if isinstance(error, RunFailed) else "creating_container_error"
-
-
-def _told(error: OrchError) -> str:
-    return f"{error.summary}: {error.detail}" if error.detail else error.summary
 
 
 def _ranks(ranks: Sequence[int]) -> str:

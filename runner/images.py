@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from orch import images
@@ -15,15 +14,15 @@ from orch.runner import job
 from orch.runner.commands import Command, StdinSource, as_root
 from orch.runner.errors import ImageUnavailable
 from orch.runner.events import ImageProgress, Notice, Processor
-from orch.runner.transport import NodeResult, Transport
-from orch.spec.errors import OrchError
+from orch.runner.transport import NodeResult, Transport, fan_out
 from orch.spec.state import NodeState
 
 # Images sent at once: each takes most of a core here and all of the node's disk.
 STREAMS = 4
 TRANSFER_S = 2 * 3600.0
 _CHUNK = 1 << 18
-_TELL_EVERY = 32 << 20
+# How often a stream is told: each quarter.
+_TELLS = 4
 
 
 def provide(
@@ -36,15 +35,7 @@ def provide(
     else:
         work = lambda node: _pull(transport, node, image, processor)  # noqa: E731
 
-    def guarded(node: NodeState) -> NodeResult[None]:
-        try:
-            work(node)
-        except OrchError as error:
-            return NodeResult(node, error=error)
-        return NodeResult(node)
-
-    with ThreadPoolExecutor(max_workers=STREAMS, thread_name_prefix="orch-image") as pool:
-        return tuple(pool.map(guarded, nodes))
+    return fan_out(nodes, work, at_once=STREAMS)
 
 
 def _build_here(image: str, processor: Processor) -> None:
@@ -68,6 +59,7 @@ class _Saved:
     """`docker save` of an image, told as it is read."""
 
     image: str
+    every: int
     told: Callable[[int], None]
 
     def __iter__(self) -> Iterator[bytes]:
@@ -83,7 +75,7 @@ class _Saved:
                 while process.stdout is not None and (chunk := process.stdout.read(_CHUNK)):
                     yield chunk
                     sent += len(chunk)
-                    if sent - told >= _TELL_EVERY:
+                    if sent - told >= self.every:
                         told = sent
                         self.told(sent)
             finally:
@@ -96,7 +88,11 @@ class _Saved:
 def _stream(transport: Transport, node: NodeState, image: str, processor: Processor) -> None:
     size = local_docker.ask("image", "inspect", "--format", "{{.Size}}", image)
     total = int(size) if size and size.isdigit() else None
-    source = _Saved(image, lambda sent: processor.handle(ImageProgress(node.name, image, sent, total)))
+    source = _Saved(
+        image,
+        (total or 1 << 30) // _TELLS,
+        lambda sent: processor.handle(ImageProgress(node.name, image, sent, total)),
+    )
     processor.handle(ImageProgress(node.name, image, 0, total))
     command = Command(
         as_root("docker load -q"), f"load {image}", stdin=StdinSource(source), timeout_s=TRANSFER_S

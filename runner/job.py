@@ -19,8 +19,8 @@ from orch.runner.errors import (
     NodesBusy,
     RunFailed,
 )
-from orch.runner.ledger import here
 from orch.runner.plan import RunPlan
+from orch.runner.processes import here
 from orch.runner.stage import Stage
 from orch.runner.transport import Completed
 from orch.templates import render

@@ -7,92 +7,32 @@ transaction is held over SSH.
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, exists, func, insert, or_, select, update
-from sqlalchemy import event as sql_event
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
+from sqlalchemy import Connection, Engine, exists, func, insert, or_, select, update
+from sqlalchemy.exc import OperationalError
 
 from orch.runner import schema
-from orch.runner.errors import Conflict, LedgerUnusable, NewerLedger, UnknownRun
+from orch.runner.database import open_engine, unusable
+from orch.runner.errors import Conflict, UnknownRun
+from orch.runner.processes import here, is_dead_here
+from orch.runner.rows import ACTIVE, Desired, Lease, RankRow, RunRow
 from orch.runner.schema import clock
 
 LEASE_S = 60.0
 RENEW_S = 15.0
-ACTIVE = ("submitted", "provisioning", "running", "terminating")
-
-Desired = Literal["run", "stop", "abort"]
 
 
 class LeaseLost(Conflict):
     """Another process acts on this run now."""
 
 
-@dataclass(frozen=True)
-class RankRow:
-    """What the ledger knows of one rank."""
-
-    rank: int
-    node: str
-    status: str
-    exit_code: int | None
-    reason: str | None
-    message: str | None
-    silent_since: float | None
-    collected: bool
-
-
-@dataclass(frozen=True)
-class RunRow:
-    """One run as it stands."""
-
-    id: int
-    name: str
-    fleet: str
-    plan: str
-    status: str
-    desired: str
-    phase: str
-    reason: str | None
-    message: str | None
-    attempt: int
-    master_port: int | None
-    submitted_by: str
-    owner: str | None
-    lease_until: float | None
-    fence: int
-    created_at: float
-    started_at: float | None
-    finished_at: float | None
-    now: float
-    ranks: tuple[RankRow, ...]
-
-    @property
-    def active(self) -> bool:
-        return self.status in ACTIVE
-
-    @property
-    def held(self) -> bool:
-        """Whether some living process acts on it."""
-        return self.owner is not None and (self.lease_until or 0) > self.now and not _is_dead_here(self.owner)
-
-
-@dataclass(frozen=True)
-class Lease:
-    """The right to act on one run, until somebody else takes it."""
-
-    run_id: int
-    owner: str
-    fence: int
+def open_ledger(url: str) -> Ledger:
+    """The ledger at a SQLAlchemy URL, made when it is not there. Raises LedgerUnusable or NewerLedger."""
+    return Ledger(*open_engine(url))
 
 
 class Ledger:
@@ -210,7 +150,7 @@ class Ledger:
         with self._begin() as db:
             row = db.execute(select(table.c.owner).where(table.c.id == number).with_for_update()).one()
             free = or_(table.c.owner.is_(None), table.c.lease_until < clock(), table.c.owner == owner)
-            if row.owner is not None and _is_dead_here(row.owner):
+            if row.owner is not None and is_dead_here(row.owner):
                 free = or_(free, table.c.owner == row.owner)
             fence = db.execute(
                 update(table)
@@ -305,92 +245,7 @@ class Ledger:
             with self._engine.begin() as db:
                 yield db
         except (OperationalError, sqlite3.OperationalError) as error:
-            raise _unusable(self._url, error) from error
-
-
-def open_ledger(url: str) -> Ledger:
-    """The ledger at a SQLAlchemy URL, made when it is not there.
-
-    Raises LedgerUnusable (not writable, driver missing, no server) or NewerLedger.
-    """
-    parsed = make_url(url)
-    if parsed.drivername == "postgresql":
-        parsed = parsed.set(drivername="postgresql+psycopg")
-    try:
-        if parsed.get_backend_name() == "sqlite":
-            engine = _sqlite(Path(parsed.database or ""), parsed)
-        else:
-            engine = create_engine(parsed, pool_pre_ping=True, isolation_level="READ COMMITTED")
-        _prepare(engine)
-    except (ModuleNotFoundError, NoSuchModuleError) as error:
-        raise LedgerUnusable(
-            "the driver for this ledger is not installed",
-            where=parsed.render_as_string(hide_password=True),
-            detail=str(error),
-            hint="pip install 'orch-fleet[postgres]'",
-        ) from error
-    except (DBAPIError, OSError) as error:
-        raise _unusable(parsed.render_as_string(hide_password=True), error) from error
-    return Ledger(engine, parsed.render_as_string(hide_password=True))
-
-
-def process_owner() -> str:
-    """A name for this process that tells, on its own machine, whether it still lives."""
-    return f"{here()}:{os.getpid()}:{_born(os.getpid())}"
-
-
-def here() -> str:
-    """Who and where, for people: `ada@laptop`."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user without an entry, as in many containers
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
-
-
-def _sqlite(path: Path, url: Any) -> Engine:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(url, connect_args={"timeout": 20, "isolation_level": None})
-
-    @sql_event.listens_for(engine, "connect")
-    def _connect(connection: Any, _record: object) -> None:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-
-    # The driver's own BEGIN is deferred: two readers that then both write cannot be serialised, and one gets
-    # "locked" at once whatever its timeout. Taking the write lock at the start is the only form that waits.
-    @sql_event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    return engine
-
-
-def _prepare(engine: Engine) -> None:
-    version = _version(engine)
-    if version is None:
-        with engine.begin() as db:
-            schema.metadata.create_all(db)
-            if db.execute(select(func.count()).select_from(schema.meta)).scalar_one() == 0:
-                db.execute(insert(schema.meta).values(key="schema", value=str(schema.SCHEMA_VERSION)))
-        version = _version(engine)
-    if version is not None and version > schema.SCHEMA_VERSION:
-        raise NewerLedger(
-            "the run ledger was written by a newer orch",
-            detail=f"its schema is {version}, this orch knows {schema.SCHEMA_VERSION}",
-            hint="upgrade orch on this machine",
-        )
-
-
-def _version(engine: Engine) -> int | None:
-    try:
-        with engine.begin() as db:
-            value = db.execute(select(schema.meta.c.value).where(schema.meta.c.key == "schema")).scalar()
-    except (OperationalError, ProgrammingError) as error:
-        if "no such table" in str(error) or "does not exist" in str(error).split("\n")[0]:
-            return None
-        raise
-    return None if value is None else int(value)
+            raise unusable(self._url, error) from error
 
 
 def _read(db: Connection, number: int) -> RunRow:
@@ -422,40 +277,3 @@ def _tell(db: Connection, number: int, kind: str, text: str) -> None:
 
 def _lost() -> LeaseLost:
     return LeaseLost("another process took this run over", hint="`orch attach RUN` follows it")
-
-
-def _unusable(where: str, error: BaseException) -> LedgerUnusable:
-    first = str(getattr(error, "orig", None) or error).strip().splitlines()
-    return LedgerUnusable(
-        "the run ledger cannot be used",
-        where=where,
-        detail=first[0] if first else type(error).__name__,
-        hint="is its folder writable, and is there space on the disk?",
-    )
-
-
-def _is_dead_here(owner: str) -> bool:
-    """Whether `owner` is a process of this machine that is gone. Of other machines nothing is known."""
-    place, _, rest = owner.partition(":")
-    pid, _, born = rest.partition(":")
-    if place.partition("@")[2] != socket.gethostname() or not pid.isdigit():
-        return False
-    return _born(int(pid)) != born
-
-
-def _born(pid: int) -> str:
-    """A mark that differs between two processes that had the same number. Empty when there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        fields = stat.rpartition(")")[2].split()
-        return "" if fields[0] == "Z" else fields[19]
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return ""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return ""
-    except PermissionError:
-        return "alive"
-    return "alive"

@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING
 
 from orch.runner import logs
 from orch.runner.compile import Compiled, Request, compile_run
-from orch.runner.driver import Desk, Driver, collect_rank
+from orch.runner.desk import Desk, collect_rank
+from orch.runner.driver import Driver
 from orch.runner.errors import LedgerUnusable, RunnerError
 from orch.runner.events import Notice, Processor, RunChanged, Silent
-from orch.runner.ledger import Desired, LeaseLost, Ledger, RunRow, process_owner
+from orch.runner.ledger import LeaseLost, Ledger
 from orch.runner.placement import place
 from orch.runner.plan import RunPlan
+from orch.runner.processes import process_owner
+from orch.runner.rows import Desired, RunRow
 from orch.runner.stage import check_files, pack_files
 from orch.runner.store import find_folder, open_folder
 from orch.runner.transport import Transport, fan_out
@@ -143,9 +146,9 @@ def _follow(workplace: Workplace, row: RunRow, follow_logs: bool) -> RunRow:
                         desk.transport,
                         plan,
                         rank.rank,
-                        desk.folder,
-                        workplace.processor,
-                        threading.Event().set,
+                        folder=desk.folder,
+                        processor=workplace.processor,
+                        ended=threading.Event().set,
                     )
                     for rank in plan.ranks
                 ]

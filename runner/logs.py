@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from orch.runner import job
 from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed
-from orch.runner.events import LogLine, Processor
+from orch.runner.events import LogLine, Notice, Processor
 from orch.runner.plan import RunPlan
 from orch.runner.store import RunFolder
 from orch.runner.transport import Transport
@@ -102,6 +102,7 @@ class Follower:
         transport: Transport,
         plan: RunPlan,
         rank: int,
+        *,
         folder: RunFolder,
         processor: Processor,
         ended: Callable[[], None],
@@ -128,9 +129,12 @@ class Follower:
         self._stop.set()
 
     def _run(self) -> None:
-        self._file.open()
         try:
+            self._file.open()
             self._follow()
+        except OSError as error:
+            text = f"the log of rank {self._rank} cannot be kept here: {error.strerror or error}"
+            self._processor.handle(Notice(text, "warning"))
         finally:
             self._file.close()
             if not self._stop.is_set():
@@ -162,6 +166,7 @@ def fetch_rest(
     plan: RunPlan,
     rank: int,
     folder: RunFolder,
+    *,
     processor: Processor | None,
     deadline_s: float = 10.0,
 ) -> None:

@@ -75,6 +75,8 @@ class RunPlan(_Frozen):
     dialect: Dialect = "openmpi"
     ssh_between: bool = False
     slurm: bool = False
+    # How often `commands` start on each node, when no launcher does.
+    tasks_per_node: int = 1
     files: tuple[StagedFile, ...] = ()
 
     def container(self, rank: int) -> str:

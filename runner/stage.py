@@ -20,8 +20,8 @@ from orch.runner.plan import RunPlan, StagedFile
 from orch.runner.store import RunKeys
 from orch.templates import render
 
-# 30 minutes of waiting for the other ranks: the largest image over a slow link, and no longer.
-BARRIER_TICKS = 30 * 60 * 20
+# Two hours of waiting for the other ranks: as long as an image may take to any of them (`images.TRANSFER_S`).
+BARRIER_TICKS = 2 * 3600 * 20
 CHUNK = 1 << 18
 
 
@@ -111,6 +111,7 @@ def stage_files(
             image_command=plan.launcher == "image",
             shell=plan.shell,
             entrypoint=plan.entrypoint,
+            tasks=plan.tasks_per_node,
         ),
         "bin/torch-env": render("torch-env.sh.j2"),
     }

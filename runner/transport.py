@@ -78,10 +78,13 @@ class NodeResult(Generic[T]):
         return self.error is None
 
 
-def fan_out(nodes: Sequence[NodeState], work: Callable[[NodeState], T]) -> tuple[NodeResult[T], ...]:
-    """`work` for every node, at most FAN_OUT at a time; results in the order of `nodes`.
+def fan_out(
+    nodes: Sequence[NodeState], work: Callable[[NodeState], T], *, at_once: int = FAN_OUT
+) -> tuple[NodeResult[T], ...]:
+    """`work` for every node, at most `at_once` at a time; results in the order of `nodes`.
 
-    An OrchError becomes that node's result. Anything else is a bug and is raised.
+    An OrchError becomes that node's result, anything else is a bug and is raised. An interrupt passes at
+    once; what is under way ends when its transport is closed.
     """
 
     def guarded(node: NodeState) -> NodeResult[T]:
@@ -90,7 +93,13 @@ def fan_out(nodes: Sequence[NodeState], work: Callable[[NodeState], T]) -> tuple
         except OrchError as error:
             return NodeResult(node, error=error)
 
-    if len(nodes) <= 1:
-        return tuple(guarded(node) for node in nodes)
-    with ThreadPoolExecutor(max_workers=min(FAN_OUT, len(nodes)), thread_name_prefix="orch-node") as pool:
-        return tuple(pool.map(guarded, nodes))
+    if not nodes:
+        return ()
+    pool = ThreadPoolExecutor(min(at_once, len(nodes)), thread_name_prefix="orch-node")
+    try:
+        results = tuple(pool.map(guarded, nodes))
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+    return results

@@ -15,9 +15,9 @@ from nodelab import Lab, docker, load_image, wait_until
 from orch import images
 from orch.runner import lifecycle
 from orch.runner.events import LogLine, Recorder
-from orch.runner.ledger import RunRow
 from orch.runner.lifecycle import Workplace
 from orch.runner.nodes import node_statuses
+from orch.runner.rows import RunRow
 from orch.runner.ssh import SshTransport
 from orch.spec.errors import ExitCode
 from orch.spec.models import Task

@@ -13,10 +13,10 @@ from orch import images
 from orch.runner import lifecycle
 from orch.runner.errors import BadTask, Conflict, HostfileIncomplete
 from orch.runner.events import LogLine, Notice, Recorder
-from orch.runner.ledger import RunRow
 from orch.runner.lifecycle import Workplace
 from orch.runner.nodes import node_statuses
 from orch.runner.reading import Selection, read_logs
+from orch.runner.rows import RunRow
 from orch.runner.ssh import SshTransport
 from orch.spec.errors import ExitCode
 from orch.spec.models import Task
@@ -75,7 +75,7 @@ def test_commands_run_on_both_nodes_with_their_own_environment(
         commands=[
             "cat > /tmp/here <<'END'\na here-document\nEND",
             "cat /tmp/here # and a comment",
-            'echo "rank $ORCH_NODE_RANK of $DSTACK_NODES_NUM at $MASTER_ADDR:$MASTER_PORT via $NCCL_SOCKET_IFNAME"',
+            'echo "rank $NODE_RANK of $NNODES at $MASTER_ADDR:$MASTER_PORT via $GLOO_SOCKET_IFNAME"',
             'printf "%s\\n" "$DSTACK_NODES_IPS" | tr "\\n" " "; echo',
             'echo "$MULTI|$FROM_CALLER|$FROM_CLI"',
             "cat $DSTACK_MPI_HOSTFILE",
@@ -229,10 +229,10 @@ def test_files_land_where_they_are_asked_for(run: Run, place: Workplace, tmp_pat
     run(
         files=["data:/opt/in here", "plain.txt", "plain.txt:~/mine/other.txt"],
         commands=["cat '/opt/in here/deep/a.txt' plain.txt ~/mine/other.txt; echo; pwd"],
-        working_dir="/work place",
+        working_dir="/job place",
         nodes=1,
     )
-    assert lines(place) == ["deepplainplain", "/work place"]
+    assert lines(place) == ["deepplainplain", "/job place"]
 
 
 def test_a_missing_file_is_told_before_anything_happens(run: Run, place: Workplace):
@@ -269,7 +269,24 @@ def test_instance_volumes_are_mounted_and_optional_ones_may_be_missing(run: Run,
 
 def test_slurm_variables_come_when_the_text_mentions_them(run: Run, place: Workplace, pair: Pair):
     run(commands=["echo $SLURM_NODELIST $SLURM_PROCID", "scontrol show hostnames", "getent hosts job-1"])
-    assert lines(place, 1) == ["job-[0-1] 1", "job-0", "job-1", f"{pair[1].internal_ip}      job-1"]
+    *said, found = lines(place, 1)
+    assert said == ["job-[0-1] 1", "job-0", "job-1"]
+    assert found.split() == [pair[1].internal_ip, "job-1"]
+
+
+def test_commands_start_several_times_per_node_when_asked(run: Run, place: Workplace):
+    row = run(commands=["echo $SLURM_PROCID.$SLURM_LOCALID"], ntasks_per_node=2)
+    assert row.status == "done"
+    assert sorted(lines(place)) == ["0.0", "1.1", "2.0", "3.1"]
+
+
+def test_one_failing_process_of_several_ends_the_others_with_its_code(run: Run):
+    row = run(
+        commands=["[ $SLURM_PROCID != 1 ] || { sleep 0.5; exit 9; }; sleep 60"],
+        ntasks_per_node=2,
+        nodes=1,
+    )
+    assert ends(row) == [("failed", 9, "container_exited_with_error")]
 
 
 def test_mpirun_reaches_every_rank_with_that_ranks_environment(

@@ -1,0 +1,71 @@
+"""Runs and processes: seeing one through in this process, leaving it to another, driving it from behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from orch.cli.outcome import end, tell
+from orch.spec.errors import ExitCode
+
+if TYPE_CHECKING:
+    from orch.runner.lifecycle import Workplace
+    from orch.runner.rows import RunRow
+    from orch.stacks.project import Project
+
+
+def see_through(project: Project, place: Workplace, row: RunRow) -> RunRow:
+    """Drive or follow a run to its end; being told to leave, hand it to a process in the background."""
+    from orch.runner.lifecycle import drive
+
+    def leave(number: int, frame: Any) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
+    try:
+        return drive(place, row)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with (place.desk(row).folder.path / "driver.log").open("ab") as log:
+            subprocess.Popen(
+                [sys.executable, "-m", "orch.cli.main", "attach", row.name, "--supervise"],
+                cwd=project.root,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        tell(f"\ndetached, the run goes on; `orch attach {row.name}` follows, `orch stop {row.name}` ends it")
+        end(ExitCode.INTERRUPTED)
+
+
+def drive_behind(place: Workplace, row: RunRow) -> None:
+    """Drive a run from a process of its own, which lives as long as the run.
+
+    A fork keeps the imports; it is safe here because no thread and no connection exists yet.
+    """
+    place.ledger.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.fork():
+        return
+    code = 1
+    try:
+        os.setsid()
+        log = os.open(
+            place.desk(row).folder.path / "driver.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+        )
+        null = os.open(os.devnull, os.O_RDONLY)
+        for target, source in ((0, null), (1, log), (2, log)):
+            os.dup2(source, target)
+        from orch.runner.lifecycle import drive, exit_code
+
+        code = int(exit_code(drive(place, row, follow_logs=False)))
+    finally:
+        # Not sys.exit: the parent's clean-up handlers are not this process's to run.
+        os._exit(code)

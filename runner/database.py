@@ -1,0 +1,96 @@
+"""Opening the ledger's database: SQLite made safe for several processes, or PostgreSQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, func, insert, select
+from sqlalchemy import event as sql_event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
+
+from orch.runner import schema
+from orch.runner.errors import LedgerUnusable, NewerLedger
+
+
+def open_engine(url: str) -> tuple[Engine, str]:
+    """An engine for a SQLAlchemy URL, its tables made when they are not there; and the URL without password.
+
+    Raises LedgerUnusable (not writable, driver missing, no server) or NewerLedger.
+    """
+    parsed = make_url(url)
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    try:
+        if parsed.get_backend_name() == "sqlite":
+            engine = _sqlite(Path(parsed.database or ""), parsed)
+        else:
+            engine = create_engine(parsed, pool_pre_ping=True, isolation_level="READ COMMITTED")
+        _prepare(engine)
+    except (ModuleNotFoundError, NoSuchModuleError) as error:
+        raise LedgerUnusable(
+            "the driver for this ledger is not installed",
+            where=parsed.render_as_string(hide_password=True),
+            detail=str(error),
+            hint="pip install 'orch-fleet[postgres]'",
+        ) from error
+    except (DBAPIError, OSError) as error:
+        raise unusable(parsed.render_as_string(hide_password=True), error) from error
+    return engine, parsed.render_as_string(hide_password=True)
+
+
+def _sqlite(path: Path, url: Any) -> Engine:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(url, connect_args={"timeout": 20, "isolation_level": None})
+
+    @sql_event.listens_for(engine, "connect")
+    def _connect(connection: Any, _record: object) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+
+    # The driver's own BEGIN is deferred: two readers that then both write cannot be serialised, and one gets
+    # "locked" at once whatever its timeout. Taking the write lock at the start is the only form that waits.
+    @sql_event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _prepare(engine: Engine) -> None:
+    version = _version(engine)
+    if version is None:
+        with engine.begin() as db:
+            schema.metadata.create_all(db)
+            if db.execute(select(func.count()).select_from(schema.meta)).scalar_one() == 0:
+                db.execute(insert(schema.meta).values(key="schema", value=str(schema.SCHEMA_VERSION)))
+        version = _version(engine)
+    if version is not None and version > schema.SCHEMA_VERSION:
+        raise NewerLedger(
+            "the run ledger was written by a newer orch",
+            detail=f"its schema is {version}, this orch knows {schema.SCHEMA_VERSION}",
+            hint="upgrade orch on this machine",
+        )
+
+
+def _version(engine: Engine) -> int | None:
+    try:
+        with engine.begin() as db:
+            value = db.execute(select(schema.meta.c.value).where(schema.meta.c.key == "schema")).scalar()
+    except (OperationalError, ProgrammingError) as error:
+        if "no such table" in str(error) or "does not exist" in str(error).split("\n")[0]:
+            return None
+        raise
+    return None if value is None else int(value)
+
+
+def unusable(where: str, error: BaseException) -> LedgerUnusable:
+    """The error for a database that refused us, in its own first line."""
+    first = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return LedgerUnusable(
+        "the run ledger cannot be used",
+        where=where,
+        detail=first[0] if first else type(error).__name__,
+        hint="is its folder writable, and is there space on the disk?",
+    )

@@ -1,0 +1,40 @@
+"""Keeping a lease alive while its holder is busy."""
+
+from __future__ import annotations
+
+import threading
+
+from orch.runner.errors import RunnerError
+from orch.runner.ledger import RENEW_S, LeaseLost, Ledger
+from orch.runner.rows import Lease
+
+
+class Renewal:
+    """Keeps a lease alive from a thread, while long acts hold the driver up."""
+
+    def __init__(self, ledger: Ledger, lease: Lease) -> None:
+        self._ledger = ledger
+        self._lease = lease
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="orch-lease", daemon=True)
+        self.lost = False
+
+    def __enter__(self) -> Renewal:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *told: object) -> None:
+        self._stop.set()
+        self._thread.join(5.0)
+
+    def _run(self) -> None:
+        while not self._stop.wait(RENEW_S):
+            try:
+                self._ledger.renew(self._lease)
+            except LeaseLost:
+                self.lost = True
+                return
+            except RunnerError:
+                # A ledger that is busy or away for a moment; the next renewal, or the driver itself, will
+                # tell.
+                continue

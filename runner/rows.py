@@ -1,0 +1,69 @@
+"""What the ledger knows of a run, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from orch.runner.processes import is_dead_here
+
+ACTIVE = ("submitted", "provisioning", "running", "terminating")
+Desired = Literal["run", "stop", "abort"]
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """What the ledger knows of one rank."""
+
+    rank: int
+    node: str
+    status: str
+    exit_code: int | None
+    reason: str | None
+    message: str | None
+    silent_since: float | None
+    collected: bool
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run as it stands."""
+
+    id: int
+    name: str
+    fleet: str
+    plan: str
+    status: str
+    desired: str
+    phase: str
+    reason: str | None
+    message: str | None
+    attempt: int
+    master_port: int | None
+    submitted_by: str
+    owner: str | None
+    lease_until: float | None
+    fence: int
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    now: float
+    ranks: tuple[RankRow, ...]
+
+    @property
+    def active(self) -> bool:
+        return self.status in ACTIVE
+
+    @property
+    def held(self) -> bool:
+        """Whether some living process acts on it."""
+        return self.owner is not None and (self.lease_until or 0) > self.now and not is_dead_here(self.owner)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to act on one run, until somebody else takes it."""
+
+    run_id: int
+    owner: str
+    fence: int

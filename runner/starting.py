@@ -1,0 +1,69 @@
+"""Making the containers of a run, with images where they are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from orch.runner import images, job
+from orch.runner.desk import Desk
+from orch.runner.errors import RunFailed
+from orch.runner.plan import RunPlan
+from orch.runner.stage import stage
+from orch.runner.transport import NodeResult, fan_out
+from orch.spec.errors import OrchError
+from orch.spec.state import NodeState
+
+
+@dataclass(frozen=True)
+class Starts:
+    """What starting some ranks came to; any error means that the run cannot go on."""
+
+    started: tuple[job.Started, ...] = ()
+    errors: tuple[tuple[int, OrchError], ...] = ()
+
+
+def start_ranks(desk: Desk, plan: RunPlan, ranks: Sequence[int], pulling: Callable[[int], None]) -> Starts:
+    """Containers for `ranks`, each behind its barrier. `pulling` hears of ranks that lack the image."""
+    try:
+        environments = desk.folder.environments()
+        keys = desk.folder.keys(len(plan.ranks)) if plan.ssh_between else None
+    except RunFailed as error:
+        return Starts(errors=tuple((rank, error) for rank in ranks))
+    files = desk.folder.files if plan.files else None
+    rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
+
+    def start(node: NodeState) -> job.Started:
+        rank = rank_of[node.name]
+        archive = stage(plan, rank, environments[rank], keys, files)
+        done = desk.transport.run(node, job.start_command(plan, rank, archive))
+        return job.read_started(plan, rank, done)
+
+    results = fan_out([plan.ranks[rank].node for rank in ranks], start)
+    missing = [result.node for result in results if isinstance(result.error, job.ImageMissing)]
+    if missing and len(missing) == sum(not result.ok for result in results):
+        for node in missing:
+            pulling(rank_of[node.name])
+        provided = _provide(desk, plan, missing)
+        again = {r.node.name: r for r in fan_out([r.node for r in provided if r.ok], start)}
+        failed = {r.node.name: NodeResult[job.Started](r.node, error=r.error) for r in provided if not r.ok}
+        results = tuple({**again, **failed}.get(result.node.name, result) for result in results)
+    return Starts(
+        tuple(result.value for result in results if result.value is not None),
+        tuple((rank_of[result.node.name], result.error) for result in results if result.error is not None),
+    )
+
+
+def _provide(desk: Desk, plan: RunPlan, nodes: Sequence[NodeState]) -> Sequence[NodeResult[None]]:
+    try:
+        return images.provide(desk.transport, nodes, plan.image, desk.processor)
+    except OrchError as error:
+        return [NodeResult(node, error=error) for node in nodes]
+
+
+def first_to_go(plan: RunPlan) -> tuple[int, ...]:
+    """The ranks whose barrier is lifted first, by the run's startup order."""
+    everyone = tuple(rank.rank for rank in plan.ranks)
+    if plan.startup_order == "any" or len(everyone) == 1:
+        return everyone
+    return everyone[:1] if plan.startup_order == "master-first" else everyone[1:]

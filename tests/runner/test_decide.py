@@ -1,0 +1,165 @@
+"""The decision about a run, as a table: what is known and seen, what is done."""
+
+from __future__ import annotations
+
+import pytest
+
+from orch.runner.decide import Act, Began, Collect, Go, Known, Phase, Start, Stop, Verdict, Wait, decide
+from orch.runner.job import Seen
+from orch.runner.plan import RankPlan, RunPlan
+from orch.spec.state import NodeState
+
+
+def plan(**more: object) -> RunPlan:
+    nodes = [
+        NodeState(
+            index=i, name=f"n{i}", address="127.0.0.1", user="root", host_key="k", internal_ip=f"10.0.0.{i}"
+        )
+        for i in range(3)
+    ]
+    given: dict[str, object] = {
+        "run": "job",
+        "number": 1,
+        "run_id": "r",
+        "fleet": "f",
+        "backend": "local",
+        "image": "i",
+        "ranks": [RankPlan(rank=i, node=node, blocks=1, script="") for i, node in enumerate(nodes)],
+        "launcher": "commands",
+        "hostfile": "",
+        "unreachable_grace_s": 30,
+    }
+    return RunPlan.model_validate(given | more)
+
+
+ABSENT, SILENT, READY = "absent", "silent", "ready"
+
+
+def seen(*states: str | int) -> tuple[Seen, ...]:
+    """`ready` behind its barrier, `gone` without it, `up` started, `stopping`, a number for an exit code."""
+
+    def one(rank: int, state: str | int) -> Seen:
+        if isinstance(state, int):
+            return Seen(rank, "exited", state, finished_at=f"t{rank}", marks=frozenset({"go", "started"}))
+        marks = {"go": {"go"}, "up": {"go", "started"}, "stopping": {"go", "started", "stopping"}}
+        if state in (ABSENT, SILENT):
+            return Seen(rank, state)
+        return Seen(rank, "running", marks=frozenset(marks.get(state, ())))
+
+    return tuple(one(rank, state) for rank, state in enumerate(states))
+
+
+DONE = Verdict("done", "all_jobs_done")
+FAILED = Verdict("failed", "job_failed", "why")
+
+
+@pytest.mark.parametrize(
+    ("phase", "states", "act"),
+    [
+        (Phase.STARTING, (ABSENT, READY, ABSENT), Start((0, 2))),
+        (Phase.STARTING, (READY, READY, READY), Go((0, 1, 2))),
+        (Phase.STARTING, (READY, READY, SILENT), Wait()),
+        (Phase.GOING, ("up", READY, "up"), Go((1,))),
+        (Phase.GOING, ("up", "go", "up"), Wait()),
+        (Phase.GOING, ("up", "up", "up"), Began()),
+        (Phase.GOING, ("up", 0, "up"), Began()),
+        (Phase.RUNNING, ("up", "up", "up"), Wait()),
+        (Phase.RUNNING, (0, 0, "up"), Wait()),
+        (Phase.RUNNING, (0, 0, 0), Collect(DONE)),
+        (Phase.RUNNING, ("up", SILENT, "up"), Wait()),
+        (
+            Phase.RUNNING,
+            ("up", 3, "up"),
+            Stop((0, 2), Verdict("failed", "job_failed", "rank 1 on node n1 exited with code 3")),
+        ),
+        (
+            Phase.RUNNING,
+            (0, 3, 0),
+            Collect(Verdict("failed", "job_failed", "rank 1 on node n1 exited with code 3")),
+        ),
+        (
+            Phase.RUNNING,
+            ("up", ABSENT, "up"),
+            Stop((0, 2), Verdict("failed", "job_failed", "the container of rank 1 on node n1 disappeared")),
+        ),
+    ],
+)
+def test_the_next_act_follows_from_what_is_seen(phase: Phase, states: tuple[str | int, ...], act: Act):
+    assert decide(plan(), Known("run", phase), seen(*states)) == act
+
+
+@pytest.mark.parametrize(
+    ("order", "phase", "states", "act"),
+    [
+        ("master-first", Phase.STARTING, (READY, READY, READY), Go((0,))),
+        ("master-first", Phase.GOING, ("go", READY, READY), Wait()),
+        ("master-first", Phase.GOING, ("up", READY, READY), Go((1, 2))),
+        ("master-first", Phase.GOING, (0, READY, READY), Go((1, 2))),
+        ("workers-first", Phase.STARTING, (READY, READY, READY), Go((1, 2))),
+        ("workers-first", Phase.GOING, (READY, "up", "go"), Wait()),
+        ("workers-first", Phase.GOING, (READY, "up", "up"), Go((0,))),
+    ],
+)
+def test_the_startup_order_is_kept(order: str, phase: Phase, states: tuple[str | int, ...], act: Act):
+    assert decide(plan(startup_order=order), Known("run", phase), seen(*states)) == act
+
+
+def test_the_masters_success_stops_the_others_only_when_asked():
+    states = seen(0, "up", "up")
+    assert decide(plan(), Known("run", Phase.RUNNING), states) == Wait()
+    assert decide(plan(stop_criteria="master-done"), Known("run", Phase.RUNNING), states) == Stop(
+        (1, 2), DONE
+    )
+
+
+@pytest.mark.parametrize(
+    ("desired", "states", "act"),
+    [
+        ("stop", ("up", "up", 0), Stop((0, 1), Verdict("terminated", "stopped_by_user"))),
+        ("stop", (ABSENT, ABSENT, ABSENT), Collect(Verdict("terminated", "stopped_by_user"))),
+        ("abort", ("stopping", "up", 0), Stop((0, 1), Verdict("terminated", "aborted_by_user"), kill=True)),
+    ],
+)
+def test_a_wish_to_end_comes_before_all_else(desired: str, states: tuple[str | int, ...], act: Act):
+    assert decide(plan(), Known(desired, Phase.RUNNING), seen(*states)) == act
+
+
+def test_a_verdict_is_seen_through_without_asking_again():
+    known = Known("run", Phase.STOPPING, FAILED)
+    assert decide(plan(), known, seen("up", 3, "stopping")) == Stop((0,), FAILED)
+    assert decide(plan(), known, seen("stopping", 3, "stopping")) == Wait()
+    assert decide(plan(), known, seen(143, 3, 143)) == Collect(FAILED)
+    assert decide(plan(), known, seen(143, 3, SILENT)) == Wait()
+
+
+def test_a_node_is_given_up_after_its_grace_and_named():
+    silent = seen("up", SILENT, "up")
+    assert decide(plan(), Known("run", Phase.RUNNING, silent_s={1: 29.0}), silent) == Wait()
+    act = decide(plan(), Known("run", Phase.RUNNING, silent_s={1: 30.0}), silent)
+    assert act == Stop((0, 2), Verdict("failed", "job_failed", "node n1 did not answer for 30 s"))
+    known = Known("run", Phase.STOPPING, FAILED, silent_s={1: 31.0})
+    assert decide(plan(), known, seen(143, SILENT, 143)) == Collect(FAILED)
+
+
+def test_a_node_that_never_answered_is_not_waited_for():
+    known = Known("run", Phase.STOPPING, FAILED, silent_s={1: 0.0}, given_up=frozenset({1}))
+    assert decide(plan(), known, seen(143, SILENT, 143)) == Collect(FAILED)
+
+
+def test_of_two_failures_the_first_in_time_is_told():
+    states = (
+        Seen(0, "exited", 1, finished_at="2026-01-01T00:00:05Z"),
+        Seen(1, "exited", 2, finished_at="2026-01-01T00:00:01Z"),
+        Seen(2, "exited", 0, finished_at="2026-01-01T00:00:00Z"),
+    )
+    act = decide(plan(), Known("run", Phase.RUNNING), states)
+    assert act == Collect(Verdict("failed", "job_failed", "rank 1 on node n1 exited with code 2"))
+
+
+def test_time_and_memory_are_told_as_such():
+    over = Seen(0, "exited", 143, marks=frozenset({"expired"}))
+    killed = Seen(0, "exited", 0, out_of_memory=True)
+    for one, words in ((over, "reached max_duration (60 s)"), (killed, "ran out of memory")):
+        act = decide(plan(max_duration_s=60), Known("run", Phase.RUNNING), (one, *seen(0, 0, 0)[1:]))
+        assert isinstance(act, Collect)
+        assert words in (act.verdict.message or "")

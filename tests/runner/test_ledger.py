@@ -1,0 +1,222 @@
+"""The ledger: one driver per run, nothing lost with a process, and clear words when it cannot be used."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import delete, text
+
+from orch.runner import ledger as module
+from orch.runner import schema
+from orch.runner.errors import Conflict, LedgerUnusable, NewerLedger, UnknownRun
+from orch.runner.ledger import LeaseLost, Ledger, open_ledger
+from orch.runner.processes import process_owner
+from orch.spec.errors import ExitCode
+
+
+def new(ledger: Ledger, name: str = "job", nodes: int = 2) -> int:
+    return ledger.create(
+        name, "lab", [f"n{i}" for i in range(nodes)], lambda number: f'{{"number": {number}}}'
+    ).id
+
+
+# PostgreSQL runs the same tests where a server is named: a URL whose database may be emptied.
+SERVERS = ["sqlite", *filter(None, [os.environ.get("ORCHCTL_TEST_POSTGRES")])]
+
+
+@pytest.fixture(params=SERVERS, ids=lambda server: server.partition(":")[0])
+def any_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
+    if request.param == "sqlite":
+        ledger = open_ledger(f"sqlite:///{tmp_path / 'deep/er/ledger.db'}")
+    else:
+        ledger = open_ledger(request.param)
+        with ledger._begin() as db:
+            for table in reversed(schema.metadata.sorted_tables):
+                if table is not schema.meta:
+                    db.execute(delete(table))
+    yield ledger
+    ledger.close()
+
+
+def test_a_run_is_read_back_as_it_was_written(any_ledger: Ledger):
+    number = new(any_ledger)
+    row = any_ledger.get("job")
+    assert row.plan == f'{{"number": {number}}}'
+    assert (row.id, row.status, row.desired, row.phase, row.held) == (
+        number,
+        "submitted",
+        "run",
+        "submitted",
+        False,
+    )
+    assert [(rank.rank, rank.node, rank.status, rank.collected) for rank in row.ranks] == [
+        (0, "n0", "submitted", False),
+        (1, "n1", "submitted", False),
+    ]
+    assert abs(row.now - time.time()) < 5
+
+
+def test_one_active_run_per_name_and_any_number_of_ended_ones(any_ledger: Ledger):
+    first = new(any_ledger)
+    with pytest.raises(Conflict, match="a run named job is active"):
+        new(any_ledger)
+    lease = any_ledger.take(first, "me")
+    assert lease is not None
+    any_ledger.finish(lease, "done", "all_jobs_done", None)
+    second = new(any_ledger)
+    assert any_ledger.get("job").id == second
+    assert [row.id for row in any_ledger.runs()] == [second, first]
+    assert [row.id for row in any_ledger.runs(active_only=True)] == [second]
+
+
+def test_a_plan_that_cannot_be_made_leaves_no_run(any_ledger: Ledger):
+    def fail(_number: int) -> str:
+        raise ValueError("no plan")
+
+    with pytest.raises(ValueError, match="no plan"):
+        any_ledger.create("job", "lab", ["n0"], fail)
+    assert any_ledger.runs() == ()
+
+
+def test_a_lease_has_one_holder_and_every_take_raises_the_fence(any_ledger: Ledger):
+    number = new(any_ledger)
+    first = any_ledger.take(number, "a")
+    assert first is not None
+    assert any_ledger.take(number, "b") is None
+    assert any_ledger.by_id(number).held
+    again = any_ledger.take(number, "a")
+    assert again is not None
+    assert again.fence == first.fence + 1
+    any_ledger.release(again)
+    assert any_ledger.take(number, "b") is not None
+
+
+def test_whoever_lost_the_lease_cannot_write(any_ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
+    number = new(any_ledger)
+    monkeypatch.setattr(module, "LEASE_S", -1.0)
+    stale = any_ledger.take(number, "a")
+    assert stale is not None
+    monkeypatch.undo()
+    fresh = any_ledger.take(number, "b")
+    assert fresh is not None
+    for write in (
+        lambda: any_ledger.renew(stale),
+        lambda: any_ledger.change(stale, "x", "y", phase="going"),
+        lambda: any_ledger.going(stale, "x"),
+        lambda: any_ledger.change_rank(stale, 0, 0, status="running"),
+        lambda: any_ledger.finish(stale, "done", "all_jobs_done", None),
+    ):
+        with pytest.raises(LeaseLost):
+            write()
+    any_ledger.release(stale)
+    assert any_ledger.by_id(number).owner == "b"
+    any_ledger.change_rank(fresh, 0, 1, status="running", exit_code=None)
+    assert any_ledger.by_id(number).ranks[1].status == "running"
+
+
+def test_the_lease_of_a_dead_process_of_this_machine_is_free_at_once(any_ledger: Ledger):
+    number = new(any_ledger)
+    dead = subprocess.run(
+        [sys.executable, "-c", "from orch.runner.processes import process_owner; print(process_owner())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    assert any_ledger.take(number, dead) is not None
+    assert not any_ledger.by_id(number).held
+    assert any_ledger.take(number, process_owner()) is not None
+    assert any_ledger.by_id(number).held
+
+
+def test_a_wish_to_abort_is_not_softened(any_ledger: Ledger):
+    number = new(any_ledger)
+    any_ledger.want(number, "abort")
+    any_ledger.want(number, "stop")
+    assert any_ledger.by_id(number).desired == "abort"
+    assert [kind for _, kind, _ in any_ledger.events(number)] == ["submitted", "desired", "desired"]
+
+
+def test_ended_runs_with_something_left_on_a_node_are_found(any_ledger: Ledger):
+    number = new(any_ledger)
+    lease = any_ledger.take(number, "a")
+    assert lease is not None
+    any_ledger.change_rank(lease, 0, 0, collected=1)
+    any_ledger.finish(lease, "failed", "job_failed", "x")
+    assert [row.id for row in any_ledger.uncollected()] == [number]
+    any_ledger.change_rank(lease, 0, 1, collected=1)
+    assert any_ledger.uncollected() == ()
+
+
+def _take_all(url: str, owner: str, taken: list[int]) -> None:
+    ledger = open_ledger(url)
+    for row in ledger.runs(active_only=True):
+        lease = ledger.take(row.id, owner)
+        if lease is not None:
+            ledger.finish(lease, "done", "all_jobs_done", owner)
+            taken.append(row.id)
+
+
+def test_many_processes_take_each_run_once(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    ledger = open_ledger(url)
+    count = 40
+    for index in range(count):
+        new(ledger, f"job{index}", 1)
+    ledger.close()
+    with multiprocessing.get_context("spawn").Manager() as manager:
+        taken = [manager.list() for _ in range(3)]
+        workers = [
+            multiprocessing.get_context("spawn").Process(target=_take_all, args=(url, f"w{i}", each))
+            for i, each in enumerate(taken)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(60)
+        numbers = sorted(number for each in taken for number in each)
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) == count
+    assert all(row.status == "done" for row in open_ledger(url).runs())
+
+
+def test_an_unknown_run_is_told_with_those_that_exist(ledger: Ledger):
+    with pytest.raises(UnknownRun, match="no run named nope") as caught:
+        ledger.get("nope")
+    assert caught.value.detail == "nothing was run here yet"
+    new(ledger)
+    with pytest.raises(UnknownRun) as caught:
+        ledger.get("nope")
+    assert "job" in (caught.value.detail or "")
+
+
+def test_a_ledger_that_cannot_be_made_is_told(tmp_path: Path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(LedgerUnusable) as caught:
+        open_ledger(f"sqlite:///{tmp_path / 'file/ledger.db'}")
+    assert caught.value.exit_code == ExitCode.CONFIG
+    (tmp_path / "broken.db").write_text("this is no database " * 100)
+    with pytest.raises(LedgerUnusable, match="cannot be used"):
+        open_ledger(f"sqlite:///{tmp_path / 'broken.db'}")
+
+
+def test_a_ledger_of_a_newer_orch_is_refused(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    ledger = open_ledger(url)
+    with ledger._begin() as db:
+        db.execute(text("UPDATE meta SET value = '99' WHERE key = 'schema'"))
+    ledger.close()
+    with pytest.raises(NewerLedger) as caught:
+        open_ledger(url)
+    assert caught.value.exit_code == ExitCode.CONFLICT
+
+
+def test_a_server_that_is_away_is_told():
+    with pytest.raises(LedgerUnusable):
+        open_ledger("postgresql://nobody@127.0.0.1:9/none?connect_timeout=2")

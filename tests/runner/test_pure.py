@@ -1,0 +1,268 @@
+"""Hostfiles, quoting, launcher text, placement: decisions without a node."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orch.runner.compile import Compiled, Request, compile_run
+from orch.runner.errors import BadTask, HostfileIncomplete, NoFit
+from orch.runner.hostfile import hostfile, internal_addresses
+from orch.runner.launchers import quote_word
+from orch.runner.placement import blocks_needed, choose_fleet, place
+from orch.spec.models import Task
+from orch.spec.state import FleetState, Gpus, NodeState
+
+
+def node(index: int, **more: object) -> NodeState:
+    given: dict[str, object] = {
+        "index": index,
+        "name": f"n{index}",
+        "address": "127.0.0.1",
+        "user": "root",
+        "host_key": "ssh-ed25519 AAAA",
+        "internal_ip": f"10.0.0.{index + 1}",
+        "cpus": 8,
+        "memory_mib": 16384,
+    }
+    return NodeState.model_validate(given | more)
+
+
+def fleet(*nodes: NodeState, name: str = "lab", placement: str = "cluster", **more: object) -> FleetState:
+    given = {"name": name, "stack": name, "backend": "local", "placement": placement, "nodes": nodes}
+    return FleetState.model_validate(given | more)
+
+
+def compiled(on: FleetState, **task: object) -> Compiled:
+    read = Task.model_validate(task)
+    seats = place(read, on)
+    return compile_run(Request(read, "job", 1, on, seats, "image", Path("/base")))
+
+
+# --- hostfile
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text"),
+    [
+        ("openmpi", "10.0.0.1 slots=8\n10.0.0.2 slots=4\n"),
+        ("deepspeed", "10.0.0.1 slots=8\n10.0.0.2 slots=4\n"),
+        ("mpich", "10.0.0.1:8\n10.0.0.2:4\n"),
+        ("intel", "10.0.0.1:8\n10.0.0.2:4\n"),
+        ("plain", "10.0.0.1\n10.0.0.2\n"),
+    ],
+)
+def test_hostfiles_have_their_dialect(dialect, text: str):
+    assert hostfile(["10.0.0.1", "10.0.0.2"], [8, 4], dialect) == text
+
+
+def test_a_hostfile_without_counts_is_bare_addresses():
+    assert hostfile(["10.0.0.1", "10.0.0.2"], None) == "10.0.0.1\n10.0.0.2\n"
+
+
+def test_every_node_without_an_internal_address_is_named():
+    nodes = [node(0), node(1, internal_ip=None), node(2, internal_ip=None)]
+    with pytest.raises(HostfileIncomplete, match="nodes n1, n2 have no internal address"):
+        internal_addresses(nodes)
+
+
+def test_one_node_without_an_internal_address_talks_to_itself():
+    assert internal_addresses([node(0, internal_ip=None)]) == ("127.0.0.1",)
+
+
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [
+        ({"commands": ["true"]}, "10.0.0.1\n10.0.0.2\n"),
+        ({"torchrun": "t.py"}, "10.0.0.1 slots=1\n10.0.0.2 slots=1\n"),
+        ({"mpirun": {"program": "a", "nproc_per_node": 3}}, "10.0.0.1 slots=3\n10.0.0.2 slots=3\n"),
+        ({"mpirun": {"program": "a", "mpi": "mpich"}}, "10.0.0.1:1\n10.0.0.2:1\n"),
+    ],
+)
+def test_the_hostfile_follows_the_launcher(task: dict[str, object], text: str):
+    assert compiled(fleet(node(0), node(1)), nodes=2, **task).plan.hostfile == text
+
+
+def test_the_hostfile_counts_accelerators_for_plain_commands_too():
+    gpus = fleet(*(node(i, gpus=Gpus(count=8)) for i in (0, 1)))
+    assert compiled(gpus, nodes=2, commands=["true"]).plan.hostfile == "10.0.0.1 slots=8\n10.0.0.2 slots=8\n"
+
+
+# --- quoting
+
+
+@pytest.mark.parametrize(
+    "word", ["plain", "", "a b", "it's", "`id`", "$(id)", "a;b", "--x=*", "end\\", '"', "a\nb"]
+)
+def test_words_reach_the_program_unchanged(word: str):
+    text = f"printf %s {quote_word(word)}"
+    assert subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True).stdout == word
+
+
+def test_variables_in_words_are_filled_by_the_jobs_environment():
+    text = f"printf %s {quote_word('$A/${B}x$(c)')}"
+    done = subprocess.run(
+        ["sh", "-c", text], env={"A": "it's", "B": "b b"}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "it's/b bx$(c)"
+
+
+# --- launchers
+
+
+def test_torchrun_is_static_by_default_and_knows_every_number():
+    script = compiled(fleet(node(0), node(1)), nodes=2, torchrun="train.py --epochs 3").plan.ranks[1].script
+    assert script.endswith(
+        "exec $orch_torchrun \\\n"
+        "  --nnodes=2 \\\n"
+        "  --nproc_per_node=1 \\\n"
+        "  --node_rank=1 \\\n"
+        "  --max_restarts=0 \\\n"
+        "  --monitor_interval=0.2 \\\n"
+        "  --rdzv_id=job \\\n"
+        "  --rdzv_backend=static \\\n"
+        '  --rdzv_endpoint=10.0.0.1:"$MASTER_PORT" \\\n'
+        "  --rdzv_conf=timeout=900 \\\n"
+        "  train.py --epochs 3\n}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("block", "there", "not_there"),
+    [
+        (
+            {"max_restarts": 2},
+            ["--rdzv_backend=c10d", "--max_restarts=2", "join_timeout=900"],
+            ["--node_rank"],
+        ),
+        ({"nnodes": "1..2"}, ["--nnodes=1:2", "--rdzv_backend=c10d"], ["--node_rank"]),
+        ({"nproc_per_node": 4}, ["--nproc_per_node=4"], []),
+        ({"rdzv": {"port": 1234, "host": 1}}, ["--rdzv_endpoint=10.0.0.2:1234"], ["MASTER_PORT"]),
+        ({"extra": ["--log_dir", "a b"]}, ["--log_dir \\\n  'a b'"], []),
+        ({"program": "./binary"}, ["--no_python ./binary"], []),
+        ({"program": None, "module": "pkg.train"}, ["-m pkg.train"], []),
+    ],
+)
+def test_torchrun_flags_follow_the_block(block: dict[str, object], there: list[str], not_there: list[str]):
+    script = (
+        compiled(fleet(node(0), node(1)), nodes=2, torchrun={"program": "train.py", **block})
+        .plan.ranks[0]
+        .script
+    )
+    assert all(text in script for text in there), script
+    assert not any(text in script for text in not_there), script
+
+
+def test_mpirun_orders_ranks_and_needs_logins_between_them():
+    plan = compiled(fleet(node(0), node(1)), nodes=2, mpirun="./a.out").plan
+    assert (plan.startup_order, plan.stop_criteria, plan.ssh_between) == (
+        "workers-first",
+        "master-done",
+        True,
+    )
+    assert "mpirun" not in plan.ranks[1].script.replace("mpirun needs", "")
+    assert not compiled(fleet(node(0)), mpirun="./a.out").plan.ssh_between
+
+
+def test_scripts_are_valid_shell():
+    for task in ({"torchrun": "t.py"}, {"mpirun": "./a.out"}, {"commands": ["echo a # b", "cat <<E\nx\nE"]}):
+        for rank in compiled(fleet(node(0), node(1)), nodes=2, **task).plan.ranks:
+            done = subprocess.run(
+                ["sh", "-n"], input=rank.script, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
+
+
+def test_values_of_a_job_are_filled_in_per_rank():
+    plan = compiled(
+        fleet(node(0), node(1)),
+        nodes=2,
+        commands=["echo ${{ orch.node_rank }} ${{ dstack.run_name }} $$"],
+        working_dir="/w/${{ orch.node_rank }}",
+    ).plan
+    assert [rank.script for rank in plan.ranks] == ["{ echo 0 job $$\n}\n", "{ echo 1 job $$\n}\n"]
+    assert [rank.working_dir for rank in plan.ranks] == ["/w/0", "/w/1"]
+
+
+def test_the_same_request_gives_the_same_bytes():
+    def once() -> str:
+        return compiled(fleet(node(0), node(1)), nodes=2, torchrun="t.py").plan.model_dump_json()
+
+    assert once() == once()
+
+
+def test_a_variable_with_a_bad_name_is_refused():
+    with pytest.raises(BadTask, match=r"a\.b"):
+        compiled(fleet(node(0), env={"a.b": "1"}), commands=["true"])
+
+
+# --- placement
+
+
+def test_ranks_follow_the_topology():
+    nodes = [
+        node(0, topology=("b",)),
+        node(1, topology=("a", "1")),
+        node(2, topology=("b",)),
+        node(3, topology=("a", "0")),
+    ]
+    seats = place(Task(commands=("x",), nodes=4), fleet(*nodes))
+    assert [seat.node.name for seat in seats] == ["n3", "n1", "n0", "n2"]
+
+
+def test_idle_nodes_come_before_occupied_ones():
+    task = Task(commands=("x",), nodes=2)
+    seats = place(task, fleet(*(node(i) for i in range(4))), occupied={"n0", "n2"})
+    assert [seat.node.name for seat in seats] == ["n1", "n3"]
+
+
+@pytest.mark.parametrize(("gpu", "blocks"), [(None, 1), ("1", 1), ("2", 2), ("8", 8), ("3..", 3)])
+def test_a_job_takes_the_fewest_blocks_that_hold_it(gpu: str | None, blocks: int):
+    resources = {} if gpu is None else {"gpu": gpu}
+    task = Task.model_validate({"commands": ["x"], "resources": resources})
+    assert blocks_needed(task, node(0, gpus=Gpus(count=8), blocks=8)) == blocks
+
+
+def test_a_distributed_job_takes_all_blocks():
+    seats = place(Task(commands=("x",), nodes=2), fleet(node(0, blocks=4), node(1, blocks=4)))
+    assert [seat.blocks for seat in seats] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("task", "on", "why"),
+    [
+        ({"nodes": 3}, fleet(node(0), node(1)), "it has 2 nodes, the task needs 3"),
+        ({"nodes": 2}, fleet(node(0), node(1), placement="any"), "placement: cluster"),
+        ({"resources": {"gpu": 1}}, fleet(node(0)), "node n0 has 0 GPUs, the task asks for 1"),
+        ({"resources": {"cpu": 99}}, fleet(node(0)), "node n0 has 8 CPUs, the task asks for 99"),
+        ({"resources": {"gpu": "H100:1"}}, fleet(node(0, gpus=Gpus(count=8, name="A100"))), "has A100 GPUs"),
+    ],
+)
+def test_what_does_not_fit_is_told(task: dict[str, object], on: FleetState, why: str):
+    with pytest.raises(NoFit) as caught:
+        place(Task.model_validate({"commands": ["x"], **task}), on)
+    assert why in (caught.value.detail or "")
+
+
+def test_the_language_s_default_minimums_exclude_no_node():
+    assert place(Task(commands=("x",)), fleet(node(0, cpus=1, memory_mib=512)))
+
+
+def test_without_any_fleet_the_way_to_one_is_told():
+    with pytest.raises(NoFit) as caught:
+        choose_fleet(Task(commands=("x",)), {}, None)
+    assert "orch up" in (caught.value.hint or "")
+
+
+def test_the_only_fleet_that_fits_is_chosen():
+    fleets = {"one": fleet(node(0), name="one"), "two": fleet(node(0), node(1), name="two")}
+    assert choose_fleet(Task(commands=("x",), nodes=2), fleets, None).name == "two"
+    with pytest.raises(NoFit, match="2 fleets fit"):
+        choose_fleet(Task(commands=("x",)), fleets, None)
+    assert choose_fleet(Task(commands=("x",)), fleets, "one").name == "one"
+    assert choose_fleet(Task(commands=("x",), fleets=("two",)), fleets, None).name == "two"
+    with pytest.raises(NoFit, match="no fleet named three") as caught:
+        choose_fleet(Task(commands=("x",)), fleets, "three")
+    assert "one, two" in (caught.value.detail or "")

@@ -1,0 +1,243 @@
+"""SSH as the runner uses it, against real servers and against one that says nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nodelab import Lab, docker
+
+from orch.runner.commands import Command, StdinSource, argv, as_root
+from orch.runner.errors import CommandTimeout, HostKeyRefused, HostUnreachable, LoginRefused
+from orch.runner.exchange import Exchange
+from orch.runner.nodes import node_statuses
+from orch.runner.ssh import SshTransport
+from orch.runner.store import new_key_pair
+from orch.runner.transport import fan_out
+from orch.spec.errors import ExitCode
+from orch.spec.state import FleetState, Jump, NodeState
+
+Pair = tuple[NodeState, NodeState]
+
+
+@pytest.fixture
+def mute() -> Iterator[int]:
+    """The port of a server that accepts connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as server:
+        yield server.getsockname()[1]
+
+
+def test_output_input_and_exit_code_come_back(transport: SshTransport, pair: Pair):
+    done = transport.run(pair[0], Command("cat; echo oops >&2; exit 3", stdin=b"given"))
+    assert (done.stdout, done.stderr, done.exit_code, done.ok) == ("given", "oops\n", 3, False)
+
+
+def test_large_input_and_output_flow_at_once(transport: SshTransport, pair: Pair):
+    blocks = [bytes([i]) * (1 << 18) for i in range(64)]
+    done = transport.run(pair[0], Command("tee /dev/stderr | sha256sum", stdin=StdinSource(blocks)))
+    assert done.stdout.split()[0] == hashlib.sha256(b"".join(blocks)).hexdigest()
+
+
+def test_a_command_that_reads_none_of_its_input_still_ends(transport: SshTransport, pair: Pair):
+    endless = StdinSource([b"x" * (1 << 20)] * 64)
+    assert transport.run(pair[0], Command("exit 5", stdin=endless)).exit_code == 5
+
+
+def test_an_error_while_making_input_is_raised_here(transport: SshTransport, pair: Pair):
+    def broken() -> Iterator[bytes]:
+        yield b"some"
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        transport.run(pair[0], Command("cat", stdin=StdinSource(broken())))
+
+
+def test_lines_arrive_while_the_command_runs_and_it_can_be_left(transport: SshTransport, pair: Pair):
+    lines: list[tuple[float, str]] = []
+    stop = threading.Event()
+
+    def line(text: str) -> None:
+        lines.append((time.monotonic(), text))
+        if text == "2":
+            stop.set()
+
+    command = Command("for i in 0 1 2 3 4 5 6 7 8 9; do echo $i; sleep 0.4; done", timeout_s=None)
+    done = transport.run(pair[0], command, on_line=line, until=stop)
+    assert [text for _, text in lines] == ["0", "1", "2"]
+    assert lines[2][0] - lines[0][0] > 0.5
+    assert done.exit_code == -1
+
+
+def test_a_slow_command_is_given_up_after_its_time(transport: SshTransport, pair: Pair):
+    began = time.monotonic()
+    with pytest.raises(CommandTimeout) as caught:
+        transport.run(pair[0], Command("sleep 30", "wait a while", timeout_s=1.0))
+    assert time.monotonic() - began < 5
+    assert caught.value.exit_code == ExitCode.HOSTS
+    assert "wait a while" in (caught.value.detail or "")
+
+
+def test_a_server_that_accepts_and_says_nothing_is_given_up_within_the_deadline(pair: Pair, mute: int):
+    transport = SshTransport(connect_timeout_s=1.5, deadline_s=4.0)
+    began = time.monotonic()
+    with pytest.raises(HostUnreachable) as caught:
+        transport.run(pair[0].model_copy(update={"port": mute}), Command("true"))
+    assert time.monotonic() - began < 6
+    assert caught.value.exit_code == ExitCode.HOSTS
+    assert pair[0].name in caught.value.summary
+
+
+def test_a_node_that_freezes_between_two_commands_is_given_up(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("orch.runner.exchange.ACCEPT_S", 1.0)
+    node, transport = lab.node(), SshTransport(connect_timeout_s=1.0, deadline_s=3.0)
+    assert transport.run(node, Command("true")).ok
+    channel = transport._session(node, time.monotonic() + 3)
+    docker("pause", node.name)
+    began = time.monotonic()
+    with pytest.raises(HostUnreachable):
+        Exchange(node, Command("true"), channel, on_line=None, until=None, started=began).run()
+    with pytest.raises(HostUnreachable):
+        transport.run(node, Command("true"))
+    assert time.monotonic() - began < 8
+    docker("unpause", node.name)
+    assert transport.run(node, Command("true")).ok
+    transport.close()
+    docker("rm", "-f", "-v", node.name)
+
+
+def test_a_closed_port_is_told_within_the_deadline(pair: Pair):
+    transport = SshTransport(connect_timeout_s=1.0, deadline_s=2.0)
+    with pytest.raises(HostUnreachable, match="cannot be reached") as caught:
+        transport.run(pair[0].model_copy(update={"port": 9}), Command("true"))
+    assert ":9" in (caught.value.where or "")
+
+
+def test_a_changed_host_key_is_refused_and_both_fingerprints_are_told(pair: Pair):
+    transport = SshTransport(deadline_s=5.0)
+    other = pair[0].model_copy(update={"host_key": new_key_pair().public})
+    began = time.monotonic()
+    with pytest.raises(HostKeyRefused) as caught:
+        transport.run(other, Command("touch /tmp/must-not-exist"))
+    assert time.monotonic() - began < 3, "waiting would not help, so it is not tried again"
+    assert caught.value.exit_code == ExitCode.HOSTS
+    assert (caught.value.detail or "").count("SHA256:") == 2
+    assert docker("exec", pair[0].name, "ls", "/tmp/must-not-exist", check=False) == ""
+
+
+def test_a_key_of_another_type_is_refused_too(pair: Pair):
+    ecdsa = (
+        "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBEmKSENjQEezOmxkZMy7opKgwFB9"
+        "nkt5YRrYMjNuG5N87uRgg6CLrbo5wAdT/y6v0mKV0U2w0WZ2YB/++Tpockg="
+    )
+    with pytest.raises(HostKeyRefused):
+        SshTransport(deadline_s=5.0).run(pair[0].model_copy(update={"host_key": ecdsa}), Command("true"))
+
+
+def test_a_refused_login_is_told_at_once(pair: Pair, tmp_path: Path):
+    key = tmp_path / "key"
+    key.write_text(new_key_pair().private)
+    key.chmod(0o600)
+    began = time.monotonic()
+    with pytest.raises(LoginRefused, match="refuses the login of root"):
+        SshTransport().run(pair[0].model_copy(update={"identity": str(key)}), Command("true"))
+    assert time.monotonic() - began < 5
+
+
+def test_a_missing_private_key_is_told(pair: Pair):
+    with pytest.raises(LoginRefused, match="private key"):
+        SshTransport().run(pair[0].model_copy(update={"identity": "/not/there"}), Command("true"))
+
+
+def test_a_node_behind_a_jump_host_is_reached_with_both_keys_pinned(pair: Pair):
+    first, second = pair
+    jump = Jump(
+        address=first.address, port=first.port, user="root", identity=first.identity, host_key=first.host_key
+    )
+    hidden = second.model_copy(update={"address": second.internal_ip, "port": 22, "jump": (jump,)})
+    transport = SshTransport()
+    assert transport.run(hidden, Command("hostname")).stdout.strip() == second.name
+    # Two hops: through the first to the second, and from there to the first again.
+    inner = Jump(
+        address=str(second.internal_ip),
+        port=22,
+        user="root",
+        identity=second.identity,
+        host_key=second.host_key,
+    )
+    back = first.model_copy(update={"address": first.internal_ip, "port": 22, "jump": (jump, inner)})
+    assert transport.run(back, Command("hostname")).stdout.strip() == first.name
+    transport.close()
+
+    forged = jump.model_copy(update={"host_key": new_key_pair().public})
+    with pytest.raises(HostKeyRefused, match="jump host"):
+        SshTransport(deadline_s=4.0).run(hidden.model_copy(update={"jump": (forged,)}), Command("hostname"))
+
+
+RELAY = """
+import os, socket, sys, threading
+server = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+def up():
+    while data := os.read(0, 65536):
+        server.sendall(data)
+threading.Thread(target=up, daemon=True).start()
+while data := server.recv(65536):
+    os.write(1, data)
+"""
+
+
+def test_a_proxy_command_is_used(pair: Pair, tmp_path: Path):
+    relay = tmp_path / "relay.py"
+    relay.write_text(RELAY)
+    command = argv(sys.executable, str(relay), "127.0.0.1", pair[0].port)
+    node = pair[0].model_copy(update={"address": "nowhere.invalid", "proxy_command": command})
+    transport = SshTransport(deadline_s=8.0)
+    assert transport.run(node, Command("hostname")).stdout.strip() == pair[0].name
+    transport.close()
+
+
+def test_a_connection_that_was_cut_is_made_again(transport: SshTransport, pair: Pair):
+    assert transport.run(pair[1], Command("true")).ok
+    docker("exec", pair[1].name, "pkill", "-f", "sshd: root", check=False)
+    assert transport.run(pair[1], Command("echo back")).stdout == "back\n"
+
+
+def test_a_fan_out_gives_one_result_per_node_in_order(pair: Pair):
+    transport = SshTransport(connect_timeout_s=1.0, deadline_s=2.0)
+    away = pair[0].model_copy(update={"port": 9, "name": "away"})
+    results = fan_out(
+        [pair[0], away, pair[1]], lambda node: transport.run(node, Command("hostname")).stdout.strip()
+    )
+    assert [result.value for result in results] == [pair[0].name, None, pair[1].name]
+    assert isinstance(results[1].error, HostUnreachable)
+    transport.close()
+
+
+def test_statuses_name_why_a_node_cannot_be_used(pair: Pair, mute: int, monkeypatch: pytest.MonkeyPatch):
+    nodes = (
+        pair[0],
+        pair[1].model_copy(update={"host_key": new_key_pair().public}),
+        pair[1].model_copy(update={"port": mute, "name": "mute"}),
+    )
+    fleet = FleetState(name="f", stack="f", backend="local", nodes=nodes)
+    transport = SshTransport(connect_timeout_s=1.0)
+    statuses = node_statuses(fleet, transport)
+    assert [status.status for status in statuses] == ["idle", "unreachable", "unreachable"]
+    assert "SHA256" in (statuses[1].reason or "")
+
+
+def test_shown_commands_hide_their_input():
+    command = Command("cat", "store the token", stdin=b"secret")
+    assert "secret" not in str(command)
+    assert "secret" not in repr(command)
+
+
+def test_scripts_run_as_root_whatever_they_hold(transport: SshTransport, pair: Pair):
+    script = "printf '%s' \"it's\" '$HOME'; id -u"
+    assert transport.run(pair[0], Command(as_root(script))).stdout == "it's$HOME0\n"
+    assert argv("a b", 1, "c'd") == "'a b' 1 'c'\"'\"'d'"

@@ -1,0 +1,162 @@
+"""`orch run`, `ps`, `logs`, `attach`, `stop` as a user types them, on the quickstart's fleet."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from support import Folder
+
+COUNT = """\
+type: task
+nodes: 2
+image: orch/mpi
+stop_duration: 5
+commands: ["for i in $(seq 12); do echo line $i; sleep 0.5; done"]
+"""
+
+
+@pytest.fixture
+def project(quickstart: Folder) -> Iterator[Folder]:
+    quickstart.write("count.yml", COUNT)
+    yield quickstart
+    for run in quickstart.orch("ps", "--json").json["runs"]:
+        quickstart.orch("stop", run["run"], "--abort")
+
+
+def wait_for(project: Folder, run: str, status: str, seconds: float = 60) -> dict[str, object]:
+    end = time.monotonic() + seconds
+    while True:
+        rows = {row["run"]: row for row in project.orch("ps", "-a", "--json").json["runs"]}
+        if rows.get(run, {}).get("status") == status:
+            return rows[run]
+        assert time.monotonic() < end, rows.get(run)
+        time.sleep(0.2)
+
+
+def test_a_detached_run_goes_on_by_itself_and_can_be_read_and_attached(project: Folder) -> None:
+    said = project.orch("run", "count.yml", "--detach", "--name", "alone", "--json")
+    assert said.code == 0, said.err
+    assert (said.json["run"], said.json["status"]) == ("alone", "submitted")
+    assert [node["rank"] for node in said.json["nodes"]] == [0, 1]
+    wait_for(project, "alone", "running")
+    assert "line 1" in project.orch("logs", "alone").out
+    attached = project.orch("attach", "alone", "--json")
+    assert attached.code == 0, attached.err
+    assert attached.json["status"] == "done"
+    one = project.orch("logs", "alone", "--node", "1", "--tail", "2")
+    assert one.out == "line 11\nline 12\n"
+    both = project.orch("logs", "alone").out.splitlines()
+    assert len(both) == 24
+    assert both[0].startswith("[")
+    assert project.orch("logs", "alone", "--since", "0s").out == ""
+    assert len(project.orch("logs", "alone", "--since", "1h").out.splitlines()) == 24
+
+
+def test_interrupting_detaches_says_how_to_come_back_and_the_run_goes_on(project: Folder) -> None:
+    process = project.start("run", "count.yml", "--name", "left")
+    wait_for(project, "left", "running")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "orch attach left" in err
+    assert "orch stop left" in err
+    row = wait_for(project, "left", "done")
+    assert [node["exit_code"] for node in row["nodes"]] == [0, 0]  # type: ignore[index, union-attr, attr-defined]
+
+
+def test_a_killed_command_line_loses_nothing(project: Folder) -> None:
+    process = project.start("run", "count.yml", "--name", "killed")
+    wait_for(project, "killed", "running")
+    time.sleep(1)
+    process.kill()
+    shown, _ = process.communicate()
+    attached = project.orch("attach", "killed")
+    assert attached.code == 0, attached.err
+    lines = (shown + attached.out).splitlines()
+    assert len(lines) == len(set(lines))
+    assert len(lines) >= 23, "a line may be kept and not yet shown at the moment of the kill"
+    assert len(set(project.orch("logs", "killed").out.splitlines())) == 24
+
+
+def test_stop_ends_a_run_and_its_command_line_with_success(project: Folder) -> None:
+    process = project.start("run", "count.yml", "--name", "halt", "--json")
+    wait_for(project, "halt", "running")
+    stopped = project.orch("stop", "halt", "--json")
+    assert (stopped.code, stopped.json["status"], stopped.json["reason"]) == (
+        0,
+        "terminated",
+        "stopped_by_user",
+    )
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert json.loads(out)["status"] == "terminated"
+    assert project.orch("stop", "halt").code == 0, "stopping twice is no error"
+
+
+def test_a_second_run_on_busy_nodes_is_a_conflict_that_names_the_first(project: Folder) -> None:
+    project.orch("run", "count.yml", "--detach", "--name", "first")
+    wait_for(project, "first", "running")
+    second = project.orch("run", "count.yml", "--name", "second")
+    assert second.code == 9
+    assert "run first" in second.err
+    same = project.orch("run", "count.yml", "--name", "first")
+    assert same.code == 9
+    assert "a run named first is active" in same.err
+
+
+def test_a_failing_job_gives_6_and_tells_rank_node_and_code(project: Folder) -> None:
+    project.write(
+        "bad.yml", 'type: task\nnodes: 2\nimage: orch/mpi\ncommands: ["exit $((ORCH_NODE_RANK * 3))"]\n'
+    )
+    said = project.orch("run", "bad.yml", "--json", "--name", "bad")
+    assert said.code == 6
+    assert said.json["status"] == "failed"
+    assert [(node["exit_code"], node["reason"]) for node in said.json["nodes"]][1] == (
+        3,
+        "container_exited_with_error",
+    )
+    assert "rank 1 on node laptop-1 exited with code 3" in said.json["message"]
+    assert "exited (3)" in project.orch("ps", "-a").out
+
+
+def test_arguments_and_variables_reach_the_job(project: Folder) -> None:
+    project.write(
+        "say.yml",
+        'type: task\nimage: orch/mpi\nenv: [TOKEN]\ncommands: ["echo $TOKEN $LR ${{ run.args }}"]\n',
+    )
+    said = project.orch(
+        "run", "say.yml", "--env", "LR=0.1", "--env", "TOKEN", "--", "--x", "a b", env={"TOKEN": "t0k"}
+    )
+    assert said.code == 0, said.err
+    assert "t0k 0.1 --x a b" in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("run", "fleet.yml"), 3, "there is no task in it"),
+        (("run", "count.yml", "--fleet", "nope"), 3, "no fleet named nope"),
+        (("run", "count.yml", "--env", "NOT_SET_HERE"), 2, "NOT_SET_HERE"),
+        (("logs", "nope"), 2, "no run named nope"),
+        (("attach", "nope"), 2, "no run named nope"),
+        (("stop", "nope"), 2, "no run named nope"),
+    ],
+)
+def test_mistakes_are_told_in_one_block_without_a_traceback(
+    project: Folder, words: tuple[str, ...], code: int, told: str
+) -> None:
+    said = project.orch(*words)
+    assert said.code == code, said.err
+    assert told in said.err
+    assert "Traceback" not in said.err
+
+
+def test_without_a_fleet_the_way_to_one_is_told(folder: Folder) -> None:
+    folder.write("count.yml", COUNT)
+    said = folder.orch("run", "count.yml")
+    assert said.code == 3
+    assert "orch up" in said.err
