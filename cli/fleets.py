@@ -112,13 +112,16 @@ def _show_drift(target: str, operation: Any, *, as_json: bool, code: ExitCode) -
 
 def show(name: str | None, *, as_json: bool, verbose: bool) -> None:
     from orch.cli.fleet_table import fleet_json, fleet_table
+    from orch.cli.run import opened
+    from orch.runner.lifecycle import reconcile_once
     from orch.runner.nodes import node_statuses
     from orch.stacks.states import fleet_state, known_fleets
 
-    project = find()
-    names = [name] if name else known_fleets(project)
-    states = [fleet_state(project, each) for each in names]
-    found = [(state, node_statuses(state)) for state in states]
+    with opened(None, as_json=True) as (project, place):
+        names = [name] if name else known_fleets(project)
+        states = [fleet_state(project, each) for each in names]
+        reconcile_once(place)  # a run whose end nobody noticed would still hold its nodes
+        found = [(state, node_statuses(state, place.transport)) for state in states]
     if as_json:
         _print_json({"schema": SCHEMA, "fleets": [fleet_json(state, nodes) for state, nodes in found]})
     elif not found:

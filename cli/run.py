@@ -56,7 +56,7 @@ def run(
         raise BadTask("there is no task in it", where=file, hint="a task begins with `type: task`")
     if len(documents) > len(tasks):
         tell("note: only tasks are run; documents of other types are left out")
-    with _open(None if file == "-" else file, as_json=as_json) as (project, place):
+    with opened(None if file == "-" else file, as_json=as_json) as (project, place):
         for document in tasks:
             row = _submit(
                 project,
@@ -85,7 +85,7 @@ def ps(
     as_json: Json = False,
 ) -> None:
     """Show the active runs of this project; the latest one when none is active."""
-    with _open(None, as_json=True) as (_, place):
+    with opened(None, as_json=True) as (_, place):
         from orch.cli.run_output import SCHEMA, run_json, runs_table
         from orch.runner.lifecycle import reconcile_once
 
@@ -115,7 +115,7 @@ def logs(
 ) -> None:
     """Print the logs of a run, while it runs and after."""
     moment = _since(since)
-    with _open(None, as_json=False) as (_, place):
+    with opened(None, as_json=False) as (_, place):
         from dataclasses import replace
 
         from orch.cli.run_output import Live
@@ -140,7 +140,7 @@ def attach(
     as_json: Json = False,
 ) -> None:
     """Follow a run from where its log stopped, and take over if nobody drives it. Ctrl-C detaches again."""
-    with _open(None, as_json=as_json) as (project, place):
+    with opened(None, as_json=as_json) as (project, place):
         row = place.ledger.get(name)
         if supervise:
             from orch.runner.lifecycle import drive
@@ -159,7 +159,7 @@ def stop(
     as_json: Json = False,
 ) -> None:
     """End a run: its processes get SIGTERM, and `stop_duration` to finish."""
-    with _open(None, as_json=as_json) as (_, place):
+    with opened(None, as_json=as_json) as (_, place):
         from orch.runner import lifecycle
 
         row = place.ledger.get(name)
@@ -172,7 +172,7 @@ def stop(
 
 
 @contextmanager
-def _open(path: str | None, *, as_json: bool) -> Iterator[tuple[Project, Workplace]]:
+def opened(path: str | None, *, as_json: bool) -> Iterator[tuple[Project, Workplace]]:
     """The project a verb works in, and what the runner needs of it."""
     from orch.cli.run_output import Live
     from orch.runner.ledger import open_ledger
