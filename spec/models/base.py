@@ -12,12 +12,16 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from orch.spec.values import Problem, shown
 
+from .forms import Form
+from .reads import reads_of
+
 
 class Section(BaseModel):
     """A mapping with known properties.
 
     `noun` names it in messages. `spellings` maps other accepted spellings to a property; `listed_spellings`
-    are those that take one value where the property takes a list (`backend: local`).
+    are those that take one value where the property takes a list (`backend: local`). `short` are the forms
+    without property names that `expand` understands.
     """
 
     model_config = ConfigDict(
@@ -26,11 +30,16 @@ class Section(BaseModel):
     noun: ClassVar[str] = "a block"
     spellings: ClassVar[dict[str, str]] = {}
     listed_spellings: ClassVar[frozenset[str]] = frozenset()
+    short: ClassVar[tuple[Form, ...]] = ()
 
     @classmethod
     def properties(cls) -> dict[str, str]:
-        """Property as written in a file -> attribute."""
-        return {str(info.validation_alias or name): name for name, info in cls.model_fields.items()}
+        """Property as written in a file -> attribute; a block's own before those it shares with others."""
+        bases = [base.model_fields for base in cls.__mro__ if issubclass(base, Section)]
+        names = sorted(
+            cls.model_fields, key=lambda name: max(i for i, fields in enumerate(bases) if name in fields)
+        )
+        return {str(cls.model_fields[name].validation_alias or name): name for name in names}
 
     @classmethod
     def written(cls) -> tuple[str, ...]:
@@ -52,16 +61,29 @@ class Section(BaseModel):
             if value is None and (key in known or key in cls.model_fields):
                 continue
             target = cls.spellings.get(key, key)
+            if target in read:
+                other = next((one for one, own in cls.spellings.items() if own == target and one != key), key)
+                summary = f"`{key}` and `{target if key != target else other}` are the same property"
+                raise Problem("ORCH157", summary, hint="keep one of them", at=(key,), on_key=True)
             if key in cls.listed_spellings and not isinstance(value, (list, tuple)):
-                read.setdefault(target, [value])
+                read[target] = [value]
             else:
-                read.setdefault(target, cast(object, value))
+                read[target] = cast(object, value)
         return read
 
     @classmethod
     def expand(cls, data: object) -> object:
         """A short form as its mapping; anything else unchanged."""
         return data
+
+    def plain(self) -> object:
+        """Canonical plain data: what is set, each value as its property's text. Reads as an equal model."""
+        return {
+            key: plain(getattr(self, name), name, type(self))
+            for key, name in self.properties().items()
+            if name in self.model_fields_set
+            and (getattr(self, name) is not None or type(self).model_fields[name].default is not None)
+        }
 
     @classmethod
     def form(cls) -> str:
@@ -76,3 +98,17 @@ def describe(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return "a list"
     return "nothing" if value is None else shown(str(value))
+
+
+def plain(value: object, name: str = "", owner: type[Section] | None = None) -> object:
+    """Plain data of a property's value. `name` and `owner` say whose value it is."""
+    reads = reads_of(owner.model_fields[name]) if owner else None
+    if reads is not None and reads.write is not None:
+        return reads.write(value)
+    if isinstance(value, Section):
+        return value.plain()
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in cast("tuple[object, ...]", value)]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in cast("dict[str, object]", value).items()}
+    return value

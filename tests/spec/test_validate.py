@@ -33,11 +33,11 @@ def test_mistakes_exit_3_and_go_to_stderr(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_warnings_exit_0_unless_strict(capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(HERE / "bad" / "fleet-idle-local.yml")
+    file = str(HERE / "bad" / "nodes-unbounded.yml")
     assert validate([file]) == 0
-    assert "warning ORCH196" in capsys.readouterr().err
+    assert "warning ORCH192" in capsys.readouterr().err
     assert validate([file], strict=True) == 3
-    assert "error ORCH196" in capsys.readouterr().err
+    assert "error ORCH192" in capsys.readouterr().err
 
 
 def test_json_is_one_object_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
