@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from orch.cli import outcome
+from orch.cli import offers, outcome, validate
 from orch.cli import run as runs
-from orch.cli import validate
 
 app = typer.Typer(
     name="orch",
@@ -23,6 +22,7 @@ fleet_app = typer.Typer(no_args_is_help=False, help="Fleets that are up: list, s
 engine_app = typer.Typer(no_args_is_help=True, help="The Pulumi engine: install it, see it, use it by hand.")
 app.add_typer(fleet_app, name="fleet")
 app.add_typer(engine_app, name="engine")
+app.add_typer(offers.app, name="offers")
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file, a folder of them, or -.")]
 FileOrName = Annotated[str, typer.Argument(metavar="FILE|NAME", help="A fleet's file, or its name.")]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from orch.catalog.records import Catalog
-from orch.spec.models import Resources
+from orch.spec.models import Fleet, Resources
 from orch.spec.models.fleet import FOREIGN_BACKENDS
 
 SpotPolicy = Literal["spot", "on-demand", "auto"]
@@ -45,17 +45,16 @@ def usual_backends(catalog: Catalog) -> tuple[str, ...]:
     return tuple(name for name in catalog.backends if name not in FOREIGN_BACKENDS)
 
 
-def wanted_of(fleet: Any, catalog: Catalog, configured: Sequence[str] = ()) -> Wanted:
+def wanted_of(fleet: Fleet, catalog: Catalog, configured: Sequence[str] = ()) -> Wanted:
     """What a fleet asks for. `configured` are the project's clouds, searched when the fleet names none."""
     clouds = tuple(name for name in configured if name in catalog.backends)
     written = fleet.backends if "backends" in fleet.model_fields_set else ()
-    price = getattr(fleet, "max_price", None)
     return Wanted(
         resources=fleet.resources,
-        backends=tuple(written) or clouds or usual_backends(catalog),
-        regions=tuple(getattr(fleet, "regions", None) or ()),
-        zones=tuple(getattr(fleet, "availability_zones", None) or ()),
-        instance_types=tuple(getattr(fleet, "instance_types", None) or ()),
-        spot_policy=getattr(fleet, "spot_policy", None) or "on-demand",
-        max_price=None if price is None else float(price),
+        backends=written or clouds or usual_backends(catalog),
+        regions=fleet.regions,
+        zones=fleet.availability_zones,
+        instance_types=fleet.instance_types,
+        spot_policy=fleet.spot_policy,
+        max_price=None if fleet.max_price is None else float(fleet.max_price),
     )
