@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orch.cli import offers, outcome, validate
+from orch.cli import offers, outcome, schema, validate
 from orch.cli import run as runs
 
 app = typer.Typer(
@@ -32,6 +32,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 app.command("validate", epilog="Example: orch validate fleet.yml train.yml")(validate.command)
+app.command("schema", epilog="Example: orch schema > .orch.schema.json")(schema.command)
 
 
 @app.command("preview", epilog="Example: orch preview fleet.yml --exit-code")

@@ -78,12 +78,12 @@ class Section(BaseModel):
 
     def plain(self) -> object:
         """Canonical plain data: what is set, each value as its property's text. Reads as an equal model."""
-        return {
+        data = {
             key: plain(getattr(self, name), name, type(self))
             for key, name in self.properties().items()
             if name in self.model_fields_set
-            and (getattr(self, name) is not None or type(self).model_fields[name].default is not None)
         }
+        return {key: value for key, value in data.items() if value is not None}
 
     @classmethod
     def form(cls) -> str:
@@ -103,6 +103,8 @@ def describe(value: object) -> str:
 def plain(value: object, name: str = "", owner: type[Section] | None = None) -> object:
     """Plain data of a property's value. `name` and `owner` say whose value it is."""
     reads = reads_of(owner.model_fields[name]) if owner else None
+    if value is None:
+        return reads.nothing if reads else None
     if reads is not None and reads.write is not None:
         return reads.write(value)
     if isinstance(value, Section):

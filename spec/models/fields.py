@@ -96,7 +96,7 @@ def duration(default: int | None = None, never: bool = True, low: int = 0, high:
             )
         return seconds
 
-    return Reads(read, forms.DURATION, write=values.render_duration)
+    return Reads(read, forms.DURATION, write=values.render_duration, nothing="off")
 
 
 def choice(*words: str) -> Reads:
@@ -144,7 +144,7 @@ def switch(model: type[Section]) -> Reads:
                 "ORCH112", f"{shown(text(value))} is not `true` or `false`, and no mapping", hint=model.form()
             ) from None
 
-    return Reads(read, forms.FLAG, beside=True, write=lambda value: plain(value) or True)
+    return Reads(read, forms.FLAG, beside=True, write=lambda value: plain(value) or True, nothing=False)
 
 
 def _texts(what: str, one: str, read_item: Callable[[str], object] = str) -> Reads:

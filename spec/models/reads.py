@@ -25,6 +25,7 @@ class Reads:
 
     `form` describes what may be written, in place of what the type says; with `beside` in addition to it.
     `write` gives the plain data that reads as the same value; without it the value itself is written.
+    `nothing` is what None is written as, where it was written and not left out.
     """
 
     def __init__(
@@ -34,11 +35,13 @@ class Reads:
         *,
         beside: bool = False,
         write: Callable[[Any], object] | None = None,
+        nothing: object = None,
     ) -> None:
         self.read = read
         self.form = form
         self.beside = beside
         self.write = write
+        self.nothing = nothing
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(self.read, handler(source))
