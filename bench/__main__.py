@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from bench import preview, startup
+from bench import preview, startup, validate
 
-ALL = {"startup": startup.figures, "preview": preview.figures}
+ALL = {"startup": startup.figures, "preview": preview.figures, "validate": validate.figures}
 
 
 def main() -> None:

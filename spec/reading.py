@@ -168,6 +168,11 @@ def _name_after_file(draft: Draft, values: dict[str, object]) -> None:
 _IDLE = {"task": ("dstack", "setup", "home_dir"), "dev-environment": ("dstack", "setup", "home_dir")}
 
 
+def plain_values(draft: Draft) -> dict[str, object]:
+    """The document as plain mappings, lists and texts, references to the environment filled in."""
+    return cast("dict[str, object]", _Walk(draft).values(draft.node, ()))
+
+
 class _Walk:
     """Nodes to plain values, references looked at on the way."""
 

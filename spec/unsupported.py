@@ -27,7 +27,7 @@ _LOCAL = "this version creates local nodes, which have none"
 _OFFER = "this version creates local nodes only, there is nothing to choose from"
 
 # Kinds of documents that can be launched.
-_LAUNCHED = ("fleet", "task", "project")
+LAUNCHED = ("fleet", "task", "project")
 
 _CHOICE: dict[str, str | None] = {
     "regions": _OFFER,
@@ -105,7 +105,7 @@ ROWS: dict[str, dict[str, str | None]] = {
 def not_acted_on(document: Document | Draft) -> tuple[Diagnostic, ...]:
     """What is written in a document and would be without effect, each at its place."""
     draft = document if isinstance(document, Draft) else document.draft
-    if draft.kind not in _LAUNCHED:
+    if draft.kind not in LAUNCHED:
         return (_refusal(draft, ("type",), f"`type: {draft.kind}`", None),) if draft.kind else ()
     found = list(_rows(draft, draft.node, (), ""))
     if draft.partial is not None:

@@ -6,6 +6,7 @@ in Python, a model takes the finished values too: `Task(nodes=2)`, `Nodes(min=1,
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -25,7 +26,10 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True, validate_default=False
+        frozen=True,
+        extra="forbid",
+        validate_by_name=True,
+        validate_by_alias=True,
     )
     noun: ClassVar[str] = "a block"
     spellings: ClassVar[dict[str, str]] = {}
@@ -35,11 +39,7 @@ class Section(BaseModel):
     @classmethod
     def properties(cls) -> dict[str, str]:
         """Property as written in a file -> attribute; a block's own before those it shares with others."""
-        bases = [base.model_fields for base in cls.__mro__ if issubclass(base, Section)]
-        names = sorted(
-            cls.model_fields, key=lambda name: max(i for i, fields in enumerate(bases) if name in fields)
-        )
-        return {str(cls.model_fields[name].validation_alias or name): name for name in names}
+        return _properties(cls)
 
     @classmethod
     def written(cls) -> tuple[str, ...]:
@@ -55,10 +55,10 @@ class Section(BaseModel):
             return data
         if not isinstance(data, dict):
             raise Problem("ORCH112", f"{cls.noun} cannot be {describe(data)}", hint=cls.form())
-        known = cls.written()
+        known = _names(cls)
         read: dict[str, object] = {}
         for key, value in cast("dict[str, object]", data).items():
-            if value is None and (key in known or key in cls.model_fields):
+            if value is None and key in known:
                 continue
             target = cls.spellings.get(key, key)
             if target in read:
@@ -89,6 +89,20 @@ class Section(BaseModel):
     def form(cls) -> str:
         """What to write, when something else than a mapping came."""
         return "write `property: value` lines below it"
+
+
+@cache
+def _properties(cls: type[Section]) -> dict[str, str]:
+    bases = [base.model_fields for base in cls.__mro__ if issubclass(base, Section)]
+    names = sorted(
+        cls.model_fields, key=lambda name: max(i for i, fields in enumerate(bases) if name in fields)
+    )
+    return {str(cls.model_fields[name].validation_alias or name): name for name in names}
+
+
+@cache
+def _names(cls: type[Section]) -> frozenset[str]:
+    return frozenset((*cls.written(), *cls.model_fields))
 
 
 def describe(value: object) -> str:
