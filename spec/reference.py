@@ -12,6 +12,7 @@ from typing import Any, cast, get_args, get_origin
 from .diagnostics import CODES
 from .models import BACKEND_MODELS, KINDS, Project
 from .models.base import Section
+from .models.forms import Form
 from .models.reads import reads_of
 from .schema import default_of, said
 from .unsupported import LAUNCHED, ROWS
@@ -21,9 +22,12 @@ INTRODUCTION = """\
 
 <!-- Written from the models by `make docs`; edit those. -->
 
-A configuration is one or several YAML documents, each with a `type`, in a file of any name that ends in `.yml` or
-`.yaml`. `orch validate` checks them without touching anything; `orch schema` prints a JSON Schema for editors. A
-project and its backends are described in a file named `orch.yml`.
+A configuration is one or several YAML documents, each with a `type`, in a file of any name that ends in
+`.yml` or `.yaml`. `orch validate` checks them without touching anything. A project and its backends are
+described in a file named `orch.yml`.
+
+For editors there is a JSON Schema: `orch schema > .orch.schema.json`, and as the first line of a file
+`# yaml-language-server: $schema=.orch.schema.json` (`orch schema project` for `orch.yml`).
 
 - A value is read from its text by the type of its property: `python: 3.10` is version 3.10, `off` a duration.
 - A property that is empty, `~` or `null` counts as not written.
@@ -53,8 +57,8 @@ project and its backends are described in a file named `orch.yml`.
 | Reference | Where it may stand |
 |---|---|
 | `secrets.NAME` | `env`, `registry_auth`, `options` of mounts, credentials of backends |
-| `orch.node_rank`, `orch.job_num`, `orch.run_name`, `orch.array_task_id` (also as `dstack.…`) | `env`, `commands`, \
-`volumes`, `working_dir`, arguments of launchers |
+| `orch.node_rank`, `orch.job_num`, `orch.run_name`, `orch.array_task_id`; also `dstack.…` | `env`, \
+`commands`, `volumes`, `working_dir`, arguments of launchers |
 | `run.args`, the words after `--` on the command line | `commands`, arguments of launchers |
 | `groups[i].nodes[j].IP_ADDRESS` | `commands` and `env` of groups |
 
@@ -120,7 +124,7 @@ def _type(model: type[Section], name: str) -> str:
     reads = reads_of(info)
     title = str(reads.form.get("title", "")) if reads and reads.form else ""
     if title and reads and not reads.beside:
-        return title
+        return _choice(reads.form or {}) or title
     links = [f"[{_words(block)}]({_anchor(block)})" for block in _blocks_in(info.annotation)]
     if len(links) > 3:
         return "list of [backends](#backends)"
@@ -130,12 +134,19 @@ def _type(model: type[Section], name: str) -> str:
     return ", ".join(part for part in (title, linked) if part) or _plain(info.annotation)
 
 
+def _choice(form: Form) -> str:
+    """The words of a choice."""
+    branches = cast("list[Form]", form.get("anyOf", []))
+    words = cast("list[str]", branches[0].get("enum", [])) if branches else []
+    return ", ".join(f"`{word}`" for word in words)
+
+
 def _words(block: type[Section]) -> str:
     return block.noun.replace("`", "").removeprefix("a ").removeprefix("an ")
 
 
 def _plain(annotation: Any) -> str:
-    return " ".join(str(word) for word in get_args(annotation)) or "settings"
+    return ", ".join(f"`{word}`" for word in get_args(annotation)) or "settings"
 
 
 def _is_list(annotation: Any) -> bool:

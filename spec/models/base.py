@@ -94,10 +94,14 @@ class Section(BaseModel):
 @cache
 def _properties(cls: type[Section]) -> dict[str, str]:
     bases = [base.model_fields for base in cls.__mro__ if issubclass(base, Section)]
-    names = sorted(
-        cls.model_fields, key=lambda name: max(i for i, fields in enumerate(bases) if name in fields)
-    )
-    return {str(cls.model_fields[name].validation_alias or name): name for name in names}
+
+    def rank(name: str) -> int:
+        return -1 if name in ("type", "name") else max(i for i, fields in enumerate(bases) if name in fields)
+
+    return {
+        str(cls.model_fields[name].validation_alias or name): name
+        for name in sorted(cls.model_fields, key=rank)
+    }
 
 
 @cache

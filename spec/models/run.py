@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from orch.spec.hosts import check_host
 from orch.spec.suggest import listed
 from orch.spec.values import Problem, shown
 
@@ -21,6 +22,7 @@ from .fields import (
     absolute,
     choice,
     duration,
+    names_of,
     rows,
     switch,
     text,
@@ -57,7 +59,9 @@ class Terms(Choosing):
     instances: Annotated[tuple[InstanceRef, ...], rows("nodes")] = Field(
         default=(), description="Nodes that may run it."
     )
-    exclude_nodes: Names = Field(default=(), description="Nodes it must not use; names may be folded.")
+    exclude_nodes: Annotated[tuple[str, ...], names_of("nodes", check_host)] = Field(
+        default=(), description="Nodes it must not use; names may be folded."
+    )
     tags: Tags = Field(default={}, description="Tags of the run.")
     idle_duration_s: Annotated[int | None, duration()] = Field(
         default=None,
@@ -93,6 +97,9 @@ class Terms(Choosing):
     )
     schedule: Schedule | None = Field(default=None, description="Start it at these times.")
     singleton: Flag = Field(default=False, description="One active run of this name; others wait.")
+    ntasks_per_node: Annotated[int, whole(1, 4096)] = Field(
+        default=1, description="Start `commands` this often on each node."
+    )
     slurm_env: AutoFlag = Field(
         default="auto", description="Set SLURM_* variables; `auto`: when the text mentions them."
     )

@@ -54,9 +54,6 @@ class Task(Run):
     mpirun: Mpirun | None = Field(default=None, description="Start with mpirun over all nodes.")
     array: Array | None = Field(default=None, description="One run per index: `1-100%10`.")
     depends_on: Dependencies = Field(default=(), description="Runs that must end first.")
-    ntasks_per_node: Annotated[int, whole(1, 4096)] = Field(
-        default=1, description="Start `commands` this often on each node."
-    )
 
     @property
     def all_nodes(self) -> int:
