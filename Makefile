@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all a newcomer needs; both set the machine up first and do nothing twice.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean distclean set-up-demo set-up-test
+.PHONY: help demo test fuzz docs check bench clean distclean set-up-demo set-up-test
 SHELL := /bin/bash
 BIN := .venv/bin
 FLEET := examples/quickstart/fleet.yml
@@ -15,6 +15,12 @@ test: set-up-test ## set-up, then all tests (one file: make test ARGS=tests/spec
 	$(BIN)/orch engine install
 	$(BIN)/python -m orch.images node job mpi
 	$(BIN)/pytest $(ARGS)
+
+fuzz: set-up-test ## 100,000 mutated documents through `orch validate`
+	ORCHCTL_FUZZ_RUNS=100000 $(BIN)/pytest tests/spec/test_fuzz.py --timeout 0
+
+docs: set-up-test ## write docs/reference/configuration.md from the models
+	$(BIN)/python -m orch.spec.reference > docs/reference/configuration.md
 
 check: set-up-test ## lint, format, types and import borders
 	$(BIN)/ruff check .

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from bench import launch, preview, startup
+from bench import launch, preview, startup, validate
 
-ALL = {"startup": startup.figures, "preview": preview.figures, "launch": launch.figures}
+ALL = {
+    "startup": startup.figures,
+    "validate": validate.figures,
+    "preview": preview.figures,
+    "launch": launch.figures,
+}
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orch.cli import outcome, validate
+from orch.cli import offers, outcome, schema, validate
 from orch.cli import run as runs
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ fleet_app = typer.Typer(no_args_is_help=False, help="Fleets that are up: list, s
 engine_app = typer.Typer(no_args_is_help=True, help="The Pulumi engine: install it, see it, use it by hand.")
 app.add_typer(fleet_app, name="fleet")
 app.add_typer(engine_app, name="engine")
+app.add_typer(offers.app, name="offers")
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file, a folder of them, or -.")]
 FileOrName = Annotated[str, typer.Argument(metavar="FILE|NAME", help="A fleet's file, or its name.")]
@@ -31,6 +32,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 app.command("validate", epilog="Example: orch validate fleet.yml train.yml")(validate.command)
+app.command("schema", epilog="Example: orch schema > .orch.schema.json")(schema.command)
 
 
 @app.command("preview", epilog="Example: orch preview fleet.yml --exit-code")

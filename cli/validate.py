@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class Format(str, Enum):
     HUMAN = "human"
     JSON = "json"
+    GITHUB = "github"
+    SARIF = "sarif"
 
 
 def command(
@@ -27,7 +29,8 @@ def command(
 ) -> None:
     """Check configurations without touching anything.
 
-    Exit code 0: nothing is wrong; 3: something is. Example: orch validate fleet.yml train.yml
+    Looks at nothing outside the files: what is missing out there is a warning. Exit code 0: nothing is
+    wrong; 3: something is. Example: orch validate fleet.yml train.yml --format github
     """
     raise typer.Exit(validate([str(path) for path in paths], format, strict))
 
@@ -35,18 +38,25 @@ def command(
 def validate(paths: list[str], format: Format = Format.HUMAN, strict: bool = False) -> int:
     """Prints what is wrong with the files; the exit code.
 
-    People read diagnostics on stderr and a summary on stdout; programs read one JSON object on stdout.
+    People read diagnostics on stderr and a summary on stdout; programs read one document on stdout.
     """
     from orch.spec import load_paths
     from orch.spec.diagnostics import Severity, render_human, render_json
     from orch.spec.diagnostics import strict as as_errors
     from orch.spec.errors import ExitCode
+    from orch.spec.formats import render_github, render_sarif
 
     loaded = load_paths(paths)
     found = as_errors(loaded.diagnostics) if strict else loaded.diagnostics
     failed = any(diagnostic.severity is Severity.ERROR for diagnostic in found)
     if format is Format.JSON:
         print(render_json(found))
+    elif format is Format.SARIF:
+        print(render_sarif(found))
+    elif format is Format.GITHUB:
+        if found:
+            print(render_github(found))
+        print(_summary(found, len(loaded.documents)), file=sys.stderr)
     else:
         if found:
             print(render_human(found), file=sys.stderr)

@@ -1,7 +1,8 @@
-"""What must hold between properties and between documents: one small function per rule, all in two tables.
+"""What must hold between the properties of a document: the table of all rules, and the environment of a run.
 
 A rule names the properties it needs; when one of them is already wrong, the rule keeps silent. Rules look
-at nothing outside the files. A rule returns its findings and never raises.
+at nothing outside the files but key files, and there only to warn. A rule returns its findings and never
+raises.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from .diagnostics import Diagnostic, Related, Severity, Span
-from .draft import Draft
-from .models import Fleet, Project, Task
+from . import checks_fleet as fleets
+from . import checks_project as projects
+from . import checks_run as runs
+from .diagnostics import Diagnostic, Severity, Span
+from .draft import Draft, env_path
+from .models import BACKEND_MODELS, Fleet
+from .models.run import Run
 
-AnyModel = Fleet | Task | Project
 Findings = Iterator[Diagnostic]
 
 
@@ -26,265 +30,91 @@ class Rule:
     check: Callable[[Draft], Findings]
 
 
-def _fleet(draft: Draft) -> Fleet:
-    return cast(Fleet, draft.partial)
-
-
-def _task(draft: Draft) -> Task:
-    return cast(Task, draft.partial)
-
-
-# Fleets
-
-
-def fleet_has_nodes(draft: Draft) -> Findings:
-    if _fleet(draft).nodes is None:
-        yield draft.diagnostic(
-            "ORCH141",
-            (),
-            "a fleet needs `nodes` (provisioned) or `ssh_config` (existing hosts)",
-            hint="add `nodes: 2`",
-        )
-
-
-def backends_have_drivers(draft: Draft) -> Findings:
-    """Foreign and future backends warn while `local` is left, and are one error when none is."""
-    backends = _fleet(draft).backends
-    if "local" not in backends:
-        first = backends[0] if backends else "an empty list"
-        yield draft.diagnostic(
-            "ORCH201",
-            ("backends",),
-            f"this version provisions local nodes only, it has no driver for {first}"
-            if backends
-            else "no backend is listed",
-            hint="write `backend: local`",
-        )
-        return
-    for index, name in enumerate(backends):
-        if name != "local":
-            yield draft.diagnostic(
-                "ORCH190",
-                ("backends", index),
-                f"orch has no driver for {name} in this version; using local",
-                severity=Severity.WARNING,
-            )
-
-
-def idleness_of_local_nodes(draft: Draft) -> Findings:
-    if draft.written("idle_duration") and "local" in _fleet(draft).backends:
-        yield draft.diagnostic(
-            "ORCH196",
-            ("idle_duration",),
-            "local nodes are not terminated when idle",
-            key=True,
-            severity=Severity.WARNING,
-            hint="remove them with `orch down` when they are not needed",
-        )
-
-
-def disk_of_local_nodes(draft: Draft) -> Findings:
-    fleet = _fleet(draft)
-    if "disk_mib" in fleet.resources.model_fields_set and "local" in fleet.backends:
-        yield draft.diagnostic(
-            "ORCH196",
-            ("resources", "disk"),
-            "local nodes share the disk of this machine, `disk` sets no limit",
-            key=True,
-            severity=Severity.WARNING,
-        )
-
-
-def nodes_are_bounded(draft: Draft) -> Findings:
-    nodes = _fleet(draft).nodes
-    if nodes is None:
-        return
-    if nodes.max is None:
-        yield draft.diagnostic(
-            "ORCH192",
-            ("nodes",),
-            "this fleet has no upper bound",
-            severity=Severity.WARNING,
-            hint=f"write `{nodes.min}..{max(nodes.target, 1) * 4}`, or another maximum",
-        )
-    elif nodes.max > nodes.target and nodes.target == 0:
-        yield draft.diagnostic(
-            "ORCH197",
-            ("nodes",),
-            "this creates no node: nodes on demand are not supported by this version",
-            severity=Severity.WARNING,
-            hint=f"write `nodes: {nodes.max}`, or a target",
-        )
-    elif nodes.max > nodes.target:
-        yield draft.diagnostic(
-            "ORCH197",
-            ("nodes",),
-            f"{nodes.target} nodes are created; more on demand are not supported by this version",
-            severity=Severity.WARNING,
-            hint="set the target to what you need",
-        )
-
-
-def blocks_divide_gpus(draft: Draft) -> Findings:
-    fleet = _fleet(draft)
-    count = fleet.resources.gpu.count
-    if not isinstance(fleet.blocks, int) or count.min != count.max or not count.min:
-        return
-    gpus = int(count.min)
-    if gpus % fleet.blocks:
-        possible = ", ".join(str(n) for n in range(1, gpus + 1) if gpus % n == 0)
-        yield draft.diagnostic(
-            "ORCH147",
-            ("blocks",),
-            f"{gpus} GPUs do not split into {fleet.blocks} blocks",
-            hint=f"possible: {possible}",
-            related=(Related(draft.span(("resources", "gpu")), "the GPUs of a node"),),
-        )
-
-
-# Tasks
-
-
-def one_launcher(draft: Draft) -> Findings:
-    if _task(draft).torchrun and _task(draft).mpirun:
-        first, second = sorted((draft.span((name,), key=True), name) for name in ("torchrun", "mpirun"))
-        yield draft.diagnostic(
-            "ORCH150",
-            (second[1],),
-            "a task has one launcher, `torchrun` or `mpirun`",
-            key=True,
-            hint="remove one of them",
-            related=(Related(first[0], f"`{first[1]}` is set here"),),
-        )
-
-
-def something_to_run(draft: Draft) -> Findings:
-    task = _task(draft)
-    if not (task.commands or task.torchrun or task.mpirun or task.image):
-        yield draft.diagnostic(
-            "ORCH154",
-            (),
-            "this task has nothing to run",
-            hint="add `commands`, `torchrun`, `mpirun`, or an `image` that runs by itself",
-        )
-
-
-def torchrun_has_program(draft: Draft) -> Findings:
-    torchrun = _task(draft).torchrun
-    if torchrun is None:
-        return
-    if torchrun.program is None and torchrun.module is None:
-        yield draft.diagnostic(
-            "ORCH155",
-            ("torchrun",),
-            "`torchrun` needs `program` or `module`",
-            key=True,
-            hint="add `program: train.py`",
-        )
-    elif torchrun.program is not None and torchrun.module is not None:
-        yield draft.diagnostic(
-            "ORCH155",
-            ("torchrun", "module"),
-            "`torchrun` starts either a `program` or a `module`",
-            key=True,
-            hint="remove one of them",
-            related=(Related(draft.span(("torchrun", "program"), key=True), "`program` is set here"),),
-        )
-
-
-def elastic_fits(draft: Draft) -> Findings:
-    task = _task(draft)
-    if task.torchrun is None or task.torchrun.nnodes is None:
-        return
-    most = task.torchrun.nnodes[1]
-    if most > task.nodes:
-        yield draft.diagnostic(
-            "ORCH156",
-            ("torchrun", "nnodes"),
-            f"this range goes up to {most} nodes, the run has {task.nodes}",
-            hint=f"write at most {task.nodes}, or `nodes: {most}`",
-            related=(Related(draft.span(("nodes",)), "nodes of the run"),) if draft.written("nodes") else (),
-        )
-
-
-def mounts_differ(draft: Draft) -> Findings:
-    first: dict[str, int] = {}
-    for index, volume in enumerate(_task(draft).volumes):
-        if volume.path in first:
-            other = draft.span(("volumes", first[volume.path]))
-            yield draft.diagnostic(
-                "ORCH153",
-                ("volumes", index),
-                f"{volume.path} is mounted twice",
-                hint="give each volume its own path",
-                related=(Related(other, "mounted here first"),),
-            )
-        first.setdefault(volume.path, index)
-
-
-def mpirun_decides(draft: Draft) -> Findings:
-    task = _task(draft)
-    if task.mpirun is None:
-        return
-    for name, value, wanted in (
-        ("startup_order", task.startup_order, "workers-first"),
-        ("stop_criteria", task.stop_criteria, "master-done"),
-    ):
-        if draft.written(name) and value != wanted:
-            yield draft.diagnostic(
-                "ORCH198",
-                (name,),
-                f"with `mpirun` this is always `{wanted}`",
-                severity=Severity.WARNING,
-                hint="remove the line",
-            )
-
-
 def reserved_variables(draft: Draft) -> Findings:
-    model = draft.partial
-    env = model.env if isinstance(model, Fleet | Task) else {}
-    for name in env:
+    for name in cast("Fleet | Run", draft.partial).env:
         if name.startswith(("DSTACK_", "ORCH_")):
             yield draft.diagnostic(
                 "ORCH193",
-                _env_path(draft, name),
+                env_path(draft, name),
                 f"{name} is set by orch, this value is not used",
                 severity=Severity.WARNING,
                 hint="choose another name",
             )
 
 
-def fleet_variables_have_values(draft: Draft) -> Findings:
-    for name, value in _fleet(draft).env.items():
-        if value is None:
-            yield draft.diagnostic(
-                "ORCH118",
-                _env_path(draft, name),
-                "a variable without a value is not supported in a fleet by this version",
-                hint=f"write `{name}=${{{{ env.{name} }}}}`, or put it into the `env` of the task",
-            )
+def variables_of_the_caller(draft: Draft) -> Findings:
+    """Entries without a value that the caller does not have. What launches asks `resolve_env` instead."""
+    if not draft.outside.launch:
+        env = cast("Fleet | Run", draft.partial).env
+        yield from resolve_env(env, draft.outside.environ, where=draft, severity=Severity.WARNING)[1]
 
 
 FLEET_RULES = (
-    Rule(("nodes", "ssh_config"), fleet_has_nodes),
-    Rule(("backends",), backends_have_drivers),
-    Rule(("backends", "idle_duration"), idleness_of_local_nodes),
-    Rule(("backends", "resources"), disk_of_local_nodes),
-    Rule(("nodes",), nodes_are_bounded),
-    Rule(("blocks", "resources"), blocks_divide_gpus),
+    Rule(("nodes", "ssh_config"), fleets.nodes_or_hosts),
+    Rule(("backends",), fleets.backends_have_drivers),
+    Rule(("backend_options",), fleets.options_have_drivers),
+    Rule(("backends", "resources"), fleets.disk_of_local_nodes),
+    Rule(("nodes", "budget"), fleets.nodes_are_bounded),
+    Rule(("blocks", "resources"), fleets.blocks_divide_gpus),
+    Rule(("spot_policy", "reservation"), fleets.reservation_is_not_spot),
+    Rule(("init",), fleets.init_steps_are_whole),
+    Rule(("mounts",), fleets.mounts_have_one_origin),
+    Rule(("mounts",), fleets.mount_paths_differ),
+    Rule(("ssh_config",), fleets.hosts_are_listed),
+    Rule(("ssh_config",), fleets.hosts_differ),
+    Rule(("ssh_config",), fleets.internal_addresses_of_all),
+    Rule(("ssh_config",), fleets.internal_addresses_differ),
+    Rule(("ssh_config",), fleets.network_or_addresses),
+    Rule(("ssh_config",), fleets.key_files_are_usable),
     Rule(("env",), reserved_variables),
-    Rule(("env",), fleet_variables_have_values),
+    Rule(("env",), variables_of_the_caller),
+)
+RUN_RULES = (
+    Rule(("image", "python", "nvcc", "docker"), runs.one_image),
+    Rule(("spot_policy", "reservation"), fleets.reservation_is_not_spot),
+    Rule(("repos",), runs.one_repository),
+    Rule(("volumes",), runs.mounts_differ),
+    Rule(("volumes",), runs.volume_keys_fit),
+    Rule(("ports",), runs.ports_differ),
+    Rule(("schedule",), runs.weekdays_have_names),
+    Rule(("signal", "max_duration"), runs.signal_has_an_end),
+    Rule(("registry_auth",), projects.secrets_are_references),
+    Rule(("env",), reserved_variables),
+    Rule(("env",), variables_of_the_caller),
 )
 TASK_RULES = (
-    Rule(("torchrun", "mpirun"), one_launcher),
-    Rule(("commands", "torchrun", "mpirun", "image", "groups", "entrypoint"), something_to_run),
-    Rule(("torchrun",), torchrun_has_program),
-    Rule(("torchrun", "nodes"), elastic_fits),
-    Rule(("volumes",), mounts_differ),
-    Rule(("mpirun", "startup_order", "stop_criteria"), mpirun_decides),
-    Rule(("env",), reserved_variables),
+    *RUN_RULES,
+    Rule(("torchrun", "mpirun"), runs.one_launcher),
+    Rule(("commands", "torchrun", "mpirun", "image", "groups", "entrypoint"), runs.something_to_run),
+    Rule(
+        ("groups", "nodes", "commands", "ports", "entrypoint", "torchrun", "mpirun"), runs.groups_stand_alone
+    ),
+    Rule(("groups", "image"), runs.groups_have_something_to_run),
+    Rule(("groups",), runs.group_addresses_exist),
+    Rule(("torchrun",), runs.torchrun_has_program),
+    Rule(("torchrun", "nodes"), runs.elastic_fits),
+    Rule(("mpirun", "startup_order", "stop_criteria"), runs.mpirun_decides),
 )
-RULES: Mapping[str, tuple[Rule, ...]] = {"fleet": FLEET_RULES, "task": TASK_RULES, "project": ()}
+BACKEND_RULES = (
+    Rule((), projects.secrets_are_references),
+    Rule(("creds", "kubeconfig", "vpc_name", "vpc_ids"), projects.backend_is_whole),
+)
+RULES: Mapping[str, tuple[Rule, ...]] = {
+    "fleet": FLEET_RULES,
+    "task": TASK_RULES,
+    "dev-environment": (*RUN_RULES, Rule(("ide", "version"), runs.ide_of_version)),
+    "volume": (
+        Rule(("backend", "region", "size", "volume_id", "claim_name"), fleets.volume_is_whole),
+        Rule(("backend",), fleets.volume_has_driver),
+    ),
+    "project": (
+        Rule((), projects.secrets_are_references),
+        Rule((), projects.foreign_backends),
+        Rule((), projects.backends_differ),
+        Rule(("backends", "projects"), projects.backends_are_whole),
+    ),
+    **dict.fromkeys(BACKEND_MODELS, BACKEND_RULES),
+}
 
 
 def check_document(draft: Draft) -> Iterable[Diagnostic]:
@@ -294,9 +124,6 @@ def check_document(draft: Draft) -> Iterable[Diagnostic]:
     for rule in RULES[draft.kind]:
         if not draft.broken.intersection(rule.needs):
             yield from rule.check(draft)
-
-
-# The environment
 
 
 def resolve_env(
@@ -324,14 +151,6 @@ def resolve_env(
                 Diagnostic("ORCH173", Span("--env", 1, 1, 1, 1), summary, severity=severity, hint=hint)
             )
         else:
-            path = _env_path(where, name)
+            path = env_path(where, name)
             unset.append(where.diagnostic("ORCH173", path, summary, severity=severity, hint=hint))
     return values, tuple(unset)
-
-
-def _env_path(draft: Draft, name: str) -> tuple[str | int, ...]:
-    """Where a variable stands: under its key, or in its item of the list."""
-    for index, text in draft.texts(("env",)):
-        if text == name or text.startswith(f"{name}="):
-            return ("env", index)
-    return ("env", name)

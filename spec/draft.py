@@ -4,17 +4,20 @@ property stands.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as AnySequence
 from dataclasses import dataclass, field
 
 from .diagnostics import Diagnostic, Related, Severity, Span, property_path
-from .models import KINDS, Fleet, Project, Task
+from .models import MODELS, AnyModel
+from .outside import Outside
 from .source import Mapping, Node, Scalar, Sequence, Source
 
 Part = str | int
 Path_ = tuple[Part, ...]
 
-MODELS: dict[str, type[Fleet | Task | Project]] = {**KINDS, "project": Project}
+# Spellings of properties inside blocks that take one value where the property takes a list.
+_ALIASES = {"regions": ("region",), "availability_zones": ("zones", "zone"), "backends": ("backend",)}
 
 
 @dataclass
@@ -28,9 +31,10 @@ class Draft:
     source: Source
     index: int
     node: Node
+    outside: Outside = field(default_factory=Outside)
     kind: str = ""
-    model: Fleet | Task | Project | None = None
-    partial: Fleet | Task | Project | None = None
+    model: AnyModel | None = None
+    partial: AnyModel | None = None
     broken: set[str] = field(default_factory=set[str])
     diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
 
@@ -103,7 +107,8 @@ class Draft:
         node, key = self.node, None
         for depth, part in enumerate(path):
             if isinstance(node, Mapping) and isinstance(part, str):
-                entry = node.entries.get(part if depth else self._spelled(part, node))
+                spelled = _inner(part, node) if depth else self._spelled(part, node)
+                entry = node.entries.get(spelled)
                 if entry is None:
                     break
                 key, node = entry.key.span, entry.value
@@ -115,6 +120,20 @@ class Draft:
                 break
         return key, node
 
+    def node_at(self, path: AnySequence[Part]) -> Node | None:
+        """The value written at a path, or None where there is none."""
+        node: Node | None = self.node
+        for depth, part in enumerate(path):
+            if isinstance(node, Mapping) and isinstance(part, str):
+                spelled = _inner(part, node) if depth else self._spelled(part, node)
+                entry = node.entries.get(spelled)
+                node = entry.value if entry else None
+            elif isinstance(node, Sequence) and isinstance(part, int) and 0 <= part < len(node.items):
+                node = node.items[part]
+            else:
+                return None
+        return None if isinstance(node, Scalar) and node.is_null else node
+
     def _spelled(self, name: str, node: Mapping) -> str:
         """The spelling of a top-level property that this document uses."""
         if name in node.entries or self.kind not in MODELS:
@@ -123,3 +142,30 @@ class Draft:
         return next(
             (other for other, own in spellings.items() if own == name and other in node.entries), name
         )
+
+
+def _inner(name: str, node: Mapping) -> str:
+    """The spelling of a property that a block uses."""
+    if name in node.entries:
+        return name
+    return next((other for other in _ALIASES.get(name, ()) if other in node.entries), name)
+
+
+def scalars(node: Node, path: Path_ = ()) -> Iterator[tuple[Path_, Scalar]]:
+    """All texts of a document with their places."""
+    if isinstance(node, Scalar):
+        yield path, node
+    elif isinstance(node, Sequence):
+        for index, item in enumerate(node.items):
+            yield from scalars(item, (*path, index))
+    else:
+        for key, entry in node.entries.items():
+            yield from scalars(entry.value, (*path, key))
+
+
+def env_path(draft: Draft, name: str, at: Path_ = ("env",)) -> Path_:
+    """Where a variable stands: under its key, or in its item of the list."""
+    for index, text in draft.texts(at):
+        if text == name or text.startswith(f"{name}="):
+            return (*at, index)
+    return (*at, name)

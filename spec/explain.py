@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from .diagnostics import Diagnostic, Related, Severity, property_path
-from .draft import MODELS, Draft, Path_
+from .draft import Draft, Path_
+from .models import MODELS
 from .models.base import Section
+from .models.reads import Misread
 from .placing import section_at, unknown_property
 from .values import Problem, Problems
 
@@ -46,6 +50,7 @@ def validate(draft: Draft, values: dict[str, object], unclear: set[Path_]) -> No
         draft.model = draft.partial
 
 
+_Found = ValidationError | Problem | Problems
 _GUESSES = 50  # unknown properties of a document that get a suggestion: finding one takes a millisecond
 
 
@@ -53,36 +58,57 @@ def _explain(
     draft: Draft, model: type[Section], errors: list[ErrorDetails], unclear: set[Path_]
 ) -> tuple[list[Diagnostic], set[str]]:
     """Diagnostics for what validation found, and the top-level properties that are not to be relied on."""
-    told: list[Diagnostic] = []
-    bad: set[str] = set()
-    guessed: set[Path_] = set()
-    unknown = 0
-    for error in errors:
-        if error["type"] == "extra_forbidden":
+    account = _Account(draft, model, unclear)
+    account.add(model, errors, ())
+    return account.told, account.bad
+
+
+class _Account:
+    """What validation found in a document and in the blocks that were read on their own."""
+
+    def __init__(self, draft: Draft, model: type[Section], unclear: set[Path_]) -> None:
+        self.draft = draft
+        self.model = model
+        self.unclear = unclear
+        self.told: list[Diagnostic] = []
+        self.bad: set[str] = set()
+        self.unknown = 0
+
+    def add(self, model: type[Section], errors: list[ErrorDetails], base: Path_) -> None:
+        """`errors` of `model`, which stands at `base`."""
+        guessed: set[Path_] = set()
+        for error in errors:
+            if error["type"] == "extra_forbidden":
+                guessed |= self.unknown_property(model, error["loc"], base)
+        for error in errors:
             at = error["loc"]
-            unknown += 1
-            diagnostic, meant = unknown_property(draft, model, at, guess=unknown <= _GUESSES)
-            told.append(diagnostic)
-            guessed |= {(*at[:-1], name) for name in meant}
-            bad |= {str(at[0]), *(meant if len(at) == 1 else ())}
-    for error in errors:
-        at = error["loc"]
-        if error["type"] == "extra_forbidden":
-            continue
-        bad.add(_top(model, at))
-        if error["type"] == "missing":
-            if at not in guessed:
-                told.append(_missing(draft, model, at))
-            continue
-        cause = error.get("ctx", {}).get("error")
-        problems = (
-            cause.problems if isinstance(cause, Problems) else (cause,) if isinstance(cause, Problem) else ()
-        )
-        for problem in problems:
+            if error["type"] in ("extra_forbidden", "default_factory_not_called"):
+                continue
+            self.bad.add(_top(self.model, (*base, *at)))
+            if error["type"] == "missing":
+                if at not in guessed:
+                    self.told.append(_missing(self.draft, model, at, base))
+                continue
+            cause = error.get("ctx", {}).get("error")
+            if isinstance(cause, Misread):
+                for place, inner, found in cause.parts:
+                    self.part(inner, cast("_Found", found), (*base, *at, *place))
+            elif isinstance(cause, (Problem, Problems)):
+                self.part(model, cause, (*base, *at))
+            else:
+                whole = (*base, *at)
+                summary = f"this value does not fit `{property_path(whole)}`"
+                self.told.append(self.draft.diagnostic("ORCH112", whole, summary))
+
+    def part(self, model: type[Section], found: _Found, at: Path_) -> None:
+        if isinstance(found, ValidationError):
+            self.add(model, found.errors(include_url=False), at)
+            return
+        for problem in found.problems if isinstance(found, Problems) else (found,):
             path = (*at, *problem.at)
-            if not any(path[: len(known)] == known for known in unclear):
-                told.append(
-                    draft.diagnostic(
+            if not any(path[: len(known)] == known for known in self.unclear):
+                self.told.append(
+                    self.draft.diagnostic(
                         problem.code,
                         path,
                         problem.summary,
@@ -92,9 +118,15 @@ def _explain(
                         replacement=problem.replacement,
                     )
                 )
-        if not problems:
-            told.append(draft.diagnostic("ORCH112", at, f"this value does not fit `{property_path(at)}`"))
-    return told, bad
+
+    def unknown_property(self, model: type[Section], at: Path_, base: Path_) -> set[Path_]:
+        """Tells of an unknown property; the places of those it probably meant."""
+        self.unknown += 1
+        diagnostic, meant = unknown_property(self.draft, model, at, base=base, guess=self.unknown <= _GUESSES)
+        self.told.append(diagnostic)
+        whole = (*base, *at)
+        self.bad |= {_top(self.model, whole), *(meant if len(whole) == 1 else ())}
+        return {(*at[:-1], name) for name in meant}
 
 
 def _top(model: type[Section], at: Path_) -> str:
@@ -103,7 +135,9 @@ def _top(model: type[Section], at: Path_) -> str:
     return model.spellings.get(name, name)
 
 
-def _missing(draft: Draft, model: type[Section], at: Path_) -> Diagnostic:
+def _missing(draft: Draft, model: type[Section], at: Path_, base: Path_) -> Diagnostic:
     owner = section_at(model, at[:-1])
     noun = owner.noun if owner else "this"
-    return draft.diagnostic("ORCH113", at[:-1], f"{noun} needs `{at[-1]}`", hint=f"add `{at[-1]}: …`")
+    return draft.diagnostic(
+        "ORCH113", (*base, *at[:-1]), f"{noun} needs `{at[-1]}`", hint=f"add `{at[-1]}: …`"
+    )

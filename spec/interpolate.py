@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -19,7 +19,7 @@ from .suggest import hint_for, listed
 from .values import Problem, shown
 
 # Values known when a job starts, under `orch.` and `dstack.`.
-JOB_VALUES = ("node_rank", "job_num", "run_name")
+JOB_VALUES = ("node_rank", "job_num", "run_name", "array_task_id")
 NAMESPACES = ("env", "orch", "dstack", "run", "secrets", "groups")
 
 
@@ -63,41 +63,53 @@ def references(text: str, rule: Rule) -> tuple[Reference, ...]:
     return tuple(found)
 
 
-def check(reference: Reference, rule: Rule) -> None:
-    """Raises a Problem for a reference that nothing will ever fill in."""
+def check(reference: Reference, rule: Rule, namespaces: Collection[str]) -> None:
+    """Raises a Problem for a reference that nothing will ever fill in. `namespaces` are those that the
+    property may use besides `env`.
+    """
     name, shown_name = reference.namespace, f"`${{{{ {reference} }}}}`"
-    if name not in NAMESPACES and not name.startswith("groups["):
+    family = "groups" if name.startswith("groups[") else "orch" if name == "dstack" else name
+    if family not in NAMESPACES:
         hint = (
             hint_for(name, NAMESPACES)
             or "use `env`, `orch` or `run`; write `$${{` for these characters themselves"
         )
         raise Problem("ORCH130", f"{shown(name)} is not a namespace that can be interpolated", hint=hint)
-    if name == "env":
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", reference.name):
-            raise Problem("ORCH172", f"{shown(reference.name)} is not the name of a variable")
-    elif name == "secrets":
-        if rule is Rule.COMMAND:
-            raise Problem(
-                "ORCH131",
-                "a secret in a command is visible in process lists",
-                hint="pass it through `env`",
-            )
+    if family == "secrets" and rule is Rule.COMMAND:
         raise Problem(
-            "ORCH118",
-            f"{shown_name}: secrets are not supported by this version",
-            hint="take the value from your environment: `${{ env.NAME }}`",
+            "ORCH131", "a secret in a command is visible in process lists", hint="pass it through `env`"
         )
-    elif name.startswith("groups") or str(reference) in ("orch.array_task_id", "dstack.array_task_id"):
-        what = "groups" if name.startswith("groups") else "arrays"
-        raise Problem("ORCH118", f"{shown_name}: {what} are not supported by this version")
-    elif rule is Rule.READ:
-        raise Problem("ORCH133", f"{shown_name} is known only inside a job, not here")
-    elif name == "run":
+    if family in ("env", "secrets"):
+        what = "a variable" if family == "env" else "a secret"
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", reference.name):
+            raise Problem("ORCH172", f"{shown(reference.name)} is not the name of {what}")
+    elif family == "groups":
+        if not re.fullmatch(r"groups\[[0-9]{1,6}\]", name) or not _NODE_ADDRESS.fullmatch(reference.name):
+            hint = "write `${{ groups[0].nodes[0].IP_ADDRESS }}`"
+            raise Problem("ORCH172", f"{shown_name} is unknown", hint=hint)
+    elif family == "run":
         if reference.name != "args":
             raise Problem("ORCH172", f"{shown_name} is unknown", hint="did you mean 'run.args'?")
     elif reference.name not in JOB_VALUES:
         hint = hint_for(reference.name, JOB_VALUES) or f"known are {listed(JOB_VALUES)}"
         raise Problem("ORCH172", f"{shown_name} is unknown", hint=hint)
+    if family != "env" and family not in namespaces:
+        where = {
+            "orch": "is known only inside a job",
+            "run": "belongs in `commands` and launcher arguments",
+            "secrets": "belongs in `env`, `registry_auth` or credentials",
+            "groups": "belongs in the `commands` and `env` of a group",
+        }
+        raise Problem("ORCH133", f"{shown_name} {where[family]}, not here")
+
+
+def group_address(reference: Reference) -> tuple[int, int]:
+    """Group and node of `groups[i].nodes[j].IP_ADDRESS`, after `check`."""
+    group, node = (int(number) for number in re.findall(r"\[([0-9]+)\]", str(reference)))
+    return group, node
+
+
+_NODE_ADDRESS = re.compile(r"nodes\[[0-9]{1,6}\]\.IP_ADDRESS")
 
 
 def fill_environment(text: str, rule: Rule, environ: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:

@@ -17,12 +17,14 @@ from . import checks, together
 from .diagnostics import Diagnostic, Places, Severity, Span, ordered, render_human
 from .draft import Draft
 from .errors import ExitCode, OrchError
-from .models import Fleet, Project, Task
+from .models import AnyModel, Fleet, Section, Task
+from .outside import Outside
 from .reading import DraftReader
 from .source import Parsed, parse
 from .text import read
+from .unsupported import not_acted_on
 
-Model = TypeVar("Model", Fleet, Task, Project)
+Model = TypeVar("Model", bound=Section)
 PathPart = str | int
 
 
@@ -50,7 +52,7 @@ class Document:
 
     file: Path
     index: int
-    model: Fleet | Task | Project
+    model: AnyModel
     draft: Draft = field(repr=False, compare=False)
 
     @property
@@ -114,25 +116,31 @@ class Loaded:
 
 
 def load_paths(
-    paths: Sequence[Path | str], *, environ: Mapping[str, str] | None = None, launch: bool = False
+    paths: Sequence[Path | str],
+    *,
+    environ: Mapping[str, str] | None = None,
+    secrets: Iterable[str] | None = None,
+    launch: bool = False,
 ) -> Loaded:
     """Reads files, directories (their YAML files that have a `type`) and `-` (standard input).
 
     Never raises for what a file holds: everything wrong is in `Loaded.diagnostics`, by file, line and
-    column. `environ` serves `${{ env.X }}`, by default this process's environment. A variable that is not
-    set is a warning, and an error with `launch` (for `up` and `run`).
+    column. `environ` serves `${{ env.X }}`, by default this process's environment; `secrets` are the names in
+    the project's store, None where it was not looked at. What is missing there is a warning. With `launch`
+    (for `up` and `run`) it is an error, and so is a property that this version does not act on.
     """
     environ = os.environ if environ is None else environ
-    unset = Severity.ERROR if launch else Severity.WARNING
+    outside = Outside(environ, None if secrets is None else frozenset(secrets), launch)
     found: list[Diagnostic] = []
     drafts: list[Draft] = []
     for parsed in _parsed(paths, found):
         found += parsed.diagnostics
-        reader = DraftReader(parsed.source, environ, unset)
+        reader = DraftReader(parsed.source, outside)
         drafts += [reader.read(node, index) for index, node in enumerate(parsed.documents)]
     for draft in drafts:
         found += draft.diagnostics
         found += checks.check_document(draft)
+        found += not_acted_on(draft) if launch else ()
     found += together.check_together(drafts)
     diagnostics = ordered(_without_echoes(found))
     broken = {each.span.file for each in diagnostics if each.code < "ORCH110"}  # no YAML: its rest is unknown

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
-from . import unsupported
-from .models import KINDS
+from .models import KINDS, MODELS
 from .models.base import Section
 from .suggest import HABITS, closest
 from .values import shown
@@ -44,22 +43,44 @@ def _section_in(annotation: Any) -> type[Section] | None:
     return next((block for part in get_args(annotation) if (block := _section_in(part))), None)
 
 
+@cache
+def _own_blocks(model: type[Section]) -> dict[str, type[Section]]:
+    """Those of them that stand once, not in a list."""
+    return {
+        written: block
+        for written, block in _blocks(model).items()
+        if not _is_list(model.model_fields[model.properties()[written]].annotation)
+    }
+
+
+def _is_list(annotation: Any) -> bool:
+    return get_origin(annotation) in (tuple, list, dict) or any(
+        get_origin(part) in (tuple, list, dict) for part in get_args(annotation)
+    )
+
+
 def unknown_property(
-    draft: Draft, model: type[Section], path: tuple[str | int, ...], *, guess: bool = True
+    draft: Draft,
+    model: type[Section],
+    path: tuple[str | int, ...],
+    *,
+    base: tuple[str | int, ...] = (),
+    guess: bool = True,
 ) -> tuple[Diagnostic, set[str]]:
     """The diagnostic for a key that its block does not have, and the properties of the block that were
-    meant.
+    meant. `path` starts at `model`, which stands at `base` in the document.
     """
     key = str(path[-1])
     section = section_at(model, path[:-1]) or model
     summary = f"unknown property {shown(key)} in {section.noun}"
+    whole = (*base, *path)
     if not guess:
-        return draft.diagnostic("ORCH110", path, summary, key=True), set()
-    at_top = len(path) == 1
-    belongs = _belongs(key, model, section, draft.kind, at_top)
+        return draft.diagnostic("ORCH110", whole, summary, key=True), set()
+    at_top = len(whole) == 1
+    belongs = _belongs(key, MODELS[draft.kind], section, draft.kind, at_top)
     if belongs:
         summary = f"{shown(key)} is not a property of {section.noun}"
-        return draft.diagnostic("ORCH110", path, summary, key=True, hint=belongs), set()
+        return draft.diagnostic("ORCH110", whole, summary, key=True, hint=belongs), set()
     habit = HABITS.get(key.lower().replace("-", "_"))
     meant = (
         next((part for part in (habit, habit.split(".")[-1]) if part in section.properties()), None)
@@ -69,26 +90,48 @@ def unknown_property(
     if habit and not meant and at_top and habit.split(".")[0] in section.properties():
         block, _, name = habit.partition(".")
         hint = f"write it as `{name}` under `{block}`"
-        return draft.diagnostic("ORCH110", path, summary, key=True, hint=hint), set()
-    candidates = [*section.written(), *(unsupported.ROWS[draft.kind] if at_top else ())]
-    meant = meant or closest(key, [name for name in candidates if "." not in name and "[" not in name])
+        return draft.diagnostic("ORCH110", whole, summary, key=True, hint=hint), set()
+    meant = meant or closest(key, section.written())
     hint = f"did you mean '{meant}'?" if meant else f"{section.noun} has {_some(section)}"
-    diagnostic = draft.diagnostic("ORCH110", path, summary, key=True, hint=hint, replacement=meant)
+    diagnostic = draft.diagnostic("ORCH110", whole, summary, key=True, hint=hint, replacement=meant)
     return diagnostic, {section.spellings.get(meant, meant)} if meant else set()
 
 
 def _belongs(key: str, model: type[Section], section: type[Section], kind: str, at_top: bool) -> str | None:
     """Where a property is at home, when its name is exactly one of another block or document."""
-    for block, inner in _blocks(section).items():
-        if key in inner.properties() and not (at_top and key in ("min", "max", "target", "args", "extra")):
+    if key in HABITS and HABITS[key] in section.properties():
+        return None
+    for block, inner in _own_blocks(section).items():
+        if key in inner.properties() and not (at_top and key in _COMMON):
             return f"it belongs under `{block}`"
-    if not at_top and key in model.written():
+    if not at_top and key in model.written() and key not in _COMMON:
         return f"it belongs at the top of {model.noun}"
-    if at_top:
+    if at_top and kind in KINDS:
         for other, other_model in KINDS.items():
-            if other != kind and (key in other_model.written() or key in unsupported.ROWS[other]):
+            if other != kind and key in other_model.written():
                 return f"it belongs to {other_model.noun}"
     return None
+
+
+# Names that mean another thing in each block.
+_COMMON = frozenset(
+    {
+        "min",
+        "max",
+        "target",
+        "args",
+        "extra",
+        "name",
+        "type",
+        "path",
+        "size",
+        "count",
+        "duration",
+        "run",
+        "user",
+        "fs",
+    }
+)
 
 
 def _some(section: type[Section]) -> str:

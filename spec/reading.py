@@ -1,50 +1,34 @@
-"""One document read: its type, its plain values, and what this version leaves out of it."""
+"""One document read: its type, and its plain values with references looked at."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping as AnyMapping
 from pathlib import Path
 from typing import cast
 
-from . import interpolate, unsupported
-from .diagnostics import Diagnostic, Severity, property_path
+from . import interpolate
+from .diagnostics import Diagnostic, Severity
 from .draft import Draft, Path_
 from .explain import validate
-from .interpolate import Rule
-from .models import KINDS
+from .models import BACKEND_MODELS, KINDS, MODELS
+from .models.where import FOREIGN_BACKENDS
+from .outside import Outside
+from .scopes import scope_of
 from .source import Mapping, Node, Scalar, Sequence
 from .suggest import hint_for, listed
 from .text import Source
 from .values import Problem, check_name, shown
 
-# Properties whose references are filled in when a job starts; all others are finished when the file is read.
-_RULES: dict[tuple[str, str], Rule] = {
-    ("task", "commands"): Rule.COMMAND,
-    ("task", "env"): Rule.TEXT,
-    ("task", "volumes"): Rule.TEXT,
-    ("task", "working_dir"): Rule.TEXT,
-}
-_LAUNCHERS = ("torchrun", "mpirun")
-
-
-def _rule(kind: str, path: Path_) -> Rule:
-    """What a property does with references. Of a launcher, its arguments are the job's."""
-    if kind == "task" and path[0] in _LAUNCHERS and (len(path) == 1 or path[1] == "args"):
-        return Rule.TEXT
-    return _RULES.get((kind, str(path[0])), Rule.READ)
-
 
 class DraftReader:
     """Reads the documents of one text."""
 
-    def __init__(self, source: Source, environ: AnyMapping[str, str], unset: Severity) -> None:
+    def __init__(self, source: Source, outside: Outside) -> None:
         self.source = source
-        self.environ = environ
-        self.unset = unset
+        self.outside = outside
 
     def read(self, node: Node, index: int) -> Draft:
-        draft = Draft(self.source, index, node)
+        draft = Draft(self.source, index, node, self.outside)
         if not isinstance(node, Mapping):
             draft.diagnostics.append(
                 draft.diagnostic(
@@ -58,16 +42,24 @@ class DraftReader:
         draft.kind = _kind(draft, node)
         if not draft.kind:
             return draft
-        walk = _Walk(draft, self.environ, self.unset)
-        values = cast("dict[str, object]", walk.values(node, (), ""))
-        if draft.kind == "fleet" and "name" not in draft.broken and not draft.written("name"):
+        walk = _Walk(draft)
+        values = cast("dict[str, object]", walk.values(node, ()))
+        if draft.kind in ("fleet", "volume") and "name" not in draft.broken and not draft.written("name"):
             _name_after_file(draft, values)
         validate(draft, values, walk.unclear)
         return draft
 
 
+# Types of documents that dstack knows and orch does not run.
+_NOT_RUN = {
+    "service": ("services need an always-on proxy: not supported", "use a task with `ports`, or Kubernetes"),
+    "gateway": ("gateways need an always-on proxy: not supported", "use a task with `ports`, or Kubernetes"),
+    "preset": ("presets are part of services: not supported", "use a task with `ports`, or Kubernetes"),
+}
+
+
 def _kind(draft: Draft, node: Mapping) -> str:
-    """`fleet`, `task` or `project`; empty (and told) when it is none of them."""
+    """A key of `MODELS`; empty (and told) when the document is none of them."""
     entry = node.entries.get("type")
     if os.path.basename(draft.source.file) in ("orch.yml", "orch.yaml"):
         if entry is not None:
@@ -77,6 +69,9 @@ def _kind(draft: Draft, node: Mapping) -> str:
             return ""
         return "project"
     if entry is None or (isinstance(entry.value, Scalar) and entry.value.is_null):
+        if "projects" in node.entries:
+            draft.diagnostics.append(_belongs_to_project(draft, ("projects",), key=True))
+            return "project"
         draft.diagnostics.append(_untyped(draft, node))
         return ""
     if not isinstance(entry.value, Scalar):
@@ -92,38 +87,36 @@ def _kind(draft: Draft, node: Mapping) -> str:
     word = entry.value.text
     if word in KINDS:
         return word
-    hint: str | None
-    if "${{" in word:
-        code, summary, hint = "ORCH133", "nothing is interpolated in `type`", f"write {listed(KINDS)}"
-    elif word in unsupported.NOT_RUN:
-        code, (summary, hint) = "ORCH114", unsupported.NOT_RUN[word]
-    elif word in unsupported.NOT_YET:
-        code, summary, hint = "ORCH118", f"`type: {word}` is not supported by this version", None
-    elif word in _BACKEND_TYPES:
-        code, summary = "ORCH118", f"a document of backend {shown(word)} is not supported by this version"
-        hint = "backends are listed in `orch.yml` under `backends`"
-    else:
-        known = (*KINDS, *unsupported.NOT_YET)
-        code, summary = "ORCH111", f"{shown(word)} is not a type of document"
-        hint = hint_for(word, known) or f"write {listed(KINDS)}"
-    draft.diagnostics.append(draft.diagnostic(code, ("type",), summary, hint=hint))
+    if word in BACKEND_MODELS:
+        draft.diagnostics.append(_belongs_to_project(draft, ("type",)))
+        return word
+    draft.diagnostics.append(_no_type(draft, word))
     return ""
 
 
-_BACKEND_TYPES = (
-    "aws",
-    "gcp",
-    "nebius",
-    "crusoe",
-    "runpod",
-    "lambda",
-    "kubernetes",
-    "azure",
-    "oci",
-    "local",
-    "ssh",
-    "remote",
-)
+def _no_type(draft: Draft, word: str) -> Diagnostic:
+    if word in FOREIGN_BACKENDS:
+        summary = f"orch has no driver for {word}: this document is left out"
+        return draft.diagnostic("ORCH190", ("type",), summary, severity=Severity.WARNING)
+    if "${{" in word:
+        summary = "nothing is interpolated in `type`"
+        return draft.diagnostic("ORCH133", ("type",), summary, hint=f"write {listed(KINDS)}")
+    if word in _NOT_RUN:
+        summary, hint = _NOT_RUN[word]
+        return draft.diagnostic("ORCH114", ("type",), summary, hint=hint)
+    hint = hint_for(word, (*KINDS, *BACKEND_MODELS)) or f"write {listed(KINDS)}"
+    return draft.diagnostic("ORCH111", ("type",), f"{shown(word)} is not a type of document", hint=hint)
+
+
+def _belongs_to_project(draft: Draft, path: Path_, *, key: bool = False) -> Diagnostic:
+    return draft.diagnostic(
+        "ORCH194",
+        path,
+        "backends are read from `orch.yml`, this file is only checked",
+        key=key,
+        severity=Severity.NOTE,
+        hint="move it into `orch.yml`, under `backends`",
+    )
 
 
 _KNOWN = frozenset(name for model in KINDS.values() for name in model.written())
@@ -137,7 +130,7 @@ def _untyped(draft: Draft, node: Mapping) -> Diagnostic:
         return draft.diagnostic(
             "ORCH113", (close,), "this document has no `type`", key=True, hint=hint, replacement="type"
         )
-    if keys & {"projects", "backends"} and not keys & {"nodes", "placement", "commands", "resources"}:
+    if keys & {"project", "state", "backends"} and not keys & {"nodes", "placement", "commands", "resources"}:
         hint = "the project and its backends belong in a file named `orch.yml`"
     elif keys & {"commands", "torchrun", "mpirun", "image", "files", "working_dir"}:
         hint = "begin with `type: task`"
@@ -149,7 +142,7 @@ def _untyped(draft: Draft, node: Mapping) -> Diagnostic:
 
 
 def _name_after_file(draft: Draft, values: dict[str, object]) -> None:
-    """An unnamed fleet is named after its file, so that its identity is stable."""
+    """An unnamed fleet or volume is named after its file, so that its identity is stable."""
     file = draft.source.file
     stem = os.path.basename(file)
     for ending in (".yml", ".yaml", ".dstack"):
@@ -157,91 +150,70 @@ def _name_after_file(draft: Draft, values: dict[str, object]) -> None:
     stem = stem or Path(file).absolute().parent.name
     try:
         if file == "<stdin>":
-            raise Problem("ORCH113", "a fleet from standard input needs a name", hint="add `name: NAME`")
+            what = MODELS[draft.kind].noun
+            raise Problem("ORCH113", f"{what} from standard input needs a name", hint="add `name: NAME`")
         values["name"] = check_name(stem)
     except Problem as problem:
         draft.broken.add("name")
         summary = problem.summary
         if problem.code == "ORCH115":
-            summary = f"this fleet has no name, and its file's, {shown(stem)}, cannot be one: {summary}"
+            summary = (
+                f"this {draft.kind} has no name, and its file's, {shown(stem)}, cannot be one: {summary}"
+            )
         hint = f"add `name: {problem.replacement}`" if problem.replacement else "add `name: NAME`"
         draft.diagnostics.append(draft.diagnostic(problem.code, (), summary, hint=hint))
 
 
-class _Walk:
-    """Nodes to plain values, references looked at on the way, rows of `unsupported` taken out."""
+# Accepted for the sake of existing files; they do nothing (ORCH191).
+_IDLE = {"task": ("dstack", "setup", "home_dir"), "dev-environment": ("dstack", "setup", "home_dir")}
 
-    def __init__(self, draft: Draft, environ: AnyMapping[str, str], unset: Severity) -> None:
+
+def plain_values(draft: Draft) -> dict[str, object]:
+    """The document as plain mappings, lists and texts, references to the environment filled in."""
+    return cast("dict[str, object]", _Walk(draft).values(draft.node, ()))
+
+
+class _Walk:
+    """Nodes to plain values, references looked at on the way."""
+
+    def __init__(self, draft: Draft) -> None:
         self.draft = draft
-        self.environ = environ
-        self.unset = unset
-        self.rows = unsupported.ROWS[draft.kind]
-        self.idle: tuple[str, ...] = unsupported.IDLE[draft.kind]
+        self.idle = _IDLE.get(draft.kind, ())
         self.unclear: set[Path_] = set()
 
-    def values(self, node: Node, path: Path_, pattern: str) -> object:
+    def values(self, node: Node, path: Path_) -> object:
         if isinstance(node, Scalar):
             if node.is_null:
                 return None
             return self.text(node.text, path) if "$" in node.text else node.text
         if isinstance(node, Sequence):
-            return [
-                self.values(item, (*path, index), f"{pattern}[]") for index, item in enumerate(node.items)
-            ]
-        read: dict[str, object] = {}
-        for key, entry in node.entries.items():
-            below = f"{pattern}.{key}" if pattern else key
-            if (not path and key.startswith("x-")) or self.taken_out(key, entry.value, (*path, key), below):
-                continue
-            read[key] = self.values(entry.value, (*path, key), below)
-        return read
+            return [self.values(item, (*path, index)) for index, item in enumerate(node.items)]
+        return {
+            key: self.values(entry.value, (*path, key))
+            for key, entry in node.entries.items()
+            if path or not (key.startswith("x-") or self.is_idle(key, entry.value))
+        }
 
-    def taken_out(self, key: str, value: Node, path: Path_, pattern: str) -> bool:
-        """Whether this version leaves the property alone, after saying so."""
-        draft = self.draft
-        if isinstance(value, Scalar) and value.is_null:
-            return pattern in self.rows or pattern in self.idle
-        if pattern in self.idle:
+    def is_idle(self, key: str, value: Node) -> bool:
+        """Whether a property does nothing, after saying so."""
+        if key not in self.idle:
+            return False
+        if not (isinstance(value, Scalar) and value.is_null):
+            draft, severity = self.draft, Severity.WARNING
             summary = f"`{key}` does nothing here"
             draft.diagnostics.append(
-                draft.diagnostic(
-                    "ORCH191", path, summary, key=True, severity=Severity.WARNING, hint="remove it"
-                )
+                draft.diagnostic("ORCH191", (key,), summary, key=True, severity=severity, hint="remove it")
             )
-            return True
-        if draft.kind == "fleet" and pattern == "ssh_config":
-            draft.broken |= {"ssh_config", "nodes"}
-            draft.diagnostics.append(
-                draft.diagnostic(
-                    "ORCH201",
-                    path,
-                    "this version provisions local nodes only, it does not take existing hosts",
-                    key=True,
-                    hint="write `backend: local` and `nodes`",
-                )
-            )
-            return True
-        if pattern not in self.rows:
-            return False
-        draft.broken.add(str(path[0]))
-        draft.diagnostics.append(
-            draft.diagnostic(
-                "ORCH118",
-                path,
-                f"`{property_path(path)}` is not supported by this version",
-                key=True,
-                hint=self.rows[pattern],
-            )
-        )
         return True
 
     def text(self, text: str, path: Path_) -> str:
         """The text with `${{ env.X }}` filled in, its references checked."""
-        rule = _rule(self.draft.kind, path)
-        draft = self.draft
+        draft, outside = self.draft, self.draft.outside
+        scope = scope_of(draft.kind, path)
         try:
-            for reference in interpolate.references(text, rule):
-                interpolate.check(reference, rule)
+            for reference in interpolate.references(text, scope.rule):
+                interpolate.check(reference, scope.rule, scope.namespaces)
+                self.check_secret(reference, path)
         except Problem as problem:
             self.unclear.add(path)
             draft.diagnostics.append(
@@ -250,7 +222,7 @@ class _Walk:
                 )
             )
             return text
-        filled, unset = interpolate.fill_environment(text, rule, self.environ)
+        filled, unset = interpolate.fill_environment(text, scope.rule, outside.environ)
         for name in unset:
             self.unclear.add(path)
             draft.diagnostics.append(
@@ -258,8 +230,27 @@ class _Walk:
                     "ORCH173",
                     path,
                     f"environment variable {name} is not set",
-                    severity=self.unset,
+                    severity=outside.missing,
                     hint="export it or use `--env`",
                 )
             )
         return filled
+
+    def check_secret(self, reference: interpolate.Reference, path: Path_) -> None:
+        """Tells of a secret that the store does not have, where its names are known."""
+        known, name = self.draft.outside.secrets, reference.name
+        if reference.namespace != "secrets" or known is None or name in known:
+            return
+        longer = next((other for other in sorted(known) if other.startswith(name)), None)
+        close = f"did you mean '{longer}'?" if longer else hint_for(name, sorted(known))
+        self.draft.diagnostics.append(
+            self.draft.diagnostic(
+                "ORCH172",
+                path,
+                f"secret {shown(name)} is not set",
+                severity=self.draft.outside.missing,
+                hint=f"{close} Else `orch secret set {name}`"
+                if close
+                else f"set it: `orch secret set {name}`",
+            )
+        )

@@ -1,99 +1,230 @@
-"""Properties that the language has and this version does not act on.
+"""Properties that the language has and this version does not act on: the one table of them.
 
-Each row is refused with ORCH118 (ORCH201 for what needs a driver that is not there): accepting a property
-and doing nothing with it would be a lie. A row leaves this table when a model gains the property. The text
-says what to do instead.
+`validate` accepts them; what launches (`up`, `run`) refuses each that is written (ORCH118), for accepting a
+property and doing nothing with it would be a lie. A row leaves this table when the runtime acts on it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, cast
+
+from . import interpolate
+from .diagnostics import Diagnostic, Severity, property_path
+from .draft import Draft, Path_, env_path, scalars
+from .models import Fleet
+from .models.run import Run
+from .scopes import scope_of
+from .source import Mapping, Node, Scalar, Sequence
+from .values import Problem
+
+if TYPE_CHECKING:
+    from .load import Document
+
+Findings = Iterator[Diagnostic]
+
 _LOCAL = "this version creates local nodes, which have none"
 _OFFER = "this version creates local nodes only, there is nothing to choose from"
 
-FLEET: dict[str, str | None] = {
+# Kinds of documents that can be launched.
+LAUNCHED = ("fleet", "task", "project")
+
+_CHOICE: dict[str, str | None] = {
     "regions": _OFFER,
     "region": _OFFER,
     "availability_zones": _OFFER,
     "zones": _OFFER,
+    "zone": _OFFER,
     "instance_types": _OFFER,
     "spot_policy": _OFFER,
     "max_price": _OFFER,
     "reservation": _OFFER,
-    "retry": None,
-    "backend_options": None,
-    "network": "the network of local nodes is created with them",
-    "os_image": _LOCAL,
-    "init": "put the steps into the job's image or `commands`",
-    "mounts": "use `volumes` of the task",
-    "scratch": _LOCAL,
-    "health": None,
-    "topology": None,
-    "gang": None,
-    "ttl": "delete the fleet with `orch down`",
-    "budget": _LOCAL,
-    "partitions": "name the fleet in the task's `fleets`",
-    "tags": _LOCAL,
-}
-
-TASK: dict[str, str | None] = {
-    "python": "name an `image` that holds it",
-    "nvcc": "name an `image` that holds it",
-    "docker": None,
-    "registry_auth": "log in on the machine beforehand, or use an image that needs no login",
-    "repos": "copy what is needed with `files`",
-    "ports": None,
-    "groups": None,
-    "array": None,
-    "instances": "choose with `fleets`",
-    "exclude_nodes": None,
-    "backends": _OFFER,
-    "backend": _OFFER,
-    "regions": _OFFER,
-    "region": _OFFER,
-    "availability_zones": _OFFER,
-    "zones": _OFFER,
-    "instance_types": _OFFER,
-    "reservation": _OFFER,
-    "max_price": _OFFER,
-    "spot_policy": _OFFER,
     "tags": None,
-    "idle_duration": None,
-    "creation_policy": None,
-    "preempt": None,
     "retry": None,
-    "signal": None,
-    "checkpoint": None,
-    "utilization_policy": None,
-    "schedule": None,
-    "depends_on": None,
-    "singleton": None,
-    "priority": None,
+}
+# Property -> what to do instead. `[]` stands for any item of a list.
+ROWS: dict[str, dict[str, str | None]] = {
+    "fleet": {
+        **_CHOICE,
+        "ssh_config": "this version does not take existing hosts: write `backend: local` and `nodes`",
+        "backend_options": None,
+        "network": "the network of local nodes is created with them",
+        "os_image": _LOCAL,
+        "init": "put the steps into the job's image or `commands`",
+        "mounts": "use `volumes` of the task",
+        "scratch": _LOCAL,
+        "health": None,
+        "topology": None,
+        "gang": None,
+        "ttl": "delete the fleet with `orch down`",
+        "budget": _LOCAL,
+        "partitions": "name the fleet in the task's `fleets`",
+    },
+    "task": {
+        **_CHOICE,
+        "backends": _OFFER,
+        "backend": _OFFER,
+        "python": "name an `image` that holds it",
+        "nvcc": "name an `image` that holds it",
+        "docker": None,
+        "registry_auth": "log in on the machine beforehand, or use an image that needs no login",
+        "repos": "copy what is needed with `files`",
+        "ports": None,
+        "groups": None,
+        "array": None,
+        "instances": "choose with `fleets`",
+        "exclude_nodes": None,
+        "idle_duration": None,
+        "creation_policy": None,
+        "preempt": None,
+        "signal": None,
+        "checkpoint": None,
+        "utilization_policy": None,
+        "schedule": None,
+        "depends_on": None,
+        "singleton": None,
+        "priority": None,
+    },
+    "project": {
+        "policies": None,
+        "profiles": None,
+        "tags": None,
+        "projects": "write the `local` backend under `backends`",
+        "defaults.fleet": "write the property in the fleet",
+        "defaults.task": "write the property in the task",
+        "backends[].engine": None,
+        "backends[].subnet": None,
+        "backends[].cpus": "limit nodes with `resources` of the fleet",
+        "backends[].memory": "limit nodes with `resources` of the fleet",
+        "backends[].gpus": None,
+        "backends[].simulate_gpu": None,
+    },
 }
 
-PROJECT: dict[str, str | None] = {
-    "policies": None,
-    "profiles": None,
-    "tags": None,
-    "projects": "write the `local` backend under `backends`",
-    "defaults.fleet": "write the property in the fleet",
-    "defaults.task": "write the property in the task",
-    "backends[].engine": None,
-    "backends[].subnet": None,
-    "backends[].cpus": "limit nodes with `resources` of the fleet",
-    "backends[].memory": "limit nodes with `resources` of the fleet",
-    "backends[].gpus": None,
-    "backends[].simulate_gpu": None,
+
+def not_acted_on(document: Document | Draft) -> tuple[Diagnostic, ...]:
+    """What is written in a document and would be without effect, each at its place."""
+    draft = document if isinstance(document, Draft) else document.draft
+    if draft.kind not in LAUNCHED:
+        return (_refusal(draft, ("type",), f"`type: {draft.kind}`", None),) if draft.kind else ()
+    found = list(_rows(draft, draft.node, (), ""))
+    if draft.partial is not None:
+        for check in _BY_VALUE[draft.kind]:
+            found += check(draft)
+    return (*found, *_references(draft))
+
+
+def _refusal(draft: Draft, path: Path_, what: str, hint: str | None, *, key: bool = False) -> Diagnostic:
+    return draft.diagnostic("ORCH118", path, f"{what} is not supported by this version", key=key, hint=hint)
+
+
+def _rows(draft: Draft, node: Node, path: Path_, pattern: str) -> Findings:
+    if isinstance(node, Sequence):
+        for index, item in enumerate(node.items):
+            yield from _rows(draft, item, (*path, index), f"{pattern}[]")
+    if not isinstance(node, Mapping):
+        return
+    rows = ROWS[draft.kind]
+    for key, entry in node.entries.items():
+        below, place = f"{pattern}.{key}" if pattern else key, (*path, key)
+        if isinstance(entry.value, Scalar) and entry.value.is_null:
+            continue
+        if below in rows:
+            yield _refusal(draft, place, f"`{property_path(place)}`", rows[below], key=True)
+        elif any(row.startswith((f"{below}.", f"{below}[")) for row in rows):
+            yield from _rows(draft, entry.value, place, below)
+
+
+def _references(draft: Draft) -> Findings:
+    """Secrets, addresses of groups, array indexes, and what only a job knows in a fleet's `env`."""
+    for path, scalar in scalars(draft.node):
+        if "${{" not in scalar.text:
+            continue
+        try:
+            found = interpolate.references(scalar.text, scope_of(draft.kind, path).rule)
+        except Problem:
+            continue  # told when it was read
+        for reference in found:
+            shown = f"`${{{{ {reference} }}}}`"
+            if reference.namespace == "secrets":
+                yield _refusal(draft, path, shown, "take the value from your environment: `${{ env.NAME }}`")
+            elif (
+                reference.namespace.startswith("groups[")
+                or reference.name == "array_task_id"
+                or (draft.kind == "fleet" and reference.namespace in ("orch", "dstack"))
+            ):
+                yield _refusal(draft, path, shown, None)
+
+
+def _local_alone(draft: Draft) -> Findings:
+    backends = cast(Fleet, draft.partial).backends
+    if "backends" in draft.broken:
+        return
+    if "local" not in backends and "ssh_config" not in cast(Fleet, draft.partial).model_fields_set:
+        yield _refusal(
+            draft, ("backends",), f"backend {backends[0] if backends else '(none)'}", "write `backend: local`"
+        )
+    for index, name in enumerate(backends):
+        if "local" in backends and name != "local":
+            summary = f"this version does not use {name} yet; using local"
+            yield draft.diagnostic("ORCH118", ("backends", index), summary, severity=Severity.WARNING)
+
+
+def _idleness(draft: Draft) -> Findings:
+    if draft.written("idle_duration") and "local" in cast(Fleet, draft.partial).backends:
+        yield draft.diagnostic(
+            "ORCH196",
+            ("idle_duration",),
+            "local nodes are not terminated when idle",
+            key=True,
+            severity=Severity.WARNING,
+            hint="remove them with `orch down` when they are not needed",
+        )
+
+
+def _nodes_on_demand(draft: Draft) -> Findings:
+    nodes = cast(Fleet, draft.partial).nodes
+    if nodes is None or nodes.max is None or nodes.max <= nodes.target:
+        return
+    if nodes.target == 0:
+        summary, hint = (
+            "this creates no node: nodes on demand are",
+            f"write `nodes: {nodes.max}`, or a target",
+        )
+    else:
+        summary, hint = (
+            f"{nodes.target} nodes are created; more on demand are",
+            "set the target to what you need",
+        )
+    summary += " not supported by this version"
+    yield draft.diagnostic("ORCH197", ("nodes",), summary, severity=Severity.WARNING, hint=hint)
+
+
+def _variables_without_value(draft: Draft) -> Findings:
+    for name, value in cast(Fleet, draft.partial).env.items():
+        if value is None:
+            path = env_path(draft, name)
+            hint = f"write `{name}=${{{{ env.{name} }}}}`, or put it into the `env` of the task"
+            yield _refusal(draft, path, "a variable without a value in a fleet", hint)
+
+
+def _volumes(draft: Draft) -> Findings:
+    for index, volume in enumerate(cast(Run, draft.partial).volumes):
+        if volume.kind != "folder":
+            hint = "mount a folder of the node: `/folder/of/node:/path`"
+            yield _refusal(draft, ("volumes", index), "a volume by name", hint)
+
+
+def _other_backends(draft: Draft) -> Findings:
+    backends = draft.node_at(("backends",))
+    for index, item in enumerate(backends.items if isinstance(backends, Sequence) else ()):
+        kind = item.entries.get("type") if isinstance(item, Mapping) else None
+        if kind is not None and isinstance(kind.value, Scalar) and kind.value.text != "local":
+            yield _refusal(draft, ("backends", index, "type"), f"backend {kind.value.text}", None)
+
+
+_BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
+    "fleet": (_local_alone, _idleness, _nodes_on_demand, _variables_without_value),
+    "task": (_volumes,),
+    "project": (_other_backends,),
 }
-
-ROWS = {"fleet": FLEET, "task": TASK, "project": PROJECT}
-
-# Accepted for the sake of existing files; they do nothing (ORCH191).
-IDLE = {"task": ("dstack", "setup", "home_dir"), "fleet": (), "project": ()}
-
-# Values of `type` that are known and not read here.
-NOT_RUN = {
-    "service": ("services need an always-on proxy: not supported", "use a task, or Kubernetes"),
-    "gateway": ("gateways need an always-on proxy: not supported", "use a task, or Kubernetes"),
-    "preset": ("presets are part of services: not supported", "use a task, or Kubernetes"),
-}
-NOT_YET = ("dev-environment", "volume")

@@ -1,34 +1,78 @@
 """The models: one module per kind of document, and one per block that several of them hold.
 
 A property is one line of a model; its type in `fields.py` says how it reads. `KINDS` lists the documents by
-their `type`.
+their `type`, `MODELS` also those that configure the project and its backends.
 """
 
 from __future__ import annotations
 
-from .fleet import Fleet, Nodes
+from .backends import BACKEND_MODELS, AnyBackend, LocalBackend
+from .base import Section
+from .blocks import Budget, Health, InitStep, Mount, Network, Partition, Scratch
+from .dev_environment import DevEnvironment
+from .fleet import Fleet
+from .goods import FileMount, PortMapping, RegistryAuth, Repo, VolumeMount
 from .launchers import Mpirun, Rdzv, Torchrun
-from .project import Defaults, LocalBackend, Project
+from .project import Defaults, Project
 from .resources import CpuSpec, GpuSpec, Range, Resources
-from .task import FileMount, InstanceVolume, Task
+from .rules import Array, Checkpoint, Dependency, Signal
+from .sizes import Nodes
+from .ssh import Host, Jump, SshConfig
+from .task import NodeGroup, Task
+from .volume import Volume
 
-KINDS: dict[str, type[Fleet | Task]] = {"fleet": Fleet, "task": Task}
+AnyDocument = Fleet | Task | DevEnvironment | Volume
+AnyModel = AnyDocument | Project | AnyBackend
+
+KINDS: dict[str, type[AnyDocument]] = {
+    "fleet": Fleet,
+    "task": Task,
+    "dev-environment": DevEnvironment,
+    "volume": Volume,
+}
+MODELS: dict[str, type[AnyModel]] = {**KINDS, "project": Project, **BACKEND_MODELS}
 
 __all__ = [
+    "BACKEND_MODELS",
     "KINDS",
+    "MODELS",
+    "AnyBackend",
+    "AnyDocument",
+    "AnyModel",
+    "Array",
+    "Budget",
+    "Checkpoint",
     "CpuSpec",
     "Defaults",
+    "Dependency",
+    "DevEnvironment",
     "FileMount",
     "Fleet",
     "GpuSpec",
-    "InstanceVolume",
+    "Health",
+    "Host",
+    "InitStep",
+    "Jump",
     "LocalBackend",
+    "Mount",
     "Mpirun",
+    "Network",
+    "NodeGroup",
     "Nodes",
+    "Partition",
+    "PortMapping",
     "Project",
     "Range",
     "Rdzv",
+    "RegistryAuth",
+    "Repo",
     "Resources",
+    "Scratch",
+    "Section",
+    "Signal",
+    "SshConfig",
     "Task",
     "Torchrun",
+    "Volume",
+    "VolumeMount",
 ]

@@ -1,26 +1,27 @@
 """The types of properties: each reads the source text of its property, or takes the finished value.
 
-Everything goes through a `BeforeValidator` of ours that raises `Problem`, so that no message of pydantic's
-is ever shown; pydantic then checks the result's type.
+Everything goes through a `Reads` of ours that raises `Problem`, so that no message of pydantic's is ever
+shown; pydantic then checks the result's type.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, TypeVar, cast
-
-from pydantic import BeforeValidator, WithJsonSchema
+from decimal import Decimal
+from typing import Annotated, Literal, TypeVar, cast
 
 from orch.spec import values
 from orch.spec.interpolate import split_words
 from orch.spec.suggest import hint_for, listed
 from orch.spec.values import Problem, Problems, shown
 
-from .base import describe
+from . import forms
+from .base import Section, describe, plain
+from .forms import Form
+from .reads import Reads, read_as
 
 T = TypeVar("T")
-K = TypeVar("K", int, float)
 
 
 def text(value: object, what: str = "text") -> str:
@@ -44,7 +45,12 @@ def _nonempty(value: object) -> str:
     return read
 
 
-def _reader(read: Callable[[str], T], keep: type | tuple[type, ...] = ()) -> BeforeValidator:
+def reader(
+    read: Callable[[str], T],
+    form: Form,
+    keep: type | tuple[type, ...] = (),
+    write: Callable[[T], object] | None = None,
+) -> Reads:
     """`read` for text; a value of type `keep` (given in Python) passes as it is."""
 
     def validate(value: object) -> object:
@@ -52,24 +58,24 @@ def _reader(read: Callable[[str], T], keep: type | tuple[type, ...] = ()) -> Bef
             return value
         return read(text(value))
 
-    return BeforeValidator(validate)
+    return Reads(validate, form, write=write)
 
 
-Text = Annotated[str, BeforeValidator(_nonempty)]
-AnyText = Annotated[str, _reader(str)]
-Name = Annotated[
-    str, _reader(values.check_name), WithJsonSchema({"type": "string", "pattern": "^[a-z][a-z0-9-]{1,40}$"})
-]
-Flag = Annotated[bool, _reader(values.parse_bool, bool)]
-Size = Annotated[int, _reader(values.parse_size, int), WithJsonSchema({"type": ["string", "number"]})]
+Text = Annotated[str, Reads(_nonempty, forms.TEXT)]
+AnyText = Annotated[str, reader(str, forms.TEXT)]
+FilePath = Annotated[str, Reads(_nonempty, forms.PATH)]
+Name = Annotated[str, reader(values.check_name, forms.NAME)]
+Flag = Annotated[bool, reader(values.parse_bool, forms.FLAG, bool)]
+Size = Annotated[int, reader(values.parse_size, forms.SIZE, int, values.render_size)]
+Money = Annotated[Decimal, reader(values.parse_money, forms.MONEY, Decimal, values.render_money)]
 
 
-def whole(low: int | None = None, high: int | None = None) -> BeforeValidator:
+def whole(low: int | None = None, high: int | None = None) -> Reads:
     """A whole number between bounds, both included; the bounds hold for Python values too."""
-    return BeforeValidator(lambda value: values.parse_int(text(value), low=low, high=high))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    return Reads(lambda value: values.parse_int(text(value), low=low, high=high), forms.number(low, high))
 
 
-def duration(default: int | None = None, never: bool = True) -> BeforeValidator:
+def duration(default: int | None = None, never: bool = True, low: int = 0, high: int | None = None) -> Reads:
     """Seconds; None for never, an error where `never` is not possible. `true` stands for the default."""
 
     def read(value: object) -> int | None:
@@ -78,12 +84,22 @@ def duration(default: int | None = None, never: bool = True) -> BeforeValidator:
         seconds = values.parse_duration(text(value) if value is not None else "off", default=default)
         if seconds is None and not never:
             raise Problem("ORCH124", "an end is needed here, `off` has none", hint="write `5m`")
+        if seconds is not None and seconds < low:
+            least = values.render_duration(low)
+            raise Problem(
+                "ORCH119", f"{values.render_duration(seconds)} is too short", hint=f"write `{least}` or more"
+            )
+        if seconds is not None and high is not None and seconds > high:
+            most = values.render_duration(high)
+            raise Problem(
+                "ORCH119", f"{values.render_duration(seconds)} is too long", hint=f"write `{most}` or less"
+            )
         return seconds
 
-    return BeforeValidator(read)
+    return Reads(read, forms.DURATION, write=values.render_duration, nothing="off")
 
 
-def choice(*words: str) -> BeforeValidator:
+def choice(*words: str) -> Reads:
     """One of a few words."""
 
     def read(value: object) -> str:
@@ -94,10 +110,44 @@ def choice(*words: str) -> BeforeValidator:
         close = hint.split("'")[1] if hint else None
         raise Problem("ORCH111", f"{shown(word)} is not {listed(words)}", hint=hint, replacement=close)
 
-    return BeforeValidator(read)
+    return Reads(read, forms.words(*words))
 
 
-def _texts(what: str, one: str) -> BeforeValidator:
+def auto_flag() -> Reads:
+    """`auto`, `true` or `false`."""
+
+    def read(value: object) -> bool | str:
+        written = text(value).lower()
+        if written == "auto":
+            return written
+        try:
+            return values.parse_bool(written)
+        except Problem:
+            raise Problem("ORCH111", f"{shown(written)} is not `auto`, `true` or `false`") from None
+
+    return Reads(read, forms.AUTO_FLAG)
+
+
+AutoFlag = Annotated[Literal["auto"] | bool, auto_flag()]
+
+
+def switch(model: type[Section]) -> Reads:
+    """A block, `true` for the block with its defaults, or `false` for none."""
+
+    def read(value: object) -> object:
+        if isinstance(value, (dict, model)):
+            return read_as(model, cast(object, value))
+        try:
+            return model() if values.parse_bool(text(value)) else None
+        except Problem:
+            raise Problem(
+                "ORCH112", f"{shown(text(value))} is not `true` or `false`, and no mapping", hint=model.form()
+            ) from None
+
+    return Reads(read, forms.FLAG, beside=True, write=lambda value: plain(value) or True, nothing=False)
+
+
+def _texts(what: str, one: str, read_item: Callable[[str], object] = str) -> Reads:
     def read(value: object) -> tuple[str, ...]:
         if not isinstance(value, (list, tuple)):
             written = text(value, f"a list of {what}")
@@ -109,7 +159,7 @@ def _texts(what: str, one: str) -> BeforeValidator:
                 problems.append(_mapped_item(cast("dict[str, object]", item), index))
                 continue
             try:
-                items.append(_nonempty(item))
+                items.append(cast(str, read_item(_nonempty(item))))
             except Problem as problem:
                 problem.at = (index, *problem.at)
                 problems.append(problem)
@@ -117,7 +167,21 @@ def _texts(what: str, one: str) -> BeforeValidator:
             raise Problems(tuple(problems))
         return tuple(items)
 
-    return BeforeValidator(read)
+    return Reads(read, forms.rows(forms.TEXT, f"list of {what}"))
+
+
+def rows(what: str) -> Reads:
+    """A list of blocks. One that stands alone is told how to become a list."""
+
+    def read(value: object) -> object:
+        if isinstance(value, (list, tuple)):
+            return cast(object, value)
+        written = f"`- {value}`" if isinstance(value, str) and len(value) < 50 else "`- …`"
+        raise Problem(
+            "ORCH112", f"a list of {what} is expected", hint=f"begin a line below it with a dash: {written}"
+        )
+
+    return Reads(read)
 
 
 def _mapped_item(item: dict[str, object], index: int) -> Problem:
@@ -140,6 +204,13 @@ def _short(written: str) -> str:
 
 Texts = Annotated[tuple[str, ...], _texts("texts", "write `[{}]`")]
 Names = Annotated[tuple[str, ...], _texts("names", "write `[{}]`")]
+
+
+def names_of(what: str, check: Callable[[str], object] = str) -> Reads:
+    """A list of texts, each of which `check` reads."""
+    return _texts(what, "write `[{}]`", check)
+
+
 Commands = Annotated[tuple[str, ...], _texts("commands", "begin a line below it with a dash: `- {}`")]
 
 
@@ -157,7 +228,7 @@ def _arg(item: object, index: int) -> str:
         raise
 
 
-Args = Annotated[tuple[str, ...], BeforeValidator(_args)]
+Args = Annotated[tuple[str, ...], Reads(_args, forms.ARGS)]
 
 
 def _env(value: object) -> dict[str, str | None]:
@@ -212,11 +283,7 @@ def _env_mapping(item: dict[str, object]) -> Problem:
     )
 
 
-Env = Annotated[
-    dict[str, str | None],
-    BeforeValidator(_env),
-    WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "object"}]}),
-]
+Env = Annotated[dict[str, str | None], Reads(_env, forms.ENV)]
 
 
 def _tags(value: object) -> dict[str, str]:
@@ -239,12 +306,12 @@ def _tags(value: object) -> dict[str, str]:
     return read
 
 
-Tags = Annotated[dict[str, str], BeforeValidator(_tags)]
+Tags = Annotated[dict[str, str], Reads(_tags, forms.TAGS)]
 
 
-def absolute(what: str = "the path") -> BeforeValidator:
+def absolute(what: str = "the path") -> Reads:
     """An absolute path without `..`; a trailing slash is dropped."""
-    return BeforeValidator(lambda value: check_absolute(text(value), what))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    return Reads(lambda value: check_absolute(text(value), what), forms.PATH)
 
 
 def check_absolute(path: str, what: str = "the path") -> str:

@@ -2,142 +2,71 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from orch.spec import values
-from orch.spec.suggest import closest
-from orch.spec.values import Problem, shown
+from orch.spec.values import Problem
 
-from .base import Section
-from .fields import Env, Flag, Name, Tags, Text, choice, duration, text, whole
+from . import forms
+from .base import describe
+from .blocks import Budget, Health, InitStep, Mount, Network, Partition, Scratch, ScratchSetting
+from .fields import Env, Flag, Name, Tags, Text, choice, duration, rows, switch, text
+from .reads import Reads
 from .resources import Resources
+from .retry import FleetRetry
+from .sizes import MAX_NODES, Blocks, Nodes
+from .ssh import SshConfig
+from .where import BACKENDS, FOREIGN_BACKENDS, Backends, Choosing, check_backend
+
+__all__ = ["BACKENDS", "DEFAULT_IDLE_S", "FOREIGN_BACKENDS", "MAX_NODES", "Fleet", "Nodes", "Scratch"]
 
 DEFAULT_IDLE_S = 3 * 86_400
-MAX_NODES = 100_000
-
-# Backends of the language, and names known from elsewhere that have no driver.
-BACKENDS = (
-    "local",
-    "aws",
-    "gcp",
-    "nebius",
-    "crusoe",
-    "runpod",
-    "lambda",
-    "kubernetes",
-    "azure",
-    "oci",
-    "ssh",
-)
-FOREIGN_BACKENDS = (
-    "amddevcloud", "cloudrift", "cudo", "datacrunch", "digitalocean", "dstack", "hotaisle",
-    "jarvislabs", "slurm", "tensordock", "vastai", "verda", "vultr",
-)  # fmt: skip
 
 
-def _count(part: str) -> int:
-    return values.parse_int(part, low=0, high=MAX_NODES, what="a number of nodes")
-
-
-class Nodes(Section):
-    """How many: at least `min`, `target` when created, at most `max` (None: no bound). A range starts at
-    its minimum.
-    """
-
-    noun: ClassVar[str] = "`nodes`"
-
-    min: Annotated[int, whole(0, MAX_NODES)] = Field(default=0, description="Never fewer than this.")
-    target: Annotated[int, whole(0, MAX_NODES)] = Field(description="Created at first.")
-    max: Annotated[int | None, whole(0, MAX_NODES)] = Field(default=None, description="Never more than this.")
-
-    @classmethod
-    def expand(cls, data: object) -> object:
-        if isinstance(data, (str, int)):
-            written = text(data)
-            dashed = written.replace(" ", "").split("-")
-            if len(dashed) == 2 and all(part.isascii() and part.isdigit() for part in dashed):
-                fixed = "..".join(dashed)
-                raise Problem(
-                    "ORCH112", f"{shown(written)} is not a range", hint=f"write `{fixed}`", replacement=fixed
-                )
-            low, high = values.parse_range(written, _count)
-            data = {"min": low or 0, "target": low or 0, "max": high}
-        if isinstance(data, dict):
-            data = _ordered(dict(cast("dict[str, object]", data)))
-        return cast(object, data)
-
-    @classmethod
-    def form(cls) -> str:
-        return "write `2`, `2..8` or `{min: 1, target: 2, max: 8}`"
-
-
-def _ordered(written: dict[str, object]) -> dict[str, object]:
-    """Fills in `target` from `min`, and refuses ends out of order. Ends that do not read are left to their
-    fields.
-    """
-    try:
-        ends = {
-            key: _count(text(written[key]))
-            for key in ("min", "target", "max")
-            if written.get(key) is not None
+def _os_image(value: object) -> object:
+    if isinstance(value, dict):
+        return {
+            check_backend(backend): text(image) for backend, image in cast("dict[str, object]", value).items()
         }
-    except Problem:
-        written.setdefault("target", 0)
-        return written
-    low, high = ends.get("min", 0), ends.get("max")
-    target = ends.get("target", low)
-    if high is not None and low > high:
-        turned = f"{high}..{low}"
-        raise Problem("ORCH122", "the range runs backwards", hint=f"write `{turned}`")
-    if target < low:
-        raise Problem(
-            "ORCH123", f"target {target} is below min {low}", hint=f"write a target of {low} or more"
-        )
-    if high is not None and target > high:
-        raise Problem(
-            "ORCH123", f"target {target} is above max {high}", hint=f"write a target of {high} or less"
-        )
-    return {**written, "target": target}
+    return text(value, "text, or `backend: image` lines")
 
 
-def _backends(value: object) -> tuple[str, ...]:
+def _backend_options(value: object) -> tuple[dict[str, object], ...]:
     if not isinstance(value, (list, tuple)):
-        raise Problem("ORCH112", "a list of backends is expected", hint=f"write `[{text(value, 'a list')}]`")
-    read: list[str] = []
+        raise Problem(
+            "ORCH112", "a list of options is expected", hint="begin a line below it with `- type: aws`"
+        )
+    read: list[dict[str, object]] = []
     for index, item in enumerate(cast("list[object]", value)):
-        try:
-            name = text(item, "a backend")
-        except Problem as problem:
-            problem.at = (index,)
-            raise
-        if name not in (*BACKENDS, *FOREIGN_BACKENDS):
-            match = closest(name, (*BACKENDS, *FOREIGN_BACKENDS))
-            hint = f"did you mean '{match}'?" if match else f"known are {', '.join(BACKENDS)}"
+        if not isinstance(item, dict):
+            raise Problem("ORCH112", f"options of a backend cannot be {describe(item)}", at=(index,))
+        options = cast("dict[str, object]", item)
+        if options.get("type") is None:
             raise Problem(
-                "ORCH116", f"unknown backend {shown(name)}", hint=hint, replacement=match, at=(index,)
+                "ORCH113", "options of a backend need its `type`", hint="add `type: aws`", at=(index,)
             )
-        read.append(name)
+        try:
+            check_backend(text(options["type"]))
+        except Problem as problem:
+            problem.at = (index, "type")
+            raise
+        read.append(options)
     return tuple(read)
 
 
-Backends = Annotated[tuple[str, ...], BeforeValidator(_backends)]
+def _topology(data: dict[str, Any]) -> Literal["any", "rank-ordered"]:
+    return "rank-ordered" if data.get("placement") == "cluster" else "any"
 
 
-def _blocks(value: object) -> int | str:
-    written = text(value)
-    if written == "auto":
-        return written
-    return values.parse_int(written, low=1, high=1024, what="a number of blocks or `auto`")
+def _gang(data: dict[str, Any]) -> Literal["all-or-nothing", "best-effort"]:
+    return "all-or-nothing" if data.get("placement") == "cluster" else "best-effort"
 
 
-class Fleet(Section):
-    """Nodes created together, interconnected when `placement` is `cluster`."""
+class Fleet(Choosing):
+    """Nodes created together, or hosts taken together; interconnected when `placement` is `cluster`."""
 
     noun: ClassVar[str] = "a fleet"
-    spellings: ClassVar[dict[str, str]] = {"backend": "backends"}
-    listed_spellings: ClassVar[frozenset[str]] = frozenset({"backend"})
 
     type: Literal["fleet"] = Field(default="fleet", description="`fleet`.")
     name: Name = Field(
@@ -147,24 +76,67 @@ class Fleet(Section):
         default="any", description="`cluster`: interconnected nodes, needed by distributed tasks."
     )
     nodes: Nodes | None = Field(
-        default=None, description="How many nodes: `4`, `0..8`, `{min, target, max}`."
+        default=None, description="How many nodes: `4`, `0..8`, `{min, target, max}`; not with `ssh_config`."
     )
+    ssh_config: SshConfig | None = Field(default=None, description="Existing hosts in place of `nodes`.")
     resources: Resources = Field(default=Resources(), description="What each node must have.")
     backends: Backends = Field(
-        default=("local",), description="Where nodes may be created. `local`: containers on this machine."
+        default=("local",),
+        description="Where nodes may be created; those of `orch.yml` if not given, else `local`: containers "
+        "on this machine.",
     )
     idle_duration_s: Annotated[int | None, duration(DEFAULT_IDLE_S)] = Field(
         default=DEFAULT_IDLE_S,
         validation_alias="idle_duration",
-        description="A node without a job for this long is terminated.",
+        description="A node above the minimum without a job for this long is terminated.",
     )
-    blocks: Annotated[int | Literal["auto"], BeforeValidator(_blocks)] = Field(
-        default=1, description="Jobs that may share a node."
+    blocks: Blocks = Field(
+        default=1, description="Jobs that may share a node; `auto`: its GPUs, else its CPUs."
+    )
+    retry: Annotated[FleetRetry | None, switch(FleetRetry)] = Field(
+        default=None, description="Try again when there is no capacity; `true` for an hour."
     )
     env: Env = Field(default={}, description="Variables given to every job.")
-    tags: Tags = Field(default={}, description="Tags of the nodes.")
+    tags: Tags = Field(default={}, description="Tags, also of cloud resources.")
+    backend_options: Annotated[
+        tuple[dict[str, object], ...],
+        Reads(_backend_options, forms.rows(forms.SETTINGS, "list of settings")),
+    ] = Field(default=(), description="Read for compatibility.")
+    network: Network | None = Field(default=None, description="Your own network; one is made if not given.")
+    os_image: Annotated[
+        str | dict[str, str] | None,
+        Reads(_os_image, forms.either("text, or {backend: image}", forms.TEXT, forms.SETTINGS)),
+    ] = Field(default=None, description="Machine image; a tested one, pinned in `orch.lock`, if not given.")
     image: Text | None = Field(default=None, description="Container image of jobs that name none.")
+    init: Annotated[tuple[InitStep, ...], rows("steps")] = Field(
+        default=(), description="Scripts run on each host."
+    )
+    mounts: Annotated[tuple[Mount, ...], rows("mounts")] = Field(
+        default=(), description="Shared file systems."
+    )
+    scratch: ScratchSetting = Field(
+        default="auto", description="Local NVMe disks; `auto`: where an instance has them."
+    )
+    health: Health = Field(default=Health(), description="Checks of nodes.")
+    topology: Annotated[Literal["any", "rank-ordered"], choice("any", "rank-ordered")] = Field(
+        default_factory=_topology,
+        description="Ranks by network distance; `rank-ordered` in a cluster, else `any`.",
+    )
+    gang: Annotated[Literal["all-or-nothing", "best-effort"], choice("all-or-nothing", "best-effort")] = (
+        Field(
+            default_factory=_gang,
+            description="What a launch with too few nodes leaves; `all-or-nothing` in a cluster, else "
+            "`best-effort`.",
+        )
+    )
+    ttl_s: Annotated[int | None, duration()] = Field(
+        default=None, validation_alias="ttl", description="Delete the fleet this long after its creation."
+    )
+    budget: Budget | None = Field(default=None, description="Bounds of cost.")
     protect: Flag = Field(default=False, description="Refuse to delete or replace the fleet.")
+    partitions: Annotated[tuple[Partition, ...], rows("partitions")] = Field(
+        default=(), description="Slurm partition names of the fleet."
+    )
 
     @classmethod
     def expand(cls, data: object) -> object:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, cast
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from orch.spec import values
 from orch.spec.interpolate import split_words
 from orch.spec.values import Problem
 
+from . import forms
 from .base import Section
 from .fields import Args, Flag, Text, Texts, choice, duration, text, whole
+from .forms import Form
+from .reads import Reads
 
 Port = Annotated[int | None, whole(1, 65_535)]
 
@@ -19,6 +22,11 @@ Port = Annotated[int | None, whole(1, 65_535)]
 def _master(value: object) -> int | None:
     written = text(value)
     return values.parse_int(written.removeprefix("rank").strip(), low=0, what="a rank, such as `0`")
+
+
+def _written_span(pair: object) -> object:
+    low, high = cast("tuple[int, int]", pair)
+    return f"{low}..{high}"
 
 
 def _settings(value: object) -> dict[str, str]:
@@ -57,13 +65,13 @@ class Rdzv(Section):
         default=None, description="`static`; `c10d` when elastic or restarting."
     )
     port: Port = Field(default=None, description="A free port from 29500 on.")
-    host: Annotated[int | None, BeforeValidator(_master)] = Field(
+    host: Annotated[int | None, Reads(_master, forms.either("rank", forms.number(0), forms.TEXT))] = Field(
         default=None, description="Rank of the node to meet on."
     )
     timeout_s: Annotated[int, duration(never=False)] = Field(
         default=900, validation_alias="timeout", description="How long to wait for all."
     )
-    conf: Annotated[dict[str, str], BeforeValidator(_settings)] = Field(
+    conf: Annotated[dict[str, str], Reads(_settings, forms.mapping(forms.TEXT, "settings"))] = Field(
         default={}, description="More settings, passed as they are."
     )
 
@@ -72,6 +80,7 @@ class Torchrun(Section):
     """torchrun on every node; rank, count and master are filled in."""
 
     noun: ClassVar[str] = "`torchrun`"
+    short: ClassVar[tuple[Form, ...]] = (forms.TEXT,)
 
     program: Text | None = Field(default=None, description="The script.")
     module: Text | None = Field(default=None, description="A module instead of a script.")
@@ -79,9 +88,10 @@ class Torchrun(Section):
     nproc_per_node: Annotated[int | None, whole(1, 4096)] = Field(
         default=None, description="Processes; GPUs of the node, else 1."
     )
-    nnodes: Annotated[tuple[int, int] | None, BeforeValidator(_elastic)] = Field(
-        default=None, description="`min..max`: elastic; max is at most `nodes`."
-    )
+    nnodes: Annotated[
+        tuple[int, int] | None,
+        Reads(_elastic, forms.pattern("min..max", r"[0-9]+\s*\.\.\s*[0-9]+|[0-9]+"), write=_written_span),
+    ] = Field(default=None, description="`min..max`: elastic; max is at most `nodes`.")
     max_restarts: Annotated[int, whole(0, 1000)] = Field(
         default=0, description="Restarts of the worker group."
     )
@@ -110,6 +120,7 @@ class Mpirun(Section):
     """mpirun on rank 0; the other nodes wait for its processes."""
 
     noun: ClassVar[str] = "`mpirun`"
+    short: ClassVar[tuple[Form, ...]] = (forms.TEXT,)
 
     program: Text = Field(description="The executable.")
     args: Args = Field(default=(), description="Its arguments, text or a list.")

@@ -1,15 +1,84 @@
-"""`orch.yml`: one project, its state and its backends."""
+"""`orch.yml`: one project, its state, its backends, and what its documents have in common."""
 
 from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, cast
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from orch.spec.values import Problem, Problems, shown
+from orch.spec.values import Problem, Problems
 
-from .base import Section
-from .fields import Name, Text, choice
+from . import forms
+from .backends import BACKEND_MODELS, AnyBackend, LocalBackend
+from .base import Section, describe, plain
+from .fields import Flag, Name, Tags, Text, choice, rows, text
+from .fleet import Fleet
+from .forms import Form
+from .reads import Misread, Path, Reads, read_as
+from .run import Terms
+from .task import Task
+from .where import FOREIGN_BACKENDS, check_backend
+
+LEVELS = ("mandatory", "advisory", "disabled")
+
+
+class Policy(Section):
+    """A policy's level and its parameters."""
+
+    noun: ClassVar[str] = "a policy"
+    short: ClassVar[tuple[Form, ...]] = (forms.words(*LEVELS),)
+
+    level: Annotated[Literal["mandatory", "advisory", "disabled"], choice(*LEVELS)] = Field(
+        default="mandatory", description="What a violation does: stops, is told, or nothing."
+    )
+    parameters: dict[str, object] = Field(default={}, description="The policy's own.")
+
+    @classmethod
+    def expand(cls, data: object) -> object:
+        if isinstance(data, str):
+            return {"level": data}
+        if isinstance(data, dict):
+            written = cast("dict[str, object]", data)
+            rest = {key: value for key, value in written.items() if key not in ("level", "parameters")}
+            given = written.get("parameters")
+            if given is not None and not isinstance(given, dict):
+                raise Problem("ORCH112", f"`parameters` cannot be {describe(given)}", at=("parameters",))
+            parameters = {**cast("dict[str, object]", given or {}), **rest}
+            level = {} if written.get("level") is None else {"level": written["level"]}
+            return {**level, **({"parameters": parameters} if parameters else {})}
+        return data
+
+    @classmethod
+    def form(cls) -> str:
+        return "write `mandatory`, `advisory` or `disabled`"
+
+
+def _policies(value: object) -> object:
+    if not isinstance(value, dict):
+        raise Problem(
+            "ORCH112",
+            f"`policies` cannot be {describe(value)}",
+            hint="write `NAME: mandatory` lines below it",
+        )
+    read: dict[str, Section] = {}
+    wrong: list[tuple[Path, type[Section], object]] = []
+    for name, given in cast("dict[str, object]", value).items():
+        try:
+            read[name] = read_as(Policy, {} if given is None else given, (name,))
+        except Misread as error:
+            wrong += error.parts
+    if wrong:
+        raise Misread(wrong)  # type: ignore[arg-type]
+    return read
+
+
+Policies = Annotated[
+    dict[str, Policy],
+    Reads(
+        _policies,
+        forms.mapping(forms.either("level or settings", forms.words(*LEVELS), forms.SETTINGS), "policies"),
+    ),
+]
 
 
 class Defaults(Section):
@@ -20,35 +89,71 @@ class Defaults(Section):
     image: Text | None = Field(
         default=None, description="Container image of jobs whose task and fleet name none."
     )
+    fleet: Fleet | None = Field(default=None, description="Any property of a fleet.")
+    task: Task | None = Field(default=None, description="Any property of a task.")
 
 
-class LocalBackend(Section):
-    """Containers on this machine as nodes."""
+class Profile(Terms):
+    """Properties that `--profile` adds to a run."""
 
-    noun: ClassVar[str] = "the backend `local`"
+    noun: ClassVar[str] = "a profile"
 
-    type: Annotated[Literal["local"], choice("local")] = Field(default="local", description="`local`.")
-    node_image: Text | None = Field(default=None, description="Image of the node containers.")
+    name: Text = Field(description="What `--profile` names.")
+    default: Flag = Field(default=False, description="Taken when none is named.")
 
 
 def _backends(value: object) -> object:
+    """Each entry by its `type`. Names without a driver are left out: they get a warning (ORCH190)."""
     if not isinstance(value, (list, tuple)):
         raise Problem(
             "ORCH112", "a list of backends is expected", hint="begin a line below it with `- type: local`"
         )
+    found: list[Section] = []
+    wrong: list[tuple[Path, type[Section], object]] = []
     problems: list[Problem] = []
     for index, item in enumerate(cast("list[object]", value)):
-        kind = cast("dict[str, object]", item).get("type") if isinstance(item, dict) else None
-        if isinstance(item, dict) and kind is None:
-            problems.append(
-                Problem("ORCH113", "a backend needs a `type`", hint="write `type: local`", at=(index,))
-            )
-        if isinstance(kind, str) and kind != "local":
-            summary = f"this version has a driver for `local` only, not for {shown(kind)}"
-            problems.append(Problem("ORCH201", summary, at=(index, "type")))
-    if problems:
-        raise Problems(tuple(problems))
-    return value  # pyright: ignore[reportUnknownVariableType]
+        if isinstance(item, Section):
+            found.append(item)
+            continue
+        try:
+            kind = _kind(item)
+            if kind not in FOREIGN_BACKENDS:
+                found.append(read_as(BACKEND_MODELS[kind], item, (index,)))
+        except Misread as error:
+            wrong += error.parts
+        except Problem as problem:
+            problem.at = (index, *problem.at)
+            problems.append(problem)
+    if wrong or problems:
+        raise Misread([*wrong, *([((), LocalBackend, Problems(tuple(problems)))] if problems else [])])  # type: ignore[list-item]
+    return tuple(found)
+
+
+def _kind(item: object) -> str:
+    if not isinstance(item, dict):
+        raise Problem("ORCH112", f"a backend cannot be {describe(item)}", hint="write `- type: local`")
+    kind = cast("dict[str, object]", item).get("type")
+    if kind is None:
+        raise Problem("ORCH113", "a backend needs a `type`", hint="write `type: local`")
+    try:
+        return check_backend(text(kind))
+    except Problem as problem:
+        problem.at = ("type",)
+        raise
+
+
+BackendList = Annotated[
+    tuple[AnyBackend, ...], Reads(_backends, write=lambda all_: [plain(each) for each in all_])
+]
+
+
+class NamedProject(Section):
+    """An entry of `projects`, as a server's configuration lists them."""
+
+    noun: ClassVar[str] = "a project"
+
+    name: Text = Field(description="Its name.")
+    backends: BackendList = Field(default=(), description="Its backends.")
 
 
 class Project(Section):
@@ -62,7 +167,20 @@ class Project(Section):
     )
     secrets_provider: Text | None = Field(default=None, description="Pulumi's secrets provider.")
     ledger: Text | None = Field(default=None, description="SQLAlchemy URL of the ledger of runs.")
+    policies: Policies = Field(default={}, description="Levels and parameters of policies.")
     defaults: Defaults = Field(default=Defaults(), description="Defaults of documents.")
-    backends: Annotated[tuple[LocalBackend, ...], BeforeValidator(_backends)] = Field(
-        default=(), description="Where fleets may be created."
+    profiles: Annotated[tuple[Profile, ...], rows("profiles")] = Field(
+        default=(), description="Chosen with `--profile`."
     )
+    tags: Tags = Field(default={}, description="Tags of everything made.")
+    all_backends: BackendList = Field(
+        default=(), validation_alias="backends", description="Where fleets may be created."
+    )
+    projects: Annotated[tuple[NamedProject, ...], rows("projects")] = Field(
+        default=(), description="Projects with their backends, as a server lists them."
+    )
+
+    @property
+    def backends(self) -> tuple[LocalBackend, ...]:
+        """The settings of local nodes."""
+        return tuple(each for each in self.all_backends if isinstance(each, LocalBackend))

@@ -7,14 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, cast
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from orch.spec import hardware, values
 from orch.spec.suggest import hint_for
 from orch.spec.values import Problem, shown
 
+from . import forms
 from .base import Section
 from .fields import Size, choice, text
+from .forms import Form
+from .reads import Reads
 
 Ends = tuple[int | None, int | None] | tuple[float | None, float | None]
 
@@ -35,10 +38,15 @@ class Range(Section):
         return cls(min=ends[0], max=ends[1])
 
 
-def range_of(read: Callable[[str], Ends], render: Callable[[int], str] = str) -> BeforeValidator:
+def range_of(read: Callable[[str], Ends], form: Form, render: Callable[[int], str] = str) -> Reads:
     """A range as text or as `{min, max}`. `read` reads the text form; each end of the mapping reads as a
     single value.
     """
+
+    def write(value: Range) -> str:
+        """Always with dots: one value alone is a minimum here and exact there."""
+        ends = ["" if end is None else render(cast(int, end)) for end in (value.min, value.max)]
+        return "..".join(ends)
 
     def validate(value: object) -> Range:
         if isinstance(value, Range):
@@ -61,7 +69,7 @@ def range_of(read: Callable[[str], Ends], render: Callable[[int], str] = str) ->
         values.check_order(low, high, render)
         return Range.of((low, high))
 
-    return BeforeValidator(validate)
+    return Reads(validate, form, write=write)
 
 
 def _minimum_size(written: str) -> Ends:
@@ -85,18 +93,45 @@ def _capability(written: str) -> Ends:
     return (low, high) if values.is_range(written) else (low, None)
 
 
-CountRange = Annotated[Range, range_of(hardware.parse_gpu_count)]
-CpuCount = Annotated[Range, range_of(hardware.parse_cpu_count)]
-MemoryRange = Annotated[Range, range_of(_minimum_size, values.render_size)]
-DiskRange = Annotated[Range, range_of(_exact_size, values.render_size)]
-GpuMemory = Annotated[Range, range_of(hardware.parse_gpu_memories, values.render_size)]
-Capability = Annotated[Range, range_of(_capability)]
+def _disk(value: object) -> object:
+    """`{size: 200GB}` as `200GB`."""
+    written = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    if "size" not in written:
+        return _exact.read(value)
+    for key in written:
+        if key != "size":
+            hint = hint_for(key, ("size",)) or "`disk` has `size`"
+            raise Problem("ORCH110", f"unknown property {shown(key)} in `disk`", hint=hint, at=(key,))
+    try:
+        return _exact.read(written["size"])
+    except Problem as problem:
+        problem.at = ("size", *problem.at)
+        raise
+
+
+_exact = range_of(_exact_size, forms.SIZES, values.render_size)
+_SIZED: Form = {
+    "type": "object",
+    "title": "{size}",
+    "additionalProperties": False,
+    "required": ["size"],
+    "properties": {"size": forms.SIZES},
+}
+CountRange = Annotated[Range, range_of(hardware.parse_gpu_count, forms.COUNTS)]
+CpuCount = Annotated[Range, range_of(hardware.parse_cpu_count, forms.COUNTS)]
+MemoryRange = Annotated[Range, range_of(_minimum_size, forms.SIZES, values.render_size)]
+DiskRange = Annotated[
+    Range, Reads(_disk, forms.either("size range or {size}", forms.SIZES, _SIZED), write=_exact.write)
+]
+GpuMemory = Annotated[Range, range_of(hardware.parse_gpu_memories, forms.SIZES, values.render_size)]
+Capability = Annotated[Range, range_of(_capability, forms.CAPABILITY)]
 
 
 class CpuSpec(Section):
     """`4`, `4..8`, `arm:4..` or `{arch, count}`."""
 
     noun: ClassVar[str] = "`cpu`"
+    short: ClassVar[tuple[Form, ...]] = (forms.CPU,)
 
     arch: Annotated[Literal["x86", "arm"] | None, choice("x86", "arm")] = Field(
         default=None, description="Architecture."
@@ -132,11 +167,12 @@ class GpuSpec(Section):
     """`H100:8`, `24GB`, `nvidia:40GB..80GB:1..8`, or a mapping. By default none is asked for or refused."""
 
     noun: ClassVar[str] = "`gpu`"
+    short: ClassVar[tuple[Form, ...]] = (forms.GPU,)
 
-    vendor: Annotated[str | None, BeforeValidator(_vendor)] = Field(
+    vendor: Annotated[str | None, Reads(_vendor, forms.words(*hardware.VENDORS))] = Field(
         default=None, description="Maker of the GPU."
     )
-    names: Annotated[tuple[str, ...], BeforeValidator(_gpu_names)] = Field(
+    names: Annotated[tuple[str, ...], Reads(_gpu_names, forms.ARGS)] = Field(
         default=(), validation_alias="name", description="Models, any of them."
     )
     count: CountRange = Field(default=Range(min=1), description="GPUs per node.")
@@ -163,18 +199,6 @@ class GpuSpec(Section):
         }
 
 
-def _disk(value: object) -> object:
-    """`{size: 200GB}` as `200GB`."""
-    written = cast("dict[str, object]", value) if isinstance(value, dict) else {}
-    if "size" not in written:
-        return cast(object, value)
-    for key in written:
-        if key != "size":
-            hint = hint_for(key, ("size",)) or "`disk` has `size`"
-            raise Problem("ORCH110", f"unknown property {shown(key)} in `disk`", hint=hint, at=(key,))
-    return written["size"]
-
-
 class Resources(Section):
     """What a node must have at least, or what a container node gets."""
 
@@ -184,7 +208,7 @@ class Resources(Section):
     memory_mib: MemoryRange = Field(
         default=Range(min=8 * 1024), validation_alias="memory", description="Memory; one size is a minimum."
     )
-    disk_mib: Annotated[DiskRange, BeforeValidator(_disk)] = Field(
+    disk_mib: DiskRange = Field(
         default=Range(min=100 * 1024),
         validation_alias="disk",
         description="Disk; one size is the size created.",

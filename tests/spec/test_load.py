@@ -14,7 +14,7 @@ from orch.spec import InvalidConfiguration, load_paths
 from orch.spec.checks import resolve_env
 from orch.spec.diagnostics import Diagnostic, Severity, Span, render_human, render_json, strict
 from orch.spec.errors import ExitCode
-from orch.spec.models import Fleet, InstanceVolume, Nodes, Range, Task
+from orch.spec.models import Fleet, Nodes, Range, Task, VolumeMount
 
 GOOD = Path(__file__).parent / "good"
 GB = 1024
@@ -101,7 +101,7 @@ def test_launchers_take_one_line_or_a_mapping(tmp_path: Path) -> None:
 def test_files_and_volumes_have_short_forms(tmp_path: Path) -> None:
     read = task(tmp_path, "image: x\nfiles: [a.py, b:/c]\nvolumes: ['/mnt:/data/']")
     assert [(each.local_path, each.path) for each in read.files] == [("a.py", "a.py"), ("b", "/c")]
-    assert read.volumes == (InstanceVolume(instance_path="/mnt", path="/data"),)
+    assert read.volumes == (VolumeMount(instance_path="/mnt", path="/data"),)
 
 
 def test_an_unnamed_fleet_takes_the_name_of_its_file_or_folder(tmp_path: Path) -> None:

@@ -33,11 +33,11 @@ def test_mistakes_exit_3_and_go_to_stderr(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_warnings_exit_0_unless_strict(capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(HERE / "bad" / "fleet-idle-local.yml")
+    file = str(HERE / "bad" / "nodes-unbounded.yml")
     assert validate([file]) == 0
-    assert "warning ORCH196" in capsys.readouterr().err
+    assert "warning ORCH192" in capsys.readouterr().err
     assert validate([file], strict=True) == 3
-    assert "error ORCH196" in capsys.readouterr().err
+    assert "error ORCH192" in capsys.readouterr().err
 
 
 def test_json_is_one_object_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,3 +63,47 @@ def test_two_hundred_files_are_checked_at_once(tmp_path: Path, capsys: pytest.Ca
         (tmp_path / f"fleet-{number}.yml").write_text("type: fleet\nnodes: 2\nplacement: cluster\n")
     assert validate([str(tmp_path)]) == 0
     assert capsys.readouterr().out == "200 valid documents\n"
+
+
+def test_github_gets_one_annotation_per_line(capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(HERE / "bad" / "unknown-property.yml")
+    assert validate([file, str(HERE / "bad" / "type-backend.yml")], Format.GITHUB) == 3
+    out, err = capsys.readouterr()
+    notice, error = out.splitlines()
+    assert notice.startswith("::notice file=")
+    assert error == (
+        f"::error file={file},line=3,col=1,endLine=3,endColumn=9,title=ORCH110::"
+        "unknown property 'placment' in a fleet%0Ahint: did you mean 'placement'?"
+    )
+    assert err == "1 valid document, 1 error\n"
+
+
+def test_sarif_places_the_mistake_and_carries_the_fix(capsys: pytest.CaptureFixture[str]) -> None:
+    file = HERE / "bad" / "unknown-property.yml"
+    assert validate([str(file)], Format.SARIF) == 3
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    (result,) = run["results"]
+    region = {"startLine": 3, "startColumn": 1, "endLine": 3, "endColumn": 9}
+    place = {"artifactLocation": {"uri": file.as_uri()}, "region": region}
+    assert (result["ruleId"], result["level"]) == ("ORCH110", "error")
+    assert result["locations"] == [{"physicalLocation": place}]
+    (change,) = result["fixes"][0]["artifactChanges"]
+    assert change["replacements"] == [{"deletedRegion": region, "insertedContent": {"text": "placement"}}]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["ORCH110"]
+
+
+def test_sarif_of_every_mistake_has_regions_that_a_reader_accepts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert validate([str(HERE / "bad")], Format.SARIF) == 3
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert len(run["results"]) > 200
+    for result in run["results"]:
+        region = result["locations"][0]["physicalLocation"]["region"]
+        assert 1 <= region["startLine"] <= region["endLine"]
+        assert region["endColumn"] >= (
+            region["startColumn"] if region["startLine"] == region["endLine"] else 1
+        )
+
+
+@pytest.mark.parametrize("format", Format)
+def test_every_format_says_nothing_wrong_of_a_good_file(format: Format) -> None:
+    assert validate([str(HERE / "good" / "quickstart.yml")], format) == 0

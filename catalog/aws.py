@@ -1,0 +1,191 @@
+"""AWS's on-demand and spot prices, and the zones of each type, by boto3.
+
+Sources: Price List Query API `GetProducts`; EC2 API `DescribeRegions`, `DescribeAvailabilityZones`,
+`DescribeInstanceTypeOfferings`, `DescribeSpotPriceHistory`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from orch.catalog.errors import MissingExtra, RefreshFailed
+from orch.catalog.records import InstanceType, Offer
+
+# The Price List API answers in few regions; any of them knows the prices of all.
+HOME = "us-east-1"
+LINUX = "Linux/UNIX"
+ON_DEMAND = {
+    "operatingSystem": "Linux",
+    "tenancy": "Shared",
+    "preInstalledSw": "NA",
+    "capacitystatus": "Used",
+}
+
+_REFUSALS = frozenset(
+    {
+        "AccessDenied",
+        "AccessDeniedException",
+        "AuthFailure",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "InvalidClientTokenId",
+        "OptInRequired",
+        "RequestExpired",
+        "SignatureDoesNotMatch",
+        "UnauthorizedOperation",
+        "UnrecognizedClientException",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Zone:
+    """A zone as this account sees it. `border` is its region, or the local zone group that has own prices."""
+
+    id: str
+    name: str
+    border: str
+
+
+def fetch(
+    types: Sequence[InstanceType], *, regions: Sequence[str], profile: str | None, now: datetime
+) -> tuple[Offer, ...]:
+    """All offers of the types in the account's enabled regions, or in `regions`.
+
+    Endpoints and credentials are found as boto3 finds them. Raises MissingExtra and RefreshFailed.
+    """
+    boto3, config = _boto3()
+    by_name = {each.name: each for each in types}
+    with _told():
+        session = boto3.Session(profile_name=profile)
+        ec2 = session.client("ec2", region_name=HOME, config=config)
+        enabled = tuple(str(each["RegionName"]) for each in ec2.describe_regions()["Regions"])
+        if unknown := [region for region in regions if region not in enabled]:
+            raise RefreshFailed(
+                f"this AWS account has no region {', '.join(unknown)}", hint=f"it has {', '.join(enabled)}"
+            )
+        prices = dict(_on_demand(session.client("pricing", region_name=HOME, config=config), by_name))
+        offers: list[Offer] = []
+        for region in regions or enabled:
+            client = session.client("ec2", region_name=region, config=config)
+            offers += _in_region(client, region, by_name, prices, now)
+    return tuple(offers)
+
+
+def _in_region(
+    client: Any,
+    region: str,
+    types: Mapping[str, InstanceType],
+    prices: Mapping[tuple[str, str], float],
+    now: datetime,
+) -> Iterator[Offer]:
+    zones = {
+        zone.id: zone
+        for zone in (
+            Zone(str(each["ZoneId"]), str(each["ZoneName"]), str(each["NetworkBorderGroup"]))
+            for each in client.describe_availability_zones(AllAvailabilityZones=True)["AvailabilityZones"]
+        )
+    }
+    spot = _spot(client, types, now)
+    pages = client.get_paginator("describe_instance_type_offerings").paginate(
+        LocationType="availability-zone-id", Filters=[{"Name": "instance-type", "Values": sorted(types)}]
+    )
+    for each in _items(pages, "InstanceTypeOfferings"):
+        name, zone = str(each["InstanceType"]), zones.get(str(each["Location"]))
+        if zone is not None and name in types:
+            price = prices.get((name, zone.border))
+            yield Offer(types[name], region, zone.id, price, spot.get((name, zone.name)))
+
+
+def _spot(client: Any, types: Mapping[str, InstanceType], now: datetime) -> dict[tuple[str, str], float]:
+    """Spot price by type and zone name. With `now` as the start, EC2 gives the prices in force."""
+    pages = client.get_paginator("describe_spot_price_history").paginate(
+        InstanceTypes=sorted(types), ProductDescriptions=[LINUX], StartTime=now
+    )
+    found: dict[tuple[str, str], tuple[datetime, float]] = {}
+    for each in _items(pages, "SpotPriceHistory"):
+        key = (str(each["InstanceType"]), str(each["AvailabilityZone"]))
+        entry = (each["Timestamp"], float(each["SpotPrice"]))
+        found[key] = max(found.get(key, entry), entry)
+    return {key: price for key, (_, price) in found.items() if price > 0}
+
+
+def _on_demand(client: Any, types: Iterable[str]) -> Iterator[tuple[tuple[str, str], float]]:
+    """Price by type and region, or local zone group."""
+    for name in types:
+        wanted = {**ON_DEMAND, "instanceType": name}
+        filters = [{"Type": "TERM_MATCH", "Field": key, "Value": value} for key, value in wanted.items()]
+        pages = client.get_paginator("get_products").paginate(
+            ServiceCode="AmazonEC2", FormatVersion="aws_v1", Filters=filters
+        )
+        for text in _items(pages, "PriceList"):
+            product: Any = json.loads(text)
+            attributes = product["product"]["attributes"]
+            if (price := _hourly(product)) is not None and "regionCode" in attributes:
+                yield (str(attributes["instanceType"]), str(attributes["regionCode"])), price
+
+
+def _hourly(product: Any) -> float | None:
+    """The price of an hour on demand; rows at 0 belong to capacity that was paid for already."""
+    for term in product["terms"].get("OnDemand", {}).values():
+        for dimension in term["priceDimensions"].values():
+            price = float(dimension["pricePerUnit"].get("USD", 0))
+            if dimension["unit"] == "Hrs" and price > 0:
+                return price
+    return None
+
+
+def _items(pages: Any, key: str) -> Iterator[Any]:
+    for page in pages:
+        yield from page.get(key, ())
+
+
+def _boto3() -> tuple[Any, Any]:
+    """boto3, and the settings of its clients."""
+    try:
+        boto3: Any = importlib.import_module("boto3")
+        config: Any = importlib.import_module("botocore.config")
+    except ImportError as error:
+        raise MissingExtra(
+            "AWS's SDK is not installed",
+            detail=f"prices of AWS are fetched with boto3 ({error})",
+            hint="pip install 'orch-fleet[aws]'",
+        ) from error
+    retries = {"max_attempts": 3, "mode": "standard"}
+    return boto3, config.Config(connect_timeout=5, read_timeout=30, retries=retries)
+
+
+@contextmanager
+def _told() -> Generator[None, None, None]:
+    """boto3's errors as ours: no credentials, refused ones, no network, anything else."""
+    errors: Any = importlib.import_module("botocore.exceptions")
+    try:
+        yield
+    except (errors.NoCredentialsError, errors.PartialCredentialsError, errors.ProfileNotFound) as error:
+        raise RefreshFailed(
+            "there are no AWS credentials to ask for prices with",
+            detail=str(error),
+            hint="`aws configure`, the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile",
+        ) from error
+    except errors.ClientError as error:
+        said: Mapping[str, str] = error.response.get("Error", {})
+        refused = said.get("Code") in _REFUSALS
+        raise RefreshFailed(
+            "AWS refused the credentials" if refused else "AWS refused a request for prices",
+            detail=f"{error.operation_name}: {said.get('Code')}: {said.get('Message')}",
+            hint="reading prices needs pricing:GetProducts and ec2:Describe*" if refused else None,
+        ) from error
+    except (errors.ConnectionError, errors.HTTPClientError) as error:
+        raise RefreshFailed(
+            "AWS cannot be reached",
+            detail=str(error),
+            hint="prices are refreshed over the network; without one, those at hand stay in use",
+        ) from error
+    except errors.BotoCoreError as error:
+        raise RefreshFailed("boto3 could not ask for prices", detail=str(error)) from error

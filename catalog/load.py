@@ -1,0 +1,169 @@
+"""The data files as records: `catalog` reads them once, `read_prices` and `write_prices` know a list.
+
+A price list that `orch offers refresh` wrote into the user's data folder is read instead of the shipped one.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Literal, cast
+
+from orch.catalog.errors import BadCatalogFile
+from orch.catalog.records import Catalog, GpuModel, InstanceType, Offer, PriceList
+
+SHIPPED = Path(__file__).parent
+GIB = 1024
+
+
+def user_folder() -> Path:
+    """Where refreshed lists lie: `<user data>/orch/catalog`; ORCHCTL_CATALOG overrides it."""
+    override = os.environ.get("ORCHCTL_CATALOG")
+    if override:
+        return Path(override)
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("orch")) / "catalog"
+
+
+def catalog(folder: Path | None = None) -> Catalog:
+    """All records, read once per process. `folder` holds refreshed lists, by default the user's.
+
+    Raises BadCatalogFile for a file that does not read.
+    """
+    return _catalog(folder or user_folder())
+
+
+@cache
+def _catalog(folder: Path) -> Catalog:
+    gpus = {gpu.name: gpu for gpu in _gpus(SHIPPED / "gpus.csv")}
+    types = {(each.backend, each.name): each for each in _types(SHIPPED / "types.csv", gpus)}
+    lists: dict[str, PriceList] = {}
+    for shipped in sorted(SHIPPED.glob("prices-*.csv")):
+        own = folder / shipped.name
+        path = own if own.is_file() else shipped
+        backend = shipped.stem.removeprefix("prices-")
+        lists[backend] = read_prices(path, backend, types)
+    return Catalog(gpus, types, lists)
+
+
+def price_file(backend: str) -> str:
+    """Name of a backend's list in any folder."""
+    return f"prices-{backend}.csv"
+
+
+def read_prices(path: Path, backend: str, types: Mapping[tuple[str, str], InstanceType]) -> PriceList:
+    """A list: `# key: value` lines, then one row per type, region and price with its zones.
+
+    `use1-az1:9.85` is a zone and its spot price, `-` the region as a whole. Raises BadCatalogFile.
+    """
+    head, rows = _read(path)
+    offers: list[Offer] = []
+    try:
+        for row in rows:
+            name, region, price, zones = row["type"], row["region"], row["price"], row["zones"]
+            each = types[backend, name]
+            for item in zones.split():
+                zone, _, spot = item.partition(":")
+                offers.append(
+                    Offer(each, region or None, None if zone == "-" else zone, _float(price), _float(spot))
+                )
+    except (KeyError, ValueError, AttributeError, TypeError) as error:
+        raise _bad(path, f"{type(error).__name__}: {error}") from error
+    return PriceList(
+        backend=backend,
+        source=head.get("source", ""),
+        as_of=head.get("as_of", "unknown"),
+        note=head.get("note", ""),
+        offers=tuple(offers),
+        refreshed=path.parent != SHIPPED,
+    )
+
+
+def write_prices(path: Path, prices: PriceList) -> None:
+    """The same form, written whole or not at all. Raises OSError."""
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for offer in prices.offers:
+        key = (offer.type.name, offer.region or "", _money(offer.price))
+        spot = _money(offer.spot_price)
+        rows.setdefault(key, []).append((offer.zone or "-") + (f":{spot}" if spot else ""))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with staged.open("w", newline="", encoding="utf-8") as file:
+            for key, value in (("source", prices.source), ("as_of", prices.as_of), ("note", prices.note)):
+                file.write(f"# {key}: {value}\n")
+            table = csv.writer(file, lineterminator="\n")
+            table.writerow(("type", "region", "price", "zones"))
+            table.writerows((*key, " ".join(sorted(zones))) for key, zones in sorted(rows.items()))
+        os.replace(staged, path)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def _gpus(path: Path) -> Iterator[GpuModel]:
+    for row in _read(path)[1]:
+        yield GpuModel(
+            name=row["model"],
+            vendor=row["vendor"],
+            kind=cast(Literal["gpu", "accelerator"], row["kind"]),
+            compute_capability=_float(row["compute_capability"]),
+            sizes_mib=tuple(int(size) * GIB for size in row["sizes_gb"].split()),
+            arm_only=row["arm"] == "yes",
+            aliases=tuple(row["aliases"].split()),
+        )
+
+
+def _types(path: Path, gpus: Mapping[str, GpuModel]) -> Iterator[InstanceType]:
+    for row in _read(path)[1]:
+        yield InstanceType(
+            backend=row["backend"],
+            name=row["type"],
+            arch=cast(Literal["x86", "arm"], row["arch"]),
+            vcpus=int(row["vcpus"]) if row["vcpus"] else None,
+            memory_mib=_mib(row["memory_gib"]),
+            gpu=gpus[row["gpu"]] if row["gpu"] else None,
+            gpu_count=int(row["gpu_count"] or 0),
+            gpu_memory_mib=_mib(row["gpu_memory_gib"]),
+            form=row["form"],
+        )
+
+
+def _read(path: Path) -> tuple[dict[str, str], Sequence[dict[str, str]]]:
+    """The `# key: value` lines at the top, and the rows."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise _bad(path, str(error)) from error
+    comments = [line for line in lines if line.startswith("#")]
+    pairs = (line.lstrip("# ").partition(": ") for line in comments)
+    return {key: value for key, colon, value in pairs if colon}, _rows(lines[len(comments) :])
+
+
+def _rows(lines: Iterable[str]) -> Sequence[dict[str, str]]:
+    return tuple(csv.DictReader(lines))
+
+
+def _float(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def _mib(gib: str) -> int | None:
+    return round(float(gib) * GIB) if gib else None
+
+
+def _money(price: float | None) -> str:
+    return "" if price is None else f"{price:.6f}".rstrip("0").rstrip(".")
+
+
+def _bad(path: Path, detail: str) -> BadCatalogFile:
+    shipped = path.parent == SHIPPED
+    return BadCatalogFile(
+        "a file of the catalogue does not read",
+        where=str(path),
+        detail=detail,
+        hint="install orch again" if shipped else "delete it, or write it anew with `orch offers refresh`",
+    )

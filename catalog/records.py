@@ -1,0 +1,103 @@
+"""What the data files say, one frozen record per row. Memory is in MiB, prices in US dollars per hour."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+Arch = Literal["x86", "arm"]
+
+# `use1-az4` is a zone of a region; `use1-atl2-az1` lies in a city outside it, a local zone.
+# Source: AWS, "Availability Zone IDs for your AWS resources" and "Available Local Zones".
+_REGIONAL_AZ_ID = re.compile(r"[a-z]+[0-9]+-az[0-9]+")
+
+
+def gpu_key(name: str) -> str:
+    """A GPU's name without what people write differently: `RTX-A6000`, `rtx a6000` and `RTXA6000` are one."""
+    return re.sub(r"[-_. ]", "", name).lower()
+
+
+@dataclass(frozen=True)
+class GpuModel:
+    """A model. `sizes_mib` are the memory sizes it is sold with, `accelerator` is what is no GPU."""
+
+    name: str
+    vendor: str
+    kind: Literal["gpu", "accelerator"] = "gpu"
+    compute_capability: float | None = None
+    sizes_mib: tuple[int, ...] = ()
+    arm_only: bool = False
+    aliases: tuple[str, ...] = ()
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """`gpu_key` of each name it answers to."""
+        return frozenset(gpu_key(name) for name in (self.name, *self.aliases))
+
+
+@dataclass(frozen=True)
+class InstanceType:
+    """A machine that can be rented. `gpu_memory_mib` is of one GPU, as the source gives it.
+
+    None: not known. `form` is SXM or PCIe where the source tells it, else empty.
+    """
+
+    backend: str
+    name: str
+    arch: Arch
+    vcpus: int | None
+    memory_mib: int | None
+    gpu: GpuModel | None = None
+    gpu_count: int = 0
+    gpu_memory_mib: int | None = None
+    form: str = ""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A type in a zone. A region, zone or price that is None is not known, or does not exist there."""
+
+    type: InstanceType
+    region: str | None
+    zone: str | None
+    price: float | None
+    spot_price: float | None
+
+    @property
+    def local_zone(self) -> bool:
+        """Whether it lies in an AWS local zone, away from the region's data centres."""
+        return (
+            self.type.backend == "aws" and bool(self.zone) and not _REGIONAL_AZ_ID.fullmatch(self.zone or "")
+        )
+
+
+@dataclass(frozen=True)
+class PriceList:
+    """All offers of a backend, and where they come from. `refreshed` tells a list made on this machine."""
+
+    backend: str
+    source: str
+    as_of: str
+    note: str
+    offers: tuple[Offer, ...]
+    refreshed: bool = False
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Everything known, by name. `types` is keyed by backend and type."""
+
+    gpus: Mapping[str, GpuModel]
+    types: Mapping[tuple[str, str], InstanceType]
+    lists: Mapping[str, PriceList]
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        return tuple(self.lists)
+
+    def offers(self) -> Iterator[Offer]:
+        for each in self.lists.values():
+            yield from each.offers

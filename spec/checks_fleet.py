@@ -1,0 +1,368 @@
+"""What must hold between the properties of a fleet or of a volume."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from typing import cast
+
+from .diagnostics import Diagnostic, Related, Severity
+from .draft import Draft, Path_
+from .models import Fleet, Volume
+from .models.ssh import Host
+from .models.where import BACKENDS
+from .suggest import listed
+
+Findings = Iterator[Diagnostic]
+
+
+def _fleet(draft: Draft) -> Fleet:
+    return cast(Fleet, draft.partial)
+
+
+# Properties that make sense only for nodes that are provisioned.
+_PROVISIONED = (
+    "nodes",
+    "resources",
+    "backends",
+    "regions",
+    "availability_zones",
+    "instance_types",
+    "spot_policy",
+    "max_price",
+    "reservation",
+    "idle_duration",
+    "retry",
+    "tags",
+    "backend_options",
+    "network",
+    "os_image",
+    "gang",
+    "ttl",
+    "budget",
+)
+_WHY = {
+    "nodes": "an SSH fleet has one node per host, so `nodes` cannot be set",
+    "resources": "the resources of existing hosts are found out, not asked for",
+}
+
+
+def nodes_or_hosts(draft: Draft) -> Findings:
+    if draft.written("ssh_config"):
+        related = (Related(draft.span(("ssh_config",), key=True), "the hosts of the fleet"),)
+        for name in _PROVISIONED:
+            if draft.written(name):
+                summary = _WHY.get(
+                    name, f"`{name}` is for nodes that are provisioned, not for existing hosts"
+                )
+                yield draft.diagnostic(
+                    "ORCH140", (name,), summary, key=True, hint=f"remove `{name}`", related=related
+                )
+    elif _fleet(draft).nodes is None:
+        yield draft.diagnostic(
+            "ORCH141",
+            (),
+            "a fleet needs `nodes` (provisioned) or `ssh_config` (existing hosts)",
+            hint="add `nodes: 2`",
+        )
+
+
+def backends_have_drivers(draft: Draft) -> Findings:
+    """Names without a driver warn while another is left, and are one error when none is."""
+    backends = _fleet(draft).backends
+    usable = [name for name in backends if name in BACKENDS]
+    if not usable:
+        summary = f"orch has no driver for {backends[0]}" if backends else "no backend is listed"
+        yield draft.diagnostic("ORCH201", ("backends",), summary, hint="write `backend: local`, or a cloud")
+        return
+    for index, name in enumerate(backends):
+        if name not in BACKENDS:
+            summary = f"orch has no driver for {name}; using {', '.join(usable)}"
+            yield draft.diagnostic("ORCH190", ("backends", index), summary, severity=Severity.WARNING)
+
+
+def options_have_drivers(draft: Draft) -> Findings:
+    first: dict[str, int] = {}
+    for index, options in enumerate(_fleet(draft).backend_options):
+        name = str(options["type"])
+        if name not in BACKENDS:
+            summary = f"orch has no driver for {name}: these options do nothing"
+            yield draft.diagnostic(
+                "ORCH190", ("backend_options", index, "type"), summary, severity=Severity.WARNING
+            )
+        if name in first:
+            other = draft.span(("backend_options", first[name], "type"))
+            yield draft.diagnostic(
+                "ORCH153",
+                ("backend_options", index, "type"),
+                f"options of {name} are given twice",
+                hint="keep one entry",
+                related=(Related(other, "given here first"),),
+            )
+        first.setdefault(name, index)
+
+
+def nodes_are_bounded(draft: Draft) -> Findings:
+    nodes = _fleet(draft).nodes
+    if nodes is not None and nodes.max is None and _fleet(draft).budget is None:
+        yield draft.diagnostic(
+            "ORCH192",
+            ("nodes",),
+            "this fleet has no upper bound",
+            severity=Severity.WARNING,
+            hint=f"write `{nodes.min}..{max(nodes.target, 1) * 4}`, another maximum, or a `budget`",
+        )
+
+
+def disk_of_local_nodes(draft: Draft) -> Findings:
+    fleet = _fleet(draft)
+    if "disk_mib" in fleet.resources.model_fields_set and "local" in fleet.backends:
+        yield draft.diagnostic(
+            "ORCH196",
+            ("resources", "disk"),
+            "local nodes share the disk of this machine, `disk` sets no limit",
+            key=True,
+            severity=Severity.WARNING,
+        )
+
+
+def blocks_divide_gpus(draft: Draft) -> Findings:
+    fleet = _fleet(draft)
+    count = fleet.resources.gpu.count
+    if not isinstance(fleet.blocks, int) or count.min != count.max or not count.min:
+        return
+    gpus = int(count.min)
+    if gpus % fleet.blocks:
+        possible = ", ".join(str(n) for n in range(1, gpus + 1) if gpus % n == 0)
+        yield draft.diagnostic(
+            "ORCH147",
+            ("blocks",),
+            f"{gpus} GPUs do not split into {fleet.blocks} blocks",
+            hint=f"possible: {possible}",
+            related=(Related(draft.span(("resources", "gpu")), "the GPUs of a node"),),
+        )
+
+
+def reservation_is_not_spot(draft: Draft) -> Findings:
+    """Of fleets and runs alike."""
+    policy = cast(Fleet, draft.partial).spot_policy
+    if not draft.written("reservation") or not draft.written("spot_policy") or policy == "on-demand":
+        return
+    spot = policy == "spot"
+    yield draft.diagnostic(
+        "ORCH149",
+        ("spot_policy",),
+        "reserved capacity is never spot",
+        severity=Severity.ERROR if spot else Severity.WARNING,
+        hint="remove `spot_policy`",
+        related=(Related(draft.span(("reservation",), key=True), "the reservation"),),
+    )
+
+
+def init_steps_are_whole(draft: Draft) -> Findings:
+    for index, step in enumerate(_fleet(draft).init):
+        if (step.run is None) == (step.file is None):
+            yield draft.diagnostic(
+                "ORCH158",
+                ("init", index),
+                "a step has either `run` or `file`",
+                hint="add one of them" if step.run is None else "remove one of them",
+            )
+
+
+def mounts_have_one_origin(draft: Draft) -> Findings:
+    for index, mount in enumerate(_fleet(draft).mounts):
+        given = [name for name in ("id", "source", "create") if getattr(mount, name) is not None]
+        if len(given) != 1:
+            yield draft.diagnostic(
+                "ORCH158",
+                ("mounts", index),
+                "a mount has exactly one of `id`, `source` and `create`",
+                hint=f"keep one of {listed(given)}"
+                if given
+                else "add `source: server:/export`, or `create: true`",
+            )
+
+
+def mount_paths_differ(draft: Draft) -> Findings:
+    first: dict[str, int] = {}
+    for index, mount in enumerate(_fleet(draft).mounts):
+        if mount.path in first:
+            yield draft.diagnostic(
+                "ORCH153",
+                ("mounts", index, "path"),
+                f"{mount.path} is mounted twice",
+                hint="give each mount its own path",
+                related=(Related(draft.span(("mounts", first[mount.path])), "mounted here first"),),
+            )
+        first.setdefault(mount.path, index)
+
+
+# Hosts
+
+
+def _hosts(draft: Draft) -> tuple[tuple[Path_, Host], ...]:
+    config = _fleet(draft).ssh_config
+    return tuple(
+        (("ssh_config", "hosts", index), host) for index, host in enumerate(config.hosts if config else ())
+    )
+
+
+def hosts_are_listed(draft: Draft) -> Findings:
+    config = _fleet(draft).ssh_config
+    if config is not None and not config.hosts:
+        yield draft.diagnostic(
+            "ORCH142", ("ssh_config", "hosts"), "no hosts", hint="list at least one address"
+        )
+
+
+def hosts_differ(draft: Draft) -> Findings:
+    """The same address and port twice; a jump host in between makes it another host."""
+    config = _fleet(draft).ssh_config
+    first: dict[tuple[object, ...], Path_] = {}
+    for path, host in _hosts(draft):
+        port = host.port or (config.port if config else 22)
+        for name in host.hostnames:
+            key = (name, port, host.proxy_jump)
+            if key in first:
+                earlier = draft.span(first[key])
+                yield draft.diagnostic(
+                    "ORCH143",
+                    path,
+                    f"host {name} is listed twice, first at {earlier.line}:{earlier.column}",
+                    hint="remove one of them",
+                    related=(Related(earlier, "listed here first"),),
+                )
+                break
+            first[key] = path
+
+
+def internal_addresses_of_all(draft: Draft) -> Findings:
+    hosts = _hosts(draft)
+    having = [path for path, host in hosts if host.internal_ip is not None]
+    lacking = [host.hostname for _, host in hosts if host.internal_ip is None]
+    if having and lacking:
+        few = ", ".join(lacking[:5]) + (", …" if len(lacking) > 5 else "")
+        yield draft.diagnostic(
+            "ORCH144",
+            (*having[0], "internal_ip"),
+            f"`internal_ip` must be on all hosts or none; missing on {few}",
+            key=True,
+            hint="add it to each, or give the `network` they share",
+        )
+    for path, host in hosts:
+        if host.internal_ip is not None and len(host.hostnames) > 1:
+            yield draft.diagnostic(
+                "ORCH144",
+                (*path, "internal_ip"),
+                f"one `internal_ip` cannot belong to {len(host.hostnames)} hosts",
+                key=True,
+                hint="write the hosts one by one, or give the `network` they share",
+            )
+
+
+def internal_addresses_differ(draft: Draft) -> Findings:
+    first: dict[str, Path_] = {}
+    for path, host in _hosts(draft):
+        if host.internal_ip is None:
+            continue
+        if host.internal_ip in first:
+            earlier = draft.span((*first[host.internal_ip], "internal_ip"))
+            yield draft.diagnostic(
+                "ORCH143",
+                (*path, "internal_ip"),
+                f"{host.internal_ip} is given to two hosts, first at {earlier.line}:{earlier.column}",
+                hint="each host has its own address",
+                related=(Related(earlier, "given here first"),),
+            )
+        first.setdefault(host.internal_ip, path)
+
+
+def network_or_addresses(draft: Draft) -> Findings:
+    config = _fleet(draft).ssh_config
+    having = next((path for path, host in _hosts(draft) if host.internal_ip is not None), None)
+    if config is not None and config.network is not None and having is not None:
+        yield draft.diagnostic(
+            "ORCH145",
+            ("ssh_config", "network"),
+            "`network` and `internal_ip` say the same thing in two ways",
+            key=True,
+            hint="use one of them",
+            related=(Related(draft.span((*having, "internal_ip"), key=True), "an `internal_ip`"),),
+        )
+
+
+def key_files_are_usable(draft: Draft) -> Findings:
+    """A private key that is not there, or that others may read: ssh refuses it."""
+    config = _fleet(draft).ssh_config
+    if config is None:
+        return
+    places: list[tuple[Path_, str | None]] = [(("ssh_config", "identity_file"), config.identity_file)]
+    places += [((*path, "identity_file"), host.identity_file) for path, host in _hosts(draft)]
+    for base, jumps in (
+        (("ssh_config", "proxy_jump"), config.proxy_jump),
+        *(((*path, "proxy_jump"), host.proxy_jump) for path, host in _hosts(draft)),
+    ):
+        for index, jump in enumerate(jumps or ()):
+            many = len(jumps or ()) > 1
+            places.append(
+                ((*base, index, "identity_file") if many else (*base, "identity_file"), jump.identity_file)
+            )
+    told: set[str] = set()
+    for path, file in places:
+        if file is not None and file not in told and "${{" not in file:
+            told.add(file)
+            yield from _key_file(draft, path, file)
+
+
+def _key_file(draft: Draft, path: Path_, file: str) -> Findings:
+    folder = (
+        os.getcwd() if draft.source.file == "<stdin>" else os.path.dirname(os.path.abspath(draft.source.file))
+    )
+    where = os.path.join(folder, os.path.expanduser(file))
+    severity = draft.outside.missing
+    try:
+        mode = os.stat(where).st_mode
+    except (OSError, ValueError):
+        summary = f"there is no key file {file}"
+        hint = "check the path, or remove the line to use the SSH agent"
+        yield draft.diagnostic("ORCH151", path, summary, severity=severity, hint=hint)
+        return
+    if not stat.S_ISREG(mode):
+        yield draft.diagnostic(
+            "ORCH151", path, f"{file} is not a file", severity=severity, hint="name the private key"
+        )
+    elif mode & 0o077:
+        yield draft.diagnostic(
+            "ORCH152",
+            path,
+            f"others may read the key file {file}: ssh refuses it",
+            severity=severity,
+            hint=f"`chmod 600 {file}`",
+        )
+
+
+# Volumes
+
+
+def volume_is_whole(draft: Draft) -> Findings:
+    volume = cast(Volume, draft.partial)
+    if volume.region is None and volume.backend not in ("local", "kubernetes"):
+        yield draft.diagnostic(
+            "ORCH113", (), f"a volume of {volume.backend} needs `region`", hint="add `region: …`"
+        )
+    if volume.size_mib is None and volume.volume_id is None and volume.claim_name is None:
+        yield draft.diagnostic(
+            "ORCH113", (), "a volume needs `size`, or the id of an existing one", hint="add `size: 100GB`"
+        )
+
+
+def volume_has_driver(draft: Draft) -> Findings:
+    from .models.volume import VOLUME_BACKENDS
+
+    backend = cast(Volume, draft.partial).backend
+    if backend not in VOLUME_BACKENDS:
+        yield draft.diagnostic(
+            "ORCH116", ("backend",), f"{backend} has no volumes here", hint=f"use {listed(VOLUME_BACKENDS)}"
+        )

@@ -1,0 +1,114 @@
+"""Diagnostics for machines: JSON, GitHub's workflow commands, SARIF 2.1.0."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import quote
+
+from .diagnostics import CODES, Diagnostic, Severity, Span, ordered, render_json
+
+__all__ = ["render_github", "render_json", "render_sarif"]
+
+_COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
+
+
+def render_github(diagnostics: Iterable[Diagnostic]) -> str:
+    """One annotation per line, as GitHub Actions reads them from a job's output."""
+    return "\n".join(_command(each) for each in ordered(diagnostics))
+
+
+def _command(diagnostic: Diagnostic) -> str:
+    span = diagnostic.span
+    place = {"file": span.file, "line": span.line, "col": span.column, "endLine": span.end_line}
+    if span.end_line == span.line:
+        place["endColumn"] = span.end_column
+    place["title"] = diagnostic.code
+    properties = ",".join(f"{key}={_property(str(value))}" for key, value in place.items())
+    return f"::{_COMMANDS[diagnostic.severity]} {properties}::{_data(_said(diagnostic))}"
+
+
+def _said(diagnostic: Diagnostic) -> str:
+    lines = [diagnostic.summary]
+    lines += [diagnostic.detail] if diagnostic.detail else []
+    lines += [f"hint: {diagnostic.hint}"] if diagnostic.hint else []
+    return "\n".join(lines)
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def render_sarif(diagnostics: Iterable[Diagnostic]) -> str:
+    """One run of a static analysis tool. A replacement becomes a fix."""
+    found = ordered(diagnostics)
+    rules = sorted({each.code for each in found})
+    run = {
+        "tool": {
+            "driver": {
+                "name": "orch",
+                "rules": [
+                    {"id": code, "shortDescription": {"text": CODES.get(code, code)}} for code in rules
+                ],
+            }
+        },
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(each, rules.index(each.code)) for each in found],
+    }
+    log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
+    return json.dumps(log, indent=2, ensure_ascii=False)
+
+
+def _result(diagnostic: Diagnostic, rule: int) -> dict[str, object]:
+    result: dict[str, object] = {
+        "ruleId": diagnostic.code,
+        "ruleIndex": rule,
+        "level": diagnostic.severity.value,
+        "message": {"text": _said(diagnostic)},
+        "locations": [{"physicalLocation": _location(diagnostic.span)}],
+    }
+    if diagnostic.related:
+        result["relatedLocations"] = [
+            {"id": number, "message": {"text": other.message}, "physicalLocation": _location(other.span)}
+            for number, other in enumerate(diagnostic.related, 1)
+        ]
+    if diagnostic.replacement is not None:
+        change = {
+            "artifactLocation": _artifact(diagnostic.span),
+            "replacements": [
+                {
+                    "deletedRegion": _region(diagnostic.span),
+                    "insertedContent": {"text": diagnostic.replacement},
+                }
+            ],
+        }
+        result["fixes"] = [
+            {
+                "description": {"text": f"write {diagnostic.replacement.strip() or 'spaces'}"},
+                "artifactChanges": [change],
+            }
+        ]
+    return result
+
+
+def _location(span: Span) -> dict[str, object]:
+    return {"artifactLocation": _artifact(span), "region": _region(span)}
+
+
+def _artifact(span: Span) -> dict[str, str]:
+    path = Path(span.file)
+    return {"uri": path.as_uri() if path.is_absolute() else quote(path.as_posix())}
+
+
+def _region(span: Span) -> dict[str, int]:
+    return {
+        "startLine": span.line,
+        "startColumn": span.column,
+        "endLine": span.end_line,
+        "endColumn": max(span.end_column, span.column if span.end_line == span.line else 1),
+    }

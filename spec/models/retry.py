@@ -1,0 +1,76 @@
+"""`retry`: what is tried again, and for how long."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, cast
+
+from pydantic import Field
+
+from orch.spec.values import Problem
+
+from . import forms
+from .base import Section
+from .fields import choice, duration, text, whole
+from .reads import Reads
+
+EVENTS = ("no-capacity", "error", "interruption")
+Event = Literal["no-capacity", "error", "interruption"]
+RETRY_S = 3600
+
+
+def _events(value: object) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise Problem("ORCH112", "a list of events is expected", hint=f"write `[{text(value, 'a list')}]`")
+    one = choice(*EVENTS).read
+    read: list[str] = []
+    for index, item in enumerate(cast("list[object]", value)):
+        try:
+            read.append(cast(str, one(item)))
+        except Problem as problem:
+            problem.at = (index,)
+            raise
+    if not read:
+        raise Problem("ORCH117", "no event is listed", hint="write `retry: false`, or list one")
+    return tuple(dict.fromkeys(read))
+
+
+Events = Annotated[tuple[Event, ...], Reads(_events, forms.rows(forms.words(*EVENTS), "list of events"))]
+Duration = Annotated[int | None, duration(RETRY_S)]
+
+
+class Retry(Section):
+    """Of a run: all its nodes start again."""
+
+    noun: ClassVar[str] = "`retry`"
+
+    on_events: Events = Field(
+        default=EVENTS,
+        description="`no-capacity`: could not start; `interruption`: taken away; `error`: everything else.",
+    )
+    duration_s: Duration = Field(
+        default=RETRY_S,
+        validation_alias="duration",
+        description="From submission for no-capacity, from the failure for the others.",
+    )
+    max_attempts: Annotated[int | None, whole(1, 10_000)] = Field(
+        default=None, description="Attempts in all; no bound if not given."
+    )
+
+    @classmethod
+    def form(cls) -> str:
+        return "write `true`, or `{on_events: [error], duration: 2h}`"
+
+
+class FleetRetry(Section):
+    """Of provisioning; a gang is tried again as a whole."""
+
+    noun: ClassVar[str] = "`retry`"
+
+    on_events: Events = Field(default=("no-capacity",), description="`no-capacity` is what a fleet meets.")
+    duration_s: Duration = Field(
+        default=RETRY_S, validation_alias="duration", description="From the first attempt."
+    )
+
+    @classmethod
+    def form(cls) -> str:
+        return "write `true`, or `{on_events: [no-capacity], duration: 2h}`"

@@ -1,0 +1,167 @@
+"""`ssh_config`: hosts that exist already, and the way to them."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, cast
+
+from pydantic import Field
+
+from orch.spec import hosts as addresses
+from orch.spec.values import Problem
+
+from . import forms
+from .base import Section, describe, plain
+from .fields import Env, FilePath, Name, Tags, Text, choice, duration, reader, whole
+from .forms import Form
+from .reads import Misread, Path, Reads, read_as
+from .sizes import Blocks
+
+PortNumber = Annotated[int, whole(1, 65_535)]
+Address = Annotated[str, reader(addresses.check_host, forms.pattern("host", r"[^\s@]+"))]
+
+
+class Jump(Section):
+    """One hop on the way to a host."""
+
+    noun: ClassVar[str] = "`proxy_jump`"
+
+    hostname: Text = Field(description="Its name or address.")
+    user: Text | None = Field(default=None, description="Yours, if not given.")
+    port: PortNumber = Field(default=22, description="Port of its SSH server.")
+    identity_file: FilePath | None = Field(
+        default=None, description="Private key; the SSH agent's, if not given."
+    )
+
+    @classmethod
+    def form(cls) -> str:
+        return "write `{hostname: login.example.com, user: ubuntu}`"
+
+
+def _jumps(value: object) -> tuple[Section, ...]:
+    """One hop, or several from the outside in."""
+    if not isinstance(value, (list, tuple)):
+        return (read_as(Jump, value),)
+    read: list[Section] = []
+    for index, item in enumerate(cast("list[object]", value)):
+        read.append(read_as(Jump, item, (index,)))
+    return tuple(read)
+
+
+def _written_jumps(jumps: object) -> object:
+    read = [plain(jump) for jump in cast("tuple[Jump, ...]", jumps)]
+    return read[0] if len(read) == 1 else read
+
+
+class _JumpForm(Reads):
+    """One mapping, or a list of them."""
+
+    def __get_pydantic_json_schema__(self, schema: object, handler: object) -> Form:
+        rows = super().__get_pydantic_json_schema__(schema, handler)  # type: ignore[arg-type]
+        return {"anyOf": [rows["items"], rows]}
+
+
+Jumps = Annotated[tuple[Jump, ...], _JumpForm(_jumps, write=_written_jumps)]
+
+
+class Host(Section):
+    """A host, or several under folded names: `gpu[01-10].lan`."""
+
+    noun: ClassVar[str] = "a host"
+    short: ClassVar[tuple[Form, ...]] = (forms.pattern("[user@]host[:port]", r"\S+"),)
+
+    hostname: Address = Field(description="Name or address; folded names stand for several hosts.")
+    port: PortNumber | None = Field(default=None, description="Instead of `ssh_config.port`.")
+    user: Text | None = Field(default=None, description="Instead of `ssh_config.user`.")
+    identity_file: FilePath | None = Field(default=None, description="Instead of `ssh_config.identity_file`.")
+    proxy_jump: Jumps | None = Field(default=None, description="Instead of `ssh_config.proxy_jump`.")
+    internal_ip: Annotated[
+        str | None, reader(addresses.parse_private_address, forms.pattern("address", "[0-9A-Fa-f:.]+"))
+    ] = Field(default=None, description="Address in the network the hosts share; on all hosts or none.")
+    blocks: Blocks = Field(default=1, description="Jobs that may share this host.")
+    name: Name | None = Field(default=None, description="What tables call it.")
+    host_key: Text | None = Field(default=None, description="Its public SSH key, for `known_hosts: strict`.")
+    rack: Text | None = Field(default=None, description="Hosts of one rack get neighbouring ranks.")
+    env: Env = Field(default={}, description="Variables of jobs on this host.")
+    tags: Tags = Field(default={}, description="Tags of this host.")
+
+    @classmethod
+    def expand(cls, data: object) -> object:
+        if isinstance(data, str):
+            address = addresses.parse_address(data)
+            found = {"hostname": address.host, "user": address.user, "port": address.port}
+            return {key: value for key, value in found.items() if value is not None}
+        return data
+
+    @classmethod
+    def form(cls) -> str:
+        return "write `user@host:port`, or a mapping with `hostname`"
+
+    @property
+    def hostnames(self) -> tuple[str, ...]:
+        """Folded names unfolded."""
+        return addresses.unfold(self.hostname)
+
+
+def _hosts(value: object) -> tuple[Section, ...]:
+    if not isinstance(value, (list, tuple)):
+        hint = f"write `[{value}]`" if isinstance(value, str) else "begin each with a dash"
+        raise Problem("ORCH112", f"a list of hosts is expected, this is {describe(value)}", hint=hint)
+    found: list[Section] = []
+    wrong: list[tuple[Path, type[Section], object]] = []
+    for index, item in enumerate(cast("list[object]", value)):
+        try:
+            found.append(read_as(Host, item, (index,)))
+        except Misread as error:
+            wrong += error.parts
+    if wrong:
+        raise Misread(wrong)  # type: ignore[arg-type]
+    return tuple(found)
+
+
+class SshConfig(Section):
+    """Hosts taken into the fleet as they are. What stands here holds for all of them; a host's own wins."""
+
+    noun: ClassVar[str] = "`ssh_config`"
+
+    hosts: Annotated[tuple[Host, ...], Reads(_hosts)] = Field(
+        description="`host`, `user@host:port`, folded names `gpu[01-10].lan`, or mappings."
+    )
+    user: Text | None = Field(default=None, description="Yours, if not given.")
+    port: PortNumber = Field(default=22, description="Port of the SSH servers.")
+    identity_file: FilePath | None = Field(
+        default=None, description="Private key; the SSH agent's, if not given."
+    )
+    proxy_jump: Jumps | None = Field(default=None, description="Way to the hosts: one hop, or a list.")
+    network: Annotated[str | None, reader(addresses.parse_private_network, forms.CIDR)] = Field(
+        default=None, description="Private network the hosts share; found out if not given."
+    )
+    known_hosts: Annotated[Literal["accept-new", "strict"], choice("accept-new", "strict")] = Field(
+        default="accept-new",
+        description="`strict`: only keys in `host_key` or your known_hosts file are accepted.",
+    )
+    connect_timeout_s: Annotated[int, duration(10, never=False, low=1)] = Field(
+        default=10, validation_alias="connect_timeout", description="For each connection."
+    )
+    parallel: Annotated[int, whole(1, 1024)] = Field(default=64, description="Hosts worked on at once.")
+    preflight: Annotated[Literal["strict", "warn", "off"], choice("strict", "warn", "off")] = Field(
+        default="strict", description="What a failed check of a host does."
+    )
+
+    @classmethod
+    def form(cls) -> str:
+        return "write `hosts: [10.0.0.4, 10.0.0.5]` below it"
+
+    def machines(self) -> tuple[Host, ...]:
+        """Every single host, folded names unfolded, with what it inherits from here."""
+        inherited = {"user": self.user, "port": self.port, "identity_file": self.identity_file}
+        inherited["proxy_jump"] = self.proxy_jump  # type: ignore[assignment]
+        return tuple(
+            host.model_copy(
+                update={
+                    "hostname": name,
+                    **{key: value for key, value in inherited.items() if getattr(host, key) is None},
+                }
+            )
+            for host in self.hosts
+            for name in host.hostnames
+        )

@@ -1,0 +1,56 @@
+"""What only a launch refuses: properties without effect, and what is missing outside the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orch.spec import load_paths
+from orch.spec.models import MODELS
+from orch.spec.unsupported import LAUNCHED, ROWS, not_acted_on
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def codes(path: Path, **more: object) -> list[tuple[str, str]]:
+    return [(each.code, each.severity.value) for each in load_paths([path], **more).diagnostics]  # type: ignore[arg-type]
+
+
+def test_the_examples_of_this_version_can_be_launched() -> None:
+    for path in sorted(EXAMPLES.rglob("*.yml")):
+        assert not load_paths([path], environ={}, launch=True).failed, path
+
+
+def test_a_document_can_be_asked_later_what_it_holds_in_vain(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yml"
+    path.write_text("type: fleet\nnodes: 1\nhealth: {gate: none}\nttl:\nx-budget: 1\n")
+    (document,) = load_paths([path]).documents
+    assert [(each.code, each.span.line, each.path) for each in not_acted_on(document)] == [
+        ("ORCH118", 3, "health")
+    ]
+
+
+def test_every_row_of_the_table_is_a_property_of_the_language() -> None:
+    assert set(ROWS) == set(LAUNCHED)
+    for kind, rows in ROWS.items():
+        for row in rows:
+            first = row.split(".")[0].removesuffix("[]")
+            assert first in MODELS[kind].written(), row
+
+
+@pytest.mark.parametrize(("launch", "severity"), [(False, "warning"), (True, "error")])
+def test_what_is_missing_outside_is_an_error_only_in_a_launch(
+    tmp_path: Path, launch: bool, severity: str
+) -> None:
+    path = tmp_path / "task.yml"
+    path.write_text('type: task\nimage: ${{ env.GONE }}\nenv: ["T=${{ secrets.gone }}"]\n')
+    found = codes(path, environ={}, secrets=["there"], launch=launch)
+    assert ("ORCH173", severity) in found
+    assert ("ORCH172", severity) in found
+
+
+def test_secrets_nobody_looked_up_are_not_doubted(tmp_path: Path) -> None:
+    path = tmp_path / "task.yml"
+    path.write_text('type: task\nimage: x\nenv: ["T=${{ secrets.any }}"]\n')
+    assert codes(path, environ={}) == []
