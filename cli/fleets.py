@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orch.cli.diagnose import load
+from orch.cli.diagnose import load, refuse_ignored
 from orch.cli.outcome import end, tell
 from orch.cli.plans import counts, drift_lines, paint, tree
 from orch.components.plan import PlanError
@@ -21,7 +21,7 @@ from orch.stacks.project import Project, find
 from orch.stacks.states import deployment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from orch.spec import Document
     from orch.stacks.changes import Change
@@ -38,6 +38,7 @@ class UsageError(OrchError):
 def preview(file: str, *, as_json: bool, exit_code: bool) -> None:
     pending = False
     for project, document, fleet in _fleets(file):
+        refuse_ignored(document)
         plan = _planned(document, lambda p=project, f=fleet: operations.preview(p, f, _quiet))
         pending = pending or plan.pending
         if as_json:
@@ -52,7 +53,7 @@ def preview(file: str, *, as_json: bool, exit_code: bool) -> None:
 
 
 def up(file: str, *, yes: bool, as_json: bool) -> None:
-    for project, document, fleet in _fleets(file, launch=True):
+    for project, document, fleet in _fleets(file, launch=("fleet",)):
         if not yes:
             _need_terminal("orch up FILE --yes")
             plan = _planned(document, lambda p=project, f=fleet: operations.preview(p, f, _quiet))
@@ -147,7 +148,7 @@ def unlock(target: str, *, yes: bool) -> None:
         print(f"fleet {name}: unlocked")
 
 
-def _fleets(file: str, *, launch: bool = False) -> Iterator[tuple[Project, Document, Fleet]]:
+def _fleets(file: str, *, launch: Sequence[str] = ()) -> Iterator[tuple[Project, Document, Fleet]]:
     """The fleets of a file, with the project it belongs to. Other documents get a note."""
     documents = load(file, launch=launch)
     project = find(None if file == "-" else file)

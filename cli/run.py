@@ -193,13 +193,9 @@ def opened(path: str | None, *, as_json: bool) -> Iterator[tuple[Project, Workpl
 
 
 def _load(file: str, variables: dict[str, str]) -> tuple[Document, ...]:
-    from orch.spec import load_paths
-    from orch.spec.diagnostics import render_human
+    from orch.cli.diagnose import load
 
-    loaded = load_paths([file], environ={**os.environ, **variables}, launch=True).require()
-    if loaded.diagnostics:
-        tell(render_human(loaded.diagnostics))
-    return loaded.documents
+    return load(file, launch=("task",), environ={**os.environ, **variables})
 
 
 def _is_task(document: Document) -> bool:

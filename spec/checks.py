@@ -44,7 +44,7 @@ def reserved_variables(draft: Draft) -> Findings:
 
 def variables_of_the_caller(draft: Draft) -> Findings:
     """Entries without a value that the caller does not have. What launches asks `resolve_env` instead."""
-    if not draft.outside.launch:
+    if not draft.launched:
         env = cast("Fleet | Run", draft.partial).env
         yield from resolve_env(env, draft.outside.environ, where=draft, severity=Severity.WARNING)[1]
 

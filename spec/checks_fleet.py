@@ -321,7 +321,7 @@ def _key_file(draft: Draft, path: Path_, file: str) -> Findings:
         os.getcwd() if draft.source.file == "<stdin>" else os.path.dirname(os.path.abspath(draft.source.file))
     )
     where = os.path.join(folder, os.path.expanduser(file))
-    severity = draft.outside.missing
+    severity = draft.missing
     try:
         mode = os.stat(where).st_mode
     except (OSError, ValueError):

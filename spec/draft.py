@@ -38,6 +38,16 @@ class Draft:
     broken: set[str] = field(default_factory=set[str])
     diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
 
+    @property
+    def launched(self) -> bool:
+        """Whether its values are needed now."""
+        return self.kind in self.outside.launch
+
+    @property
+    def missing(self) -> Severity:
+        """How bad it is that something outside the file is not there."""
+        return Severity.ERROR if self.launched else Severity.WARNING
+
     def written(self, name: str) -> bool:
         """Whether a top-level property stands in the file with a value."""
         if not isinstance(self.node, Mapping):

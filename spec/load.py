@@ -17,7 +17,7 @@ from . import checks, together
 from .diagnostics import Diagnostic, Places, Severity, Span, ordered, render_human
 from .draft import Draft
 from .errors import ExitCode, OrchError
-from .models import AnyModel, Fleet, Section, Task
+from .models import MODELS, AnyModel, Fleet, Section, Task
 from .outside import Outside
 from .reading import DraftReader
 from .source import Parsed, parse
@@ -120,17 +120,18 @@ def load_paths(
     *,
     environ: Mapping[str, str] | None = None,
     secrets: Iterable[str] | None = None,
-    launch: bool = False,
+    launch: bool | Iterable[str] = False,
 ) -> Loaded:
     """Reads files, directories (their YAML files that have a `type`) and `-` (standard input).
 
     Never raises for what a file holds: everything wrong is in `Loaded.diagnostics`, by file, line and
     column. `environ` serves `${{ env.X }}`, by default this process's environment; `secrets` are the names in
-    the project's store, None where it was not looked at. What is missing there is a warning. With `launch`
-    (for `up` and `run`) it is an error, and so is a property that this version does not act on.
+    the project's store, None where it was not looked at. What is missing there is a warning. In documents of
+    the kinds in `launch` (True: all) it is an error, and so is a property that this version does not act on.
     """
     environ = os.environ if environ is None else environ
-    outside = Outside(environ, None if secrets is None else frozenset(secrets), launch)
+    kinds = (MODELS if launch else ()) if isinstance(launch, bool) else launch
+    outside = Outside(environ, None if secrets is None else frozenset(secrets), frozenset(kinds))
     found: list[Diagnostic] = []
     drafts: list[Draft] = []
     for parsed in _parsed(paths, found):
@@ -140,7 +141,7 @@ def load_paths(
     for draft in drafts:
         found += draft.diagnostics
         found += checks.check_document(draft)
-        found += not_acted_on(draft) if launch else ()
+        found += not_acted_on(draft) if draft.launched else ()
     found += together.check_together(drafts)
     diagnostics = ordered(_without_echoes(found))
     broken = {each.span.file for each in diagnostics if each.code < "ORCH110"}  # no YAML: its rest is unknown

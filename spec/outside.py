@@ -1,24 +1,19 @@
-"""What surrounds the files: the environment, the names of secrets, and whether anything is launched."""
+"""What surrounds the files: the environment, the names of secrets, and what of them is launched."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .diagnostics import Severity
-
 
 @dataclass(frozen=True)
 class Outside:
     """`secrets` are the names in the project's store, None where nobody looked.
 
-    With `launch` what is missing out there is an error, else a warning: the files may be launched elsewhere.
+    `launch` names the kinds of documents whose values are needed now: there, what is missing is an error. Of
+    others it is a warning, for they may be launched elsewhere or later.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
     secrets: frozenset[str] | None = None
-    launch: bool = False
-
-    @property
-    def missing(self) -> Severity:
-        return Severity.ERROR if self.launch else Severity.WARNING
+    launch: frozenset[str] = frozenset()

@@ -230,7 +230,7 @@ class _Walk:
                     "ORCH173",
                     path,
                     f"environment variable {name} is not set",
-                    severity=outside.missing,
+                    severity=draft.missing,
                     hint="export it or use `--env`",
                 )
             )
@@ -248,7 +248,7 @@ class _Walk:
                 "ORCH172",
                 path,
                 f"secret {shown(name)} is not set",
-                severity=self.draft.outside.missing,
+                severity=self.draft.missing,
                 hint=f"{close} Else `orch secret set {name}`"
                 if close
                 else f"set it: `orch secret set {name}`",

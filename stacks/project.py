@@ -115,7 +115,7 @@ def _load(root: Path) -> Project:
     if (root / "orch.yml").is_file():
         from orch.spec import load_paths
 
-        found = load_paths([root / "orch.yml"]).require().of(Settings)
+        found = load_paths([root / "orch.yml"], launch=("project",)).require().of(Settings)
         settings = found[0][1] if found else settings
     state_url = settings.state or f"file://{root / '.orch' / 'state'}"
     if state_url.startswith("file://") and not state_url.startswith("file:///"):
