@@ -78,10 +78,18 @@ class _Saved:
                     if sent - told >= self.every:
                         told = sent
                         self.told(sent)
-            finally:
-                if process.poll() is None and process.stdout is not None:
-                    process.stdout.close()
-                    process.terminate()
+            except BaseException:  # the reader went away: nobody wants the rest
+                process.kill()
+                raise
+            errors = process.stderr.read() if process.stderr is not None else b""
+        if process.returncode:
+            raise ImageUnavailable(
+                f"this machine cannot read out the image {self.image}",
+                detail=errors.decode(errors="replace").strip()
+                or f"`docker save` ended with {process.returncode}",
+                hint="`docker image inspect` it, and build it anew where it is damaged",
+                reason="creating_container_error",
+            )
         self.told(sent)
 
 
@@ -95,7 +103,11 @@ def _stream(transport: Transport, node: NodeState, image: str, processor: Proces
     )
     processor.handle(ImageProgress(node.name, image, 0, total))
     command = Command(
-        as_root("docker load -q"), f"load {image}", stdin=StdinSource(source), timeout_s=TRANSFER_S
+        # An empty stream loads well: only the image itself tells that it has come.
+        as_root(f"docker load -q && docker image inspect -f ok {shlex.quote(image)}"),
+        f"load {image}",
+        stdin=StdinSource(source),
+        timeout_s=TRANSFER_S,
     )
     done = transport.run(node, command)
     if not done.ok:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ledger_taker import take_all
 from sqlalchemy import delete, text
 
 from orch.runner import ledger as module
@@ -154,15 +155,6 @@ def test_ended_runs_with_something_left_on_a_node_are_found(any_ledger: Ledger):
     assert any_ledger.uncollected() == ()
 
 
-def _take_all(url: str, owner: str, taken: list[int]) -> None:
-    ledger = open_ledger(url)
-    for row in ledger.runs(active_only=True):
-        lease = ledger.take(row.id, owner)
-        if lease is not None:
-            ledger.finish(lease, "done", "all_jobs_done", owner)
-            taken.append(row.id)
-
-
 def test_many_processes_take_each_run_once(tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     ledger = open_ledger(url)
@@ -173,7 +165,7 @@ def test_many_processes_take_each_run_once(tmp_path: Path):
     with multiprocessing.get_context("spawn").Manager() as manager:
         taken = [manager.list() for _ in range(3)]
         workers = [
-            multiprocessing.get_context("spawn").Process(target=_take_all, args=(url, f"w{i}", each))
+            multiprocessing.get_context("spawn").Process(target=take_all, args=(url, f"w{i}", each))
             for i, each in enumerate(taken)
         ]
         for worker in workers:
