@@ -114,6 +114,15 @@ class Loaded:
             raise InvalidConfiguration(self.diagnostics)
         return self
 
+    def effective(self) -> Loaded:
+        """Itself. Raises InvalidConfiguration when a property is written that this version does not act on:
+        for plans, which would otherwise show less than the files say.
+        """
+        idle = ordered(each for document in self.documents for each in not_acted_on(document))
+        if any(each.severity is Severity.ERROR for each in idle):
+            raise InvalidConfiguration(idle)
+        return self
+
 
 def load_paths(
     paths: Sequence[Path | str],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orch.spec import load_paths
+from orch.spec import InvalidConfiguration, load_paths
 from orch.spec.models import MODELS
 from orch.spec.unsupported import LAUNCHED, ROWS, not_acted_on
 
@@ -29,6 +29,15 @@ def test_a_document_can_be_asked_later_what_it_holds_in_vain(tmp_path: Path) -> 
     assert [(each.code, each.span.line, each.path) for each in not_acted_on(document)] == [
         ("ORCH118", 3, "health")
     ]
+
+
+def test_a_plan_can_refuse_what_it_would_not_show(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yml"
+    path.write_text("type: fleet\nnodes: 1\nidle_duration: 1h\n")
+    assert load_paths([path]).effective().fleets
+    path.write_text("type: fleet\nnodes: 1\nttl: 1h\n")
+    with pytest.raises(InvalidConfiguration, match="1 error"):
+        load_paths([path]).effective()
 
 
 def test_every_row_of_the_table_is_a_property_of_the_language() -> None:
