@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from . import checks_fleet as fleets
+from . import checks_hosts as hosts
 from . import checks_project as projects
 from . import checks_run as runs
 from .diagnostics import Diagnostic, Severity, Span
@@ -60,12 +61,12 @@ FLEET_RULES = (
     Rule(("init",), fleets.init_steps_are_whole),
     Rule(("mounts",), fleets.mounts_have_one_origin),
     Rule(("mounts",), fleets.mount_paths_differ),
-    Rule(("ssh_config",), fleets.hosts_are_listed),
-    Rule(("ssh_config",), fleets.hosts_differ),
-    Rule(("ssh_config",), fleets.internal_addresses_of_all),
-    Rule(("ssh_config",), fleets.internal_addresses_differ),
-    Rule(("ssh_config",), fleets.network_or_addresses),
-    Rule(("ssh_config",), fleets.key_files_are_usable),
+    Rule(("ssh_config",), hosts.hosts_are_listed),
+    Rule(("ssh_config",), hosts.hosts_differ),
+    Rule(("ssh_config",), hosts.internal_addresses_of_all),
+    Rule(("ssh_config",), hosts.internal_addresses_differ),
+    Rule(("ssh_config",), hosts.network_or_addresses),
+    Rule(("ssh_config",), hosts.key_files_are_usable),
     Rule(("env",), reserved_variables),
     Rule(("env",), variables_of_the_caller),
 )

@@ -10,7 +10,8 @@ from . import interpolate
 from .diagnostics import Diagnostic, Severity
 from .draft import Draft, Path_
 from .explain import validate
-from .models import BACKEND_MODELS, KINDS, MODELS
+from .hosts import folded_size
+from .models import BACKEND_MODELS, KINDS, MODELS, Fleet
 from .models.where import FOREIGN_BACKENDS
 from .outside import Outside
 from .scopes import scope_of
@@ -19,6 +20,8 @@ from .suggest import hint_for, listed
 from .text import Source
 from .values import Problem, check_name, shown
 
+MAX_HOSTS = 20_000
+
 
 class DraftReader:
     """Reads the documents of one text."""
@@ -26,6 +29,7 @@ class DraftReader:
     def __init__(self, source: Source, outside: Outside) -> None:
         self.source = source
         self.outside = outside
+        self.folded = 0
 
     def read(self, node: Node, index: int) -> Draft:
         draft = Draft(self.source, index, node, self.outside)
@@ -47,7 +51,20 @@ class DraftReader:
         if draft.kind in ("fleet", "volume") and "name" not in draft.broken and not draft.written("name"):
             _name_after_file(draft, values)
         validate(draft, values, walk.unclear)
+        self._count_hosts(draft)
         return draft
+
+    def _count_hosts(self, draft: Draft) -> None:
+        """Bounds what folded names of a whole file may unfold to."""
+        fleet = draft.partial
+        if not isinstance(fleet, Fleet) or fleet.ssh_config is None or "ssh_config" in draft.broken:
+            return
+        self.folded += sum(folded_size(host.hostname) for host in fleet.ssh_config.hosts)
+        if self.folded > MAX_HOSTS:
+            draft.broken.add("ssh_config")
+            summary = f"the hosts of this file are more than {MAX_HOSTS:,}"
+            hint = "use several files"
+            draft.diagnostics.append(draft.diagnostic("ORCH105", ("ssh_config", "hosts"), summary, hint=hint))
 
 
 # Types of documents that dstack knows and orch does not run.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .suggest import hint_for
@@ -15,10 +14,17 @@ SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "CONT", "ALRM", "XCPU",
 
 @dataclass(frozen=True)
 class ArrayRequest:
-    """Task indexes in ascending order, and how many of them run at once (None: all)."""
+    """Ranges of task indexes (first, last, step), and how many run at once (None: all)."""
 
-    indexes: tuple[int, ...]
+    spans: tuple[tuple[int, int, int], ...]
     at_once: int | None = None
+
+    @property
+    def indexes(self) -> tuple[int, ...]:
+        """In ascending order, each once."""
+        return tuple(
+            sorted({index for low, high, step in self.spans for index in range(low, high + 1, step)})
+        )
 
 
 def parse_array(text: str) -> ArrayRequest:
@@ -31,7 +37,7 @@ def parse_array(text: str) -> ArrayRequest:
                 "ORCH125", f"{shown(limit)} is not a number of runs at once", hint="such as `1-100%10`"
             )
         at_once = int(limit)
-    indexes: set[int] = set()
+    spans: list[tuple[int, int, int]] = []
     for part in body.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,12})(?:\s*-\s*([0-9]{1,12})(?::([0-9]{1,12}))?)?\s*", part)
         if not match:
@@ -43,21 +49,15 @@ def parse_array(text: str) -> ArrayRequest:
             raise Problem("ORCH122", "the range runs backwards", hint=f"write `{high}-{low}`")
         if step < 1:
             raise Problem("ORCH125", "the step must be 1 or more", hint=f"write `{low}-{high}`")
-        count = (high - low) // step + 1
-        if count > MAX_INDEXES or len(indexes) + count > 2 * MAX_INDEXES:
-            raise _too_many(count)
-        indexes.update(range(low, high + 1, step))
-    if len(indexes) > MAX_INDEXES:
-        raise _too_many(len(indexes))
-    return ArrayRequest(tuple(sorted(indexes)), at_once)
-
-
-def _too_many(count: int) -> Problem:
-    return Problem(
-        "ORCH125",
-        f"{count} indexes are more than an array may have ({MAX_INDEXES})",
-        hint="use several arrays, or let each run take several items",
-    )
+        spans.append((low, high, step))
+    count = sum((high - low) // step + 1 for low, high, step in spans)
+    if count > MAX_INDEXES:
+        raise Problem(
+            "ORCH125",
+            f"{count} indexes are more than an array may have ({MAX_INDEXES})",
+            hint="use several arrays, or let each run take several items",
+        )
+    return ArrayRequest(tuple(spans), at_once)
 
 
 def _array_hint(body: str) -> str:
@@ -67,18 +67,11 @@ def _array_hint(body: str) -> str:
 
 
 def render_array(request: ArrayRequest) -> str:
-    parts = [f"{low}-{high}" if low != high else f"{low}" for low, high in _runs(request.indexes)]
+    parts = [
+        str(low) if low == high else f"{low}-{high}" + (f":{step}" if step > 1 else "")
+        for low, high, step in request.spans
+    ]
     return ",".join(parts) + (f"%{request.at_once}" if request.at_once else "")
-
-
-def _runs(indexes: Iterable[int]) -> list[tuple[int, int]]:
-    runs: list[tuple[int, int]] = []
-    for index in indexes:
-        if runs and runs[-1][1] + 1 == index:
-            runs[-1] = (runs[-1][0], index)
-        else:
-            runs.append((index, index))
-    return runs
 
 
 @dataclass(frozen=True)

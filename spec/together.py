@@ -16,6 +16,9 @@ from .values import shown
 
 Findings = Iterator[Diagnostic]
 
+_FEW = 20  # fleets that a task is compared with, and unknown runs that get a suggestion
+_KNOWN = 1000  # names that a suggestion is chosen from
+
 
 def _fleet(draft: Draft) -> Fleet:
     return cast(Fleet, draft.partial)
@@ -77,17 +80,21 @@ def hosts_belong_to_one_fleet(drafts: Sequence[Draft]) -> Findings:
 def dependencies_exist(drafts: Sequence[Draft]) -> Findings:
     """A run of another file or of the stack may be meant: a warning."""
     names = {name for draft in drafts if (name := _run_name(draft))}
+    known = sorted(names)[:_KNOWN]
+    guesses = 0
     for draft in drafts:
         for path, run in _dependencies(draft):
             base = run.rpartition("_")[0] if re.fullmatch(r".+_[0-9]+", run) else run
             if run in names or base in names:
                 continue
+            guesses += 1
+            close = hint_for(run, known) if guesses <= _FEW else None
             yield draft.diagnostic(
                 "ORCH174",
                 path,
                 f"no run {shown(run)} in these files",
                 severity=Severity.WARNING,
-                hint=hint_for(run, sorted(names)) or "a run of the stack may be meant; check its name",
+                hint=close or "a run of the stack may be meant; check its name",
             )
 
 
@@ -103,28 +110,34 @@ def dependencies_end(drafts: Sequence[Draft]) -> Findings:
             graph[name] = list(_dependencies(draft))
     done: set[str] = set()
     for start in graph:
-        trail: list[str] = []
+        trail: dict[str, None] = {}
         stack: list[tuple[str, int]] = [(start, 0)]
         while stack:
             name, step = stack.pop()
             if step == 0:
                 if name in done:
                     continue
-                trail.append(name)
+                trail[name] = None
             following = graph[name]
             if step == len(following):
-                trail.pop()
+                del trail[name]
                 done.add(name)
                 continue
             stack.append((name, step + 1))
             path, run = following[step]
             if run in trail:
-                waits.setdefault(run, (owners[name], path, " -> ".join([*trail[trail.index(run) :], run])))
+                waits.setdefault(run, (owners[name], path, _circle(list(trail), run)))
             elif run in graph and run not in done:
                 stack.append((run, 0))
     for draft, path, circle in waits.values():
         hint = "remove one of these dependencies"
         yield draft.diagnostic("ORCH175", path, f"these runs wait for each other: {circle}", hint=hint)
+
+
+def _circle(trail: list[str], run: str) -> str:
+    names = trail[trail.index(run) :]
+    shown_names = [*names[:8], "…"] if len(names) > 8 else names
+    return " -> ".join([*shown_names, run])
 
 
 def _run_name(draft: Draft) -> str | None:
@@ -218,9 +231,6 @@ def _nodes(draft: Draft) -> int:
 
 def _nodes_path(draft: Draft) -> Path_:
     return ("groups",) if draft.kind == "task" and _task(draft).groups else ("nodes",)
-
-
-_FEW = 20  # fleets of one file that a task without `fleets` is compared with
 
 
 def _runs_on(

@@ -162,7 +162,7 @@ class Array(Section):
         {"type": "integer", "minimum": 0},
     )
 
-    indexes: tuple[int, ...] = Field(exclude=True)
+    spans: tuple[tuple[int, int, int], ...] = Field(exclude=True)
     at_once: int | None = Field(default=None, exclude=True)
 
     @classmethod
@@ -173,15 +173,20 @@ class Array(Section):
     def expand(cls, data: object) -> object:
         if isinstance(data, (str, int)):
             request = schedules.parse_array(str(data))
-            return {"indexes": request.indexes, "at_once": request.at_once}
-        if isinstance(data, dict) and set(cast("dict[str, object]", data)) == {"indexes", "at_once"}:
+            return {"spans": request.spans, "at_once": request.at_once}
+        if isinstance(data, dict) and set(cast("dict[str, object]", data)) == {"spans", "at_once"}:
             return cast(object, data)
         raise Problem(
             "ORCH112", f"`array` cannot be {_what(cast(object, data))}", hint="write `1-100` or `0-31:4%8`"
         )
 
+    @property
+    def indexes(self) -> tuple[int, ...]:
+        """In ascending order, each once."""
+        return schedules.ArrayRequest(self.spans).indexes
+
     def plain(self) -> object:
-        return schedules.render_array(schedules.ArrayRequest(self.indexes, self.at_once))
+        return schedules.render_array(schedules.ArrayRequest(self.spans, self.at_once))
 
 
 def _what(data: object) -> str:

@@ -31,6 +31,25 @@ def test_a_document_can_be_asked_later_what_it_holds_in_vain(tmp_path: Path) -> 
     ]
 
 
+def test_a_plan_can_refuse_what_it_would_not_show(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yml"
+    path.write_text("type: fleet\nnodes: 1\nidle_duration: 1h\n")
+    assert not_acted_on(load_paths([path]).documents[0]) == ()
+    path.write_text("type: fleet\nnodes: 1\nttl: 1h\n")
+    (found,) = not_acted_on(load_paths([path]).documents[0])
+    assert (found.code, found.span.line) == ("ORCH118", 3)
+
+
+def test_a_launch_of_one_kind_leaves_the_others_alone(tmp_path: Path) -> None:
+    path = tmp_path / "both.yml"
+    path.write_text(
+        "type: fleet\nname: lab\nnodes: 1\nttl: 1h\n---\ntype: task\nname: job\ncommands: [a]\nretry: true\n"
+    )
+    assert [each.span.line for each in load_paths([path], launch=("fleet",)).diagnostics] == [4]
+    assert [each.span.line for each in load_paths([path], launch=("task",)).diagnostics] == [9]
+    assert load_paths([path]).diagnostics == ()
+
+
 def test_every_row_of_the_table_is_a_property_of_the_language() -> None:
     assert set(ROWS) == set(LAUNCHED)
     for kind, rows in ROWS.items():

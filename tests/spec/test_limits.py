@@ -38,6 +38,12 @@ def filled(head: str, line: str) -> str:
         (TASK + "files:\n", "- {local_pat: x{}}\n"),
         ("", "---\ntype: task\nnodes: 2\ntorchrun: x\n---\ntype: fleet\nname: f{}\nnodes: 2\n"),
         ("", "---\ntype: fleet\nname: f\nnodes: 1x\n"),
+        ("", "---\ntype: fleet\nname: f{}\nssh_config: {hosts: ['a[1-4000]', 'b{}']}\n"),
+        ("type: fleet\nssh_config:\n  hosts:\n", "  - n{}[1-4000]\n"),
+        ("", "---\ntype: task\nimage: x\narray: 0-9999\n"),
+        ("", "---\ntype: task\nname: r{}\nimage: x\ndepends_on: [r1, r{}, s{}]\n"),
+        (TASK + "groups:\n", "- {commands: ['${{ groups[{}].nodes[0].IP_ADDRESS }}']}\n"),
+        (TASK + "ports:\n", "- {}\n"),
         (TASK + "env: ", "["),
         (TASK + "env: ", "{a: "),
         (TASK + "env:\n  A: ", "x "),
@@ -51,6 +57,18 @@ def test_a_hostile_file_is_read_in_seconds(tmp_path: Path, head: str, line: str)
     began = time.monotonic()
     load_paths([path], environ={})
     assert time.monotonic() - began < 6
+
+
+def test_a_long_chain_of_runs_is_followed_in_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "chain.yml"
+    documents = [
+        f"type: task\nname: r{number}\nimage: x\ndepends_on: r{number + 1}\n" for number in range(10_000)
+    ]
+    path.write_text("---\n".join([*documents, "type: task\nname: r10000\nimage: x\ndepends_on: r0\n"]))
+    began = time.monotonic()
+    (found,) = load_paths([path], environ={}).diagnostics
+    assert found.code == "ORCH175"
+    assert time.monotonic() - began < 20
 
 
 def test_a_large_honest_file_is_no_bomb(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from orch.spec.values import Problem
     ],
 )
 def test_an_array_is_its_indexes(text: str, indexes: tuple[int, ...], at_once: int | None) -> None:
-    assert schedules.parse_array(text) == ArrayRequest(indexes, at_once)
+    request = schedules.parse_array(text)
+    assert (request.indexes, request.at_once) == (indexes, at_once)
 
 
 @pytest.mark.parametrize(
@@ -33,9 +34,14 @@ def test_what_is_no_array_is_refused(text: str) -> None:
         schedules.parse_array(text)
 
 
-@given(st.sets(st.integers(0, 500), min_size=1), st.one_of(st.none(), st.integers(1, 99)))
-def test_a_rendered_array_reads_as_itself(indexes: set[int], at_once: int | None) -> None:
-    request = ArrayRequest(tuple(sorted(indexes)), at_once)
+spans = st.tuples(st.integers(0, 500), st.integers(0, 90), st.integers(1, 9)).map(
+    lambda span: (span[0], span[0] + span[1], span[2] if span[1] else 1)
+)
+
+
+@given(st.lists(spans, min_size=1, max_size=9), st.one_of(st.none(), st.integers(1, 99)))
+def test_a_rendered_array_reads_as_itself(ranges: list[tuple[int, int, int]], at_once: int | None) -> None:
+    request = ArrayRequest(tuple(ranges), at_once)
     assert schedules.parse_array(schedules.render_array(request)) == request
 
 
