@@ -26,16 +26,3 @@ def load(
     if loaded.diagnostics:
         tell(render_human(loaded.diagnostics))
     return loaded.documents
-
-
-def refuse_ignored(document: Document) -> None:
-    """A preview shows what `up` would do: a property that `up` refuses is refused here too."""
-    from orch.spec import InvalidConfiguration
-    from orch.spec.diagnostics import Severity, render_human
-    from orch.spec.unsupported import not_acted_on
-
-    found = not_acted_on(document)
-    if any(each.severity is Severity.ERROR for each in found):
-        raise InvalidConfiguration(found)
-    if found:
-        tell(render_human(found))

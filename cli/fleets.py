@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orch.cli.diagnose import load, refuse_ignored
+from orch.cli.diagnose import load
 from orch.cli.outcome import end, tell
 from orch.cli.plans import counts, drift_lines, paint, tree
 from orch.components.plan import PlanError
+from orch.spec.diagnostics import render_human
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.models import Fleet
 from orch.stacks import operations
@@ -38,7 +39,8 @@ class UsageError(OrchError):
 def preview(file: str, *, as_json: bool, exit_code: bool) -> None:
     pending = False
     for project, document, fleet in _fleets(file):
-        refuse_ignored(document)
+        if doubtful := document.effective():
+            tell(render_human(doubtful))
         plan = _planned(document, lambda p=project, f=fleet: operations.preview(p, f, _quiet))
         pending = pending or plan.pending
         if as_json:

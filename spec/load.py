@@ -84,6 +84,17 @@ class Document:
         """A diagnostic on a property, for what is found out after loading (plans, hosts)."""
         return self.draft.diagnostic(code, _parts(path), summary, severity=severity, detail=detail, hint=hint)
 
+    def effective(self) -> tuple[Diagnostic, ...]:
+        """Warnings of what would be without effect.
+
+        Raises InvalidConfiguration for a property that this version does not act on: for plans, which would show
+        less than the file says.
+        """
+        found = not_acted_on(self)
+        if any(each.severity is Severity.ERROR for each in found):
+            raise InvalidConfiguration(found)
+        return found
+
 
 @dataclass(frozen=True)
 class Loaded:

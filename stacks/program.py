@@ -59,6 +59,7 @@ def main(root: Path | str = ".") -> None:
     own = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
     try:
         document, fleet = find_fleet(folder, pulumi.get_stack())
+        document.effective()
         answer = pulumi.runtime.invoke("pulumi:pulumi:readStackOutputs", {"name": own}).value or {}
         outputs = refuse_newer(answer.get("outputs") or {})
         try:

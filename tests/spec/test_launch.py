@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orch.spec import load_paths
+from orch.spec import InvalidConfiguration, load_paths
+from orch.spec.diagnostics import Severity
 from orch.spec.models import MODELS
 from orch.spec.unsupported import LAUNCHED, ROWS, not_acted_on
 
@@ -34,10 +35,11 @@ def test_a_document_can_be_asked_later_what_it_holds_in_vain(tmp_path: Path) -> 
 def test_a_plan_can_refuse_what_it_would_not_show(tmp_path: Path) -> None:
     path = tmp_path / "fleet.yml"
     path.write_text("type: fleet\nnodes: 1\nidle_duration: 1h\n")
-    assert not_acted_on(load_paths([path]).documents[0]) == ()
+    assert [each.severity for each in load_paths([path]).documents[0].effective()] == [Severity.WARNING]
     path.write_text("type: fleet\nnodes: 1\nttl: 1h\n")
-    (found,) = not_acted_on(load_paths([path]).documents[0])
-    assert (found.code, found.span.line) == ("ORCH118", 3)
+    with pytest.raises(InvalidConfiguration) as caught:
+        load_paths([path]).documents[0].effective()
+    assert [(each.code, each.span.line) for each in caught.value.diagnostics] == [("ORCH118", 3)]
 
 
 def test_a_launch_of_one_kind_leaves_the_others_alone(tmp_path: Path) -> None:
