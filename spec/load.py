@@ -87,8 +87,8 @@ class Document:
     def effective(self) -> tuple[Diagnostic, ...]:
         """Warnings of what would be without effect.
 
-        Raises InvalidConfiguration for a property that this version does not act on: for plans, which would show
-        less than the file says.
+        Raises InvalidConfiguration for a property that this version does not act on: for plans, which would
+        show less than the file says.
         """
         found = not_acted_on(self)
         if any(each.severity is Severity.ERROR for each in found):
