@@ -75,7 +75,7 @@ class _Saved:
                 while process.stdout is not None and (chunk := process.stdout.read(_CHUNK)):
                     yield chunk
                     sent += len(chunk)
-                    if sent - told >= self.every:
+                    if sent - told >= self.every and sent < self.every * _TELLS:
                         told = sent
                         self.told(sent)
             except BaseException:  # the reader went away: nobody wants the rest
