@@ -13,7 +13,7 @@ from pathlib import Path
 from orch.cli.outcome import end, tell
 from orch.spec.errors import ExitCode
 from orch.stacks import engine as engines
-from orch.stacks.project import find
+from orch.stacks.project import find, project_name
 from orch.stacks.states import project_file
 
 MAIN = '''"""The Pulumi program of this folder's fleets; `orch` and `pulumi` run the same one."""
@@ -51,7 +51,9 @@ def init(folder: str) -> None:
     root = Path(folder).absolute()
     root.mkdir(parents=True, exist_ok=True)
     if not (root / "orch.yml").exists():
-        _write(root / "orch.yml", f"project: {_name(root)}\n")
+        # A folder inside another project becomes one of its own, unless it has runs or fleets already.
+        own = find(root) if (root / ".orch").is_dir() else None
+        _write(root / "orch.yml", f"project: {own.name if own else project_name(root)}\n")
     project = find(root)
     project.prepare()
     _write(root / "Pulumi.yaml", project_file(project.name, ".orch/config"))
@@ -74,12 +76,6 @@ def engine_env(folder: str) -> None:
     project.prepare()
     for key, value in project.environment(engines.require()).items():
         print(f"export {key}={shlex.quote(value)}")
-
-
-def _name(root: Path) -> str:
-    from orch.stacks.project import project_name
-
-    return project_name(root)
 
 
 def _write(path: Path, text: str) -> None:
