@@ -17,7 +17,7 @@ from orch.spec.errors import ExitCode, OrchError
 from orch.spec.models import Fleet
 from orch.stacks import operations
 from orch.stacks.errors import ProjectError
-from orch.stacks.operations import Note, Step
+from orch.stacks.operations import Note, Plan, Step
 from orch.stacks.project import Project, find
 from orch.stacks.states import deployment
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from orch.spec import Document
-    from orch.stacks.changes import Change
 
 SCHEMA = 1
 
@@ -44,13 +43,13 @@ def preview(file: str, *, as_json: bool, exit_code: bool) -> None:
         plan = _planned(document, lambda p=project, f=fleet: operations.preview(p, f, _quiet))
         pending = pending or plan.pending
         if as_json:
-            _print_json(_plan_json(plan.fleet, plan.changes))
+            _print_json(_plan_json(plan))
             continue
         for line in tree(plan.fleet, plan.changes, colour=_colour()):
             print(line)
         for reason in plan.reasons:
             print(paint(f"  · {reason}", "2", _colour()))
-        print(f"plan: {counts(plan.changes)}; costs $0.00 per hour")
+        print(f"plan: {counts(plan.changes)}; costs ${plan.hourly:.2f} per hour ({plan.delta:+.2f})")
     end(ExitCode.CHANGES if exit_code and pending else ExitCode.OK)
 
 
@@ -67,9 +66,9 @@ def up(file: str, *, yes: bool, as_json: bool) -> None:
         listener = _quiet if as_json else _progress
         done = _planned(document, lambda p=project, f=fleet, told=listener: operations.up(p, f, told))
         if as_json:
-            _print_json(_plan_json(fleet.name, done))
+            _print_json(_plan_json(done))
         else:
-            print(f"fleet {fleet.name}: {counts(done, done=True)}")
+            print(f"fleet {fleet.name}: {counts(done.changes, done=True)}")
 
 
 def down(target: str, *, yes: bool, as_json: bool, by_name: bool = False) -> None:
@@ -84,9 +83,9 @@ def down(target: str, *, yes: bool, as_json: bool, by_name: bool = False) -> Non
             _confirm(f"Remove the fleet {name} and all that runs on it?")
         done = operations.down(project, name, _quiet if as_json else _progress)
         if as_json:
-            _print_json(_plan_json(name, done))
+            _print_json(_plan_json(done))
         else:
-            print(f"fleet {name}: {counts(done, done=True)}")
+            print(f"fleet {name}: {counts(done.changes, done=True)}")
 
 
 def drift(target: str, *, as_json: bool) -> None:
@@ -180,16 +179,16 @@ def _planned(document: Document, operation: Any) -> Any:
         raise error.placed(document) from error
 
 
-def _plan_json(fleet: str, found: tuple[Change, ...]) -> dict[str, Any]:
+def _plan_json(plan: Plan) -> dict[str, Any]:
     from orch.stacks.changes import summary
 
     return {
         "schema": SCHEMA,
-        "fleet": fleet,
-        "stack": fleet,
-        "summary": summary(found),
-        "changes": [change.as_json() for change in found],
-        "cost": {"hourly": 0.0, "delta": 0.0, "currency": "USD", "unpriced": []},
+        "fleet": plan.fleet,
+        "stack": plan.stack,
+        "summary": summary(plan.changes),
+        "changes": [change.as_json() for change in plan.changes],
+        "cost": {"hourly": plan.hourly, "delta": plan.delta, "currency": "USD", "unpriced": []},
         "diagnostics": [],
         "policies": [],
     }

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A planned fleet. `register` makes its resources inside a Pulumi program and gives its outputs."""
+    """A planned fleet. `register` makes its resources inside a Pulumi program and gives its outputs.
+
+    `hourly` is the price of all its nodes in US dollars an hour.
+    """
 
     reasons: tuple[str, ...]
     pins: dict[str, str]
     images: tuple[str, ...]
+    hourly: float
     register: Callable[[], tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]]
 
 
@@ -54,7 +58,9 @@ def _local(fleet: Fleet, settings: Sequence[LocalBackend], previous: Previous, s
         component = LocalFleet(made)
         return component.state, component.identity
 
-    return Compiled(made.reasons, made.pins, (made.image,), register)
+    return Compiled(
+        made.reasons, made.pins, (made.image,), hourly=0.0, register=register
+    )  # the user's machine
 
 
 BACKENDS: dict[str, Callable[[Fleet, Sequence[LocalBackend], Previous, str], Compiled]] = {"local": _local}

@@ -2,5 +2,5 @@
 state.
 
 One stack per fleet. Start at `operations.py` (preview, up, down, refresh, drift); `program.py` is what both
-`orch` and `pulumi up` by hand run. Nothing here prints: what happens is told through `progress.Listener`.
+`orch` and `pulumi up` by hand run. Nothing here prints: what happens is told through `operations.Listener`.
 """

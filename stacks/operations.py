@@ -45,12 +45,17 @@ Listener = Callable[[Step | Note], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What `up` would do. `reasons` are the plan's own words on its decisions."""
+    """What `up` would do, or did. `reasons` are the plan's own words on its decisions.
+
+    `hourly` is the price of the whole fleet afterwards, `delta` what changes in it, in US dollars an hour.
+    """
 
     fleet: str
     stack: str
     changes: tuple[Change, ...]
     reasons: tuple[str, ...]
+    hourly: float
+    delta: float
 
     @property
     def pending(self) -> bool:
@@ -114,26 +119,28 @@ def preview(project: Project, fleet: Fleet, listener: Listener) -> Plan:
     """
     project.prepare()
     compiled = compile_for(project, fleet)
+    before = recorded_hourly(project, fleet.name)
     run = _Run(listener, planning=True)
     _engine(project, fleet.name, ["preview"], run, program(compiled))
-    return Plan(fleet.name, fleet.name, changes(run.events), compiled.reasons)
+    return _planned(fleet.name, before, compiled, run)
 
 
-def up(project: Project, fleet: Fleet, listener: Listener) -> tuple[Change, ...]:
+def up(project: Project, fleet: Fleet, listener: Listener) -> Plan:
     """Make it so; what was done.
 
     Raises StackError naming each resource that failed, Conflict, Interrupted.
     """
     project.prepare()
     compiled = compile_for(project, fleet)
+    before = recorded_hourly(project, fleet.name)
     _ensure_images(compiled.images, listener)
     _take(project, fleet.name, listener)
     run = _Run(listener, planning=False)
     _engine(project, fleet.name, ["up", "--yes", "--skip-preview"], run, program(compiled))
-    return changes(run.events)
+    return _planned(fleet.name, before, compiled, run)
 
 
-def down(project: Project, name: str, listener: Listener) -> tuple[Change, ...]:
+def down(project: Project, name: str, listener: Listener) -> Plan:
     """Remove everything of a fleet and its stack.
 
     A fleet that is not there is an error; leftovers of a killed `up` are not.
@@ -141,6 +148,7 @@ def down(project: Project, name: str, listener: Listener) -> tuple[Change, ...]:
     if deployment(project, name) is None:
         raise not_up(project, name)
     project.prepare()
+    before = recorded_hourly(project, name)
     _refuse_protected(project, name)
     _take(project, name, listener, removing=True)
     run = _Run(listener, planning=False)
@@ -148,7 +156,7 @@ def down(project: Project, name: str, listener: Listener) -> tuple[Change, ...]:
     _plain(project, name, ["stack", "rm", "--yes"])
     forget_identity(project, name)
     shutil.rmtree(project.dot / "work" / name, ignore_errors=True)
-    return changes(run.events)
+    return Plan(name, name, changes(run.events), (), hourly=0.0, delta=-before)
 
 
 def drift(project: Project, name: str, listener: Listener) -> tuple[Drifted, ...]:
@@ -170,6 +178,12 @@ def refresh(project: Project, name: str, listener: Listener) -> tuple[Drifted, .
     return drifted(run.events)
 
 
+def recorded_hourly(project: Project, stack: str) -> float:
+    """What the fleet costs an hour as it was last brought up, in US dollars; 0 when it is not up."""
+    fleet = outputs(deployment(project, stack)).get("fleet") or {}
+    return sum(node.get("price_hourly") or 0.0 for node in fleet.get("nodes") or ())
+
+
 def unlock(project: Project, name: str) -> None:
     """Break every lock on a stack, whoever holds it."""
     if project.local_state is not None:
@@ -177,6 +191,11 @@ def unlock(project: Project, name: str) -> None:
             lock.file.unlink(missing_ok=True)
         return
     _plain(project, name, ["cancel", "--yes"])
+
+
+def _planned(stack: str, before: float, compiled: Compiled, run: _Run) -> Plan:
+    delta = compiled.hourly - before
+    return Plan(stack, stack, changes(run.events), compiled.reasons, compiled.hourly, delta)
 
 
 def _refuse_protected(project: Project, name: str) -> None:
@@ -278,7 +297,7 @@ def _plain(project: Project, stack: str, words: list[str], stdin: str | None = N
     return done
 
 
-def _failure(stack: str, verb: str, run: _Run, done: Finished) -> StackError | Exception:
+def _failure(stack: str, verb: str, run: _Run, done: Finished) -> StackError:
     if "currently locked by" in done.stderr or any(
         "currently locked by" in text for text in run.errors.values()
     ):
