@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from bench import launch, preview, startup, validate
+from bench import fanout, launch, preview, startup, validate
 
 ALL = {
     "startup": startup.figures,
     "validate": validate.figures,
     "preview": preview.figures,
     "launch": launch.figures,
+    "fanout": fanout.figures,
 }
 
 

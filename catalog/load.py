@@ -38,8 +38,14 @@ def catalog(folder: Path | None = None) -> Catalog:
 
 
 @cache
+def gpu_models() -> Mapping[str, GpuModel]:
+    """The GPU models alone, by name: quick, for whoever needs no prices."""
+    return {gpu.name: gpu for gpu in _gpus(SHIPPED / "gpus.csv")}
+
+
+@cache
 def _catalog(folder: Path) -> Catalog:
-    gpus = {gpu.name: gpu for gpu in _gpus(SHIPPED / "gpus.csv")}
+    gpus = gpu_models()
     types = {(each.backend, each.name): each for each in _types(SHIPPED / "types.csv", gpus)}
     lists: dict[str, PriceList] = {}
     for shipped in sorted(SHIPPED.glob("prices-*.csv")):

@@ -47,8 +47,9 @@ def see_through(project: Project, place: Workplace, row: RunRow) -> RunRow:
 def drive_behind(place: Workplace, row: RunRow) -> None:
     """Drive a run from a process of its own, which lives as long as the run.
 
-    A fork keeps the imports; it is safe here because no thread and no connection exists yet.
+    A fork keeps the imports; it is safe here because threads and connections are ended before it.
     """
+    place.transport.hang_up()
     place.ledger.close()
     sys.stdout.flush()
     sys.stderr.flush()

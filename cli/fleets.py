@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.cli.diagnose import load
 from orch.cli.outcome import end, tell
-from orch.cli.plans import counts, drift_lines, paint, tree
-from orch.components.plan import PlanError
+from orch.cli.plans import counts, drift_lines, fold, key_lines, paint, plan_json, tree, warning_lines
+from orch.components.plan import Consent, PlanError
 from orch.spec.diagnostics import render_human
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.models import Fleet
 from orch.stacks import operations
+from orch.stacks.calls import Note, Step
 from orch.stacks.errors import ProjectError
-from orch.stacks.operations import Note, Plan, Step
+from orch.stacks.operations import Plan
 from orch.stacks.project import Project, find
 from orch.stacks.states import deployment
+from orch.stacks.wishes import Wish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,54 +39,81 @@ class UsageError(OrchError):
 
 
 def preview(file: str, *, as_json: bool, exit_code: bool) -> None:
-    pending = False
-    for project, document, fleet in _fleets(file):
+    pending, unfit = False, False
+    for project, document, fleet in fleets_of(file):
         if doubtful := document.effective():
             tell(render_human(doubtful))
-        plan = _planned(document, lambda p=project, f=fleet: operations.preview(p, f, _quiet))
-        pending = pending or plan.pending
+        wish = Wish(fleet, document.directory.absolute())
+        plan = _planned(document, lambda p=project, w=wish: operations.preview(p, w, _quiet))
+        pending, unfit = pending or plan.pending, unfit or bool(plan.problems)
         if as_json:
-            _print_json(_plan_json(plan))
+            _print_json(plan_json(plan))
             continue
-        for line in tree(plan.fleet, plan.changes, colour=_colour()):
+        for line in [*tree(plan.fleet, plan.changes, colour=_colour()), *key_lines(plan.new_keys)]:
             print(line)
         for reason in plan.reasons:
             print(paint(f"  · {reason}", "2", _colour()))
         print(f"plan: {counts(plan.changes)}; costs ${plan.hourly:.2f} per hour ({plan.delta:+.2f})")
+        _tell_problems(plan)
+    if unfit:
+        end(ExitCode.HOSTS)
     end(ExitCode.CHANGES if exit_code and pending else ExitCode.OK)
 
 
-def up(file: str, *, yes: bool, as_json: bool) -> None:
-    for project, document, fleet in _fleets(file, launch=("fleet",)):
+def up(file: str, *, yes: bool, as_json: bool, accept_drift: bool, accept_host_keys: Sequence[str]) -> None:
+    unfit = False
+    for project, document, fleet in fleets_of(file, launch=("fleet",)):
+        consent = Consent(accept_drift, _rekeyed(fleet, accept_host_keys))
+        wish = Wish(fleet, document.directory.absolute(), consent)
         if not yes:
             _need_terminal("orch up FILE --yes")
-            plan = _planned(document, lambda p=project, f=fleet: operations.preview(p, f, _quiet))
-            for line in [*tree(plan.fleet, plan.changes, colour=_colour()), f"plan: {counts(plan.changes)}"]:
+            plan = _planned(document, lambda p=project, w=wish: operations.preview(p, w, _quiet))
+            for line in [*tree(plan.fleet, plan.changes, colour=_colour()), *key_lines(plan.new_keys)]:
                 tell(line)
+            tell(f"plan: {counts(plan.changes)}")
+            _tell_problems(plan)
+            unfit = unfit or bool(plan.problems)
             if not plan.pending:
                 continue
             _confirm(f"Bring up the fleet {fleet.name}?")
+            # What was shown is what is accepted: a host that shows another key now is refused.
+            shown = {new.host: new.key for new in plan.new_keys}
+            wish = replace(wish, consent=replace(consent, keys=shown))
         listener = _quiet if as_json else _progress
-        done = _planned(document, lambda p=project, f=fleet, told=listener: operations.up(p, f, told))
+        done = _planned(document, lambda p=project, w=wish, told=listener: operations.up(p, w, told))
+        unfit = unfit or bool(done.problems)
         if as_json:
-            _print_json(_plan_json(done))
-        else:
-            print(f"fleet {fleet.name}: {counts(done.changes, done=True)}")
+            _print_json(plan_json(done))
+            continue
+        for line in key_lines(done.new_keys) if yes else ():
+            tell(line)
+        amiss = len({problem.node for problem in done.problems})
+        suffix = f"; {amiss} not in order" if amiss else ""
+        print(f"fleet {fleet.name}: {counts(done.changes, done=True)}{suffix}")
+        _tell_problems(done)
+    end(ExitCode.HOSTS if unfit else ExitCode.OK)
 
 
-def down(target: str, *, yes: bool, as_json: bool, by_name: bool = False) -> None:
+def down(
+    target: str, *, yes: bool, as_json: bool, indices: Sequence[int] = (), by_name: bool = False
+) -> None:
     for project, name in _targets(target, by_name=by_name):
         if target != name and deployment(project, name) is None:
             print(
                 f"fleet {name}: not up, nothing to remove"
             )  # a pipeline may ask twice; a mistyped name is told
             continue
+        what = f"node {', '.join(map(str, indices))} of the fleet {name}" if indices else f"the fleet {name}"
         if not yes:
             _need_terminal(f"orch down {target} --yes")
-            _confirm(f"Remove the fleet {name} and all that runs on it?")
-        done = operations.down(project, name, _quiet if as_json else _progress)
+            _confirm(f"Remove {what} and all that runs on it?")
+        listener = _quiet if as_json else _progress
+        if indices:
+            done = operations.remove_nodes(project, name, indices, listener)
+        else:
+            done = operations.down(project, name, listener)
         if as_json:
-            _print_json(_plan_json(done))
+            _print_json(plan_json(done))
         else:
             print(f"fleet {name}: {counts(done.changes, done=True)}")
 
@@ -108,7 +138,7 @@ def _show_drift(target: str, operation: Any, *, as_json: bool, code: ExitCode) -
         for line in drift_lines(found):
             print(line)
         if found:
-            print("`orch up` mends it")
+            print("`orch up` mends what it can; `orch up --accept-drift` takes existing hosts as they are")
     end(code if any_found else ExitCode.OK)
 
 
@@ -149,7 +179,7 @@ def unlock(target: str, *, yes: bool) -> None:
         print(f"fleet {name}: unlocked")
 
 
-def _fleets(file: str, *, launch: Sequence[str] = ()) -> Iterator[tuple[Project, Document, Fleet]]:
+def fleets_of(file: str, *, launch: Sequence[str] = ()) -> Iterator[tuple[Project, Document, Fleet]]:
     """The fleets of a file, with the project it belongs to. Other documents get a note."""
     documents = load(file, launch=launch)
     project = find(None if file == "-" else file)
@@ -163,12 +193,15 @@ def _fleets(file: str, *, launch: Sequence[str] = ()) -> Iterator[tuple[Project,
         yield project, document, fleet
 
 
+def is_file(target: str) -> bool:
+    """Whether FILE|NAME is a file."""
+    return Path(target).exists() or "/" in target or target.endswith((".yml", ".yaml")) or target == "-"
+
+
 def _targets(target: str, *, by_name: bool = False) -> list[tuple[Project, str]]:
     """A file's fleets, or the one fleet of a name in the project here."""
-    if not by_name and (
-        Path(target).exists() or "/" in target or target.endswith((".yml", ".yaml")) or target == "-"
-    ):
-        return [(project, fleet.name) for project, _, fleet in _fleets(target)]
+    if not by_name and is_file(target):
+        return [(project, fleet.name) for project, _, fleet in fleets_of(target)]
     return [(find(), target)]
 
 
@@ -179,19 +212,28 @@ def _planned(document: Document, operation: Any) -> Any:
         raise error.placed(document) from error
 
 
-def _plan_json(plan: Plan) -> dict[str, Any]:
-    from orch.stacks.changes import summary
+def _tell_problems(plan: Plan) -> None:
+    for line in warning_lines(plan.warnings):
+        tell(line)
+    for problem in plan.problems:
+        tell(problem.text())
 
-    return {
-        "schema": SCHEMA,
-        "fleet": plan.fleet,
-        "stack": plan.stack,
-        "summary": summary(plan.changes),
-        "changes": [change.as_json() for change in plan.changes],
-        "cost": {"hourly": plan.hourly, "delta": plan.delta, "currency": "USD", "unpriced": []},
-        "diagnostics": [],
-        "policies": [],
-    }
+
+def _rekeyed(fleet: Fleet, hosts: Sequence[str]) -> frozenset[str]:
+    """Hosts whose changed key is accepted. Raises UsageError for one that the fleet does not list."""
+    if not hosts:
+        return frozenset()
+    from orch.components.ssh.plan import host_names
+
+    known = host_names(fleet)
+    unknown = [host for host in hosts if host not in known]
+    if unknown:
+        raise UsageError(
+            f"the fleet {fleet.name} has no host {', '.join(unknown)}",
+            detail=f"its hosts are {fold(list(known))}" if known else "it is not a fleet of existing hosts",
+            hint="write `--accept-host-key HOST` with the name that the fleet's tables show",
+        )
+    return frozenset(hosts)
 
 
 def _print_json(data: dict[str, Any]) -> None:

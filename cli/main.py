@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orch.cli import offers, outcome, schema, validate
+from orch.cli import cordon, nodes, offers, outcome, schema, validate
 from orch.cli import run as runs
 
 app = typer.Typer(
@@ -28,6 +28,10 @@ File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file, a folder
 FileOrName = Annotated[str, typer.Argument(metavar="FILE|NAME", help="A fleet's file, or its name.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A fleet's name.")]
 Json = Annotated[bool, typer.Option("--json", help="Data on stdout, for pipelines.")]
+Indices = Annotated[
+    list[int] | None,
+    typer.Option("--instance", "-i", metavar="INDEX", help="Only this node of the fleet; repeatable."),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -58,19 +62,32 @@ def plan(
 
 
 @app.command("up", epilog="Example: orch up fleet.yml --yes")
-def up(file: File, yes: Yes = False, as_json: Json = False) -> None:
+def up(
+    file: File,
+    yes: Yes = False,
+    as_json: Json = False,
+    accept_host_key: Annotated[
+        list[str] | None,
+        typer.Option("--accept-host-key", metavar="HOST", help="Pin the new key of this host; repeatable."),
+    ] = None,
+    accept_drift: Annotated[
+        bool, typer.Option("--accept-drift", help="Take existing hosts as they are now.")
+    ] = False,
+) -> None:
     """Bring up the fleets of a file: all that is missing is made, all that differs is mended."""
     from orch.cli import fleets
 
-    fleets.up(file, yes=yes, as_json=as_json)
+    fleets.up(
+        file, yes=yes, as_json=as_json, accept_drift=accept_drift, accept_host_keys=accept_host_key or ()
+    )
 
 
 @app.command("down", epilog="Example: orch down fleet.yml --yes")
-def down(target: FileOrName, yes: Yes = False, as_json: Json = False) -> None:
-    """Remove a fleet: its nodes, its networks, its state."""
+def down(target: FileOrName, indices: Indices = None, yes: Yes = False, as_json: Json = False) -> None:
+    """Remove a fleet: its nodes, its networks, its state. Existing hosts are left as they were found."""
     from orch.cli import fleets
 
-    fleets.down(target, yes=yes, as_json=as_json)
+    fleets.down(target, yes=yes, as_json=as_json, indices=indices or ())
 
 
 @app.command("drift", epilog="Example: orch drift laptop  (exit code 10 when something differs)")
@@ -79,6 +96,14 @@ def drift(target: FileOrName, as_json: Json = False) -> None:
     from orch.cli import fleets
 
     fleets.drift(target, as_json=as_json)
+
+
+@app.command("check", epilog="Example: orch check fleet.yml  (exit code 7 when a host lacks something)")
+def check(target: FileOrName, as_json: Json = False) -> None:
+    """Tell what the hosts of a fleet lack, and what to do about it. Changes nothing."""
+    from orch.cli import check as checks
+
+    checks.check(target, as_json=as_json)
 
 
 @app.command("refresh", epilog="Example: orch refresh laptop")
@@ -94,6 +119,9 @@ app.command("ps", epilog="Example: orch ps -a")(runs.ps)
 app.command("logs", epilog="Example: orch logs train-k3f9 --node 1 --tail 50")(runs.logs)
 app.command("attach", epilog="Example: orch attach train-k3f9")(runs.attach)
 app.command("stop", epilog="Example: orch stop train-k3f9")(runs.stop)
+app.command("exec", epilog="Example: orch exec cluster --node gpu[1-4] -- nvidia-smi -L")(nodes.execute)
+app.command("ssh", epilog="Example: orch ssh gpu3 -- -L 8888:localhost:8888")(nodes.ssh)
+app.command("cordon", epilog='Example: orch cordon "gpu[1-2]" --reason "fan broken"')(cordon.cordon)
 
 
 @fleet_app.callback(invoke_without_command=True)
@@ -124,11 +152,11 @@ def fleet_show(
 
 
 @fleet_app.command("delete", epilog="Example: orch fleet delete laptop --yes")
-def fleet_delete(name: Name, yes: Yes = False, as_json: Json = False) -> None:
+def fleet_delete(name: Name, indices: Indices = None, yes: Yes = False, as_json: Json = False) -> None:
     """The same as `orch down NAME`."""
     from orch.cli import fleets
 
-    fleets.down(name, yes=yes, as_json=as_json, by_name=True)
+    fleets.down(name, yes=yes, as_json=as_json, indices=indices or (), by_name=True)
 
 
 @app.command("unlock", epilog="Example: orch unlock laptop")

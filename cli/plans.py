@@ -5,9 +5,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orch.stacks.changes import Change, Drifted, PropertyChange, summary
+
+if TYPE_CHECKING:
+    from orch.components.plan import NewHostKey, NodeWarning
+    from orch.stacks.operations import Plan
+
+SCHEMA = 1
 
 MARKS = {"create": "+", "update": "~", "replace": "±", "delete": "-", "same": " "}
 COLOURS = {"create": "32", "update": "33", "replace": "35", "delete": "31", "same": "2"}
@@ -37,6 +43,58 @@ def counts(changes: Iterable[Change], *, done: bool = False) -> str:
     if not parts:
         return f"no changes ({found['same']} resources)"
     return ", ".join(parts) + (f", {found['same']} unchanged" if found["same"] else "")
+
+
+def key_lines(keys: Iterable[NewHostKey]) -> list[str]:
+    """The host keys that `up` pins, each with its fingerprint and where it comes from."""
+    found = list(keys)
+    if not found:
+        return []
+    lines = [f"      {key.host}: {key.fingerprint} ({key.source})" for key in found]
+    return ["  host keys that are accepted and pinned:", *lines]
+
+
+def warning_lines(warnings: Iterable[NodeWarning]) -> list[str]:
+    """Each warning once, with the nodes it is about folded."""
+    nodes: dict[str, list[str]] = {}
+    for warning in warnings:
+        nodes.setdefault(warning.text, []).append(warning.node)
+    return [f"warning: {fold(names)}: {text}" for text, names in nodes.items()]
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """A plan as pipelines read it."""
+    told: list[dict[str, Any]] = [
+        {
+            "severity": "error",
+            "code": problem.code,
+            "host": problem.node,
+            "summary": problem.summary,
+            "where": problem.where,
+            "detail": problem.detail,
+            "hint": problem.hint,
+        }
+        for problem in plan.problems
+    ]
+    told += [{"severity": "warning", "host": each.node, "summary": each.text} for each in plan.warnings]
+    told += [
+        {
+            "severity": "note",
+            "host": key.host,
+            "summary": f"the host key {key.fingerprint} is accepted and pinned ({key.source})",
+        }
+        for key in plan.new_keys
+    ]
+    return {
+        "schema": SCHEMA,
+        "fleet": plan.fleet,
+        "stack": plan.stack,
+        "summary": summary(plan.changes),
+        "changes": [change.as_json() for change in plan.changes],
+        "cost": {"hourly": plan.hourly, "delta": plan.delta, "currency": "USD", "unpriced": []},
+        "diagnostics": told,
+        "policies": [],
+    }
 
 
 def drift_lines(found: Iterable[Drifted]) -> list[str]:

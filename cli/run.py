@@ -14,9 +14,10 @@ import typer
 
 from orch.cli.detaching import drive_behind, see_through
 from orch.cli.outcome import end, tell
-from orch.spec.errors import ExitCode
+from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
+    from orch.runner.errors import NoFit
     from orch.runner.lifecycle import Workplace
     from orch.runner.rows import RunRow
     from orch.spec import Document
@@ -215,6 +216,7 @@ def _submit(
     variables: dict[str, str],
 ) -> RunRow:
     from orch import images
+    from orch.runner.errors import NoFit
     from orch.runner.lifecycle import submit
     from orch.runner.placement import choose_fleet
     from orch.spec.models import Task
@@ -222,7 +224,10 @@ def _submit(
     task = document.model
     if not isinstance(task, Task):
         raise TypeError(f"not a task: {type(task).__name__}")
-    fleet = choose_fleet(task, _fleets(project, task, wanted), wanted)
+    try:
+        fleet = choose_fleet(task, _fleets(project, task, wanted), wanted)
+    except NoFit as error:
+        raise _placed(error, project, document) from error
     return submit(
         place,
         task,
@@ -235,6 +240,28 @@ def _submit(
         cli_env=variables,
         caller_env=dict(os.environ),
     )
+
+
+def _placed(error: NoFit, project: Project, document: Document) -> OrchError:
+    """A misfit that has a code, as a diagnostic: where the task says it, and where its fleets are."""
+    if error.code is None:
+        return error
+    from orch.spec import InvalidConfiguration
+    from orch.spec.diagnostics import Related
+    from orch.stacks.errors import NoSuchFleet
+    from orch.stacks.program import find_fleet
+
+    related: list[Related] = []
+    for name in error.fleets:
+        try:
+            described, _ = find_fleet(project.root, name)
+        except NoSuchFleet:  # its file lies elsewhere
+            continue
+        related.append(Related(described.span(), f"fleet '{name}'"))
+    found = document.draft.diagnostic(
+        error.code, error.path.split("."), error.summary, hint=error.hint, related=tuple(related)
+    )
+    return InvalidConfiguration((found,))
 
 
 def _fleets(project: Project, task: Task, wanted: str | None) -> dict[str, FleetState]:

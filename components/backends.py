@@ -2,57 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orch.components.plan import PlanError, Previous
+from orch.components.plan import CloudAnswer, NewHostKey, NodeProblem, NodeWarning, Order, PlanError
 
 if TYPE_CHECKING:
     import pulumi
 
-    from orch.spec.models import Fleet
-    from orch.spec.models.project import LocalBackend
-
 
 @dataclass(frozen=True)
 class Compiled:
-    """A planned fleet. `register` makes its resources inside a Pulumi program and gives its outputs.
+    """A planned fleet. `register` makes its resources inside a Pulumi program and gives its state, and the
+    client's private key where the fleet has one of its own.
 
-    `hourly` is the price of all its nodes in US dollars an hour.
+    `hourly` is the price of all its nodes in US dollars an hour. `problems` keep parts of the fleet out and
+    are told; `warnings` are told. `apart`: types of resources of which one that fails does not stop the
+    others. `place` says where the fleet goes, `elsewhere` gives the same fleet in the next places to try, and
+    `answer` what an error of the cloud means for trying on. `whole`: all nodes or none.
     """
 
     reasons: tuple[str, ...]
     pins: dict[str, str]
     images: tuple[str, ...]
     hourly: float
-    register: Callable[[], tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]]
+    register: Callable[[], tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]]
+    problems: tuple[NodeProblem, ...] = ()
+    warnings: tuple[NodeWarning, ...] = ()
+    new_keys: tuple[NewHostKey, ...] = ()
+    apart: frozenset[str] = frozenset()
+    parallel: int | None = None
+    place: str | None = None
+    elsewhere: Callable[[], Iterator[Compiled]] = lambda: iter(())
+    answer: Callable[[str], CloudAnswer | None] = lambda text: None
+    whole: bool = False
 
 
-def compile_fleet(fleet: Fleet, settings: Sequence[LocalBackend], previous: Previous, scope: str) -> Compiled:
-    """Plan `fleet` on its backend, with the backends' `settings` of orch.yml.
+def compile_fleet(order: Order) -> Compiled:
+    """Plan a fleet on its backend, with the backends' settings of orch.yml.
 
     Raises PlanError, and what asking the backend raises."""
-    for backend in fleet.backends:
+    if order.fleet.ssh_config is not None:
+        return _ssh(order)
+    for backend in order.fleet.backends:
         compiler = BACKENDS.get(backend)
         if compiler:
-            return compiler(fleet, settings, previous, scope)
+            return compiler(order)
     raise PlanError(
         "ORCH201",
-        f"this version provisions {', '.join(sorted(BACKENDS))} only, not {', '.join(fleet.backends)}",
+        f"this version provisions {', '.join(sorted(BACKENDS))} only, not {', '.join(order.fleet.backends)}",
         path="backends",
         hint="write `backend: local` to rehearse on this machine",
     )
 
 
-def _local(fleet: Fleet, settings: Sequence[LocalBackend], previous: Previous, scope: str) -> Compiled:
+def _local(order: Order) -> Compiled:
     from orch.components.local.facts import ask
     from orch.components.local.plan import plan
 
-    node_image = next((s.node_image for s in settings if s.type == "local"), None)
-    made = plan(fleet, ask(node_image), previous, scope)
+    node_image = next((s.node_image for s in order.settings if s.type == "local"), None)
+    made = plan(order.fleet, ask(node_image), order.previous, order.scope)
 
-    def register() -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]:
+    def register() -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
         from orch.components.local.resources import LocalFleet
 
         component = LocalFleet(made)
@@ -63,4 +75,39 @@ def _local(fleet: Fleet, settings: Sequence[LocalBackend], previous: Previous, s
     )  # the user's machine
 
 
-BACKENDS: dict[str, Callable[[Fleet, Sequence[LocalBackend], Previous, str], Compiled]] = {"local": _local}
+def _ssh(order: Order) -> Compiled:
+    from orch.components.ssh.facts import ask
+    from orch.components.ssh.plan import plan
+    from orch.runner.hosts.targets import pins
+
+    previous, consent = order.previous, order.consent
+    facts = ask(
+        order.fleet,
+        order.folder,
+        pinned={**pins(previous.nodes), **consent.keys},
+        accept=consent.rekeyed - consent.keys.keys(),
+        network=None if consent.accept_drift else previous.pins.get("network"),
+    )
+    made = plan(order, facts)
+    config = order.fleet.ssh_config
+
+    def register() -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
+        from orch.components.ssh.resources import SshFleet
+
+        return SshFleet(made).state, None
+
+    return Compiled(
+        made.reasons,
+        made.pins,
+        (),
+        hourly=0.0,
+        register=register,
+        problems=made.problems,
+        warnings=made.warnings,
+        new_keys=made.new_keys,
+        apart=frozenset({"orch:ssh:Host"}),
+        parallel=config.parallel if config else None,
+    )
+
+
+BACKENDS: dict[str, Callable[[Order], Compiled]] = {"local": _local}

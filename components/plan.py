@@ -1,14 +1,19 @@
-"""What all plans share: errors that point into the file, and what a stack decided before."""
+"""What all plans share: errors with a place in the file, what a stack decided before, what is agreed to."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.spec.errors import ExitCode, OrchError
+from orch.spec.state import NodeState
 
 if TYPE_CHECKING:
     from orch.spec import Document
+    from orch.spec.models import Fleet
+    from orch.spec.models.project import LocalBackend
 
 
 class PlanError(OrchError):
@@ -32,6 +37,37 @@ class PlanError(OrchError):
         return InvalidConfiguration((found,))
 
 
+class NodeProblem(OrchError):
+    """A node that is kept out of its fleet, or could not be brought in or mended, while the others are."""
+
+    exit_code = ExitCode.HOSTS
+
+    def __init__(self, summary: str, *, node: str, **told: str | None) -> None:
+        super().__init__(summary, **told)
+        self.node = node
+
+
+@dataclass(frozen=True)
+class NodeWarning:
+    """Something about a node that does not keep it out."""
+
+    node: str
+    text: str
+
+
+@dataclass(frozen=True)
+class CloudAnswer:
+    """What an error of a cloud means. `elsewhere`: another place may do; else trying on would repeat it.
+
+    `reason` holds the cloud's own code and what it means, `code` is ours.
+    """
+
+    elsewhere: bool
+    reason: str
+    code: str
+    hint: str | None = None
+
+
 @dataclass(frozen=True)
 class Previous:
     """What the stack has already decided, from its outputs. A new stack has none of it.
@@ -41,8 +77,65 @@ class Previous:
     """
 
     pins: dict[str, str] = field(default_factory=dict)
+    nodes: tuple[NodeState, ...] = ()
 
     @classmethod
     def of_outputs(cls, outputs: dict[str, Any]) -> Previous:
         pins = outputs.get("pins")
-        return cls(pins={str(k): str(v) for k, v in pins.items()} if isinstance(pins, dict) else {})
+        fleet = outputs.get("fleet")
+        nodes = fleet.get("nodes") if isinstance(fleet, dict) else None
+        return cls(
+            pins={str(k): str(v) for k, v in pins.items()} if isinstance(pins, dict) else {},
+            nodes=tuple(NodeState.model_validate(whole(node)) for node in nodes or ()),
+        )
+
+
+@dataclass(frozen=True)
+class NewHostKey:
+    """A host key that the next `up` pins. `source`: where it comes from, "scanned" = the host itself."""
+
+    host: str
+    key: str
+    fingerprint: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What the user agreed to beyond the file.
+
+    `accept_drift`: hosts are taken as they are now. `rekeyed`: hosts whose new key is accepted. `keys`: host
+    keys shown and accepted, by host.
+    """
+
+    accept_drift: bool = False
+    rekeyed: frozenset[str] = frozenset()
+    keys: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+NO_CONSENT = Consent()
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be planned: a fleet, where its file and its project lie, and what is known and agreed to.
+
+    `scope` tells this project's local resources from another's.
+    """
+
+    fleet: Fleet
+    settings: Sequence[LocalBackend]
+    previous: Previous
+    scope: str
+    root: Path
+    folder: Path
+    consent: Consent = NO_CONSENT
+
+
+def whole(value: Any) -> Any:
+    """The same with whole numbers as int: all numbers come back from the engine as floats."""
+    if isinstance(value, dict):
+        return {key: whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What a run is made of. `seats` are the nodes in rank order; `caller_env` fills bare names in `env`."""
+    """What a run is made of.
+
+    `seats` are the nodes in rank order, `caller_env` fills bare names in `env`, `token` is unlike any other
+    run's.
+    """
 
     task: Task
     name: str
@@ -39,6 +43,7 @@ class Request:
     seats: tuple[Seat, ...]
     image: str
     base: Path
+    token: str = ""
     attempt: int = 0
     run_args: tuple[str, ...] = ()
     cli_env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -69,6 +74,7 @@ def compile_run(request: Request) -> Compiled:
     first = launchers[0]
     slots = tuple(first.tasks_per_node(seat.gpus) for seat in seats)
     counted = first.counts_slots or any(seat.gpus for seat in seats)
+    run_id = run_identifier(request.fleet.stack, request.number, request.name, request.token)
     written = _set_variables(task.env, request.caller_env)
     slurm = wants_slurm(task.slurm_env, (*task.commands, *_arguments(task), *(written.values())))
     ranks: list[RankPlan] = []
@@ -90,7 +96,8 @@ def compile_run(request: Request) -> Compiled:
         ranks.append(
             RankPlan(
                 rank=rank,
-                node=seat.node,
+                # The ledger keeps plans, and no values of variables: those may be secret.
+                node=seat.node.model_copy(update={"env": {}}),
                 blocks=seat.blocks,
                 script=_script(task, launchers[rank], context, values[rank], request.run_args),
                 working_dir=directory,
@@ -99,12 +106,12 @@ def compile_run(request: Request) -> Compiled:
         )
         facts = RunFacts(
             number=request.number,
-            run_id=run_identifier(request.fleet.stack, request.number, request.name),
+            run_id=run_id,
             name=request.name,
             fleet=request.fleet.name,
             backend=request.fleet.backend,
             nodes=tuple(
-                RankNode(s.node.name, address, s.gpus, count, s.node.cpus, s.node.region)
+                RankNode(s.node.name, address, s.gpus, count, s.share.cpus, s.node.region, env=s.node.env)
                 for s, address, count in zip(seats, addresses, slots, strict=True)
             ),
             attempt=request.attempt,
@@ -125,7 +132,7 @@ def compile_run(request: Request) -> Compiled:
         run=request.name,
         number=request.number,
         attempt=request.attempt,
-        run_id=run_identifier(request.fleet.stack, request.number, request.name),
+        run_id=run_id,
         fleet=request.fleet.name,
         backend=request.fleet.backend,
         simulated=request.fleet.simulated,
@@ -156,10 +163,10 @@ def compile_run(request: Request) -> Compiled:
             for item in task.files
         ),
     )
-    warnings = tuple(
-        f"ORCH193: {name} is set by orch itself; the value given is not used" for name in refused
-    )
-    return Compiled(plan, tuple(environments), warnings)
+    warnings = [f"ORCH193: {name} is set by orch itself; the value given is not used" for name in refused]
+    if task.privileged and any(0 < seat.gpus < seat.node.gpus.count for seat in seats):
+        warnings.append("a privileged job sees all accelerators of its node, not only those of its blocks")
+    return Compiled(plan, tuple(environments), tuple(warnings))
 
 
 def _script(

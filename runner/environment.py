@@ -68,9 +68,9 @@ class Environment:
     refused: tuple[str, ...] = ()
 
 
-def run_identifier(stack: str, number: int, name: str) -> str:
-    """RUN_ID: stable for a run of a ledger, whoever computes it."""
-    return str(uuid.uuid5(_RUN_NAMESPACE, f"{stack}/{number}/{name}"))
+def run_identifier(stack: str, number: int, name: str, token: str) -> str:
+    """RUN_ID. `token` keeps runs of equal name and number apart: of two people on one fleet of servers."""
+    return str(uuid.uuid5(_RUN_NAMESPACE, f"{stack}/{number}/{name}/{token}"))
 
 
 def rank_environment(run: RunFacts, rank: int) -> Environment:

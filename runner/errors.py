@@ -25,6 +25,20 @@ class HostKeyRefused(HostUnreachable):
     """The host showed another key than the pinned one, or none was pinned."""
 
 
+class JumpUnreachable(HostUnreachable):
+    """A jump host on the way cannot be reached: nothing is known of the hosts behind it."""
+
+
+class ForwardingRefused(HostUnreachable):
+    """The jump host takes our login but forwards no connections: waiting does not help."""
+
+
+class BadSshConfig(RunnerError):
+    """The user's own SSH configuration cannot be read."""
+
+    exit_code = ExitCode.CONFIG
+
+
 class CommandTimeout(RunnerError):
     """A command on a host outlived its deadline."""
 
@@ -41,10 +55,24 @@ class NodesBusy(Conflict):
     """The blocks a run needs are claimed by another run."""
 
 
+class NodeCordoned(Conflict):
+    """Somebody keeps new jobs off the nodes a run needs."""
+
+
 class NoFit(RunnerError):
-    """No fleet, or no node of it, fits the task."""
+    """No fleet, or no node of it, fits the task.
+
+    `path` is the property of the task that it fails by, `fleets` are the names of those it does not fit.
+    """
 
     exit_code = ExitCode.CONFIG
+
+    def __init__(
+        self, summary: str, *, path: str = "resources", fleets: tuple[str, ...] = (), **told: str | None
+    ) -> None:
+        super().__init__(summary, **told)
+        self.path = path
+        self.fleets = fleets
 
 
 class BadTask(RunnerError):

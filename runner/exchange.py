@@ -17,6 +17,9 @@ from orch.spec.state import NodeState
 # A server that has opened a session answers a request to run something at once, or is frozen.
 ACCEPT_S = 10.0
 
+# How long after a command's end its output is waited for, where the end of that does not come.
+LINGER_S = 0.5
+
 
 class Exchange:
     """One command on one channel: feeds stdin from a thread, reads both streams, keeps the deadline."""
@@ -100,14 +103,25 @@ class Exchange:
         channel = self._channel
         poll = select.poll()
         poll.register(channel.fileno(), select.POLLIN)
+        over_since: float | None = None
         while True:
+            # Asked before the streams are read: what came before the end is in them by now.
+            ended = channel.eof_received or channel.closed
+            silent = True
             while channel.recv_ready():
                 self._take(channel.recv(1 << 18))
+                silent = False
             while channel.recv_stderr_ready():
                 self._err += channel.recv_stderr(1 << 16)
-            idle = not channel.recv_ready() and not channel.recv_stderr_ready()
-            if idle and (channel.eof_received or channel.closed or channel.exit_status_ready()):
+                silent = False
+            if ended:
                 return False
+            if channel.exit_status_ready():
+                # sshd tells the status at once and what is left in the pipes after it; and an end never comes
+                # where the command left something running that holds its streams.
+                over_since = time.monotonic() if over_since is None or not silent else over_since
+                if time.monotonic() - over_since >= LINGER_S:
+                    return False
             if self._until is not None and self._until.is_set():
                 return True
             if end is not None and time.monotonic() >= end:
@@ -144,9 +158,11 @@ class Exchange:
 
 def unreachable(node: NodeState, error: BaseException) -> HostUnreachable:
     """The error for a node that could not be talked to, with what was tried last."""
+    known = error if isinstance(error, HostUnreachable) else None
+    detail = known.summary if known else str(error) or type(error).__name__
     return HostUnreachable(
         f"node {node.name} cannot be reached",
         where=f"{node.user}@{node.address}:{node.port}",
-        detail=(error.summary if isinstance(error, HostUnreachable) else str(error)) or type(error).__name__,
-        hint="is the node up, and does the network let SSH through?",
+        detail=f"{detail}: {known.detail}" if known and known.detail else detail,
+        hint=(known.hint if known else None) or "is the node up, and does the network let SSH through?",
     )

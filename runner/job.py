@@ -7,25 +7,27 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
+from orch.runner.accelerators import Access, access_to
+from orch.runner.claims import LEFT_AFTER_S, Claim, busy
 from orch.runner.commands import NODE_HOME, Command, StdinSource, argv, as_root
+from orch.runner.cordon import Cordon
 from orch.runner.environment import FIRST_RENDEZVOUS_PORT, host_names
 from orch.runner.errors import (
     CommandTimeout,
     HostUnreachable,
     ImageUnavailable,
+    NodeCordoned,
     NodeDiskFull,
-    NodesBusy,
     RunFailed,
 )
 from orch.runner.plan import RunPlan
-from orch.runner.processes import here
+from orch.runner.shares import share_of
 from orch.runner.stage import Stage
 from orch.runner.transport import Completed
 from orch.templates import render
 
-BUSY, NO_IMAGE, FAILED, NO_STAGE, NO_DOCKER = 40, 41, 42, 44, 45
+BUSY, NO_IMAGE, FAILED, NO_STAGE, NO_DOCKER, CORDONED = 40, 41, 42, 44, 45, 46
 # How long lifting the barrier waits to see commands begin: most do within one tick, and it saves a look.
 GO_TICKS = 20
 
@@ -33,24 +35,6 @@ _SAYS = re.compile(r"^orch:(\w+)=(.*)$", re.MULTILINE)
 _NO_SPACE = re.compile(
     r"no space left on device|disk quota exceeded|wrote only \d+ of \d+ bytes", re.IGNORECASE
 )
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Who holds a block of a node."""
-
-    container: str
-    run: str
-    by: str
-    since: str
-
-    @classmethod
-    def parse(cls, text: str) -> Claim:
-        container, run, by, since = (*text.split("|"), "", "", "", "")[:4]
-        return cls(container, run, by, since)
-
-    def __str__(self) -> str:
-        return f"run {self.run or '?'} of {self.by or '?'} since {self.since or '?'}"
 
 
 @dataclass(frozen=True)
@@ -92,18 +76,17 @@ def start_command(plan: RunPlan, rank: int, archive: Stage) -> Command:
     """Claim, stage, create and start one rank, behind its barrier."""
     mine = plan.ranks[rank]
     node = mine.node
-    whole = mine.blocks >= node.blocks
-    claim = "|".join(
-        (plan.container(rank), plan.run, here(), datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"))
-    )
-    gpus = node.gpus.count if node.gpus.vendor in (None, "nvidia") and not plan.simulated else 0
+    claim = Claim.now(plan.container(rank), plan.run, node.blocks)
+    access = None if plan.simulated else access_to(node.gpus)
     text = render(
         "node-start.sh.j2",
         home=NODE_HOME,
         name=plan.container(rank),
-        claim=claim,
+        claim=claim.line,
         blocks=mine.blocks,
         blocks_total=node.blocks,
+        left_after_s=LEFT_AFTER_S,
+        cordoned=CORDONED,
         internal_ip=node.internal_ip,
         ifname_for=("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if len(plan.ranks) > 1 else (),
         image=plan.image,
@@ -116,9 +99,10 @@ def start_command(plan: RunPlan, rank: int, archive: Stage) -> Command:
             }
             for mount in mine.mounts
         ],
-        gpus_per_block=0 if whole else gpus // node.blocks,
+        access=access,
+        part=None if mine.whole or access is None else _part(access, share_of(node, 1).gpus),
         simulated=plan.simulated,
-        options=argv(*_options(plan, rank, whole, gpus)),
+        options=argv(*_options(plan, rank), *_accelerators(access, whole=mine.whole)),
         find_port=rank == 0,
         first_port=FIRST_RENDEZVOUS_PORT,
     )
@@ -127,9 +111,25 @@ def start_command(plan: RunPlan, rank: int, archive: Stage) -> Command:
     )
 
 
-def _options(plan: RunPlan, rank: int, whole: bool, gpus: int) -> list[str]:
+def _accelerators(access: Access | None, *, whole: bool) -> tuple[str, ...]:
+    """What can be said of them before the blocks are known."""
+    return () if access is None else (*access.always, *(access.whole if whole else ()))
+
+
+def _part(access: Access, per_block: int) -> dict[str, object]:
+    """How the template names the accelerators of some blocks: text before and after a device or a list."""
+    before, _, after = (access.joined or access.each or "").partition("{}")
+    return {
+        "per_block": per_block,
+        "devices": access.devices,
+        "joined": access.joined is not None,
+        "before": before,
+        "after": after,
+    }
+
+
+def _options(plan: RunPlan, rank: int) -> list[str]:
     mine = plan.ranks[rank]
-    node = mine.node
     stage_folder = f"{NODE_HOME}/runs/{plan.container(rank)}"
     options = [
         "--init",
@@ -162,22 +162,20 @@ def _options(plan: RunPlan, rank: int, whole: bool, gpus: int) -> list[str]:
         names = host_names(plan.run, len(plan.ranks))
         addresses = (n.internal_ip or "127.0.0.1" for n in plan.nodes)
         options += [f"--add-host={name}:{address}" for name, address in zip(names, addresses, strict=True)]
-    if whole and gpus:
-        options.append("--gpus=all")
-    elif whole and node.gpus.vendor == "amd" and node.gpus.count and not plan.simulated:
-        options += ["--device=/dev/kfd", "--device=/dev/dri"]
-    if not whole:
-        share = mine.blocks / node.blocks
-        if node.cpus is not None:
-            cpus = node.cpus * share
-            options.append(f"--cpus={int(cpus) if cpus >= 1 else cpus:g}")
-        if node.memory_mib is not None:
-            options.append(f"--memory={int(node.memory_mib * share)}m")
+    if not mine.whole:
+        # Time, not certain CPUs: which are near a block's accelerators, or one core's two threads, differs
+        # from host to host.
+        share = share_of(mine.node, mine.blocks)
+        options += [] if share.cpus is None else [f"--cpus={share.cpus:g}"]
+        options += [] if share.memory_mib is None else [f"--memory={share.memory_mib}m"]
     return options
 
 
 def read_started(plan: RunPlan, rank: int, done: Completed) -> Started:
-    """What `start_command` came to. Raises NodesBusy, ImageMissing, NodeDiskFull or RunFailed."""
+    """What `start_command` came to.
+
+    Raises NodesBusy, NodeCordoned, ImageMissing, NodeDiskFull or RunFailed.
+    """
     said = [(key, value) for key, value in _SAYS.findall(done.stdout)]
     first = dict(reversed(said))
     if done.ok:
@@ -188,11 +186,14 @@ def read_started(plan: RunPlan, rank: int, done: Completed) -> Started:
             tuple(f"{done.node}: {value}" for key, value in said if key == "notice"),
         )
     if done.exit_code == BUSY:
-        holder = Claim.parse(first.get("busy", ""))
-        raise NodesBusy(
-            f"node {done.node} is busy with {holder}",
+        mine = plan.ranks[rank]
+        holders = [Claim.parse(value) for key, value in said if key == "busy"]
+        raise busy(done.node, mine.blocks, mine.node.blocks, holders)
+    if done.exit_code == CORDONED:
+        raise NodeCordoned(
+            f"node {done.node} is cordoned ({Cordon.parse(first.get('cordon', ''))})",
             where=done.node,
-            hint=f"wait for it, or `orch stop {holder.run}` where it was started",
+            hint=f"run elsewhere, or let it take jobs again with `orch cordon --undo {done.node}`",
         )
     if done.exit_code == NO_IMAGE:
         raise ImageMissing(

@@ -21,7 +21,8 @@ from orch.runner.driver import Driver
 from orch.runner.errors import LedgerUnusable, RunnerError
 from orch.runner.events import Notice, Processor, RunChanged, Silent
 from orch.runner.ledger import LeaseLost, Ledger
-from orch.runner.placement import place
+from orch.runner.nodes import node_statuses
+from orch.runner.placement import Seat, Standing, cordoned, place
 from orch.runner.plan import RunPlan
 from orch.runner.processes import process_owner
 from orch.runner.rows import Desired, RunRow
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from orch.spec.models import Task
 
 FOLLOW_EVERY_S = 0.5
+# A node that says nothing for so long is taken only when no other fits.
+CHOICE_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -63,13 +66,14 @@ def submit(
     cli_env: Mapping[str, str] | None = None,
     caller_env: Mapping[str, str] | None = None,
 ) -> RunRow:
-    """Write a run into the ledger, with all it needs to be started from here; nothing touches a node yet.
+    """Write a run into the ledger, with all it needs to be started from here; nodes are only looked at.
 
     `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
-    Raises Conflict (a run of that name is active), NoFit, BadTask, HostfileIncomplete or LedgerUnusable.
+    Raises Conflict (a run of that name is active), NodeCordoned, NoFit, BadTask, HostfileIncomplete or
+    LedgerUnusable.
     """
     chosen = name or task.name or f"{stem}-{secrets.token_hex(2)}"
-    seats = place(task, fleet, _occupied(workplace.ledger, fleet.name))
+    seats = _choose(workplace, task, fleet)
     compiled: list[Compiled] = []
 
     def build(number: int) -> str:
@@ -82,6 +86,7 @@ def submit(
                 seats=seats,
                 image=image,
                 base=base,
+                token=secrets.token_hex(8),
                 run_args=tuple(run_args),
                 cli_env=cli_env or {},
                 caller_env=caller_env or {},
@@ -231,11 +236,41 @@ def exit_code(row: RunRow) -> ExitCode:
     return ExitCode.RUN_FAILED
 
 
-def _occupied(ledger: Ledger, fleet: str) -> frozenset[str]:
-    """Nodes of a fleet that runs of this ledger are on. Others' runs show only in the nodes' claims."""
-    return frozenset(
-        rank.node for row in ledger.runs(active_only=True) if row.fleet == fleet for rank in row.ranks
-    )
+def _choose(workplace: Workplace, task: Task, fleet: FleetState) -> tuple[Seat, ...]:
+    """Seats for `task`, by what its fleet's nodes say now and what this ledger knows will come to them."""
+    place(task, fleet)  # what can never fit is told without waiting for nodes
+    statuses = node_statuses(fleet, workplace.transport, deadline_s=CHOICE_S)
+    coming = _coming(workplace.ledger, fleet.name)
+    standing: dict[str, Standing] = {}
+    for node, status in zip(fleet.nodes, statuses, strict=True):
+        claimed = {claim.container for claim in status.claims}
+        promised = sum(
+            blocks for container, blocks in coming.get(node.name, {}).items() if container not in claimed
+        )
+        standing[node.name] = Standing(
+            busy=status.busy_blocks + promised,
+            usable=status.status not in ("unreachable", "failure"),
+            cordon=(status.cordon.reason or str(status.cordon)) if status.cordon else None,
+        )
+    seats = place(task, fleet, standing)
+    if told := cordoned(fleet, standing):
+        workplace.processor.handle(Notice(told, "warning"))
+    return seats
+
+
+def _coming(ledger: Ledger, fleet: str) -> dict[str, dict[str, int]]:
+    """Node name -> container -> blocks, of this ledger's active runs: some have not claimed theirs yet."""
+    found: dict[str, dict[str, int]] = {}
+    for row in ledger.runs(active_only=True):
+        if row.fleet != fleet:
+            continue
+        try:
+            plan = plan_of(row)
+        except RunnerError:  # another version's; what it has claimed is seen on the nodes
+            continue
+        for rank in plan.ranks:
+            found.setdefault(rank.node.name, {})[plan.container(rank.rank)] = rank.blocks
+    return found
 
 
 def plan_of(row: RunRow) -> RunPlan:

@@ -1,13 +1,14 @@
-"""What is true of nodes right now: who answers, and how many of their blocks are taken. Reads only."""
+"""What is true of nodes right now: who answers, who is cordoned, how many blocks are taken. Reads only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+from orch.runner.claims import Claim
 from orch.runner.commands import NODE_HOME, Command, as_root
+from orch.runner.cordon import MARK, Cordon
 from orch.runner.errors import CommandTimeout, HostUnreachable
-from orch.runner.job import Claim
 from orch.runner.transport import Transport, fan_out
 from orch.spec.state import FleetState, NodeState
 
@@ -16,39 +17,45 @@ LOOK_S = 5.0
 # Claims first, so that a node whose Docker hangs still tells who uses it.
 _LOOK = f"""\
 for c in {NODE_HOME}/claims/*; do [ ! -L "$c" ] || echo "claim $(readlink "$c")"; done
+[ ! -s {MARK} ] || sed 's/^/cordon /;q' {MARK}
 docker version --format '{{{{.Server.Version}}}}' 2>&1 >/dev/null | sed 's/^/docker /'
 """
 
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """One node: `idle`, `busy` (some blocks or all), `unreachable`, or `failure` (it can run nothing)."""
+    """One node: `idle`, `busy` (some blocks or all), `cordoned` (takes no new jobs), `unreachable`, or
+    `failure` (it can run nothing).
+    """
 
-    status: Literal["idle", "busy", "unreachable", "failure"]
+    status: Literal["idle", "busy", "cordoned", "unreachable", "failure"]
     reason: str | None = None
     busy_blocks: int = 0
     claims: tuple[Claim, ...] = ()
+    cordon: Cordon | None = None
 
 
-def node_statuses(fleet: FleetState, transport: Transport | None = None) -> tuple[NodeStatus, ...]:
+def node_statuses(
+    fleet: FleetState, transport: Transport | None = None, *, deadline_s: float = LOOK_S
+) -> tuple[NodeStatus, ...]:
     """The status of each node of `fleet`, in its order; silence is a status, not an error."""
     if transport is not None:
-        return _look(fleet, transport)
+        return _look(fleet, transport, deadline_s)
     from orch.runner.ssh import SshTransport
 
     own = SshTransport(connect_timeout_s=LOOK_S, deadline_s=LOOK_S)
     try:
-        return _look(fleet, own)
+        return _look(fleet, own, deadline_s)
     finally:
         own.close()
 
 
-def _look(fleet: FleetState, transport: Transport) -> tuple[NodeStatus, ...]:
+def _look(fleet: FleetState, transport: Transport, deadline_s: float) -> tuple[NodeStatus, ...]:
     command = Command(as_root(_LOOK), "look at the node", timeout_s=15.0)
 
     def look(node: NodeState) -> NodeStatus:
         try:
-            done = transport.run(node, command, deadline_s=LOOK_S)
+            done = transport.run(node, command, deadline_s=deadline_s)
         except (HostUnreachable, CommandTimeout) as error:
             return NodeStatus("unreachable", error.detail or error.summary)
         return read_status(done.stdout)
@@ -64,9 +71,12 @@ def read_status(text: str) -> NodeStatus:
     """What a node said about itself."""
     lines = text.splitlines()
     claims = tuple(Claim.parse(line[6:]) for line in lines if line.startswith("claim "))
+    cordon = next((Cordon.parse(line[7:]) for line in lines if line.startswith("cordon ")), None)
     trouble = next((line[7:] for line in lines if line.startswith("docker ")), None)
     if trouble is not None:
-        return NodeStatus("failure", f"Docker: {trouble}", len(claims), claims)
+        return NodeStatus("failure", f"Docker: {trouble}", len(claims), claims, cordon)
+    if cordon is not None:
+        return NodeStatus("cordoned", str(cordon), len(claims), claims, cordon)
     if claims:
         return NodeStatus("busy", ", ".join(dict.fromkeys(map(str, claims))), len(claims), claims)
     return NodeStatus("idle")

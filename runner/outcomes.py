@@ -7,6 +7,7 @@ from orch.runner.errors import (
     CommandTimeout,
     HostfileIncomplete,
     HostUnreachable,
+    NodeCordoned,
     NodesBusy,
     RunFailed,
 )
@@ -51,7 +52,7 @@ def end_reason(verdict: Verdict) -> str:
 
 def start_reason(error: OrchError) -> str:
     """The termination reason of a rank that could not be started."""
-    if isinstance(error, NodesBusy):
+    if isinstance(error, (NodesBusy, NodeCordoned)):
         return "failed_to_start_due_to_no_capacity"
     if isinstance(error, (HostUnreachable, CommandTimeout)):
         return "instance_unreachable"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orch.runner.errors import NoFit
+from orch.catalog.devices import model_of, nominal_mib
+from orch.catalog.records import gpu_key
+from orch.runner.errors import NodeCordoned, NoFit
+from orch.runner.shares import Share, share_of
 from orch.spec.state import FleetState, NodeState
 
 if TYPE_CHECKING:
@@ -16,11 +19,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Seat:
-    """A node as one rank gets it: how many of its blocks, and the accelerators in those."""
+    """A node as one rank gets it: how many of its blocks, and what those hold."""
 
     node: NodeState
     blocks: int
-    gpus: int
+
+    @property
+    def share(self) -> Share:
+        return share_of(self.node, self.blocks)
+
+    @property
+    def gpus(self) -> int:
+        return self.share.gpus
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What is known of a node now: blocks in use, whether it can run anything, why it is cordoned."""
+
+    busy: int = 0
+    usable: bool = True
+    cordon: str | None = None
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Why a task cannot run on a fleet even when all of it is idle. `path` is the task's property."""
+
+    summary: str
+    code: str | None = None
+    hint: str | None = None
+    path: str = "resources"
 
 
 def choose_fleet(task: Task, fleets: Mapping[str, FleetState], wanted: str | None) -> FleetState:
@@ -41,8 +70,8 @@ def choose_fleet(task: Task, fleets: Mapping[str, FleetState], wanted: str | Non
     why_not = {name: misfit(task, fleets[name]) for name in names if name in fleets}
     fitting = [name for name, reason in why_not.items() if reason is None]
     if not fitting:
-        told = "; ".join(f"{name}: {reason}" for name, reason in why_not.items())
-        raise NoFit("no fleet fits this task", detail=told, hint=_hint(task))
+        reasons = {name: reason for name, reason in why_not.items() if reason is not None}
+        raise _no_fit(task, reasons)
     if len(fitting) > 1 and wanted is None and not task.fleets:
         raise NoFit(
             f"{len(fitting)} fleets fit this task: {', '.join(sorted(fitting))}",
@@ -51,63 +80,159 @@ def choose_fleet(task: Task, fleets: Mapping[str, FleetState], wanted: str | Non
     return fleets[fitting[0]]
 
 
-def misfit(task: Task, fleet: FleetState) -> str | None:
+def misfit(task: Task, fleet: FleetState) -> Misfit | None:
     """Why `task` cannot run on `fleet` even when all of it is idle; None when it can."""
     if task.nodes > 1 and fleet.placement != "cluster":
-        return "a distributed task needs `placement: cluster`"
+        return Misfit(
+            "distributed tasks need a fleet with `placement: cluster`",
+            "ORCH241",
+            f"add `placement: cluster` to {fleet.name}",
+            "nodes",
+        )
     if len(fleet.nodes) < task.nodes:
-        return f"it has {len(fleet.nodes)} nodes, the task needs {task.nodes}"
+        return Misfit(f"it has {len(fleet.nodes)} nodes, the task needs {task.nodes}", path="nodes")
     reasons = [reason for node in fleet.nodes if (reason := _node_misfit(task, node)) is not None]
     if len(fleet.nodes) - len(reasons) < task.nodes:
         return reasons[0]
     return None
 
 
-def place(task: Task, fleet: FleetState, occupied: Collection[str] = ()) -> tuple[Seat, ...]:
-    """Nodes in rank order, neighbours in the topology together; `occupied` ones only when no other is left.
+def place(task: Task, fleet: FleetState, standing: Mapping[str, Standing] | None = None) -> tuple[Seat, ...]:
+    """Nodes in rank order, neighbours together: by rack, by the topology, by number.
 
-    Raises NoFit when the fleet is too small.
+    Cordoned nodes are left out. Nodes without enough free blocks, and those that do not answer, are taken
+    only when no others are left. A job that needs part of a node goes where the least is free, so that whole
+    nodes stay for those that need them.
+
+    Raises NoFit when the fleet is too small, NodeCordoned when it is so without the cordoned nodes.
     """
     reason = misfit(task, fleet)
     if reason is not None:
-        raise NoFit(f"fleet {fleet.name} does not fit this task", detail=reason, hint=_hint(task))
+        raise _no_fit(task, {fleet.name: reason})
+    now = standing or {}
     fitting = [node for node in fleet.nodes if _node_misfit(task, node) is None]
-    by_rank = sorted(fitting, key=lambda node: (node.name in occupied, node.topology, node.index))[
-        : task.nodes
+    open_ = [node for node in fitting if now.get(node.name, _IDLE).cordon is None]
+    if len(open_) < task.nodes:
+        raise NodeCordoned(
+            cordoned(fleet, now) or "",
+            where=f"fleet {fleet.name}",
+            detail=f"{len(open_)} other nodes fit this task, it needs {task.nodes}",
+            hint="let a node take jobs again with `orch cordon --undo NODE`",
+        )
+
+    def order(node: NodeState) -> tuple[object, ...]:
+        here = now.get(node.name, _IDLE)
+        free = node.blocks - here.busy
+        tight = free if task.nodes == 1 else 0
+        return (not here.usable, free < _blocks(task, node), tight, *_neighbours(node))
+
+    chosen = sorted(sorted(open_, key=order)[: task.nodes], key=_neighbours)
+    return tuple(Seat(node, _blocks(task, node)) for node in chosen)
+
+
+_IDLE = Standing()
+
+
+def cordoned(fleet: FleetState, standing: Mapping[str, Standing]) -> str | None:
+    """What to say of a fleet's cordoned nodes; None when there are none."""
+    told = [
+        f"{node.name} ({why})"
+        for node in fleet.nodes
+        if (why := standing.get(node.name, _IDLE).cordon) is not None
     ]
-    chosen = sorted(by_rank, key=lambda node: (node.topology, node.index))
-    return tuple(_seat(task, node) for node in chosen)
-
-
-def _seat(task: Task, node: NodeState) -> Seat:
-    blocks = node.blocks if task.nodes > 1 else blocks_needed(task, node)
-    return Seat(node, blocks, node.gpus.count * blocks // max(1, node.blocks))
+    are = "nodes are" if len(told) > 1 else "node is"
+    return f"{len(told)} {are} cordoned: {', '.join(told)}" if told else None
 
 
 def blocks_needed(task: Task, node: NodeState) -> int:
-    """How many blocks a one-node job takes: the fewest that hold the least its `resources` ask for."""
+    """How many blocks a one-node job takes: the fewest that hold the least its `resources` ask for.
+
+    Shared memory counts: what is written there is memory of the job.
+    """
     if node.blocks <= 1:
         return node.blocks
     wanted, have = _minimums(task), _capacity(node)
+    shm = task.resources.shm_size_mib
+    if shm is not None:
+        wanted["MiB of memory"] = max(wanted.get("MiB of memory", 0), shm)
     share = max(
         (math.ceil(wanted[what] * node.blocks / have[what]) for what in wanted if have.get(what)), default=1
     )
     return min(node.blocks, max(1, share))
 
 
-def _node_misfit(task: Task, node: NodeState) -> str | None:
+def _blocks(task: Task, node: NodeState) -> int:
+    return node.blocks if task.nodes > 1 else blocks_needed(task, node)
+
+
+def _neighbours(node: NodeState) -> tuple[str, tuple[str, ...], int]:
+    return node.rack or "", node.topology, node.index
+
+
+def _node_misfit(task: Task, node: NodeState) -> Misfit | None:
     have = _capacity(node)
     for what, least in _minimums(task).items():
         if what in have and have[what] < least:
-            return f"node {node.name} has {have[what]:g} {what}, the task asks for {least:g}"
-    names = task.resources.gpu.names
-    if (
-        names
-        and node.gpus.name is not None
-        and node.gpus.name.lower() not in {name.lower() for name in names}
-    ):
-        return f"node {node.name} has {node.gpus.name} GPUs, the task asks for {' or '.join(names)}"
-    return None
+            path = _PATHS[what]
+            return Misfit(
+                f"node {node.name} has {have[what]:g} {what}, the task asks for {least:g}", path=path
+            )
+    gpu = task.resources.gpu
+    if node.gpus.count and gpu.vendor is not None and node.gpus.vendor not in (None, gpu.vendor):
+        told = f"node {node.name} has {node.gpus.vendor} accelerators, the task asks for {gpu.vendor}"
+        return Misfit(told, path="resources.gpu")
+    device = node.gpus.name
+    if gpu.names and device is not None and not _is_one_of(device, gpu.names):
+        told = f"node {node.name} has {device} GPUs, the task asks for {' or '.join(gpu.names)}"
+        return Misfit(told, path="resources.gpu")
+    if gpu.memory_mib is not None and node.gpus.memory_mib is not None:
+        size = nominal_mib(device, node.gpus.memory_mib)
+        if size not in gpu.memory_mib:
+            told = f"node {node.name} has GPUs of {size / 1024:g}GB, the task asks for other ones"
+            return Misfit(told, path="resources.gpu")
+    return _too_many_gpus(task, node)
+
+
+def _is_one_of(device: str, names: tuple[str, ...]) -> bool:
+    """Whether the device, as its driver calls it, is of a model that the task names."""
+    model = model_of(device)
+    keys = model.keys if model is not None else {gpu_key(device)}
+    return any(gpu_key(name) in keys for name in names)
+
+
+def _too_many_gpus(task: Task, node: NodeState) -> Misfit | None:
+    """A job takes whole blocks, a distributed one whole nodes: a count below that matches nothing."""
+    most, seat = task.resources.gpu.count.max, Seat(node, _blocks(task, node))
+    if not most or seat.gpus <= most:
+        return None
+    most, all_gpus = int(most), node.gpus.count
+    asks = f"{most} GPU{'s' if most > 1 else ''}"
+    if task.nodes > 1 and node.blocks > 1:
+        return Misfit(
+            f"a distributed task takes whole instances (all {node.blocks} blocks), but asks for {asks}",
+            "ORCH242",
+            f"ask for `gpu: {all_gpus}`",
+            "resources.gpu",
+        )
+    if node.blocks > 1:
+        told = f"{seat.blocks} block{'s' if seat.blocks > 1 else ''} of {seat.gpus} GPUs"
+        return Misfit(
+            f"no instance fits: a job takes at least {told}, but asks for {asks}",
+            "ORCH243",
+            f"set `blocks: {all_gpus}` on the fleet, or ask for `gpu: {most}..{seat.gpus}`",
+            "resources.gpu",
+        )
+    return Misfit(
+        f"no instance fits: a job takes the whole instance of {all_gpus} GPUs, but asks for {asks}",
+        "ORCH243",
+        f"ask for `gpu: {all_gpus}`"
+        if task.nodes > 1
+        else f"set `blocks: {all_gpus}` on the fleet, or ask for `gpu: {most}..{all_gpus}`",
+        "resources.gpu",
+    )
+
+
+_PATHS = {"GPUs": "resources.gpu", "CPUs": "resources.cpu", "MiB of memory": "resources.memory"}
 
 
 def _capacity(node: NodeState) -> dict[str, float]:
@@ -133,12 +258,31 @@ def _minimums(task: Task) -> dict[str, float]:
     return wanted
 
 
+def _no_fit(task: Task, reasons: Mapping[str, Misfit]) -> NoFit:
+    """One reason with a code is told as itself, anything else fleet by fleet."""
+    first = next(iter(reasons.values()))
+    if first.code is not None and {reason.code for reason in reasons.values()} == {first.code}:
+        where = f"fleet {', '.join(reasons)}"
+        return NoFit(
+            first.summary,
+            where=where,
+            hint=first.hint,
+            code=first.code,
+            path=first.path,
+            fleets=tuple(reasons),
+        )
+    detail = "; ".join(f"{name}: {reason.summary}" for name, reason in reasons.items())
+    if len(reasons) == 1:
+        return NoFit(
+            f"fleet {next(iter(reasons))} does not fit this task",
+            detail=first.summary,
+            hint=first.hint or _hint(task),
+            path=first.path,
+        )
+    return NoFit("no fleet fits this task", detail=detail, hint=_hint(task), path=first.path)
+
+
 def _hint(task: Task) -> str:
     if task.nodes > 1:
         return "provision a fleet with `placement: cluster` and enough nodes, or lower `nodes` of the task"
     return "provision a larger fleet, or lower the task's `resources`"
-
-
-def in_rank_order(nodes: Sequence[NodeState]) -> tuple[str, ...]:
-    """Node names, as a run's messages list them."""
-    return tuple(node.name for node in nodes)

@@ -46,6 +46,11 @@ class RankPlan(_Frozen):
     working_dir: str | None = None
     mounts: tuple[Mount, ...] = ()
 
+    @property
+    def whole(self) -> bool:
+        """Whether the rank has all of its node."""
+        return self.blocks >= self.node.blocks
+
 
 class RunPlan(_Frozen):
     """Everything about one attempt of a run except its environment."""
@@ -80,8 +85,11 @@ class RunPlan(_Frozen):
     files: tuple[StagedFile, ...] = ()
 
     def container(self, rank: int) -> str:
-        """The name of a rank's container, claim and stage directory: in use means this very job."""
-        return f"orch-{self.run}-{self.attempt}-{rank}"
+        """The name of a rank's container, claim and stage directory: in use means this very job.
+
+        Names of runs are unlike in one ledger only, and people with ledgers of their own share servers.
+        """
+        return f"orch-{self.run}-{self.attempt}-{rank}-{self.run_id[:8]}"
 
     @property
     def nodes(self) -> tuple[NodeState, ...]:

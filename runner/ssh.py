@@ -1,57 +1,92 @@
-"""The transport over SSH: Fabric's `Connection` for hosts, gateways and log-ins, its channels for commands.
+"""The transport over SSH: a pool of connections, one per node, and one per jump host for all nodes behind it.
 
-A host's key is known before the first connect and put into the client's table; anything else is refused.
-Fabric's own `run` is not used: it decodes and mirrors streams for people, while the runner streams images of
-gigabytes to stdin and follows logs for hours.
+A host's key is known before the first connect; anything else is refused. Fabric's own `run` is not used: it
+decodes and mirrors streams for people, while the runner streams images of gigabytes to stdin and follows logs
+for hours.
 """
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import paramiko
-from fabric import Config, Connection
-from paramiko.hostkeys import HostKeyEntry
+from fabric import Connection
 
 from orch.runner.commands import Command
-from orch.runner.errors import HostKeyRefused, HostUnreachable, LoginRefused
+from orch.runner.dialing import dial_command, dial_tcp, dial_through
+from orch.runner.errors import (
+    BadSshConfig,
+    ForwardingRefused,
+    HostKeyRefused,
+    HostUnreachable,
+    JumpUnreachable,
+    LoginRefused,
+)
 from orch.runner.exchange import Exchange, unreachable
+from orch.runner.identities import Keyring
+from orch.runner.login import log_in
+from orch.runner.peers import Peer, of_jump, of_node
+from orch.runner.sshconfig import UserConfig
 from orch.runner.transport import Completed
+from orch.runner.wire import Stream
 from orch.spec.state import Jump, NodeState
 
 # A host behind a jump host is opened while at most this many others are: sshd drops random ones above
 # MaxStartups (10).
 HANDSHAKES_PER_JUMP = 8
-KEEPALIVE_S = 15
-
-# Without a handler of its own the library's log of failed handshakes goes to stderr, traceback included.
-logging.getLogger("paramiko").addHandler(logging.NullHandler())
+# Errors that another try would only repeat.
+_FINAL = (HostKeyRefused, LoginRefused, ForwardingRefused)
 
 
-class _Wire(paramiko.Transport):
-    """AES-GCM first: one pass over the data, about twice as fast as CTR with a separate MAC."""
+class Patience:
+    """How long one call may try to connect: as often as fits into `total_s`, or once where that is 0.
 
-    _preferred_ciphers = (
-        "aes128-gcm@openssh.com",
-        "aes256-gcm@openssh.com",
-        "aes128-ctr",
-        "aes192-ctr",
-        "aes256-ctr",
-    )
+    Waiting for others in front of a jump host does not count.
+    """
+
+    def __init__(self, connect_s: float, total_s: float) -> None:
+        self._connect_s = connect_s
+        self._end = time.monotonic() + (total_s or connect_s)
+        self.once = not total_s
+
+    @property
+    def left(self) -> float:
+        return self._end - time.monotonic()
+
+    @property
+    def for_connect(self) -> float:
+        """Seconds that the next attempt may take."""
+        return min(self._connect_s, max(0.5, self.left))
+
+    @contextmanager
+    def queueing(self) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._end += time.monotonic() - began
 
 
 @dataclass
 class _Slot:
-    """The one connection of a node, made by whoever comes first."""
+    """The one connection of a node or jump host, made by whoever comes first.
+
+    `failed` is when the last attempt ended, and how: those who waited for it do not try the same again.
+    """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     connection: Connection | None = None
+    failed: tuple[float, HostUnreachable] | None = None
+
+    @property
+    def open(self) -> Connection | None:
+        connection = self.connection
+        return connection if connection is not None and connection.is_connected else None
 
 
 class SshTransport:
@@ -64,6 +99,8 @@ class SshTransport:
         self._slots: dict[tuple[str, str, int, str], _Slot] = {}
         self._jumps: dict[tuple[Jump, ...], _Slot] = {}
         self._handshakes: dict[tuple[Jump, ...], threading.BoundedSemaphore] = {}
+        self._keyring = Keyring()
+        self._user_config = UserConfig()
         self._closed = False
 
     def run(
@@ -72,12 +109,17 @@ class SshTransport:
         command: Command,
         *,
         deadline_s: float | None = None,
+        connect_timeout_s: float | None = None,
         on_line: Callable[[str], None] | None = None,
         until: threading.Event | None = None,
     ) -> Completed:
         """See `Transport.run`."""
         started = time.monotonic()
-        channel = self._session(node, started + (deadline_s or self._deadline_s))
+        patience = Patience(
+            self._connect_timeout_s if connect_timeout_s is None else connect_timeout_s,
+            self._deadline_s if deadline_s is None else deadline_s,
+        )
+        channel = self._session(node, patience)
         try:
             return Exchange(node, command, channel, on_line=on_line, until=until, started=started).run()
         finally:
@@ -85,6 +127,10 @@ class SshTransport:
 
     def close(self) -> None:
         self._closed = True
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close every connection; the next command makes its own again."""
         with self._guard:
             slots = [*self._slots.values(), *self._jumps.values()]
             self._slots.clear()
@@ -92,169 +138,138 @@ class SshTransport:
         for slot in slots:
             if slot.connection is not None:
                 slot.connection.close()
+        self._keyring.close()
 
     def drop(self, node: NodeState) -> None:
-        """Forget the connection of a node that stopped answering."""
-        slot = self._slot(node)
+        """Close the connection of a node that stopped answering, or will not be needed again."""
+        with self._guard:
+            slot = self._slots.get(_key(node))
+        if slot is None:
+            return
         connection, slot.connection = slot.connection, None
         if connection is not None:
             connection.close()
 
+    @contextmanager
+    def stream_to(self, peer: Peer, patience: Patience) -> Iterator[Stream]:
+        """An open stream to a peer's SSH port, by its own way.
+
+        Behind a jump host it is one of few at a time until the block is left. Raises HostUnreachable, and
+        what logging in to a jump host raises.
+        """
+        if peer.proxy_command is not None and not peer.jump:
+            yield dial_command(peer.proxy_command, peer.address, peer.port, peer.user)
+            return
+        if not peer.jump:
+            yield dial_tcp(peer.address, peer.port, patience.for_connect)
+            return
+        gateway = self._gateway(peer.jump, patience)
+        with self._guard:
+            turn = self._handshakes.setdefault(peer.jump, threading.BoundedSemaphore(HANDSHAKES_PER_JUMP))
+        with patience.queueing():
+            turn.acquire()
+        try:
+            wire = gateway.transport
+            if wire is None or self._closed:
+                raise EOFError("the connection to the jump host closed")
+            jump = of_jump(peer.jump).label
+            yield dial_through(wire, jump, peer.address, peer.port, patience.for_connect)
+        finally:
+            turn.release()
+
     def _slot(self, node: NodeState) -> _Slot:
         with self._guard:
-            return self._slots.setdefault((node.name, node.address, node.port, node.host_key), _Slot())
+            return self._slots.setdefault(_key(node), _Slot())
 
-    def _session(self, node: NodeState, deadline: float) -> paramiko.Channel:
-        """An open channel on the node's connection, which is made or remade as needed until `deadline`."""
+    def _session(self, node: NodeState, patience: Patience) -> paramiko.Channel:
+        """An open channel on the node's connection, which is made or remade as needed."""
         slot = self._slot(node)
         pause = 0.2
         while True:
             try:
                 with slot.lock:
-                    if slot.connection is None or not slot.connection.is_connected:
-                        slot.connection = self._connect(node, deadline)
-                    wire = slot.connection.transport
+                    connection = slot.open
+                    if connection is None:
+                        connection = slot.connection = self._connect(of_node(node), patience)
+                    wire = connection.transport
                 if wire is None:
                     raise EOFError("the connection closed")
-                return wire.open_session(timeout=max(0.1, deadline - time.monotonic()))
-            except (HostKeyRefused, LoginRefused):
+                return wire.open_session(timeout=max(0.1, patience.left))
+            except _FINAL:
                 raise
             except (HostUnreachable, paramiko.SSHException, EOFError, OSError) as error:
                 self.drop(node)
                 pause = min(pause * 2, 5.0)
                 wait = pause * random.uniform(0.5, 1.0)
-                if self._closed or time.monotonic() + wait >= deadline:
+                if self._closed or patience.once or wait >= patience.left:
+                    if isinstance(error, JumpUnreachable):
+                        raise
                     raise unreachable(node, error) from error
                 time.sleep(wait)
 
-    def _connect(self, node: NodeState, deadline: float) -> Connection:
-        timeout = min(self._connect_timeout_s, max(0.5, deadline - time.monotonic()))
-        if not node.jump:
-            return _open(_host(node), timeout, node.proxy_command)
-        gateway = self._gateway(node.jump, deadline)
-        with self._guard:
-            turn = self._handshakes.setdefault(node.jump, threading.BoundedSemaphore(HANDSHAKES_PER_JUMP))
-        with turn:
-            return _open(_host(node), timeout, gateway)
+    def _connect(self, peer: Peer, patience: Patience) -> Connection:
+        """One attempt."""
+        identities = list(
+            self._keyring.identities(
+                peer.label, peer.identity, lambda: identity_agent(self._user_config, peer)
+            )
+        )
+        with self.stream_to(peer, patience) as stream:
+            return log_in(peer, stream, identities, patience.for_connect)
 
-    def _gateway(self, chain: tuple[Jump, ...], deadline: float) -> Connection:
-        """The shared connection to the last jump host of a chain, through those before it."""
+    def _gateway(self, chain: tuple[Jump, ...], patience: Patience) -> Connection:
+        """The shared connection to the last jump host of a chain, through those before it.
+
+        Raises JumpUnreachable, or what refuses the log-in.
+        """
         with self._guard:
             slot = self._jumps.setdefault(chain, _Slot())
-        with slot.lock:
-            if slot.connection is None or not slot.connection.is_connected:
-                before = self._gateway(chain[:-1], deadline) if len(chain) > 1 else None
-                timeout = min(self._connect_timeout_s, max(0.5, deadline - time.monotonic()))
-                slot.connection = _open(_jump_host(chain[len(chain) - 1]), timeout, before)
+        came = time.monotonic()
+        with patience.queueing():
+            slot.lock.acquire()
+        try:
+            connection = slot.open
+            if connection is not None:
+                return connection
+            if slot.failed is not None and slot.failed[0] > came:
+                raise slot.failed[1]
+            peer = of_jump(chain)
+            try:
+                slot.connection = self._connect(peer, patience)
+            except (*_FINAL, JumpUnreachable) as error:
+                slot.failed = (time.monotonic(), error)
+                raise
+            except (HostUnreachable, paramiko.SSHException, EOFError, OSError) as error:
+                failure = jump_failed(peer, error)
+                slot.failed = (time.monotonic(), failure)
+                raise failure from error
             return slot.connection
+        finally:
+            slot.lock.release()
 
 
-@dataclass(frozen=True)
-class _Host:
-    """What a log-in needs, for nodes and jump hosts alike."""
-
-    label: str
-    address: str
-    port: int
-    user: str
-    identity: str | None
-    host_key: str | None
-
-    @property
-    def known_as(self) -> str:
-        return self.address if self.port == 22 else f"[{self.address}]:{self.port}"
-
-
-def _host(node: NodeState) -> _Host:
-    return _Host(node.name, node.address, node.port, node.user, node.identity, node.host_key)
-
-
-def _jump_host(jump: Jump) -> _Host:
-    return _Host(
-        f"jump host {jump.address}", jump.address, jump.port, jump.user, jump.identity, jump.host_key
-    )
-
-
-def _open(host: _Host, timeout_s: float, gateway: Connection | str | None) -> Connection:
-    """One attempt to log in. Raises HostKeyRefused, LoginRefused or HostUnreachable."""
-    identity = str(Path(host.identity).expanduser()) if host.identity else None
-    if identity and not Path(identity).is_file():
-        raise LoginRefused(
-            f"the private key for {host.label} is not here",
-            where=identity,
-            hint="point `identity_file` at the key, or provision the fleet again from this machine",
-        )
-    connection = Connection(
-        host.address,
-        user=host.user,
-        port=host.port,
-        gateway=gateway,
-        # An empty configuration: the fleet says everything, ~/.ssh/config and fabric.yml must not change it.
-        config=Config(ssh_config=paramiko.SSHConfig(), lazy=True),
-        connect_timeout=timeout_s,
-        connect_kwargs={
-            "key_filename": identity,
-            "allow_agent": identity is None,
-            "look_for_keys": identity is None,
-            "banner_timeout": timeout_s,
-            "auth_timeout": timeout_s,
-            "channel_timeout": timeout_s,
-            "transport_factory": _Wire,
-        },
-    )
-    client = connection.client
-    if client is None:
-        raise TypeError("a Fabric connection without a client")
-    client.set_missing_host_key_policy(paramiko.RejectPolicy())
-    entry = None
-    if host.host_key:
-        entry = HostKeyEntry.from_line(f"{host.known_as} {host.host_key}")
-        if entry is None or entry.key is None:
-            raise HostKeyRefused(f"the pinned host key of {host.label} is not a key", where=_where(host))
-        client.get_host_keys().add(host.known_as, entry.key.get_name(), entry.key)
-    else:
-        client.load_system_host_keys()
+def identity_agent(user_config: UserConfig, peer: Peer) -> str | None:
+    """The agent that the user keeps for a host, if not the environment's: no fleet says which."""
     try:
-        connection.open()
-    except paramiko.BadHostKeyException as error:
-        raise _changed_key(host, error.expected_key, error.key) from error
-    except paramiko.AuthenticationException as error:
-        raise LoginRefused(
-            f"{host.label} refuses the login of {host.user}",
-            where=_where(host),
-            detail=str(error),
-            hint=f"is the public half of {identity} in its authorized_keys?" if identity else None,
-        ) from error
-    except paramiko.SSHException as error:
-        if "not found in known_hosts" in str(error):
-            raise _changed_key(host, entry.key if entry else None, None) from error
-        raise HostUnreachable(str(error), where=_where(host)) from error
-    except (OSError, EOFError) as error:
-        raise HostUnreachable(str(error) or type(error).__name__, where=_where(host)) from error
-    wire = client.get_transport()
-    if wire is None:
-        raise HostUnreachable("the connection closed after the login", where=_where(host))
-    wire.set_keepalive(KEEPALIVE_S)
-    return connection
+        found = (user_config.lookup(host).identity_agent for host in (peer.name, peer.address))
+        return next(filter(None, found), None)
+    except BadSshConfig:
+        return None
 
 
-def _where(host: _Host) -> str:
-    return f"{host.user}@{host.address}:{host.port}"
+def _key(node: NodeState) -> tuple[str, str, int, str]:
+    return (node.name, node.address, node.port, node.host_key)
 
 
-def _changed_key(
-    host: _Host, expected: paramiko.PKey | None, offered: paramiko.PKey | None
-) -> HostKeyRefused:
-    if expected is None:
-        return HostKeyRefused(
-            f"no host key is known for {host.label}",
-            where=_where(host),
-            hint="pin it with `host_key`, or connect once with ssh and accept it",
-        )
-    shown = f"{offered.get_name()} {offered.fingerprint}" if offered else "a key of another type"
-    return HostKeyRefused(
-        f"the host key of {host.label} is not the pinned one",
-        where=_where(host),
-        detail=f"expected {expected.get_name()} {expected.fingerprint}, offered {shown}",
-        hint="another machine may answer at this address; if the change is meant, `orch up` pins the new key",
+def jump_failed(peer: Peer, error: BaseException) -> JumpUnreachable:
+    """The error for all hosts behind a jump host that could not be talked to."""
+    known = error if isinstance(error, HostUnreachable) else None
+    detail = known.summary if known else str(error) or type(error).__name__
+    if known and known.detail:
+        detail = f"{detail}: {known.detail}"
+    return JumpUnreachable(
+        f"{peer.label} cannot be reached",
+        where=peer.where,
+        detail=detail,
+        hint=known.hint if known else "is it up, and does the network let SSH through?",
     )

@@ -48,20 +48,25 @@ class Transport(Protocol):
         command: Command,
         *,
         deadline_s: float | None = None,
+        connect_timeout_s: float | None = None,
         on_line: Callable[[str], None] | None = None,
         until: threading.Event | None = None,
     ) -> Completed:
         """Run `command` on `node` and wait for its end.
 
-        Connecting is retried, with jitter, for at most `deadline_s`; a command that has started is never
-        repeated. `on_line` receives each line of stdout without its line end as it arrives; setting `until`
-        ends the command early (exit code -1). Raises HostUnreachable, HostKeyRefused, LoginRefused or
-        CommandTimeout.
+        Connecting is retried, with jitter, for at most `deadline_s` (0: one attempt), each attempt taking at
+        most `connect_timeout_s`; a command that has started is never repeated. `on_line` receives each line
+        of stdout without its line end as it arrives; setting `until` ends the command early (exit code -1).
+        Raises HostUnreachable and its kinds, or CommandTimeout.
         """
         ...
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection for good."""
+        ...
+
+    def hang_up(self) -> None:
+        """Close every connection; the next command makes its own again."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import re
 from collections.abc import Iterable
@@ -46,6 +47,25 @@ def parse_address(text: str) -> Address:
         port = after if colon else None
     number = None if port is None else parse_int(port, low=1, high=65_535, what="a port")
     return Address(check_host(host), user or None, number)
+
+
+def parse_public_key(text: str) -> str:
+    """A line of authorized_keys without options: `ssh-ed25519 AAAA… comment`. Raises Problem ORCH139."""
+    line = " ".join(text.split())
+    if "PRIVATE KEY" in line:
+        raise Problem("ORCH139", "this is a private key", hint="give its public half, and make a new pair")
+    kind, _, rest = line.partition(" ")
+    encoded = rest.partition(" ")[0]
+    try:
+        blob = base64.b64decode(encoded, validate=True)
+    except ValueError:
+        blob = b""
+    # The blob says its own type: 4 bytes of length, then the name (RFC 4253, 6.6).
+    if len(blob) < 20 or blob[4 : 4 + int.from_bytes(blob[:4], "big")] != kind.encode():
+        raise Problem(
+            "ORCH139", f"{shown(text)} is not a public key", hint="write the line of the `.pub` file"
+        )
+    return line
 
 
 def check_host(text: str) -> str:

@@ -26,6 +26,7 @@ class Jump(_Frozen):
     user: str
     identity: str | None = None
     host_key: str | None = None
+    proxy_command: str | None = None
 
 
 class Gpus(_Frozen):
@@ -40,7 +41,8 @@ class Gpus(_Frozen):
 class NodeState(_Frozen):
     """One node as provisioning left it.
 
-    `host_key` is the public host key as in known_hosts: "ssh-ed25519 AAAA…".
+    `host_key` is the public host key as in known_hosts: "ssh-ed25519 AAAA…". `env` reaches every job on the
+    node. `rack` orders ranks before `topology` does.
     """
 
     index: int
@@ -60,7 +62,9 @@ class NodeState(_Frozen):
     region: str | None = None
     zone: str | None = None
     instance_type: str | None = None
+    rack: str | None = None
     topology: tuple[str, ...] = ()
+    env: dict[str, str] = {}
     price_hourly: float | None = None
 
 

@@ -46,7 +46,6 @@ _CHOICE: dict[str, str | None] = {
 ROWS: dict[str, dict[str, str | None]] = {
     "fleet": {
         **_CHOICE,
-        "ssh_config": "this version does not take existing hosts: write `backend: local` and `nodes`",
         "backend_options": None,
         "network": "the network of local nodes is created with them",
         "os_image": _LOCAL,

@@ -141,6 +141,11 @@ def name_of(urn: str) -> str:
     return urn.rsplit("::", 1)[-1]
 
 
+def type_of(urn: str) -> str:
+    """A resource's own type, without those of its parents."""
+    return urn.split("::")[2].rsplit("$", 1)[-1]
+
+
 def shown(value: Any) -> Any:
     """A value as people and pipelines may see it: secrets hidden, unknown ones said to be."""
     if isinstance(value, Mapping):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from orch.spec.errors import ExitCode, OrchError
@@ -15,6 +16,18 @@ class StackError(OrchError):
 
 class EngineMissing(StackError):
     """No usable Pulumi engine is on this machine and none could be installed."""
+
+
+class EngineFailed(StackError):
+    """Resources failed. `errors` holds what was said of each, by its urn."""
+
+    def __init__(self, summary: str, *, errors: Mapping[str, str], **told: str | None) -> None:
+        super().__init__(summary, **told)
+        self.errors = dict(errors)
+
+
+class NoCapacity(StackError):
+    """No place has room for all nodes of a fleet."""
 
 
 class ProjectError(StackError):
@@ -39,3 +52,9 @@ class Interrupted(StackError):
     """The user stopped it; the engine ended in order and the state says what is there."""
 
     exit_code = ExitCode.INTERRUPTED
+
+
+class NoSuchNode(StackError):
+    """A node was named that the fleet does not have."""
+
+    exit_code = ExitCode.USAGE

@@ -8,13 +8,14 @@ the lock (measured).
 from __future__ import annotations
 
 import hashlib
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch import __version__
 from orch.components.backends import Compiled, compile_fleet
-from orch.components.plan import PlanError, Previous
+from orch.components.plan import Order, PlanError, Previous
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.spec.state import SCHEMA
@@ -29,11 +30,16 @@ SKIPPED = {".git", ".orch", ".venv", "node_modules", "__pycache__"}
 
 
 def scope_of(root: Path) -> str:
-    """Six hex digits that tell the local resources of one project folder from another's.
+    """Six hex digits that tell this project's resources from those of the same project elsewhere: of another
+    folder here, or of somebody else's machine on a server that both use.
 
     Recorded by the first `up`.
     """
-    return hashlib.sha256(str(root).encode()).hexdigest()[:6]
+    try:
+        machine = Path("/etc/machine-id").read_text("ascii").strip()
+    except OSError:
+        machine = ""
+    return hashlib.sha256(f"{socket.gethostname()} {machine} {root}".encode()).hexdigest()[:6]
 
 
 def program(compiled: Compiled) -> Callable[[], None]:
@@ -42,11 +48,16 @@ def program(compiled: Compiled) -> Callable[[], None]:
     def run() -> None:
         import pulumi
 
+        for problem in compiled.problems:
+            pulumi.log.warn(problem.text())
+        for warning in compiled.warnings:
+            pulumi.log.warn(f"{warning.node}: {warning.text}")
         state, identity = compiled.register()
         pulumi.export("orch", {"version": __version__, "schema": SCHEMA})
         pulumi.export("fleet", state)
         pulumi.export("pins", compiled.pins)
-        pulumi.export("identity", pulumi.Output.secret(identity))
+        if identity is not None:
+            pulumi.export("identity", pulumi.Output.secret(identity))
 
     return run
 
@@ -64,7 +75,14 @@ def main(root: Path | str = ".") -> None:
         outputs = refuse_newer(answer.get("outputs") or {})
         try:
             compiled = compile_fleet(
-                fleet, find(folder).backends, Previous.of_outputs(outputs), scope_of(folder)
+                Order(
+                    fleet,
+                    find(folder).backends,
+                    Previous.of_outputs(outputs),
+                    scope_of(folder),
+                    root=folder,
+                    folder=document.directory.absolute(),
+                )
             )
         except PlanError as error:
             raise error.placed(document) from error

@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from orch.spec.state import SCHEMA, FleetState
+from orch.components.plan import whole
+from orch.spec.state import SCHEMA, FleetState, NodeState
 from orch.stacks import engine as engines
 from orch.stacks.command import call
 from orch.stacks.errors import Conflict, NoSuchFleet, StackError
@@ -93,11 +94,28 @@ def fleet_state(project: Project, name: str) -> FleetState:
 
     Raises NoSuchFleet when it is not up, Conflict when a newer orch wrote it.
     """
-    found = require_up(project, name)
-    state = FleetState.model_validate(_whole(found["fleet"]))
-    identity = str(_identity(project, name, state))
-    nodes = tuple(n.model_copy(update={"identity": n.identity or identity}) for n in state.nodes)
-    return state.model_copy(update={"nodes": nodes})
+    recorded = deployment(project, name)
+    found = outputs(recorded)
+    if "fleet" not in found:
+        raise not_up(project, name)
+    state = FleetState.model_validate(whole(found["fleet"]))
+    # A node that was deleted, or could not be made, is in the last plan's outputs all the same.
+    there = {resource["urn"].rsplit("::", 1)[-1] for resource in (recorded or {}).get("resources") or ()}
+    nodes = tuple(node for node in state.nodes if node.name in there)
+    if found.get("identity") is not None:
+        identity = str(_identity(project, name, state))
+        nodes = tuple(n.model_copy(update={"identity": n.identity or identity}) for n in nodes)
+    return state.model_copy(update={"nodes": tuple(_at_home(project, node) for node in nodes)})
+
+
+def _at_home(project: Project, node: NodeState) -> NodeState:
+    """The node with key files as they lie here: the state says them relative to the project's root."""
+    from orch.runner.hosts.targets import resolved
+
+    hops = tuple(
+        hop.model_copy(update={"identity": resolved(hop.identity, project.root)}) for hop in node.jump
+    )
+    return node.model_copy(update={"identity": resolved(node.identity, project.root), "jump": hops})
 
 
 def require_up(project: Project, name: str) -> dict[str, Any]:
@@ -195,12 +213,3 @@ def _remote_stacks(project: Project) -> list[str]:
             "the state cannot be listed", where=project.state_url, detail=done.stderr.strip()[-400:]
         )
     return [stack["name"].rsplit("/", 1)[-1] for stack in json.loads(done.stdout)]
-
-
-def _whole(value: Any) -> Any:
-    """Numbers come back from the engine as floats."""
-    if isinstance(value, dict):
-        return {key: _whole(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_whole(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hostlab import Room, server_room
 from support import ROOT, Folder
 
 
@@ -28,3 +29,13 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
     yield project
     said = project.orch("down", "fleet.yml", "--yes")
     assert said.code == 0, said.err
+
+
+@pytest.fixture(scope="session")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+    """Four servers and a jump host, for the whole session: who breaks one mends it."""
+    room = server_room(tmp_path_factory.mktemp("room"))
+    try:
+        yield room
+    finally:
+        room.lab.remove()

@@ -43,6 +43,7 @@ class LocalPlan:
     blocks: int
     job_image: str | None
     env: dict[str, str]
+    authorized_keys: tuple[str, ...]
     protect: bool
     nodes: tuple[LocalNodePlan, ...]
     reasons: tuple[str, ...]
@@ -94,6 +95,7 @@ def plan(fleet: Fleet, facts: LocalFacts, previous: Previous, scope: str) -> Loc
         blocks=_blocks(fleet, cpus or facts.cpus),
         job_image=fleet.image,
         env={key: value for key, value in fleet.env.items() if value is not None},
+        authorized_keys=fleet.authorized_keys,
         protect=fleet.protect,
         nodes=tuple(
             LocalNodePlan(i, f"{fleet.name}-{i}", f"{base}-{i}", FIRST_ADDRESS + i, cpus, memory)

@@ -88,7 +88,11 @@ class LocalFleet(pulumi.ComponentResource):
                 "image": plan.image,
                 "cpus": node.cpus,
                 "memory_mib": node.memory_mib,
-                "authorized_key": keys.client_public_key,
+                "authorized_key": keys.client_public_key.apply(
+                    lambda own: (
+                        "\n".join((own.strip(), *plan.authorized_keys)) if plan.authorized_keys else own
+                    )
+                ),
                 "host_key_seed": pulumi.Output.secret(
                     keys.host_seed.apply(lambda seed: host_key_seed(seed, node.name))
                 ),

@@ -29,6 +29,7 @@ LOOPBACK = "127.0.0.1"
 READY_TIMEOUT_S = 60.0
 PORT_TRIES = 5
 CPU_PERIOD_US = 100_000
+AUTHORIZED_KEYS = "etc/orch/authorized_keys"
 
 CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "IPC_LOCK", "SYS_NICE")
 """SYS_ADMIN and NET_ADMIN for the inner Docker daemon, the others for debuggers, RDMA-like pinning and
@@ -61,7 +62,9 @@ class LocalNodeHandler:
 
     def replaces(self, key: str, old: Any, new: Any) -> bool:
         # Docker changes a memory limit in place but cannot lift it.
-        return key not in {"cpus", "memory_mib", "status"} or (key == "memory_mib" and new is None)
+        return key not in {"cpus", "memory_mib", "status", "authorized_key"} or (
+            key == "memory_mib" and new is None
+        )
 
     def create(self, inputs: Inputs) -> tuple[str, State]:
         client = connect()
@@ -87,6 +90,10 @@ class LocalNodeHandler:
             container.reload()
             if _limits(container) != (inputs.get("cpus"), inputs.get("memory_mib")):
                 _set_limits(container, inputs)
+            if state.get("authorized_key") != inputs["authorized_key"]:
+                container.put_archive(
+                    "/", _archive({AUTHORIZED_KEYS: inputs["authorized_key"].strip() + "\n"})
+                )
             if container.status == "paused":
                 container.unpause()
             elif container.status != "running":
@@ -184,15 +191,22 @@ def _create_container(client: Any, inputs: Inputs, port: int) -> Any:
 
 
 def _key_files(inputs: Inputs) -> bytes:
+    return _archive(
+        {
+            "etc/ssh/ssh_host_ed25519_key": _openssh(inputs["host_key_seed"]),
+            AUTHORIZED_KEYS: inputs["authorized_key"].strip() + "\n",
+        }
+    )
+
+
+def _archive(files: dict[str, str]) -> bytes:
+    """A tar archive of text files for root alone."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for path, text, mode in (
-            ("etc/ssh/ssh_host_ed25519_key", _openssh(inputs["host_key_seed"]), 0o600),
-            ("etc/orch/authorized_keys", inputs["authorized_key"].strip() + "\n", 0o600),
-        ):
+        for path, text in files.items():
             data = text.encode()
             entry = tarfile.TarInfo(path)
-            entry.size, entry.mode, entry.mtime = len(data), mode, int(time.time())
+            entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
             archive.addfile(entry, io.BytesIO(data))
     return buffer.getvalue()
 

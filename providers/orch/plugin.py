@@ -27,6 +27,7 @@ from orch.providers.orch.handler import Handler, differences
 from orch.providers.orch.keys import KeysHandler
 from orch.providers.orch.local_network import LocalNetworkHandler
 from orch.providers.orch.local_node import LocalNodeHandler
+from orch.providers.orch.ssh_host import SshHostHandler
 from orch.providers.orch.values import UNKNOWN, plain_map, sendable, wire_map
 from orch.spec.errors import OrchError
 
@@ -34,6 +35,7 @@ HANDLERS: dict[str, Handler] = {
     "orch:index:Keys": KeysHandler(),
     "orch:local:Network": LocalNetworkHandler(),
     "orch:local:Node": LocalNodeHandler(),
+    "orch:ssh:Host": SshHostHandler(),
 }
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field
 
+from orch.spec.hosts import parse_public_key
 from orch.spec.values import Problem
 
 from . import forms
@@ -55,6 +56,19 @@ def _backend_options(value: object) -> tuple[dict[str, object], ...]:
     return tuple(read)
 
 
+def _public_keys(value: object) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise Problem("ORCH112", "a list of public keys is expected", hint="begin each with a dash")
+    read: list[str] = []
+    for index, item in enumerate(cast("list[object]", value)):
+        try:
+            read.append(parse_public_key(text(item)))
+        except Problem as problem:
+            problem.at = (index, *problem.at)
+            raise
+    return tuple(dict.fromkeys(read))
+
+
 def _topology(data: dict[str, Any]) -> Literal["any", "rank-ordered"]:
     return "rank-ordered" if data.get("placement") == "cluster" else "any"
 
@@ -97,6 +111,9 @@ class Fleet(Choosing):
         default=None, description="Try again when there is no capacity; `true` for an hour."
     )
     env: Env = Field(default={}, description="Variables given to every job.")
+    authorized_keys: Annotated[
+        tuple[str, ...], Reads(_public_keys, forms.rows(forms.TEXT, "public keys"))
+    ] = Field(default=(), description="Public SSH keys that may log in on the nodes.")
     tags: Tags = Field(default={}, description="Tags, also of cloud resources.")
     backend_options: Annotated[
         tuple[dict[str, object], ...],

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from blocklab import end_all
+from hostlab import Room
+from labserver import Server
 from nodelab import Lab, load_image
 
 from orch import images
@@ -71,3 +74,20 @@ def left_on(transport: SshTransport) -> Callable[[NodeState], str]:
         return transport.run(node, Command(script)).stdout.strip()
 
     return look
+
+
+@pytest.fixture(scope="module")
+def gpu1(room: Room) -> Iterator[Server]:
+    """A server with eight H100, and the small MPI image on it. Servers are left as they were found."""
+    server = room.servers[0]
+    load_image(server.state().model_copy(update={"name": server.container}), "mpi")
+    yield server
+    for used in room.servers:
+        used.run("rm -rf /var/lib/orch /srv/gate; docker image prune -af")
+
+
+@pytest.fixture
+def ended(place: Workplace) -> Iterator[None]:
+    """What the test has started is over after it."""
+    yield
+    end_all(place)

@@ -215,7 +215,7 @@ def test_a_container_removed_behind_our_back_fails_the_run(
     submit(place, lab.fleet(*pair), commands=["sleep 300"])
     driver = behind(place, "job")
     wait_until(lambda: place.ledger.get("job").status == "running")
-    docker("exec", pair[1].name, "docker", "rm", "-f", "orch-job-0-1")
+    docker("exec", pair[1].name, "sh", "-c", "docker rm -f $(docker ps -q --filter label=orch.rank=1)")
     driver.wait(30)
     row = place.ledger.get("job")
     assert row.status == "failed"

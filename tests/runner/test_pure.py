@@ -11,7 +11,7 @@ from orch.runner.compile import Compiled, Request, compile_run
 from orch.runner.errors import BadTask, HostfileIncomplete, NoFit
 from orch.runner.hostfile import hostfile, internal_addresses
 from orch.runner.launchers import quote_word
-from orch.runner.placement import blocks_needed, choose_fleet, place
+from orch.runner.placement import Standing, blocks_needed, choose_fleet, place
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState
 
@@ -214,7 +214,7 @@ def test_ranks_follow_the_topology():
 
 def test_idle_nodes_come_before_occupied_ones():
     task = Task(commands=("x",), nodes=2)
-    seats = place(task, fleet(*(node(i) for i in range(4))), occupied={"n0", "n2"})
+    seats = place(task, fleet(*(node(i) for i in range(4))), {"n0": Standing(busy=1), "n2": Standing(busy=1)})
     assert [seat.node.name for seat in seats] == ["n1", "n3"]
 
 
@@ -243,7 +243,7 @@ def test_a_distributed_job_takes_all_blocks():
 def test_what_does_not_fit_is_told(task: dict[str, object], on: FleetState, why: str):
     with pytest.raises(NoFit) as caught:
         place(Task.model_validate({"commands": ["x"], **task}), on)
-    assert why in (caught.value.detail or "")
+    assert why in caught.value.text()
 
 
 def test_the_language_s_default_minimums_exclude_no_node():

@@ -17,7 +17,7 @@ from orch.runner.commands import Command, StdinSource, argv, as_root
 from orch.runner.errors import CommandTimeout, HostKeyRefused, HostUnreachable, LoginRefused
 from orch.runner.exchange import Exchange
 from orch.runner.nodes import node_statuses
-from orch.runner.ssh import SshTransport
+from orch.runner.ssh import Patience, SshTransport
 from orch.runner.store import new_key_pair
 from orch.runner.transport import fan_out
 from orch.spec.errors import ExitCode
@@ -97,7 +97,7 @@ def test_a_node_that_freezes_between_two_commands_is_given_up(lab: Lab, monkeypa
     monkeypatch.setattr("orch.runner.exchange.ACCEPT_S", 1.0)
     node, transport = lab.node(), SshTransport(connect_timeout_s=1.0, deadline_s=3.0)
     assert transport.run(node, Command("true")).ok
-    channel = transport._session(node, time.monotonic() + 3)
+    channel = transport._session(node, Patience(1.0, 3.0))
     docker("pause", node.name)
     began = time.monotonic()
     with pytest.raises(HostUnreachable):

@@ -1,0 +1,145 @@
+"""`orch exec` and `orch ssh`: a command on every node of a fleet, and a terminal on one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orch.cli.cordon import chosen_nodes
+from orch.cli.outcome import end, tell
+from orch.spec.errors import ExitCode, OrchError
+from orch.spec.values import Problem, parse_duration
+
+if TYPE_CHECKING:
+    from orch.runner.everywhere import Answer
+    from orch.spec.state import FleetState, NodeState
+
+
+class NoSsh(OrchError):
+    """This machine has no `ssh` command."""
+
+    exit_code = ExitCode.HOSTS
+
+
+def execute(
+    fleet: Annotated[str, typer.Argument(metavar="FLEET", help="A fleet's name.")],
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- CMD...", help="For the nodes' shell; joined, as with ssh.")
+    ],
+    *,
+    node: Annotated[
+        list[str] | None,
+        typer.Option("--node", metavar="NODE", help="Only these: a name, an index, gpu[1-4]; repeatable."),
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="TIME", help="Give the command up after this: 30s, 5m.")
+    ] = None,
+    sudo: Annotated[bool, typer.Option("--sudo", help="As root.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Data on stdout, for pipelines.")] = False,
+) -> None:
+    """Run a command on every node of a fleet. Equal output is shown once, under the names of its nodes.
+
+    The exit code is the largest one of the nodes; a node that cannot be reached counts as 7.
+    """
+    from orch.runner.everywhere import ask, exit_code
+    from orch.runner.ssh import SshTransport
+    from orch.stacks.project import find
+    from orch.stacks.states import fleet_state
+
+    timeout_s = _seconds(timeout)
+    nodes = _some(fleet_state(find(), fleet), node or ())
+    transport = SshTransport()
+    try:
+        answers = ask(nodes, transport, " ".join(command), root=sudo, timeout_s=timeout_s)
+    finally:
+        transport.close()
+    if as_json:
+        print(json.dumps(answers_json(fleet, answers), indent=2, ensure_ascii=False))
+    else:
+        _show(answers)
+    end(exit_code(answers))
+
+
+def ssh(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="A node's name.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="For ssh: its options, a command.")
+    ] = None,
+    *,
+    fleet: Annotated[str | None, typer.Option("--fleet", help="The fleet the node is of.")] = None,
+) -> None:
+    """Log in to a node by its own way, jump hosts included, with its own key and its pinned host key."""
+    from orch.runner.openssh import ssh_words, write_config
+    from orch.runner.sshconfig import UserConfig
+    from orch.stacks.project import find
+    from orch.stacks.states import fleet_state, known_fleets
+
+    project = find()
+    names = [fleet] if fleet is not None else known_fleets(project)
+    (chosen,) = chosen_nodes([node], {name: fleet_state(project, name) for name in names})
+    program = shutil.which("ssh")
+    if program is None:
+        raise NoSsh("there is no ssh command on this machine", hint="install OpenSSH's client")
+    config = write_config(chosen, project.dot / "ssh" / chosen.name, UserConfig())
+    sys.stdout.flush()
+    os.execv(program, ssh_words(chosen, config, arguments or ()))
+
+
+def answers_json(fleet: str, answers: Sequence[Answer]) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "fleet": fleet,
+        "nodes": [
+            {
+                "index": answer.node.index,
+                "node": answer.node.name,
+                "exit_code": answer.done.exit_code if answer.done else None,
+                "stdout": answer.done.stdout if answer.done else None,
+                "stderr": answer.done.stderr if answer.done else None,
+                "seconds": round(answer.done.seconds, 3) if answer.done else None,
+                "error": answer.error.text() if answer.error else None,
+            }
+            for answer in answers
+        ],
+    }
+
+
+def _show(answers: Sequence[Answer]) -> None:
+    from orch.runner.everywhere import folded, folded_errors
+
+    for group in folded(answers):
+        nodes = f" ({group.count})" if group.count > 1 else ""
+        print(f"{group.nodes}{nodes}:{f' exit code {group.exit_code}' if group.exit_code else ''}")
+        for line in group.stdout.splitlines():
+            print(f"  {line}")
+        sys.stdout.flush()
+        for line in group.stderr.splitlines():
+            tell(f"  {line}")
+    for names, text in folded_errors(answers):
+        tell(f"{names}: {text}")
+
+
+def _some(state: FleetState, wanted: Sequence[str]) -> tuple[NodeState, ...]:
+    """The nodes of a fleet that `wanted` names, by name, folded names or index; all when it names none."""
+    if not wanted:
+        return state.nodes
+    by_index = {str(node.index): node.name for node in state.nodes}
+    called = {node.name for node in state.nodes}
+    names = [word if word in called else by_index.get(word, word) for word in wanted]
+    return chosen_nodes(names, {state.name: state})
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = parse_duration(text)
+    except Problem as error:
+        raise typer.BadParameter(str(error), param_hint="--timeout") from error
+    return None if seconds is None else float(seconds)

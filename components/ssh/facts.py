@@ -1,0 +1,78 @@
+"""What must be asked of existing hosts before a fleet of them is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from orch.runner.hosts.results import Wanted
+from orch.runner.hosts.survey import Survey, survey
+from orch.runner.hosts.targets import Target, find_targets, located
+from orch.runner.ssh import SshTransport
+
+if TYPE_CHECKING:
+    from orch.spec.models import Fleet
+
+REACH_FACTOR = 2
+"""A host gets this many times `connect_timeout` to be reached: a lost packet is tried again."""
+
+
+@dataclass(frozen=True)
+class SshFacts:
+    """What the hosts of a fleet said. `targets`: the way to each, key files as written."""
+
+    survey: Survey
+    targets: Mapping[str, Target]
+
+
+class AsksHosts(Protocol):
+    def __call__(
+        self,
+        fleet: Fleet,
+        folder: Path,
+        *,
+        pinned: Mapping[str, str],
+        accept: Collection[str],
+        network: str | None,
+    ) -> SshFacts:
+        """Ask every host of `fleet`, whose file lies in `folder`.
+
+        `pinned` are the host keys the stack accepted, `accept` the hosts whose keys are asked anew, `network`
+        the one the stack uses.
+        """
+        ...
+
+
+def ask(
+    fleet: Fleet,
+    folder: Path,
+    *,
+    pinned: Mapping[str, str] | None = None,
+    accept: Collection[str] = (),
+    network: str | None = None,
+) -> SshFacts:
+    """See `AsksHosts`. Connects to every host; never raises for one of them. Raises BadSshConfig."""
+    config = fleet.ssh_config
+    if config is None:
+        raise TypeError("a fleet without hosts")
+    found = find_targets(config, folder, pinned or {}, accept=accept)
+    connect_s = float(config.connect_timeout_s)
+    wanted = Wanted(
+        cluster=fleet.placement == "cluster",
+        network=config.network or (None if any(m.internal_ip for m in config.machines()) else network),
+        image=fleet.image,
+        mesh=config.preflight != "off",
+        external=config.preflight != "off",
+    )
+    transport = SshTransport(connect_timeout_s=connect_s, deadline_s=REACH_FACTOR * connect_s)
+    try:
+        here = [
+            replace(each, node=located(each.node, folder)) if isinstance(each, Target) else each
+            for each in found
+        ]
+        seen = survey(here, transport, wanted, parallel=config.parallel)
+    finally:
+        transport.close()
+    return SshFacts(seen, {each.name: each for each in found if isinstance(each, Target)})

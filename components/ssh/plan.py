@@ -1,0 +1,345 @@
+"""What a fleet of existing hosts becomes: a resource per host that is fit. Pure: the hosts were asked before.
+
+A host that is not fit, or not reached, is kept out and told by name; one that is registered already stays as
+it was, for what became of it is drift. What a host was registered as (its facts, its key, its place in the
+network) is decided once and kept until the user accepts another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orch.components.plan import NewHostKey, NodeProblem, NodeWarning, Order, PlanError
+from orch.components.ssh.facts import SshFacts
+from orch.runner.hosts.results import Result
+from orch.runner.hosts.survey import HostReport
+from orch.runner.hosts.targets import Target, names, pins
+from orch.spec.blocks import blocks_of
+from orch.spec.errors import ExitCode, OrchError
+from orch.spec.models import Fleet
+from orch.spec.models.ssh import Host
+from orch.spec.state import Gpus, NodeState
+from orch.spec.values import Problem
+
+Registered = dict[str, Any]
+"""What a host was taken as, flat: `gpu_count`, `cpus`, … of `HostFacts.registered()`."""
+
+
+class Unfit(PlanError):
+    """None of a fleet's hosts can be taken."""
+
+    exit_code = ExitCode.HOSTS
+
+    def placed(self, document: Document) -> OrchError:
+        """Itself: the hosts are amiss, not the file."""
+        return self
+
+
+@dataclass(frozen=True)
+class SshHostPlan:
+    """One host: the node it is, what it is registered as, and its tags."""
+
+    node: NodeState
+    registered: Registered
+    tags: dict[str, str]
+
+
+@dataclass(frozen=True)
+class SshPlan:
+    """A whole fleet of hosts. `problems` are told and end with exit code 7; the rest is registered."""
+
+    fleet: str
+    scope: str
+    placement: str
+    interconnect: str
+    image: str | None
+    env: dict[str, str]
+    protect: bool
+    authorized_keys: tuple[str, ...]
+    network: str | None
+    hosts: tuple[SshHostPlan, ...]
+    problems: tuple[NodeProblem, ...]
+    warnings: tuple[NodeWarning, ...]
+    new_keys: tuple[NewHostKey, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def pins(self) -> dict[str, str]:
+        kept = {host.node.name: host.registered for host in self.hosts}
+        pins = {"scope": self.scope, "registered": json.dumps(kept, sort_keys=True)}
+        return {**pins, "network": self.network} if self.network else pins
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """One host of the file, folded names unfolded: `path` is its place there, `host` what it says of it."""
+
+    name: str
+    path: str
+    host: Host
+
+
+def plan(order: Order, facts: SshFacts) -> SshPlan:
+    """The hosts of the order's fleet that are or become its nodes.
+
+    Raises PlanError for what concerns the fleet as a whole (ORCH147 blocks, ORCH361 and ORCH362 its network),
+    Unfit when not one host can be taken and none was before.
+    """
+    fleet, previous = order.fleet, order.previous
+    config = fleet.ssh_config
+    if config is None:
+        raise TypeError("a fleet without hosts")
+    machines = _machines(fleet)
+    _refuse_network(fleet, facts, machines)
+    before = {node.name: node for node in previous.nodes}
+    known_pins = pins(previous.nodes)
+    records: dict[str, Registered] = json.loads(previous.pins.get("registered", "{}"))
+    reports = {report.name: report for report in facts.survey.hosts}
+    indices = _indices([machine.name for machine in machines], before)
+    hosts: list[SshHostPlan] = []
+    problems: list[NodeProblem] = []
+    warnings: list[NodeWarning] = []
+    new_keys: list[NewHostKey] = []
+    for machine in machines:
+        name, report = machine.name, reports[machine.name]
+        amiss, doubts = _judged(report, config.preflight)
+        problems += amiss
+        warnings += doubts
+        host = _taken(
+            order,
+            facts,
+            machine,
+            index=indices[name],
+            known=before.get(name),
+            record=records.get(name),
+            unfit=bool(amiss),
+        )
+        if host is not None:
+            hosts.append(host)
+            target = facts.targets.get(name)
+            fresh = _new_keys(target, known_pins) if target and report.facts is not None else []
+            new_keys += [new for new in fresh if new not in new_keys]
+    if not hosts:
+        raise Unfit(
+            "ORCH360",
+            f"not one of the {len(machines)} hosts of {fleet.name} can be taken",
+            path="ssh_config.hosts",
+            detail="\n".join(problem.text() for problem in problems),
+            hint="`orch check FILE` shows every check of every host",
+        )
+    network = facts.survey.network
+    return SshPlan(
+        fleet=fleet.name,
+        scope=previous.pins.get("scope", order.scope),
+        placement=fleet.placement,
+        interconnect=_interconnect(fleet, reports.values()),
+        image=fleet.image,
+        env={key: value for key, value in fleet.env.items() if value is not None},
+        protect=fleet.protect,
+        authorized_keys=fleet.authorized_keys,
+        network=network.cidr if network else previous.pins.get("network"),
+        hosts=tuple(sorted(hosts, key=lambda host: host.node.index)),
+        problems=tuple(problems),
+        warnings=tuple(warnings),
+        new_keys=tuple(new_keys),
+        reasons=_reasons(facts, hosts, machines),
+    )
+
+
+def host_names(fleet: Fleet) -> tuple[str, ...]:
+    """The names of a fleet's hosts and jump hosts, as `--accept-host-key` takes them."""
+    if fleet.ssh_config is None:
+        return ()
+    machines = fleet.ssh_config.machines()
+    jumps = dict.fromkeys(hop.hostname for machine in machines for hop in machine.proxy_jump or ())
+    return (*names(fleet.ssh_config), *jumps)
+
+
+def _machines(fleet: Fleet) -> tuple[_Machine, ...]:
+    config = fleet.ssh_config
+    if config is None:
+        return ()
+    places = (f"ssh_config.hosts[{i}]" for i, host in enumerate(config.hosts) for _ in host.hostnames)
+    return tuple(map(_Machine, names(config), places, config.machines()))
+
+
+def _refuse_network(fleet: Fleet, facts: SshFacts, machines: Iterable[_Machine]) -> None:
+    """A network that cannot be decided concerns all hosts: which one is right, only the user knows."""
+    config = fleet.ssh_config
+    for problem in facts.survey.problems:
+        at = next((machine for machine in machines if machine.name in problem.hosts), None)
+        path = "ssh_config"
+        if config is not None and config.network is not None and problem.code == "ORCH361":
+            path = "ssh_config.network"
+        elif at is not None and problem.code == "ORCH361" and at.host.internal_ip is not None:
+            path = f"{at.path}.internal_ip"
+        elif at is not None and problem.code == "ORCH368":
+            path = at.path
+        about = f"hosts: {', '.join(problem.hosts)}"
+        raise PlanError(
+            problem.code,
+            problem.summary,
+            path=path,
+            detail=f"{problem.detail}\n{about}" if problem.detail else about,
+            hint=problem.hint or None,
+        )
+
+
+def _indices(names: Iterable[str], before: Mapping[str, NodeState]) -> dict[str, int]:
+    """A host keeps its index for good; a new one takes the lowest that is free."""
+    names = list(names)
+    taken = {before[name].index for name in names if name in before}
+    free = (index for index in range(len(names) + len(taken) + 1) if index not in taken)
+    return {name: before[name].index if name in before else next(free) for name in names}
+
+
+def _amiss(report: HostReport) -> list[NodeProblem]:
+    """Failed checks of one host. One that was not reached has a single problem."""
+    name = report.name
+    return [
+        NodeProblem(
+            f"{check.id}: {check.detail}",
+            node=name,
+            where=name,
+            hint=check.hint or None,
+            code=check.code,
+        )
+        for check in report.checks
+        if check.result == "fail"
+    ]
+
+
+def _judged(report: HostReport, preflight: str) -> tuple[list[NodeProblem], list[NodeWarning]]:
+    """What keeps the host out, and what is told of it. Without `strict`, only silence keeps a host out."""
+    amiss = _amiss(report)
+    doubts = [
+        NodeWarning(report.name, f"{check.id}: {check.detail}")
+        for check in report.checks
+        if check.result is Result.WARN
+    ]
+    if report.facts is None or preflight == "strict":
+        return amiss, doubts
+    if preflight == "warn":
+        return [], doubts + [NodeWarning(report.name, each.summary) for each in amiss]
+    return [], []
+
+
+def _taken(
+    order: Order,
+    facts: SshFacts,
+    machine: _Machine,
+    *,
+    index: int,
+    known: NodeState | None,
+    record: Registered | None,
+    unfit: bool,
+) -> SshHostPlan | None:
+    """The host as it is or becomes part of the fleet; None when it is kept out.
+
+    `known` and `record` are the node and the facts as registered before: they stay, for a GPU lost since is
+    drift and not another plan, until the user accepts the drift or gives the name another machine.
+    """
+    config, target = order.fleet.ssh_config, facts.targets.get(machine.name)
+    found = next(report.facts for report in facts.survey.hosts if report.name == machine.name)
+    registered = known is not None and record is not None
+    if config is None or (not registered and (unfit or found is None)):
+        return None
+    if found is None or target is None:
+        # Silent, but registered: as it was, with what the file alone decides.
+        node = known
+    else:
+        node = _portable(target.node, order.folder, order.root)
+        moved = known is not None and (known.address, known.port) != (node.address, node.port)
+        if not registered or moved or order.consent.accept_drift:
+            record = found.registered()
+        place = facts.survey.network.place(machine.name) if facts.survey.network else None
+        before = known.internal_ip if known is not None else None
+        node = node.model_copy(update={"internal_ip": place.address if place else before or node.internal_ip})
+    if node is None or record is None:
+        return None
+    count = int(record.get("gpu_count") or 0)
+    node = node.model_copy(
+        update={
+            "index": index,
+            "cpus": record.get("cpus"),
+            "memory_mib": record.get("memory_mib"),
+            "gpus": Gpus(
+                count=count,
+                vendor=record.get("gpu_vendor"),
+                name=record.get("gpu_name"),
+                memory_mib=record.get("gpu_memory_mib"),
+            ),
+            "blocks": _blocks(order.fleet, machine, count, int(record.get("cpus") or 1)),
+            "rack": machine.host.rack,
+            "env": {key: value for key, value in machine.host.env.items() if value is not None},
+        }
+    )
+    return SshHostPlan(node, record, {**order.fleet.tags, **machine.host.tags})
+
+
+def _blocks(fleet: Fleet, machine: _Machine, gpus: int, cpus: int) -> int:
+    own = "blocks" in machine.host.model_fields_set
+    try:
+        return blocks_of(machine.host.blocks if own else fleet.blocks, gpus, cpus)
+    except Problem as problem:
+        path = f"{machine.path}.blocks" if own else "blocks"
+        raise PlanError(
+            problem.code, f"{machine.name}: {problem.summary}", path=path, hint=problem.hint
+        ) from problem
+
+
+def _portable(node: NodeState, folder: Path, root: Path) -> NodeState:
+    """The node with its key files relative to the project: the state is read in other checkouts too."""
+
+    def move(written: str | None) -> str | None:
+        if written is None or written.startswith("~") or os.path.isabs(written):
+            return written
+        return os.path.relpath(folder / written, root)
+
+    hops = tuple(hop.model_copy(update={"identity": move(hop.identity)}) for hop in node.jump)
+    return node.model_copy(update={"identity": move(node.identity), "jump": hops})
+
+
+def _new_keys(target: Target, known: Mapping[str, str]) -> list[NewHostKey]:
+    """Its key and those of its jump hosts, as far as the stack has not pinned them yet."""
+    hops = {key.public: key for _, key in target.hops}
+    found: list[NewHostKey] = []
+    for name, public in pins((target.node,)).items():
+        if known.get(name) == public:
+            continue
+        if name == target.name:
+            found.append(NewHostKey(name, public, target.fingerprint, target.key_source))
+        else:
+            found.append(NewHostKey(name, public, hops[public].fingerprint, hops[public].source))
+    return found
+
+
+def _interconnect(fleet: Fleet, reports: Iterable[HostReport]) -> str:
+    """InfiniBand where every host of a cluster has an active port of it, else Ethernet."""
+    layers = [
+        {port.layer for port in report.facts.rdma_ports if port.state == "ACTIVE"}
+        for report in reports
+        if report.facts is not None
+    ]
+    everywhere = bool(layers) and all("InfiniBand" in layer for layer in layers)
+    return "infiniband" if fleet.placement == "cluster" and everywhere else "ethernet"
+
+
+def _reasons(facts: SshFacts, hosts: Sequence[SshHostPlan], machines: Sequence[_Machine]) -> tuple[str, ...]:
+    said = [
+        f"{len(hosts)} existing hosts: nothing but /var/lib/orch and the keys of the fleet is put on them"
+    ]
+    if len(hosts) < len(machines):
+        said = [f"{len(hosts)} of {len(machines)} hosts are in the fleet; the others are kept out"]
+    network = facts.survey.network
+    if network and network.places:
+        interfaces = ", ".join(dict.fromkeys(place.interface for place in network.places))
+        mtu = min(place.mtu for place in network.places)
+        range_ = network.cidr or "of the addresses given"
+        said.append(f"cluster network {range_} ({interfaces}, MTU {mtu})")
+    return tuple(said)

@@ -1,0 +1,71 @@
+"""A fleet of existing hosts as Pulumi resources: the plan, one to one. Decides nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pulumi
+
+from orch.components.ssh.plan import SshHostPlan, SshPlan
+from orch.spec.state import SCHEMA
+
+UNREACHABLE_GRACE_S = 120.0
+"""A server's network may be away for a minute; its job goes on meanwhile."""
+
+
+class Host(pulumi.CustomResource):
+    """`orch:ssh:Host`: an existing server registered in a fleet."""
+
+    def __init__(self, name: str, props: dict[str, Any], *, opts: pulumi.ResourceOptions) -> None:
+        super().__init__("orch:ssh:Host", name, {**props, "facts": None}, opts)
+
+
+class SshFleet(pulumi.ComponentResource):
+    """The whole fleet. `state` is its FleetState, known before anything is registered: a host that fails must
+    not take the others' record along.
+    """
+
+    state: pulumi.Output[dict[str, Any]]
+
+    def __init__(self, plan: SshPlan) -> None:
+        super().__init__("orch:fleet:Ssh", plan.fleet, None, pulumi.ResourceOptions(protect=plan.protect))
+        for host in plan.hosts:
+            Host(host.node.name, _inputs(plan, host), opts=pulumi.ResourceOptions(parent=self))
+        self.state = pulumi.Output.from_input(
+            {
+                "schema_version": SCHEMA,
+                "name": plan.fleet,
+                "stack": pulumi.get_stack(),
+                "backend": "ssh",
+                "placement": plan.placement,
+                "interconnect": plan.interconnect,
+                "unreachable_grace_s": UNREACHABLE_GRACE_S,
+                "image": plan.image,
+                "env": plan.env,
+                "nodes": [host.node.model_dump(mode="json") for host in plan.hosts],
+            }
+        )
+        self.register_outputs({})
+
+
+def _inputs(plan: SshPlan, host: SshHostPlan) -> dict[str, Any]:
+    node = host.node
+    return {
+        "name": node.name,
+        "stack": f"{pulumi.get_project()}/{pulumi.get_stack()}/{plan.scope}",
+        "address": node.address,
+        "port": node.port,
+        "user": node.user,
+        "identity": node.identity,
+        "jump": [hop.model_dump(mode="json") for hop in node.jump],
+        "proxy_command": node.proxy_command,
+        "host_key": node.host_key,
+        "internal_ip": node.internal_ip,
+        "blocks": node.blocks,
+        "env": {**plan.env, **node.env},
+        "rack": node.rack,
+        "tags": host.tags,
+        "authorized_keys": list(plan.authorized_keys),
+        "status": "reachable",
+        **host.registered,
+    }

@@ -1,0 +1,184 @@
+"""`orch:ssh:Host`: an existing server in a fleet.
+
+Inputs: the way to it (`address`, `port`, `user`, `identity` = path of a private key or null for the agent,
+`jump` = hops from the outside in, `proxy_command`, `host_key` pinned), what the fleet gives it (`name`,
+`stack`, `blocks`, `internal_ip`, `env`, `rack`, `tags`, `authorized_keys`), and what it was registered as
+(`status` = "reachable", and the facts of `HostFacts.registered()`). Drift is what differs from the latter.
+Output: `facts`, everything known of it. A host that does not answer is a value here, not an error: only
+creating and mending it fail.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, ClassVar
+
+from orch.providers.orch.handler import OBSERVED, Inputs, ProviderError, State
+from orch.runner.errors import HostKeyRefused, HostUnreachable, LoginRefused, RunnerError
+from orch.runner.hosts.facts import HostFacts, read_facts
+from orch.runner.hosts.registration import BUSY, enter, leave
+from orch.runner.job import Claim
+from orch.runner.ssh import SshTransport
+from orch.spec.state import Jump, NodeState
+
+REACHABLE = "reachable"
+DEADLINE_S = 12.0
+"""How long a host may take to be reached: one try, or several where it refuses at once."""
+
+MEMORY_TOLERANCE = 0.02
+"""A kernel takes a little more or less of the same memory at each boot and update."""
+
+
+class SshHostHandler:
+    computed: ClassVar[frozenset[str]] = frozenset({"facts"})
+    secrets: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._shared: SshTransport | None = None
+
+    def check(self, inputs: Inputs) -> list[tuple[str, str]]:
+        needed = ("name", "stack", "address", "port", "user", "host_key", "machine_id")
+        return [(key, "must be set") for key in needed if inputs.get(key) in (None, "")]
+
+    def replaces(self, key: str, old: Any, new: Any) -> bool:
+        # Another machine under the same name: the old one is left as it was found, the new one registered.
+        return key in {"name", "stack"} or (key == "machine_id" and bool(old) and old != new)
+
+    def create(self, inputs: Inputs) -> tuple[str, State]:
+        return inputs["name"], self._enter(inputs)
+
+    def read(self, resource_id: str, state: State) -> State | None:
+        try:
+            facts = read_facts(_node(state), self._transport(), deadline_s=DEADLINE_S)
+        except RunnerError as error:
+            return {"facts": state.get("facts"), OBSERVED: {"status": _trouble(error)}}
+        return _outputs(facts, state)
+
+    def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
+        found = self._enter(inputs)
+        amiss = [
+            f"{key} is {value}, registered is {inputs[key]}"
+            for key, value in found[OBSERVED].items()
+            if key in inputs and value != inputs[key]
+        ]
+        if amiss:
+            raise ProviderError(
+                f"{inputs['name']} is not as it was registered",
+                where=_where(inputs),
+                detail="; ".join(amiss),
+                hint="mend the host, or take it as it is: `orch up FILE --accept-drift`",
+                code="ORCH355",
+            )
+        return found
+
+    def delete(self, resource_id: str, state: State) -> None:
+        try:
+            done = self._transport().run(
+                _node(state), leave(state["stack"], state["user"]), deadline_s=DEADLINE_S
+            )
+        except (HostUnreachable, HostKeyRefused, LoginRefused):
+            return  # nothing can be taken away there; that it is gone must not keep the fleet from shrinking
+        if done.exit_code == BUSY:
+            holder = Claim.parse(done.stdout.strip())
+            raise ProviderError(
+                f"{state['name']} is busy with {holder}",
+                where=_where(state),
+                hint=f"wait for it, or `orch stop {holder.run}` where it was started",
+                code="ORCH356",
+            )
+        if not done.ok:
+            raise ProviderError(
+                f"{state['name']} could not be left as it was found",
+                where=_where(state),
+                detail=done.stderr.strip()[-300:],
+                code="ORCH357",
+            )
+
+    def _enter(self, inputs: Inputs) -> State:
+        """Connect, put in place what is orch's own, and look. Raises ProviderError naming the host."""
+        node = _node(inputs)
+        try:
+            done = self._transport().run(
+                node,
+                enter(inputs["stack"], inputs["user"], inputs.get("authorized_keys") or ()),
+                deadline_s=DEADLINE_S,
+            )
+            if not done.ok:
+                raise ProviderError(
+                    f"{node.name} does not let orch in as root",
+                    where=_where(inputs),
+                    detail=done.stderr.strip()[-300:],
+                    hint=f"give {node.user} passwordless sudo: `orch check` tells more",
+                    code="ORCH366",
+                )
+            facts = read_facts(node, self._transport(), deadline_s=DEADLINE_S)
+        except RunnerError as error:
+            raise ProviderError(
+                error.summary,
+                where=error.where or _where(inputs),
+                detail=error.detail,
+                hint=error.hint,
+                code=error.code or "ORCH364",
+            ) from error
+        return _outputs(facts, inputs)
+
+    def _transport(self) -> SshTransport:
+        """One for all hosts of the process: a jump host is connected to once."""
+        with self._guard:
+            if self._shared is None:
+                self._shared = SshTransport(deadline_s=DEADLINE_S)
+            return self._shared
+
+
+def _node(inputs: Inputs) -> NodeState:
+    hops = tuple(
+        Jump(**{**hop, "identity": _at_home(hop.get("identity"))}) for hop in inputs.get("jump") or ()
+    )
+    return NodeState(
+        index=0,
+        name=inputs["name"],
+        address=inputs["address"],
+        port=int(inputs["port"]),
+        user=inputs["user"],
+        identity=_at_home(inputs.get("identity")),
+        host_key=inputs["host_key"],
+        jump=hops,
+        proxy_command=inputs.get("proxy_command"),
+    )
+
+
+def _at_home(identity: str | None) -> str | None:
+    """A key's path as it lies here: the state says it relative to the project, which others have elsewhere.
+
+    The engine starts this process in the project's folder, or in one below its `.orch`.
+    """
+    if identity is None or identity.startswith("~") or Path(identity).is_absolute():
+        return identity
+    here = Path.cwd()
+    root = next((folder for folder in (here, *here.parents) if (folder / ".orch").is_dir()), here)
+    return str(root / identity)
+
+
+def _outputs(facts: HostFacts, registered: State) -> State:
+    now = {key: value for key, value in facts.registered().items() if key in registered}
+    memory = registered.get("memory_mib")
+    if memory and abs(now.get("memory_mib", memory) - memory) <= memory * MEMORY_TOLERANCE:
+        now["memory_mib"] = memory
+    internal = registered.get("internal_ip")
+    if internal is not None:
+        now["internal_ip"] = internal if facts.owns(internal) else None
+    return {"facts": facts.model_dump(mode="json"), OBSERVED: {"status": REACHABLE, **now}}
+
+
+def _trouble(error: RunnerError) -> str:
+    if isinstance(error, HostKeyRefused):
+        return f"host key refused: {error.detail or error.summary}"
+    if isinstance(error, LoginRefused):
+        return f"login refused: {error.detail or error.summary}"
+    return f"unreachable: {error.detail or error.summary}"
+
+
+def _where(inputs: Inputs) -> str:
+    return f"{inputs['user']}@{inputs['address']}:{inputs['port']}"

@@ -1,0 +1,79 @@
+"""How a container gets a node's accelerators, all of them or those of its blocks: one row per vendor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orch.spec.state import Gpus
+
+# Names of a node's devices in the order blocks count them, one per line.
+# Without KFD's topology (a stripped /sys) the render nodes' own order has to do.
+_AMD_RENDER_NODES = """\
+for n in $(ls -d /sys/class/kfd/kfd/topology/nodes/* 2>/dev/null | sort -V); do
+  m=$(sed -n 's/^drm_render_minor //p' $n/properties 2>/dev/null)
+  [ "${m:-0}" -lt 128 ] || echo "/dev/dri/renderD$m"
+done | grep . || ls -d /dev/dri/renderD* 2>/dev/null | sort -V"""
+# A card's index may change at a boot, its module does not; neighbouring modules are wired to each other.
+_GAUDI_BY_MODULE = """\
+hl-smi -Q index,module_id -f csv,noheader 2>/dev/null |
+  sed -n 's/^ *\\([0-9]*\\), *\\([0-9]*\\) *$/\\2 \\1/p' | sort -n | cut -d' ' -f2"""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Docker's options for one vendor's accelerators.
+
+    `always`: for every job. `whole`: for one that has all of a node. Of a part, `joined` is given once, its
+    `{}` the devices with commas between, and `each` once per device. `devices`: shell that prints the names
+    of the devices in order; without it, or when it prints none, they are 0, 1, 2… `folders` are mounted where
+    the node has them. `group`: a file whose group the job's user joins.
+    """
+
+    always: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+    joined: str | None = None
+    each: str | None = None
+    devices: str | None = None
+    folders: tuple[str, ...] = ()
+    group: str | None = None
+
+
+ACCESS: Mapping[str, Access] = {
+    # NVIDIA Container Toolkit, "Specialized configurations with Docker": `--gpus '"device=0,2"'`, where the
+    # inner quotes keep the comma from ending Docker's own list.
+    "nvidia": Access(whole=("--gpus=all",), joined='--gpus="device={}"'),
+    # ROCm, "Running ROCm Docker containers": /dev/kfd is every GPU's compute interface, each render node one
+    # GPU; its group is the host's `render`, whose number differs from host to host. Which render node is
+    # which GPU: `drm_render_minor` in the kernel's KFD topology.
+    "amd": Access(
+        always=("--device=/dev/kfd",),
+        whole=("--device=/dev/dri",),
+        each="--device={}",
+        devices=_AMD_RENDER_NODES,
+        group="/dev/kfd",
+    ),
+    # Intel Gaudi, "Docker installation" and "Multiple Dockers each with a single workload": 2 or 4 cards of a
+    # container should be neighbours by module.
+    "intel": Access(
+        always=(
+            "--runtime=habana",
+            "--cap-add=SYS_NICE",
+            "--env=OMPI_MCA_btl_vader_single_copy_mechanism=none",
+        ),
+        whole=("--env=HABANA_VISIBLE_DEVICES=all",),
+        joined="--env=HABANA_VISIBLE_DEVICES={}",
+        devices=_GAUDI_BY_MODULE,
+    ),
+    # Tenstorrent, "Getting started with Docker": the devices, and the 1 GiB huge pages they are fed from.
+    "tenstorrent": Access(
+        whole=("--device=/dev/tenstorrent",),
+        each="--device=/dev/tenstorrent/{}",
+        folders=("/dev/hugepages-1G",),
+    ),
+}
+
+
+def access_to(gpus: Gpus) -> Access | None:
+    """The row for a node's accelerators; None when it has none. An unnamed vendor is taken for NVIDIA."""
+    return ACCESS.get(gpus.vendor or "nvidia") if gpus.count else None

@@ -1,0 +1,258 @@
+"""Reading the facts of a host: one script over SSH, its sections into a HostFacts.
+
+`parse` is pure. A tool that is missing, fails or hangs costs its own facts and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from orch.runner.commands import Command
+from orch.runner.errors import HostUnreachable
+from orch.runner.hosts import devices, links
+from orch.runner.hosts.described import Disk, Docker, HostFacts, Tool
+from orch.runner.transport import Transport
+from orch.spec.state import NodeState
+from orch.templates import render
+
+__all__ = ["HostFacts", "facts_command", "parse", "read_facts"]
+
+LIMIT_S = 25
+"""What slow vendor tools may take together; eight NVIDIA GPUs without persistence mode need about ten."""
+
+_AS_WELL_AS_POSSIBLE = """\
+export LC_ALL=C
+u=$(id -un) s={script}
+if [ "$(id -u)" = 0 ]; then exec sh -c "$s" orch root "$PATH" "$u" "$SSH_CONNECTION"; fi
+if why=$(sudo -n true 2>&1); then exec sudo -n sh -c "$s" orch sudo "$PATH" "$u" "$SSH_CONNECTION"; fi
+exec sh -c "$s" orch "no $(echo $why)" "$PATH" "$u" "$SSH_CONNECTION"
+"""
+
+
+def facts_command() -> Command:
+    """The one round trip. As root where the login is root or may become it, else as the login itself."""
+    script = render("host-facts.sh.j2", limit_s=LIMIT_S)
+    text = _AS_WELL_AS_POSSIBLE.replace("{script}", shlex.quote(script))
+    return Command(text, "read the facts of the host", timeout_s=LIMIT_S + 20.0)
+
+
+def read_facts(node: NodeState, transport: Transport, *, deadline_s: float | None = None) -> HostFacts:
+    """The facts of a host now. Raises what `Transport.run` raises, HostUnreachable too for a login that runs
+    no commands.
+    """
+    began = time.time()
+    clock = time.monotonic()
+    done = transport.run(node, facts_command(), deadline_s=deadline_s)
+    facts = parse(done.stdout, sent=began, received=began + time.monotonic() - clock)
+    if facts is None:
+        raise HostUnreachable(
+            f"{node.name} lets {node.user} in, but runs no commands",
+            where=f"{node.user}@{node.address}:{node.port}",
+            detail=(done.stdout + done.stderr).strip()[-300:] or f"exit code {done.exit_code}",
+            hint=f"give {node.user} a login shell (`chsh -s /bin/sh {node.user}`), no forced command",
+        )
+    return facts
+
+
+@dataclass(frozen=True)
+class Section:
+    """What one part of the script printed."""
+
+    text: str
+    exit_code: int
+
+    @property
+    def said(self) -> str:
+        """The first line, or the first lines of a failure as one."""
+        return (" ".join(self.text.split()) if self.exit_code else self.text.partition("\n")[0])[:200]
+
+
+def parse(text: str, *, sent: float | None = None, received: float | None = None) -> HostFacts | None:
+    """The facts in the script's output; None when it did not run.
+
+    `sent` and `received` are this machine's seconds since 1970 around the round trip; without them the clock
+    is not compared.
+    """
+    found = _sections(text)
+    if "now" not in found:
+        return None
+    parts: Mapping[str, Section] = {name: each[0] for name, each in found.items()}
+    root, trouble = _root(parts.get("root"))
+    interfaces, sees_addresses = links.interfaces(_text(parts, "net"))
+    rdma_ports, rdma_files = links.rdma(_text(parts, "rdma"))
+    gpus = devices.gpus(
+        nvidia=_answer(parts, "nvidia"),
+        nvidia_head=_answer(parts, "nvidia.head"),
+        amd=_text(parts, "amd"),
+        amd_smi=_answer(parts, "amd.smi"),
+        gaudi=_answer(parts, "gaudi"),
+        tt=_text(parts, "tt"),
+        tt_smi=_answer(parts, "tt.smi"),
+    )
+    amd, tt = _text(parts, "amd").splitlines(), _text(parts, "tt").splitlines()
+    return HostFacts(
+        **_system(_text(parts, "system")),
+        root=root,
+        root_trouble=trouble,
+        forwarding=_forwarding(parts.get("sshd")),
+        clock_offset_s=_offset([each.text for each in found["now"]], sent, received),
+        disks=_disks(_text(parts, "disks")),
+        docker=_docker(parts.get("docker"), _text(parts, "free")),
+        gpus=gpus,
+        seen=devices.seen(_text(parts, "pci")),
+        tools=tuple(
+            Tool(name=name, exit_code=parts[key].exit_code, said=parts[key].said)
+            for key, name in _TOOLS.items()
+            if key in parts
+        ),
+        nvidia_toolkit=_version(parts.get("nvidia.ctk")),
+        kfd="kfd" in amd,
+        amdgpu=next((line[7:].strip() for line in amd if line.startswith("module ")), None),
+        tenstorrent_devices=sum(line.startswith("device ") for line in tt),
+        interfaces=interfaces,
+        sees_addresses=sees_addresses,
+        rdma_ports=rdma_ports,
+        rdma_files=rdma_files,
+    )
+
+
+_TOOLS = {
+    "nvidia": "nvidia-smi",
+    "amd.smi": "amd-smi",
+    "gaudi": "hl-smi",
+    "tt.smi": "tt-smi",
+    "dcgm": "dcgmi",
+}
+
+
+def _sections(text: str) -> dict[str, list[Section]]:
+    found: dict[str, list[Section]] = {}
+    name, lines = "", []
+    for line in text.splitlines():
+        if line.startswith("@@= "):
+            code = line[4:].strip()
+            section = Section("\n".join(lines).strip(), int(code) if code.isdecimal() else 1)
+            found.setdefault(name, []).append(section)
+        elif line.startswith("@@"):
+            # `@@root HOW` carries its text in the heading.
+            name, _, head = line[2:].partition(" ")
+            lines = [head] if head else []
+        else:
+            lines.append(line)
+    return found
+
+
+def _text(parts: Mapping[str, Section], name: str) -> str:
+    return parts[name].text if name in parts else ""
+
+
+def _answer(parts: Mapping[str, Section], name: str) -> str | None:
+    """What a tool printed, or None when it is not there or failed."""
+    return parts[name].text if name in parts and parts[name].exit_code == 0 else None
+
+
+def _root(section: Section | None) -> tuple[Literal["root", "sudo", "no"], str | None]:
+    said = section.text if section else ""
+    if said == "root":
+        return "root", None
+    if said == "sudo":
+        return "sudo", None
+    return "no", said.removeprefix("no").strip() or None
+
+
+def _system(text: str) -> dict[str, Any]:
+    lines = text.splitlines()
+    kernel_name, _, arch = lines[0].partition(" ") if lines else ("", "", "")
+    words = dict(line.split(" ", 1) for line in lines[2:] if " " in line)
+    memlock = words.get("memlock", "")
+    return {
+        "os": kernel_name,
+        "arch": "aarch64" if arch == "arm64" else arch,
+        "kernel": lines[1] if len(lines) > 1 else "",
+        "distribution": words.get("os"),
+        "machine_id": words.get("machine", "").strip() or None,
+        "cpus": _int(words.get("cpus")),
+        "memory_mib": _int(words.get("MemTotal")) // 1024,
+        "hugepages": _int(words.get("HugePages_Total")),
+        "hugepage_kib": _int(words.get("Hugepagesize")),
+        "memlock_kib": int(memlock) if memlock.isdecimal() else None,
+    }
+
+
+def _disks(text: str) -> tuple[Disk, ...]:
+    rows = (line.split() for line in text.splitlines() if line.startswith("disk "))
+    return tuple(
+        Disk(name=row[1], size_gib=_int(row[2]) >> 21, rotational=row[3:] == ["1"])
+        for row in rows
+        if len(row) >= 3 and _int(row[2])
+    )
+
+
+def _docker(section: Section | None, free: str) -> Docker | None:
+    """Docker as its client tells of the server; None without a client."""
+    path = next((line[5:] for line in free.splitlines() if line.startswith("path ")), None)
+    # POSIX: device, 1024-blocks, used, available, capacity, mount point.
+    row = re.search(r"^\S.* +(\d+) +\d+ +(-?\d+) +\d+% +\S", free, re.MULTILINE)
+    space = int(row.group(2)) >> 10 if row else None
+    if section is None:
+        return None if space is None else Docker(trouble="there is no docker command", free_mib=space)
+    lines = section.text.splitlines()
+    info: dict[str, Any] = {}
+    for line in lines:
+        if line.startswith("{"):
+            info = _json(line) or {}
+    version = info.get("ServerVersion") or None
+    errors = info.get("ServerErrors") or []
+    said = [*errors, *(line for line in lines if line and not line.startswith(("{", "cdi ")))]
+    if section.exit_code == 124:
+        said = ["the Docker server does not answer", *said]
+    return Docker(
+        version=version,
+        trouble=None if version else " ".join(said)[:300] or f"exit code {section.exit_code}",
+        root=info.get("DockerRootDir") or path,
+        free_mib=space,
+        runtimes=tuple(sorted(info.get("Runtimes") or ())),
+        cdi=tuple(dict.fromkeys(line[4:] for line in lines if line.startswith("cdi "))),
+    )
+
+
+def _forwarding(section: Section | None) -> str | None:
+    words = dict(
+        line.lower().split(None, 1) for line in (section.text if section else "").splitlines() if " " in line
+    )
+    if words.get("disableforwarding") == "yes":
+        return "no"
+    found = words.get("allowtcpforwarding")
+    return "yes" if found == "all" else found
+
+
+def _offset(moments: list[str], sent: float | None, received: float | None) -> float | None:
+    """How far the host's clock must be off, given that both its readings were made between ours."""
+    readings = [float(match.group()) for text in moments if (match := re.match(r"\d+(\.\d+)?", text))]
+    if not readings or sent is None or received is None:
+        return None
+    lowest, highest = readings[-1] - received, readings[0] - sent
+    return round(lowest if lowest > 0 else min(highest, 0.0), 3)
+
+
+def _version(section: Section | None) -> str | None:
+    match = re.search(r"\d+\.\d+[\w.+-]*", section.text) if section and section.exit_code == 0 else None
+    return match.group() if match else None
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _int(text: str | None) -> int:
+    match = re.match(r"\s*(\d+)", text or "")
+    return int(match.group(1)) if match else 0

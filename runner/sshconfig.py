@@ -1,0 +1,183 @@
+"""What the user's own SSH configuration says about a host, for what a fleet file leaves open.
+
+`~/.ssh/config`, then `/etc/ssh/ssh_config`; of each option the first value found counts, as with `ssh`.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from paramiko import ConfigParseError, SSHConfig
+
+from orch.runner.errors import BadSshConfig
+
+USER_CONFIG = Path("~/.ssh/config")
+SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
+KNOWN_HOSTS = (
+    "~/.ssh/known_hosts",
+    "~/.ssh/known_hosts2",
+    "/etc/ssh/ssh_known_hosts",
+    "/etc/ssh/ssh_known_hosts2",
+)
+_DEEPEST = 16  # includes in includes, as ssh limits them
+
+# Stands for a percent sign in a ProxyCommand while the library reads it: it would fill in the tokens from
+# these files alone, but user and port may come from the fleet.
+_PERCENT = "\ue000"
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One hop of a ProxyJump as it is written."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the configuration says of one host; None where it says nothing.
+
+    `identities` are paths with `~` unexpanded; `proxy_command` still holds its tokens (`%h`, `%p`, `%r`).
+    """
+
+    hostname: str | None = None
+    port: int | None = None
+    user: str | None = None
+    identities: tuple[str, ...] = ()
+    identity_agent: str | None = None
+    proxy_jump: tuple[Hop, ...] = ()
+    proxy_command: str | None = None
+    known_hosts: tuple[str, ...] = KNOWN_HOSTS
+    known_as: str | None = None
+
+
+class UserConfig:
+    """The SSH configuration of this user on this machine. Raises BadSshConfig when it cannot be read."""
+
+    def __init__(self, user: Path = USER_CONFIG, system: Path | None = SYSTEM_CONFIG) -> None:
+        self._files = tuple(path.expanduser() for path in (user, system) if path is not None)
+        self._found: dict[str, Said] = {}
+
+    def lookup(self, host: str) -> Said:
+        """What is said of `host`, named as the user names it."""
+        if host not in self._found:
+            self._found[host] = self._lookup(host)
+        return self._found[host]
+
+    @cached_property
+    def _config(self) -> SSHConfig | None:
+        lines = [line for path in self._files if path.is_file() for line in (*_lines(path), "Host *")]
+        if not lines:
+            return None
+        try:
+            return SSHConfig.from_text("\n".join(lines))
+        except (ConfigParseError, ValueError) as error:
+            raise _unreadable(self._files[0], str(error)) from error
+
+    def _lookup(self, host: str) -> Said:
+        if self._config is None:
+            return Said()
+        try:
+            found = self._config.lookup(host)
+        except (ConfigParseError, ValueError, KeyError, OSError) as error:
+            raise _unreadable(self._files[0], str(error)) from error
+        command, jumps = found.get("proxycommand"), found.get("proxyjump")
+        if jumps and jumps.lower() == "none":
+            jumps = None
+        port, agent = found.get("port"), found.get("identityagent")
+        if port is not None and not (port.isdecimal() and 0 < int(port) < 65_536):
+            raise _unreadable(self._files[0], f"{port!r} is not a port")
+        name = found.get("hostname")
+        hops = tuple(_hop(text.strip()) for text in jumps.split(",")) if jumps else ()
+        if any(hop.host == host for hop in hops):
+            hops = ()  # `ProxyJump login` under `Host *` does not hold for `login` itself
+        return Said(
+            hostname=None if name == host else name,
+            port=int(port) if port else None,
+            user=found.get("user"),
+            identities=tuple(_homeless(path) for path in found.get("identityfile") or ()),
+            identity_agent=agent.strip('"') if agent else None,
+            proxy_jump=hops,
+            # ssh takes whichever of the two it reads first; a file with both for one host is a rarity.
+            proxy_command=command.replace(_PERCENT, "%") if command and not jumps else None,
+            known_hosts=_known_hosts(found),
+            known_as=found.get("hostkeyalias"),
+        )
+
+
+def _known_hosts(found: dict[str, str]) -> tuple[str, ...]:
+    user, system = found.get("userknownhostsfile"), found.get("globalknownhostsfile")
+    files = (
+        *(shlex.split(user) if user else KNOWN_HOSTS[:2]),
+        *(shlex.split(system) if system else KNOWN_HOSTS[2:]),
+    )
+    return tuple(file for file in files if file.lower() != "none")
+
+
+def _lines(path: Path, depth: int = 0) -> Iterator[str]:
+    """The lines of a file with its includes in place. Raises BadSshConfig."""
+    try:
+        text = path.read_text(errors="replace")
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+    block = "Host *"
+    for line in text.splitlines():
+        words = re.match(r"\s*(\w+)(?:\s*=\s*|\s+)(\S.*?)\s*$", line)
+        key = words.group(1).lower() if words else ""
+        if words is None or key in ("", "#"):
+            continue
+        if key in ("host", "match"):
+            block = line
+        if key != "include":
+            yield line.replace("%", _PERCENT) if key == "proxycommand" else line
+            continue
+        if depth >= _DEEPEST:
+            raise _unreadable(path, "includes go too deep")
+        everywhere = block.split()[1:] == ["*"]
+        for pattern in shlex.split(words.group(2)):
+            whole = os.path.join(_base(path), os.path.expanduser(pattern))
+            for found in sorted(glob.glob(whole)):
+                for inner in _lines(Path(found), depth + 1):
+                    # What an included file says of other hosts holds only where the include itself does.
+                    if not everywhere and re.match(r"\s*(host|match)\b", inner, re.IGNORECASE):
+                        break
+                    yield inner
+        yield block
+
+
+def _base(path: Path) -> str:
+    """The folder that relative includes of a file are in."""
+    return "/etc/ssh" if path.is_relative_to("/etc/ssh") else os.path.expanduser("~/.ssh")
+
+
+def _hop(text: str) -> Hop:
+    """`user@host:port`, `ssh://user@host:port`, with an IPv6 address in brackets."""
+    text = text.removeprefix("ssh://").rstrip("/")
+    user, _, rest = text.rpartition("@")
+    bracketed = re.fullmatch(r"\[([^\]]+)\](?::(\d+))?", rest)
+    if bracketed:
+        host, port = bracketed.group(1), bracketed.group(2)
+    elif rest.count(":") == 1:
+        host, _, port = rest.partition(":")
+    else:
+        host, port = rest, None
+    return Hop(host, user or None, int(port) if port and port.isdecimal() else None)
+
+
+def _homeless(path: str) -> str:
+    """A path below the home folder in its form with `~`, which holds on other machines too."""
+    home = os.path.expanduser("~")
+    return f"~{path[len(home) :]}" if path.startswith(home + os.sep) else path
+
+
+def _unreadable(path: Path, reason: str) -> BadSshConfig:
+    return BadSshConfig("the SSH configuration cannot be used", where=str(path), detail=reason)

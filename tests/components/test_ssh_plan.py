@@ -1,0 +1,253 @@
+"""What a fleet of existing hosts becomes, decided from what the hosts said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orch.components.plan import Consent, Order, PlanError, Previous
+from orch.components.ssh.facts import SshFacts
+from orch.components.ssh.plan import SshPlan, Unfit, host_names, plan
+from orch.runner.errors import HostUnreachable
+from orch.runner.hosts.described import Docker, Gpu, HostFacts
+from orch.runner.hosts.network import ClusterNetwork, NetworkProblem, Place
+from orch.runner.hosts.results import CheckResult, Result
+from orch.runner.hosts.survey import HostReport, Survey
+from orch.runner.hosts.targets import Target, TargetError, names
+from orch.spec.models import Fleet
+from orch.spec.state import Jump, NodeState
+
+ROOT = Path("/project")
+
+
+def fleet(*hosts: Any, **more: Any) -> Fleet:
+    config = {"hosts": list(hosts), **more.pop("ssh_config", {})}
+    return Fleet.model_validate({"name": "lab", "ssh_config": config, "placement": "cluster", **more})
+
+
+def facts_of(gpus: int = 8, cpus: int = 64) -> HostFacts:
+    cards = (Gpu(vendor="nvidia", name="H100", count=gpus, memory_mib=81_559),) if gpus else ()
+    return HostFacts(cpus=cpus, memory_mib=1 << 20, gpus=cards, docker=Docker(version="27"), machine_id="m")
+
+
+def said(
+    of: Fleet,
+    *,
+    facts: dict[str, HostFacts] | None = None,
+    checks: dict[str, Sequence[CheckResult]] | None = None,
+    silent: Sequence[str] = (),
+    keys: dict[str, str] | None = None,
+    problems: tuple[NetworkProblem, ...] = (),
+    identity: str | None = None,
+) -> SshFacts:
+    """What hosts may have said: all fit with eight GPUs, but for what is given."""
+    assert of.ssh_config is not None
+    reports: list[HostReport] = []
+    targets: dict[str, Target] = {}
+    called = names(of.ssh_config)
+    for index, name in enumerate(called):
+        if name in silent:
+            error = HostUnreachable("connection refused", hint="start sshd", code="ORCH364")
+            down = CheckResult("ssh.connect", Result.FAIL, "connection refused", "start sshd", "ORCH364")
+            reports.append(HostReport(TargetError(index, name, name, error), None, (down,)))
+            continue
+        node = NodeState(
+            index=index,
+            name=name,
+            address=f"10.0.0.{index + 1}",
+            user="ops",
+            identity=identity,
+            host_key=(keys or {}).get(name, f"ssh-ed25519 {name}"),
+        )
+        targets[name] = Target(node, "scanned", f"SHA256:{name}")
+        found = (facts or {}).get(name, facts_of())
+        reports.append(HostReport(targets[name], found, tuple((checks or {}).get(name, ()))))
+    places = tuple(Place(n, f"192.168.1.{i + 1}", "eth1", 1500) for i, n in enumerate(called))
+    network = None if problems else ClusterNetwork("192.168.1.0/24", places)
+    return SshFacts(Survey(tuple(reports), network, problems), targets)
+
+
+def order(of: Fleet, previous: Previous | None = None, **consent: Any) -> Order:
+    return Order(
+        of,
+        (),
+        previous or Previous(),
+        "abc123",
+        root=ROOT,
+        folder=ROOT / "fleets",
+        consent=Consent(**consent),
+    )
+
+
+def after(made: SshPlan) -> Previous:
+    """What the stack knows once the plan was carried out."""
+    return Previous(pins=made.pins, nodes=tuple(host.node for host in made.hosts))
+
+
+FAILED = CheckResult("docker.engine", Result.FAIL, "the Docker server does not answer", "start it", "ORCH371")
+DOUBT = CheckResult("gpu.health", Result.WARN, "no health data", "install DCGM", "ORCH384")
+
+
+def test_every_fit_host_is_a_node_at_its_address_in_the_network() -> None:
+    of = fleet("gpu[1-3]")
+    made = plan(order(of), said(of))
+    found = [(h.node.index, h.node.name, h.node.internal_ip, h.node.gpus.count) for h in made.hosts]
+    assert found == [
+        (0, "gpu1", "192.168.1.1", 8),
+        (1, "gpu2", "192.168.1.2", 8),
+        (2, "gpu3", "192.168.1.3", 8),
+    ]
+    assert made.network == "192.168.1.0/24"
+    assert [key.host for key in made.new_keys] == ["gpu1", "gpu2", "gpu3"]
+    assert made.problems == ()
+
+
+def test_the_same_hosts_make_the_same_plan_again() -> None:
+    of = fleet("gpu[1-3]")
+    first = plan(order(of), said(of))
+    again = plan(order(of, after(first)), said(of))
+    assert again.hosts == first.hosts
+    assert again.pins == first.pins
+    assert again.new_keys == ()
+
+
+def test_a_host_that_fails_a_check_is_kept_out_by_name() -> None:
+    of = fleet("gpu1", "gpu2")
+    made = plan(order(of), said(of, checks={"gpu2": [FAILED]}))
+    assert [host.node.name for host in made.hosts] == ["gpu1"]
+    (problem,) = made.problems
+    assert (problem.node, problem.code, problem.hint) == ("gpu2", "ORCH371", "start it")
+    assert "docker.engine" in problem.summary
+
+
+def test_a_silent_host_is_kept_out_by_name() -> None:
+    of = fleet("gpu1", "gpu2")
+    made = plan(order(of), said(of, silent=["gpu2"]))
+    assert [host.node.name for host in made.hosts] == ["gpu1"]
+    assert [problem.node for problem in made.problems] == ["gpu2"]
+
+
+def test_a_fleet_of_which_no_host_is_fit_is_refused_whole() -> None:
+    of = fleet("gpu1")
+    with pytest.raises(Unfit) as refused:
+        plan(order(of), said(of, silent=["gpu1"]))
+    assert refused.value.exit_code == 7
+    assert "connection refused" in (refused.value.detail or "")
+
+
+@pytest.mark.parametrize(("preflight", "told"), [("warn", True), ("off", False)])
+def test_without_strict_preflight_a_host_that_answers_is_taken(preflight: str, told: bool) -> None:
+    of = fleet("gpu1", "gpu2", ssh_config={"preflight": preflight})
+    made = plan(order(of), said(of, checks={"gpu2": [FAILED, DOUBT]}, silent=["gpu1"]))
+    assert [host.node.name for host in made.hosts] == ["gpu2"]
+    assert [problem.node for problem in made.problems] == ["gpu1"]
+    assert bool(made.warnings) is told
+
+
+def test_a_registered_host_that_is_silent_stays_as_it_was() -> None:
+    of = fleet("gpu1", "gpu2")
+    first = plan(order(of), said(of))
+    again = plan(order(of, after(first)), said(of, silent=["gpu2"]))
+    assert again.hosts == first.hosts
+    assert [problem.node for problem in again.problems] == ["gpu2"]
+
+
+def test_a_lost_gpu_changes_the_plan_only_when_it_is_accepted() -> None:
+    of = fleet("gpu1", blocks="auto")
+    first = plan(order(of), said(of))
+    seven = said(of, facts={"gpu1": facts_of(7)})
+    kept = plan(order(of, after(first)), seven)
+    assert kept.hosts == first.hosts
+    taken = plan(order(of, after(first), accept_drift=True), seven)
+    assert (taken.hosts[0].node.gpus.count, taken.hosts[0].node.blocks) == (7, 7)
+
+
+def test_a_host_keeps_its_index_when_another_leaves_and_a_new_one_fills_the_gap() -> None:
+    three, two, other = fleet("a", "b", "c"), fleet("a", "c"), fleet("d", "a", "c")
+    first = plan(order(three), said(three))
+    second = plan(order(two, after(first)), said(two))
+    assert {h.node.name: h.node.index for h in second.hosts} == {"a": 0, "c": 2}
+    third = plan(order(other, after(second)), said(other))
+    assert {h.node.name: h.node.index for h in third.hosts} == {"a": 0, "c": 2, "d": 1}
+
+
+def test_a_changed_key_is_told_again_as_one_to_be_pinned() -> None:
+    of = fleet("gpu1", "gpu2")
+    first = plan(order(of), said(of))
+    again = plan(
+        order(of, after(first), rekeyed=frozenset({"gpu2"})), said(of, keys={"gpu2": "ssh-ed25519 new"})
+    )
+    assert [(key.host, key.key) for key in again.new_keys] == [("gpu2", "ssh-ed25519 new")]
+
+
+def test_blocks_of_a_host_win_over_those_of_the_fleet() -> None:
+    of = fleet("gpu1", {"hostname": "gpu2", "blocks": 2}, {"hostname": "cpu1", "blocks": "auto"}, blocks=4)
+    made = plan(order(of), said(of, facts={"cpu1": facts_of(0, cpus=16)}))
+    assert [host.node.blocks for host in made.hosts] == [4, 2, 16]
+
+
+def test_blocks_that_do_not_divide_the_gpus_are_refused_at_their_place() -> None:
+    of = fleet("gpu1", {"hostname": "gpu2", "blocks": 3})
+    with pytest.raises(PlanError) as refused:
+        plan(order(of), said(of))
+    assert (refused.value.code, refused.value.path) == ("ORCH147", "ssh_config.hosts[1].blocks")
+
+
+@pytest.mark.parametrize(
+    ("config", "hosts", "code", "path"),
+    [
+        ({"network": "10.0.0.0/24"}, ["a", "b"], "ORCH361", "ssh_config.network"),
+        (
+            {},
+            ["a", {"hostname": "b", "internal_ip": "10.0.0.9"}],
+            "ORCH361",
+            "ssh_config.hosts[1].internal_ip",
+        ),
+        ({}, ["a", "b"], "ORCH362", "ssh_config"),
+        ({}, ["a", "b"], "ORCH368", "ssh_config.hosts[1]"),
+    ],
+)
+def test_a_network_that_cannot_be_decided_is_an_error_of_the_whole_file(
+    config: dict[str, str], hosts: list[Any], code: str, path: str
+) -> None:
+    of = fleet(*hosts, ssh_config=config)
+    problem = NetworkProblem(code, "it cannot be decided", ("b",))
+    with pytest.raises(PlanError) as refused:
+        plan(order(of), said(of, problems=(problem,)))
+    assert (refused.value.code, refused.value.path) == (code, path)
+    assert "hosts: b" in (refused.value.detail or "")
+
+
+def test_key_files_are_recorded_relative_to_the_project() -> None:
+    of = fleet("gpu1")
+    for written, recorded in (("keys/id", "fleets/keys/id"), ("~/.ssh/id", "~/.ssh/id"), ("/k/id", "/k/id")):
+        made = plan(order(of), said(of, identity=written))
+        assert made.hosts[0].node.identity == recorded
+
+
+def test_a_host_of_another_address_is_registered_anew() -> None:
+    of = fleet("gpu1")
+    first = plan(order(of), said(of))
+    moved = Previous(
+        pins=first.pins,
+        nodes=tuple(h.node.model_copy(update={"address": "10.9.9.9", "jump": ()}) for h in first.hosts),
+    )
+    again = plan(order(of, moved), said(of, facts={"gpu1": facts_of(4)}))
+    assert again.hosts[0].node.gpus.count == 4
+
+
+def test_jump_hosts_are_among_the_names_whose_key_may_be_accepted() -> None:
+    of = fleet("gpu[1-2]", ssh_config={"proxy_jump": {"hostname": "login.example.com"}})
+    assert host_names(of) == ("gpu1", "gpu2", "login.example.com")
+
+
+def test_what_is_pinned_is_read_back_from_the_stack() -> None:
+    of = fleet("gpu1")
+    made = plan(order(of), said(of))
+    outputs = {"pins": made.pins, "fleet": {"nodes": [h.node.model_dump(mode="json") for h in made.hosts]}}
+    assert Previous.of_outputs(json.loads(json.dumps(outputs))) == after(made)
+    assert Jump(address="hop", user="ops") not in made.hosts[0].node.jump
