@@ -192,13 +192,17 @@ class SshTransport:
                     if connection is None:
                         connection = slot.connection = self._connect(of_node(node), patience)
                     wire = connection.transport
-                if wire is None:
-                    raise EOFError("the connection closed")
-                return wire.open_session(timeout=max(0.1, patience.left))
+                    if wire is None:
+                        raise EOFError("the connection closed")
+                    # One at a time: the library keeps the reason of a refusal per connection, not per try.
+                    return wire.open_session(timeout=max(0.1, patience.left))
             except _FINAL:
                 raise
             except (HostUnreachable, paramiko.SSHException, EOFError, OSError) as error:
-                self.drop(node)
+                # A session too many (sshd's MaxSessions, 10) is refused while the others go on: left alone.
+                full = isinstance(error, paramiko.ChannelException) and slot.open is not None
+                if not full:
+                    self.drop(node)
                 pause = min(pause * 2, 5.0)
                 wait = pause * random.uniform(0.5, 1.0)
                 if self._closed or patience.once or wait >= patience.left:

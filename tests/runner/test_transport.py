@@ -8,9 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hostlab import Room
 from nodelab import Lab, docker
 
 from orch.runner.commands import Command, StdinSource, argv, as_root
@@ -47,6 +49,15 @@ def test_large_input_and_output_flow_at_once(transport: SshTransport, pair: Pair
 def test_a_command_that_reads_none_of_its_input_still_ends(transport: SshTransport, pair: Pair):
     endless = StdinSource([b"x" * (1 << 20)] * 64)
     assert transport.run(pair[0], Command("exit 5", stdin=endless)).exit_code == 5
+
+
+def test_more_commands_at_once_than_a_server_allows_take_turns(transport: SshTransport, room: Room):
+    node = room.servers[0].state(0)
+    with ThreadPoolExecutor(30) as pool:
+        said = list(
+            pool.map(lambda i: transport.run(node, Command(f"sleep 0.5; echo {i}")).stdout, range(30))
+        )
+    assert said == [f"{i}\n" for i in range(30)]
 
 
 def test_an_error_while_making_input_is_raised_here(transport: SshTransport, pair: Pair):
