@@ -19,13 +19,14 @@ class _Frozen(BaseModel):
 
 
 class Jump(_Frozen):
-    """One hop on the way to a node, outermost first."""
+    """One hop on the way to a node, outermost first. `proxy_command` leads to the first, where TCP does not."""
 
     address: str
     port: int = 22
     user: str
     identity: str | None = None
     host_key: str | None = None
+    proxy_command: str | None = None
 
 
 class Gpus(_Frozen):
