@@ -96,7 +96,7 @@ CODES = {
     "ORCH197": "nodes that nothing adds yet",
     "ORCH198": "overruled by the launcher",
     "ORCH199": "a weekday that counts differently elsewhere",
-    # offers; run on fleet
+    # offers
     "ORCH200": "no offer fits a fleet",
     "ORCH201": "no backend left that has a driver",
     "ORCH202": "an instance type the catalogue does not have",
@@ -104,10 +104,49 @@ CODES = {
     "ORCH205": "a region or zone without an offer",
     "ORCH206": "a zone name that differs from account to account",
     "ORCH207": "a backend without prices in the catalogue",
+    "ORCH208": "a machine type whose network cards are not known",
+    "ORCH209": "a machine type that differs from the catalogue",
+    "ORCH210": "more than this machine has",
+    "ORCH211": "accelerators on local nodes",
+    "ORCH212": "more nodes than this machine's network holds",
+    "ORCH213": "no machine image for what a type carries",
+    "ORCH214": "a placement group with a Capacity Block",
+    "ORCH215": "a reservation outside a placement group",
+    "ORCH216": "a reservation that ends",
+    "ORCH217": "a reservation that has not begun",
+    # network
+    "ORCH220": "a subnet with too few addresses",
+    "ORCH221": "public addresses with several network interfaces",
+    "ORCH223": "a cluster without a fast interconnect",
+    "ORCH224": "SSH open to the world",
+    "ORCH225": "a network of another region",
+    "ORCH226": "a given network that does not serve",
+    "ORCH227": "no given subnet in a zone",
+    "ORCH228": "scripts larger than user data may be",
+    "ORCH229": "a root disk smaller than its image",
+    # run on fleet
     "ORCH241": "a distributed task on a fleet that is no cluster",
     "ORCH242": "a distributed task that asks for part of an instance",
     "ORCH243": "a job smaller than an instance that has no blocks",
     "ORCH244": "a task larger than its fleet",
+    # money
+    "ORCH281": "over the budget",
+    "ORCH282": "a budget that cannot be checked",
+    # credentials and quotas; capacity; what a cloud says
+    "ORCH303": "no credentials, or refused ones",
+    "ORCH304": "something the credentials may not do",
+    "ORCH310": "too few vCPUs in the quota",
+    "ORCH311": "too few Elastic IPs in the quota",
+    "ORCH312": "too few network interfaces in the quota",
+    "ORCH313": "a quota that is used up",
+    "ORCH321": "a reservation smaller than the fleet",
+    "ORCH322": "a reservation that is not there",
+    "ORCH323": "a reservation of something else",
+    "ORCH325": "no capacity",
+    "ORCH356": "the cloud refused",
+    "ORCH357": "the cloud refused a parameter",
+    "ORCH358": "the cloud does not answer, or asks to wait",
+    "ORCH359": "something is still in use, or not there yet",
 }
 
 

@@ -29,7 +29,10 @@ class Ground:
     def __init__(self, plan: AwsPlan, settings: AwsBackend, parent: pulumi.Resource) -> None:
         self.plan = plan
         self._parent = parent
-        self.opts = pulumi.ResourceOptions(parent=parent, provider=self._cloud(settings))
+        # Names and address ranges are unique: what replaces something comes after it.
+        self.opts = pulumi.ResourceOptions(
+            parent=parent, provider=self._cloud(settings), delete_before_replace=True
+        )
         self.keys = Keys(f"{plan.fleet}-keys", opts=pulumi.ResourceOptions(parent=parent))
         self.vpc, self.subnet, self.edge, self.ready = self._network()
         bastion_group = self._bastion_group()

@@ -65,6 +65,14 @@ def reach(
     edge = _edge(facts, subnet) if subnet is not None else None
     if bastion == "public" and subnet is not None and edge is None:
         bastion = "ssm"
+        findings.append(
+            Finding(
+                "ORCH226",
+                "network",
+                f"no subnet of {subnet.vpc} leads to the internet: SSM leads to the bastion, not `ssh_cidrs`",
+                severity=Severity.WARNING,
+            )
+        )
     network = _network(facts, subnet, edge, public=public)
     groups = _groups(wanted, facts, network, way, base)
     findings += _cidr_findings(wanted)

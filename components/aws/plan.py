@@ -66,14 +66,15 @@ def plan(
     efa = sum(interface.kind != "interface" for interface in interfaces)
     wanted = wanted_network(fleet, context.settings, candidate.region)
     zone = facts.zone(candidate.zone)
-    found = [*_place_findings(fleet, candidate, facts), *_card_findings(fleet, candidate, facts, each)]
+    found = list(_card_findings(fleet, candidate, facts, each))
     reached = networks.reach(wanted, candidate, facts, demand, base)
     if not isinstance(reached, networks.Reach):
-        found += reached
+        found += [*reached, *_place_findings(fleet, candidate, facts, bastion=False)]
         settle([*found, *capacities.reservation_findings(fleet, facts, demand)])
         raise AssertionError("a network without a decision has an error")
     block = facts.reservation is not None and facts.reservation.kind == "block"
     _, nat_ips = networks.elastic_ips(reached, demand)
+    found += _place_findings(fleet, candidate, facts, bastion=reached.bastion is not None)
     found += reached.findings
     found += capacities.reservation_findings(fleet, facts, demand)
     found += capacities.quota_findings(candidate, facts, demand, nat_ips, block=block)
@@ -91,6 +92,16 @@ def plan(
     if zone is None or image is None:
         raise AssertionError("a place or an image that is missing is an error")
     disk = _disk(fleet, image, context.settings)
+    mark = _layout(
+        candidate.type.name,
+        candidate.zone,
+        image.id,
+        taken.market,
+        interfaces,
+        reached.addresses.kind,
+        userdata.scratch(fleet, each),
+        disk,
+    )
     fast = fabric("efa" if efa else "ethernet", candidate.type.name)
     return AwsPlan(
         fleet=fleet.name,
@@ -115,7 +126,8 @@ def plan(
         cloud_init=cloud_init,
         bastion_init=userdata.bastion_init(fleet) if bastion else "",
         tags=_tags(fleet, context),
-        layout=_layout(interfaces, reached.addresses.kind, userdata.scratch(fleet, each), disk),
+        layout=mark,
+        settled=previous.pins.get("layout") == mark,
         placement=fleet.placement,
         rank_by_topology=fleet.topology == "rank-ordered" and each.levels > 0,
         interconnect="efa" if efa else "ethernet",
@@ -132,7 +144,8 @@ def plan(
         unpriced=tuple(told.unpriced(reached, demand, price, bastion, block=block)),
         starts=facts.reservation.start if facts.reservation else None,
         ends=facts.reservation.end if facts.reservation else None,
-        pins=_pins(fleet, candidate, facts, context) | {"scope": scope, "indices": folded(indices)},
+        pins=_pins(fleet, candidate, facts, context)
+        | {"scope": scope, "indices": folded(indices), "layout": mark},
         reasons=(
             f"{demand.nodes} x {told.words(candidate, block=block)}",
             *told.kept_reason(candidate),
@@ -152,11 +165,20 @@ def plan(
 # What is found out
 
 
-def _place_findings(fleet: Fleet, candidate: Candidate, facts: AwsFacts) -> Iterator[Finding]:
+def _place_findings(
+    fleet: Fleet, candidate: Candidate, facts: AwsFacts, *, bastion: bool
+) -> Iterator[Finding]:
     if facts.zone(candidate.zone) is None:
         path = "availability_zones" if fleet.availability_zones else "regions"
         summary = f"this account has no zone {candidate.zone} in {candidate.region}"
         yield Finding("ORCH205", path, summary, hint=f"it has {', '.join(zone.id for zone in facts.zones)}")
+    if bastion and facts.bastion_image is None:
+        yield Finding(
+            "ORCH213",
+            "network.bastion",
+            f"no machine image was found for a bastion in {candidate.region}",
+            hint="write `bastion: false` to reach the nodes through SSM, or give `proxy_jump`",
+        )
     if facts.image is None:
         written = fleet.os_image is not None
         yield Finding(

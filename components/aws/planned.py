@@ -116,8 +116,9 @@ class Node:
 
 @dataclass(frozen=True)
 class AwsPlan:
-    """A whole fleet. `layout` changes with what only a new instance can have. Prices in US dollars an hour.
+    """A whole fleet. Prices in US dollars an hour.
 
+    `layout` changes with what only a new instance can have; `settled`: the stack's nodes have this one.
     `profile`: an instance profile that was given; `ssm`: who gets one of our own, to be reached through SSM.
     `cloud_init` is the nodes' user data with marks for what is known later. `tags` are on everything.
     """
@@ -145,6 +146,7 @@ class AwsPlan:
     bastion_init: str
     tags: Mapping[str, str]
     layout: str
+    settled: bool
     placement: Literal["any", "cluster"]
     rank_by_topology: bool
     interconnect: Literal["efa", "ethernet"]

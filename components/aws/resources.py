@@ -172,8 +172,8 @@ class AwsFleet(pulumi.ComponentResource):
     ) -> aws.ec2.Instance:
         """One instance.
 
-        A newer template or newer user data is for new nodes: those that run stay, but for what `orch:layout`
-        marks as only a new instance can have it.
+        A newer template or newer user data is for new nodes: those that run stay as they are, until
+        `orch:layout` changes, which marks what only a new instance can have.
         """
         plan = self._plan
         return aws.ec2.Instance(
@@ -182,12 +182,12 @@ class AwsFleet(pulumi.ComponentResource):
             instance_type=plan.instance_type,
             launch_template={"id": template.id, "version": template.latest_version.apply(str)},
             user_data_base64=self._ground.user_data(node.name, plan.cloud_init),
+            user_data_replace_on_change=True,
             tags=self._ground.tags("aws:ec2/instance:Instance", node.name, **{"orch:layout": plan.layout}),
             opts=self._ground.after(
                 waits,
-                ignore_changes=["userDataBase64", "launchTemplate"],
+                ignore_changes=["userDataBase64", "launchTemplate"] if plan.settled else None,
                 replace_on_changes=['tags["orch:layout"]'],
-                delete_before_replace=True,
             ),
         )
 
