@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 from orch.catalog.nics import unit_quota, vcpu_quota
@@ -19,27 +20,28 @@ class Session(Protocol):
     def client(self, service_name: str, region_name: str | None = None, **more: Any) -> Any: ...
 
 
+@lru_cache(maxsize=64)
+def _client(made: Session, service: str, region: str, endpoint: str | None) -> Any:
+    """One client of a session, which takes a while to make."""
+    config: Any = importlib.import_module("botocore.config")
+    more = {"endpoint_url": endpoint} if endpoint else {}
+    settings = config.Config(
+        connect_timeout=5, read_timeout=30, retries={"max_attempts": 5, "mode": "standard"}
+    )
+    with told("log in"):
+        return made.client(service, region_name=region, config=settings, **more)
+
+
 class Region:
     """One region, asked through one client per service."""
 
     def __init__(self, made: Session, region: str, endpoint: str | None) -> None:
         self._session = made
         self._endpoint = endpoint
-        self._clients: dict[str, Any] = {}
         self.region = region
 
     def client(self, service: str) -> Any:
-        if service not in self._clients:
-            config: Any = importlib.import_module("botocore.config")
-            more = {"endpoint_url": self._endpoint} if self._endpoint else {}
-            settings = config.Config(
-                connect_timeout=5, read_timeout=30, retries={"max_attempts": 5, "mode": "standard"}
-            )
-            with told("log in"):
-                self._clients[service] = self._session.client(
-                    service, region_name=self.region, config=settings, **more
-                )
-        return self._clients[service]
+        return _client(self._session, service, self.region, self._endpoint)
 
     def facts(self, question: Question) -> AwsFacts:
         missing: list[str] = []

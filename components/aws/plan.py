@@ -69,12 +69,12 @@ def plan(
     found = list(_card_findings(fleet, candidate, facts, each))
     reached = networks.reach(wanted, candidate, facts, demand, base)
     if not isinstance(reached, networks.Reach):
-        found += [*reached, *_place_findings(fleet, candidate, facts, bastion=False)]
+        found += [*reached, *_place_findings(fleet, candidate, facts, previous, bastion=False)]
         settle([*found, *capacities.reservation_findings(fleet, facts, demand)])
         raise AssertionError("a network without a decision has an error")
     block = facts.reservation is not None and facts.reservation.kind == "block"
     _, nat_ips = networks.elastic_ips(reached, demand)
-    found += _place_findings(fleet, candidate, facts, bastion=reached.bastion is not None)
+    found += _place_findings(fleet, candidate, facts, previous, bastion=reached.bastion is not None)
     found += reached.findings
     found += capacities.reservation_findings(fleet, facts, demand)
     found += capacities.quota_findings(candidate, facts, demand, nat_ips, block=block)
@@ -166,7 +166,7 @@ def plan(
 
 
 def _place_findings(
-    fleet: Fleet, candidate: Candidate, facts: AwsFacts, *, bastion: bool
+    fleet: Fleet, candidate: Candidate, facts: AwsFacts, previous: Previous, *, bastion: bool
 ) -> Iterator[Finding]:
     if facts.zone(candidate.zone) is None:
         path = "availability_zones" if fleet.availability_zones else "regions"
@@ -181,11 +181,15 @@ def _place_findings(
         )
     if facts.image is None:
         written = fleet.os_image is not None
+        pinned = previous.pins.get("image")
         yield Finding(
             "ORCH213",
             "os_image" if written else "resources",
             f"no machine image was found for {candidate.type.name} in {candidate.region}",
-            hint="name one in `os_image`: an id (`ami-…`) or a name",
+            detail=f"{pinned} is pinned, and gone" if pinned else None,
+            hint="`orch up --upgrade` takes the newest"
+            if pinned and not written
+            else "name one in `os_image`: an id (`ami-…`) or a name",
         )
 
 
