@@ -138,6 +138,11 @@ def _types(path: Path, gpus: Mapping[str, GpuModel]) -> Iterator[InstanceType]:
         )
 
 
+def read_rows(path: Path) -> Sequence[dict[str, str]]:
+    """The rows of any data file of this form. Raises BadCatalogFile."""
+    return _read(path)[1]
+
+
 def _read(path: Path) -> tuple[dict[str, str], Sequence[dict[str, str]]]:
     """The `# key: value` lines at the top, and the rows."""
     try:

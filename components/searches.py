@@ -19,7 +19,7 @@ from orch.spec.errors import ExitCode, OrchError
 from orch.spec.models import Fleet
 
 # The property behind each condition.
-_PROPERTY = {
+PROPERTIES = {
     "backend": "backends",
     "instance type": "instance_types",
     "region": "regions",
@@ -107,7 +107,7 @@ def _nothing(document: Document, search: Search) -> Diagnostic:
         why = "; ".join(reason_text(reason) for reason in nearest.reasons)
         detail = f"nearest is {nearest.backend} {nearest.instance_type}: {why}"
         hint = "change a condition that the nearest types fail, or look further with `--explain`"
-        path = _PROPERTY.get(nearest.reasons[0].constraint, path) if nearest.failed == 1 else path
+        path = PROPERTIES.get(nearest.reasons[0].constraint, path) if nearest.failed == 1 else path
     return document.diagnostic(
         "ORCH200", path, f"no offer fits the fleet '{search.name}'", detail=detail, hint=hint
     )

@@ -19,7 +19,7 @@ class _Frozen(BaseModel):
 
 
 class Jump(_Frozen):
-    """One hop on the way to a node, outermost first."""
+    """One hop on the way to a node, outermost first. `proxy_command` leads to it where TCP does not."""
 
     address: str
     port: int = 22

@@ -9,22 +9,11 @@ import pulumi
 
 from orch.components.keys import host_key_seed, public_host_key
 from orch.components.local.plan import LocalNodePlan, LocalPlan
+from orch.components.registered import Keys
 from orch.spec.state import SCHEMA
 
 UNREACHABLE_GRACE_S = 10.0
 """A container that is gone answers at once; one that restarts is back in a second (measured)."""
-
-
-class Keys(pulumi.CustomResource):
-    """`orch:index:Keys`: the client's key pair and the seed of the host keys."""
-
-    client_private_key: pulumi.Output[str]
-    client_public_key: pulumi.Output[str]
-    host_seed: pulumi.Output[str]
-
-    def __init__(self, name: str, *, opts: pulumi.ResourceOptions) -> None:
-        props = {"name": name, "client_private_key": None, "client_public_key": None, "host_seed": None}
-        super().__init__("orch:index:Keys", name, props, opts)
 
 
 class Network(pulumi.CustomResource):

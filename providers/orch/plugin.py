@@ -1,26 +1,10 @@
-"""Serves the handlers to the Pulumi engine: the executable `pulumi-resource-orch`.
-
-Errors reach the engine as one coded message, not as a Python trace. The process ends when the engine does: a
-provider
-that outlives a killed engine would go on creating what nobody records.
-"""
+"""Serves the handlers to the Pulumi engine: the executable `pulumi-resource-orch`."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-import threading
-import time
-from typing import Any
 
-import grpc
-import grpc.aio
-from google.protobuf import empty_pb2
 from pulumi.provider.experimental import provider as api
-from pulumi.provider.experimental.server import ProviderServicer
-from pulumi.runtime._grpc_settings import _GRPC_CHANNEL_OPTIONS
-from pulumi.runtime.proto import provider_pb2_grpc
 
 from orch import __version__
 from orch.providers.orch.handler import Handler, differences
@@ -28,7 +12,8 @@ from orch.providers.orch.keys import KeysHandler
 from orch.providers.orch.local_network import LocalNetworkHandler
 from orch.providers.orch.local_node import LocalNodeHandler
 from orch.providers.orch.ssh_host import SshHostHandler
-from orch.providers.orch.values import UNKNOWN, plain_map, sendable, wire_map
+from orch.providers.serving import serve
+from orch.providers.values import UNKNOWN, plain_map, sendable, wire_map
 from orch.spec.errors import OrchError
 
 HANDLERS: dict[str, Handler] = {
@@ -114,78 +99,9 @@ class OrchProvider(api.Provider):
         await asyncio.to_thread(handler.delete, request.resource_id, plain_map(request.properties))
 
 
-class OrchServicer(ProviderServicer):
-    """The stock servicer, with errors a person can read and with Attach (one provider for a whole test
-    session)."""
-
-    async def Attach(self, request: Any, context: Any) -> empty_pb2.Empty:
-        return empty_pb2.Empty()
-
-    async def _told(self, method: Any, request: Any, context: grpc.aio.ServicerContext) -> Any:
-        try:
-            # `__wrapped__`-less decorator of the SDK turns every exception into text with a trace; the cause
-            # is kept.
-            return await method(request, context)
-        except Exception as error:
-            cause = error.__context__ if isinstance(error.__context__, OrchError) else error
-            if not isinstance(cause, OrchError):
-                raise
-            await context.abort(grpc.StatusCode.UNKNOWN, one_line(cause))
-
-    async def Check(self, request: Any, context: Any) -> Any:
-        return await self._told(super().Check, request, context)
-
-    async def Diff(self, request: Any, context: Any) -> Any:
-        return await self._told(super().Diff, request, context)
-
-    async def Create(self, request: Any, context: Any) -> Any:
-        return await self._told(super().Create, request, context)
-
-    async def Read(self, request: Any, context: Any) -> Any:
-        return await self._told(super().Read, request, context)
-
-    async def Update(self, request: Any, context: Any) -> Any:
-        return await self._told(super().Update, request, context)
-
-    async def Delete(self, request: Any, context: Any) -> Any:
-        return await self._told(super().Delete, request, context)
-
-
-def one_line(error: OrchError) -> str:
-    """An error as the engine shows it: code, where, what, why, what to do."""
-    head = " ".join(part for part in (error.code, error.summary) if part)
-    where = f"{error.where}: " if error.where else ""
-    tail = "".join(f"; {part}" for part in (error.detail, error.hint) if part)
-    return f"{where}{head}{tail}"
-
-
-def _end_with_parent(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.25)
-    os._exit(0)
-
-
-async def _serve(engine_address: str) -> None:
-    server = grpc.aio.server(options=_GRPC_CHANNEL_OPTIONS)
-    servicer = OrchServicer(sys.argv[1:], __version__, OrchProvider(), engine_address=engine_address)
-    provider_pb2_grpc.add_ResourceProviderServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    print(port, flush=True)
-    await server.wait_for_termination()
-
-
 def main() -> None:
-    """Serve until the engine ends. The engine passes its own address as the only positional argument."""
-    addresses = [word for word in sys.argv[1:] if not word.startswith("-")]
-    if not addresses:
-        sys.exit("pulumi-resource-orch is started by the Pulumi engine, not by hand")
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-    try:
-        asyncio.run(_serve(addresses[0]))
-    except KeyboardInterrupt:
-        # Ctrl-C reaches the whole group; the engine decides when a provider ends.
-        return
+    """Serve until the engine ends."""
+    serve(OrchProvider(), "pulumi-resource-orch")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,205 @@
+"""What the nodes are taken from, and whether there is enough of it: reservations, quotas, money. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from orch.catalog.nics import Nics
+from orch.components.aws.candidates import Candidate
+from orch.components.aws.facts import Allowance, AwsFacts, Reservation
+from orch.components.aws.planned import Capacity, Group
+from orch.components.findings import Finding
+from orch.components.offers import money
+from orch.spec.diagnostics import Severity
+from orch.spec.models import Fleet
+
+
+@dataclass(frozen=True)
+class Demand:
+    """How many nodes, and how many of them are new."""
+
+    nodes: int
+    new: int
+    interfaces: int
+
+
+def capacity(fleet: Fleet, candidate: Candidate, facts: AwsFacts, demand: Demand) -> Capacity:
+    """From a given reservation, from the spot market, or on demand.
+
+    On-demand fleets that are all or nothing take a reservation of their own first: EC2 grants it whole or
+    refuses it at once, so a zone without room costs seconds and leaves no instance behind.
+    """
+    given = facts.reservation
+    if given is not None:
+        return Capacity(id=given.id, market="block" if given.kind == "block" else "on-demand")
+    if candidate.spot:
+        limit = None if fleet.max_price is None else f"{float(fleet.max_price):g}"
+        return Capacity(market="spot", max_price=limit)
+    if fleet.gang == "all-or-nothing" and demand.nodes > 0:
+        return Capacity(made=demand.nodes)
+    return Capacity()
+
+
+def placement_group(fleet: Fleet, facts: AwsFacts, each: Nics, base: str) -> Group | None:
+    """The cluster placement group; none where a reservation decides the place of its instances."""
+    if fleet.placement != "cluster" or not each.cluster:
+        return None
+    given = facts.reservation
+    if given is None:
+        return Group(base, made=True)
+    return None if given.group is None else Group(given.group, made=False)
+
+
+def group_reason(fleet: Fleet, facts: AwsFacts, each: Nics, made: Group | None) -> str | None:
+    if fleet.placement != "cluster":
+        return None
+    if made is not None:
+        whose = "of its own" if made.made else "that the reservation lies in"
+        return f"one cluster placement group {whose} ({made.name}): all nodes in one zone, close together"
+    given = facts.reservation
+    if given is not None and given.kind == "block":
+        return "no placement group: a Capacity Block takes none, its instances are close together already"
+    if given is not None:
+        return f"no placement group: the reservation {given.id} was made outside of one"
+    return f"no placement group: burstable types such as {each.type} cannot be in one"
+
+
+# What is found out about it
+
+
+def reservation_findings(fleet: Fleet, facts: AwsFacts, demand: Demand) -> Iterator[Finding]:
+    """Whether the given reservation is there, holds all nodes, and until when."""
+    given = facts.reservation
+    if fleet.reservation is None:
+        return
+    if given is None:
+        yield Finding(
+            "ORCH322",
+            "reservation",
+            f"the account has no reservation {fleet.reservation} in {facts.region}",
+            hint="`aws ec2 describe-capacity-reservations` lists ids, also those of Capacity Blocks",
+        )
+        return
+    if given.state not in _USABLE:
+        yield Finding(
+            "ORCH322",
+            "reservation",
+            f"the reservation {given.id} is {given.state}",
+            hint="name one that is active",
+        )
+        return
+    if given.total < demand.nodes:
+        yield Finding(
+            "ORCH321",
+            "reservation",
+            f"the reservation holds {given.total} instances, the fleet has {demand.nodes} nodes",
+            hint=f"write `nodes: {given.total}`, or name a reservation of {demand.nodes}",
+        )
+    elif given.available < demand.new and given.state == "active":
+        yield Finding(
+            "ORCH321",
+            "reservation",
+            f"{given.available} of the reservation's {given.total} instances are free, "
+            f"{demand.new} more nodes are wanted",
+            detail="others use the rest",
+            hint="end what uses them, or name another reservation",
+        )
+    yield from _reservation_warnings(fleet, given)
+
+
+_USABLE = ("active", "scheduled", "pending", "payment-pending", "assessing", "delayed")
+
+
+def _reservation_warnings(fleet: Fleet, given: Reservation) -> Iterator[Finding]:
+    block = given.kind == "block"
+    if block and fleet.placement == "cluster":
+        yield Finding(
+            "ORCH214",
+            "placement",
+            "a Capacity Block takes no placement group: none is made",
+            detail="its instances are in one UltraCluster, close together already",
+            severity=Severity.NOTE,
+        )
+    elif fleet.placement == "cluster" and given.group is None:
+        yield Finding(
+            "ORCH215",
+            "reservation",
+            "the reservation was made outside a placement group: its instances may lie apart",
+            hint="make the reservation inside a cluster placement group for the full speed",
+            severity=Severity.WARNING,
+        )
+    if given.state != "active" and given.start is not None:
+        yield Finding(
+            "ORCH217",
+            "reservation",
+            f"the reservation begins at {given.start}: no node starts before",
+            severity=Severity.WARNING,
+        )
+    if given.end is not None:
+        yield Finding(
+            "ORCH216",
+            "reservation",
+            f"the reservation ends at {given.end}",
+            detail="the instances of a Capacity Block are taken away 30 minutes before"
+            if block
+            else "nodes run on after it, without a claim to the capacity",
+            severity=Severity.WARNING,
+        )
+
+
+def quota_findings(
+    candidate: Candidate, facts: AwsFacts, demand: Demand, addresses: int, *, block: bool
+) -> Iterator[Finding]:
+    """Whether the account's quotas hold the fleet; what was not asked does. Blocks have their own."""
+    each, vcpus = candidate.type, facts.vcpus
+    if vcpus is not None and each.vcpus and not block and demand.nodes * each.vcpus > vcpus.limit:
+        yield _over(
+            vcpus, "ORCH310", "nodes", f"{demand.nodes} x {each.name} need {demand.nodes * each.vcpus} vCPUs"
+        )
+    limit = facts.addresses
+    if limit is not None and addresses and (limit.used or 0) + addresses > limit.limit:
+        yield _over(limit, "ORCH311", "network", f"the NAT gateway needs {addresses} Elastic IP")
+    limit = facts.interfaces
+    wanted = demand.nodes * demand.interfaces
+    if limit is not None and wanted > limit.limit:
+        words = f"{demand.nodes} nodes of {demand.interfaces} network interfaces need {wanted}"
+        yield _over(limit, "ORCH312", "nodes", words)
+
+
+def _over(quota: Allowance, code: str, path: str, needed: str) -> Finding:
+    used = f", {quota.used} in use" if quota.used else ""
+    return Finding(
+        code,
+        path,
+        f"{needed}, the account's quota is {quota.limit:g}{used}",
+        detail=f"quota {quota.code}, {quota.name}",
+        hint="ask for more in the Service Quotas console, or ask for less here",
+    )
+
+
+# Money
+
+
+def budget_findings(fleet: Fleet, price: float | None, fixed: float, market: str) -> Iterator[Finding]:
+    """Whether the fleet at its largest is within the hourly budget. `fixed`: what it costs without nodes."""
+    if fleet.budget is None or fleet.budget.hourly is None or fleet.nodes is None or market == "block":
+        return
+    most = fleet.nodes.target if fleet.nodes.max is None else fleet.nodes.max
+    bound = float(fleet.budget.hourly)
+    if price is None:
+        yield Finding(
+            "ORCH282",
+            "budget.hourly",
+            "the price of the nodes is not known: the budget cannot be checked",
+            severity=Severity.WARNING,
+        )
+    elif most * price + fixed > bound:
+        nodes = f"{most} node{'s' * (most != 1)} at {money(price)} an hour"
+        more = f" and {money(fixed)} beside them" if fixed else ""
+        yield Finding(
+            "ORCH281",
+            "budget.hourly",
+            f"{nodes}{more} make {money(most * price + fixed)}, over the budget of {money(bound)}",
+            hint="raise `budget.hourly`, or ask for fewer or cheaper nodes",
+        )

@@ -1,0 +1,310 @@
+"""The network of a fleet: made or given, who reaches it, and how. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from orch.components.aws.candidates import Candidate
+from orch.components.aws.capacity import Demand
+from orch.components.aws.facts import AwsFacts, Subnet
+from orch.components.aws.planned import (
+    Access,
+    Addresses,
+    GivenNetwork,
+    Groups,
+    MadeNetwork,
+    Rule,
+)
+from orch.components.aws.wanted import WantedNetwork
+from orch.components.findings import Finding
+from orch.spec.diagnostics import Severity
+
+# The VPC of a fleet's own. Fleets do not reach each other, so all may have the same.
+VPC = "10.0.0.0/16"
+NODES = "10.0.0.0/17"
+EDGE = "10.0.128.0/24"
+# AWS keeps the first four addresses of a subnet and the last. Source: VPC user guide, "Subnet CIDR blocks".
+KEPT_ADDRESSES = 5
+SSH = 22
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The network with all that was decided about ways in and out."""
+
+    network: MadeNetwork | GivenNetwork
+    addresses: Addresses
+    access: Access
+    groups: Groups
+    bastion: Literal["public", "ssm"] | None
+    profile_for: Literal["nodes", "bastion"] | None
+    findings: tuple[Finding, ...]
+
+
+def reach(
+    wanted: WantedNetwork, candidate: Candidate, facts: AwsFacts, demand: Demand, base: str
+) -> Reach | tuple[Finding, ...]:
+    """Everything about the network; only what is wrong, when there is nothing to decide on."""
+    findings: list[Finding] = list(_given_findings(wanted, facts))
+    subnet = _subnet(wanted, candidate, facts)
+    if isinstance(subnet, Finding):
+        return (*findings, *(() if findings else (subnet,)))
+    several = demand.interfaces > 1
+    public = _public(wanted, subnet, several=several)
+    if public and several:
+        addresses = Addresses("elastic")
+        findings.append(_elastic(demand, facts))
+    else:
+        addresses = Addresses("launch" if public else "none")
+    if subnet is not None:
+        findings += _subnet_findings(wanted, subnet, demand, public=public, several=several)
+    way, bastion = _way(wanted, public=public)
+    edge = _edge(facts, subnet) if subnet is not None else None
+    if bastion == "public" and subnet is not None and edge is None:
+        bastion = "ssm"
+        findings.append(
+            Finding(
+                "ORCH226",
+                "network",
+                f"no subnet of {subnet.vpc} leads to the internet: SSM leads to the bastion, not `ssh_cidrs`",
+                severity=Severity.WARNING,
+            )
+        )
+    network = _network(facts, subnet, edge, public=public)
+    groups = _groups(wanted, facts, network, way, base)
+    findings += _cidr_findings(wanted)
+    if way == "given" and subnet is None:
+        findings.append(
+            Finding(
+                "ORCH226",
+                "network.proxy_jump",
+                "the jump host lies outside the network that is made for the fleet",
+                hint="give the jump host's network: `vpc` and `subnets`, or remove `proxy_jump`",
+                severity=Severity.WARNING,
+            )
+        )
+    profile: Literal["nodes", "bastion"] | None = "nodes" if way == "ssm" else None
+    if bastion == "ssm":
+        profile = "bastion"
+    return Reach(
+        network,
+        addresses,
+        Access(way, wanted.block.proxy_jump or ()),
+        groups,
+        bastion,
+        profile,
+        tuple(findings),
+    )
+
+
+def elastic_ips(reached: Reach, demand: Demand) -> tuple[int, int]:
+    """Elastic IPs that are new: of nodes, and of the NAT gateway."""
+    nodes = demand.new if reached.addresses.kind == "elastic" else 0
+    made = isinstance(reached.network, MadeNetwork) and not reached.network.public
+    return nodes, int(made and demand.new == demand.nodes)
+
+
+def _given_findings(wanted: WantedNetwork, facts: AwsFacts) -> Iterator[Finding]:
+    """Given pieces that are not there."""
+    places = [("network.vpc", wanted.vpc), *(("network.subnets", each) for each in wanted.subnets)]
+    places += [("network.security_groups", each) for each in wanted.groups]
+    for path, given in places:
+        if given is None or given not in facts.missing:
+            continue
+        if given in facts.elsewhere:
+            yield Finding(
+                "ORCH225",
+                path,
+                f"{given} is in {facts.elsewhere[given]}, the fleet goes to {facts.region}",
+                hint=f"write `regions: [{facts.elsewhere[given]}]`, or name one of {facts.region}",
+            )
+        else:
+            yield Finding("ORCH226", path, f"the account has no {given} in {facts.region}")
+    vpc = facts.vpc.id if facts.vpc else next((each.vpc for each in facts.subnets), None)
+    for group in facts.groups:
+        if vpc is not None and group.vpc != vpc:
+            summary = f"the security group {group.id} is of {group.vpc}, not of {vpc}"
+            yield Finding("ORCH226", "network.security_groups", summary)
+    if facts.groups and not any(group.itself for group in facts.groups):
+        yield Finding(
+            "ORCH226",
+            "network.security_groups",
+            "no given security group lets its members reach each other",
+            detail="EFA needs all traffic from the group itself and to it, each by a rule of its own",
+            hint="add both rules, or remove `security_groups` to have one made",
+        )
+
+
+def _subnet(wanted: WantedNetwork, candidate: Candidate, facts: AwsFacts) -> Subnet | Finding | None:
+    """The given subnet in the candidate's zone with most room, those behind a NAT first; None: made."""
+    if not wanted.given:
+        return None
+    allowed = [each for each in facts.subnets if each.nodes]
+    here = [each for each in allowed if each.zone == candidate.zone]
+    if not here:
+        zones = sorted({each.zone for each in allowed})
+        return Finding(
+            "ORCH227",
+            "network.subnets" if wanted.subnets else "network.vpc",
+            f"no given subnet is in the zone {candidate.zone}",
+            detail=f"there are some in {', '.join(zones)}" if zones else None,
+            hint="give a subnet of that zone, or narrow `availability_zones` to those with one",
+        )
+    private = wanted.public_ips is not True
+    return min(here, key=lambda each: ((each.egress == "nat") != private, -each.free, each.id))
+
+
+def _public(wanted: WantedNetwork, subnet: Subnet | None, *, several: bool) -> bool:
+    """`auto`: private with several interfaces; else public where that alone leads out, or saves a bastion."""
+    if wanted.public_ips != "auto":
+        return wanted.public_ips
+    if several:
+        return False
+    if subnet is not None:
+        return subnet.egress == "internet"
+    jump = wanted.block.proxy_jump is not None or wanted.block.bastion is True
+    return bool(wanted.ssh_cidrs) and not jump
+
+
+def _elastic(demand: Demand, facts: AwsFacts) -> Finding:
+    """AWS gives no public address at launch to an instance with several interfaces.
+
+    Source: EC2 API reference, InstanceNetworkInterfaceSpecification, AssociatePublicIpAddress.
+    """
+    limit = facts.addresses
+    over = limit is not None and (limit.used or 0) + demand.new > limit.limit
+    quota = f", quota {limit.limit:g}" if limit else ""
+    used = f" ({limit.used} in use)" if limit and limit.used else ""
+    return Finding(
+        "ORCH221",
+        "network.public_ips",
+        f"AWS assigns no public address at launch to an instance with several network interfaces: "
+        f"{demand.nodes} Elastic IPs planned{quota}{used}",
+        hint="write `public_ips: false` to reach the internet through NAT",
+        severity=Severity.ERROR if over else Severity.WARNING,
+    )
+
+
+def _subnet_findings(
+    wanted: WantedNetwork, subnet: Subnet, demand: Demand, *, public: bool, several: bool
+) -> Iterator[Finding]:
+    path = "network.subnets" if wanted.subnets else "network.vpc"
+    if subnet.free < demand.new:
+        size = ipaddress.ip_network(subnet.cidr)
+        yield Finding(
+            "ORCH220",
+            path,
+            f"{demand.new} nodes need {demand.new} addresses, "
+            f"{subnet.id} ({subnet.cidr}) has {subnet.free} free",
+            detail=f"a /{size.prefixlen} has {size.num_addresses - KEPT_ADDRESSES}: "
+            f"AWS keeps {KEPT_ADDRESSES} of each subnet"
+            + ("; EFA-only interfaces take none" if several else ""),
+            hint="give a larger subnet, or remove `network` to have one made",
+        )
+    if not public and subnet.egress in ("internet", "none"):
+        way = (
+            "leads to the internet only for public addresses"
+            if subnet.egress == "internet"
+            else "has no way out"
+        )
+        yield Finding(
+            "ORCH226",
+            path,
+            f"{subnet.id} {way}: private nodes could fetch no image",
+            hint="give a subnet whose default route is a NAT gateway"
+            + ("" if several else ", or write `public_ips: true`"),
+            severity=Severity.ERROR if subnet.egress == "internet" else Severity.WARNING,
+        )
+
+
+def _edge(facts: AwsFacts, subnet: Subnet) -> str | None:
+    """A subnet of the same VPC that leads to the internet, in the nodes' zone if there is one."""
+    leading = [each for each in facts.subnets if (each.vpc, each.egress) == (subnet.vpc, "internet")]
+    best = min(leading, key=lambda each: (each.zone != subnet.zone, each.id), default=None)
+    return best.id if best else None
+
+
+def _way(
+    wanted: WantedNetwork, *, public: bool
+) -> tuple[Literal["bastion", "given", "ssm", "direct"], Literal["public", "ssm"] | None]:
+    """How SSH gets in, and what kind of bastion that takes."""
+    if wanted.block.proxy_jump:
+        return "given", None
+    if wanted.block.bastion is False or (public and wanted.block.bastion != True):  # noqa: E712 - or "auto"
+        return ("direct" if public and wanted.ssh_cidrs else "ssm"), None
+    return "bastion", "public" if wanted.ssh_cidrs else "ssm"
+
+
+def _network(
+    facts: AwsFacts, subnet: Subnet | None, edge: str | None, *, public: bool
+) -> MadeNetwork | GivenNetwork:
+    if subnet is None:
+        return MadeNetwork(VPC, NODES, None if public else EDGE, public)
+    cidr = facts.vpc.cidr if facts.vpc else subnet.cidr
+    return GivenNetwork(subnet.vpc, cidr, subnet.id, edge)
+
+
+def _groups(
+    wanted: WantedNetwork, facts: AwsFacts, network: MadeNetwork | GivenNetwork, way: str, base: str
+) -> Groups:
+    if wanted.groups:
+        return Groups(tuple(group.id for group in facts.groups), None, (), ())
+    ingress = [Rule("itself", None, "nodes reach each other; EFA needs this rule")]
+    if way == "bastion":
+        ingress.append(Rule("bastion", SSH, "SSH from the bastion"))
+    elif way == "direct":
+        ingress += [Rule(cidr, SSH, "SSH from ssh_cidrs") for cidr in wanted.ssh_cidrs]
+    elif way == "given":
+        cidrs = wanted.ssh_cidrs or (network.cidr,)
+        ingress += [Rule(cidr, SSH, "SSH from the jump host") for cidr in cidrs]
+    egress = (
+        Rule("itself", None, "EFA needs a rule to the group itself"),
+        Rule("0.0.0.0/0", None, "images and packages"),
+    )
+    return Groups((), f"{base}-nodes", tuple(ingress), egress)
+
+
+def _cidr_findings(wanted: WantedNetwork) -> Iterator[Finding]:
+    for index, cidr in enumerate(wanted.ssh_cidrs):
+        if ipaddress.ip_network(cidr, strict=False).prefixlen == 0:
+            yield Finding(
+                "ORCH224",
+                f"network.ssh_cidrs[{index}]" if wanted.block.ssh_cidrs else "network",
+                f"{cidr} lets the whole world knock at SSH",
+                hint="name your own networks, or remove it: without any, SSM leads in and no port is open",
+                severity=Severity.WARNING,
+            )
+
+
+def reasons(wanted: WantedNetwork, reached: Reach, demand: Demand) -> Iterator[str]:
+    """What the plan says about it."""
+    network, way, bastion = reached.network, reached.access.way, reached.bastion
+    if isinstance(network, GivenNetwork):
+        yield f"network: the given subnet {network.subnet} of {network.vpc}, nothing of it is changed"
+    elif network.public:
+        yield f"network: a VPC of its own ({network.cidr}), nodes in a public subnet {network.nodes_cidr}"
+    else:
+        yield (
+            f"network: a VPC of its own ({network.cidr}), nodes in a private subnet {network.nodes_cidr}, "
+            "out through one NAT gateway"
+        )
+    yield {
+        "none": "addresses: private ones only",
+        "launch": "addresses: a public one each, given at the launch",
+        "elastic": f"addresses: {demand.nodes} Elastic IPs, attached after the launch",
+    }[reached.addresses.kind]
+    if way == "bastion":
+        where = (
+            f"which answers {', '.join(wanted.ssh_cidrs)}" if bastion == "public" else "reached through SSM"
+        )
+        open_ = "" if bastion == "public" else "; no port is open to the world"
+        yield f"SSH: over a small bastion {where}{open_}"
+    elif way == "given":
+        yield "SSH: over the given jump host"
+    elif way == "ssm":
+        yield "SSH: through SSM; no port is open to the world"
+    else:
+        yield f"SSH: straight, from {', '.join(wanted.ssh_cidrs)}"

@@ -1,0 +1,324 @@
+"""What a fleet becomes on AWS: every network, interface, group and instance, with the reasons. Pure.
+
+No Pulumi, no clock, no chance: the same fleet, facts and previous decisions give the same plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+
+from orch.catalog.fabrics import fabric
+from orch.catalog.nics import Nics, nics
+from orch.catalog.records import Catalog
+from orch.components.aws import capacity as capacities
+from orch.components.aws import network as networks
+from orch.components.aws import nics as cards
+from orch.components.aws import reasons as told
+from orch.components.aws import userdata
+from orch.components.aws.candidates import Candidate, with_efa
+from orch.components.aws.capacity import Demand
+from orch.components.aws.facts import AwsFacts, Image
+from orch.components.aws.indices import folded, live_indices, node_indices
+from orch.components.aws.planned import AwsPlan, Bastion, Disk, Node
+from orch.components.aws.wanted import BASTION_TYPE, bastion_image, layout, wanted_image, wanted_network
+from orch.components.findings import Finding, settle
+from orch.components.offers import gpu_memory_mib
+from orch.components.plan import Previous
+from orch.spec.diagnostics import Severity
+from orch.spec.models import Fleet
+from orch.spec.models.backends import AwsBackend
+
+MIB_PER_GB = 1024
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a plan is made of besides the fleet.
+
+    `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
+    one project's names from another's, used for a new stack only.
+    """
+
+    settings: AwsBackend
+    catalog: Catalog
+    scope: str
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    scripts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def plan(
+    fleet: Fleet, candidate: Candidate, facts: AwsFacts, previous: Previous, context: Context
+) -> AwsPlan:
+    """The whole fleet at one candidate.
+
+    Raises PlanErrors with all that is wrong: ORCH200-231, 281, 310-323.
+    """
+    each, indices = nics()[candidate.type.name], node_indices(fleet, previous)
+    live = live_indices(previous) if candidate.kept else frozenset[int]()
+    interfaces = layout(fleet, candidate)
+    demand = Demand(len(indices), len(set(indices) - live), len(interfaces))
+    scope = previous.pins.get("scope", context.scope)
+    base = f"orch-{fleet.name}-{scope}"
+    efa = sum(interface.kind != "interface" for interface in interfaces)
+    wanted = wanted_network(fleet, context.settings, candidate.region)
+    zone = facts.zone(candidate.zone)
+    found = list(_card_findings(fleet, candidate, facts, each))
+    reached = networks.reach(wanted, candidate, facts, demand, base)
+    if not isinstance(reached, networks.Reach):
+        found += [*reached, *_place_findings(fleet, candidate, facts, previous, bastion=False)]
+        settle([*found, *capacities.reservation_findings(fleet, facts, demand)])
+        raise AssertionError("a network without a decision has an error")
+    block = facts.reservation is not None and facts.reservation.kind == "block"
+    _, nat_ips = networks.elastic_ips(reached, demand)
+    found += _place_findings(fleet, candidate, facts, previous, bastion=reached.bastion is not None)
+    found += reached.findings
+    found += capacities.reservation_findings(fleet, facts, demand)
+    found += capacities.quota_findings(candidate, facts, demand, nat_ips, block=block)
+    cloud_init = userdata.node_init(fleet, each, gpus=_nvidia(candidate), efa=efa, scripts=context.scripts)
+    found += _size_findings(cloud_init)
+    found += _disk_findings(fleet, facts)
+    group = capacities.placement_group(fleet, facts, each, base)
+    taken = capacities.capacity(fleet, candidate, facts, demand)
+    bastion = _bastion(wanted.ssh_cidrs, reached, candidate, facts, context)
+    price = None if block else candidate.price
+    fixed = (bastion.price or 0.0) if bastion else 0.0
+    found += capacities.budget_findings(fleet, price, fixed, taken.market)
+    warnings = settle(found)
+    image = facts.image
+    if zone is None or image is None:
+        raise AssertionError("a place or an image that is missing is an error")
+    disk = _disk(fleet, image, context.settings)
+    mark = _layout(
+        candidate.type.name,
+        candidate.zone,
+        image.id,
+        taken.market,
+        interfaces,
+        reached.addresses.kind,
+        userdata.scratch(fleet, each),
+        disk,
+    )
+    fast = fabric("efa" if efa else "ethernet", candidate.type.name)
+    return AwsPlan(
+        fleet=fleet.name,
+        scope=scope,
+        region=candidate.region,
+        zone=candidate.zone,
+        zone_name=zone.name,
+        instance_type=candidate.type.name,
+        network=reached.network,
+        groups=reached.groups,
+        bastion=bastion,
+        access=reached.access,
+        addresses=reached.addresses,
+        group=group,
+        capacity=taken,
+        interfaces=interfaces,
+        image=image.id,
+        disk=disk,
+        profile=context.settings.iam_instance_profile,
+        ssm=reached.profile_for,
+        nodes=tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
+        cloud_init=cloud_init,
+        bastion_init=userdata.bastion_init(fleet) if bastion else "",
+        tags=_tags(fleet, context),
+        layout=mark,
+        settled=previous.pins.get("layout") == mark,
+        placement=fleet.placement,
+        rank_by_topology=fleet.topology == "rank-ordered" and each.levels > 0,
+        interconnect="efa" if efa else "ethernet",
+        fabric=fast,
+        gpus=_gpus(candidate),
+        cpus=candidate.type.vcpus,
+        memory_mib=candidate.type.memory_mib,
+        blocks=_blocks(fleet, candidate),
+        job_image=fleet.image,
+        env={key: value for key, value in fleet.env.items() if value is not None},
+        protect=fleet.protect,
+        price=price,
+        hourly=round((price or 0.0) * demand.nodes + fixed, 6),
+        unpriced=tuple(told.unpriced(reached, demand, price, bastion, block=block)),
+        starts=facts.reservation.start if facts.reservation else None,
+        ends=facts.reservation.end if facts.reservation else None,
+        pins=_pins(fleet, candidate, facts, context)
+        | {"scope": scope, "indices": folded(indices), "layout": mark},
+        reasons=(
+            f"{demand.nodes} x {told.words(candidate, block=block)}",
+            *told.kept_reason(candidate),
+            *cards.words(each, interfaces),
+            *filter(None, [capacities.group_reason(fleet, facts, each, group)]),
+            *told.capacity_reasons(taken.made, facts, candidate),
+            *networks.reasons(wanted, reached, demand),
+            *told.image_reasons(facts, previous),
+            *told.scratch_reasons(fleet, each),
+            *told.rank_reasons(fleet, each),
+            *(fast.words() if fast else ()),
+        ),
+        warnings=warnings,
+    )
+
+
+# What is found out
+
+
+def _place_findings(
+    fleet: Fleet, candidate: Candidate, facts: AwsFacts, previous: Previous, *, bastion: bool
+) -> Iterator[Finding]:
+    if facts.zone(candidate.zone) is None:
+        path = "availability_zones" if fleet.availability_zones else "regions"
+        summary = f"this account has no zone {candidate.zone} in {candidate.region}"
+        yield Finding("ORCH205", path, summary, hint=f"it has {', '.join(zone.id for zone in facts.zones)}")
+    if bastion and facts.bastion_image is None:
+        yield Finding(
+            "ORCH213",
+            "network.bastion",
+            f"no machine image was found for a bastion in {candidate.region}",
+            hint="write `bastion: false` to reach the nodes through SSM, or give `proxy_jump`",
+        )
+    if facts.image is None:
+        written = fleet.os_image is not None
+        pinned = previous.pins.get("image")
+        yield Finding(
+            "ORCH213",
+            "os_image" if written else "resources",
+            f"no machine image was found for {candidate.type.name} in {candidate.region}",
+            detail=f"{pinned} is pinned, and gone" if pinned else None,
+            hint="`orch up --upgrade` takes the newest"
+            if pinned and not written
+            else "name one in `os_image`: an id (`ami-…`) or a name",
+        )
+
+
+def _card_findings(fleet: Fleet, candidate: Candidate, facts: AwsFacts, each: Nics) -> Iterator[Finding]:
+    if facts.cards is not None and facts.cards != (each.cards, each.efa):
+        told = "{} network cards and {} EFA interfaces".format(*facts.cards)
+        yield Finding(
+            "ORCH209",
+            "instance_types" if fleet.instance_types else "resources",
+            f"AWS tells of {told} on {each.type}, the catalogue of {each.cards} and {each.efa}",
+            detail="the plan goes by the catalogue",
+            severity=Severity.WARNING,
+        )
+    plain = fleet.network is not None and fleet.network.interconnect == "ethernet"
+    if fleet.placement == "cluster" and not each.efa and not plain:
+        yield Finding(
+            "ORCH223",
+            "instance_types" if fleet.instance_types else "placement",
+            f"{candidate.type.name} has no fast interconnect: Ethernet only between the nodes",
+            hint=f"types with EFA: {', '.join(with_efa())}; or write `network: {{interconnect: ethernet}}`",
+            severity=Severity.WARNING,
+        )
+
+
+def _size_findings(cloud_init: str) -> Iterator[Finding]:
+    key = "k" * 400  # about what the keys take, which do not compress
+    size = len(userdata.packed(cloud_init)) + len(key)
+    if size > userdata.MOST_BYTES:
+        yield Finding(
+            "ORCH228",
+            "init",
+            f"the scripts make user data of {size} bytes, AWS takes {userdata.MOST_BYTES}",
+            hint="fetch large files from within a step",
+        )
+
+
+def _disk_findings(fleet: Fleet, facts: AwsFacts) -> Iterator[Finding]:
+    if facts.image is not None and _disk_gb(fleet) < facts.image.size_gb:
+        yield Finding(
+            "ORCH229",
+            "resources.disk",
+            f"a root disk of {_disk_gb(fleet)} GB does not hold the image of {facts.image.size_gb} GB",
+            hint=f"write `disk: {facts.image.size_gb}GB` or more",
+        )
+
+
+# Pieces
+
+
+def _nvidia(candidate: Candidate) -> int:
+    gpu = candidate.type.gpu
+    return candidate.type.gpu_count if gpu is not None and gpu.vendor == "nvidia" else 0
+
+
+def _gpus(candidate: Candidate) -> dict[str, str | int | None]:
+    each = candidate.type
+    if each.gpu is None:
+        return {"count": 0}
+    memory = gpu_memory_mib(each)
+    return {"count": each.gpu_count, "vendor": each.gpu.vendor, "name": each.gpu.name, "memory_mib": memory}
+
+
+def _blocks(fleet: Fleet, candidate: Candidate) -> int:
+    if fleet.blocks != "auto":
+        return fleet.blocks
+    return candidate.type.gpu_count or candidate.type.vcpus or 1
+
+
+def _disk(fleet: Fleet, image: Image, settings: AwsBackend) -> Disk:
+    return Disk(image.root_device, _disk_gb(fleet), settings.kms_key)
+
+
+def _disk_gb(fleet: Fleet) -> int:
+    asked = fleet.resources.disk_mib
+    return math.ceil((asked.min or asked.max or 100 * MIB_PER_GB) / MIB_PER_GB)
+
+
+def _bastion(
+    cidrs: tuple[str, ...],
+    reached: networks.Reach,
+    candidate: Candidate,
+    facts: AwsFacts,
+    context: Context,
+) -> Bastion | None:
+    if reached.bastion is None or facts.bastion_image is None:
+        return None
+    public = reached.bastion == "public"
+    prices = [
+        offer.price
+        for offer in context.catalog.lists["aws"].offers
+        if (offer.type.name, offer.region) == (BASTION_TYPE, candidate.region) and offer.price is not None
+    ]
+    image = facts.bastion_image.id
+    return Bastion(BASTION_TYPE, image, public, cidrs if public else (), min(prices, default=None))
+
+
+def _tags(fleet: Fleet, context: Context) -> dict[str, str]:
+    return {**fleet.tags, **context.tags, **context.settings.tags, "orch:fleet": fleet.name}
+
+
+def _layout(*parts: object) -> str:
+    """A mark that changes with what only a new instance can have."""
+    text = json.dumps(parts, default=_plain, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _plain(value: object) -> object:
+    dump = getattr(value, "model_dump", None)
+    return dump() if dump is not None else asdict(value)  # type: ignore[call-overload]
+
+
+def _pins(
+    fleet: Fleet,
+    candidate: Candidate,
+    facts: AwsFacts,
+    context: Context,
+) -> dict[str, str]:
+    pins = {
+        "backend": "aws",
+        "region": candidate.region,
+        "zone": candidate.zone,
+        "instance_type": candidate.type.name,
+        "spot": "true" if candidate.spot else "false",
+    }
+    wanted = wanted_image(fleet, context.settings, candidate)
+    for pin, image, of in (
+        ("image", facts.image, wanted.of if wanted else None),
+        ("bastion_image", facts.bastion_image, bastion_image(candidate).of),
+    ):
+        if image is not None and of is not None:
+            pins |= {pin: image.id, f"{pin}_name": image.name, f"{pin}_of": of}
+    return pins

@@ -1,0 +1,287 @@
+"""An AWS fleet as Pulumi resources: the plan, one to one. Decides nothing.
+
+Beside a constant number of resources there is one per node, and an Elastic IP each where nodes have one.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pulumi
+import pulumi_aws as aws
+
+from orch.components.aws.ground import Ground, Text
+from orch.components.aws.planned import AwsPlan, Node
+from orch.components.aws.userdata import JUMP_USER
+from orch.spec.models.backends import AwsBackend
+from orch.spec.models.creds import AwsDefaultCreds
+from orch.spec.state import SCHEMA
+
+# A node that is gone may be a reboot: EC2 takes minutes for it.
+UNREACHABLE_GRACE_S = 300.0
+Topology = Callable[[Sequence[str]], Mapping[str, tuple[str, ...]]]
+
+
+class AwsFleet(pulumi.ComponentResource):
+    """The whole fleet. `state` is its FleetState, `identity` the client's private key (secret).
+
+    `topology` is asked, in a thread of its own, for the network nodes above instances.
+    """
+
+    state: pulumi.Output[dict[str, Any]]
+    identity: Text
+
+    def __init__(self, plan: AwsPlan, settings: AwsBackend, topology: Topology | None = None) -> None:
+        super().__init__("orch:fleet:Aws", plan.fleet, None, pulumi.ResourceOptions(protect=plan.protect))
+        self._plan = plan
+        self._ground = ground = Ground(plan, settings, self)
+        group = self._placement_group()
+        capacity = self._capacity(group)
+        template = self._template(group, capacity)
+        waits = [*ground.ready, *([capacity] if capacity else [])]
+        machines = [self._node(node, template, waits) for node in plan.nodes]
+        addresses = [self._address(node, machine) for node, machine in zip(plan.nodes, machines, strict=True)]
+        places = self._places(machines, topology)
+        nodes = [
+            self._state(node, machine, address, places, settings)
+            for node, machine, address in zip(plan.nodes, machines, addresses, strict=True)
+        ]
+        self.identity = ground.keys.client_private_key
+        self.state = pulumi.Output.from_input(
+            {
+                "schema_version": SCHEMA,
+                "name": plan.fleet,
+                "stack": pulumi.get_stack(),
+                "backend": "aws",
+                "placement": plan.placement,
+                "interconnect": plan.interconnect,
+                "unreachable_grace_s": UNREACHABLE_GRACE_S,
+                "image": plan.job_image,
+                "env": dict(plan.env),
+                "nodes": nodes,
+            }
+        )
+        self.register_outputs({})
+
+    # Capacity and nodes
+
+    def _placement_group(self) -> aws.ec2.PlacementGroup | None:
+        group = self._plan.group
+        if group is None or not group.made:
+            return None
+        name = f"{self._plan.fleet}-group"
+        return aws.ec2.PlacementGroup(
+            name,
+            name=group.name,
+            strategy="cluster",
+            tags=self._ground.tags("aws:ec2/placementGroup:PlacementGroup", name),
+            opts=self._ground.opts,
+        )
+
+    def _capacity(self, group: aws.ec2.PlacementGroup | None) -> aws.ec2.CapacityReservation | None:
+        plan = self._plan
+        if plan.capacity.made is None:
+            return None
+        name = f"{plan.fleet}-capacity"
+        return aws.ec2.CapacityReservation(
+            name,
+            instance_type=plan.instance_type,
+            instance_platform="Linux/UNIX",
+            availability_zone=plan.zone_name,
+            instance_count=plan.capacity.made,
+            instance_match_criteria="targeted",
+            end_date_type="unlimited",
+            placement_group_arn=group.arn if group is not None else None,
+            tags=self._ground.tags("aws:ec2/capacityReservation:CapacityReservation", name),
+            opts=self._ground.opts,
+        )
+
+    def _template(
+        self, group: aws.ec2.PlacementGroup | None, capacity: aws.ec2.CapacityReservation | None
+    ) -> aws.ec2.LaunchTemplate:
+        plan, name = self._plan, f"{self._plan.fleet}-template"
+        target: pulumi.Input[str] | None = capacity.id if capacity is not None else plan.capacity.id
+        reserved: Any = (
+            {"capacity_reservation_target": {"capacity_reservation_id": target}} if target else None
+        )
+        placed: pulumi.Input[str] | None = plan.group.name if plan.group is not None else None
+        disk: Any = {
+            "volume_size": plan.disk.size_gb,
+            "volume_type": "gp3",
+            "delete_on_termination": "true",
+            "encrypted": "true",
+            **({"kms_key_id": plan.disk.kms_key} if plan.disk.kms_key else {}),
+        }
+        tags = self._ground.tags("aws:ec2/launchTemplate:LaunchTemplate", name)
+        profile = plan.profile
+        if plan.ssm == "nodes" and self._ground.profile is not None:
+            profile = self._ground.profile.name
+        return aws.ec2.LaunchTemplate(
+            name,
+            name=plan.base,
+            network_interfaces=[self._interface(place) for place in range(len(plan.interfaces))],
+            block_device_mappings=[{"device_name": plan.disk.device, "ebs": disk}],
+            metadata_options={
+                "http_endpoint": "enabled",
+                "http_tokens": "required",
+                "http_put_response_hop_limit": 1,
+            },
+            placement={"group_name": group.name if group is not None else placed} if placed else None,
+            capacity_reservation_specification=reserved,
+            instance_market_options=self._market(),
+            iam_instance_profile={"name": profile} if profile is not None else None,
+            tag_specifications=[
+                {"resource_type": kind, "tags": {**plan.tags, "orch:stack": tags["orch:stack"]}}
+                for kind in ("volume", "network-interface")
+            ],
+            tags=tags,
+            opts=self._ground.opts,
+        )
+
+    def _interface(self, place: int) -> Any:
+        each = self._plan.interfaces[place]
+        public = {}
+        if place == 0:
+            at_launch = self._plan.addresses.kind == "launch"
+            public = {"associate_public_ip_address": "true" if at_launch else "false"}
+        return {
+            "network_card_index": each.card,
+            "device_index": each.device,
+            "interface_type": each.kind,
+            "subnet_id": self._ground.subnet,
+            "security_groups": self._ground.groups,
+            "delete_on_termination": "true",
+            **public,
+        }
+
+    def _market(self) -> Any:
+        capacity = self._plan.capacity
+        if capacity.market == "block":
+            return {"market_type": "capacity-block"}
+        if capacity.market != "spot":
+            return None
+        spot = {"spot_instance_type": "one-time", "instance_interruption_behavior": "terminate"}
+        if capacity.max_price is not None:
+            spot["max_price"] = capacity.max_price
+        return {"market_type": "spot", "spot_options": spot}
+
+    def _node(
+        self, node: Node, template: aws.ec2.LaunchTemplate, waits: Sequence[pulumi.Resource]
+    ) -> aws.ec2.Instance:
+        """One instance.
+
+        A newer template or newer user data is for new nodes: those that run stay as they are, until
+        `orch:layout` changes, which marks what only a new instance can have.
+        """
+        plan = self._plan
+        return aws.ec2.Instance(
+            node.name,
+            ami=plan.image,
+            instance_type=plan.instance_type,
+            launch_template={"id": template.id, "version": template.latest_version.apply(str)},
+            user_data_base64=self._ground.user_data(node.name, plan.cloud_init),
+            user_data_replace_on_change=True,
+            tags=self._ground.tags("aws:ec2/instance:Instance", node.name, **{"orch:layout": plan.layout}),
+            opts=self._ground.after(
+                waits,
+                ignore_changes=["userDataBase64", "launchTemplate"] if plan.settled else None,
+                replace_on_changes=['tags["orch:layout"]'],
+            ),
+        )
+
+    def _address(self, node: Node, machine: aws.ec2.Instance) -> aws.ec2.Eip | None:
+        if self._plan.addresses.kind != "elastic":
+            return None
+        name = f"{node.name}-address"
+        return aws.ec2.Eip(
+            name,
+            domain="vpc",
+            network_interface=machine.primary_network_interface_id,
+            tags=self._ground.tags("aws:ec2/eip:Eip", name),
+            opts=self._ground.opts,
+        )
+
+    # What a runner needs
+
+    def _places(
+        self, machines: Sequence[aws.ec2.Instance], topology: Topology | None
+    ) -> pulumi.Output[Mapping[str, tuple[str, ...]]] | None:
+        if topology is None or not self._plan.rank_by_topology or not machines:
+            return None
+
+        async def ask(ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+            import asyncio
+
+            return await asyncio.to_thread(topology, ids)
+
+        return pulumi.Output.all(*[machine.id for machine in machines]).apply(ask)
+
+    def _state(
+        self,
+        node: Node,
+        machine: aws.ec2.Instance,
+        address: aws.ec2.Eip | None,
+        places: pulumi.Output[Mapping[str, tuple[str, ...]]] | None,
+        settings: AwsBackend,
+    ) -> dict[str, Any]:
+        plan = self._plan
+        way, public = plan.access.way, machine.private_ip
+        if way == "direct":
+            public = address.public_ip if address is not None else machine.public_ip
+        topology: pulumi.Input[list[str]] = []
+        if places is not None:
+            topology = pulumi.Output.all(places, machine.id).apply(
+                lambda both: list(both[0].get(both[1], ()))
+            )
+        return {
+            "index": node.index,
+            "name": node.name,
+            "address": public,
+            "user": "root",
+            "host_key": self._ground.public_key(node.name),
+            "jump": self._jumps(settings),
+            "proxy_command": self._through_ssm(machine, settings) if way == "ssm" else None,
+            "internal_ip": machine.private_ip,
+            "cpus": plan.cpus,
+            "memory_mib": plan.memory_mib,
+            "gpus": dict(plan.gpus),
+            "blocks": plan.blocks,
+            "region": plan.region,
+            "zone": plan.zone,
+            "instance_type": plan.instance_type,
+            "topology": topology,
+            "price_hourly": plan.price,
+        }
+
+    def _jumps(self, settings: AwsBackend) -> list[dict[str, Any]]:
+        bastion, machine = self._plan.bastion, self._ground.bastion
+        if bastion is None or machine is None:
+            return [
+                {
+                    "address": jump.hostname,
+                    "port": jump.port,
+                    "user": jump.user or getpass.getuser(),
+                    "identity": jump.identity_file,
+                }
+                for jump in self._plan.access.jumps
+            ]
+        return [
+            {
+                "address": machine.public_ip if bastion.public else machine.private_ip,
+                "user": JUMP_USER,
+                "host_key": self._ground.public_key(f"{self._plan.fleet}-bastion"),
+                "proxy_command": None if bastion.public else self._through_ssm(machine, settings),
+            }
+        ]
+
+    def _through_ssm(self, machine: aws.ec2.Instance, settings: AwsBackend) -> Text:
+        creds = settings.creds
+        named = isinstance(creds, AwsDefaultCreds) and creds.profile
+        profile = f" --profile {creds.profile}" if named else ""  # type: ignore[union-attr]
+        return pulumi.Output.concat(
+            f"aws ssm start-session --region {self._plan.region}{profile} --target ",
+            machine.id,
+            " --document-name AWS-StartSSHSession --parameters portNumber=22",
+        )

@@ -1,0 +1,63 @@
+"""What planning finds out beyond the file: errors and warnings, each at its property, all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orch.components.plan import PlanError
+from orch.spec.diagnostics import Diagnostic, Severity
+from orch.spec.errors import ExitCode, OrchError
+
+if TYPE_CHECKING:
+    from orch.spec import Document
+
+# Violations of what a project allows, as against mistakes.
+_POLICY = range(280, 300)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to tell about a fleet; `path` is the property (`network.subnets`)."""
+
+    code: str
+    path: str
+    summary: str
+    detail: str | None = None
+    hint: str | None = None
+    severity: Severity = Severity.ERROR
+
+    def placed(self, document: Document) -> Diagnostic:
+        """The same with its place in the file."""
+        return document.diagnostic(
+            self.code, self.path, self.summary, severity=self.severity, detail=self.detail, hint=self.hint
+        )
+
+
+class PlanErrors(PlanError):
+    """A fleet that cannot be built as written. `findings` holds the errors, and the warnings beside them."""
+
+    def __init__(self, findings: Iterable[Finding]) -> None:
+        self.findings = tuple(findings)
+        first = next(each for each in self.findings if each.severity is Severity.ERROR)
+        super().__init__(first.code, first.summary, path=first.path, detail=first.detail, hint=first.hint)
+        errors = [each for each in self.findings if each.severity is Severity.ERROR]
+        if all(int(each.code.removeprefix("ORCH")) in _POLICY for each in errors):
+            self.exit_code = ExitCode.POLICY  # type: ignore[misc]
+
+    def placed(self, document: Document) -> OrchError:
+        """All of them as diagnostics with their places in the file."""
+        from orch.spec import InvalidConfiguration
+
+        error = InvalidConfiguration(tuple(each.placed(document) for each in self.findings))
+        error.exit_code = self.exit_code  # type: ignore[misc]
+        return error
+
+
+def settle(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The warnings and notes. Raises PlanErrors when there is an error among them."""
+    found = tuple(dict.fromkeys(findings))
+    if any(each.severity is Severity.ERROR for each in found):
+        raise PlanErrors(found)
+    return found

@@ -1,0 +1,244 @@
+"""Local nodes behind simulated instances: a container each, with the SSH keys that the user data carries.
+
+An instance whose user data holds a host key and an authorized key gets a container of the node image; its
+address for this machine is in `Cloud.endpoints()`. Devices of the type are placeholders: files of the right
+names, nothing behind.
+"""
+
+from __future__ import annotations
+
+import base64
+import email
+import gzip
+import hashlib
+import threading
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from orch.providers.simulated.aws.data import types
+from orch.providers.simulated.core import Cloud, Endpoint
+from orch.providers.simulated.knobs import Nodes
+from orch.providers.simulated.store import Doc
+from orch.spec.errors import OrchError
+
+FIRST_ADDRESS = 10
+
+_network_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What user data says about SSH. `host_seed`: the Ed25519 private seed, hex."""
+
+    host_seed: str
+    host_public: str
+    authorized: str
+
+
+def keys_of(user_data: str) -> Keys | None:
+    """The keys in cloud-init user data (base64), or None where it carries no host key or nobody who may log
+    in."""
+    for part in _parts(base64.b64decode(user_data)):
+        if not part.lstrip().startswith("#cloud-config"):
+            continue
+        try:
+            config: Any = yaml.safe_load(part)
+        except yaml.YAMLError:
+            continue
+        if isinstance(config, dict):
+            found = _keys(config)
+            if found is not None:
+                return found
+    return None
+
+
+def _parts(data: bytes) -> list[str]:
+    """User data as cloud-init reads it: perhaps compressed, perhaps of several MIME parts."""
+    if data[:2] == b"\x1f\x8b":
+        try:
+            data = gzip.decompress(data)
+        except (OSError, zlib.error, EOFError):
+            return []
+    text = data.decode(errors="replace")
+    if text.lstrip().lower().startswith(("content-type:", "mime-version:")):
+        message = email.message_from_string(text)
+        found = []
+        for part in message.walk():
+            payload = part.get_payload(decode=True)
+            if isinstance(payload, bytes) and not part.is_multipart():
+                found += _parts(payload)
+        return found
+    return [text]
+
+
+def _keys(config: Doc) -> Keys | None:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    authorized = list(config.get("ssh_authorized_keys") or ())
+    for user in config.get("users") or ():
+        if isinstance(user, dict):
+            authorized += user.get("ssh_authorized_keys") or ()
+    private = (config.get("ssh_keys") or {}).get("ed25519_private")
+    if not private or not authorized:
+        return None
+    try:
+        key = serialization.load_ssh_private_key(private.strip().encode() + b"\n", password=None)
+    except ValueError:
+        return None
+    if not isinstance(key, Ed25519PrivateKey):
+        return None
+    raw = serialization.Encoding.Raw
+    seed = key.private_bytes(raw, serialization.PrivateFormat.Raw, serialization.NoEncryption())
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return Keys(seed.hex(), public.decode(), "\n".join(authorized))
+
+
+def after(cloud: Cloud, wanted: Nodes, action: str, result: Doc) -> None:
+    """What a call means for containers. A node that cannot be made ends its instance, and is told."""
+    if action == "RunInstances":
+        for doc in result["Instances"]:
+            try:
+                start(cloud, wanted, doc["InstanceId"])
+            except OrchError:
+                cloud.call(
+                    "TerminateInstances", {"InstanceIds": [doc["InstanceId"]]}, region=_region(cloud, doc)
+                )
+                raise
+    elif action == "TerminateInstances":
+        for change in result["TerminatingInstances"]:
+            stop(cloud, change["InstanceId"])
+
+
+def _region(cloud: Cloud, doc: Doc) -> str:
+    return doc["Placement"]["AvailabilityZone"][:-1]
+
+
+def repair(cloud: Cloud) -> None:
+    """Containers for instances that lost theirs, and none for those that are gone: after a kill."""
+    wanted = cloud.knobs.nodes
+    endpoints = cloud.endpoints()
+    live = cloud.instances()
+    for instance in endpoints.keys() - live.keys():
+        stop(cloud, instance)
+    if wanted is not None:
+        for instance in live.keys() - endpoints.keys():
+            start(cloud, wanted, instance)
+
+
+def scope(cloud: Cloud) -> str:
+    """What marks this account's containers among all of the machine."""
+    return hashlib.sha256(str(cloud.path.resolve()).encode()).hexdigest()[:6]
+
+
+def start(cloud: Cloud, wanted: Nodes, instance: str) -> Endpoint | None:
+    """The container of an instance, made once. None for an instance whose user data carries no keys."""
+    from orch.images.build import resolve
+    from orch.providers.orch.local_network import LocalNetworkHandler
+    from orch.providers.orch.local_node import LocalNodeHandler
+
+    with cloud.store.transaction():
+        doc = cloud.store.get(instance, "instance")
+        data = cloud.store.get(f"user-data {instance}")
+    if doc is None or data is None or (wanted.types is not None and doc["InstanceType"] not in wanted.types):
+        return None
+    keys = keys_of(data["Value"])
+    if keys is None:
+        return None
+    network = f"orch-sim-{scope(cloud)}"
+    with _network_lock:
+        _, made = LocalNetworkHandler().create({"name": network, "stack": network})
+    prefix = made["subnet"].rsplit(".", 1)[0]
+    with cloud.store.transaction():
+        address = next(
+            f"{prefix}.{number}"
+            for number in range(FIRST_ADDRESS, 255)
+            if cloud.store.take(f"containers {network}", f"{prefix}.{number}", f"container {instance}")
+        )
+    tags = {tag["Key"]: tag["Value"] for tag in doc["Tags"]}
+    container = f"{network}-{instance}"
+    _, outputs = LocalNodeHandler().create(
+        {
+            "name": container,
+            "hostname": _hostname(tags.get("Name") or instance),
+            "stack": network,
+            "network": network,
+            "ip": address,
+            "image": wanted.image or resolve("orch/node"),
+            "cpus": None,
+            "memory_mib": None,
+            "authorized_key": keys.authorized,
+            "host_key_seed": keys.host_seed,
+        }
+    )
+    placeholders = _placeholders(doc["InstanceType"]) if wanted.placeholders else ()
+    _make_files(container, placeholders)
+    endpoint = Endpoint(
+        instance=instance,
+        container=container,
+        address=str(outputs["ssh_address"]),
+        port=int(outputs["ssh_port"]),
+        user="root",
+        host_key=keys.host_public,
+        internal_ip=address,
+        placeholders=placeholders,
+    )
+    cloud.record(endpoint)
+    return endpoint
+
+
+def _hostname(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in name).strip("-")[:63] or "node"
+
+
+def _placeholders(instance_type: str) -> tuple[str, ...]:
+    """Device files of a type: accelerators, and EFA where it has some."""
+    kind = types()[instance_type]
+    found: list[str] = []
+    accelerator = kind.accelerator
+    if accelerator and accelerator.manufacturer == "NVIDIA":
+        found += [f"/dev/nvidia{number}" for number in range(accelerator.count)]
+        found += ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+    elif accelerator:
+        found += [f"/dev/neuron{number}" for number in range(accelerator.count)]
+    if kind.efa:
+        found += [f"/dev/infiniband/uverbs{number}" for number in range(kind.efa)]
+        found += ["/dev/gdrdrv"] if accelerator and accelerator.manufacturer == "NVIDIA" else []
+    return tuple(found)
+
+
+def _make_files(container: str, names: tuple[str, ...]) -> None:
+    """Each one is another /dev/null: it can be passed on to a job, and answers nothing."""
+    from orch.images.client import connect
+    from orch.providers.simulated.core import SimulationError
+
+    if not names:
+        return
+    script = "mkdir -p /dev/infiniband; " + "; ".join(
+        f"[ -e {one} ] || mknod -m 666 {one} c 1 3" for one in names
+    )
+    done: Any = connect().containers.get(container).exec_run(["sh", "-ec", script])
+    if done.exit_code:
+        raise SimulationError(
+            f"the node {container} has no placeholders for its devices",
+            detail=done.output.decode(errors="replace").strip(),
+            hint="turn the knob `nodes.placeholders` off",
+        )
+
+
+def stop(cloud: Cloud, instance: str) -> None:
+    """Remove the container of an instance, and the network with the last of them."""
+    from orch.providers.orch.local_network import LocalNetworkHandler
+    from orch.providers.orch.local_node import LocalNodeHandler
+
+    endpoint = cloud.endpoints().get(instance)
+    if endpoint is None:
+        return
+    LocalNodeHandler().delete(endpoint.container, {})
+    with _network_lock:
+        cloud.forget(instance)
+        if not cloud.endpoints():
+            LocalNetworkHandler().delete(f"orch-sim-{scope(cloud)}", {})

@@ -1,0 +1,64 @@
+"""The network cards, quotas and images of AWS types, as data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orch.catalog.load import catalog
+from orch.catalog.nics import default_image, images, nics, quotas, unit_quota, vcpu_quota
+
+TYPES = {
+    name: each for (backend, name), each in catalog(Path("/nonexistent")).types.items() if backend == "aws"
+}
+
+
+def test_every_type_of_the_catalogue_has_its_cards() -> None:
+    assert set(nics()) == set(TYPES)
+
+
+def test_no_type_has_more_efa_interfaces_than_cards() -> None:
+    assert [each.type for each in nics().values() if each.efa > each.cards] == []
+
+
+def test_only_types_with_efa_have_its_bandwidth_and_levels() -> None:
+    assert [each.type for each in nics().values() if bool(each.efa) != bool(each.gbps)] == []
+    assert [each.type for each in nics().values() if each.levels and not each.efa] == []
+
+
+@pytest.mark.parametrize("name", sorted(TYPES))
+def test_every_type_has_an_image_and_a_quota_on_demand(name: str) -> None:
+    assert default_image(TYPES[name]) is not None
+    assert vcpu_quota(name, "on-demand") is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "market", "code"),
+    [
+        ("p5.48xlarge", "on-demand", "L-417A185B"),
+        ("p5.48xlarge", "spot", "L-C4BD4855"),
+        ("p4d.24xlarge", "spot", "L-7212CCBC"),
+        ("g6e.48xlarge", "on-demand", "L-DB2E81BA"),
+        ("trn2.48xlarge", "on-demand", "L-2C3B7624"),
+        ("c7i.8xlarge", "spot", "L-34B43A08"),
+    ],
+)
+def test_a_type_counts_against_the_quota_of_its_family(name: str, market: str, code: str) -> None:
+    row = vcpu_quota(name, market)  # type: ignore[arg-type]
+    assert row is not None
+    assert row.code == code
+
+
+def test_a_type_without_a_known_quota_has_none() -> None:
+    assert vcpu_quota("p6-b200.48xlarge", "spot") is None
+
+
+def test_units_have_one_quota_each() -> None:
+    assert unit_quota("address").code == "L-0263D0A3"
+    assert unit_quota("interface").service == "vpc"
+    assert len({(row.market, row.pattern) for row in quotas()}) == len(quotas())
+
+
+def test_images_are_found_by_a_public_parameter() -> None:
+    assert [row.parameter for row in images() if not row.parameter.startswith("/aws/service/")] == []

@@ -1,0 +1,222 @@
+"""Questions to an account, answered by the simulated cloud through boto3: what is there, and what is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orch.components.aws import ask
+from orch.components.aws.compile import CompiledAws, candidates_of, compile_aws
+from orch.components.aws.refusals import CloudRefused
+from orch.components.findings import PlanErrors
+from orch.components.plan import Previous
+from orch.providers.simulated import boto
+from orch.providers.simulated.core import Cloud
+from orch.spec.models import Fleet
+from orch.spec.models.backends import AwsBackend
+
+P_QUOTA = "L-417A185B"
+
+
+@dataclass(frozen=True)
+class Account:
+    """A simulated account with room for P instances."""
+
+    cloud: Cloud
+    session: Any
+
+    def ec2(self, region: str = "us-east-1") -> Any:
+        return self.session.client("ec2", region_name=region)
+
+    def compiled(
+        self, previous: Previous | None = None, settings: AwsBackend | None = None, **fleet: Any
+    ) -> CompiledAws:
+        base = {"type": "fleet", "name": "p5", "backends": ["aws"], "nodes": "2", "placement": "cluster"}
+        model = Fleet.model_validate(
+            {**base, "instance_types": ["p5.48xlarge"], "regions": ["us-east-1"], **fleet}
+        )
+        settings, previous = settings or AwsBackend(), previous or Previous()
+        first = candidates_of(model, settings, previous, session=self.session)[0]
+        return compile_aws(model, settings, previous, "abc123", session=self.session, candidate=first)
+
+    def wrong(self, **fleet: Any) -> list[tuple[str, str]]:
+        with pytest.raises(PlanErrors) as error:
+            self.compiled(**fleet)
+        return [(each.code, each.path) for each in error.value.findings if each.severity.value == "error"]
+
+    def network(
+        self, cidr: str = "10.7.0.0/24", *, nat: bool = True, region: str = "us-east-1"
+    ) -> tuple[str, str]:
+        """A VPC called `research` with one subnet, behind a NAT gateway or with no way out: their ids."""
+        ec2 = self.ec2(region)
+        named = [{"ResourceType": "vpc", "Tags": [{"Key": "Name", "Value": "research"}]}]
+        vpc = ec2.create_vpc(CidrBlock="10.7.0.0/16", TagSpecifications=named)["Vpc"]["VpcId"]
+        zone = (
+            "use1-az1"
+            if region == "us-east-1"
+            else ec2.describe_availability_zones()["AvailabilityZones"][0]["ZoneId"]
+        )
+        subnet = ec2.create_subnet(VpcId=vpc, CidrBlock=cidr, AvailabilityZoneId=zone)["Subnet"]["SubnetId"]
+        if nat:
+            edge = ec2.create_subnet(VpcId=vpc, CidrBlock="10.7.99.0/24", AvailabilityZoneId=zone)["Subnet"][
+                "SubnetId"
+            ]
+            gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+            ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
+            address = ec2.allocate_address(Domain="vpc")["AllocationId"]
+            outer = ec2.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"]
+            ec2.create_route(RouteTableId=outer, DestinationCidrBlock="0.0.0.0/0", GatewayId=gateway)
+            ec2.associate_route_table(RouteTableId=outer, SubnetId=edge)
+            made = ec2.create_nat_gateway(SubnetId=edge, AllocationId=address)["NatGateway"]["NatGatewayId"]
+            inner = ec2.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"]
+            ec2.create_route(RouteTableId=inner, DestinationCidrBlock="0.0.0.0/0", NatGatewayId=made)
+            ec2.associate_route_table(RouteTableId=inner, SubnetId=subnet)
+        return vpc, subnet
+
+    def reservation(self, count: int, instance_type: str = "p5.48xlarge") -> str:
+        made = self.ec2().create_capacity_reservation(
+            InstanceType=instance_type,
+            InstancePlatform="Linux/UNIX",
+            AvailabilityZone=self.zone_name("use1-az4"),
+            InstanceCount=count,
+        )
+        return made["CapacityReservation"]["CapacityReservationId"]
+
+    def zone_name(self, zone: str) -> str:
+        return next(
+            each.name for each in ask.zones(self.session, ["us-east-1"])["us-east-1"] if each.id == zone
+        )
+
+
+@pytest.fixture
+def account(tmp_path: Path) -> Account:
+    cloud = Cloud.create(tmp_path / "cloud")
+    cloud.turn(quotas={P_QUOTA: 2000})
+    return Account(cloud, boto.session(cloud))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "p4d.24xlarge", "p4de.24xlarge", "p5.4xlarge", "p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge",
+        "p6-b200.48xlarge", "p6-b300.48xlarge", "g5.48xlarge", "g5.xlarge", "g6.48xlarge", "g6e.24xlarge",
+        "g6e.48xlarge", "c7i.8xlarge", "m7i.4xlarge",
+    ],
+)  # fmt: skip
+def test_catalogue_and_cloud_tell_the_same_of_a_type(account: Account, name: str) -> None:
+    account.cloud.turn(quotas={P_QUOTA: 2000, "L-DB2E81BA": 2000})
+    made = account.compiled(instance_types=[name], regions=[])
+    assert [each for each in made.warnings if each.code == "ORCH209"] == []
+    assert made.plan.zone_name.startswith(made.plan.region)
+    assert made.plan.image.startswith("ami-0")
+
+
+def test_a_quota_of_0_is_told_before_anything_is_made(account: Account) -> None:
+    account.cloud.turn(quotas={P_QUOTA: 0})
+    assert account.wrong() == [("ORCH310", "nodes")]
+    assert not account.ec2().describe_instances()["Reservations"]
+
+
+def test_a_given_network_is_found_by_id_and_by_name(account: Account) -> None:
+    vpc, subnet = account.network()
+    for given in (vpc, "research"):
+        network = account.compiled(
+            network={"vpc": given, "subnets": [subnet]}, zones=["use1-az1"]
+        ).plan.network
+        assert (getattr(network, "vpc", None), getattr(network, "subnet", None)) == (vpc, subnet)
+
+
+def test_sixty_five_nodes_do_not_fit_a_26(account: Account) -> None:
+    account.cloud.turn(quotas={P_QUOTA: 20_000})
+    _, subnet = account.network("10.7.0.0/26")
+    fleet = {"network": {"subnets": [subnet]}, "zones": ["use1-az1"]}
+    assert account.wrong(nodes="65", **fleet) == [("ORCH220", "network.subnets")]
+    assert account.compiled(nodes="59", **fleet).plan.nodes[-1].index == 58
+
+
+def test_a_subnet_without_a_way_out_is_told(account: Account) -> None:
+    _, subnet = account.network(nat=False)
+    made = account.compiled(network={"subnets": [subnet]}, zones=["use1-az1"])
+    assert [each.code for each in made.warnings] == ["ORCH226"]
+
+
+def test_a_network_of_another_region_is_told_with_its_region(account: Account) -> None:
+    vpc, _ = account.network(region="eu-west-1", nat=False)
+    with pytest.raises(PlanErrors) as error:
+        account.compiled(network={"vpc": vpc})
+    (finding,) = error.value.findings
+    assert (finding.code, finding.path) == ("ORCH225", "network.vpc")
+    assert "eu-west-1" in finding.summary
+
+
+def test_a_given_group_must_let_its_members_in(account: Account) -> None:
+    vpc, subnet = account.network()
+    ec2 = account.ec2()
+    group = ec2.create_security_group(GroupName="training", Description="given", VpcId=vpc)["GroupId"]
+    given = {"network": {"subnets": [subnet], "security_groups": [group]}, "zones": ["use1-az1"]}
+    assert account.wrong(**given) == [("ORCH226", "network.security_groups")]
+    itself = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
+    ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=itself)
+    ec2.authorize_security_group_egress(GroupId=group, IpPermissions=itself)
+    assert account.compiled(**given).plan.groups.given == (group,)
+
+
+def test_a_reservation_is_looked_up_and_decides_the_zone(account: Account) -> None:
+    reserved = account.reservation(4)
+    plan = account.compiled(reservation=reserved, nodes="4").plan
+    assert (plan.zone, plan.capacity.id, plan.capacity.made) == ("use1-az4", reserved, None)
+
+
+def test_a_reservation_of_four_does_not_hold_eight(account: Account) -> None:
+    assert account.wrong(reservation=account.reservation(4), nodes="8") == [("ORCH321", "reservation")]
+
+
+def test_a_reservation_of_another_type_or_of_nobody_is_told(account: Account) -> None:
+    assert account.wrong(reservation=account.reservation(1, "p4d.24xlarge")) == [("ORCH323", "reservation")]
+    assert account.wrong(reservation="cr-0123456789abcdef0") == [("ORCH322", "reservation")]
+
+
+def test_elastic_ips_over_the_quota_are_an_error(account: Account) -> None:
+    public = {"public_ips": True, "ssh_cidrs": ["192.0.2.0/24"]}
+    assert account.wrong(nodes="8", network=public) == [("ORCH221", "network.public_ips")]
+    assert [each.code for each in account.compiled(nodes="2", network=public).warnings] == ["ORCH221"]
+
+
+def test_zone_names_are_those_of_the_account(account: Account) -> None:
+    name = account.zone_name("use1-az6")
+    assert account.compiled(availability_zones=[name]).plan.zone == "use1-az6"
+
+
+def test_an_image_stays_pinned_when_a_newer_one_comes(account: Account) -> None:
+    first = account.compiled()
+    older = first.pins["bastion_image"]
+    assert account.compiled(Previous({**first.pins, "image": older})).plan.image == older
+    assert account.compiled(Previous({**first.pins, "image": older, "image_of": "else"})).plan.image != older
+
+
+def test_a_pinned_image_that_is_gone_is_told(account: Account) -> None:
+    pins = {**account.compiled().pins, "image": "ami-0" + "1" * 16}
+    with pytest.raises(PlanErrors) as error:
+        account.compiled(Previous(pins))
+    assert error.value.hint == "`orch up --upgrade` takes the newest"
+
+
+def test_an_image_by_its_id_or_one_that_is_not_there(account: Account) -> None:
+    image = account.compiled().plan.image
+    assert account.compiled(os_image=image).plan.image == image
+    assert account.wrong(os_image="ami-00000000000000000") == [("ORCH213", "os_image")]
+
+
+def test_a_forbidden_question_names_the_action(account: Account) -> None:
+    account.cloud.turn(denied=["DescribeAvailabilityZones"])
+    with pytest.raises(CloudRefused) as error:
+        account.compiled()
+    assert error.value.code == "ORCH304"
+    assert "DescribeAvailabilityZones" in (error.value.detail or "")
+
+
+def test_the_same_account_and_file_give_the_same_plan(account: Account) -> None:
+    assert account.compiled().plan == account.compiled().plan

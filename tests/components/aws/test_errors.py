@@ -1,0 +1,53 @@
+"""What the cloud's errors mean: try the next place, stop, or try again."""
+
+from __future__ import annotations
+
+import pytest
+
+from orch.components.aws import errors
+from orch.spec.diagnostics import CODES
+
+SAID = (
+    "creating EC2 Instance: operation error EC2: RunInstances, https response error StatusCode: 500, "
+    "RequestID: 0, api error InsufficientInstanceCapacity: We currently do not have sufficient p5.48xlarge "
+    "capacity in the Availability Zone you requested (us-east-1a)."
+)
+
+
+def test_no_capacity_leads_to_the_next_place() -> None:
+    error = errors.read(SAID)
+    assert error is not None
+    assert (error.code, error.verdict) == ("InsufficientInstanceCapacity", "next")
+
+
+def test_boto_words_are_read_too() -> None:
+    error = errors.read("An error occurred (VcpuLimitExceeded) when calling the RunInstances operation: more")
+    assert error is not None
+    assert (error.verdict, error.orch) == ("stop", "ORCH313")
+    assert error.hint is not None
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"),
+    [
+        ("InsufficientInstanceCapacity", "next"),
+        ("Server.InsufficientInstanceCapacity", "next"),
+        ("UnauthorizedOperation", "stop"),
+        ("InvalidParameterValue", "stop"),
+        ("InvalidAMIID.NotFound", "stop"),
+        ("RequestLimitExceeded", "again"),
+        ("DependencyViolation", "again"),
+        ("SomethingNew", "stop"),
+    ],
+)
+def test_each_code_has_its_verdict(code: str, verdict: str) -> None:
+    assert errors.by_code(code).verdict == verdict
+
+
+def test_every_kind_has_a_code_of_ours() -> None:
+    assert set(errors.CODES.values()) <= set(CODES)
+    assert set(errors.CODES) == set(errors.VERDICTS)
+
+
+def test_text_without_a_cloud_error_is_none() -> None:
+    assert errors.read("the provider could not start") is None

@@ -1,0 +1,116 @@
+"""Rules of their own: interfaces, indices, findings at their places."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orch.catalog.nics import nics
+from orch.components.aws.indices import folded, live_indices, node_indices
+from orch.components.aws.nics import Interface, interfaces, words
+from orch.components.findings import Finding, PlanErrors, settle
+from orch.components.plan import Previous
+from orch.spec import InvalidConfiguration, load_paths
+from orch.spec.diagnostics import Severity
+from orch.spec.errors import ExitCode
+from orch.spec.models import Fleet
+
+
+@pytest.mark.parametrize(
+    ("name", "fast", "addresses"),
+    [
+        ("p4d.24xlarge", 4, 1),
+        ("p5.4xlarge", 1, 1),
+        ("p5.48xlarge", 32, 1),
+        ("p5en.48xlarge", 16, 1),
+        ("p6-b200.48xlarge", 8, 1),
+        ("p6-b300.48xlarge", 16, 1),
+        ("g6e.24xlarge", 2, 1),
+        ("trn1.32xlarge", 8, 1),
+        ("c7i.8xlarge", 0, 1),
+    ],
+)
+def test_all_efa_interfaces_are_used_and_one_address(name: str, fast: int, addresses: int) -> None:
+    made = interfaces(nics()[name], efa=True)
+    assert sum(each.kind != "interface" for each in made) == fast
+    assert sum(each.addressed for each in made) == addresses
+    assert made[0] == Interface(0, 0, "interface")
+    assert len({(each.card, each.device) for each in made}) == len(made)
+
+
+@pytest.mark.parametrize("name", sorted(nics()))
+def test_no_card_holds_more_than_it_can(name: str) -> None:
+    each = nics()[name]
+    made = interfaces(each, efa=True)
+    for card in range(each.cards):
+        assert sum(one.card == card for one in made) <= (each.per_card or 2)
+    assert max(one.card for one in made) < each.cards
+
+
+def test_where_card_0_has_no_efa_it_carries_ip_alone() -> None:
+    made = interfaces(nics()["p6-b300.48xlarge"], efa=True)
+    assert [one.kind for one in made if one.card == 0] == ["interface"]
+    assert {one.card for one in made if one.kind == "efa-only"} == set(range(1, 17))
+
+
+def test_a_card_for_one_interface_carries_both_in_one() -> None:
+    narrow = replace(nics()["p5.48xlarge"], per_card=1, cards=2, efa=2)
+    made = interfaces(narrow, efa=True)
+    assert made == (Interface(0, 0, "efa"), Interface(1, 0, "efa-only"))
+    assert words(narrow, made)[0].endswith("1 address of the subnet used by them")
+
+
+def test_the_plan_says_what_fast_nccl_needs() -> None:
+    each = nics()["p5.48xlarge"]
+    assert words(each, interfaces(each, efa=True))[0] == (
+        "each node: 32 network cards, 32 EFA interfaces, 3200 Gbps; no addresses of the subnet used by them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pinned", "wanted", "indices"),
+    [
+        ("", 3, (0, 1, 2)),
+        ("0-2", 5, (0, 1, 2, 3, 4)),
+        ("0,2-3", 4, (0, 1, 2, 3)),
+        ("0,2-3", 2, (0, 2)),
+        ("5", 2, (0, 5)),
+        ("0-2", 0, ()),
+    ],
+)
+def test_live_nodes_keep_their_numbers(pinned: str, wanted: int, indices: tuple[int, ...]) -> None:
+    fleet = Fleet.model_validate({"type": "fleet", "name": "p5", "backends": ["aws"], "nodes": str(wanted)})
+    assert node_indices(fleet, Previous({"indices": pinned})) == indices
+
+
+def test_folded_indices_unfold_to_the_same() -> None:
+    assert folded([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
+    assert live_indices(Previous({"indices": "0-2,5,7-8"})) == {0, 1, 2, 5, 7, 8}
+
+
+def test_findings_get_their_places_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yml"
+    file.write_text(
+        "type: fleet\nname: p5\nbackends: [aws]\nnodes: 2\n"
+        "network:\n  subnets: [subnet-0]\nbudget: {hourly: 5}\n"
+    )
+    (document,) = load_paths([file]).require().documents
+    over = Finding("ORCH281", "budget.hourly", "too dear")
+    small = Finding("ORCH220", "network.subnets", "too small")
+    placed = PlanErrors([small, over]).placed(document)
+    assert isinstance(placed, InvalidConfiguration)
+    assert [(each.code, each.span.line, each.span.column) for each in placed.diagnostics] == [
+        ("ORCH220", 6, 12),
+        ("ORCH281", 7, 18),
+    ]
+    assert placed.exit_code == ExitCode.CONFIG
+    assert PlanErrors([over]).placed(document).exit_code == ExitCode.POLICY
+
+
+def test_warnings_alone_stop_nothing() -> None:
+    warning = Finding("ORCH223", "placement", "slow", severity=Severity.WARNING)
+    assert settle([warning, warning]) == (warning,)
+    with pytest.raises(PlanErrors):
+        settle([warning, Finding("ORCH220", "network", "too small")])

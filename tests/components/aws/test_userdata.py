@@ -1,0 +1,108 @@
+"""User data: a cloud-config that holds what it should, and scripts a shell reads."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aws_cases import Case, cases
+
+from orch.components.aws.userdata import MOST_BYTES, filled, packed
+from orch.components.keys import private_host_key, public_host_key
+
+PLANNED = [name for name in cases() if not name.startswith("bad-")]
+
+
+def config(name: str) -> dict[str, Any]:
+    keys = {"host_key": "-----BEGIN-----\nabc\n-----END-----\n", "host_key_public": "ssh-ed25519 AAAA"}
+    text = filled(Case.of(name).plan().cloud_init, name="n-0", authorized_key="ssh-ed25519 BBBB me", **keys)
+    return yaml.safe_load(text)
+
+
+def written(name: str) -> dict[str, str]:
+    """Files of a node, by path."""
+    files = config(name)["write_files"]
+    return {
+        each["path"]: base64.b64decode(each["content"]).decode()
+        if each.get("encoding") == "b64"
+        else each["content"]
+        for each in files
+    }
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_shell_reads_the_scripts(name: str, tmp_path: Path) -> None:
+    files = written(name)
+    for path in [path for path in files if path.startswith(("/usr/local/sbin/", "/etc/orch/init/"))]:
+        script = tmp_path / "script"
+        script.write_text(files[path])
+        done = subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_keys_keep_their_lines() -> None:
+    read = config("p5")
+    assert read["ssh_keys"]["ed25519_private"] == "-----BEGIN-----\nabc\n-----END-----\n"
+    assert read["users"][0] == {
+        "name": "root",
+        "lock_passwd": True,
+        "ssh_authorized_keys": ["ssh-ed25519 BBBB me"],
+    }
+
+
+def test_efa_devices_are_counted_and_memory_may_be_locked() -> None:
+    files = written("p5")
+    assert "-ge 32 ]" in files["/usr/local/sbin/orch-prepare"]
+    assert "* soft memlock unlimited" in files["/etc/security/limits.d/90-orch.conf"]
+    assert "vm.nr_hugepages" in files["/etc/sysctl.d/90-orch.conf"]
+
+
+def test_plain_nodes_look_for_no_devices() -> None:
+    files = written("cpu-apart")
+    assert "/sys/class/infiniband" not in files["/usr/local/sbin/orch-prepare"]
+    assert "nvidia-smi" not in files["/usr/local/sbin/orch-prepare"]
+    assert "/etc/sysctl.d/90-orch.conf" not in files
+
+
+def test_scripts_of_the_file_arrive_as_they_are() -> None:
+    files = written("scripts")
+    assert files["/etc/orch/init/00"] == "apt-get install -y htop\n"
+    assert files["/etc/orch/init/01"] == "  curl $URL\n"
+    prepare = files["/usr/local/sbin/orch-prepare"]
+    assert "env URL=http://mirror bash /etc/orch/init/01" in prepare
+    assert "mkfs.ext4" in prepare
+
+
+def test_a_script_runs_again_when_its_text_changes() -> None:
+    case = Case.of("scripts")
+    other = Case("x", {**case.data, "fleet": {**case.data["fleet"], "init": ["apt-get install -y tmux"]}})
+    assert _marks(case.plan().cloud_init) != _marks(other.plan().cloud_init)
+
+
+def _marks(cloud_init: str) -> list[str]:
+    return [line.strip() for line in cloud_init.splitlines() if "DONE=/var" in line]
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_it_fits_what_aws_takes(name: str) -> None:
+    text = Case.of(name).plan().cloud_init
+    assert len(packed(text)) < MOST_BYTES / 2
+    assert gzip.decompress(packed(text)).decode() == text
+    assert packed(text) == packed(text)
+
+
+def test_openssh_reads_the_host_key(tmp_path: Path) -> None:
+    seed = "5a" * 32
+    file = tmp_path / "key"
+    file.write_text(private_host_key(seed, "p5-0"))
+    file.chmod(0o600)
+    read = subprocess.run(
+        ["ssh-keygen", "-y", "-f", str(file)], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert " ".join(read[:2]) == public_host_key(seed, "p5-0")
+    assert private_host_key(seed, "p5-0") == private_host_key(seed, "p5-0")
