@@ -173,6 +173,9 @@ CODES = {
     "ORCH382": "hosts that do not reach each other (net.mesh)",
     "ORCH383": "RDMA ports that differ, or none (rdma.devices)",
     "ORCH384": "no health data of GPUs (gpu.health)",
+    "ORCH385": "a host that is no longer as it was registered",
+    "ORCH386": "a host that jobs run on",
+    "ORCH387": "a host that could not be left as it was found",
 }
 
 

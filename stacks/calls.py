@@ -155,13 +155,13 @@ def _failure(stack: str, verb: str, run: Call, done: Finished) -> StackError:
             hint="run `orch up` again: it takes up what was begun",
             code="ORCH346",
         )
-    busy = [text for text in run.errors.values() if "ORCH356" in text]
+    busy = [text for text in run.errors.values() if "ORCH386" in text]
     if busy and verb == "destroy":
         return Conflict(
             f"jobs run on hosts of the fleet {stack}",
             detail="\n".join(busy),
             hint="end them, then remove it again; hosts without jobs have left already",
-            code="ORCH356",
+            code="ORCH386",
         )
     failed = [f"{name_of(urn)}: {text}" if urn else text for urn, text in run.errors.items()]
     detail = "\n".join(failed) or done.stderr.strip()[-800:] or done.stdout.strip()[-800:]

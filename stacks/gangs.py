@@ -95,7 +95,7 @@ def _take_back(project: Project, wish: Wish, before: Sequence[str], listener: Li
             f"what was begun of the fleet {wish.name} could not be taken back whole",
             detail=f"{failed.detail}\nleft: {left}",
             hint=f"`orch down {wish.name}` removes the rest; look at the cloud's console if it does not",
-            code="ORCH341",
+            code="ORCH326",
         ) from failed
 
 
@@ -122,7 +122,7 @@ def _no_room(wish: Wish, tried: Sequence[Tried]) -> NoCapacity:
         f"there is no room for the fleet {wish.name} in any of {len(tried)} places; nothing of it is left",
         detail="\n".join(f"{each.place}: {each.reason}" for each in tried),
         hint="try later, or widen `regions`, `availability_zones`, `instance_types` or `max_price`",
-        code="ORCH321",
+        code="ORCH325",
     )
 
 
@@ -131,5 +131,5 @@ def _no_room_to_grow(wish: Wish, count: int, tried: Sequence[Tried]) -> NoCapaci
         f"there is no room for more nodes beside the {count} of the fleet {wish.name}; it is as it was",
         detail="\n".join(f"{each.place}: {each.reason}" for each in tried),
         hint="try later, or bring up a second fleet elsewhere: a cluster that is up is not moved",
-        code="ORCH321",
+        code="ORCH325",
     )

@@ -105,7 +105,7 @@ def remove_nodes(project: Project, name: str, indices: Iterable[int], listener: 
             f"the fleet {name} has no node {', '.join(map(str, missing))}",
             detail=f"its nodes are {', '.join(f'{i} ({nodes[i]})' for i in sorted(there)) or 'none'}",
             hint=f"`orch fleet show {name}` lists them",
-            code="ORCH358",
+            code="ORCH355",
         )
     project.prepare()
     before = recorded_hourly(project, name)
@@ -160,7 +160,7 @@ def _planned(stack: str, before: float, compiled: Compiled, run: Call) -> Plan:
     late = [_node_problem(name, text) for name, text in failed.items()]
     # A host that was unfit when it was planned fails in the engine for the same reason; that it is not as
     # registered is said by the engine alone.
-    problems = [*compiled.problems, *(p for p in late if p.node not in told or p.code == "ORCH355")]
+    problems = [*compiled.problems, *(p for p in late if p.node not in told or p.code == "ORCH385")]
     return Plan(
         stack,
         stack,

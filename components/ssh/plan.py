@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orch.components.plan import NewHostKey, NodeProblem, NodeWarning, Order, PlanError
 from orch.components.ssh.facts import SshFacts
@@ -25,6 +25,9 @@ from orch.spec.models import Fleet
 from orch.spec.models.ssh import Host
 from orch.spec.state import Gpus, NodeState
 from orch.spec.values import Problem
+
+if TYPE_CHECKING:
+    from orch.spec import Document
 
 Registered = dict[str, Any]
 """What a host was taken as, flat: `gpu_count`, `cpus`, … of `HostFacts.registered()`."""

@@ -69,7 +69,7 @@ class SshHostHandler:
                 where=_where(inputs),
                 detail="; ".join(amiss),
                 hint="mend the host, or take it as it is: `orch up FILE --accept-drift`",
-                code="ORCH355",
+                code="ORCH385",
             )
         return found
 
@@ -86,14 +86,14 @@ class SshHostHandler:
                 f"{state['name']} is busy with {holder}",
                 where=_where(state),
                 hint=f"wait for it, or `orch stop {holder.run}` where it was started",
-                code="ORCH356",
+                code="ORCH386",
             )
         if not done.ok:
             raise ProviderError(
                 f"{state['name']} could not be left as it was found",
                 where=_where(state),
                 detail=done.stderr.strip()[-300:],
-                code="ORCH357",
+                code="ORCH387",
             )
 
     def _enter(self, inputs: Inputs) -> State:
