@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from orch.cli.diagnose import load
 from orch.cli.outcome import end, tell
 from orch.cli.plans import counts, drift_lines, fold, key_lines, paint, plan_json, tree, warning_lines
+from orch.cli.where import project_at
 from orch.components.plan import Consent, PlanError
 from orch.spec.diagnostics import render_human
 from orch.spec.errors import ExitCode, OrchError
@@ -20,7 +21,7 @@ from orch.stacks import operations
 from orch.stacks.calls import Note, Step
 from orch.stacks.errors import ProjectError
 from orch.stacks.operations import Plan
-from orch.stacks.project import Project, find
+from orch.stacks.project import Project
 from orch.stacks.states import deployment
 from orch.stacks.wishes import Wish
 
@@ -38,9 +39,9 @@ class UsageError(OrchError):
     exit_code = ExitCode.USAGE
 
 
-def preview(file: str, *, as_json: bool, exit_code: bool) -> None:
+def preview(file: str, *, as_json: bool, exit_code: bool, rehearse: bool = False) -> None:
     pending, unfit = False, False
-    for project, document, fleet in fleets_of(file):
+    for project, document, fleet in fleets_of(file, rehearse=rehearse):
         if doubtful := document.effective():
             tell(render_human(doubtful))
         wish = Wish(fleet, document.directory.absolute())
@@ -60,9 +61,17 @@ def preview(file: str, *, as_json: bool, exit_code: bool) -> None:
     end(ExitCode.CHANGES if exit_code and pending else ExitCode.OK)
 
 
-def up(file: str, *, yes: bool, as_json: bool, accept_drift: bool, accept_host_keys: Sequence[str]) -> None:
+def up(
+    file: str,
+    *,
+    yes: bool,
+    as_json: bool,
+    accept_drift: bool,
+    accept_host_keys: Sequence[str],
+    rehearse: bool = False,
+) -> None:
     unfit = False
-    for project, document, fleet in fleets_of(file, launch=("fleet",)):
+    for project, document, fleet in fleets_of(file, launch=("fleet",), rehearse=rehearse):
         consent = Consent(accept_drift, _rekeyed(fleet, accept_host_keys))
         wish = Wish(fleet, document.directory.absolute(), consent)
         if not yes:
@@ -95,9 +104,15 @@ def up(file: str, *, yes: bool, as_json: bool, accept_drift: bool, accept_host_k
 
 
 def down(
-    target: str, *, yes: bool, as_json: bool, indices: Sequence[int] = (), by_name: bool = False
+    target: str,
+    *,
+    yes: bool,
+    as_json: bool,
+    indices: Sequence[int] = (),
+    by_name: bool = False,
+    rehearse: bool = False,
 ) -> None:
-    for project, name in _targets(target, by_name=by_name):
+    for project, name in _targets(target, by_name=by_name, rehearse=rehearse):
         if target != name and deployment(project, name) is None:
             print(
                 f"fleet {name}: not up, nothing to remove"
@@ -118,17 +133,19 @@ def down(
             print(f"fleet {name}: {counts(done.changes, done=True)}")
 
 
-def drift(target: str, *, as_json: bool) -> None:
-    _show_drift(target, operations.drift, as_json=as_json, code=ExitCode.CHANGES)
+def drift(target: str, *, as_json: bool, rehearse: bool = False) -> None:
+    _show_drift(target, operations.drift, as_json=as_json, code=ExitCode.CHANGES, rehearse=rehearse)
 
 
 def refresh(target: str, *, as_json: bool) -> None:
     _show_drift(target, operations.refresh, as_json=as_json, code=ExitCode.OK)
 
 
-def _show_drift(target: str, operation: Any, *, as_json: bool, code: ExitCode) -> None:
+def _show_drift(
+    target: str, operation: Any, *, as_json: bool, code: ExitCode, rehearse: bool = False
+) -> None:
     any_found = False
-    for project, name in _targets(target):
+    for project, name in _targets(target, rehearse=rehearse):
         found = operation(project, name, _quiet if as_json else _progress)
         any_found = any_found or bool(found)
         if as_json:
@@ -142,14 +159,14 @@ def _show_drift(target: str, operation: Any, *, as_json: bool, code: ExitCode) -
     end(code if any_found else ExitCode.OK)
 
 
-def show(name: str | None, *, as_json: bool, verbose: bool) -> None:
+def show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool = False) -> None:
     from orch.cli.fleet_table import fleet_json, fleet_table
     from orch.cli.run import opened
     from orch.runner.lifecycle import reconcile_once
     from orch.runner.nodes import node_statuses
     from orch.stacks.states import fleet_state, known_fleets
 
-    with opened(None, as_json=True) as (project, place):
+    with opened(None, as_json=True, rehearse=rehearse) as (project, place):
         names = [name] if name else known_fleets(project)
         states = [fleet_state(project, each) for each in names]
         reconcile_once(place)  # a run whose end nobody noticed would still hold its nodes
@@ -179,10 +196,12 @@ def unlock(target: str, *, yes: bool) -> None:
         print(f"fleet {name}: unlocked")
 
 
-def fleets_of(file: str, *, launch: Sequence[str] = ()) -> Iterator[tuple[Project, Document, Fleet]]:
+def fleets_of(
+    file: str, *, launch: Sequence[str] = (), rehearse: bool = False
+) -> Iterator[tuple[Project, Document, Fleet]]:
     """The fleets of a file, with the project it belongs to. Other documents get a note."""
     documents = load(file, launch=launch)
-    project = find(None if file == "-" else file)
+    project = project_at(None if file == "-" else file, rehearse=rehearse)
     fleets = [(document, document.model) for document in documents if isinstance(document.model, Fleet)]
     others = len(documents) - len(fleets)
     if others:
@@ -198,11 +217,11 @@ def is_file(target: str) -> bool:
     return Path(target).exists() or "/" in target or target.endswith((".yml", ".yaml")) or target == "-"
 
 
-def _targets(target: str, *, by_name: bool = False) -> list[tuple[Project, str]]:
+def _targets(target: str, *, by_name: bool = False, rehearse: bool = False) -> list[tuple[Project, str]]:
     """A file's fleets, or the one fleet of a name in the project here."""
     if not by_name and is_file(target):
-        return [(project, fleet.name) for project, _, fleet in fleets_of(target)]
-    return [(find(), target)]
+        return [(project, fleet.name) for project, _, fleet in fleets_of(target, rehearse=rehearse)]
+    return [(project_at(rehearse=rehearse), target)]
 
 
 def _planned(document: Document, operation: Any) -> Any:

@@ -8,6 +8,7 @@ import typer
 
 from orch.cli import cordon, nodes, offers, outcome, schema, validate
 from orch.cli import run as runs
+from orch.cli.where import Rehearse
 
 app = typer.Typer(
     name="orch",
@@ -46,24 +47,29 @@ def preview(
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 10 when changes are pending.")
     ] = False,
+    rehearse: Rehearse = False,
 ) -> None:
     """Show what `up` would change, and why. Changes nothing."""
     from orch.cli import fleets
 
-    fleets.preview(file, as_json=as_json, exit_code=exit_code)
+    fleets.preview(file, as_json=as_json, exit_code=exit_code, rehearse=rehearse)
 
 
 @app.command("plan", hidden=True)
 def plan(
-    file: File, as_json: Json = False, exit_code: Annotated[bool, typer.Option("--exit-code")] = False
+    file: File,
+    as_json: Json = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code")] = False,
+    rehearse: Rehearse = False,
 ) -> None:
     """The same as `preview`."""
-    preview(file, as_json, exit_code)
+    preview(file, as_json, exit_code, rehearse)
 
 
 @app.command("up", epilog="Example: orch up fleet.yml --yes")
 def up(
     file: File,
+    *,
     yes: Yes = False,
     as_json: Json = False,
     accept_host_key: Annotated[
@@ -73,29 +79,41 @@ def up(
     accept_drift: Annotated[
         bool, typer.Option("--accept-drift", help="Take existing hosts as they are now.")
     ] = False,
+    rehearse: Rehearse = False,
 ) -> None:
     """Bring up the fleets of a file: all that is missing is made, all that differs is mended."""
     from orch.cli import fleets
 
     fleets.up(
-        file, yes=yes, as_json=as_json, accept_drift=accept_drift, accept_host_keys=accept_host_key or ()
+        file,
+        yes=yes,
+        as_json=as_json,
+        accept_drift=accept_drift,
+        accept_host_keys=accept_host_key or (),
+        rehearse=rehearse,
     )
 
 
 @app.command("down", epilog="Example: orch down fleet.yml --yes")
-def down(target: FileOrName, indices: Indices = None, yes: Yes = False, as_json: Json = False) -> None:
+def down(
+    target: FileOrName,
+    indices: Indices = None,
+    yes: Yes = False,
+    as_json: Json = False,
+    rehearse: Rehearse = False,
+) -> None:
     """Remove a fleet: its nodes, its networks, its state. Existing hosts are left as they were found."""
     from orch.cli import fleets
 
-    fleets.down(target, yes=yes, as_json=as_json, indices=indices or ())
+    fleets.down(target, yes=yes, as_json=as_json, indices=indices or (), rehearse=rehearse)
 
 
 @app.command("drift", epilog="Example: orch drift laptop  (exit code 10 when something differs)")
-def drift(target: FileOrName, as_json: Json = False) -> None:
+def drift(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False) -> None:
     """Tell what is no longer as `up` left it. Changes nothing."""
     from orch.cli import fleets
 
-    fleets.drift(target, as_json=as_json)
+    fleets.drift(target, as_json=as_json, rehearse=rehearse)
 
 
 @app.command("check", epilog="Example: orch check fleet.yml  (exit code 7 when a host lacks something)")
@@ -125,18 +143,18 @@ app.command("cordon", epilog='Example: orch cordon "gpu[1-2]" --reason "fan brok
 
 
 @fleet_app.callback(invoke_without_command=True)
-def fleet(context: typer.Context, as_json: Json = False) -> None:
+def fleet(context: typer.Context, as_json: Json = False, rehearse: Rehearse = False) -> None:
     """Fleets that are up. Alone, the same as `fleet list`."""
     if context.invoked_subcommand is None:
-        fleet_list(as_json)
+        fleet_list(as_json, rehearse)
 
 
 @fleet_app.command("list", epilog="Example: orch fleet list --json")
-def fleet_list(as_json: Json = False) -> None:
+def fleet_list(as_json: Json = False, rehearse: Rehearse = False) -> None:
     """The fleets of this project and the state of their nodes."""
     from orch.cli import fleets
 
-    fleets.show(None, as_json=as_json, verbose=False)
+    fleets.show(None, as_json=as_json, verbose=False, rehearse=rehearse)
 
 
 @fleet_app.command("show", epilog="Example: orch fleet show laptop -v")
@@ -144,19 +162,22 @@ def fleet_show(
     name: Name,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Resources of each node too.")] = False,
     as_json: Json = False,
+    rehearse: Rehearse = False,
 ) -> None:
     """One fleet."""
     from orch.cli import fleets
 
-    fleets.show(name, as_json=as_json, verbose=verbose)
+    fleets.show(name, as_json=as_json, verbose=verbose, rehearse=rehearse)
 
 
 @fleet_app.command("delete", epilog="Example: orch fleet delete laptop --yes")
-def fleet_delete(name: Name, indices: Indices = None, yes: Yes = False, as_json: Json = False) -> None:
+def fleet_delete(
+    name: Name, indices: Indices = None, yes: Yes = False, as_json: Json = False, rehearse: Rehearse = False
+) -> None:
     """The same as `orch down NAME`."""
     from orch.cli import fleets
 
-    fleets.down(name, yes=yes, as_json=as_json, indices=indices or (), by_name=True)
+    fleets.down(name, yes=yes, as_json=as_json, indices=indices or (), by_name=True, rehearse=rehearse)
 
 
 @app.command("unlock", epilog="Example: orch unlock laptop")

@@ -14,6 +14,7 @@ import typer
 
 from orch.cli.detaching import drive_behind, see_through
 from orch.cli.outcome import end, tell
+from orch.cli.where import Rehearse, project_at
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def run(
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return at once; the run goes on.")] = False,
     as_json: Json = False,
+    rehearse: Rehearse = False,
 ) -> None:
     """Run the tasks of a file on a fleet, and show their logs until they end.
 
@@ -57,7 +59,7 @@ def run(
         raise BadTask("there is no task in it", where=file, hint="a task begins with `type: task`")
     if len(documents) > len(tasks):
         tell("note: only tasks are run; documents of other types are left out")
-    with opened(None if file == "-" else file, as_json=as_json) as (project, place):
+    with opened(None if file == "-" else file, as_json=as_json, rehearse=rehearse) as (project, place):
         for document in tasks:
             row = _submit(
                 project,
@@ -84,9 +86,10 @@ def run(
 def ps(
     everything: Annotated[bool, typer.Option("--all", "-a", help="Ended runs too.")] = False,
     as_json: Json = False,
+    rehearse: Rehearse = False,
 ) -> None:
     """Show the active runs of this project; the latest one when none is active."""
-    with opened(None, as_json=True) as (_, place):
+    with opened(None, as_json=True, rehearse=rehearse) as (_, place):
         from orch.cli.run_output import SCHEMA, run_json, runs_table
         from orch.runner.lifecycle import reconcile_once
 
@@ -105,6 +108,7 @@ def ps(
 
 def logs(
     name: Run,
+    *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     node: Annotated[int | None, typer.Option("--node", metavar="RANK", help="Only this rank.")] = None,
     tail: Annotated[
@@ -113,10 +117,11 @@ def logs(
     since: Annotated[
         str | None, typer.Option("--since", metavar="T", help="A time (RFC 3339) or an age: 10m, 2h.")
     ] = None,
+    rehearse: Rehearse = False,
 ) -> None:
     """Print the logs of a run, while it runs and after."""
     moment = _since(since)
-    with opened(None, as_json=False) as (_, place):
+    with opened(None, as_json=False, rehearse=rehearse) as (_, place):
         from dataclasses import replace
 
         from orch.cli.run_output import Live
@@ -139,9 +144,10 @@ def attach(
     name: Run,
     supervise: Annotated[bool, typer.Option("--supervise", hidden=True)] = False,
     as_json: Json = False,
+    rehearse: Rehearse = False,
 ) -> None:
     """Follow a run from where its log stopped, and take over if nobody drives it. Ctrl-C detaches again."""
-    with opened(None, as_json=as_json) as (project, place):
+    with opened(None, as_json=as_json, rehearse=rehearse) as (project, place):
         row = place.ledger.get(name)
         if supervise:
             from orch.runner.lifecycle import drive
@@ -158,9 +164,10 @@ def stop(
     name: Run,
     abort: Annotated[bool, typer.Option("--abort", help="Kill at once, without the polite signal.")] = False,
     as_json: Json = False,
+    rehearse: Rehearse = False,
 ) -> None:
     """End a run: its processes get SIGTERM, and `stop_duration` to finish."""
-    with opened(None, as_json=as_json) as (_, place):
+    with opened(None, as_json=as_json, rehearse=rehearse) as (_, place):
         from orch.runner import lifecycle
 
         row = place.ledger.get(name)
@@ -173,15 +180,14 @@ def stop(
 
 
 @contextmanager
-def opened(path: str | None, *, as_json: bool) -> Iterator[tuple[Project, Workplace]]:
+def opened(path: str | None, *, as_json: bool, rehearse: bool = False) -> Iterator[tuple[Project, Workplace]]:
     """The project a verb works in, and what the runner needs of it."""
     from orch.cli.run_output import Live
     from orch.runner.ledger import open_ledger
     from orch.runner.lifecycle import Workplace
     from orch.runner.ssh import SshTransport
-    from orch.stacks.project import find
 
-    project = find(path)
+    project = project_at(path, rehearse=rehearse)
     project.prepare()
     ledger, transport = open_ledger(project.ledger_url), SshTransport()
     # With --json stdout is for one object, so live logs move to stderr.

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from orch.components.findings import Finding
 from orch.components.plan import CloudAnswer, NewHostKey, NodeProblem, NodeWarning, Order, PlanError
 
 if TYPE_CHECKING:
     import pulumi
+
+
+@dataclass(frozen=True)
+class Place:
+    """Another place where a fleet may go; `compile` plans it there, and raises what planning raises."""
+
+    words: str
+    compile: Callable[[], Compiled]
 
 
 @dataclass(frozen=True)
@@ -20,7 +30,8 @@ class Compiled:
     `hourly` is the price of all its nodes in US dollars an hour. `problems` keep parts of the fleet out and
     are told; `warnings` are told. `apart`: types of resources of which one that fails does not stop the
     others. `place` says where the fleet goes, `elsewhere` gives the same fleet in the next places to try, and
-    `answer` what an error of the cloud means for trying on. `whole`: all nodes or none.
+    `answer` what an error of the cloud means for trying on. `whole`: all nodes or none. `findings`: warnings
+    with a place in the file. `unpriced`: what costs money and has no price here.
     """
 
     reasons: tuple[str, ...]
@@ -34,9 +45,11 @@ class Compiled:
     apart: frozenset[str] = frozenset()
     parallel: int | None = None
     place: str | None = None
-    elsewhere: Callable[[], Iterator[Compiled]] = lambda: iter(())
+    elsewhere: tuple[Place, ...] = ()
     answer: Callable[[str], CloudAnswer | None] = lambda text: None
     whole: bool = False
+    findings: tuple[Finding, ...] = ()
+    unpriced: tuple[str, ...] = ()
 
 
 def compile_fleet(order: Order) -> Compiled:
@@ -110,4 +123,51 @@ def _ssh(order: Order) -> Compiled:
     )
 
 
-BACKENDS: dict[str, Callable[[Order], Compiled]] = {"local": _local}
+def _aws(order: Order) -> Compiled:
+    from orch.components.aws import ask, errors
+    from orch.components.aws.candidates import Candidate
+    from orch.components.aws.compile import candidates_of, compile_aws, settings_of
+
+    settings = settings_of(order.settings)
+    session = order.session or ask.session(settings)
+    fleet, previous = order.fleet, order.previous
+    places = candidates_of(fleet, settings, previous, session=session)
+
+    def answer(text: str) -> CloudAnswer | None:
+        error = errors.read(text)
+        if error is None:
+            return None
+        reason = f"{error.code}: {error.meaning}"
+        return CloudAnswer(error.verdict == "next", reason, error.orch, error.hint)
+
+    def at(place: Candidate, rest: Sequence[Candidate]) -> Compiled:
+        made = compile_aws(
+            fleet,
+            settings,
+            previous,
+            order.scope,
+            session=session,
+            candidate=place,
+            tags=order.tags,
+            folder=order.folder,
+        )
+        whole = fleet.gang == "all-or-nothing"
+        return Compiled(
+            made.reasons,
+            made.pins,
+            (),
+            hourly=made.hourly,
+            register=made.register,
+            apart=frozenset() if whole else frozenset({"aws:ec2/instance:Instance"}),
+            place=place.words,
+            elsewhere=tuple(Place(each.words, partial(at, each, ())) for each in rest),
+            answer=answer,
+            whole=whole,
+            findings=made.warnings,
+            unpriced=made.unpriced,
+        )
+
+    return at(places[0], places[1:])
+
+
+BACKENDS: dict[str, Callable[[Order], Compiled]] = {"local": _local, "aws": _aws}

@@ -13,7 +13,7 @@ from orch.spec.state import NodeState
 if TYPE_CHECKING:
     from orch.spec import Document
     from orch.spec.models import Fleet
-    from orch.spec.models.project import LocalBackend
+    from orch.spec.models.backends import AnyBackend
 
 
 class PlanError(OrchError):
@@ -120,16 +120,19 @@ NO_CONSENT = Consent()
 class Order:
     """What is to be planned: a fleet, where its file and its project lie, and what is known and agreed to.
 
-    `scope` tells this project's local resources from another's.
+    `scope` tells this project's resources from another's. `session` is what a cloud is asked through, where
+    it is not the user's own account; `tags` are the project's.
     """
 
     fleet: Fleet
-    settings: Sequence[LocalBackend]
+    settings: Sequence[AnyBackend]
     previous: Previous
     scope: str
     root: Path
     folder: Path
     consent: Consent = NO_CONSENT
+    session: Any = None
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def whole(value: Any) -> Any:

@@ -23,8 +23,36 @@ if TYPE_CHECKING:
 
 Findings = Iterator[Diagnostic]
 
-_LOCAL = "this version creates local nodes, which have none"
-_OFFER = "this version creates local nodes only, there is nothing to choose from"
+_LOCAL = "local nodes have none"
+_OFFER = "there is nothing to choose from among local nodes"
+
+# Backends that nodes are created on.
+USABLE = ("local", "aws")
+# What a backend acts on, of the rows below; `ssh` stands for existing hosts.
+ACTED_ON: dict[str, frozenset[str]] = {
+    "aws": frozenset(
+        {
+            "regions",
+            "region",
+            "availability_zones",
+            "zones",
+            "zone",
+            "instance_types",
+            "spot_policy",
+            "max_price",
+            "reservation",
+            "tags",
+            "network",
+            "os_image",
+            "init",
+            "scratch",
+            "topology",
+            "gang",
+            "budget",
+        }
+    ),
+    "ssh": frozenset({"tags"}),
+}
 
 # Kinds of documents that can be launched.
 LAUNCHED = ("fleet", "task", "project")
@@ -87,7 +115,6 @@ ROWS: dict[str, dict[str, str | None]] = {
     "project": {
         "policies": None,
         "profiles": None,
-        "tags": None,
         "projects": "write the `local` backend under `backends`",
         "defaults.fleet": "write the property in the fleet",
         "defaults.task": "write the property in the task",
@@ -124,11 +151,12 @@ def _rows(draft: Draft, node: Node, path: Path_, pattern: str) -> Findings:
     if not isinstance(node, Mapping):
         return
     rows = ROWS[draft.kind]
+    acted_on = ACTED_ON.get(_backend(draft), frozenset())
     for key, entry in node.entries.items():
         below, place = f"{pattern}.{key}" if pattern else key, (*path, key)
         if isinstance(entry.value, Scalar) and entry.value.is_null:
             continue
-        if below in rows:
+        if below in rows and below not in acted_on:
             yield _refusal(draft, place, f"`{property_path(place)}`", rows[below], key=True)
         elif any(row.startswith((f"{below}.", f"{below}[")) for row in rows):
             yield from _rows(draft, entry.value, place, below)
@@ -155,26 +183,40 @@ def _references(draft: Draft) -> Findings:
                 yield _refusal(draft, path, shown, None)
 
 
-def _local_alone(draft: Draft) -> Findings:
+def _backend(draft: Draft) -> str:
+    """Where the nodes of a fleet are made: the first backend that can, `ssh` for existing hosts."""
+    if draft.kind != "fleet" or draft.partial is None or "backends" in draft.broken:
+        return ""
+    if "ssh_config" in cast(Fleet, draft.partial).model_fields_set:
+        return "ssh"
+    return next((name for name in cast(Fleet, draft.partial).backends if name in USABLE), "")
+
+
+def _one_backend(draft: Draft) -> Findings:
     backends = cast(Fleet, draft.partial).backends
     if "backends" in draft.broken:
         return
-    if "local" not in backends and "ssh_config" not in cast(Fleet, draft.partial).model_fields_set:
-        yield _refusal(
-            draft, ("backends",), f"backend {backends[0] if backends else '(none)'}", "write `backend: local`"
-        )
+    used = _backend(draft)
+    if not used:
+        named = backends[0] if backends else "(none)"
+        yield _refusal(draft, ("backends",), f"backend {named}", "write `backend: local`")
     for index, name in enumerate(backends):
-        if "local" in backends and name != "local":
-            summary = f"this version does not use {name} yet; using local"
+        if used not in ("", "ssh", name):
+            summary = f"this version does not use {name} yet; using {used}"
+            if name in USABLE:
+                summary = f"this version uses one backend of a fleet: {used}, not {name}"
             yield draft.diagnostic("ORCH118", ("backends", index), summary, severity=Severity.WARNING)
 
 
 def _idleness(draft: Draft) -> Findings:
-    if draft.written("idle_duration") and "local" in cast(Fleet, draft.partial).backends:
+    used = _backend(draft)
+    if draft.written("idle_duration") and used not in ("", "ssh"):
         yield draft.diagnostic(
-            "ORCH196",
+            "ORCH196" if used == "local" else "ORCH118",
             ("idle_duration",),
-            "local nodes are not terminated when idle",
+            "local nodes are not terminated when idle"
+            if used == "local"
+            else "this version does not terminate nodes when they are idle",
             key=True,
             severity=Severity.WARNING,
             hint="remove them with `orch down` when they are not needed",
@@ -218,12 +260,12 @@ def _other_backends(draft: Draft) -> Findings:
     backends = draft.node_at(("backends",))
     for index, item in enumerate(backends.items if isinstance(backends, Sequence) else ()):
         kind = item.entries.get("type") if isinstance(item, Mapping) else None
-        if kind is not None and isinstance(kind.value, Scalar) and kind.value.text != "local":
+        if kind is not None and isinstance(kind.value, Scalar) and kind.value.text not in USABLE:
             yield _refusal(draft, ("backends", index, "type"), f"backend {kind.value.text}", None)
 
 
 _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
-    "fleet": (_local_alone, _idleness, _nodes_on_demand, _variables_without_value),
+    "fleet": (_one_backend, _idleness, _nodes_on_demand, _variables_without_value),
     "task": (_volumes,),
     "project": (_other_backends,),
 }

@@ -99,6 +99,10 @@ def engine(
     found = engines.require()
     folder = work_folder(project, stack)
     environment = project.environment(found)
+    if not project.rehearsal:
+        from orch.stacks.rehearsal import refuse_shims
+
+        refuse_shims(environment)
     if deployment(project, stack) is None:
         provider = ["--secrets-provider", project.secrets_provider] if project.secrets_provider else []
         plain(project, stack, ["stack", "init", *provider])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
-from orch.components.backends import Compiled
+from orch.components.backends import Compiled, Place
 from orch.components.plan import CloudAnswer
+from orch.spec.errors import OrchError
 from orch.spec.models.fleet import Nodes
 from orch.stacks.calls import Call, Listener, Note, engine
 from orch.stacks.changes import name_of
@@ -37,9 +37,16 @@ def bring_up(project: Project, wish: Wish, first: Compiled, listener: Listener) 
     """
     before = nodes_up(project, wish.name)
     tried: list[Tried] = []
-    for compiled in chain([first], first.elsewhere()):
-        if compiled.place and (tried or first.whole):
-            listener(Note(f"trying {compiled.place}"))
+    for place in [Place(first.place or "", lambda: first), *first.elsewhere]:
+        try:
+            compiled = place.compile()
+        except OrchError as refused:
+            if not tried:
+                raise
+            tried.append(Tried(place.words, refused.summary))
+            continue
+        if first.whole:
+            listener(Note(f"trying {place.words}"))
         call = Call(listener, planning=False, apart=compiled.apart)
         try:
             engine(project, wish.name, words(compiled), call, program(compiled))
@@ -51,7 +58,7 @@ def bring_up(project: Project, wish: Wish, first: Compiled, listener: Listener) 
                 raise
             if not answer.elsewhere or not compiled.whole:
                 raise _refused(wish, answer, failed, whole=compiled.whole) from failed
-            tried.append(Tried(compiled.place or wish.name, answer.reason))
+            tried.append(Tried(place.words, answer.reason))
             if before:
                 raise _no_room_to_grow(wish, len(before), tried) from failed
             listener(Note(f"no room there: {answer.reason}"))

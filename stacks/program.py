@@ -74,14 +74,16 @@ def main(root: Path | str = ".") -> None:
         answer = pulumi.runtime.invoke("pulumi:pulumi:readStackOutputs", {"name": own}).value or {}
         outputs = refuse_newer(answer.get("outputs") or {})
         try:
+            project = find(folder)
             compiled = compile_fleet(
                 Order(
                     fleet,
-                    find(folder).backends,
+                    project.backends,
                     Previous.of_outputs(outputs),
                     scope_of(folder),
                     root=folder,
                     folder=document.directory.absolute(),
+                    tags=project.tags,
                 )
             )
         except PlanError as error:

@@ -7,15 +7,16 @@ import re
 import secrets
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orch.stacks.engine import Engine, home, search_path
 from orch.stacks.errors import ProjectError
 
 if TYPE_CHECKING:
-    from orch.spec.models.project import LocalBackend
+    from orch.spec.models.backends import AnyBackend
+    from orch.spec.state import FleetState
 
 DEFAULT_IMAGE = "orch/job"
 
@@ -30,7 +31,8 @@ class Project:
     secrets_provider: str | None
     ledger_url: str
     default_image: str
-    backends: tuple[LocalBackend, ...] = ()
+    backends: tuple[AnyBackend, ...] = ()
+    tags: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def dot(self) -> Path:
@@ -41,6 +43,19 @@ class Project:
     def local_state(self) -> Path | None:
         """The folder of a file:// state, or None when the state is elsewhere."""
         return Path(self.state_url.removeprefix("file://")) if self.state_url.startswith("file://") else None
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether its clouds are simulated."""
+        return False
+
+    def session(self) -> Any:
+        """What clouds are asked through; None for the user's own accounts."""
+        return None
+
+    def reached(self, state: FleetState) -> FleetState:
+        """The fleet's nodes as they are reached from here."""
+        return state
 
     def checkpoint(self, stack: str) -> Path | None:
         """The file that holds a stack's state, or None when the state is elsewhere."""
@@ -137,6 +152,7 @@ def _load(root: Path) -> Project:
         ledger_url=settings.ledger or f"sqlite:///{root / '.orch' / 'ledger.db'}",
         default_image=settings.defaults.image or DEFAULT_IMAGE,
         backends=settings.backends,
+        tags=dict(settings.tags),
     )
 
 

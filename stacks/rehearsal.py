@@ -28,6 +28,8 @@ from orch.stacks.project import Project
 if TYPE_CHECKING:
     import boto3
 
+    from orch.spec.state import FleetState
+
 FOLDER = "rehearsal"
 STATE_VARIABLE = "ORCH_REHEARSAL_STATE"
 """What tells the simulated provider which account it serves."""
@@ -54,6 +56,45 @@ class RehearsalProject(Project):
     @property
     def shims(self) -> Path:
         return self.dot / "bin"
+
+    @property
+    def rehearsal(self) -> bool:
+        return True
+
+    def session(self) -> Any:
+        from orch.providers.simulated.boto import session
+
+        return session(Cloud(self.account))
+
+    def reached(self, state: FleetState) -> FleetState:
+        """Instances that a local node stands for are reached there; others have no machine behind them."""
+        cloud = Cloud(self.account)
+        there = cloud.instances()
+        by_address = {
+            there[instance]["PrivateIpAddress"]: endpoint
+            for instance, endpoint in cloud.endpoints().items()
+            if instance in there
+        }
+        nodes = tuple(
+            node.model_copy(
+                update={
+                    "address": here.address,
+                    "port": here.port,
+                    "user": here.user,
+                    "host_key": here.host_key,
+                    "jump": (),
+                    "proxy_command": None,
+                    "internal_ip": here.internal_ip,
+                    # Those of the instance are more than this machine has.
+                    "cpus": None,
+                    "memory_mib": None,
+                }
+            )
+            if (here := by_address.get(node.internal_ip or "")) is not None
+            else node
+            for node in state.nodes
+        )
+        return state.model_copy(update={"nodes": nodes, "simulated": True})
 
     def environment(self, engine: Engine) -> Mapping[str, str]:
         found = dict(super().environment(engine))

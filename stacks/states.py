@@ -105,7 +105,9 @@ def fleet_state(project: Project, name: str) -> FleetState:
     if found.get("identity") is not None:
         identity = str(_identity(project, name, state))
         nodes = tuple(n.model_copy(update={"identity": n.identity or identity}) for n in nodes)
-    return state.model_copy(update={"nodes": tuple(_at_home(project, node) for node in nodes)})
+    return project.reached(
+        state.model_copy(update={"nodes": tuple(_at_home(project, node) for node in nodes)})
+    )
 
 
 def _at_home(project: Project, node: NodeState) -> NodeState:

@@ -39,6 +39,8 @@ def compile_for(project: Project, wish: Wish) -> Compiled:
             root=project.root,
             folder=wish.folder,
             consent=wish.consent,
+            session=project.session(),
+            tags=project.tags,
         )
     )
 
