@@ -63,7 +63,8 @@ class AwsFleet(pulumi.ComponentResource):
                 "nodes": nodes,
             }
         )
-        self.register_outputs({})
+        # Recorded at once, unlike the stack's outputs: an `up` that is killed leaves word of where it was.
+        self.register_outputs({"pins": dict(plan.pins)})
 
     # Capacity and nodes
 
