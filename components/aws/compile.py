@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,10 @@ from orch.catalog.load import catalog as load_catalog
 from orch.components.aws import ask
 from orch.components.aws.candidates import Candidate, candidates
 from orch.components.aws.facts import Reservation, Zone
+from orch.components.aws.indices import live_indices
 from orch.components.aws.plan import Context, plan
 from orch.components.aws.planned import AwsPlan
+from orch.components.aws.reasons import moves
 from orch.components.aws.wanted import question
 from orch.components.findings import Finding, PlanErrors
 from orch.components.offers import aws_zone_name
@@ -38,13 +40,22 @@ TOPOLOGY_PAUSE_S = 5.0
 class CompiledAws:
     """A planned fleet, as `components.backends.Compiled`, with what only clouds have.
 
-    `unpriced`: what costs money and has no price here. `starts` and `ends`: of a reservation, UTC.
+    `unpriced`: what costs money and has no price here. `starts` and `ends`: of a reservation, UTC. `before`:
+    what has to be brought up first, a fleet that shrinks goes in two steps. `moves`: the stack is where the
+    file now excludes it, and has to be removed before.
     """
 
     plan: AwsPlan
     candidate: Candidate
     register: Callable[[], tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]]
+    before: tuple[CompiledAws, ...] = ()
+    moves: bool = False
     images: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> tuple[CompiledAws, ...]:
+        """What `up` brings up one after the other; a preview shows the last."""
+        return (*self.before, self)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -73,6 +84,21 @@ class CompiledAws:
     @property
     def ends(self) -> str | None:
         return self.plan.ends
+
+
+# What says where a fleet is and what it is made from, apart from how far it got.
+PLACE = ("backend", "scope", "region", "zone", "instance_type", "spot")
+PINNED_IMAGES = tuple(
+    f"{image}{part}" for image in ("image", "bastion_image") for part in ("", "_name", "_of")
+)
+
+
+def recovered(recorded: Mapping[str, str]) -> Previous:
+    """What a stack that has no outputs yet decided, from the pins recorded at its component `orch:fleet:Aws`.
+
+    They are there as soon as an `up` begins, so one that was killed goes on in the same zone.
+    """
+    return Previous({key: recorded[key] for key in (*PLACE, *PINNED_IMAGES) if key in recorded})
 
 
 def settings_of(backends: Sequence[object]) -> AwsBackend:
@@ -120,15 +146,23 @@ def compile_aws(
     facts = ask.ask(session, question(fleet, settings, candidate, previous), settings.endpoint_url)
     scripts = _scripts(fleet, folder or Path.cwd())
     context = Context(settings, load_catalog(), scope, tags or {}, scripts)
-    made = plan(fleet, candidate, facts, previous, context)
+    final = plan(fleet, candidate, facts, previous, context)
 
-    def register() -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]:
-        from orch.components.aws.resources import AwsFleet
+    def ready(made: AwsPlan, before: tuple[CompiledAws, ...] = ()) -> CompiledAws:
+        def register() -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]:
+            from orch.components.aws.resources import AwsFleet
 
-        component = AwsFleet(made, settings, lambda ids: _topology(session, made.region, ids, settings))
-        return component.state, component.identity
+            component = AwsFleet(made, settings, lambda ids: _topology(session, made.region, ids, settings))
+            return component.state, component.identity
 
-    return CompiledAws(made, candidate, register)
+        return CompiledAws(made, candidate, register, before, moves(candidate, previous))
+
+    live = len(live_indices(previous)) if candidate.kept else 0
+    if final.capacity.made is None or live <= final.capacity.made:
+        return ready(final)
+    # EC2 shrinks a reservation no further than to what runs in it, and the engine deletes instances last.
+    held = replace(final, capacity=replace(final.capacity, made=live))
+    return ready(final, (ready(held),))
 
 
 def _regions(fleet: Fleet, settings: AwsBackend) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ class Ground:
             parent=parent, provider=self._cloud(settings), delete_before_replace=True
         )
         self.keys = Keys(f"{plan.fleet}-keys", opts=pulumi.ResourceOptions(parent=parent))
+        self._fillings = pulumi.Output.all(self.keys.host_seed, self.keys.client_public_key)
         self.vpc, self.subnet, self.edge, self.ready = self._network()
         bastion_group = self._bastion_group()
         self.groups = self._node_groups(bastion_group)
@@ -74,8 +75,7 @@ class Ground:
                 )
             )
 
-        both = pulumi.Output.all(self.keys.host_seed, self.keys.client_public_key)
-        return pulumi.Output.secret(both.apply(fill))
+        return pulumi.Output.secret(self._fillings.apply(fill))
 
     def after(self, resources: Sequence[pulumi.Resource], **more: Any) -> pulumi.ResourceOptions:
         extra = pulumi.ResourceOptions(depends_on=list(resources), **more)

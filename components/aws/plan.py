@@ -148,7 +148,7 @@ def plan(
         | {"scope": scope, "indices": folded(indices), "layout": mark},
         reasons=(
             f"{demand.nodes} x {told.words(candidate, block=block)}",
-            *told.kept_reason(candidate),
+            *told.place_reason(candidate, previous),
             *cards.words(each, interfaces),
             *filter(None, [capacities.group_reason(fleet, facts, each, group)]),
             *told.capacity_reasons(taken.made, facts, candidate),

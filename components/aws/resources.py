@@ -5,6 +5,7 @@ Beside a constant number of resources there is one per node, and an Elastic IP e
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -44,10 +45,12 @@ class AwsFleet(pulumi.ComponentResource):
         machines = [self._node(node, template, waits) for node in plan.nodes]
         addresses = [self._address(node, machine) for node, machine in zip(plan.nodes, machines, strict=True)]
         places = self._places(machines, topology)
-        nodes = [
-            self._state(node, machine, address, places, settings)
-            for node, machine, address in zip(plan.nodes, machines, addresses, strict=True)
-        ]
+        jumps = pulumi.Output.from_input(self._jumps(settings))
+        nodes: list[dict[str, Any]] = []
+        for place, (node, machine) in enumerate(zip(plan.nodes, machines, strict=True)):
+            told = {"jump": jumps, "topology": places[place] if places is not None else []}
+            through = {"proxy_command": self._through_ssm(machine, settings) if plan.ssm == "nodes" else None}
+            nodes.append({**self._state(node, machine, addresses[place]), **told, **through})
         self.identity = ground.keys.client_private_key
         self.state = pulumi.Output.from_input(
             {
@@ -63,7 +66,8 @@ class AwsFleet(pulumi.ComponentResource):
                 "nodes": nodes,
             }
         )
-        self.register_outputs({})
+        # Recorded at once, unlike the stack's outputs: an `up` that is killed leaves word of where it was.
+        self.register_outputs({"pins": dict(plan.pins)})
 
     # Capacity and nodes
 
@@ -207,14 +211,14 @@ class AwsFleet(pulumi.ComponentResource):
 
     def _places(
         self, machines: Sequence[aws.ec2.Instance], topology: Topology | None
-    ) -> pulumi.Output[Mapping[str, tuple[str, ...]]] | None:
+    ) -> pulumi.Output[list[list[str]]] | None:
+        """Network nodes above each node, in order of nodes."""
         if topology is None or not self._plan.rank_by_topology or not machines:
             return None
 
-        async def ask(ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-            import asyncio
-
-            return await asyncio.to_thread(topology, ids)
+        async def ask(ids: Sequence[str]) -> list[list[str]]:
+            found = await asyncio.to_thread(topology, ids)
+            return [list(found.get(each, ())) for each in ids]
 
         return pulumi.Output.all(*[machine.id for machine in machines]).apply(ask)
 
@@ -223,26 +227,17 @@ class AwsFleet(pulumi.ComponentResource):
         node: Node,
         machine: aws.ec2.Instance,
         address: aws.ec2.Eip | None,
-        places: pulumi.Output[Mapping[str, tuple[str, ...]]] | None,
-        settings: AwsBackend,
     ) -> dict[str, Any]:
         plan = self._plan
         way, public = plan.access.way, machine.private_ip
         if way == "direct":
             public = address.public_ip if address is not None else machine.public_ip
-        topology: pulumi.Input[list[str]] = []
-        if places is not None:
-            topology = pulumi.Output.all(places, machine.id).apply(
-                lambda both: list(both[0].get(both[1], ()))
-            )
         return {
             "index": node.index,
             "name": node.name,
             "address": public,
             "user": "root",
             "host_key": self._ground.public_key(node.name),
-            "jump": self._jumps(settings),
-            "proxy_command": self._through_ssm(machine, settings) if way == "ssm" else None,
             "internal_ip": machine.private_ip,
             "cpus": plan.cpus,
             "memory_mib": plan.memory_mib,
@@ -251,7 +246,6 @@ class AwsFleet(pulumi.ComponentResource):
             "region": plan.region,
             "zone": plan.zone,
             "instance_type": plan.instance_type,
-            "topology": topology,
             "price_hourly": plan.price,
         }
 

@@ -26,7 +26,12 @@ from orch.spec.errors import OrchError
 
 FIRST_ADDRESS = 10
 
+NETWORK = "node network"
+"""Whether the account has a Docker network."""
+
 _network_lock = threading.Lock()
+_starting: set[str] = set()
+"""Instances whose container is being made: until it hangs on it, the network looks unused."""
 
 
 @dataclass(frozen=True)
@@ -136,9 +141,7 @@ def scope(cloud: Cloud) -> str:
 
 def start(cloud: Cloud, wanted: Nodes, instance: str) -> Endpoint | None:
     """The container of an instance, made once. None for an instance whose user data carries no keys."""
-    from orch.images.build import resolve
     from orch.providers.orch.local_network import LocalNetworkHandler
-    from orch.providers.orch.local_node import LocalNodeHandler
 
     with cloud.store.transaction():
         doc = cloud.store.get(instance, "instance")
@@ -150,8 +153,23 @@ def start(cloud: Cloud, wanted: Nodes, instance: str) -> Endpoint | None:
         return None
     network = f"orch-sim-{scope(cloud)}"
     with _network_lock:
+        _starting.add(instance)
         _, made = LocalNetworkHandler().create({"name": network, "stack": network})
-    prefix = made["subnet"].rsplit(".", 1)[0]
+        with cloud.store.transaction():
+            cloud.store.put_meta(NETWORK, True)
+    try:
+        return _started(cloud, wanted, doc, keys, (network, made["subnet"]))
+    finally:
+        with _network_lock:
+            _starting.discard(instance)
+
+
+def _started(cloud: Cloud, wanted: Nodes, doc: Doc, keys: Keys, where: tuple[str, str]) -> Endpoint:
+    from orch.images.build import resolve
+    from orch.providers.orch.local_node import LocalNodeHandler
+
+    instance, (network, subnet) = doc["InstanceId"], where
+    prefix = subnet.rsplit(".", 1)[0]
     with cloud.store.transaction():
         address = next(
             f"{prefix}.{number}"
@@ -231,14 +249,22 @@ def _make_files(container: str, names: tuple[str, ...]) -> None:
 
 def stop(cloud: Cloud, instance: str) -> None:
     """Remove the container of an instance, and the network with the last of them."""
-    from orch.providers.orch.local_network import LocalNetworkHandler
+    from orch.images.client import connect
+    from orch.providers.orch.local_network import STACK_LABEL, LocalNetworkHandler
     from orch.providers.orch.local_node import LocalNodeHandler
 
     endpoint = cloud.endpoints().get(instance)
-    if endpoint is None:
-        return
-    LocalNodeHandler().delete(endpoint.container, {})
-    with _network_lock:
+    if endpoint is not None:
+        LocalNodeHandler().delete(endpoint.container, {})
         cloud.forget(instance)
-        if not cloud.endpoints():
-            LocalNetworkHandler().delete(f"orch-sim-{scope(cloud)}", {})
+    network = f"orch-sim-{scope(cloud)}"
+    with _network_lock:
+        with cloud.store.transaction():
+            made = cloud.store.meta(NETWORK)
+        if not made:
+            return
+        left = connect().containers.list(all=True, filters={"label": f"{STACK_LABEL}={network}"})
+        if not left and not _starting:
+            LocalNetworkHandler().delete(network, {})
+            with cloud.store.transaction():
+                cloud.store.put_meta(NETWORK, False)

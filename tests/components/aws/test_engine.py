@@ -1,0 +1,172 @@
+"""AWS fleets through the real engine, on a simulated account."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aws_engine import Stack, stack
+
+from orch.spec import load_paths
+from orch.spec.models import Fleet
+
+ROOT = Path(__file__).parents[3]
+QUOTAS = {"L-417A185B": 20_000, "L-DB2E81BA": 20_000, "L-2C3B7624": 20_000, "L-1216C47A": 20_000}
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
+    return stack(tmp_path / "project", monkeypatch, quotas=QUOTAS)
+
+
+def fleet(**more: Any) -> Fleet:
+    base = {"type": "fleet", "name": "p5", "backends": ["aws"], "placement": "cluster", "nodes": "2"}
+    return Fleet.model_validate({**base, "instance_types": ["p5.48xlarge"], "regions": ["us-east-1"], **more})
+
+
+def example(name: str) -> Fleet:
+    (model,) = load_paths([ROOT / "examples" / "aws" / name]).require().fleets
+    return model
+
+
+def pending(changes: Any) -> list[tuple[str, str]]:
+    return [(change.op, change.name) for change in changes if change.op != "same"]
+
+
+def test_the_example_comes_up_and_then_nothing_is_left_to_do(lab: Stack) -> None:
+    wanted = example("p5-cluster.yml")
+    first = lab.preview(lab.compiled(wanted))
+    assert {change.op for change in first} == {"create"}
+    lab.up(lab.compiled(wanted))
+    assert len([each for each in lab.live() if each["InstanceType"] == "p5.48xlarge"]) == 2
+    assert pending(lab.preview(lab.compiled(wanted))) == []
+    assert lab.drift() == ()
+    state = lab.state()
+    assert [node.name for node in state.nodes] == ["p5-0", "p5-1"]
+    assert state.interconnect == "efa"
+    assert all(len(node.topology) == 3 for node in state.nodes)
+    assert all(node.jump[0].proxy_command for node in state.nodes)
+    lab.down()
+    assert lab.live() == []
+
+
+# EFA interfaces of each type.
+TYPES = {
+    "p4d.24xlarge": 4, "p4de.24xlarge": 4, "p5.4xlarge": 1, "p5.48xlarge": 32, "p5e.48xlarge": 32,
+    "p5en.48xlarge": 16, "p6-b200.48xlarge": 8, "p6-b300.48xlarge": 16, "g5.48xlarge": 1, "g6.48xlarge": 1,
+    "g6e.48xlarge": 4, "trn1.32xlarge": 8, "trn2.48xlarge": 16, "c7i.8xlarge": 0,
+}  # fmt: skip
+
+
+def test_the_cloud_takes_every_types_interfaces(lab: Stack) -> None:
+    """All types in one stack: a fleet of one node each."""
+    lab.cloud.turn(
+        quotas={**QUOTAS, "L-F678F1CE": 100, "L-0263D0A3": 100, "L-FE5A380F": 100, "L-A4707A72": 100}
+    )
+    compiled = {name: lab.compiled(_of_type(name)) for name in TYPES}
+    lab.up_all(list(compiled.values()))
+    for name, fast in TYPES.items():
+        for instance in lab.live(compiled[name].plan.region, name):
+            kinds = [each["InterfaceType"] for each in instance["NetworkInterfaces"]]
+            assert (kinds.count("efa-only"), kinds.count("interface")) == (fast, 1), name
+        assert len(lab.live(compiled[name].plan.region, name)) == 1, name
+    lab.down()
+    assert not [name for name in TYPES if lab.live(compiled[name].plan.region, name)]
+
+
+def _of_type(name: str) -> Fleet:
+    gpus = {"trn1": "Trainium:16", "trn2": "Trainium2:16"}.get(name[:4])
+    more: dict[str, Any] = {"resources": {"gpu": gpus}} if gpus else {}
+    more |= {"nodes": "1", "network": {"bastion": False}}
+    label = name.partition(".")[0] + "-" + name.partition(".")[2]
+    return fleet(name=label, instance_types=[name], regions=[], **more)
+
+
+def test_what_changed_behind_its_back_is_told_and_mended(lab: Stack) -> None:
+    lab.up(lab.compiled(fleet()))
+    ec2 = lab.session.client("ec2", region_name="us-east-1")
+    first, second = sorted(lab.live("us-east-1", "p5.48xlarge"), key=lambda each: each["PrivateIpAddress"])
+    ec2.terminate_instances(InstanceIds=[first["InstanceId"]])
+    ec2.create_tags(Resources=[second["InstanceId"]], Tags=[{"Key": "team", "Value": "someone else"}])
+    group = next(each["GroupId"] for each in second["SecurityGroups"])
+    world = [{"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
+    ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=world)
+
+    mends = pending(lab.preview(lab.compiled(fleet())))
+    assert sorted(op for op, name in mends if name in ("p5-0", "p5-1")) == ["create", "update"]
+    assert ("update", "p5-nodes") in mends
+
+    lab.up(lab.compiled(fleet()))
+    assert pending(lab.preview(lab.compiled(fleet()))) == []
+    assert len(lab.live("us-east-1", "p5.48xlarge")) == 2
+    rules = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"][0]["IpPermissions"]
+    assert not [rule for rule in rules if rule.get("IpRanges")]
+
+
+def test_a_zone_without_room_refuses_all_at_once(lab: Stack) -> None:
+    from orch.components.aws import errors
+
+    zone = lab.compiled(fleet(nodes="8")).plan.zone_name
+    lab.cloud.turn(capacity={f"p5.48xlarge@{zone}": 3})
+    done, said = lab.try_up(lab.compiled(fleet(nodes="8")))
+    assert done.code != 0
+    error = errors.read(said)
+    assert error is not None
+    assert (error.code, error.verdict) == ("InsufficientInstanceCapacity", "next")
+    assert lab.live("us-east-1", "p5.48xlarge") == []
+    assert lab.compiled(fleet(nodes="8")).candidate.kept  # what is there already is in that zone
+    lab.down()
+    other = lab.compiled(fleet(nodes="8"), place=1)
+    lab.up(other)
+    assert {each["Placement"]["AvailabilityZone"] for each in lab.live("us-east-1", "p5.48xlarge")} == {
+        other.plan.zone_name
+    }
+
+
+def test_another_zone_in_the_file_moves_the_whole_fleet(lab: Stack) -> None:
+    lab.up(lab.compiled(fleet(zones=["use1-az1"])))
+    moved = lab.compiled(fleet(zones=["use1-az2"]))
+    lab.up(moved)
+    zones = [each["Placement"]["AvailabilityZone"] for each in lab.live(instance_type="p5.48xlarge")]
+    assert zones == [moved.plan.zone_name] * 2
+    assert pending(lab.preview(lab.compiled(fleet(zones=["use1-az2"])))) == []
+
+
+def test_growing_touches_no_node_and_shrinking_takes_the_last(lab: Stack) -> None:
+    lab.up(lab.compiled(fleet()))
+    before = {each["InstanceId"] for each in lab.live("us-east-1", "p5.48xlarge")}
+    grown = pending(lab.up(lab.compiled(fleet(nodes="4", init=["echo new"]))))
+    assert sorted(grown) == [("create", "p5-2"), ("create", "p5-3"), ("update", "p5-capacity")]
+    assert before < {each["InstanceId"] for each in lab.live("us-east-1", "p5.48xlarge")}
+    shrunk = pending(lab.up(lab.compiled(fleet(nodes="1", init=["echo new"]))))
+    assert {name for op, name in shrunk if op == "delete"} == {"p5-1", "p5-2", "p5-3"}
+    assert pending(lab.preview(lab.compiled(fleet(nodes="1", init=["echo new"])))) == []
+
+
+def test_what_only_a_new_instance_can_have_replaces_them(lab: Stack) -> None:
+    lab.up(lab.compiled(fleet(nodes="1")))
+    changed = pending(lab.up(lab.compiled(fleet(nodes="1", scratch={"path": "/local"}))))
+    assert [op for op, name in changed if name == "p5-0"] == ["replace"]
+    assert b"/local" in lab.user_data("p5-0")
+    assert pending(lab.preview(lab.compiled(fleet(nodes="1", scratch={"path": "/local"})))) == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"network": {"public_ips": True, "ssh_cidrs": ["198.51.100.0/24"]}},
+        {"network": {"ssh_cidrs": ["198.51.100.0/24"]}},
+        {"network": {"bastion": False}, "gang": "best-effort"},
+        {"spot_policy": "spot", "instance_types": ["p4d.24xlarge"], "max_price": "20"},
+        {"placement": "any", "instance_types": ["m7i.large"], "network": {"ssh_cidrs": ["198.51.100.0/24"]}},
+    ],
+    ids=["elastic", "bastion-with-address", "ssm", "spot", "apart"],
+)
+def test_the_cloud_takes_other_shapes_too(lab: Stack, more: dict[str, Any]) -> None:
+    wanted = fleet(**more)
+    lab.cloud.turn(quotas={**QUOTAS, "L-7212CCBC": 1000})
+    lab.up(lab.compiled(wanted))
+    assert pending(lab.preview(lab.compiled(wanted))) == []
+    assert len(lab.state().nodes) == 2
+    lab.down()

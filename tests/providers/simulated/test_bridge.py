@@ -1,0 +1,111 @@
+"""What the provider knows of pulumi-aws, and how it tells differences."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+
+from orch.providers.simulated.bridge.differences import Change, differences
+from orch.providers.simulated.bridge.registry import KINDS
+from orch.providers.simulated.bridge.schema import Schema, schemas
+from orch.providers.values import UNKNOWN
+
+TOKENS = sorted(KINDS)
+
+
+def sdk_class(token: str) -> Any:
+    import pulumi_aws
+
+    package, rest = token.removeprefix("aws:").split("/")
+    return getattr(getattr(pulumi_aws, package), rest.split(":")[1])
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_properties_are_those_of_the_installed_sdk(token: str) -> None:
+    source = inspect.getsource(sdk_class(token))
+    assert token in source
+    body = source[source.index("def _internal_init") : source.index("def get(")]
+    found = re.findall(r'__props__\.__dict__\["(\w+)"\] = (\w+)', body)
+    getters = re.findall(
+        r'@pulumi.getter(?:\(name="(\w+)"\))?\s+(?:@_utilities[^\n]*\n\s+)?def (\w+)', source
+    )
+    names = {python: wire or python for wire, python in getters}
+    schema = schemas()[token]
+    assert schema.inputs == {names[name] for name, value in found if value != "None"}
+    assert schema.outputs == {names[name] for name, value in found if value == "None"}
+    assert schema.required == {
+        names[name] for name in re.findall(r"Missing required property '(\w+)'", source)
+    }
+
+
+def test_what_is_said_of_properties_is_said_of_ones_that_are_there() -> None:
+    assert set(schemas()) == set(KINDS)
+    for schema in schemas().values():
+        said = {name.split(".")[0] for name in (*schema.new, *schema.computed)}
+        said |= schema.sets | schema.json | set(schema.defaults)
+        said |= {schema.name} if schema.name else set()
+        assert said <= schema.inputs, schema.token
+        assert schema.stale <= schema.inputs | schema.outputs
+
+
+def schema(**more: Any) -> Schema:
+    names = frozenset({"name", "tags", "rules", "disk", "policy", "count", "size"})
+    return Schema("t", names, frozenset(), frozenset(), **more)
+
+
+CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[Change]]] = {
+    "nothing": (schema(), {"name": "a", "count": 1}, {"name": "a", "count": 1}, []),
+    "the same in another form": (
+        schema(),
+        {"count": 1, "disk": {"gone": True}, "size": ""},
+        {"count": "1", "disk": {"gone": "true"}},
+        [],
+    ),
+    "a leaf that replaces": (
+        schema(new=("disk.encrypted",)),
+        {"disk": {"size": 1, "encrypted": False}},
+        {"disk": {"size": 2, "encrypted": True}},
+        [Change("disk.size", "update", False), Change("disk.encrypted", "update", True)],
+    ),
+    "a tag too many, one with a colon": (
+        schema(),
+        {"tags": {"a": "1", "orch:stack": "x", "b.c": "2"}},
+        {"tags": {"a": "1", "orch:stack": "y"}},
+        [Change("tags.orch:stack", "update", False), Change('tags["b.c"]', "delete", False)],
+    ),
+    "what the cloud filled in": (
+        schema(computed=frozenset({"disk", "size"})),
+        {"disk": {"id": "v", "size": 1}, "size": 5},
+        {"disk": {"size": 1}},
+        [],
+    ),
+    "an input taken away": (schema(), {"size": 5}, {}, [Change("size", "delete", False)]),
+    "a set in another order": (
+        schema(sets=frozenset({"rules"})),
+        {"rules": [{"port": 22, "to": ""}, {"port": 80}]},
+        {"rules": [{"port": 80}, {"port": 22}]},
+        [],
+    ),
+    "a rule that was added": (
+        schema(sets=frozenset({"rules"})),
+        {"rules": [{"port": 22}, {"port": 80}]},
+        {"rules": [{"port": 80}]},
+        [Change("rules[1]", "delete", False)],
+    ),
+    "a policy written otherwise": (
+        schema(json=frozenset({"policy"})),
+        {"policy": '{"a": 1,  "b": 2}'},
+        {"policy": '{"b":2,"a":1}'},
+        [],
+    ),
+    "an unknown value": (schema(), {"name": "a"}, {"name": UNKNOWN}, [Change("name", "update", False)]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_differences(case: str) -> None:
+    of, state, inputs, expected = CASES[case]
+    assert differences(of, state, inputs) == expected

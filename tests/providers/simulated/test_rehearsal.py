@@ -1,0 +1,84 @@
+"""A rehearsal beside a real project, and what keeps the two apart."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from orch.providers.simulated.aws.errors import AwsError
+from orch.stacks import engine as engines
+from orch.stacks.errors import ProjectError
+from orch.stacks.project import Project, find
+from orch.stacks.rehearsal import STATE_VARIABLE, forget, refuse_shims, rehearse
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    (tmp_path / "orch.yml").write_text(
+        "project: tests\nstate: s3://somewhere/else\nsecrets_provider: awskms://x\n"
+    )
+    return find(tmp_path)
+
+
+def test_a_rehearsal_has_a_state_a_ledger_and_a_cloud_of_its_own(project: Project) -> None:
+    made = rehearse(project, nodes=False)
+    folder = project.root / ".orch" / "rehearsal"
+    assert made.project.state_url == f"file://{folder}/state"
+    assert made.project.secrets_provider is None
+    assert str(folder) in made.project.ledger_url
+    assert made.project.dot == folder
+    assert made.project.name == project.name
+    assert made.cloud.path == folder / "aws.db"
+    assert not (project.root / ".orch" / "state").exists()
+    assert (project.root / ".orch" / ".gitignore").read_text() == "*\n"
+
+
+def test_the_account_stays_from_one_call_to_the_next_and_goes_when_forgotten(project: Project) -> None:
+    made = rehearse(project, nodes=False)
+    vpc = made.cloud.call("CreateVpc", {"CidrBlock": "10.0.0.0/16"})["Vpc"]["VpcId"]
+    again = rehearse(project, nodes=False)
+    assert vpc in again.cloud.things("vpc")
+    assert again.session().client("ec2").describe_vpcs(VpcIds=[vpc])["Vpcs"]
+    forget(project)
+    assert vpc not in rehearse(project, nodes=False).cloud.things("vpc")
+
+
+def test_knobs_come_from_the_projects_file(project: Project) -> None:
+    folder = project.root / ".orch" / "rehearsal"
+    folder.mkdir(parents=True)
+    (folder / "knobs.yml").write_text("quotas: {L-417A185B: 0}\nnodes: null\n")
+    assert rehearse(project).cloud.knobs.quotas == {"L-417A185B": 0}
+    assert rehearse(project).cloud.knobs.nodes is None
+    forget(project)
+    folder.mkdir(parents=True)
+    (folder / "knobs.yml").write_text("quota: {}\n")
+    with pytest.raises(ProjectError, match="knobs are not valid"):
+        rehearse(project)
+
+
+def test_a_new_rehearsal_has_local_nodes_unless_told_otherwise(project: Project) -> None:
+    assert rehearse(project).cloud.knobs.nodes is not None
+
+
+@pytest.mark.skipif(engines.find() is None, reason="no Pulumi engine: `orch engine install`")
+def test_what_is_real_refuses_a_simulated_provider(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = rehearse(project, nodes=False)
+    environment = made.project.environment(engines.require())
+    with pytest.raises(ProjectError, match="simulated cloud is set"):
+        refuse_shims(environment)
+    with pytest.raises(ProjectError, match="simulated provider is on PATH") as caught:
+        refuse_shims({"PATH": environment["PATH"]})
+    assert caught.value.where == str(made.project.shims / "pulumi-resource-aws")
+    refuse_shims({"PATH": os.environ["PATH"]})
+    monkeypatch.setenv(STATE_VARIABLE, "x")
+    with pytest.raises(ProjectError):
+        refuse_shims({"PATH": os.environ["PATH"]})
+
+
+def test_the_account_is_readable_by_its_owner_only(project: Project) -> None:
+    made = rehearse(project, nodes=False)
+    assert made.project.account.stat().st_mode & 0o077 == 0
+    with pytest.raises(AwsError):
+        made.cloud.call("DescribeVpcs", {"VpcIds": ["vpc-00000000000000000"]})
