@@ -60,7 +60,7 @@ def test_up_registers_all_four_with_what_was_found_on_them(onprem: Client, room:
 def test_the_fleet_s_own_words_tell_devices_and_blocks(onprem: Client) -> None:
     said = onprem.orch("fleet", "show", "on-prem", "-v")
     assert said.code == 0, said.err
-    assert said.out.count("NVIDIA H100 80GB HBM3:8") == 2
+    assert said.out.count("H100") == 2, said.out
 
 
 def test_a_second_up_changes_nothing_and_drift_is_clean(onprem: Client) -> None:
@@ -120,7 +120,7 @@ def test_a_shell_on_a_host_goes_by_its_jump_host_with_the_pinned_key(onprem: Cli
 def test_two_clients_never_get_the_same_gpu(onprem: Client, room: Room, tmp_path: Path) -> None:
     other = client(room, tmp_path)
     assert other.orch("up", "examples/ssh/fleet.yml", "--yes", timeout=300).code == 0
-    task = "type: task\nimage: orch/mpi\ncommands: [nvidia-smi -L, sleep 25]\n"
+    task = "type: task\nimage: orch/mpi\ncommands: [nvidia-smi -L, sleep 12]\n"
     task += "resources: {gpu: 1, memory: 1GB}\n"
     users = (onprem, other)
     for user in users:
