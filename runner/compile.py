@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orch.catalog.fabrics import Fabric, fabric
 from orch.runner.environment import (
     RankNode,
     RunFacts,
@@ -20,7 +21,7 @@ from orch.runner.errors import BadTask
 from orch.runner.hostfile import hostfile, internal_addresses
 from orch.runner.launchers import LaunchContext, Launcher, launcher_of
 from orch.runner.placement import Seat
-from orch.runner.plan import Mount, RankPlan, RunPlan, StagedFile
+from orch.runner.plan import FabricAccess, Mount, RankPlan, RunPlan, StagedFile
 from orch.spec.interpolate import render_command, render_text
 from orch.spec.state import FleetState
 
@@ -75,6 +76,7 @@ def compile_run(request: Request) -> Compiled:
     slots = tuple(first.tasks_per_node(seat.gpus) for seat in seats)
     counted = first.counts_slots or any(seat.gpus for seat in seats)
     run_id = run_identifier(request.fleet.stack, request.number, request.name, request.token)
+    fast = _fabric(request.fleet, seats)
     written = _set_variables(task.env, request.caller_env)
     slurm = wants_slurm(task.slurm_env, (*task.commands, *_arguments(task), *(written.values())))
     ranks: list[RankPlan] = []
@@ -120,6 +122,7 @@ def compile_run(request: Request) -> Compiled:
             slurm=slurm,
             ntasks_per_node=task.ntasks_per_node if "ntasks_per_node" in task.model_fields_set else None,
             working_dir=directory,
+            fabric_env=fast.env if fast else {},
             fleet_env=request.fleet.env,
             task_env={k: render_text(v, values[rank], request.run_args) for k, v in written.items()},
             cli_env=request.cli_env,
@@ -155,6 +158,7 @@ def compile_run(request: Request) -> Compiled:
         ssh_between=first.ssh_between and len(seats) > 1,
         slurm=slurm,
         tasks_per_node=task.ntasks_per_node if first.name == "commands" else 1,
+        fabric=_access(fast),
         files=tuple(
             StagedFile(
                 source=str((request.base / Path(item.local_path).expanduser()).resolve()),
@@ -167,6 +171,23 @@ def compile_run(request: Request) -> Compiled:
     if task.privileged and any(0 < seat.gpus < seat.node.gpus.count for seat in seats):
         warnings.append("a privileged job sees all accelerators of its node, not only those of its blocks")
     return Compiled(plan, tuple(environments), tuple(warnings))
+
+
+def _fabric(fleet: FleetState, seats: Sequence[Seat]) -> Fabric | None:
+    """The interconnect as the jobs of a distributed run see it."""
+    return fabric(fleet.interconnect, seats[0].node.instance_type) if len(seats) > 1 else None
+
+
+def _access(fast: Fabric | None) -> FabricAccess:
+    if fast is None:
+        return FabricAccess()
+    return FabricAccess(
+        devices=fast.devices,
+        optional_devices=fast.optional_devices,
+        mounts=fast.mounts,
+        capabilities=fast.capabilities,
+        ulimits=dict(fast.ulimits),
+    )
 
 
 def _script(

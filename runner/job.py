@@ -102,7 +102,9 @@ def start_command(plan: RunPlan, rank: int, archive: Stage) -> Command:
         access=access,
         part=None if mine.whole or access is None else _part(access, share_of(node, 1).gpus),
         simulated=plan.simulated,
-        options=argv(*_options(plan, rank), *_accelerators(access, whole=mine.whole)),
+        fabric=plan.fabric,
+        left_out=_left_out(plan),
+        options=argv(*_options(plan, rank), *_accelerators(access, whole=mine.whole), *_fabric_options(plan)),
         find_port=rank == 0,
         first_port=FIRST_RENDEZVOUS_PORT,
     )
@@ -114,6 +116,21 @@ def start_command(plan: RunPlan, rank: int, archive: Stage) -> Command:
 def _accelerators(access: Access | None, *, whole: bool) -> tuple[str, ...]:
     """What can be said of them before the blocks are known."""
     return () if access is None else (*access.always, *(access.whole if whole else ()))
+
+
+def _fabric_options(plan: RunPlan) -> list[str]:
+    fabric = plan.fabric
+    options = [f"--cap-add={name}" for name in fabric.capabilities]
+    options += [f"--volume={folder}:{folder}:ro" for folder in fabric.mounts if not plan.simulated]
+    return options + ([] if plan.simulated else [f"--ulimit={k}={v}" for k, v in fabric.ulimits.items()])
+
+
+def _left_out(plan: RunPlan) -> str:
+    """What a rehearsed node cannot give a job of its fabric, for this machine may refuse it."""
+    if not plan.simulated:
+        return ""
+    limits = (f"{name} {'unlimited' if value < 0 else value}" for name, value in plan.fabric.ulimits.items())
+    return ", ".join((*plan.fabric.mounts, *limits))
 
 
 def _part(access: Access, per_block: int) -> dict[str, object]:

@@ -29,6 +29,16 @@ class Mount(_Frozen):
     optional: bool = False
 
 
+class FabricAccess(_Frozen):
+    """What a container needs to use the nodes' interconnect. `ulimits`: soft and hard alike, -1 for none."""
+
+    devices: tuple[str, ...] = ()
+    optional_devices: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    ulimits: dict[str, int] = {}
+
+
 class StagedFile(_Frozen):
     """A file or folder of this machine and where it goes in the container."""
 
@@ -83,6 +93,7 @@ class RunPlan(_Frozen):
     # How often `commands` start on each node, when no launcher does.
     tasks_per_node: int = 1
     files: tuple[StagedFile, ...] = ()
+    fabric: FabricAccess = FabricAccess()
 
     def container(self, rank: int) -> str:
         """The name of a rank's container, claim and stage directory: in use means this very job.

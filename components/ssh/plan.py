@@ -323,14 +323,17 @@ def _new_keys(target: Target, known: Mapping[str, str]) -> list[NewHostKey]:
 
 
 def _interconnect(fleet: Fleet, reports: Iterable[HostReport]) -> str:
-    """InfiniBand where every host of a cluster has an active port of it, else Ethernet."""
+    """InfiniBand or RoCE where every host of a cluster has an active port of it, else Ethernet."""
     layers = [
         {port.layer for port in report.facts.rdma_ports if port.state == "ACTIVE"}
         for report in reports
         if report.facts is not None
     ]
-    everywhere = bool(layers) and all("InfiniBand" in layer for layer in layers)
-    return "infiniband" if fleet.placement == "cluster" and everywhere else "ethernet"
+    if fleet.placement == "cluster" and layers:
+        for layer, name in (("InfiniBand", "infiniband"), ("Ethernet", "roce")):
+            if all(layer in each for each in layers):
+                return name
+    return "ethernet"
 
 
 def _reasons(facts: SshFacts, hosts: Sequence[SshHostPlan], machines: Sequence[_Machine]) -> tuple[str, ...]:
