@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -122,6 +123,13 @@ def drifted(events: Iterable[Mapping[str, Any]]) -> tuple[Drifted, ...]:
             continue
         if not new:
             continue
+        if "observed" not in (new.get("outputs") or {}):
+            # A cloud's own provider: the refresh tells which leaves differ from what was recorded.
+            for path in data.get("detailedDiff") or ():
+                before, now = at(old.get("outputs"), path), at(new.get("outputs"), path)
+                if before != now:
+                    found[urn, path] = Drifted(urn, name, path, shown(before), shown(now))
+            continue
         registered = new.get("inputs") or {}
         for path, value in ((new.get("outputs") or {}).get("observed") or {}).items():
             if path in registered and registered[path] != value:
@@ -144,6 +152,20 @@ def name_of(urn: str) -> str:
 def type_of(urn: str) -> str:
     """A resource's own type, without those of its parents."""
     return urn.split("::")[2].rsplit("$", 1)[-1]
+
+
+_STEP = re.compile(r'\.?([^.\[\]"]+)|\[(\d+)\]|\["((?:[^"\\]|\\.)*)"\]')
+
+
+def at(value: Any, path: str) -> Any:
+    """What lies at a path of the engine, `ingress[0].ports` or `tags["a.b"]`; None when nothing does."""
+    for key, index, quoted in _STEP.findall(path):
+        if index:
+            listed = isinstance(value, list) and int(index) < len(value)
+            value = value[int(index)] if listed else None
+        else:
+            value = value.get(key or quoted.replace('\\"', '"')) if isinstance(value, Mapping) else None
+    return value
 
 
 def shown(value: Any) -> Any:
@@ -178,13 +200,15 @@ def _leaves(data: Mapping[str, Any]) -> tuple[PropertyChange, ...]:
     leaves: list[PropertyChange] = []
     for path in sorted(detailed):
         kind = detailed[path]
-        from_world = not kind.get("inputDiff", True) and path in observed
-        before = observed[path] if from_world else old_inputs.get(path)
+        from_world = not kind.get("inputDiff", True)
+        before = at(old_inputs, path)
+        if from_world:
+            before = observed[path] if path in observed else at(old.get("outputs"), path)
         leaves.append(
             PropertyChange(
                 path,
                 shown(before),
-                shown(new_inputs.get(path)),
+                shown(at(new_inputs, path)),
                 "replace" in kind.get("diffKind", ""),
                 from_world,
             )
