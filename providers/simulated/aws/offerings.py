@@ -109,7 +109,7 @@ def describe_instance_types(request: Request) -> Doc:
 
 @action("DescribeInstanceTypeOfferings")
 def describe_instance_type_offerings(request: Request) -> Doc:
-    from orch.providers.simulated.aws.reservations import offered_in
+    from orch.providers.simulated.aws.capacity import offered_in
 
     by = request.get("LocationType", "region")
     rows: list[Doc] = []
