@@ -81,9 +81,6 @@ class Ground:
         extra = pulumi.ResourceOptions(depends_on=list(resources), **more)
         return pulumi.ResourceOptions.merge(self.opts, extra)
 
-    def public_key(self, name: str) -> Text:
-        return pulumi.Output.unsecret(self.keys.host_seed.apply(lambda seed: public_host_key(seed, name)))
-
     # The network
 
     def _network(self) -> tuple[Text, Text, Text | None, list[pulumi.Resource]]:

@@ -6,7 +6,6 @@ Beside a constant number of resources there is one per node, and an Elastic IP e
 from __future__ import annotations
 
 import asyncio
-import getpass
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,13 +14,9 @@ import pulumi_aws as aws
 
 from orch.components.aws.ground import Ground, Text
 from orch.components.aws.planned import AwsPlan, Node
-from orch.components.aws.userdata import JUMP_USER
+from orch.components.aws.state import Seen, fleet_state
 from orch.spec.models.backends import AwsBackend
-from orch.spec.models.creds import AwsDefaultCreds
-from orch.spec.state import SCHEMA
 
-# A node that is gone may be a reboot: EC2 takes minutes for it.
-UNREACHABLE_GRACE_S = 300.0
 Topology = Callable[[Sequence[str]], Mapping[str, tuple[str, ...]]]
 
 
@@ -42,30 +37,12 @@ class AwsFleet(pulumi.ComponentResource):
         capacity = self._capacity(group)
         template = self._template(group, capacity)
         waits = [*ground.ready, *([capacity] if capacity else [])]
-        machines = [self._node(node, template, waits) for node in plan.nodes]
+        version = template.latest_version.apply(str)
+        started = {"id": template.id, "version": version}
+        machines = [self._node(node, started, waits) for node in plan.nodes]
         addresses = [self._address(node, machine) for node, machine in zip(plan.nodes, machines, strict=True)]
-        places = self._places(machines, topology)
-        jumps = pulumi.Output.from_input(self._jumps(settings))
-        nodes: list[dict[str, Any]] = []
-        for place, (node, machine) in enumerate(zip(plan.nodes, machines, strict=True)):
-            told = {"jump": jumps, "topology": places[place] if places is not None else []}
-            through = {"proxy_command": self._through_ssm(machine, settings) if plan.ssm == "nodes" else None}
-            nodes.append({**self._state(node, machine, addresses[place]), **told, **through})
         self.identity = ground.keys.client_private_key
-        self.state = pulumi.Output.from_input(
-            {
-                "schema_version": SCHEMA,
-                "name": plan.fleet,
-                "stack": pulumi.get_stack(),
-                "backend": "aws",
-                "placement": plan.placement,
-                "interconnect": plan.interconnect,
-                "unreachable_grace_s": UNREACHABLE_GRACE_S,
-                "image": plan.job_image,
-                "env": dict(plan.env),
-                "nodes": nodes,
-            }
-        )
+        self.state = self._state(machines, addresses, settings, topology)
         # Recorded at once, unlike the stack's outputs: an `up` that is killed leaves word of where it was.
         self.register_outputs({"pins": dict(plan.pins)})
 
@@ -171,9 +148,7 @@ class AwsFleet(pulumi.ComponentResource):
             spot["max_price"] = capacity.max_price
         return {"market_type": "spot", "spot_options": spot}
 
-    def _node(
-        self, node: Node, template: aws.ec2.LaunchTemplate, waits: Sequence[pulumi.Resource]
-    ) -> aws.ec2.Instance:
+    def _node(self, node: Node, template: Any, waits: Sequence[pulumi.Resource]) -> aws.ec2.Instance:
         """One instance.
 
         A newer template or newer user data is for new nodes: those that run stay as they are, until
@@ -184,7 +159,7 @@ class AwsFleet(pulumi.ComponentResource):
             node.name,
             ami=plan.image,
             instance_type=plan.instance_type,
-            launch_template={"id": template.id, "version": template.latest_version.apply(str)},
+            launch_template=template,
             user_data_base64=self._ground.user_data(node.name, plan.cloud_init),
             user_data_replace_on_change=True,
             tags=self._ground.tags("aws:ec2/instance:Instance", node.name, **{"orch:layout": plan.layout}),
@@ -207,75 +182,37 @@ class AwsFleet(pulumi.ComponentResource):
             opts=self._ground.opts,
         )
 
-    # What a runner needs
-
-    def _places(
-        self, machines: Sequence[aws.ec2.Instance], topology: Topology | None
-    ) -> pulumi.Output[list[list[str]]] | None:
-        """Network nodes above each node, in order of nodes."""
-        if topology is None or not self._plan.rank_by_topology or not machines:
-            return None
-
-        async def ask(ids: Sequence[str]) -> list[list[str]]:
-            found = await asyncio.to_thread(topology, ids)
-            return [list(found.get(each, ())) for each in ids]
-
-        return pulumi.Output.all(*[machine.id for machine in machines]).apply(ask)
+    # What a runner needs, made in one go: an output for each value of a thousand nodes is slow.
 
     def _state(
         self,
-        node: Node,
-        machine: aws.ec2.Instance,
-        address: aws.ec2.Eip | None,
-    ) -> dict[str, Any]:
-        plan = self._plan
-        way, public = plan.access.way, machine.private_ip
-        if way == "direct":
-            public = address.public_ip if address is not None else machine.public_ip
-        return {
-            "index": node.index,
-            "name": node.name,
-            "address": public,
-            "user": "root",
-            "host_key": self._ground.public_key(node.name),
-            "internal_ip": machine.private_ip,
-            "cpus": plan.cpus,
-            "memory_mib": plan.memory_mib,
-            "gpus": dict(plan.gpus),
-            "blocks": plan.blocks,
-            "region": plan.region,
-            "zone": plan.zone,
-            "instance_type": plan.instance_type,
-            "price_hourly": plan.price,
-        }
+        machines: Sequence[aws.ec2.Instance],
+        addresses: Sequence[aws.ec2.Eip | None],
+        settings: AwsBackend,
+        topology: Topology | None,
+    ) -> pulumi.Output[dict[str, Any]]:
+        plan, bastion, stack = self._plan, self._ground.bastion, pulumi.get_stack()
+        asked = topology if plan.rank_by_topology else None
 
-    def _jumps(self, settings: AwsBackend) -> list[dict[str, Any]]:
-        bastion, machine = self._plan.bastion, self._ground.bastion
-        if bastion is None or machine is None:
-            return [
-                {
-                    "address": jump.hostname,
-                    "port": jump.port,
-                    "user": jump.user or getpass.getuser(),
-                    "identity": jump.identity_file,
-                }
-                for jump in self._plan.access.jumps
-            ]
-        return [
-            {
-                "address": machine.public_ip if bastion.public else machine.private_ip,
-                "user": JUMP_USER,
-                "host_key": self._ground.public_key(f"{self._plan.fleet}-bastion"),
-                "proxy_command": None if bastion.public else self._through_ssm(machine, settings),
-            }
-        ]
+        async def made(seen: Sequence[Any]) -> dict[str, Any]:
+            seed, ids, internal, public, jump = seen
+            places = await asyncio.to_thread(asked, ids) if asked is not None and ids else {}
+            above = [places.get(each, ()) for each in ids]
+            hop = (jump[0], jump[1]) if jump else None
+            return fleet_state(plan, settings, stack, Seen(seed, ids, internal, public, above, hop))
 
-    def _through_ssm(self, machine: aws.ec2.Instance, settings: AwsBackend) -> Text:
-        creds = settings.creds
-        named = isinstance(creds, AwsDefaultCreds) and creds.profile
-        profile = f" --profile {creds.profile}" if named else ""  # type: ignore[union-attr]
-        return pulumi.Output.concat(
-            f"aws ssm start-session --region {self._plan.region}{profile} --target ",
-            machine.id,
-            " --document-name AWS-StartSSHSession --parameters portNumber=22",
+        public: list[pulumi.Input[str]] = []
+        if plan.access.way == "direct":
+            pairs = zip(machines, addresses, strict=True)
+            public = [each.public_ip if address is None else address.public_ip for each, address in pairs]
+        jump: list[pulumi.Input[str]] = []
+        if bastion is not None and plan.bastion is not None:
+            jump = [bastion.id, bastion.public_ip if plan.bastion.public else bastion.private_ip]
+        seen = pulumi.Output.all(
+            self._ground.keys.host_seed,
+            [each.id for each in machines],
+            [each.private_ip for each in machines],
+            public,
+            jump,
         )
+        return pulumi.Output.unsecret(seen.apply(made))

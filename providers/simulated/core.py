@@ -169,7 +169,7 @@ class Cloud:
                     "params": shown,
                 }
             )
-            nth = self.store.times_called(action)
+            nth = self.store.count(f"calls {action}")
             refusal = self._refusal(knobs, service, action, number, nth)
         delay = knobs.latency_s.get(action, knobs.latency_s.get("*", 0.0))
         if delay:

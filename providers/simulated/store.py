@@ -219,9 +219,6 @@ class Store:
         names = ("number", "at", "service", "action", "region", "caller", "params", "done", "error")
         return [{**dict(zip(names, row, strict=True)), "params": json.loads(row[6])} for row in rows]
 
-    def times_called(self, action: str) -> int:
-        return int(self._db.execute("SELECT COUNT(*) FROM calls WHERE action = ?", (action,)).fetchone()[0])
-
     def token(self, token: str) -> Doc | None:
         """What was answered to a client token before."""
         row = self._db.execute("SELECT result FROM tokens WHERE token = ?", (token,)).fetchone()

@@ -8,8 +8,9 @@ from typing import Any
 
 from orch.providers.simulated.aws.errors import AwsError, missing
 from orch.providers.simulated.aws.groups import group_named
-from orch.providers.simulated.aws.network import account_of, take_address
+from orch.providers.simulated.aws.network import account_of
 from orch.providers.simulated.aws.registry import Request, action, page, path, public, select
+from orch.providers.simulated.aws.subnets import take_address
 from orch.providers.simulated.store import Doc
 
 PUBLIC = ipaddress.IPv4Network("198.18.0.0/15")

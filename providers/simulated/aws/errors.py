@@ -77,5 +77,6 @@ NOT_FOUND = {
     ),
     "key-pair": ("InvalidKeyPair.NotFound", "The key pair '{}' does not exist"),
     "vpc-endpoint": ("InvalidVpcEndpointId.NotFound", "The Vpc Endpoint Id '{}' does not exist"),
+    "volume": ("InvalidVolume.NotFound", "The volume '{}' does not exist."),
     "image": ("InvalidAMIID.NotFound", "The image id '[{}]' does not exist"),
 }

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from orch.providers.simulated.aws.addresses import detach_from
-from orch.providers.simulated.aws.errors import AwsError, missing
-from orch.providers.simulated.aws.network import account_of
-from orch.providers.simulated.aws.registry import Fields, Request, action, path, public, select
-from orch.providers.simulated.aws.reservations import (
-    BLOCK_GRACE_S,
+from orch.providers.simulated.aws.capacity import (
     capacity_left,
     insufficient,
     known_type,
@@ -16,6 +12,10 @@ from orch.providers.simulated.aws.reservations import (
     vacate,
     vcpus_left,
 )
+from orch.providers.simulated.aws.errors import AwsError, missing
+from orch.providers.simulated.aws.network import account_of
+from orch.providers.simulated.aws.registry import Fields, Request, action, path, public, select
+from orch.providers.simulated.aws.reservations import BLOCK_GRACE_S
 from orch.providers.simulated.store import Doc
 
 STATES = {

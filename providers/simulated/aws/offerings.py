@@ -109,7 +109,7 @@ def describe_instance_types(request: Request) -> Doc:
 
 @action("DescribeInstanceTypeOfferings")
 def describe_instance_type_offerings(request: Request) -> Doc:
-    from orch.providers.simulated.aws.reservations import offered_in
+    from orch.providers.simulated.aws.capacity import offered_in
 
     by = request.get("LocationType", "region")
     rows: list[Doc] = []
@@ -268,17 +268,13 @@ def describe_images(request: Request) -> Doc:
 @action("DescribeVolumes")
 def describe_volumes(request: Request) -> Doc:
     ids = request.get("VolumeIds") or ()
-    docs = [
-        doc for _, doc in request.store.each("volume", request.region) if not ids or doc["VolumeId"] in ids
-    ]
+    docs = [request.thing("volume", one) for one in ids] if ids else None
     return page(request, "Volumes", select(request, "volume", {"volume-id": path("VolumeId")}, docs=docs))
 
 
 @action("ModifyVolume")
 def modify_volume(request: Request) -> Doc:
-    doc = request.store.get(request["VolumeId"], "volume")
-    if doc is None:
-        raise AwsError("InvalidVolume.NotFound", f"The volume '{request['VolumeId']}' does not exist.")
+    doc = request.thing("volume", request["VolumeId"])
     if (request.get("Size") or doc["Size"]) < doc["Size"]:
         raise AwsError("InvalidParameterValue", "New size cannot be smaller than existing size")
     for key in ("Size", "VolumeType", "Iops", "Throughput"):

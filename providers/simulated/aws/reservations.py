@@ -1,186 +1,30 @@
-"""Placement groups, capacity reservations and the capacity there is. Sources: ../README.md, "Capacity"."""
+"""Capacity reservations and Capacity Blocks. Sources: ../README.md, "Capacity"."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from orch.providers.simulated.aws.data import Type, regions, types, vcpu_quota
+from orch.providers.simulated.aws.capacity import (
+    ON_DEMAND,
+    capacity_left,
+    check_offered,
+    insufficient,
+    known_type,
+    occupy,
+    too_many_vcpus,
+    vcpus_left,
+)
+from orch.providers.simulated.aws.data import Type
 from orch.providers.simulated.aws.errors import AwsError, missing
-from orch.providers.simulated.aws.network import account_of, zone_of
+from orch.providers.simulated.aws.network import account_of
+from orch.providers.simulated.aws.placement import check_placement, placement_group
 from orch.providers.simulated.aws.registry import Request, action, page, path, public, select, stamp
+from orch.providers.simulated.aws.subnets import zone_of
 from orch.providers.simulated.store import Doc
-
-ON_DEMAND, SPOT = "on-demand", "spot"
 
 BLOCK_GRACE_S = 30 * 60
 """Instances of a Capacity Block are terminated this long before its end."""
-
-
-# -- how much there is -------------------------------------------------------------------------------------
-
-
-def capacity_left(request: Request, kind: str, zone: str, market: str = ON_DEMAND) -> int | None:
-    """How many more instances of a type a zone has, None where the account sets no limit."""
-    knobs = request.cloud.knobs_now()
-    table = knobs.spot_capacity if market == SPOT else knobs.capacity
-    limit = next((table[key] for key in (f"{kind}@{zone}", f"*@{zone}", kind) if key in table), None)
-    return None if limit is None else max(0, limit - request.store.weight(pool(kind, zone), market))
-
-
-def pool(kind: str, zone: str) -> str:
-    return f"pool {kind}@{zone}"
-
-
-def occupy(request: Request, thing: str, kind: Type, zone: str, *, market: str, count: int = 1) -> None:
-    """`thing` takes instances of a pool and counts towards the vCPU quota."""
-    request.store.refer(thing, pool(kind.name, zone), market, count)
-    request.store.refer(thing, f"vcpus {request.region} {kind.group}", market, kind.vcpus * count)
-
-
-def vacate(request: Request, thing: str, market: str) -> None:
-    request.store.unrefer(thing, market)
-
-
-def vcpus_left(request: Request, kind: Type, market: str) -> tuple[float, float]:
-    """(what is left, the quota)."""
-    limit = request.cloud.quota(vcpu_quota(kind.group, market).code)
-    return limit - request.store.weight(f"vcpus {request.region} {kind.group}", market), limit
-
-
-def insufficient(request: Request, kind: str, zone: str) -> AwsError:
-    others = ", ".join(z.name for z in regions()[request.region] if z.name != zone)
-    return AwsError(
-        "InsufficientInstanceCapacity",
-        f"We currently do not have sufficient {kind} capacity in the Availability Zone you requested "
-        f"({zone}). Our "
-        f"system will be working on provisioning additional capacity. You can currently get {kind} "
-        f"capacity by not "
-        f"specifying an Availability Zone in your request or choosing {others}.",
-    )
-
-
-def too_many_vcpus(limit: float, code: str = "VcpuLimitExceeded") -> AwsError:
-    return AwsError(
-        code,
-        f"You have requested more vCPU capacity than your current vCPU limit of {limit:g} allows for the "
-        f"instance "
-        "bucket that the specified instance type belongs to. Please visit "
-        "http://aws.amazon.com/contact-us/ec2-request "
-        "to request an adjustment to this limit.",
-    )
-
-
-def offered_in(request: Request, kind: str) -> list[str]:
-    """The zones of the region that have this type."""
-    named = request.cloud.knobs_now().offered.get(kind)
-    return [z.name for z in regions()[request.region] if named is None or z.name in named]
-
-
-def check_offered(request: Request, kind: str, zone: str) -> None:
-    zones = offered_in(request, kind)
-    if zone not in zones:
-        elsewhere = f" or choosing {', '.join(zones)}" if zones else ""
-        raise AwsError(
-            "Unsupported",
-            f"Your requested instance type ({kind}) is not supported in your requested Availability Zone "
-            f"({zone}). "
-            f"Please retry your request by not specifying an Availability Zone{elsewhere}.",
-        )
-
-
-# -- placement groups --------------------------------------------------------------------------------------
-
-
-@action("CreatePlacementGroup")
-def create_placement_group(request: Request) -> Doc:
-    name = request["GroupName"]
-    if request.store.find("placement-group", name, request.region):
-        raise AwsError("InvalidPlacementGroup.Duplicate", f"The Placement Group '{name}' already exists.")
-    if request.store.tally("placement-group", request.region) >= request.cloud.quota("placement-groups"):
-        raise AwsError(
-            "PlacementGroupLimitExceeded", "The maximum number of placement groups has been reached."
-        )
-    strategy = request.get("Strategy", "cluster")
-    if strategy not in {"cluster", "spread", "partition"}:
-        raise AwsError("InvalidParameterValue", f"Value ({strategy}) for parameter strategy is invalid.")
-    group = request.cloud.new_id("pg")
-    doc: Doc = {
-        "GroupId": group,
-        "GroupName": name,
-        "GroupArn": request.arn(f"placement-group/{name}"),
-        "Strategy": strategy,
-        "State": "available",
-        "Tags": request.tags_for("placement-group"),
-    }
-    if strategy == "partition":
-        doc["PartitionCount"] = request.get("PartitionCount", 2)
-    if strategy == "spread":
-        doc["SpreadLevel"] = request.get("SpreadLevel", "rack")
-    return {"PlacementGroup": public(request.add(group, "placement-group", doc, name))}
-
-
-def placement_group(request: Request, *, name: str | None = None, group_id: str | None = None) -> Doc:
-    found = group_id or request.store.find("placement-group", name or "", request.region)
-    if found is None:
-        raise missing("placement-group", name or "")
-    return request.thing("placement-group", found)
-
-
-@action("DescribePlacementGroups")
-def describe_placement_groups(request: Request) -> Doc:
-    fields = {
-        "group-name": path("GroupName"),
-        "group-arn": path("GroupArn"),
-        "strategy": path("Strategy"),
-        "state": path("State"),
-    }
-    ids = list(request.get("GroupIds") or ())
-    ids += [placement_group(request, name=name)["GroupId"] for name in request.get("GroupNames") or ()]
-    return {"PlacementGroups": [public(d) for d in select(request, "placement-group", fields, ids=ids)]}
-
-
-@action("DeletePlacementGroup")
-def delete_placement_group(request: Request) -> Doc:
-    group = placement_group(request, name=request["GroupName"])
-    if request.store.referrers(group["GroupId"], "placed"):
-        raise AwsError(
-            "InvalidPlacementGroup.InUse",
-            f"The placement group '{group['GroupName']}' is in use and may not be deleted.",
-        )
-    request.store.remove(group["GroupId"])
-    return {}
-
-
-def check_placement(request: Request, group: Doc, kind: Type, zone: str) -> None:
-    """Whether an instance or a reservation of this type may go into the group."""
-    if group["Strategy"] != "cluster":
-        return
-    if not kind.cluster:
-        raise AwsError(
-            "InvalidParameterCombination",
-            f"Placement groups may not be used with instances of type '{kind.name}'.",
-        )
-    for member, _ in request.store.referrers(group["GroupId"], "placed")[:1]:
-        doc = request.store.get(member) or {}
-        there = doc.get("AvailabilityZone") or (doc.get("Placement") or {}).get("AvailabilityZone")
-        if there != zone:
-            raise AwsError(
-                "InvalidParameterCombination",
-                f"The placement group '{group['GroupName']}' is in Availability Zone {there}; a cluster "
-                f"placement "
-                f"group cannot span Availability Zones ({zone} was requested).",
-            )
-
-
-# -- capacity reservations ---------------------------------------------------------------------------------
-
-
-def known_type(name: str) -> Type:
-    found = types().get(name)
-    if found is None:
-        raise AwsError("InvalidParameterValue", f"Invalid value '{name}' for InstanceType.")
-    return found
 
 
 @action("CreateCapacityReservation")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.providers.simulated.bridge import compute, groups, iam, network
+from orch.providers.simulated.bridge import addresses, compute, groups, iam, network, routing
 from orch.providers.simulated.bridge.instance import Instance
 from orch.providers.simulated.bridge.kinds import Kind
 
@@ -11,11 +11,11 @@ KINDS: dict[str, Kind] = {
     "aws:ec2/subnet:Subnet": network.Subnet(),
     "aws:ec2/internetGateway:InternetGateway": network.InternetGateway(),
     "aws:ec2/natGateway:NatGateway": network.NatGateway(),
-    "aws:ec2/eip:Eip": network.Eip(),
-    "aws:ec2/eipAssociation:EipAssociation": network.EipAssociation(),
-    "aws:ec2/routeTable:RouteTable": network.RouteTable(),
-    "aws:ec2/route:Route": network.Route(),
-    "aws:ec2/routeTableAssociation:RouteTableAssociation": network.RouteTableAssociation(),
+    "aws:ec2/eip:Eip": addresses.Eip(),
+    "aws:ec2/eipAssociation:EipAssociation": addresses.EipAssociation(),
+    "aws:ec2/routeTable:RouteTable": routing.RouteTable(),
+    "aws:ec2/route:Route": routing.Route(),
+    "aws:ec2/routeTableAssociation:RouteTableAssociation": routing.RouteTableAssociation(),
     "aws:ec2/vpcEndpoint:VpcEndpoint": network.VpcEndpoint(),
     "aws:ec2/securityGroup:SecurityGroup": groups.SecurityGroup(),
     "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": groups.SecurityGroupRule("Ingress"),
