@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from orch.cli.diagnose import load
 from orch.cli.outcome import end, tell
-from orch.cli.plans import counts, drift_lines, fold, key_lines, paint, plan_json, tree, warning_lines
+from orch.cli.plans import (
+    cost_line,
+    counts,
+    drift_lines,
+    fold,
+    key_lines,
+    paint,
+    plan_json,
+    tree,
+    warning_lines,
+)
 from orch.cli.where import project_at
 from orch.components.plan import Consent, PlanError
 from orch.spec.diagnostics import render_human
@@ -48,14 +58,14 @@ def preview(file: str, *, as_json: bool, exit_code: bool, rehearse: bool = False
         plan = _planned(document, lambda p=project, w=wish: operations.preview(p, w, _quiet))
         pending, unfit = pending or plan.pending, unfit or bool(plan.problems)
         if as_json:
-            _print_json(plan_json(plan))
+            _print_json(plan_json(plan, document))
             continue
         for line in [*tree(plan.fleet, plan.changes, colour=_colour()), *key_lines(plan.new_keys)]:
             print(line)
         for reason in plan.reasons:
             print(paint(f"  · {reason}", "2", _colour()))
-        print(f"plan: {counts(plan.changes)}; costs ${plan.hourly:.2f} per hour ({plan.delta:+.2f})")
-        _tell_problems(plan)
+        print(f"plan: {counts(plan.changes)}; {cost_line(plan)}")
+        _tell_problems(plan, document)
     if unfit:
         end(ExitCode.HOSTS)
     end(ExitCode.CHANGES if exit_code and pending else ExitCode.OK)
@@ -68,19 +78,20 @@ def up(
     as_json: bool,
     accept_drift: bool,
     accept_host_keys: Sequence[str],
+    upgrade: bool = False,
     rehearse: bool = False,
 ) -> None:
     unfit = False
     for project, document, fleet in fleets_of(file, launch=("fleet",), rehearse=rehearse):
-        consent = Consent(accept_drift, _rekeyed(fleet, accept_host_keys))
+        consent = Consent(accept_drift, upgrade, _rekeyed(fleet, accept_host_keys))
         wish = Wish(fleet, document.directory.absolute(), consent)
         if not yes:
             _need_terminal("orch up FILE --yes")
             plan = _planned(document, lambda p=project, w=wish: operations.preview(p, w, _quiet))
             for line in [*tree(plan.fleet, plan.changes, colour=_colour()), *key_lines(plan.new_keys)]:
                 tell(line)
-            tell(f"plan: {counts(plan.changes)}")
-            _tell_problems(plan)
+            tell(f"plan: {counts(plan.changes)}; {cost_line(plan)}")
+            _tell_problems(plan, document)
             unfit = unfit or bool(plan.problems)
             if not plan.pending:
                 continue
@@ -92,14 +103,14 @@ def up(
         done = _planned(document, lambda p=project, w=wish, told=listener: operations.up(p, w, told))
         unfit = unfit or bool(done.problems)
         if as_json:
-            _print_json(plan_json(done))
+            _print_json(plan_json(done, document))
             continue
         for line in key_lines(done.new_keys) if yes else ():
             tell(line)
         amiss = len({problem.node for problem in done.problems})
         suffix = f"; {amiss} not in order" if amiss else ""
         print(f"fleet {fleet.name}: {counts(done.changes, done=True)}{suffix}")
-        _tell_problems(done)
+        _tell_problems(done, document)
     end(ExitCode.HOSTS if unfit else ExitCode.OK)
 
 
@@ -231,7 +242,9 @@ def _planned(document: Document, operation: Any) -> Any:
         raise error.placed(document) from error
 
 
-def _tell_problems(plan: Plan) -> None:
+def _tell_problems(plan: Plan, document: Document) -> None:
+    if plan.findings:
+        tell(render_human([finding.placed(document) for finding in plan.findings]))
     for line in warning_lines(plan.warnings):
         tell(line)
     for problem in plan.problems:

@@ -79,6 +79,7 @@ def up(
     accept_drift: Annotated[
         bool, typer.Option("--accept-drift", help="Take existing hosts as they are now.")
     ] = False,
+    upgrade: Annotated[bool, typer.Option("--upgrade", help="Look for newer machine images.")] = False,
     rehearse: Rehearse = False,
 ) -> None:
     """Bring up the fleets of a file: all that is missing is made, all that differs is mended."""
@@ -90,6 +91,7 @@ def up(
         as_json=as_json,
         accept_drift=accept_drift,
         accept_host_keys=accept_host_key or (),
+        upgrade=upgrade,
         rehearse=rehearse,
     )
 

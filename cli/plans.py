@@ -11,6 +11,7 @@ from orch.stacks.changes import Change, Drifted, PropertyChange, summary
 
 if TYPE_CHECKING:
     from orch.components.plan import NewHostKey, NodeWarning
+    from orch.spec import Document
     from orch.stacks.operations import Plan
 
 SCHEMA = 1
@@ -54,6 +55,12 @@ def key_lines(keys: Iterable[NewHostKey]) -> list[str]:
     return ["  host keys that are accepted and pinned:", *lines]
 
 
+def cost_line(plan: Plan) -> str:
+    """What the fleet costs afterwards, the difference, and what is not in it."""
+    beside = f", not counting {', '.join(plan.unpriced)}" if plan.unpriced else ""
+    return f"costs ${plan.hourly:.2f} per hour ({plan.delta:+.2f}){beside}"
+
+
 def warning_lines(warnings: Iterable[NodeWarning]) -> list[str]:
     """Each warning once, with the nodes it is about folded."""
     nodes: dict[str, list[str]] = {}
@@ -62,8 +69,8 @@ def warning_lines(warnings: Iterable[NodeWarning]) -> list[str]:
     return [f"warning: {fold(names)}: {text}" for text, names in nodes.items()]
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """A plan as pipelines read it."""
+def plan_json(plan: Plan, document: Document | None = None) -> dict[str, Any]:
+    """A plan as pipelines read it; what it found gets its place in `document`."""
     told: list[dict[str, Any]] = [
         {
             "severity": "error",
@@ -77,6 +84,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         for problem in plan.problems
     ]
     told += [{"severity": "warning", "host": each.node, "summary": each.text} for each in plan.warnings]
+    if document is not None:
+        told += [dict(finding.placed(document).as_dict()) for finding in plan.findings]
     told += [
         {
             "severity": "note",
@@ -91,7 +100,12 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "stack": plan.stack,
         "summary": summary(plan.changes),
         "changes": [change.as_json() for change in plan.changes],
-        "cost": {"hourly": plan.hourly, "delta": plan.delta, "currency": "USD", "unpriced": []},
+        "cost": {
+            "hourly": plan.hourly,
+            "delta": plan.delta,
+            "currency": "USD",
+            "unpriced": list(plan.unpriced),
+        },
         "diagnostics": told,
         "policies": [],
     }

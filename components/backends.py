@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,32 +24,39 @@ class Place:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A planned fleet. `register` makes its resources inside a Pulumi program and gives its state, and the
-    client's private key where the fleet has one of its own.
+    """A planned fleet.
 
-    `hourly` is the price of all its nodes in US dollars an hour. `problems` keep parts of the fleet out and
-    are told; `warnings` are told. `apart`: types of resources of which one that fails does not stop the
-    others. `place` says where the fleet goes, `elsewhere` gives the same fleet in the next places to try, and
-    `answer` what an error of the cloud means for trying on. `whole`: all nodes or none. `findings`: warnings
-    with a place in the file. `unpriced`: what costs money and has no price here.
+    `register` makes its resources inside a Pulumi program; it gives the fleet's state, and the client's
+    private key where the fleet has one of its own.
     """
 
     reasons: tuple[str, ...]
+    # What must stay as it is decided now, read back as `Previous`; orch.lock keeps those in `locked` too.
     pins: dict[str, str]
     images: tuple[str, ...]
+    # US dollars an hour of all nodes; `unpriced` is what costs money beside that.
     hourly: float
     register: Callable[[], tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]]
+    # Nodes that are kept out, and what is told of the others.
     problems: tuple[NodeProblem, ...] = ()
     warnings: tuple[NodeWarning, ...] = ()
     new_keys: tuple[NewHostKey, ...] = ()
+    # Types of resources of which one that fails does not stop the others.
     apart: frozenset[str] = frozenset()
     parallel: int | None = None
+    # Where it goes, where it may go else, and what an error of the cloud means for trying on.
     place: str | None = None
     elsewhere: tuple[Place, ...] = ()
     answer: Callable[[str], CloudAnswer | None] = lambda text: None
+    # All nodes or none.
     whole: bool = False
     findings: tuple[Finding, ...] = ()
     unpriced: tuple[str, ...] = ()
+    # Steps on the way, brought up first.
+    before: tuple[Compiled, ...] = ()
+    # The file does not allow the place where the fleet is: it is removed there first.
+    moves: bool = False
+    locked: frozenset[str] = frozenset()
 
 
 def compile_fleet(order: Order) -> Compiled:
@@ -126,11 +133,22 @@ def _ssh(order: Order) -> Compiled:
 def _aws(order: Order) -> Compiled:
     from orch.components.aws import ask, errors
     from orch.components.aws.candidates import Candidate
-    from orch.components.aws.compile import candidates_of, compile_aws, settings_of
+    from orch.components.aws.compile import (
+        PINNED_IMAGES,
+        CompiledAws,
+        candidates_of,
+        compile_aws,
+        recovered,
+        settings_of,
+    )
 
     settings = settings_of(order.settings)
     session = order.session or ask.session(settings)
-    fleet, previous = order.fleet, order.previous
+    fleet, known = order.fleet, order.previous
+    previous = known if known.pins else recovered(known.begun)
+    images = {key: value for key, value in {**known.locked, **previous.pins}.items() if key in PINNED_IMAGES}
+    rest = {key: value for key, value in previous.pins.items() if key not in PINNED_IMAGES}
+    previous = replace(previous, pins=rest if order.consent.upgrade else {**images, **rest})
     places = candidates_of(fleet, settings, previous, session=session)
 
     def answer(text: str) -> CloudAnswer | None:
@@ -140,7 +158,27 @@ def _aws(order: Order) -> Compiled:
         reason = f"{error.code}: {error.meaning}"
         return CloudAnswer(error.verdict == "next", reason, error.orch, error.hint)
 
-    def at(place: Candidate, rest: Sequence[Candidate]) -> Compiled:
+    def ready(made: CompiledAws, elsewhere: tuple[Place, ...]) -> Compiled:
+        whole = fleet.gang == "all-or-nothing"
+        return Compiled(
+            made.reasons,
+            made.pins,
+            (),
+            hourly=made.hourly,
+            register=made.register,
+            apart=frozenset() if whole else frozenset({"aws:ec2/instance:Instance"}),
+            place=made.candidate.words,
+            elsewhere=elsewhere,
+            answer=answer,
+            whole=whole,
+            findings=made.warnings,
+            unpriced=made.unpriced,
+            before=tuple(ready(step, ()) for step in made.before),
+            moves=made.moves,
+            locked=frozenset(PINNED_IMAGES),
+        )
+
+    def at(place: Candidate, others: Sequence[Candidate]) -> Compiled:
         made = compile_aws(
             fleet,
             settings,
@@ -151,21 +189,7 @@ def _aws(order: Order) -> Compiled:
             tags=order.tags,
             folder=order.folder,
         )
-        whole = fleet.gang == "all-or-nothing"
-        return Compiled(
-            made.reasons,
-            made.pins,
-            (),
-            hourly=made.hourly,
-            register=made.register,
-            apart=frozenset() if whole else frozenset({"aws:ec2/instance:Instance"}),
-            place=place.words,
-            elsewhere=tuple(Place(each.words, partial(at, each, ())) for each in rest),
-            answer=answer,
-            whole=whole,
-            findings=made.warnings,
-            unpriced=made.unpriced,
-        )
+        return ready(made, tuple(Place(other.words, partial(at, other, ())) for other in others))
 
     return at(places[0], places[1:])
 

@@ -73,11 +73,14 @@ class Previous:
     """What the stack has already decided, from its outputs. A new stack has none of it.
 
     The same file and the same `Previous` give the same plan, also in a fresh clone: a newer orch or another
-    machine must not move a running cluster.
+    machine must not move a running cluster. `begun` are the pins of an `up` that did not end, `locked` those
+    of the project's lock file.
     """
 
     pins: dict[str, str] = field(default_factory=dict)
     nodes: tuple[NodeState, ...] = ()
+    begun: dict[str, str] = field(default_factory=dict)
+    locked: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_outputs(cls, outputs: dict[str, Any]) -> Previous:
@@ -105,10 +108,11 @@ class Consent:
     """What the user agreed to beyond the file.
 
     `accept_drift`: hosts are taken as they are now. `rekeyed`: hosts whose new key is accepted. `keys`: host
-    keys shown and accepted, by host.
+    keys shown and accepted, by host. `upgrade`: pinned images are looked up anew.
     """
 
     accept_drift: bool = False
+    upgrade: bool = False
     rekeyed: frozenset[str] = frozenset()
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
 

@@ -8,11 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orch.components.backends import Compiled
+from orch.components.findings import Finding
 from orch.components.plan import NewHostKey, NodeProblem, NodeWarning
 from orch.stacks.calls import Call, Listener, Note, engine, plain
 from orch.stacks.changes import Change, Drifted, changes, drifted, name_of
 from orch.stacks.errors import NoSuchNode, StackError
-from orch.stacks.gangs import bring_up, parallel
+from orch.stacks.gangs import bring_up, parallel, words
+from orch.stacks.lockfile import write_lock
 from orch.stacks.locks import locks
 from orch.stacks.program import program
 from orch.stacks.project import Project
@@ -26,7 +28,8 @@ class Plan:
     """What `up` would do, or did. `reasons` are the plan's own words on its decisions.
 
     `hourly` is the price of the whole fleet afterwards, `delta` what changes in it, in US dollars an hour.
-    `problems` are nodes that are kept out, or failed while the others did not.
+    `problems` are nodes that are kept out, or failed while the others did not; `unpriced` is what costs money
+    that is not in `hourly`.
     """
 
     fleet: str
@@ -38,6 +41,8 @@ class Plan:
     problems: tuple[NodeProblem, ...] = ()
     warnings: tuple[NodeWarning, ...] = ()
     new_keys: tuple[NewHostKey, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    unpriced: tuple[str, ...] = ()
 
     @property
     def pending(self) -> bool:
@@ -67,7 +72,15 @@ def up(project: Project, wish: Wish, listener: Listener) -> Plan:
     before = recorded_hourly(project, wish.name)
     _ensure_images(compiled.images, listener)
     take(project, wish.name, listener)
+    if compiled.moves:
+        listener(Note("the file does not allow the place where the fleet is: it is removed there first"))
+        engine(project, wish.name, ["destroy", "--yes", "--skip-preview"], Call(listener, planning=False))
+    for step in compiled.before:
+        engine(project, wish.name, words(step), Call(listener, planning=False), program(step))
     done, call = bring_up(project, wish, compiled, listener)
+    images = {key: value for key, value in done.pins.items() if key in done.locked}
+    if done.locked:
+        write_lock(project.lock_file, wish.name, images)
     return _planned(wish.name, before, done, call)
 
 
@@ -171,6 +184,8 @@ def _planned(stack: str, before: float, compiled: Compiled, run: Call) -> Plan:
         problems=tuple(problems),
         warnings=compiled.warnings,
         new_keys=compiled.new_keys,
+        findings=compiled.findings,
+        unpriced=compiled.unpriced,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.spec.state import SCHEMA
 from orch.stacks.errors import NoSuchFleet
+from orch.stacks.lockfile import read_lock
 from orch.stacks.project import find
 from orch.stacks.states import refuse_newer
 
@@ -79,7 +81,7 @@ def main(root: Path | str = ".") -> None:
                 Order(
                     fleet,
                     project.backends,
-                    Previous.of_outputs(outputs),
+                    replace(Previous.of_outputs(outputs), locked=read_lock(project.lock_file, fleet.name)),
                     scope_of(folder),
                     root=folder,
                     folder=document.directory.absolute(),

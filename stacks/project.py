@@ -45,6 +45,11 @@ class Project:
         return Path(self.state_url.removeprefix("file://")) if self.state_url.startswith("file://") else None
 
     @property
+    def lock_file(self) -> Path:
+        """`orch.lock`, which is committed."""
+        return self.root / "orch.lock"
+
+    @property
     def rehearsal(self) -> bool:
         """Whether its clouds are simulated."""
         return False

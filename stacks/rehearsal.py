@@ -54,6 +54,10 @@ class RehearsalProject(Project):
         return self.dot / "aws.db"
 
     @property
+    def lock_file(self) -> Path:
+        return self.dot / "orch.lock"
+
+    @property
     def shims(self) -> Path:
         return self.dot / "bin"
 

@@ -104,10 +104,19 @@ def fleet_state(project: Project, name: str) -> FleetState:
     nodes = tuple(node for node in state.nodes if node.name in there)
     if found.get("identity") is not None:
         identity = str(_identity(project, name, state))
-        nodes = tuple(n.model_copy(update={"identity": n.identity or identity}) for n in nodes)
+        nodes = tuple(_with_key(node, identity) for node in nodes)
     return project.reached(
         state.model_copy(update={"nodes": tuple(_at_home(project, node) for node in nodes)})
     )
+
+
+def _with_key(node: NodeState, identity: str) -> NodeState:
+    """The fleet's own key for the node, and for jump hosts of ours: those whose host key we made."""
+    hops = tuple(
+        hop.model_copy(update={"identity": identity}) if hop.identity is None and hop.host_key else hop
+        for hop in node.jump
+    )
+    return node.model_copy(update={"identity": node.identity or identity, "jump": hops})
 
 
 def _at_home(project: Project, node: NodeState) -> NodeState:

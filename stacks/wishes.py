@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orch.components.backends import Compiled, compile_fleet
 from orch.components.plan import NO_CONSENT, Consent, Order, Previous
 from orch.spec.models import Fleet
 from orch.stacks.changes import name_of
+from orch.stacks.lockfile import read_lock
 from orch.stacks.program import scope_of
 from orch.stacks.project import Project
-from orch.stacks.states import deployment, outputs
+from orch.stacks.states import Deployment, deployment, outputs
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,12 @@ class Wish:
 
 def compile_for(project: Project, wish: Wish) -> Compiled:
     """Plan a fleet with what its stack decided before. Raises PlanError, Conflict (a newer orch's state)."""
-    previous = Previous.of_outputs(outputs(deployment(project, wish.name)))
+    recorded = deployment(project, wish.name)
+    previous = replace(
+        Previous.of_outputs(outputs(recorded)),
+        begun=begun(recorded),
+        locked=read_lock(project.lock_file, wish.name),
+    )
     return compile_fleet(
         Order(
             wish.fleet,
@@ -43,6 +49,15 @@ def compile_for(project: Project, wish: Wish) -> Compiled:
             tags=project.tags,
         )
     )
+
+
+def begun(recorded: Deployment | None) -> dict[str, str]:
+    """What an `up` that did not end had decided, as the fleet's component recorded it when it began."""
+    for resource in (recorded or {}).get("resources") or ():
+        if resource["type"].startswith("orch:fleet:"):
+            pins = (resource.get("outputs") or {}).get("pins") or {}
+            return {str(key): str(value) for key, value in pins.items()}
+    return {}
 
 
 def nodes_up(project: Project, name: str) -> tuple[str, ...]:

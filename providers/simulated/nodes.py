@@ -263,7 +263,7 @@ def stop(cloud: Cloud, instance: str) -> None:
             made = cloud.store.meta(NETWORK)
         if not made:
             return
-        left = connect().containers.list(all=True, filters={"label": f"{STACK_LABEL}={network}"})
+        left = connect().api.containers(all=True, filters={"label": f"{STACK_LABEL}={network}"})
         if not left and not _starting:
             LocalNetworkHandler().delete(network, {})
             with cloud.store.transaction():

@@ -1,0 +1,75 @@
+"""`orch.lock`: the machine images that were resolved once, by fleet. It lies beside orch.yml, committed.
+
+A stack's own record wins; the file is for a stack that has none yet, in another checkout or after a `down`,
+so that the same file brings up the same machines.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from orch.stacks.errors import ProjectError
+
+VERSION = 1
+HEAD = "# Images that `orch up` resolved. Commit this file; `orch up --upgrade` renews it.\n"
+
+
+def read_lock(path: Path, fleet: str) -> dict[str, str]:
+    """The pins of a fleet; {} when the file has none. Raises ProjectError for a file that cannot be used."""
+    pins = _fleets(path).get(fleet) or {}
+    if not isinstance(pins, dict):
+        raise _unusable(path, f"`{fleet}` is not a mapping")
+    return {str(key): str(value) for key, value in cast("dict[object, object]", pins).items()}
+
+
+def write_lock(path: Path, fleet: str, pins: dict[str, str]) -> None:
+    """Record the pins of a fleet; those of others stay, and so does a file that says the same already."""
+    fleets = _fleets(path)
+    if fleets.get(fleet) == pins or not (pins or fleet in fleets):
+        return
+    fleets[fleet] = dict(sorted(pins.items()))
+    text = HEAD + yaml.safe_dump(
+        {"version": VERSION, "fleets": dict(sorted(fleets.items()))}, sort_keys=False
+    )
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        staged.write_text(text, "utf-8")
+        staged.replace(path)
+    except OSError as error:
+        raise ProjectError(
+            "the lock file cannot be written",
+            where=str(path),
+            detail=error.strerror or str(error),
+            hint="make the folder writable, then run `orch up` again",
+            code="ORCH302",
+        ) from error
+
+
+def _fleets(path: Path) -> dict[str, Any]:
+    try:
+        data: Any = yaml.safe_load(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise _unusable(path, str(error)) from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict) or not isinstance(data.get("fleets", {}), dict):
+        raise _unusable(path, "it is not what `orch up` writes")
+    if data.get("version") != VERSION:
+        raise _unusable(path, f"its version is {data.get('version')}, this orch knows {VERSION}")
+    return dict(data.get("fleets") or {})
+
+
+def _unusable(path: Path, why: str) -> ProjectError:
+    return ProjectError(
+        "the lock file cannot be used",
+        where=str(path),
+        detail=why,
+        hint="take it from version control again, or delete it: `orch up` resolves the images anew",
+        code="ORCH302",
+    )
