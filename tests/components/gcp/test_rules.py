@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from gcp_cases import CATALOG, Case, cases
 
 from orch.catalog.shapes import gcp_codes, shapes
@@ -18,7 +19,7 @@ from orch.components.gcp.labels import label, labels
 from orch.components.gcp.wanted import WantedImage, wanted_image
 from orch.components.plan import Previous
 from orch.spec import InvalidConfiguration, load_paths
-from orch.spec.diagnostics import CODES
+from orch.spec.diagnostics import CODES, Severity
 from orch.spec.models import Fleet
 from orch.spec.models.backends import GcpBackend
 
@@ -243,3 +244,32 @@ def test_text_without_a_cloud_error_is_none() -> None:
 
 def test_every_type_of_the_catalogue_has_a_shape() -> None:
     assert set(shapes()) == {name for backend, name in CATALOG.types if backend == "gcp"}
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "text"),
+    [
+        ("bad-7-extra-vpcs", "ORCH222", "  - gpu-0"),
+        ("bad-two-nics-in-one-vpc", "ORCH226", "  - gpu-1"),
+        ("bad-roce-of-another-zone", "ORCH225", "  - rdma"),
+        ("bad-73-nodes-in-1x72", "ORCH218", "nodes: 73"),
+        ("bad-mtu-1500", "ORCH226", "  - gpu-2"),
+        ("bad-zone-without-a3-mega", "ORCH205", "- us-central1-f"),
+        ("bad-flex-start", "ORCH230", "  run_duration: 30d"),
+    ],
+)
+def test_what_is_refused_is_told_at_its_place_in_the_file(
+    name: str, code: str, text: str, tmp_path: Path
+) -> None:
+    case, file = Case.of(name), tmp_path / "fleet.yml"
+    data = {"type": "fleet", "backends": ["gcp"], **case.data["fleet"]}
+    file.write_text(yaml.safe_dump(data, sort_keys=False))
+    (document,) = load_paths([file]).require().documents
+    with pytest.raises(PlanErrors) as caught:
+        case.plan()
+    placed = caught.value.placed(document)
+    assert isinstance(placed, InvalidConfiguration)
+    errors_ = [each for each in placed.diagnostics if each.severity is Severity.ERROR]
+    lines = {each.code: file.read_text().splitlines()[each.span.line - 1] for each in reversed(errors_)}
+    assert lines[code].startswith(text)
+    assert all(each.span.column > 1 for each in errors_)
