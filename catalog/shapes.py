@@ -27,8 +27,8 @@ class Shape:
     `hosts`: interfaces for IP traffic, the first of which has the node's address; `datas`: further ones for
     GPU traffic. Each is in a network of its own. `rdmas` interfaces are in one network of the zone's
     `profile`, over `rdma_subnets` subnets (0: that network makes its own). `domain`: nodes that one
-    accelerator `topology` holds; `most`: nodes in one placement policy. `accelerator`: name and number of
-    GPUs that are not part of the type's name.
+    accelerator `topology` holds; `most`: nodes in one placement policy; `workload`: whether a group takes a
+    workload policy. `accelerator`: name and number of GPUs that are not part of the type's name.
     """
 
     type: str
@@ -47,6 +47,7 @@ class Shape:
     topology: str
     domain: int
     most: int
+    workload: bool
     flex: bool
     gbps: int
     disks: int
@@ -142,6 +143,7 @@ def _shape(row: Mapping[str, str]) -> Shape:
         topology=row["topology"],
         domain=int(row["domain"]),
         most=int(row["most"]),
+        workload=row["workload"] == "yes",
         flex=row["flex"] == "yes",
         gbps=int(row["gbps"]),
         disks=int(row["disks"]),

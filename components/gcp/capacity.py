@@ -69,6 +69,8 @@ def placement(fleet: Fleet, shape: Shape, facts: GcpFacts, name: str, *, grouped
         return None
     if facts.reservation is not None and shape.placement == "compact":
         return None
+    if grouped and not shape.workload:
+        return None
     return Placement(f"{name}-placement", "workload" if grouped else "policy", shape.topology or None)
 
 

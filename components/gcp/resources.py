@@ -206,9 +206,8 @@ class GcpFleet(pulumi.ComponentResource):
             update_policy={  # type: ignore[arg-type]
                 "type": "OPPORTUNISTIC",
                 "minimal_action": "REPLACE",
-                "max_unavailable_fixed": 0,
+                "max_unavailable_fixed": 1,
                 "max_surge_fixed": 0,
-                "replacement_method": "RECREATE",
             },
             resource_policies={"workload_policy": policy.id} if policy is not None else None,  # type: ignore[arg-type]
             description=ground.marks.words(
