@@ -51,17 +51,29 @@ class Case:
         return Previous(pins=self.data.get("pins", {}))
 
     @property
+    def network(self) -> Previous:
+        """What the stack of shared networks has decided."""
+        return Previous(pins=self.data.get("network_pins", {}))
+
+    @property
     def reservation(self) -> Reservation | None:
         given = self.data.get("facts", {}).get("reservation")
         return Reservation(**{"project": "acme-ml", **given}) if given else None
 
     @property
     def context(self) -> Context:
-        return Context(self.settings, CATALOG, "abc123", {"team": "research"}, self.data.get("scripts", {}))
+        return Context(
+            self.settings, CATALOG, "abc123", {"team": "research"}, self.data.get("scripts", {}), self.network
+        )
 
     def candidates(self) -> tuple[Candidate, ...]:
         return candidates(
-            self.fleet, self.settings, CATALOG, previous=self.previous, reservation=self.reservation
+            self.fleet,
+            self.settings,
+            CATALOG,
+            previous=self.previous,
+            reservation=self.reservation,
+            network=self.network,
         )
 
     def plan(self) -> GcpPlan:

@@ -47,12 +47,13 @@ def candidates(
     *,
     previous: Previous = Previous(),  # noqa: B008 - frozen
     reservation: Reservation | None = None,
+    network: Previous = Previous(),  # noqa: B008 - frozen
 ) -> tuple[Candidate, ...]:
     """All of them, in the order to try; the one the stack is in alone, as long as the file allows it.
 
-    `reservation` is the fleet's, looked up.
+    `reservation` is the fleet's, looked up. `network`: what the stack of the networks it shares has decided.
 
-    Raises PlanErrors when there is none: ORCH200, 202, 205, 208, 223, 323.
+    Raises PlanErrors when there is none: ORCH200, 202, 205, 208, 223, 225, 323.
     """
     wanted = _wanted(fleet, settings, catalog)
     kept = _kept(wanted, catalog, previous, reservation)
@@ -63,7 +64,7 @@ def candidates(
     fits = [fit for fit in judgement.fits if fit.offer.region and fit.offer.zone]
     if not fits:
         raise PlanErrors([_elsewhere(wanted, catalog) or _no_offer(fleet, judgement)])
-    found = tuple(_candidate(fit) for fit in fits)
+    found = _networked(fleet, tuple(_candidate(fit) for fit in fits), network)
     if reservation is not None:
         found = _reserved(found, reservation)
     return _shaped(fleet, found)
@@ -152,6 +153,30 @@ def _no_offer(fleet: Fleet, judgement: Judgement) -> Finding:
         f"no GCP offer fits the fleet '{fleet.name}'",
         detail=f"nearest is {nearest.instance_type}: {why}",
         hint="change a condition that the nearest types fail: `orch offers FILE --explain` lists them",
+    )
+
+
+def _networked(fleet: Fleet, found: tuple[Candidate, ...], network: Previous) -> tuple[Candidate, ...]:
+    """Only where the shared networks are."""
+    pins = network.pins
+    place = pins.get("zone") or pins.get("region")
+    narrowed = tuple(
+        each
+        for each in found
+        if pins.get("region", each.region) == each.region and pins.get("zone", each.zone) == each.zone
+    )
+    if narrowed or fleet.network is None:
+        return narrowed
+    raise PlanErrors(
+        [
+            Finding(
+                "ORCH225",
+                "network.name",
+                f"the networks '{fleet.network.name}' are in {place}, where the fleet does not go",
+                detail=f"the fleet goes to {_places(found)}",
+                hint="name other networks, or change `regions` or `availability_zones`",
+            )
+        ]
     )
 
 

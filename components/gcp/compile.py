@@ -80,9 +80,16 @@ def settings_of(backends: Sequence[object]) -> GcpBackend:
 
 
 def candidates_of(
-    fleet: Fleet, settings: GcpBackend, previous: Previous, *, session: ask.Session
+    fleet: Fleet,
+    settings: GcpBackend,
+    previous: Previous,
+    *,
+    session: ask.Session,
+    network: Previous = Previous(),  # noqa: B008 - frozen
 ) -> tuple[Candidate, ...]:
     """Where the fleet may go, in the order to try. Asks for the fleet's reservation, if it has one.
+
+    `network`: what the stack of the networks that it shares has decided.
 
     Raises PlanErrors, CloudRefused.
     """
@@ -94,7 +101,7 @@ def candidates_of(
         found = ask.reservation(session, fleet.reservation, regions, zones)
         if found is None:
             raise PlanErrors([_no_reservation(fleet, zones or regions)])
-    return candidates(fleet, settings, known, previous=previous, reservation=found)
+    return candidates(fleet, settings, known, previous=previous, reservation=found, network=network)
 
 
 def compile_gcp(
@@ -105,16 +112,20 @@ def compile_gcp(
     *,
     session: ask.Session,
     candidate: Candidate,
+    network: Previous = Previous(),  # noqa: B008 - frozen
     tags: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> CompiledGcp:
-    """Plan the fleet at one candidate. `tags` are the project's, `folder` is where the file's paths begin.
+    """Plan the fleet at one candidate.
+
+    `network`: what the stack of the networks that it shares has decided. `tags` are the project's, `folder`
+    is where the file's paths begin.
 
     Raises PlanErrors, CloudRefused.
     """
     facts = ask.ask(session, question(fleet, settings, candidate, previous))
     scripts = _scripts(fleet, folder or Path.cwd())
-    context = Context(settings, load_catalog(), scope, tags or {}, scripts)
+    context = Context(settings, load_catalog(), scope, tags or {}, scripts, network)
     made = plan(fleet, candidate, facts, previous, context)
 
     def read(group: str, count: int) -> tuple[Member, ...]:

@@ -103,13 +103,14 @@ def _distinct(wanted: WantedNetwork, shape: Shape) -> Iterator[Finding]:
 
 
 def _there(wanted: WantedNetwork, facts: GcpFacts) -> Iterator[Finding]:
-    for path, name in _places(wanted):
+    for path, name in places(wanted):
         if name in facts.missing:
             where = wanted.host_project or facts.project
             yield Finding("ORCH226", path, f"the project {where} has no VPC {name}")
 
 
-def _places(wanted: WantedNetwork) -> Iterator[tuple[str, str]]:
+def places(wanted: WantedNetwork) -> Iterator[tuple[str, str]]:
+    """Each given network with the property that gives it."""
     if wanted.vpc:
         yield wanted.path("vpc"), wanted.vpc
     for index, name in enumerate(wanted.extras):

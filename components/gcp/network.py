@@ -14,7 +14,7 @@ from orch.components.findings import Finding
 from orch.components.gcp.access import IAP, SSH, Way, way_in
 from orch.components.gcp.candidates import Candidate
 from orch.components.gcp.facts import GcpFacts, Network
-from orch.components.gcp.given import given_findings
+from orch.components.gcp.given import given_findings, places
 from orch.components.gcp.planned import (
     BASTION,
     NODES,
@@ -26,6 +26,7 @@ from orch.components.gcp.planned import (
     Vpc,
 )
 from orch.components.gcp.wanted import WantedNetwork
+from orch.components.plan import Previous
 
 # Ranges of made networks. Those of one node's interfaces must not overlap; fleets do not reach each other, so
 # all may have the same.
@@ -181,6 +182,42 @@ def _interfaces(vpcs: Sequence[Vpc], shape: Shape) -> Iterator[Interface]:
             else:
                 # The one subnet that a bare-metal profile makes by itself.
                 yield Interface(vpc.name, f"default-subnet-1-{vpc.name}", "MRDMA", "IPV6_ONLY")
+
+
+def shared_findings(reached: Reach, network: Previous) -> Iterator[Finding]:
+    """Whether the networks that are there already are for the same kind of nodes."""
+    shared, known = reached.shared, network.pins.get("shape")
+    if shared is not None and known is not None and known != shared.shape:
+        yield Finding(
+            "ORCH226",
+            "network.name",
+            f"the networks '{shared.name}' were made for other nodes",
+            detail=f"they are {known}, this fleet needs {shared.shape} "
+            "(interfaces x MTU for IP traffic + for the GPUs + RDMA)",
+            hint="share networks between fleets of one machine type only",
+        )
+
+
+# GCP keeps the first two addresses of a subnet and the last two. Source: Google Cloud "Subnets".
+KEPT_ADDRESSES = 4
+
+
+def size_findings(wanted: WantedNetwork, reached: Reach, new: int) -> Iterator[Finding]:
+    """Whether given subnets hold the nodes: each takes one address per interface."""
+    paths = dict(reversed([(name, path) for path, name in places(wanted)]))
+    for vpc in reached.networks.vpcs:
+        for each in vpc.subnets if vpc.origin == "given" else ():
+            if each.cidr is None:
+                continue
+            size = ipaddress.ip_network(each.cidr).num_addresses - KEPT_ADDRESSES
+            if size < new:
+                yield Finding(
+                    "ORCH220",
+                    paths.get(vpc.name, "network"),
+                    f"{new} nodes need {new} addresses, {each.name} ({each.cidr}) has {size} at most",
+                    detail=f"GCP keeps {KEPT_ADDRESSES} addresses of each subnet",
+                    hint="give a network with a larger subnet, or have one made",
+                )
 
 
 def _overlaps(vpcs: Sequence[Vpc]) -> Iterator[Finding]:

@@ -49,7 +49,8 @@ class Context:
     """What a plan is made of besides the fleet.
 
     `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
-    one project's names from another's, used for a new stack only.
+    one project's names from another's, used for a new stack only. `network`: what the stack of shared
+    networks has decided.
     """
 
     settings: GcpBackend
@@ -57,6 +58,7 @@ class Context:
     scope: str
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
     scripts: Mapping[str, str] = field(default_factory=dict[str, str])
+    network: Previous = field(default_factory=Previous)
 
 
 def plan(
@@ -78,7 +80,7 @@ def plan(
         *cidr_findings(wanted),
         *label_findings(fleet.tags),
     ]
-    net_base = previous.pins.get("network_base", f"orch-net-{wanted.shared}-{context.scope}")
+    net_base = context.network.pins.get("base", f"orch-net-{wanted.shared}-{context.scope}")
     reached = networks.reach(wanted, candidate, shape, facts, base, net_base=net_base)
     if not isinstance(reached, networks.Reach):
         settle([*found, *reached, *capacities.placement_findings(fleet, shape, Demand(len(indices), 0, 0))])
@@ -86,6 +88,8 @@ def plan(
     made = sum(each.origin == "made" for each in reached.networks.vpcs)
     demand = Demand(len(indices), len(set(indices) - live), 0 if live else made)
     found += reached.findings
+    found += networks.shared_findings(reached, context.network)
+    found += networks.size_findings(wanted, reached, demand.new)
     found += capacities.placement_findings(fleet, shape, demand)
     found += capacities.quota_findings(candidate, facts, demand)
     os = _os(fleet, candidate)
@@ -160,7 +164,7 @@ def plan(
         pins=_pins(fleet, candidate, facts, context)
         | {"scope": scope, "indices": folded(indices), "layout": mark}
         | ({"batches": ",".join(str(each) for each in group.batches)} if group else {})
-        | ({"network": reached.shared.name, "network_base": net_base} if reached.shared else {}),
+        | ({"network": reached.shared.name} if reached.shared else {}),
         reasons=(
             f"{demand.nodes} x {told.words(candidate, taken)}",
             *told.kept_reason(candidate),

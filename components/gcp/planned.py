@@ -79,7 +79,8 @@ class Networks:
 class NetworkStack:
     """Networks that several fleets of one zone share (`network.name`): a stack of their own.
 
-    `shape` tells what they are for; fleets that share them must all have it.
+    `shape` tells what they are for; fleets that share them must all have it. `zonal`: whether they serve the
+    one zone only, by an RDMA profile; else all of the region.
     """
 
     name: str
@@ -88,6 +89,16 @@ class NetworkStack:
     zone: str
     shape: str
     networks: Networks
+
+    @property
+    def zonal(self) -> bool:
+        return any(each.profile for each in self.networks.vpcs)
+
+    @property
+    def pins(self) -> dict[str, str]:
+        """What its stack keeps, for fleets that come later."""
+        where = {"region": self.region, **({"zone": self.zone} if self.zonal else {})}
+        return {"backend": "gcp", "base": self.base, "shape": self.shape, **where}
 
 
 @dataclass(frozen=True)
