@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orch.components.backends import Compiled, Place
-from orch.components.plan import CloudAnswer
+from orch.components.plan import CloudAnswer, NodeWarning
 from orch.spec.errors import OrchError
-from orch.spec.models.fleet import Nodes
 from orch.stacks.calls import Call, Listener, Note, engine
 from orch.stacks.changes import name_of
 from orch.stacks.errors import EngineFailed, NoCapacity, StackError
@@ -26,18 +25,83 @@ class Tried:
     reason: str
 
 
+@dataclass(frozen=True)
+class Gang:
+    """One fleet that is brought up. `before`: the nodes it has."""
+
+    project: Project
+    wish: Wish
+    listener: Listener
+    before: tuple[str, ...] = ()
+
+    def bring(self, compiled: Compiled) -> tuple[Call, EngineFailed | None]:
+        """One plan carried out, in its steps: the last call, and what failed beyond single nodes."""
+        call = Call(self.listener, planning=False)
+        for step in (*compiled.before, compiled):
+            call = Call(self.listener, planning=False, apart=step.apart)
+            try:
+                engine(self.project, self.wish.name, words(step), call, program(step))
+            except EngineFailed as failed:
+                return call, failed
+        return call, None
+
+    def remove(self) -> None:
+        """Take all of it away; what could not be is named. Raises StackError."""
+        call = Call(self.listener, planning=False)
+        try:
+            engine(self.project, self.wish.name, ["destroy", "--yes", "--skip-preview"], call)
+        except EngineFailed as failed:
+            raise self._left(failed) from failed
+
+    def keep(self, compiled: Compiled, names: Collection[str]) -> Compiled:
+        """Have these nodes of a plan alone, and record it so. Raises StackError."""
+        running = len(self.there({*compiled.nodes, *self.before}))
+        kept = compiled.only(names, running) if compiled.only else compiled
+        _, failed = self.bring(kept)
+        if failed is not None:
+            raise self._left(failed) from failed
+        return kept
+
+    def there(self, names: Collection[str]) -> tuple[str, ...]:
+        """Those of these resources that are recorded."""
+        resources = (deployment(self.project, self.wish.name) or {}).get("resources") or ()
+        found = {name_of(each["urn"]) for each in resources if each.get("id")}
+        return tuple(sorted(found & set(names)))
+
+    def _left(self, failed: EngineFailed) -> StackError:
+        name = self.wish.name
+        left = ", ".join(_recorded(self.project, name, self.before))
+        return StackError(
+            f"what was begun of the fleet {name} could not be taken back whole",
+            detail=f"{failed.detail}\nleft: {left}",
+            hint=f"`orch down {name}` removes the rest; look at the cloud's console if it does not",
+            code="ORCH326",
+        )
+
+
 def bring_up(project: Project, wish: Wish, first: Compiled, listener: Listener) -> tuple[Compiled, Call]:
     """The plan that was carried out, and the engine's call that did it.
 
     A place without room is left as it was found before the next one is tried. What trying elsewhere cannot
     mend (quota, permission, parameters) stops at once. A cluster that is up is never moved: growth that does
-    not fit is taken back.
+    not fit is taken back. Where a fleet may be short of nodes, those it got stay, and the others are among
+    the plan's warnings.
 
     Raises NoCapacity with every place tried, StackError, Interrupted.
     """
-    before = nodes_up(project, wish.name)
+    gang = Gang(project, wish, listener, nodes_up(project, wish.name))
+    if first.only is None:
+        call, failed = gang.bring(first)
+        if failed is not None:
+            raise failed
+        return first, call
+    if first.moves:
+        listener(Note(f"the fleet {wish.name} moves to {first.place}: it is removed where it is"))
+        gang.remove()
+        gang = replace(gang, before=())
     tried: list[Tried] = []
-    for place in [Place(first.place or "", lambda: first), *first.elsewhere]:
+    places = [Place(first.place or "", lambda: first), *first.elsewhere]
+    for place in places:
         try:
             compiled = place.compile()
         except OrchError as refused:
@@ -45,25 +109,29 @@ def bring_up(project: Project, wish: Wish, first: Compiled, listener: Listener) 
                 raise
             tried.append(Tried(place.words, refused.summary))
             continue
-        if first.whole:
-            listener(Note(f"trying {place.words}"))
-        call = Call(listener, planning=False, apart=compiled.apart)
-        try:
-            engine(project, wish.name, words(compiled), call, program(compiled))
-        except EngineFailed as failed:
-            answer = _answer(compiled, failed)
-            if compiled.whole:
-                _take_back(project, wish, before, listener)
-            if answer is None:
-                raise
-            if not answer.elsewhere or not compiled.whole:
-                raise _refused(wish, answer, failed, whole=compiled.whole) from failed
-            tried.append(Tried(place.words, answer.reason))
-            if before:
-                raise _no_room_to_grow(wish, len(before), tried) from failed
-            listener(Note(f"no room there: {answer.reason}"))
-        else:
+        listener(Note(f"trying {place.words}"))
+        call, failed = gang.bring(compiled)
+        if failed is None and not call.node_errors():
             return compiled, call
+        answer = _answer(compiled, call.errors)
+        there = gang.there(compiled.nodes)
+        if there and not compiled.whole:
+            if failed is not None:
+                raise _refused(wish, answer, failed, "what is there is kept") from failed
+            return _short(gang, compiled, call, there)
+        failed = failed or EngineFailed("", errors=call.errors, detail="\n".join(call.errors.values()))
+        left = _taken_back(gang, compiled)
+        if answer is None or not answer.elsewhere:
+            raise _refused(wish, answer, failed, left) from failed
+        tried.append(Tried(place.words, answer.reason))
+        if gang.before:
+            raise _no_room_to_grow(wish, len(gang.before), tried) from failed
+        listener(Note(f"no room there: {answer.reason}"))
+        if len(places) == 1:
+            # Where an earlier call was stopped is no longer where the fleet has to be.
+            afresh = compile_for(project, wish)
+            again = [Place(afresh.place or "", lambda made=afresh: made), *afresh.elsewhere]
+            places += [each for each in again if each.words != place.words]
     raise _no_room(wish, tried)
 
 
@@ -78,35 +146,55 @@ def parallel(compiled: Compiled) -> list[str]:
     return ["--parallel", str(compiled.parallel)] if compiled.parallel else []
 
 
-def _answer(compiled: Compiled, failed: EngineFailed) -> CloudAnswer | None:
+def _answer(compiled: Compiled, errors: Mapping[str, str]) -> CloudAnswer | None:
     """What the errors come to: one that trying elsewhere cannot mend outweighs the others."""
-    answers = [compiled.answer(text) for text in failed.errors.values() if text]
+    answers = [compiled.answer(text) for text in errors.values() if text]
     known = [answer for answer in answers if answer is not None]
     return next((each for each in known if not each.elsewhere), next(iter(known), None))
 
 
-def _take_back(project: Project, wish: Wish, before: Sequence[str], listener: Listener) -> None:
-    """Leave what was there before: nothing, or the fleet with the nodes it had."""
-    call = Call(listener, planning=False)
-    try:
-        if not before:
-            engine(project, wish.name, ["destroy", "--yes", "--skip-preview"], call)
-            return
-        count = len(before)
-        fleet = wish.fleet.model_copy(update={"nodes": Nodes(min=count, target=count, max=count)})
-        compiled = compile_for(project, replace(wish, fleet=fleet))
-        engine(project, wish.name, words(compiled), call, program(compiled))
-    except EngineFailed as failed:
-        left = ", ".join(_left(project, wish.name, before))
-        raise StackError(
-            f"what was begun of the fleet {wish.name} could not be taken back whole",
-            detail=f"{failed.detail}\nleft: {left}",
-            hint=f"`orch down {wish.name}` removes the rest; look at the cloud's console if it does not",
-            code="ORCH326",
-        ) from failed
+def _taken_back(gang: Gang, compiled: Compiled) -> str:
+    """Leave what was there before, nothing or the fleet with the nodes it had; what is so now, in words."""
+    if not gang.before:
+        gang.remove()
+        return "nothing of it is left"
+    if set(compiled.nodes) <= set(gang.before):
+        return "what is there is kept"
+    gang.keep(compiled, gang.there(gang.before))
+    return f"its {len(gang.before)} nodes are as they were"
 
 
-def _left(project: Project, stack: str, before: Sequence[str]) -> Iterator[str]:
+def _short(gang: Gang, compiled: Compiled, call: Call, there: Sequence[str]) -> tuple[Compiled, Call]:
+    """A fleet that keeps fewer nodes than it asked for. Raises NoCapacity when they are too few."""
+    # What a runner is told of the fleet hangs on all of its nodes: it is recorded anew without the others.
+    kept = gang.keep(compiled, there)
+    failed = call.node_errors()
+    warnings = tuple(
+        NodeWarning(name, f"not made: {answer.reason if (answer := compiled.answer(text)) else text}")
+        for name, text in sorted(failed.items())
+    )
+    nodes = gang.wish.fleet.nodes
+    if nodes is not None and len(there) < (nodes.min or 0):
+        raise NoCapacity(
+            f"the fleet {gang.wish.name} has {len(there)} nodes, fewer than the {nodes.min} it needs",
+            detail="\n".join(f"{each.node}: {each.text}" for each in warnings),
+            hint="they are kept: `orch up` tries for the others, `orch down` removes them",
+            code="ORCH325",
+        )
+    urns = {urn for urn in call.errors if name_of(urn) in failed}
+    events = [event for event in call.events if _urn(event) not in urns]
+    return replace(kept, warnings=(*kept.warnings, *warnings)), replace(call, events=events, errors={})
+
+
+def _urn(event: Mapping[str, object]) -> str | None:
+    for key in ("resourcePreEvent", "resOutputsEvent", "resOpFailedEvent"):
+        data = event.get(key)
+        if isinstance(data, dict):
+            return str(data["metadata"]["urn"])
+    return None
+
+
+def _recorded(project: Project, stack: str, before: Sequence[str]) -> Iterator[str]:
     """Resources of the cloud that are recorded still, each with its id."""
     for resource in (deployment(project, stack) or {}).get("resources") or ():
         if resource.get("custom") and resource.get("id") and not resource["type"].startswith("pulumi:"):
@@ -115,10 +203,13 @@ def _left(project: Project, stack: str, before: Sequence[str]) -> Iterator[str]:
                 yield f"{name} ({resource['id']})"
 
 
-def _refused(wish: Wish, answer: CloudAnswer, failed: EngineFailed, *, whole: bool) -> StackError:
+def _refused(wish: Wish, answer: CloudAnswer | None, failed: EngineFailed, left: str) -> StackError:
+    detail = f"{failed.detail}\n{left}" if failed.detail else left
+    if answer is None:
+        return EngineFailed(failed.summary, errors=failed.errors, detail=detail, hint=failed.hint, code=failed.code)
     return StackError(
         f"the fleet {wish.name} could not be brought up: {answer.reason}",
-        detail=f"{failed.detail}\n{'nothing of it is left' if whole else 'what was made before is kept'}",
+        detail=detail,
         hint=answer.hint,
         code=answer.code,
     )

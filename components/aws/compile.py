@@ -7,7 +7,7 @@ them in order, and reads what the cloud said with `errors.read`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from orch.catalog.load import catalog as load_catalog
 from orch.components.aws import ask
 from orch.components.aws.candidates import Candidate, candidates
 from orch.components.aws.facts import Reservation, Zone
-from orch.components.aws.indices import live_indices
+from orch.components.aws.indices import folded, live_indices
 from orch.components.aws.plan import Context, plan
 from orch.components.aws.planned import AwsPlan
 from orch.components.aws.reasons import moves
@@ -42,12 +42,14 @@ class CompiledAws:
 
     `unpriced`: what costs money and has no price here. `starts` and `ends`: of a reservation, UTC. `before`:
     what has to be brought up first, a fleet that shrinks goes in two steps. `moves`: the stack is where the
-    file now excludes it, and has to be removed before.
+    file now excludes it, and has to be removed before. `only`: the same plan with the nodes of these names
+    alone, while so many are running.
     """
 
     plan: AwsPlan
     candidate: Candidate
     register: Callable[[], tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]]
+    only: Callable[[Collection[str], int], CompiledAws]
     before: tuple[CompiledAws, ...] = ()
     moves: bool = False
     images: tuple[str, ...] = ()
@@ -155,14 +157,36 @@ def compile_aws(
             component = AwsFleet(made, settings, lambda ids: _topology(session, made.region, ids, settings))
             return component.state, component.identity
 
-        return CompiledAws(made, candidate, register, before, moves(candidate, previous))
+        return CompiledAws(made, candidate, register, only, before, moves(candidate, previous))
 
-    live = len(live_indices(previous)) if candidate.kept else 0
-    if final.capacity.made is None or live <= final.capacity.made:
-        return ready(final)
-    # EC2 shrinks a reservation no further than to what runs in it, and the engine deletes instances last.
-    held = replace(final, capacity=replace(final.capacity, made=live))
-    return ready(final, (ready(held),))
+    def held(made: AwsPlan, running: int) -> CompiledAws:
+        """EC2 shrinks a reservation no further than to what runs in it, and the engine deletes instances
+        last."""
+        if made.capacity.made is None or running <= made.capacity.made:
+            return ready(made)
+        larger = replace(made, capacity=replace(made.capacity, made=running))
+        return ready(made, (ready(larger),))
+
+    def only(names: Collection[str], running: int) -> CompiledAws:
+        return held(fewer(final, names), running)
+
+    return held(final, len(live_indices(previous)) if candidate.kept else 0)
+
+
+def fewer(made: AwsPlan, names: Collection[str]) -> AwsPlan:
+    """The same plan with the nodes of these names alone."""
+    nodes = tuple(node for node in made.nodes if node.name in names)
+    capacity = made.capacity
+    if capacity.made is not None:
+        capacity = replace(capacity, made=len(nodes) or None)
+    dropped = len(made.nodes) - len(nodes)
+    return replace(
+        made,
+        nodes=nodes,
+        capacity=capacity,
+        pins={**made.pins, "indices": folded([node.index for node in nodes])},
+        hourly=round(made.hourly - dropped * (made.price or 0.0), 6),
+    )
 
 
 def _regions(fleet: Fleet, settings: AwsBackend) -> tuple[str, ...]:

@@ -136,7 +136,8 @@ def test_gpu_memory_that_is_not_known_is_not_taken_for_granted() -> None:
 
 def test_hosts_with_arm_are_offered_when_asked_for_and_when_their_gpu_is_named() -> None:
     arm = {each.name for each in CATALOG.types.values() if each.arch == "arm"}
-    assert arm == {"gpu_1x_gh200", "BM.GPU.GB200.4", "BM.GPU.GB300.4"}
+    google = {"a4x-highgpu-4g", "a4x-maxgpu-4g-metal"}
+    assert arm == {"gpu_1x_gh200", "BM.GPU.GB200.4", "BM.GPU.GB300.4"} | google
     assert types(fits({"gpu": "nvidia:1..8"})) & arm == set()
     assert types(fits({"gpu": "GH200"})) == {"gpu_1x_gh200"}
     assert types(fits({"gpu": "nvidia:1..8", "cpu": "arm:2.."})) == arm

@@ -1,0 +1,268 @@
+"""What the nodes are taken from, how close they are, and whether there is enough of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from orch.catalog.shapes import Shape
+from orch.components.findings import Finding
+from orch.components.gcp.candidates import Candidate
+from orch.components.gcp.facts import Allowance, GcpFacts
+from orch.components.gcp.planned import Group, Placement, Scheduling
+from orch.components.gcp.wanted import WEEK_S, flex_start, options
+from orch.components.offers import money
+from orch.components.plan import Previous
+from orch.spec.diagnostics import Severity
+from orch.spec.models import Fleet
+from orch.spec.values import Problem, parse_duration, render_duration
+
+LEAST_RUN_S = 600
+
+
+@dataclass(frozen=True)
+class Demand:
+    """How many nodes, how many of them are new, and how many networks are made."""
+
+    nodes: int
+    new: int
+    networks: int
+
+
+def scheduling(fleet: Fleet, candidate: Candidate) -> Scheduling:
+    """Spot instances are deleted when they are taken back: a stopped one would stay and cost its disk.
+
+    Instances with GPUs cannot move to another host. Source: Google Cloud "Set VM host maintenance policy",
+    "Spot VMs", "Flex-start VMs".
+    """
+    gpus = candidate.type.gpu is not None
+    if flex_start(fleet):
+        return Scheduling("FLEX_START", "TERMINATE", restart=False, ends="DELETE", run_s=run_s(fleet))
+    if candidate.spot:
+        return Scheduling("SPOT", "TERMINATE", restart=False, ends="DELETE")
+    return Scheduling("STANDARD", "TERMINATE" if gpus else "MIGRATE", restart=True)
+
+
+def run_s(fleet: Fleet) -> int:
+    """How long members of a queue live: as written, else as long as the fleet, at most a week."""
+    written = options(fleet)[1].get("run_duration")
+    if isinstance(written, str):
+        try:
+            return parse_duration(written) or WEEK_S
+        except Problem:
+            return WEEK_S
+    return min(fleet.ttl_s or WEEK_S, WEEK_S)
+
+
+def group(fleet: Fleet, previous: Previous, base: str, *, live: int, nodes: int) -> Group | None:
+    """The group of nodes that come all at once; growth is one more batch."""
+    if not flex_start(fleet) or not nodes:
+        return None
+    kept = tuple(int(each) for each in previous.pins.get("batches", "").split(",") if each) if live else ()
+    more = nodes - sum(kept)
+    return Group(f"{base}-group", (*kept, more) if more > 0 else kept, run_s(fleet))
+
+
+def placement(fleet: Fleet, shape: Shape, facts: GcpFacts, name: str, *, grouped: bool) -> Placement | None:
+    """What keeps the nodes close; none where a reservation decides the place of its instances."""
+    if fleet.placement != "cluster" or shape.placement == "none":
+        return None
+    if facts.reservation is not None and shape.placement == "compact":
+        return None
+    if grouped and not shape.workload:
+        return None
+    return Placement(f"{name}-placement", "workload" if grouped else "policy", shape.topology or None)
+
+
+def placement_reason(fleet: Fleet, shape: Shape, facts: GcpFacts, made: Placement | None) -> str | None:
+    if fleet.placement != "cluster":
+        return None
+    if made is not None and made.topology is not None:
+        return f"one accelerator topology {made.topology}: at most {shape.domain} nodes on one NVLink domain"
+    if made is not None and made.kind == "workload":
+        return f"one workload policy ({made.name}): members of the group are placed close together"
+    if made is not None:
+        return f"one compact placement policy ({made.name}): all nodes in one zone, close together"
+    if facts.reservation is not None:
+        return (
+            f"no placement policy: the reservation {facts.reservation.name} decides where its instances are"
+        )
+    return f"no placement policy: {shape.type} takes none"
+
+
+# What is found out about it
+
+
+def placement_findings(fleet: Fleet, shape: Shape, demand: Demand) -> Iterator[Finding]:
+    if fleet.placement != "cluster":
+        return
+    if shape.domain and demand.nodes > shape.domain:
+        yield Finding(
+            "ORCH218",
+            "nodes",
+            f"{demand.nodes} nodes of {shape.type} do not fit one {shape.topology} domain: "
+            f"it holds {shape.domain}",
+            detail=f"a domain is 72 GPUs that NVLink joins, {72 // shape.domain} a node",
+            hint=f"write `nodes: {shape.domain}` or less, or several fleets",
+        )
+    elif shape.most and demand.nodes > shape.most:
+        yield Finding(
+            "ORCH218",
+            "nodes",
+            f"a placement policy holds {shape.most} instances, the fleet has {demand.nodes} nodes",
+            hint="write `placement: any`, or several fleets",
+        )
+
+
+def option_findings(fleet: Fleet, candidate: Candidate, shape: Shape) -> Iterator[Finding]:
+    """Whether `backend_options` for gcp can be read, and the queue be used."""
+    index, given = options(fleet)
+    path = f"backend_options[{index}]"
+    for key, value in given.items():
+        if key not in ("provisioning", "run_duration"):
+            yield Finding(
+                "ORCH230",
+                f"{path}.{key}",
+                f"gcp has no option '{key}'",
+                hint="it has `provisioning` and `run_duration`",
+            )
+        elif key == "provisioning" and value not in ("standard", "flex-start"):
+            hint = "write `standard` or `flex-start`"
+            yield Finding("ORCH230", f"{path}.{key}", f"'{value}' is no way to provision on gcp", hint=hint)
+        elif key == "run_duration":
+            yield from _run_findings(f"{path}.{key}", value)
+    if not flex_start(fleet):
+        return
+    where = f"{path}.provisioning"
+    if not shape.flex:
+        yield Finding("ORCH230", where, f"{shape.type} is not sold by flex start")
+    if candidate.spot:
+        yield Finding("ORCH230", where, "flex start is no spot: remove `spot_policy`")
+    if fleet.reservation is not None:
+        yield Finding(
+            "ORCH230", where, "flex start and a reservation exclude each other", hint="keep one of them"
+        )
+    if fleet.gang != "all-or-nothing":
+        yield Finding(
+            "ORCH230",
+            where,
+            "flex start gives all nodes at once or none",
+            hint="write `gang: all-or-nothing`, or remove `provisioning`",
+        )
+
+
+def _run_findings(path: str, value: object) -> Iterator[Finding]:
+    try:
+        seconds = parse_duration(value) if isinstance(value, str) else None
+    except Problem as problem:
+        yield Finding("ORCH230", path, problem.summary, hint=problem.hint)
+        return
+    if seconds is None or not LEAST_RUN_S <= seconds <= WEEK_S:
+        least, most = render_duration(LEAST_RUN_S), render_duration(WEEK_S)
+        yield Finding("ORCH230", path, f"members of a queue live for {least} to {most}", hint="write `2d`")
+
+
+def group_findings(made: Group | None, demand: Demand) -> Iterator[Finding]:
+    if made is None:
+        return
+    yield Finding(
+        "ORCH216",
+        "backend_options",
+        f"flex start: GCP deletes each node {render_duration(made.run_s)} after it was made",
+        severity=Severity.WARNING,
+    )
+    if demand.nodes < sum(made.batches):
+        yield Finding(
+            "ORCH219",
+            "nodes",
+            f"the group was made of {sum(made.batches)} nodes, {demand.nodes} are wanted: it cannot shrink",
+            detail="a managed instance group itself chooses which of its members go",
+            hint=f"write `nodes: {sum(made.batches)}`, or `orch down` and up again",
+        )
+
+
+def reservation_findings(fleet: Fleet, facts: GcpFacts, demand: Demand) -> Iterator[Finding]:
+    """Whether the given reservation is there, and holds all nodes."""
+    given = facts.reservation
+    if fleet.reservation is None:
+        return
+    if given is None:
+        yield Finding(
+            "ORCH322",
+            "reservation",
+            f"the project {facts.project} has no reservation {fleet.reservation} in {facts.region}",
+            hint="`gcloud compute reservations list` lists them",
+        )
+    elif given.status != "READY":
+        yield Finding("ORCH322", "reservation", f"the reservation {given.name} is {given.status}")
+    elif given.total < demand.nodes:
+        yield Finding(
+            "ORCH321",
+            "reservation",
+            f"the reservation holds {given.total} instances, the fleet has {demand.nodes} nodes",
+            hint=f"write `nodes: {given.total}`, or name a reservation of {demand.nodes}",
+        )
+    elif given.free < demand.new:
+        yield Finding(
+            "ORCH321",
+            "reservation",
+            f"{given.free} of the reservation's {given.total} instances are free, "
+            f"{demand.new} more nodes are wanted",
+            detail="others use the rest",
+            hint="end what uses them, or name another reservation",
+        )
+
+
+def quota_findings(candidate: Candidate, facts: GcpFacts, demand: Demand) -> Iterator[Finding]:
+    """Whether the project's quotas hold what is new; what was not asked does."""
+    each, quota = candidate.type, facts.capacity
+    if quota is not None and facts.reservation is None:
+        gpus = "GPU" in quota.metric
+        per_node = each.gpu_count if gpus else each.vcpus or 0
+        needed = demand.new * per_node
+        if quota.used + needed > quota.limit:
+            unit = "GPUs" if gpus else "vCPUs"
+            words = f"{demand.new} x {each.name} need {needed} {unit}"
+            yield _over(quota, "ORCH313" if gpus else "ORCH310", "nodes", words)
+    networks = facts.network_quota
+    if networks is not None and demand.networks and networks.used + demand.networks > networks.limit:
+        words = f"{demand.networks} VPCs are made for the fleet"
+        yield _over(networks, "ORCH313", "network", words)
+
+
+def _over(quota: Allowance, code: str, path: str, needed: str) -> Finding:
+    used = f", {quota.used:g} in use" if quota.used else ""
+    return Finding(
+        code,
+        path,
+        f"{needed}, the project's quota is {quota.limit:g}{used}",
+        detail=f"quota {quota.metric}, {quota.name}",
+        hint="ask for more at IAM & Admin > Quotas, or ask for less here",
+    )
+
+
+# Money
+
+
+def budget_findings(fleet: Fleet, price: float | None, fixed: float) -> Iterator[Finding]:
+    """Whether the fleet at its largest is within the hourly budget. `fixed`: what it costs without nodes."""
+    if fleet.budget is None or fleet.budget.hourly is None or fleet.nodes is None:
+        return
+    most = fleet.nodes.target if fleet.nodes.max is None else fleet.nodes.max
+    bound = float(fleet.budget.hourly)
+    if price is None:
+        yield Finding(
+            "ORCH282",
+            "budget.hourly",
+            "the price of the nodes is not known: the budget cannot be checked",
+            severity=Severity.WARNING,
+        )
+    elif most * price + fixed > bound:
+        nodes = f"{most} node{'s' * (most != 1)} at {money(price)} an hour"
+        more = f" and {money(fixed)} beside them" if fixed else ""
+        yield Finding(
+            "ORCH281",
+            "budget.hourly",
+            f"{nodes}{more} make {money(most * price + fixed)}, over the budget of {money(bound)}",
+            hint="raise `budget.hourly`, or ask for fewer or cheaper nodes",
+        )

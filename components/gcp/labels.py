@@ -1,0 +1,47 @@
+"""Labels of GCP resources, which know fewer letters than tags elsewhere. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+
+from orch.components.findings import Finding
+from orch.spec.diagnostics import Severity
+
+# Source: Google Cloud "Organize resources using labels", requirements.
+_FOREIGN = re.compile(r"[^a-z0-9_-]")
+_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+LONGEST = 63
+
+
+def label(text: str) -> str:
+    """The nearest a label can be: lower case, other characters as `_`; too long ones end in a hash."""
+    plain = _FOREIGN.sub("_", text.lower())
+    if len(plain) <= LONGEST:
+        return plain
+    return f"{plain[: LONGEST - 9]}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def labels(*layers: Mapping[str, str]) -> dict[str, str]:
+    """All of them, later ones winning."""
+    return {_key(key): label(value) for layer in layers for key, value in layer.items()}
+
+
+def _key(text: str) -> str:
+    made = label(text)
+    return made if made[:1].isalpha() else f"l{made}"[:LONGEST]
+
+
+def label_findings(tags: Mapping[str, str]) -> Iterator[Finding]:
+    """Tags of the file that GCP spells differently."""
+    for key, value in tags.items():
+        made = _key(key), label(value)
+        if made != (key, value):
+            yield Finding(
+                "ORCH231",
+                f"tags.{key}",
+                f"GCP takes this tag as `{made[0]}: {made[1]}` only",
+                detail="labels have lower-case letters, digits, `_` and `-`, 63 at most",
+                severity=Severity.WARNING,
+            )

@@ -1,0 +1,321 @@
+"""The networks of a fleet: made, shared or given, counted against the interfaces of its nodes. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, log2
+from typing import Literal
+
+from orch.catalog.shapes import Shape
+from orch.components.findings import Finding
+from orch.components.gcp.access import IAP, SSH, Way, way_in
+from orch.components.gcp.candidates import Candidate
+from orch.components.gcp.facts import GcpFacts, Network
+from orch.components.gcp.given import given_findings, places
+from orch.components.gcp.planned import (
+    BASTION,
+    NODES,
+    Firewall,
+    Interface,
+    Networks,
+    NetworkStack,
+    Subnet,
+    Vpc,
+)
+from orch.components.gcp.wanted import WantedNetwork
+from orch.components.plan import Previous
+
+# Ranges of made networks. Those of one node's interfaces must not overlap; fleets do not reach each other, so
+# all may have the same.
+HOSTS = "10.0.0.0/12"
+DATAS = "10.16.0.0/12"
+RDMA = "10.64.0.0/13"
+ROUND = 16
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The networks with all that was decided about ways in and out."""
+
+    networks: Networks
+    shared: NetworkStack | None
+    interfaces: tuple[Interface, ...]
+    way: Way
+    public: bool
+    findings: tuple[Finding, ...]
+
+
+def reach(
+    wanted: WantedNetwork, candidate: Candidate, shape: Shape, facts: GcpFacts, base: str, *, net_base: str
+) -> Reach | tuple[Finding, ...]:
+    """Everything about the networks; only what is wrong, when there is nothing to decide on.
+
+    `base` begins the names of what is the fleet's own, `net_base` those of networks it shares.
+    """
+    findings = tuple(given_findings(wanted, candidate, shape, facts))
+    if any(each.severity.value == "error" for each in findings):
+        return findings
+    vpcs = _vpcs(wanted, candidate, shape, facts, net_base if wanted.shared else base)
+    findings += tuple(_overlaps(vpcs))
+    public = _public(wanted, several=shape.hosts + shape.datas + shape.rdmas > 1)
+    way = way_in(wanted, public=public)
+    interfaces = tuple(_interfaces(vpcs, shape))
+    first = vpcs[0]
+    nat = f"{net_base if wanted.shared else base}-nat"
+    own_nat = None if public or first.origin != "made" else nat
+    project = wanted.host_project if any(each.origin == "given" for each in vpcs) else None
+    firewalls = (*_within(vpcs, base, project), *_ways(way, first, wanted, base, project))
+    networks = Networks(vpcs, firewalls, own_nat, project)
+    shared = None
+    if wanted.shared is not None:
+        made = tuple(_as_made(each) for each in vpcs if each.origin == "shared")
+        rules = tuple(_within(made, net_base, None))
+        only = Networks(made, rules, nat, None)
+        shared = NetworkStack(wanted.shared, net_base, candidate.region, candidate.zone, _mark(shape), only)
+    return Reach(networks, shared, interfaces, way, public, findings)
+
+
+def _mark(shape: Shape) -> str:
+    """What networks are for: fleets that share them must agree on it."""
+    return (
+        f"{shape.hosts}x{shape.host_mtu}+{shape.datas}x{shape.data_mtu}+{shape.rdma_subnets}{shape.profile}"
+    )
+
+
+def _as_made(vpc: Vpc) -> Vpc:
+    return Vpc(vpc.name, vpc.role, vpc.mtu, vpc.subnets, "made", vpc.profile, vpc.dual)
+
+
+def _vpcs(
+    wanted: WantedNetwork, candidate: Candidate, shape: Shape, facts: GcpFacts, base: str
+) -> tuple[Vpc, ...]:
+    """Networks in order of a node's interfaces."""
+    origin: Literal["made", "shared"] = "shared" if wanted.shared else "made"
+    dual = shape.stack == "dual"
+    given = iter(wanted.extras)
+    found: list[Vpc] = []
+    for index in range(shape.hosts):
+        name = wanted.vpc if index == 0 else next(given, None)
+        cidr = _part(HOSTS, index)
+        made = Subnet(f"{base}-host-{index}", cidr, dual)
+        found.append(
+            _given(facts, name, "host", wanted.subnets)
+            or Vpc(f"{base}-host-{index}", "host", shape.host_mtu, (made,), origin, dual=dual)
+        )
+    for index in range(shape.datas):
+        made = Subnet(f"{base}-data-{index}", _part(DATAS, index))
+        found.append(
+            _given(facts, next(given, None), "data", wanted.subnets)
+            or Vpc(f"{base}-data-{index}", "data", shape.data_mtu, (made,), origin)
+        )
+    if shape.rdmas:
+        profile = f"{candidate.zone}-{shape.profile}"
+        name = f"{base}-rdma" if shape.rdma_subnets else _short(base)
+        known = facts.network(wanted.roce[0]) if wanted.roce else None
+        if known is not None:
+            subnets = tuple(Subnet(each.name, each.cidr) for each in _sorted(known))
+            found.append(Vpc(known.name, "rdma", known.mtu, subnets, "given", known.profile))
+        else:
+            subnets = _rdma_subnets(name, shape)
+            found.append(Vpc(name, "rdma", shape.rdma_mtu, subnets, origin, profile))
+    return tuple(found)
+
+
+def _short(base: str) -> str:
+    """A name that leaves room: the subnet that a bare-metal profile makes is named after its network."""
+    return f"orch-{hashlib.sha256(base.encode()).hexdigest()[:8]}-rdma"
+
+
+def _given(
+    facts: GcpFacts, name: str | None, role: Literal["host", "data"], subnets: Sequence[str]
+) -> Vpc | None:
+    known = facts.network(name) if name else None
+    if known is None:
+        return None
+    chosen = next((each for each in _sorted(known) if each.name in subnets), None) or _sorted(known)[0]
+    return Vpc(known.name, role, known.mtu, (chosen,), "given", dual=chosen.dual)
+
+
+def _sorted(network: Network) -> list[Subnet]:
+    """Its subnets, by name with numbers as numbers."""
+
+    def key(name: str) -> tuple[object, ...]:
+        head = name.rstrip("0123456789")
+        return (head, int(name[len(head) :] or 0))
+
+    found = [Subnet(each.name, each.cidr, each.stack != "IPV4_ONLY") for each in network.subnets]
+    return sorted(found, key=lambda each: key(each.name))
+
+
+def _rdma_subnets(name: str, shape: Shape) -> tuple[Subnet, ...]:
+    """Cut from one range, as many bits as it takes; a profile that makes its own gets none.
+
+    Source: cluster-toolkit modules/network/gpu-rdma-vpc; Google Cloud "RDMA network profiles", bare metal.
+    """
+    if not shape.rdma_subnets:
+        return ()
+    whole = ipaddress.ip_network(RDMA)
+    parts = list(
+        whole.subnets(prefixlen_diff=ceil(log2(shape.rdma_subnets)) if shape.rdma_subnets > 1 else 0)
+    )
+    return tuple(Subnet(f"{name}-{index}", str(parts[index])) for index in range(shape.rdma_subnets))
+
+
+def _part(whole: str, index: int) -> str:
+    """The index-th /16 of a range."""
+    return str(list(ipaddress.ip_network(whole).subnets(new_prefix=ROUND))[index])
+
+
+def _interfaces(vpcs: Sequence[Vpc], shape: Shape) -> Iterator[Interface]:
+    """The interfaces of each node, in order."""
+    for vpc in vpcs:
+        if vpc.role != "rdma":
+            kind = shape.host_nic if vpc.role == "host" else "GVNIC"
+            yield Interface(vpc.name, vpc.subnets[0].name, kind, "IPV4_IPV6" if vpc.dual else "IPV4_ONLY")
+            continue
+        for index in range(shape.rdmas):
+            if shape.rdma_subnets:
+                yield Interface(vpc.name, vpc.subnets[index].name, "MRDMA")
+            else:
+                # The one subnet that a bare-metal profile makes by itself.
+                yield Interface(vpc.name, f"default-subnet-1-{vpc.name}", "MRDMA", "IPV6_ONLY")
+
+
+def shared_findings(reached: Reach, network: Previous) -> Iterator[Finding]:
+    """Whether the networks that are there already are for the same kind of nodes."""
+    shared, known = reached.shared, network.pins.get("shape")
+    if shared is not None and known is not None and known != shared.shape:
+        yield Finding(
+            "ORCH226",
+            "network.name",
+            f"the networks '{shared.name}' were made for other nodes",
+            detail=f"they are {known}, this fleet needs {shared.shape} "
+            "(interfaces x MTU for IP traffic + for the GPUs + RDMA)",
+            hint="share networks between fleets of one machine type only",
+        )
+
+
+# GCP keeps the first two addresses of a subnet and the last two. Source: Google Cloud "Subnets".
+KEPT_ADDRESSES = 4
+
+
+def size_findings(wanted: WantedNetwork, reached: Reach, new: int) -> Iterator[Finding]:
+    """Whether given subnets hold the nodes: each takes one address per interface."""
+    paths = dict(reversed([(name, path) for path, name in places(wanted)]))
+    for vpc in reached.networks.vpcs:
+        for each in vpc.subnets if vpc.origin == "given" else ():
+            if each.cidr is None:
+                continue
+            size = ipaddress.ip_network(each.cidr).num_addresses - KEPT_ADDRESSES
+            if size < new:
+                yield Finding(
+                    "ORCH220",
+                    paths.get(vpc.name, "network"),
+                    f"{new} nodes need {new} addresses, {each.name} ({each.cidr}) has {size} at most",
+                    detail=f"GCP keeps {KEPT_ADDRESSES} addresses of each subnet",
+                    hint="give a network with a larger subnet, or have one made",
+                )
+
+
+def _overlaps(vpcs: Sequence[Vpc]) -> Iterator[Finding]:
+    """Ranges of one node's interfaces must not overlap, in whichever networks they are.
+
+    Source: Google Cloud "Multiple network interfaces", specifications.
+    """
+    ranges = [
+        (vpc.name, ipaddress.ip_network(each.cidr)) for vpc in vpcs for each in vpc.subnets if each.cidr
+    ]
+    for place, (name, one) in enumerate(ranges):
+        for other_name, other in ranges[place + 1 :]:
+            if one.version == other.version and one.overlaps(other):
+                yield Finding(
+                    "ORCH226",
+                    "network",
+                    f"two interfaces of a node would have overlapping ranges: {one} of {name}, "
+                    f"{other} of {other_name}",
+                    hint="give networks whose ranges differ; made ones use 10.0.0.0/11 and 10.64.0.0/13",
+                )
+                return
+
+
+def _public(wanted: WantedNetwork, *, several: bool) -> bool:
+    """`auto`: private with several interfaces; else public where that saves a bastion."""
+    if wanted.public_ips != "auto":
+        return wanted.public_ips
+    if several or wanted.block.proxy_jump is not None or wanted.block.bastion is True:
+        return False
+    return bool(wanted.ssh_cidrs)
+
+
+def _within(vpcs: Sequence[Vpc], base: str, project: str | None) -> Iterator[Firewall]:
+    """Nodes among themselves. A RoCE network lets everything in by itself and takes no rules.
+
+    Source: Google Cloud "RDMA network profiles", implied firewall rules.
+    """
+    for index, vpc in enumerate(vpcs):
+        if vpc.role == "rdma" or vpc.origin == "shared" or (vpc.origin == "given" and project is not None):
+            continue
+        ranges = tuple(each.cidr for each in vpc.subnets if each.cidr)
+        made = vpc.origin == "made"
+        yield Firewall(
+            f"{base}-within-{index}",
+            vpc.name,
+            ranges if made else (NODES,),
+            "all" if made else "nodes",
+            None,
+            "nodes reach each other",
+        )
+
+
+def _ways(way: Way, first: Vpc, wanted: WantedNetwork, base: str, project: str | None) -> Iterator[Firewall]:
+    """SSH, and nothing else, from outside."""
+    if first.origin == "given" and project is not None:
+        return
+    name = f"{base}-ssh"
+    if way.kind == "bastion":
+        peers = wanted.ssh_cidrs if way.bastion == "public" else (IAP,)
+        why = "SSH from ssh_cidrs" if way.bastion == "public" else "SSH through IAP"
+        yield Firewall(f"{base}-bastion", first.name, peers, "bastion", SSH, why)
+        yield Firewall(name, first.name, (BASTION,), "nodes", SSH, "SSH from the bastion")
+    elif way.kind == "iap":
+        yield Firewall(name, first.name, (IAP,), "nodes", SSH, "SSH through IAP")
+    elif way.kind == "direct":
+        yield Firewall(name, first.name, wanted.ssh_cidrs, "nodes", SSH, "SSH from ssh_cidrs")
+    elif wanted.ssh_cidrs:
+        yield Firewall(name, first.name, wanted.ssh_cidrs, "nodes", SSH, "SSH from the jump host")
+
+
+def reasons(reached: Reach, shape: Shape, wanted: WantedNetwork) -> Iterator[str]:
+    """What the plan says about them."""
+    vpcs = reached.networks.vpcs
+    count = {role: [each for each in vpcs if each.role == role] for role in ("host", "data", "rdma")}
+    parts = [f"{len(count['host'])} for IP traffic (MTU {count['host'][0].mtu})"]
+    if count["data"]:
+        parts.append(f"{len(count['data'])} for the GPUs (MTU {count['data'][0].mtu})")
+    for each in count["rdma"]:
+        subnets = f"{len(each.subnets)} subnets" if each.subnets else "the subnet its profile makes"
+        parts.append(f"1 for RDMA (MTU {each.mtu}, {each.profile}, {subnets})")
+    origins = {each.origin for each in vpcs}
+    whose = {
+        frozenset({"made"}): "of its own",
+        frozenset({"shared"}): f"shared as '{wanted.shared}'",
+        frozenset({"given"}): "that are given, nothing of them is changed",
+    }.get(
+        frozenset(origins),
+        "of which " + ", ".join(each.name for each in vpcs if each.origin == "given") + " given",
+    )
+    yield f"networks: {len(vpcs)} VPC{'s' * (len(vpcs) != 1)} {whose}: {', '.join(parts)}"
+    if shape.rdmas:
+        yield "the RDMA network belongs to its zone: another zone replaces it"
+    kinds = [each.kind for each in reached.interfaces]
+    each_kind = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    total = len(kinds)
+    fast = f", {shape.gbps} Gbps between the GPUs" if shape.gbps else ""
+    yield f"each node: {total} network interface{'s' * (total != 1)} ({each_kind}){fast}"
+    yield "addresses: " + ("a public one each" if reached.public else "private ones only")
+    if reached.networks.nat is not None:
+        yield "out through Cloud NAT"
+    yield from reached.way.reasons(wanted)

@@ -1,0 +1,84 @@
+"""What GCP refuses to answer, as errors of ours."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from orch.components.gcp import errors
+from orch.spec.errors import ExitCode, OrchError
+
+
+class CloudRefused(OrchError):
+    """GCP did not answer, or refused to. `error` is what it said, where it said something."""
+
+    exit_code = ExitCode.PROVISION
+
+    def __init__(self, summary: str, *, error: errors.CloudError | None = None, **told: str | None) -> None:
+        super().__init__(summary, **told)
+        self.error = error
+
+
+def sdk(module: str) -> Any:
+    """A module of Google's SDK. Raises CloudRefused when it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise CloudRefused(
+            "GCP's SDK is not installed",
+            detail=str(error),
+            hint="pip install 'orch-fleet[gcp]'",
+            code="ORCH303",
+        ) from error
+
+
+def not_found() -> Any:
+    """The error of a thing that is not there."""
+    return sdk("google.api_core.exceptions").NotFound
+
+
+@contextmanager
+def told(doing: str) -> Generator[None, None, None]:
+    """Google's errors as ours."""
+    api, auth = sdk("google.api_core.exceptions"), sdk("google.auth.exceptions")
+    try:
+        yield
+    except api.GoogleAPICallError as error:
+        reason = getattr(error, "reason", None) or _reason(error)
+        message = str(getattr(error, "message", error))
+        found = (
+            errors.by_code(reason, message) if reason else errors.by_status(int(error.code or 500), message)
+        )
+        raise CloudRefused(
+            f"{found.meaning}: could not {doing}",
+            error=found,
+            detail=f"{found.code}: {message}",
+            hint=found.hint,
+            code=found.orch,
+        ) from error
+    except auth.DefaultCredentialsError as error:
+        raise CloudRefused(
+            "there are no GCP credentials",
+            detail=str(error),
+            hint="`gcloud auth application-default login`, or `creds` in orch.yml",
+            code="ORCH303",
+        ) from error
+    except auth.GoogleAuthError as error:
+        raise CloudRefused(
+            "GCP does not accept the credentials",
+            detail=str(error),
+            hint="`gcloud auth application-default login`",
+            code="ORCH303",
+        ) from error
+    except (api.RetryError, OSError) as error:
+        raise CloudRefused(f"GCP cannot be reached to {doing}", detail=str(error), code="ORCH358") from error
+
+
+def _reason(error: Any) -> str | None:
+    """The short code in the error's own list."""
+    for each in getattr(error, "errors", None) or ():
+        if isinstance(each, dict) and each.get("reason"):
+            return str(each["reason"])
+    return None

@@ -1,0 +1,93 @@
+"""User data: the cloud-config that makes an instance a node. Pure; keys are filled in when they are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orch.catalog.shapes import Shape, software
+from orch.components.cloudinit import File, node_config, scratch, steps
+from orch.spec.models import Fleet
+from orch.spec.models.blocks import Scratch
+from orch.templates import render
+
+# Source: Google Cloud "VM metadata", limits: 256 KiB a value.
+MOST_BYTES = 262_144
+
+# Container-Optimized OS has a read-only root: everything of ours lies in /var/lib/orch.
+PREPARE = "/var/lib/orch/prepare"
+_UNIT = f"""\
+[Unit]
+Description=makes this machine a node of an orch fleet
+After=network-online.target docker.service
+Wants=network-online.target
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+LimitMEMLOCK=infinity
+ExecStart=/bin/bash {PREPARE}
+[Install]
+WantedBy=multi-user.target
+"""
+_SSHD = (
+    "PermitRootLogin prohibit-password\nPasswordAuthentication no\nMaxSessions 100\nMaxStartups 50:30:200\n"
+)
+_LIMITS = "".join(f"{who} {kind} memlock unlimited\n" for who in ("*", "root") for kind in ("soft", "hard"))
+
+# Which interface feeds which GPUs. Source: cluster-toolkit examples/machine-learning/a3-highgpu-8g.
+_QUEUES = (
+    ("0000:06:00.0", "eth1", ("0000:04:00.0", "0000:05:00.0")),
+    ("0000:0c:00.0", "eth2", ("0000:0a:00.0", "0000:0b:00.0")),
+    ("0000:86:00.0", "eth3", ("0000:84:00.0", "0000:85:00.0")),
+    ("0000:8c:00.0", "eth4", ("0000:8a:00.0", "0000:8b:00.0")),
+)
+QUEUES_FILE = "/var/lib/orch/gpu-queues.textproto"
+
+
+def node_scratch(fleet: Fleet, shape: Shape, os: str) -> Scratch | None:
+    """What becomes of the local SSDs. The root of Container-Optimized OS has no room for `/scratch`."""
+    made = scratch(fleet, shape.disks)
+    written = isinstance(fleet.scratch, Scratch)
+    return Scratch(path="/mnt/disks/scratch") if made is not None and os == "cos" and not written else made
+
+
+def node_init(fleet: Fleet, shape: Shape, *, gpus: int, os: str, scripts: Mapping[str, str]) -> str:
+    """The cloud-config of a node, with marks for its name and keys.
+
+    `shape`: of the interfaces the node has; `gpus`: NVIDIA GPUs that must be there; `os`: ubuntu or cos.
+    """
+    own = steps(fleet, scripts)
+    parts = software(shape.fabric, shape.type)
+    prepare = render(
+        "gcp-prepare.sh.j2",
+        os=os,
+        gpus=gpus,
+        fabric=shape.fabric,
+        rdmas=shape.rdmas,
+        nics=shape.hosts + shape.datas,
+        software={part: each.reference for part, each in parts.items()},
+        queues=QUEUES_FILE,
+        scratch=node_scratch(fleet, shape, os),
+        steps=own,
+    )
+    files = [
+        File("/etc/ssh/sshd_config.d/10-orch.conf", _SSHD),
+        File("/etc/security/limits.d/90-orch.conf", _LIMITS),
+        File("/etc/systemd/system/orch-prepare.service", _UNIT),
+        File(PREPARE, prepare, "0755"),
+        *(File(f"/var/lib/orch/init/{step.file}.sh", step.content, "0700", foreign=True) for step in own),
+    ]
+    if shape.fabric == "tcpx":
+        files.append(File(QUEUES_FILE, _queues()))
+    return node_config(fleet.name, files)
+
+
+def _queues() -> str:
+    """The receiver's table: four queues of its interface for each GPU, the same numbers on each interface."""
+    lines: list[str] = []
+    for nic, name, gpus in _QUEUES:
+        lines.append("gpu_rxq_configs {")
+        for place, gpu in enumerate(gpus):
+            ids = " ".join(f"queue_ids: {8 + 4 * place + queue}" for queue in range(4))
+            lines.append(f'  gpu_infos {{ gpu_pci_addr: "{gpu}" {ids} }}')
+        lines += [f'  nic_pci_addr: "{nic}"', f'  ifname: "{name}"', "}"]
+    return "\n".join([*lines, "rss_set_size: 8", "tcpd_queue_size: 8", "max_rx_rules: 100000", ""])

@@ -1,0 +1,93 @@
+"""The shapes of GCP types, their images, software and fabrics, as data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orch.catalog.fabrics import fabric
+from orch.catalog.load import catalog
+from orch.catalog.shapes import gcp_image, gcp_images, network_quota, shapes, software, type_quota
+
+TYPES = {
+    name: each for (backend, name), each in catalog(Path("/nonexistent")).types.items() if backend == "gcp"
+}
+
+
+def test_every_type_has_a_shape_and_an_image() -> None:
+    assert set(shapes()) == set(TYPES)
+    assert [name for name, each in TYPES.items() if gcp_image(each, shapes()[name].fabric) is None] == []
+
+
+@pytest.mark.parametrize("name", sorted(shapes()))
+def test_a_shape_is_sound(name: str) -> None:
+    each = shapes()[name]
+    assert 1 <= each.hosts <= 2
+    assert 1300 <= each.host_mtu <= 8896  # what a VPC takes
+    assert bool(each.datas) == bool(each.data_mtu)
+    assert bool(each.rdmas) == bool(each.profile) == bool(each.rdma_mtu)
+    assert each.fast == bool(each.datas or each.rdmas) == bool(each.gbps)
+    assert (each.placement == "topology") == bool(each.domain and each.topology)
+    assert fabric(each.fabric, name) is not None
+
+
+@pytest.mark.parametrize("name", ["tcpx", "tcpxo", "gib"])
+def test_fast_fabrics_say_what_jobs_need(name: str) -> None:
+    known = fabric(name, "a3-ultragpu-8g")
+    assert known is not None
+    assert known.mounts
+    assert known.ulimits == {"memlock": -1}
+    assert "IPC_LOCK" in known.capabilities
+    assert all(known.sources)
+    assert known.env["LD_LIBRARY_PATH"].split(":")[0] in {mount.split(":")[1] for mount in known.mounts} | {
+        f"{mount.split(':')[1]}/lib64" for mount in known.mounts
+    }
+
+
+def test_a3_mega_names_its_nine_interfaces() -> None:
+    known = fabric("tcpxo", "a3-megagpu-8g")
+    assert known is not None
+    assert known.env["NCCL_FASTRAK_CTRL_DEV"] == known.env["NCCL_SOCKET_IFNAME"] == "enp0s12"
+    assert len(set(known.env["NCCL_FASTRAK_IFNAME"].split(","))) == shapes()["a3-megagpu-8g"].datas
+    assert "/dev/aperture_devices:/dev/aperture_devices" in known.mounts
+
+
+def test_a3_high_names_its_five_interfaces() -> None:
+    known = fabric("tcpx", "a3-highgpu-8g")
+    assert known is not None
+    names = known.env["NCCL_GPUDIRECTTCPX_SOCKET_IFNAME"].split(",")
+    assert len(names) == shapes()["a3-highgpu-8g"].datas
+    for key in ("TX", "RX"):
+        bound = known.env[f"NCCL_GPUDIRECTTCPX_{key}_BINDINGS"].split(";")
+        assert [each.split(":")[0] for each in bound] == names
+
+
+def test_gib_fails_without_its_plugin_and_is_tuned_by_type() -> None:
+    ultra, blackwell, rack = (
+        fabric("gib", name) for name in ("a3-ultragpu-8g", "a4-highgpu-8g", "a4x-highgpu-4g")
+    )
+    assert ultra is not None
+    assert blackwell is not None
+    assert rack is not None
+    assert {each.env["NCCL_NET"] for each in (ultra, blackwell, rack)} == {"gIB"}
+    assert ultra.env["NCCL_TUNER_CONFIG_PATH"] != blackwell.env["NCCL_TUNER_CONFIG_PATH"]
+    assert rack.env["NCCL_MNNVL_ENABLE"] == "2"
+
+
+@pytest.mark.parametrize("name", sorted(name for name, each in shapes().items() if each.fast))
+def test_fast_types_start_a_plugin(name: str) -> None:
+    assert "plugin" in software(shapes()[name].fabric, name)
+
+
+def test_quotas_are_those_of_the_gpu() -> None:
+    spot, plain = type_quota("g2-standard-8", "spot"), type_quota("a2-ultragpu-8g", "on-demand")
+    assert spot is not None
+    assert plain is not None
+    assert (spot.metric, plain.metric) == ("PREEMPTIBLE_NVIDIA_L4_GPUS", "NVIDIA_A100_80GB_GPUS")
+    assert type_quota("a4-highgpu-8g", "on-demand") is None
+    assert network_quota().metric == "NETWORKS"
+
+
+def test_only_tcpx_boots_container_optimized_os() -> None:
+    assert [row.fabric for row in gcp_images() if row.os == "cos"] == ["tcpx"]

@@ -1,0 +1,99 @@
+"""User data: a cloud-config that holds what it should, and scripts a shell reads."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from gcp_cases import Case, cases
+
+from orch.catalog.shapes import software
+from orch.components.cloudinit import filled
+from orch.components.gcp.userdata import MOST_BYTES
+
+PLANNED = [name for name in cases() if not name.startswith("bad-")]
+
+
+def written(name: str) -> dict[str, str]:
+    """Files of a node, by path."""
+    keys = {"host_key": "-----BEGIN-----\nabc\n-----END-----\n", "host_key_public": "ssh-ed25519 AAAA"}
+    text = filled(Case.of(name).plan().cloud_init, name="n-0", authorized_key="ssh-ed25519 BBBB me", **keys)
+    assert len(text.encode()) < MOST_BYTES / 4
+    config: dict[str, Any] = yaml.safe_load(text)
+    return {
+        each["path"]: base64.b64decode(each["content"]).decode()
+        if each.get("encoding") == "b64"
+        else each["content"]
+        for each in config["write_files"]
+    }
+
+
+PREPARE = "/var/lib/orch/prepare"
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_shell_reads_the_scripts(name: str, tmp_path: Path) -> None:
+    for path, content in written(name).items():
+        if not (path == PREPARE or path.endswith(".sh")):
+            continue
+        script = tmp_path / "script"
+        script.write_text(content)
+        done = subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "fabric", "type_"),
+    [
+        ("a3-high", "tcpx", "a3-highgpu-8g"),
+        ("a3-mega", "tcpxo", "a3-megagpu-8g"),
+        ("a4", "gib", "a4-highgpu-8g"),
+        ("a4x-max", "gib", "a4x-maxgpu-4g-metal"),
+    ],
+)
+def test_receivers_and_plugins_start_in_their_pinned_version(name: str, fabric: str, type_: str) -> None:
+    prepare = written(name)[PREPARE]
+    parts = software(fabric, type_)
+    assert parts
+    for part in parts.values():
+        assert part.reference in prepare
+        assert part.version.startswith("v")
+
+
+def test_the_receiver_of_tcpx_knows_which_interface_feeds_which_gpu() -> None:
+    table = written("a3-high")["/var/lib/orch/gpu-queues.textproto"]
+    assert table.count("gpu_infos") == 8
+    assert table.count("queue_ids") == 32
+    assert [line.split('"')[1] for line in table.splitlines() if "ifname" in line] == [
+        f"eth{i}" for i in range(1, 5)
+    ]
+
+
+def test_rdma_devices_are_counted() -> None:
+    assert "-ge 8 ]; }" in written("a3-ultra")[PREPARE]
+    assert "-ge 4 ]; }" in written("a4x")[PREPARE]
+
+
+def test_plain_nodes_start_nothing() -> None:
+    prepare = written("cpu")[PREPARE]
+    assert "orch-receiver" not in prepare
+    assert "nvidia-smi" not in prepare
+    assert "orch-receiver" not in written("ethernet")[PREPARE]
+
+
+def test_jobs_do_not_reach_the_metadata_server() -> None:
+    assert all(
+        "DOCKER-USER -d 169.254.169.254" in written(name)[PREPARE] for name in ("cpu", "a3-mega", "a3-high")
+    )
+
+
+def test_scripts_of_the_file_arrive_as_they_are() -> None:
+    files = written("scripts")
+    assert files["/var/lib/orch/init/00.sh"] == "apt-get install -y htop\n"
+    assert files["/var/lib/orch/init/01.sh"] == "  curl $URL\n"
+    assert "env URL=http://mirror bash /var/lib/orch/init/01.sh" in files[PREPARE]
+    assert "the instance has no local SSDs" in files[PREPARE]
