@@ -91,9 +91,21 @@ def test_no_word_of_the_libraries_underneath_reaches_the_reader(path: Path) -> N
 def test_every_code_is_listed_and_shown_by_a_file() -> None:
     shown = {each.code for path in BAD + LAUNCH for each in diagnosed(path)}
     elsewhere = {"ORCH100", "ORCH152"}  # a missing file, a key file that others may read
-    offers = {code for code in CODES if "ORCH200" <= code < "ORCH240"}
-    hosts = {code for code in CODES if "ORCH360" <= code < "ORCH390"}  # tests/runner/hosts shows each
-    assert shown | elsewhere | offers | hosts == set(CODES)
+    beyond_files = {code for code in CODES if code >= "ORCH200"}  # the suites of what tells them
+    assert shown | elsewhere | beyond_files == set(CODES)
+
+
+def test_no_listed_code_is_told_by_nobody() -> None:
+    root = HERE.parent.parent
+    sources = (
+        path
+        for folder in ("spec", "components", "stacks", "runner", "providers", "catalog", "cli")
+        for path in (root / folder).rglob("*")
+        if path.suffix in (".py", ".csv", ".yml")
+    )
+    text = "".join(path.read_text("utf-8") for path in sources if path.name != "diagnostics.py")
+    by_row = {f"ORCH{number}" for number in range(364, 385)}  # the checks of a host, counted
+    assert [code for code in CODES if code not in text and code not in by_row] == []
 
 
 @pytest.mark.parametrize("path", BAD, ids=named)
