@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import fanout, launch, preview, startup, validate
+from bench import cluster, fanout, launch, preview, startup, validate
 
 ALL = {
     "startup": startup.figures,
@@ -12,6 +12,7 @@ ALL = {
     "preview": preview.figures,
     "launch": launch.figures,
     "fanout": fanout.figures,
+    "cluster": cluster.figures,
 }
 
 
