@@ -57,7 +57,8 @@ def test_a_detached_run_goes_on_by_itself_and_can_be_read_and_attached(project: 
 
 
 def test_interrupting_detaches_says_how_to_come_back_and_the_run_goes_on(project: Folder) -> None:
-    process = project.start("run", "count.yml", "--name", "left")
+    project.write("slow.yml", COUNT.replace("sleep 0.5", "sleep 2"))
+    process = project.start("run", "slow.yml", "--name", "left")
     wait_for(project, "left", "running")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
@@ -98,7 +99,8 @@ def test_stop_ends_a_run_and_its_command_line_with_success(project: Folder) -> N
 
 
 def test_a_second_run_on_busy_nodes_is_a_conflict_that_names_the_first(project: Folder) -> None:
-    project.orch("run", "count.yml", "--detach", "--name", "first")
+    project.write("long.yml", COUNT.replace("sleep 0.5", "sleep 20"))
+    project.orch("run", "long.yml", "--detach", "--name", "first")
     wait_for(project, "first", "running")
     second = project.orch("run", "count.yml", "--name", "second")
     assert second.code == 9
