@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,8 @@ from orch.components.plan import CloudAnswer, NewHostKey, NodeProblem, NodeWarni
 
 if TYPE_CHECKING:
     import pulumi
+
+    from orch.components.crash import Crash
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,9 @@ class Compiled:
     before: tuple[Compiled, ...] = ()
     # The file does not allow the place where the fleet is: it is removed there first.
     moves: bool = False
+    # Of clouds: the nodes' names, and the same plan with some of them alone while so many are running.
+    nodes: tuple[str, ...] = ()
+    only: Callable[[Collection[str], int], Compiled] | None = None
     locked: frozenset[str] = frozenset()
 
 
@@ -175,6 +180,8 @@ def _aws(order: Order) -> Compiled:
             unpriced=made.unpriced,
             before=tuple(ready(step, ()) for step in made.before),
             moves=made.moves,
+            nodes=tuple(node.name for node in made.plan.nodes),
+            only=lambda names, running: ready(made.only(names, running), ()),
             locked=frozenset(PINNED_IMAGES),
         )
 
@@ -195,3 +202,15 @@ def _aws(order: Order) -> Compiled:
 
 
 BACKENDS: dict[str, Callable[[Order], Compiled]] = {"local": _local, "aws": _aws}
+
+
+def clear(crash: Crash) -> tuple[str, ...]:
+    """Remove what a call that did not end left in the clouds of a stack; what was removed.
+
+    Raises what asking the cloud raises."""
+    done: list[str] = []
+    if any(crash.of("aws:")):
+        from orch.components.aws import leftovers
+
+        done += leftovers.clear(crash)
+    return tuple(done)

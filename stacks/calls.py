@@ -72,6 +72,15 @@ class Call:
             return
         self.errors.setdefault(urn, text)
 
+    def told(self) -> str:
+        """The errors, the same one of several resources once."""
+        names: dict[str, list[str]] = {}
+        for urn, text in self.errors.items():
+            names.setdefault(text, []).append(name_of(urn))
+        return "\n".join(
+            f"{', '.join(sorted(each))}: {text}" if any(each) else text for text, each in names.items()
+        )
+
     def node_errors(self) -> dict[str, str]:
         """What failed, by the node's name; nothing when something else than nodes failed."""
         failed = {urn: text for urn, text in self.errors.items() if urn}
@@ -167,8 +176,7 @@ def _failure(stack: str, verb: str, run: Call, done: Finished) -> StackError:
             hint="end them, then remove it again; hosts without jobs have left already",
             code="ORCH386",
         )
-    failed = [f"{name_of(urn)}: {text}" if urn else text for urn, text in run.errors.items()]
-    detail = "\n".join(failed) or done.stderr.strip()[-800:] or done.stdout.strip()[-800:]
+    detail = run.told() or done.stderr.strip()[-800:] or done.stdout.strip()[-800:]
     word = {"preview": "previewed", "up": "brought up", "destroy": "removed"}.get(verb, "looked at")
     return EngineFailed(
         f"the fleet {stack} could not be {word} whole",

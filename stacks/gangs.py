@@ -13,6 +13,7 @@ from orch.stacks.changes import name_of
 from orch.stacks.errors import EngineFailed, NoCapacity, StackError
 from orch.stacks.program import program
 from orch.stacks.project import Project
+from orch.stacks.recovery import clear_clouds, left_by
 from orch.stacks.states import deployment
 from orch.stacks.wishes import Wish, compile_for, nodes_up
 
@@ -35,10 +36,11 @@ class Gang:
     before: tuple[str, ...] = ()
 
     def bring(self, compiled: Compiled) -> tuple[Call, EngineFailed | None]:
-        """One plan carried out, in its steps: the last call, and what failed beyond single nodes."""
+        """One plan carried out, in its steps: the last call with the events of all, and what failed beyond
+        single nodes."""
         call = Call(self.listener, planning=False)
         for step in (*compiled.before, compiled):
-            call = Call(self.listener, planning=False, apart=step.apart)
+            call = Call(self.listener, planning=False, apart=step.apart, events=call.events)
             try:
                 engine(self.project, self.wish.name, words(step), call, program(step))
             except EngineFailed as failed:
@@ -48,10 +50,13 @@ class Gang:
     def remove(self) -> None:
         """Take all of it away; what could not be is named. Raises StackError."""
         call = Call(self.listener, planning=False)
+        there = left_by(self.project, self.wish.name)
         try:
             engine(self.project, self.wish.name, ["destroy", "--yes", "--skip-preview"], call)
         except EngineFailed as failed:
             raise self._left(failed) from failed
+        # What was refused half way is made, and not always recorded.
+        clear_clouds(there.emptied(), self.listener)
 
     def keep(self, compiled: Compiled, names: Collection[str]) -> Compiled:
         """Have these nodes of a plan alone, and record it so. Raises StackError."""
@@ -60,6 +65,7 @@ class Gang:
         _, failed = self.bring(kept)
         if failed is not None:
             raise self._left(failed) from failed
+        clear_clouds(left_by(self.project, self.wish.name), self.listener)
         return kept
 
     def there(self, names: Collection[str]) -> tuple[str, ...]:
@@ -96,7 +102,7 @@ def bring_up(project: Project, wish: Wish, first: Compiled, listener: Listener) 
             raise failed
         return first, call
     if first.moves:
-        listener(Note(f"the fleet {wish.name} moves to {first.place}: it is removed where it is"))
+        listener(Note("the file does not allow the place where the fleet is: it is removed there first"))
         gang.remove()
         gang = replace(gang, before=())
     tried: list[Tried] = []
@@ -119,7 +125,7 @@ def bring_up(project: Project, wish: Wish, first: Compiled, listener: Listener) 
             if failed is not None:
                 raise _refused(wish, answer, failed, "what is there is kept") from failed
             return _short(gang, compiled, call, there)
-        failed = failed or EngineFailed("", errors=call.errors, detail="\n".join(call.errors.values()))
+        failed = failed or _all_failed(wish, call)
         left = _taken_back(gang, compiled)
         if answer is None or not answer.elsewhere:
             raise _refused(wish, answer, failed, left) from failed
@@ -173,6 +179,7 @@ def _short(gang: Gang, compiled: Compiled, call: Call, there: Sequence[str]) -> 
         NodeWarning(name, f"not made: {answer.reason if (answer := compiled.answer(text)) else text}")
         for name, text in sorted(failed.items())
     )
+    gang.listener(Note(f"kept {len(there)} of {len(compiled.nodes)} nodes"))
     nodes = gang.wish.fleet.nodes
     if nodes is not None and len(there) < (nodes.min or 0):
         raise NoCapacity(
@@ -203,10 +210,21 @@ def _recorded(project: Project, stack: str, before: Sequence[str]) -> Iterator[s
                 yield f"{name} ({resource['id']})"
 
 
+def _all_failed(wish: Wish, call: Call) -> EngineFailed:
+    return EngineFailed(
+        f"not one node of the fleet {wish.name} could be made",
+        errors=call.errors,
+        detail=call.told(),
+        code="ORCH347",
+    )
+
+
 def _refused(wish: Wish, answer: CloudAnswer | None, failed: EngineFailed, left: str) -> StackError:
     detail = f"{failed.detail}\n{left}" if failed.detail else left
     if answer is None:
-        return EngineFailed(failed.summary, errors=failed.errors, detail=detail, hint=failed.hint, code=failed.code)
+        return EngineFailed(
+            failed.summary, errors=failed.errors, detail=detail, hint=failed.hint, code=failed.code
+        )
     return StackError(
         f"the fleet {wish.name} could not be brought up: {answer.reason}",
         detail=detail,

@@ -13,12 +13,12 @@ from orch.components.plan import NewHostKey, NodeProblem, NodeWarning
 from orch.stacks.calls import Call, Listener, Note, engine, plain
 from orch.stacks.changes import Change, Drifted, changes, drifted, name_of
 from orch.stacks.errors import NoSuchNode, StackError
-from orch.stacks.gangs import bring_up, parallel, words
+from orch.stacks.gangs import bring_up, parallel
 from orch.stacks.lockfile import write_lock
 from orch.stacks.locks import locks
 from orch.stacks.program import program
 from orch.stacks.project import Project
-from orch.stacks.recovery import take
+from orch.stacks.recovery import mend, take
 from orch.stacks.states import deployment, forget_identity, not_up, outputs, require_up
 from orch.stacks.wishes import Wish, compile_for
 
@@ -55,6 +55,7 @@ def preview(project: Project, wish: Wish, listener: Listener) -> Plan:
     Takes no lock; changes nothing but an empty stack's record.
     """
     project.prepare()
+    mend(project, wish.name)
     compiled = compile_for(project, wish)
     before = recorded_hourly(project, wish.name)
     run = Call(listener, planning=True)
@@ -72,11 +73,6 @@ def up(project: Project, wish: Wish, listener: Listener) -> Plan:
     before = recorded_hourly(project, wish.name)
     _ensure_images(compiled.images, listener)
     take(project, wish.name, listener)
-    if compiled.moves:
-        listener(Note("the file does not allow the place where the fleet is: it is removed there first"))
-        engine(project, wish.name, ["destroy", "--yes", "--skip-preview"], Call(listener, planning=False))
-    for step in compiled.before:
-        engine(project, wish.name, words(step), Call(listener, planning=False), program(step))
     done, call = bring_up(project, wish, compiled, listener)
     images = {key: value for key, value in done.pins.items() if key in done.locked}
     if done.locked:
@@ -135,6 +131,7 @@ def drift(project: Project, name: str, listener: Listener) -> tuple[Drifted, ...
     """What is not as registered. Changes nothing, takes no lock."""
     require_up(project, name)
     project.prepare()
+    mend(project, name)
     run = Call(listener, planning=True)
     engine(project, name, ["refresh", "--preview-only"], run)
     return drifted(run.events)

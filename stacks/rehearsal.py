@@ -28,7 +28,7 @@ from orch.stacks.project import Project
 if TYPE_CHECKING:
     import boto3
 
-    from orch.spec.state import FleetState
+    from orch.spec.state import FleetState, NodeState
 
 FOLDER = "rehearsal"
 STATE_VARIABLE = "ORCH_REHEARSAL_STATE"
@@ -36,6 +36,12 @@ STATE_VARIABLE = "ORCH_REHEARSAL_STATE"
 
 SHIMS = {"pulumi-resource-aws": "orch.providers.simulated.plugin"}
 """Executables that a rehearsal puts before the real ones."""
+
+HERE = ("local", "ssh")
+"""Backends whose nodes are what they are, also in a rehearsal."""
+
+NOBODY = "echo 'a simulated instance, and no local node stands for it' >&2; exit 1"
+"""How an instance is reached that has no machine behind it: what leads to a real one is not even tried."""
 
 MARK = "orch-rehearsal-shim"
 
@@ -72,30 +78,22 @@ class RehearsalProject(Project):
 
     def reached(self, state: FleetState) -> FleetState:
         """Instances that a local node stands for are reached there; others have no machine behind them."""
+        if state.backend in HERE:
+            return state
         cloud = Cloud(self.account)
-        there = cloud.instances()
-        by_address = {
-            there[instance]["PrivateIpAddress"]: endpoint
-            for instance, endpoint in cloud.endpoints().items()
-            if instance in there
+        endpoints, machines = cloud.endpoints(), cloud.instances()
+        # Fleets have networks of their own, so the same addresses; their nodes are told apart by the tag.
+        found = {
+            tag["Value"].rpartition("::")[2]: endpoint
+            for each, endpoint in endpoints.items()
+            if each in machines
+            for tag in machines[each]["Tags"]
+            if tag["Key"] == "orch:urn"
         }
         nodes = tuple(
-            node.model_copy(
-                update={
-                    "address": here.address,
-                    "port": here.port,
-                    "user": here.user,
-                    "host_key": here.host_key,
-                    "jump": (),
-                    "proxy_command": None,
-                    "internal_ip": here.internal_ip,
-                    # Those of the instance are more than this machine has.
-                    "cpus": None,
-                    "memory_mib": None,
-                }
-            )
-            if (here := by_address.get(node.internal_ip or "")) is not None
-            else node
+            _here(node, found[node.name])
+            if node.name in found
+            else node.model_copy(update={"jump": (), "proxy_command": NOBODY})
             for node in state.nodes
         )
         return state.model_copy(update={"nodes": nodes, "simulated": True})
@@ -129,6 +127,24 @@ class Rehearsal:
         """Instance id -> where the local node that stands for it is reached; see
         providers/simulated/README.md."""
         return self.cloud.endpoints()
+
+
+def _here(node: NodeState, here: Endpoint) -> NodeState:
+    """A node as the local node is reached that stands for it."""
+    return node.model_copy(
+        update={
+            "address": here.address,
+            "port": here.port,
+            "user": here.user,
+            "host_key": here.host_key,
+            "jump": (),
+            "proxy_command": None,
+            "internal_ip": here.internal_ip,
+            # Those of the instance are more than this machine has.
+            "cpus": None,
+            "memory_mib": None,
+        }
+    )
 
 
 def rehearse(project: Project, *, nodes: bool = True, seed: str = "0") -> Rehearsal:

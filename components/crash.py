@@ -1,0 +1,46 @@
+"""What a call that did not end may have left in a cloud, as the engine recorded it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orch.spec.models.backends import AnyBackend
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A resource of a stack. `id` is None while its creation is under way."""
+
+    type: str
+    name: str
+    id: str | None
+    inputs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A stack's resources: those that are `known` to be there, and those whose creation had `begun`.
+
+    `settings` are the backends' of orch.yml; `session` is what the cloud is asked through, where it is not
+    the user's own account.
+    """
+
+    known: tuple[Recorded, ...]
+    begun: tuple[Recorded, ...]
+    settings: Sequence[AnyBackend] = ()
+    session: Any = None
+
+    def of(self, prefix: str) -> Iterator[Recorded]:
+        """Resources of one provider (`aws:`), both kinds."""
+        return (each for each in (*self.known, *self.begun) if each.type.startswith(prefix))
+
+    def emptied(self) -> Crash:
+        """The same after all that is recorded was removed."""
+        return replace(self, known=tuple(replace(each, id=None) for each in self.known))
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(each.id for each in self.known if each.id)
