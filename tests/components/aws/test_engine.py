@@ -10,14 +10,15 @@ from aws_engine import Stack, stack
 
 from orch.spec import load_paths
 from orch.spec.models import Fleet
+from orch.stacks.errors import NoCapacity
 
 ROOT = Path(__file__).parents[3]
 QUOTAS = {"L-417A185B": 20_000, "L-DB2E81BA": 20_000, "L-2C3B7624": 20_000, "L-1216C47A": 20_000}
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
-    return stack(tmp_path / "project", monkeypatch, quotas=QUOTAS)
+def lab(tmp_path: Path) -> Stack:
+    return stack(tmp_path / "project", quotas=QUOTAS)
 
 
 def fleet(**more: Any) -> Fleet:
@@ -36,11 +37,11 @@ def pending(changes: Any) -> list[tuple[str, str]]:
 
 def test_the_example_comes_up_and_then_nothing_is_left_to_do(lab: Stack) -> None:
     wanted = example("p5-cluster.yml")
-    first = lab.preview(lab.compiled(wanted))
+    first = lab.preview(wanted)
     assert {change.op for change in first} == {"create"}
-    lab.up(lab.compiled(wanted))
+    lab.up(wanted)
     assert len([each for each in lab.live() if each["InstanceType"] == "p5.48xlarge"]) == 2
-    assert pending(lab.preview(lab.compiled(wanted))) == []
+    assert pending(lab.preview(wanted)) == []
     assert lab.drift() == ()
     state = lab.state()
     assert [node.name for node in state.nodes] == ["p5-0", "p5-1"]
@@ -71,7 +72,7 @@ def test_the_cloud_takes_every_types_interfaces(lab: Stack) -> None:
             kinds = [each["InterfaceType"] for each in instance["NetworkInterfaces"]]
             assert (kinds.count("efa-only"), kinds.count("interface")) == (fast, 1), name
         assert len(lab.live(compiled[name].plan.region, name)) == 1, name
-    lab.down()
+    lab.down_all()
     assert not [name for name in TYPES if lab.live(compiled[name].plan.region, name)]
 
 
@@ -84,7 +85,7 @@ def _of_type(name: str) -> Fleet:
 
 
 def test_what_changed_behind_its_back_is_told_and_mended(lab: Stack) -> None:
-    lab.up(lab.compiled(fleet()))
+    lab.up(fleet())
     ec2 = lab.session.client("ec2", region_name="us-east-1")
     first, second = sorted(lab.live("us-east-1", "p5.48xlarge"), key=lambda each: each["PrivateIpAddress"])
     ec2.terminate_instances(InstanceIds=[first["InstanceId"]])
@@ -93,63 +94,55 @@ def test_what_changed_behind_its_back_is_told_and_mended(lab: Stack) -> None:
     world = [{"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
     ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=world)
 
-    mends = pending(lab.preview(lab.compiled(fleet())))
+    mends = pending(lab.preview(fleet()))
     assert sorted(op for op, name in mends if name in ("p5-0", "p5-1")) == ["create", "update"]
     assert ("update", "p5-nodes") in mends
 
-    lab.up(lab.compiled(fleet()))
-    assert pending(lab.preview(lab.compiled(fleet()))) == []
+    lab.up(fleet())
+    assert pending(lab.preview(fleet())) == []
     assert len(lab.live("us-east-1", "p5.48xlarge")) == 2
     rules = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"][0]["IpPermissions"]
     assert not [rule for rule in rules if rule.get("IpRanges")]
 
 
 def test_a_zone_without_room_refuses_all_at_once(lab: Stack) -> None:
-    from orch.components.aws import errors
-
-    zone = lab.compiled(fleet(nodes="8")).plan.zone_name
-    lab.cloud.turn(capacity={f"p5.48xlarge@{zone}": 3})
-    done, said = lab.try_up(lab.compiled(fleet(nodes="8")))
-    assert done.code != 0
-    error = errors.read(said)
-    assert error is not None
-    assert (error.code, error.verdict) == ("InsufficientInstanceCapacity", "next")
+    first, second = "us-east-1a", "us-east-1b"
+    lab.cloud.turn(capacity={f"p5.48xlarge@{first}": 3})
+    with pytest.raises(NoCapacity) as refused:
+        lab.up(fleet(nodes="8", zones=[first]))
+    assert "InsufficientInstanceCapacity" in refused.value.text()
     assert lab.live("us-east-1", "p5.48xlarge") == []
-    assert lab.compiled(fleet(nodes="8")).candidate.kept  # what is there already is in that zone
-    lab.down()
-    other = lab.compiled(fleet(nodes="8"), place=1)
-    lab.up(other)
-    assert {each["Placement"]["AvailabilityZone"] for each in lab.live("us-east-1", "p5.48xlarge")} == {
-        other.plan.zone_name
-    }
+    assert lab.cloud.everything() == {}
+    lab.up(fleet(nodes="8", zones=[first, second]))
+    zones = {each["Placement"]["AvailabilityZone"] for each in lab.live("us-east-1", "p5.48xlarge")}
+    assert zones == {second}
 
 
 def test_another_zone_in_the_file_moves_the_whole_fleet(lab: Stack) -> None:
-    lab.up(lab.compiled(fleet(zones=["use1-az1"])))
-    moved = lab.compiled(fleet(zones=["use1-az2"]))
-    lab.up(moved)
+    lab.up(fleet(zones=["use1-az1"]))
+    lab.up(fleet(zones=["use1-az2"]))
     zones = [each["Placement"]["AvailabilityZone"] for each in lab.live(instance_type="p5.48xlarge")]
-    assert zones == [moved.plan.zone_name] * 2
-    assert pending(lab.preview(lab.compiled(fleet(zones=["use1-az2"])))) == []
+    assert zones == ["us-east-1a"] * 2
+    assert pending(lab.preview(fleet(zones=["use1-az2"]))) == []
 
 
 def test_growing_touches_no_node_and_shrinking_takes_the_last(lab: Stack) -> None:
-    lab.up(lab.compiled(fleet()))
+    lab.up(fleet())
     before = {each["InstanceId"] for each in lab.live("us-east-1", "p5.48xlarge")}
-    grown = pending(lab.up(lab.compiled(fleet(nodes="4", init=["echo new"]))))
+    grown = pending(lab.up(fleet(nodes="4", init=["echo new"])))
     assert sorted(grown) == [("create", "p5-2"), ("create", "p5-3"), ("update", "p5-capacity")]
     assert before < {each["InstanceId"] for each in lab.live("us-east-1", "p5.48xlarge")}
-    shrunk = pending(lab.up(lab.compiled(fleet(nodes="1", init=["echo new"]))))
+    shrunk = pending(lab.up(fleet(nodes="1", init=["echo new"])))
     assert {name for op, name in shrunk if op == "delete"} == {"p5-1", "p5-2", "p5-3"}
-    assert pending(lab.preview(lab.compiled(fleet(nodes="1", init=["echo new"])))) == []
+    assert pending(lab.preview(fleet(nodes="1", init=["echo new"]))) == []
 
 
 def test_what_only_a_new_instance_can_have_replaces_them(lab: Stack) -> None:
-    lab.up(lab.compiled(fleet(nodes="1")))
-    changed = pending(lab.up(lab.compiled(fleet(nodes="1", scratch={"path": "/local"}))))
+    lab.up(fleet(nodes="1"))
+    changed = pending(lab.up(fleet(nodes="1", scratch={"path": "/local"})))
     assert [op for op, name in changed if name == "p5-0"] == ["replace"]
     assert b"/local" in lab.user_data("p5-0")
-    assert pending(lab.preview(lab.compiled(fleet(nodes="1", scratch={"path": "/local"})))) == []
+    assert pending(lab.preview(fleet(nodes="1", scratch={"path": "/local"}))) == []
 
 
 @pytest.mark.parametrize(
@@ -166,7 +159,7 @@ def test_what_only_a_new_instance_can_have_replaces_them(lab: Stack) -> None:
 def test_the_cloud_takes_other_shapes_too(lab: Stack, more: dict[str, Any]) -> None:
     wanted = fleet(**more)
     lab.cloud.turn(quotas={**QUOTAS, "L-7212CCBC": 1000})
-    lab.up(lab.compiled(wanted))
-    assert pending(lab.preview(lab.compiled(wanted))) == []
+    lab.up(wanted)
+    assert pending(lab.preview(wanted)) == []
     assert len(lab.state().nodes) == 2
     lab.down()
