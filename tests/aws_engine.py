@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orch.components.aws.compile import CompiledAws, candidates_of, compile_aws
-from orch.components.plan import Previous
+from orch.components.plan import Previous, whole
 from orch.providers.simulated.core import Cloud
 from orch.providers.simulated.knobs import Knobs
 from orch.spec.models import Fleet
@@ -21,7 +21,7 @@ from orch.stacks.calls import Call, Note, Step, engine
 from orch.stacks.changes import Change, Drifted
 from orch.stacks.project import Project, find
 from orch.stacks.rehearsal import rehearse
-from orch.stacks.states import fleet_state
+from orch.stacks.states import deployment, fleet_state, outputs
 from orch.stacks.wishes import Wish
 
 
@@ -55,8 +55,13 @@ class Stack:
     def down(self) -> None:
         operations.down(self.project, self.name, quiet)
 
+    def recorded(self) -> dict[str, Any]:
+        """The fleet as the stack exports it, before a rehearsal leads to its own nodes."""
+        return outputs(deployment(self.project, self.name))["fleet"]
+
     def state(self) -> FleetState:
-        return fleet_state(self.project, self.name)
+        """As it is recorded: how nodes are reached in a rehearsal is another thing."""
+        return FleetState.model_validate(whole(require_up(self.project, self.name)["fleet"]))
 
     def compiled(self, fleet: Fleet) -> CompiledAws:
         """The plan of a new fleet at the first of its places."""

@@ -83,10 +83,10 @@ class Rehearsed(Folder):
         """The file that holds a fleet's state."""
         return self.path / ".orch/rehearsal/state/.pulumi/stacks/tests" / f"{name}.json"
 
-    def at_work(self) -> list[int]:
+    def at_work(self, what: str = "pulumi") -> list[int]:
         """Processes of the engine and its providers that work for this project: their folder tells."""
         found: list[int] = []
-        for pid in processes("pulumi"):
+        for pid in processes(what):
             try:
                 if str(Path(f"/proc/{pid}/cwd").readlink()).startswith(str(self.path)):
                     found.append(pid)
