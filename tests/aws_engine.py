@@ -21,7 +21,7 @@ from orch.stacks.calls import Call, Note, Step, engine
 from orch.stacks.changes import Change, Drifted
 from orch.stacks.project import Project, find
 from orch.stacks.rehearsal import rehearse
-from orch.stacks.states import deployment, fleet_state, outputs
+from orch.stacks.states import require_up
 from orch.stacks.wishes import Wish
 
 
@@ -54,10 +54,6 @@ class Stack:
 
     def down(self) -> None:
         operations.down(self.project, self.name, quiet)
-
-    def recorded(self) -> dict[str, Any]:
-        """The fleet as the stack exports it, before a rehearsal leads to its own nodes."""
-        return outputs(deployment(self.project, self.name))["fleet"]
 
     def state(self) -> FleetState:
         """As it is recorded: how nodes are reached in a rehearsal is another thing."""

@@ -47,7 +47,7 @@ def test_the_example_comes_up_and_then_nothing_is_left_to_do(lab: Stack) -> None
     assert [node.name for node in state.nodes] == ["p5-0", "p5-1"]
     assert state.interconnect == "efa"
     assert all(len(node.topology) == 3 for node in state.nodes)
-    assert all(node["jump"][0]["proxy_command"] for node in lab.recorded()["nodes"])
+    assert all(node.jump[0].proxy_command for node in state.nodes)
     lab.down()
     assert lab.live() == []
 
