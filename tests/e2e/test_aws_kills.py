@@ -1,0 +1,153 @@
+"""AWS fleets whose `up` or `down` is killed at any place. The simulated account's own list is the judge."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rehearsals import KILL_ALL, Rehearsed
+from support import kill, until
+
+NODES = [f"p5-{index}" for index in range(8)]
+# An `up` of eight nodes makes about 118 calls, a `down` about 95.
+UP = [13, 16, 20, 27, 35, 46, 58, 67, 80, 104]
+DOWN = [2, 14, 28, 42, 52, 60, 67, 74, 81, 88]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsed]:
+    """Eight nodes that are up, to be copied."""
+    path = tmp_path_factory.mktemp("cluster")
+    there = Rehearsed.make(path)
+    there.fleet(8)
+    assert there.up().code == 0
+    yield there
+    shutil.rmtree(path)
+
+
+def killed(there: Rehearsed, call: int, *words: str) -> None:
+    """Run a command that is killed at a call, the engine and its providers with it."""
+    there.cloud.turn(hooks=[{"at": call, "when": "after" if call % 2 else "before", "command": KILL_ALL}])
+    assert there.orch(*words, "--yes", "--rehearse").code == -signal.SIGKILL
+    # An engine that is killed leaves its language host behind, idle.
+    until(lambda: set(there.at_work()) <= set(there.at_work("pulumi-language")), 20, "the providers ended")
+    kill(*there.at_work("pulumi-language"))
+    assert call in {each.number for each in there.cloud.calls}
+
+
+@pytest.mark.parametrize("call", UP)
+def test_up_after_a_killed_up_makes_eight_nodes_and_leaves_no_orphan(
+    tmp_path: Path, cluster: Rehearsed, call: int
+) -> None:
+    there = Rehearsed.make(tmp_path)
+    there.fleet(8)
+    killed(there, call, "up", "p5.yml")
+    said = there.up()
+    assert said.code == 0, said.err
+    assert "broke the lock" in said.err
+    assert there.names() == NODES
+    assert there.unrecorded() == {}
+    assert there.kinds() == cluster.kinds()
+
+
+@pytest.mark.parametrize("call", DOWN)
+def test_down_after_a_killed_down_leaves_nothing(tmp_path: Path, cluster: Rehearsed, call: int) -> None:
+    there = Rehearsed(tmp_path / "copy")
+    shutil.copytree(cluster.path, there.path)
+    killed(there, there.calls() + call, "down", "p5")
+    said = there.down()
+    assert said.code == 0, said.err
+    assert there.cloud.everything() == {}
+
+
+@pytest.mark.parametrize("call", [45, 75])
+def test_down_after_a_killed_up_leaves_nothing(tmp_path: Path, call: int) -> None:
+    there = Rehearsed.make(tmp_path)
+    there.fleet(8)
+    killed(there, call, "up", "p5.yml")
+    said = there.down()
+    assert said.code == 0, said.err
+    assert there.cloud.everything() == {}
+
+
+def test_up_after_a_killed_down_brings_the_fleet_back_where_it_was(
+    tmp_path: Path, cluster: Rehearsed
+) -> None:
+    there = Rehearsed(tmp_path / "copy")
+    shutil.copytree(cluster.path, there.path)
+    zones = set(there.nodes().values())
+    killed(there, there.calls() + 75, "down", "p5")
+    assert there.up().code == 0
+    assert there.names() == NODES
+    assert set(there.nodes().values()) == zones
+    assert there.unrecorded() == {}
+
+
+def test_a_preview_after_a_kill_reads_the_state_and_changes_nothing(tmp_path: Path) -> None:
+    there = Rehearsed.make(tmp_path)
+    there.fleet(8)
+    killed(there, 45, "up", "p5.yml")
+    before = there.kinds()
+    said = there.preview()
+    assert said.code == 0, said.err
+    assert said.json["summary"]["create"] > 8
+    assert there.kinds() == before
+
+
+def test_what_bears_the_stacks_tags_and_is_not_recorded_is_removed_after_a_kill(
+    tmp_path: Path, cluster: Rehearsed
+) -> None:
+    """As after a state that was put back to an older one."""
+    there = Rehearsed(tmp_path / "copy")
+    shutil.copytree(cluster.path, there.path)
+    node, doc = next(iter(there.cloud.instances().items()))
+    more = {key: doc[key] for key in ("ImageId", "SubnetId")}
+    made = there.cloud.call(
+        "RunInstances",
+        {
+            **more,
+            "InstanceType": "m7i.large",
+            "MinCount": 1,
+            "MaxCount": 1,
+            "TagSpecifications": [{"ResourceType": "instance", "Tags": doc["Tags"]}],
+        },
+    )
+    stray = made["Instances"][0]["InstanceId"]
+    killed(there, there.calls() + 40, "up", "p5.yml")
+    said = there.up()
+    assert said.code == 0, said.err
+    assert stray in said.err
+    assert stray not in there.cloud.instances()
+    assert node in there.cloud.instances()
+    assert there.names() == NODES
+
+
+def test_an_interrupt_ends_in_order_and_the_state_is_what_is_in_the_cloud(tmp_path: Path) -> None:
+    there = Rehearsed.make(tmp_path, latency_s={"RunInstances": 2.0})
+    there.fleet(8)
+    process = there.start("up", "p5.yml", "--yes", "--rehearse")
+    launches = "RunInstances"
+    until(lambda: launches in {call.action for call in there.cloud.calls}, 60, "a node is being made")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "run the same command again to go on" in err
+    assert there.unrecorded() == {}
+    known = {each for each, kind in there.recorded().items() if kind == "aws:ec2/instance:Instance"}
+    assert known == set(there.cloud.instances())
+    assert all(call.done for call in there.cloud.calls)
+    state = json.loads(there.checkpoint().read_text())["checkpoint"]["latest"]
+    assert not state.get("pending_operations")
+
+    there.cloud.turn(latency_s={})
+    ids = there.nodes()
+    said = there.up()
+    assert said.code == 0, said.err
+    assert "broke the lock" not in said.err
+    assert ids.items() <= there.nodes().items()
+    assert Counter(there.names()) == Counter(NODES)
