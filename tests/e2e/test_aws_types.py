@@ -1,0 +1,47 @@
+"""Each type of the golden plans through the real engine on the simulated account: up, as it was, and down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from aws_cases import GOLDEN, Case
+from aws_engine import Stack, stack
+
+TYPES = [
+    *("p4d", "p4de", "p5.4xl", "p5", "p5e", "p5en", "p6-b200", "p6-b300"),
+    *("g5", "g6", "g6e", "trn1", "trn2", "cpu"),
+]
+# vCPUs of the families.
+QUOTAS = {"L-417A185B": 20_000, "L-DB2E81BA": 20_000, "L-2C3B7624": 20_000, "L-1216C47A": 20_000}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Stack:
+    return stack(tmp_path_factory.mktemp("types"), quotas=QUOTAS)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_cluster_of_the_type_comes_up_as_planned_stays_and_goes(lab: Stack, name: str) -> None:
+    fleet = Case.of(name).fleet
+    there = Stack(lab.folder, lab.project, lab.cloud, fleet.name)
+    golden = json.loads(Path(GOLDEN / f"{name}.json").read_text())
+    kind, region = golden["instance_type"], golden["region"]
+
+    planned = there.preview(fleet)
+    assert {change.op for change in planned} == {"create"}
+    assert len(there.up(fleet)) == len(planned)
+    nodes = there.live(region, kind)
+    assert len(nodes) == len(golden["nodes"])
+    for node in nodes:
+        cards = [
+            f"card {each['Attachment'].get('NetworkCardIndex', 0)} "
+            f"device {each['Attachment']['DeviceIndex']} {each['InterfaceType']}"
+            for each in node["NetworkInterfaces"]
+        ]
+        assert sorted(cards) == sorted(golden["interfaces"])
+    assert {change.op for change in there.preview(fleet)} == {"same"}
+    assert there.drift() == ()
+    there.down()
+    assert lab.cloud.everything() == {}
