@@ -1,211 +1,28 @@
-"""What is asked of a project, with the SDK's own messages as answers."""
+"""The questions to a GCP account, in a process of their own.
+
+Google's libraries and Pulumi's provider SDK both describe `google.rpc.Status`, and protobuf takes only one of
+them in a process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import os
+import subprocess
+import sys
+from pathlib import Path
 
-import pytest
-
-compute = pytest.importorskip("google.cloud.compute_v1")
-
-from gcp_cases import CATALOG  # noqa: E402
-from google.api_core import exceptions  # noqa: E402 - after the skip
-
-from orch.components.gcp import ask  # noqa: E402
-from orch.components.gcp.candidates import candidates  # noqa: E402
-from orch.components.gcp.compile import compile_gcp, members  # noqa: E402
-from orch.components.gcp.facts import Member  # noqa: E402
-from orch.components.plan import Previous  # noqa: E402
-from orch.spec.models import Fleet  # noqa: E402
-from orch.spec.models.backends import GcpBackend  # noqa: E402
-
-LINK = "https://www.googleapis.com/compute/v1/projects/acme-ml/"
-Answers = dict[tuple[str, str], Callable[..., Any]]
+from support import ROOT
 
 
-class Client:
-    def __init__(self, name: str, answers: Answers, asked: list[str]) -> None:
-        self._name, self._answers, self._asked = name, answers, asked
-
-    def __getattr__(self, call: str) -> Callable[..., Any]:
-        def answer(**words: Any) -> Any:
-            self._asked.append(f"{self._name}.{call}")
-            return self._answers[self._name, call](**words)
-
-        return answer
-
-
-class Account:
-    """A project that answers from a table, and keeps what was asked."""
-
-    project = "acme-ml"
-
-    def __init__(self, **more: Callable[..., Any]) -> None:
-        self.asked: list[str] = []
-        self.answers: Answers = {
-            ("ZonesClient", "list"): lambda **_: (
-                [compute.Zone(name=f"us-central1-{z}", region=f"{LINK}regions/us-central1") for z in "abcf"]
-                + [compute.Zone(name="us-east4-a", region=f"{LINK}regions/us-east4")]
-            ),
-            ("MachineTypesClient", "get"): lambda **_: compute.MachineType(name="x"),
-            ("NetworkProfilesClient", "get"): lambda **_: compute.NetworkProfile(name="x"),
-            ("ImagesClient", "get_from_family"): lambda **words: compute.Image(
-                name=f"{words['family']}-v1", disk_size_gb=20
-            ),
-            ("ImagesClient", "get"): lambda **words: compute.Image(name=words["image"], disk_size_gb=20),
-            ("RegionsClient", "get"): lambda **_: compute.Region(
-                quotas=[compute.Quota(metric="NVIDIA_A100_GPUS", limit=16, usage=8)]
-            ),
-            ("ProjectsClient", "get"): lambda **_: compute.Project(
-                quotas=[compute.Quota(metric="NETWORKS", limit=15, usage=2)]
-            ),
-            ("NetworksClient", "get"): lambda **words: compute.Network(
-                name=words["network"],
-                mtu=8896,
-                network_profile=f"{LINK}global/networkProfiles/us-central1-b-vpc-roce"
-                if words["network"] == "rdma"
-                else "",
-            ),
-            ("SubnetworksClient", "list"): lambda **_: (
-                [
-                    compute.Subnetwork(
-                        name=f"rdma-{i}",
-                        network=f"{LINK}global/networks/rdma",
-                        ip_cidr_range=f"10.9.{i}.0/24",
-                    )
-                    for i in range(8)
-                ]
-                + [
-                    compute.Subnetwork(
-                        name="net", network=f"{LINK}global/networks/net", ip_cidr_range="10.8.0.0/24"
-                    )
-                ]
-            ),
-            ("FirewallsClient", "list"): lambda **_: [
-                compute.Firewall(
-                    network=f"{LINK}global/networks/net",
-                    direction="INGRESS",
-                    allowed=[compute.Allowed(I_p_protocol="tcp"), compute.Allowed(I_p_protocol="udp")],
-                )
-            ],
-            ("RoutersClient", "list"): lambda **_: [
-                compute.Router(network=f"{LINK}global/networks/net", nats=[compute.RouterNat(name="nat")])
-            ],
-        }
-        self.answers |= {tuple(key.split("__")): value for key, value in more.items()}  # type: ignore[misc]
-
-    def client(self, name: str) -> Client:
-        return Client(name, self.answers, self.asked)
-
-
-def missing(**_: Any) -> Any:
-    raise exceptions.NotFound("not here")
-
-
-def fleet(**more: Any) -> Fleet:
-    base = {"type": "fleet", "name": "ultra", "backends": ["gcp"], "nodes": "2", "placement": "cluster"}
-    return Fleet.model_validate(
-        {**base, "instance_types": ["a3-ultragpu-8g"], "zones": ["us-central1-b"], **more}
+def test_what_a_gcp_account_is_asked() -> None:
+    suite = Path(__file__).with_name("account_suite.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(suite)],
+        cwd=ROOT,
+        env={key: value for key, value in os.environ.items() if key != "PYTEST_ADDOPTS"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-
-
-def compiled(account: Account, wanted: Fleet) -> Any:
-    settings = GcpBackend()
-    (chosen, *_) = candidates(wanted, settings, CATALOG)
-    return compile_gcp(wanted, settings, Previous(), "abc123", session=account, candidate=chosen)
-
-
-def test_a_fleet_is_planned_from_what_the_project_answers() -> None:
-    account = Account()
-    plan = compiled(account, fleet()).plan
-    assert plan.image == (
-        "projects/ubuntu-os-accelerator-images/global/images/ubuntu-accelerator-2204-amd64-with-nvidia-570-v1"
-    )
-    assert plan.pins["image"] == plan.image
-    assert "NetworkProfilesClient.get" in account.asked
-    assert "NetworksClient.get" not in account.asked
-
-
-def test_given_networks_are_read_with_profile_subnets_nat_and_rules() -> None:
-    plan = compiled(Account(), fleet(network={"vpc": "net", "roce_vpcs": ["rdma"]})).plan
-    assert plan.warnings == ()
-    assert [(vpc.name, vpc.origin, vpc.mtu) for vpc in plan.networks.vpcs][::2] == [
-        ("net", "given", 8896),
-        ("rdma", "given", 8896),
-    ]
-    assert [each.subnet for each in plan.interfaces if each.kind == "MRDMA"] == [
-        f"rdma-{i}" for i in range(8)
-    ]
-
-
-def test_what_is_not_there_is_told_by_name() -> None:
-    from orch.components.findings import PlanErrors
-
-    account = Account(NetworksClient__get=missing, ImagesClient__get_from_family=missing)
-    with pytest.raises(PlanErrors) as caught:
-        compiled(account, fleet(network={"vpc": "net"}))
-    assert {each.code for each in caught.value.findings} == {"ORCH226", "ORCH213"}
-
-
-def test_a_reservation_is_read_whole() -> None:
-    held = compute.Reservation(
-        status="READY",
-        specific_reservation_required=True,
-        specific_reservation=compute.AllocationSpecificSKUReservation(
-            count=4,
-            in_use_count=1,
-            instance_properties=compute.AllocationSpecificSKUAllocationReservedInstanceProperties(
-                machine_type="a3-ultragpu-8g"
-            ),
-        ),
-    )
-    found = ask.reservation(
-        Account(ReservationsClient__get=lambda **_: held),
-        "projects/hub/reservations/r",
-        (),
-        ["us-central1-b"],
-    )
-    assert found is not None
-    assert (found.project, found.name, found.free, found.instance_type) == ("hub", "r", 3, "a3-ultragpu-8g")
-
-
-def test_quotas_are_compared_with_what_is_used() -> None:
-    from orch.components.findings import PlanErrors
-
-    with pytest.raises(PlanErrors) as caught:
-        compiled(Account(), fleet(instance_types=["a2-highgpu-8g"]))
-    (error,) = [each for each in caught.value.findings if each.code == "ORCH313"]
-    assert error.summary == "2 x a2-highgpu-8g need 16 GPUs, the project's quota is 16, 8 in use"
-
-
-def instance(name: str, created: str, host: str) -> Any:
-    return compute.Instance(
-        name=name,
-        creation_timestamp=created,
-        network_interfaces=[compute.NetworkInterface(network_i_p="10.0.0.9")],
-        resource_status=compute.ResourceStatus(physical_host=host),
-    )
-
-
-def test_members_come_in_the_order_of_their_creation() -> None:
-    rows = [instance("b", "2026-01-02", "/b1/s1/h2"), instance("a", "2026-01-03", "/b1/s1/h1")]
-    found = members(Account(InstancesClient__list=lambda **_: rows), "us-central1-a", "g", 2, needed=True)
-    assert found == (
-        Member("b", "10.0.0.9", None, "2026-01-02", ("b1", "s1", "h2")),
-        Member("a", "10.0.0.9", None, "2026-01-03", ("b1", "s1", "h1")),
-    )
-
-
-def test_a_refusal_is_told_with_the_permission() -> None:
-    def forbidden(**_: Any) -> Any:
-        raise exceptions.Forbidden(
-            "Required 'compute.zones.list' permission", errors=[{"reason": "forbidden"}]
-        )
-
-    with pytest.raises(ask.CloudRefused) as caught:
-        compiled(Account(ZonesClient__list=forbidden), fleet())
-    assert caught.value.code == "ORCH304"
-    assert caught.value.error is not None
-    assert caught.value.error.verdict == "stop"
-    assert "compute.zones.list" in (caught.value.detail or "")
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " skipped" not in done.stdout
