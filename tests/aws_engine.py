@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import gzip
 from base64 import b64decode
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orch.components.aws.compile import CompiledAws, candidates_of, compile_aws
-from orch.components.plan import Previous, whole
+from orch.components.plan import whole
 from orch.providers.simulated.core import Cloud
 from orch.providers.simulated.knobs import Knobs
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsBackend
 from orch.spec.state import FleetState
 from orch.stacks import operations
-from orch.stacks.calls import Call, Note, Step, engine
+from orch.stacks.calls import Note, Step
 from orch.stacks.changes import Change, Drifted
 from orch.stacks.project import Project, find
 from orch.stacks.rehearsal import rehearse
@@ -59,24 +56,6 @@ class Stack:
         """As it is recorded: how nodes are reached in a rehearsal is another thing."""
         return FleetState.model_validate(whole(require_up(self.project, self.name)["fleet"]))
 
-    def compiled(self, fleet: Fleet) -> CompiledAws:
-        """The plan of a new fleet at the first of its places."""
-        settings, session = AwsBackend(), self.session
-        chosen = candidates_of(fleet, settings, Previous(), session=session)[0]
-        return compile_aws(fleet, settings, Previous(), "abc123", session=session, candidate=chosen)
-
-    def up_all(self, compiled: Sequence[CompiledAws]) -> None:
-        """Several fleets in one stack."""
-
-        def run() -> None:
-            for each in compiled:
-                each.register()
-
-        self._engine("up", run)
-
-    def down_all(self) -> None:
-        self._engine("destroy")
-
     def live(self, region: str = "us-east-1", instance_type: str | None = None) -> list[dict[str, Any]]:
         """Instances of a region that run: the cloud's own list."""
         pages = self.session.client("ec2", region_name=region).describe_instances()["Reservations"]
@@ -102,10 +81,6 @@ class Stack:
 
     def _wish(self, fleet: Fleet) -> Wish:
         return Wish(fleet, self.folder)
-
-    def _engine(self, verb: str, code: Any = None) -> None:
-        self.project.prepare()
-        engine(self.project, self.name, [verb, "--yes", "--skip-preview"], Call(quiet, planning=False), code)
 
 
 def stack(folder: Path, **knobs: Any) -> Stack:

@@ -53,37 +53,6 @@ def test_the_example_comes_up_and_then_nothing_is_left_to_do(lab: Stack) -> None
 
 
 # EFA interfaces of each type.
-TYPES = {
-    "p4d.24xlarge": 4, "p4de.24xlarge": 4, "p5.4xlarge": 1, "p5.48xlarge": 32, "p5e.48xlarge": 32,
-    "p5en.48xlarge": 16, "p6-b200.48xlarge": 8, "p6-b300.48xlarge": 16, "g5.48xlarge": 1, "g6.48xlarge": 1,
-    "g6e.48xlarge": 4, "trn1.32xlarge": 8, "trn2.48xlarge": 16, "c7i.8xlarge": 0,
-}  # fmt: skip
-
-
-def test_the_cloud_takes_every_types_interfaces(lab: Stack) -> None:
-    """All types in one stack: a fleet of one node each."""
-    lab.cloud.turn(
-        quotas={**QUOTAS, "L-F678F1CE": 100, "L-0263D0A3": 100, "L-FE5A380F": 100, "L-A4707A72": 100}
-    )
-    compiled = {name: lab.compiled(_of_type(name)) for name in TYPES}
-    lab.up_all(list(compiled.values()))
-    for name, fast in TYPES.items():
-        for instance in lab.live(compiled[name].plan.region, name):
-            kinds = [each["InterfaceType"] for each in instance["NetworkInterfaces"]]
-            assert (kinds.count("efa-only"), kinds.count("interface")) == (fast, 1), name
-        assert len(lab.live(compiled[name].plan.region, name)) == 1, name
-    lab.down_all()
-    assert not [name for name in TYPES if lab.live(compiled[name].plan.region, name)]
-
-
-def _of_type(name: str) -> Fleet:
-    gpus = {"trn1": "Trainium:16", "trn2": "Trainium2:16"}.get(name[:4])
-    more: dict[str, Any] = {"resources": {"gpu": gpus}} if gpus else {}
-    more |= {"nodes": "1", "network": {"bastion": False}}
-    label = name.partition(".")[0] + "-" + name.partition(".")[2]
-    return fleet(name=label, instance_types=[name], regions=[], **more)
-
-
 def test_what_changed_behind_its_back_is_told_and_mended(lab: Stack) -> None:
     lab.up(fleet())
     ec2 = lab.session.client("ec2", region_name="us-east-1")
