@@ -62,6 +62,8 @@ class Folder:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # A shell's background jobs ignore SIGINT, and so would what a test starts in one.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
 
     def write(self, name: str, text: str) -> str:

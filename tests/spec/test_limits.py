@@ -54,9 +54,9 @@ def filled(head: str, line: str) -> str:
 def test_a_hostile_file_is_read_in_seconds(tmp_path: Path, head: str, line: str) -> None:
     path = tmp_path / "hostile.yml"
     path.write_text(filled(head, line))
-    began = time.monotonic()
+    began = time.process_time()  # of this process alone: others may be at work
     load_paths([path], environ={})
-    assert time.monotonic() - began < 6
+    assert time.process_time() - began < 6
 
 
 def test_a_long_chain_of_runs_is_followed_in_seconds(tmp_path: Path) -> None:
