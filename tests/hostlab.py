@@ -129,7 +129,9 @@ class HostLab:
 
     def new_key(self, name: str, *, kind: str = "ed25519", passphrase: str = "") -> Key:
         """A key pair under the lab's folder."""
-        path = self.folder / f"{name}-{secrets.token_hex(3)}"  # a session's lab is asked for one name often
+        path = self.folder / name
+        if path.exists():  # the lab of a session is asked for one name by several tests
+            path = self.folder / f"{name}-{secrets.token_hex(3)}"
         words = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", f"test {name}", "-f", str(path)]
         subprocess.run(words, check=True)
         public = " ".join(path.with_suffix(".pub").read_text().split()[:2])

@@ -147,7 +147,8 @@ def test_a_state_of_a_newer_orch_is_refused(up: Folder) -> None:
     checkpoint = up.path / ".orch/state/.pulumi/stacks/tests" / f"{FLEET}.json"
     original = checkpoint.read_text()
     state = json.loads(original)
-    outputs = state["checkpoint"]["latest"]["resources"][0]["outputs"]
+    resources = state["checkpoint"]["latest"]["resources"]
+    outputs = next(each["outputs"] for each in resources if each["type"] == "pulumi:pulumi:Stack")
     outputs["orch"] = {"version": "99.0", "schema": 99}
     checkpoint.write_text(json.dumps(state))
     try:
