@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from orch.cli.outcome import end
 from orch.cli.plans import fold, paint
-from orch.spec.errors import ExitCode, OrchError
+from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
     from orch.runner.hosts.results import CheckResult, Wanted
@@ -29,12 +29,6 @@ COLOURS = {"pass": "32", "warn": "33", "fail": "31", "skipped": "2"}
 
 # Nodes in containers share this machine's disk: what a small image needs is enough.
 LOCAL_DISK_GIB = (5.0, 20.0)
-
-
-class NothingToCheck(OrchError):
-    """A fleet that is neither up nor made of existing hosts."""
-
-    exit_code = ExitCode.CONFIG
 
 
 def check(target: str, *, as_json: bool) -> None:

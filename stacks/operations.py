@@ -69,10 +69,11 @@ def up(project: Project, wish: Wish, listener: Listener) -> Plan:
     Raises StackError naming each resource that failed, NoCapacity, Conflict, Interrupted.
     """
     project.prepare()
+    # Before the plan: what a killed call left counts against quotas and capacity.
+    take(project, wish.name, listener)
     compiled = compile_for(project, wish)
     before = recorded_hourly(project, wish.name)
     _ensure_images(compiled.images, listener)
-    take(project, wish.name, listener)
     done, call = bring_up(project, wish, compiled, listener)
     images = {key: value for key, value in done.pins.items() if key in done.locked}
     if done.locked:

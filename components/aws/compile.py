@@ -16,12 +16,12 @@ from orch.catalog.load import catalog as load_catalog
 from orch.components.aws import ask
 from orch.components.aws.candidates import Candidate, candidates
 from orch.components.aws.facts import Reservation, Zone
-from orch.components.aws.indices import folded, live_indices
 from orch.components.aws.plan import Context, plan
 from orch.components.aws.planned import AwsPlan
 from orch.components.aws.reasons import moves
 from orch.components.aws.wanted import question
 from orch.components.findings import Finding, PlanErrors
+from orch.components.indices import folded, live_indices
 from orch.components.offers import aws_zone_name
 from orch.components.plan import Previous
 from orch.components.wanted import wanted_of

@@ -10,7 +10,8 @@ import pulumi
 import pulumi_aws as aws
 
 from orch.components.aws.planned import AwsPlan, GivenNetwork, Rule
-from orch.components.aws.userdata import filled, packed64
+from orch.components.aws.userdata import packed64
+from orch.components.cloudinit import filled
 from orch.components.keys import private_host_key, public_host_key
 from orch.components.registered import Keys
 from orch.spec.models.backends import AwsBackend

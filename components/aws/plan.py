@@ -22,10 +22,11 @@ from orch.components.aws import userdata
 from orch.components.aws.candidates import Candidate, with_efa
 from orch.components.aws.capacity import Demand
 from orch.components.aws.facts import AwsFacts, Image
-from orch.components.aws.indices import folded, live_indices, node_indices
 from orch.components.aws.planned import AwsPlan, Bastion, Disk, Node
 from orch.components.aws.wanted import BASTION_TYPE, bastion_image, layout, wanted_image, wanted_network
+from orch.components.cloudinit import bastion_config, scratch
 from orch.components.findings import Finding, settle
+from orch.components.indices import folded, live_indices, node_indices
 from orch.components.offers import gpu_memory_mib
 from orch.components.plan import Previous
 from orch.spec.diagnostics import Severity
@@ -99,7 +100,7 @@ def plan(
         taken.market,
         interfaces,
         reached.addresses.kind,
-        userdata.scratch(fleet, each),
+        scratch(fleet, each.disks),
         disk,
     )
     fast = fabric("efa" if efa else "ethernet", candidate.type.name)
@@ -124,7 +125,7 @@ def plan(
         ssm=reached.profile_for,
         nodes=tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
         cloud_init=cloud_init,
-        bastion_init=userdata.bastion_init(fleet) if bastion else "",
+        bastion_init=bastion_config(fleet.name) if bastion else "",
         tags=_tags(fleet, context),
         layout=mark,
         settled=previous.pins.get("layout") == mark,

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from orch.catalog.nics import Nics
 from orch.components.aws import network as networks
-from orch.components.aws import userdata
 from orch.components.aws.candidates import Candidate
 from orch.components.aws.capacity import Demand
 from orch.components.aws.facts import AwsFacts
 from orch.components.aws.planned import Bastion
+from orch.components.cloudinit import scratch
 from orch.components.plan import Previous
 from orch.spec.models import Fleet
 
@@ -57,7 +57,7 @@ def image_reasons(facts: AwsFacts, previous: Previous) -> Iterator[str]:
 
 
 def scratch_reasons(fleet: Fleet, each: Nics) -> Iterator[str]:
-    made = userdata.scratch(fleet, each)
+    made = scratch(fleet, each.disks)
     if made is not None and each.disks:
         disks = (
             f"{each.disks} local NVMe disks of {each.disk_gb} GB"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orch.components.aws.planned import AwsPlan
-from orch.components.aws.userdata import JUMP_USER
+from orch.components.cloudinit import JUMP_USER
 from orch.components.keys import public_host_key
 from orch.spec.models.backends import AwsBackend
 from orch.spec.models.creds import AwsDefaultCreds

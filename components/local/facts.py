@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from orch.images.client import connect
 
@@ -15,10 +14,6 @@ class LocalFacts:
     cpus: int
     memory_mib: int
     node_image: str
-
-
-class AsksLocal(Protocol):
-    def __call__(self) -> LocalFacts: ...
 
 
 def ask(node_image: str | None = None) -> LocalFacts:

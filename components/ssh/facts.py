@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from orch.runner.hosts.results import Wanted
 from orch.runner.hosts.survey import Survey, survey
@@ -27,24 +27,6 @@ class SshFacts:
     targets: Mapping[str, Target]
 
 
-class AsksHosts(Protocol):
-    def __call__(
-        self,
-        fleet: Fleet,
-        folder: Path,
-        *,
-        pinned: Mapping[str, str],
-        accept: Collection[str],
-        network: str | None,
-    ) -> SshFacts:
-        """Ask every host of `fleet`, whose file lies in `folder`.
-
-        `pinned` are the host keys the stack accepted, `accept` the hosts whose keys are asked anew, `network`
-        the one the stack uses.
-        """
-        ...
-
-
 def ask(
     fleet: Fleet,
     folder: Path,
@@ -53,7 +35,11 @@ def ask(
     accept: Collection[str] = (),
     network: str | None = None,
 ) -> SshFacts:
-    """See `AsksHosts`. Connects to every host; never raises for one of them. Raises BadSshConfig."""
+    """Ask every host of `fleet`, whose file lies in `folder`; never raises for one of them.
+
+    `pinned` are the host keys the stack accepted, `accept` the hosts whose keys are asked anew, `network` the
+    one the stack uses. Raises BadSshConfig.
+    """
     config = fleet.ssh_config
     if config is None:
         raise TypeError("a fleet without hosts")

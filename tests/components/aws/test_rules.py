@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from orch.catalog.nics import nics
-from orch.components.aws.indices import folded, live_indices, node_indices
 from orch.components.aws.nics import Interface, interfaces, words
 from orch.components.findings import Finding, PlanErrors, settle
+from orch.components.indices import folded, live_indices, node_indices
 from orch.components.plan import Previous
 from orch.spec import InvalidConfiguration, load_paths
 from orch.spec.diagnostics import Severity
