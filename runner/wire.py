@@ -62,7 +62,8 @@ def handshake_failed(
     text, greeting = str(error), wire.greeting if isinstance(wire, Wire) else []
     said = "; ".join(greeting[:3]) or None
     place = f"port {peer.port} of {peer.address}"
-    if isinstance(stream, ProxySocket) and "banner" in text:
+    hung_up = "banner" in text or isinstance(error, (EOFError, ConnectionError))
+    if isinstance(stream, ProxySocket) and hung_up:
         detail = stream.last_words() or "it ended without a word"
         return HostUnreachable(
             f"the proxy command of {peer.label} gives no connection",
@@ -90,7 +91,7 @@ def handshake_failed(
             where=peer.where,
             hint="is the host overloaded or frozen, or is this not its SSH server?",
         )
-    if "banner" in text or isinstance(error, (EOFError, ConnectionError)):
+    if hung_up:
         return HostUnreachable(
             f"{place} closes the connection before the SSH handshake is done",
             where=peer.where,

@@ -15,6 +15,7 @@ from hostlab import PASSPHRASE, Room
 from labmachine import Key
 
 from orch.runner.commands import Command
+from orch.runner.dialing import dial_command
 from orch.runner.errors import (
     ForwardingRefused,
     HostKeyRefused,
@@ -22,9 +23,11 @@ from orch.runner.errors import (
     JumpUnreachable,
     LoginRefused,
 )
+from orch.runner.peers import of_node
 from orch.runner.ssh import SshTransport
 from orch.runner.store import new_key_pair
 from orch.runner.transport import fan_out
+from orch.runner.wire import handshake_failed
 from orch.spec.state import NodeState
 
 ID = Command("id -un")
@@ -247,6 +250,17 @@ def test_each_way_not_to_answer_has_its_own_words(room: Room, node: NodeState, t
     told = failure(transport, node, proxy_command="echo no such tunnel >&2; exit 3")
     assert "the proxy command of node gpu1" in str(told.detail)
     assert "no such tunnel" in str(told.detail)
+
+
+@pytest.mark.parametrize("error", [EOFError(), BrokenPipeError("Broken pipe"), ConnectionResetError("reset")])
+def test_a_proxy_command_that_ends_before_our_greeting_is_sent_is_told_too(node: NodeState, error: Exception):
+    """Whether the read or the write fails first is chance."""
+    stream = dial_command("echo no such tunnel >&2; exit 3", node.address, 22, "root")
+    stream.recv(1)
+    told = handshake_failed(of_node(node), error, wire=None, stream=stream, slow=False)
+    stream.close()
+    assert "proxy command" in told.summary
+    assert told.detail == "no such tunnel"
 
 
 def test_a_changed_host_key_names_the_host_and_how_to_accept_it(room: Room, node: NodeState):
