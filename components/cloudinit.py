@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from orch.components.findings import Finding
+from orch.components.plan import Previous
+from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet
 from orch.spec.models.blocks import InitStep, Scratch
 from orch.templates import render
@@ -53,9 +56,44 @@ def steps(fleet: Fleet, scripts: Mapping[str, str]) -> tuple[Step, ...]:
     return tuple(_step(index, step, scripts) for index, step in enumerate(fleet.init))
 
 
-def node_config(fleet: str, files: Sequence[File]) -> str:
+def node_config(fleet: Fleet, files: Sequence[File]) -> str:
     """The cloud-config of a node, with marks for its name and keys."""
-    return render("cloud-init-node.yml.j2", fleet=fleet, hostname="@@NAME@@", files=files)
+    # Its folder is what tells a runner that the preparation is under way, before that has begun.
+    begun = File("/var/lib/orch/boot/README", "What orch-prepare found: `ok`, or `failed` with the reason.\n")
+    return render(
+        "cloud-init-node.yml.j2",
+        fleet=fleet.name,
+        hostname="@@NAME@@",
+        authorized_keys=fleet.authorized_keys,
+        files=(begun, *files),
+    )
+
+
+def first_boot_pins(fleet: Fleet, scripts: Mapping[str, str]) -> dict[str, str]:
+    """Marks of what a node is given at its first boot alone: one for each property, where it is written."""
+    given = {
+        "init": repr([(step.mark, step.when) for step in steps(fleet, scripts)]) if fleet.init else "",
+        "authorized_keys": repr(sorted(fleet.authorized_keys)) if fleet.authorized_keys else "",
+    }
+    return {
+        f"boot.{name}": hashlib.sha256(text.encode()).hexdigest()[:12] for name, text in given.items() if text
+    }
+
+
+def first_boot_findings(previous: Previous, pins: Mapping[str, str], live: int) -> Iterator[Finding]:
+    """Warnings of changes that the `live` running nodes do not get."""
+    if not live:
+        return
+    for name in ("init", "authorized_keys"):
+        key = f"boot.{name}"
+        if previous.pins.get(key) != pins.get(key):
+            yield Finding(
+                "ORCH232",
+                name,
+                f"`{name}` is given to new nodes only: the {live} that run keep what they were made with",
+                hint="`orch fleet delete NAME -i N` and `orch up` make a node anew",
+                severity=Severity.WARNING,
+            )
 
 
 def bastion_config(fleet: str) -> str:

@@ -166,7 +166,7 @@ class Driver:
             self._lease, "starting", _ranks(ranks), phase=Phase.STARTING.value, status="provisioning"
         )
         self._tell_run("provisioning")
-        starts = start_ranks(desk, plan, ranks, self._pulling)
+        starts = start_ranks(desk, plan, ranks, self._pulling, self._wanted)
         if starts.errors:
             self._fail_start(starts.errors)
             return
@@ -179,6 +179,10 @@ class Driver:
         self._reload()
         if len(ranks) == len(plan.ranks) and self._row.desired == "run":
             self._go(first_to_go(plan))
+
+    def _wanted(self) -> bool:
+        self._reload()
+        return self._row.desired == "run"
 
     def _pulling(self, rank: int) -> None:
         self._change_rank(rank, status="pulling")

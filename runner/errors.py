@@ -59,6 +59,18 @@ class NodeCordoned(Conflict):
     """Somebody keeps new jobs off the nodes a run needs."""
 
 
+class NodePreparing(RunnerError):
+    """A node's own preparation at its first boot is not at its end."""
+
+    exit_code = ExitCode.HOSTS
+
+
+class NodeUnfit(RunnerError):
+    """A node's own preparation failed: it gets no jobs (ORCH391)."""
+
+    exit_code = ExitCode.HOSTS
+
+
 class NoFit(RunnerError):
     """No fleet, or no node of it, fits the task.
 

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from orch.runner.accelerators import Access, access_to
+from orch.runner.boot import unfit
 from orch.runner.claims import LEFT_AFTER_S, Claim, busy
 from orch.runner.commands import NODE_HOME, Command, StdinSource, argv, as_root
 from orch.runner.cordon import Cordon
@@ -19,6 +20,7 @@ from orch.runner.errors import (
     ImageUnavailable,
     NodeCordoned,
     NodeDiskFull,
+    NodePreparing,
     RunFailed,
 )
 from orch.runner.plan import RunPlan
@@ -27,7 +29,7 @@ from orch.runner.stage import Stage
 from orch.runner.transport import Completed
 from orch.templates import render
 
-BUSY, NO_IMAGE, FAILED, NO_STAGE, NO_DOCKER, CORDONED = 40, 41, 42, 44, 45, 46
+BUSY, NO_IMAGE, FAILED, NO_STAGE, NO_DOCKER, CORDONED, PREPARING, UNFIT = 40, 41, 42, 44, 45, 46, 47, 48
 # How long lifting the barrier waits to see commands begin: most do within one tick, and it saves a look.
 GO_TICKS = 20
 
@@ -87,6 +89,8 @@ def start_command(plan: RunPlan, rank: int, archive: Stage) -> Command:
         blocks_total=node.blocks,
         left_after_s=LEFT_AFTER_S,
         cordoned=CORDONED,
+        preparing=PREPARING,
+        unfit=UNFIT,
         internal_ip=node.internal_ip,
         ifname_for=("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if len(plan.ranks) > 1 else (),
         image=plan.image,
@@ -191,7 +195,7 @@ def _options(plan: RunPlan, rank: int) -> list[str]:
 def read_started(plan: RunPlan, rank: int, done: Completed) -> Started:
     """What `start_command` came to.
 
-    Raises NodesBusy, NodeCordoned, ImageMissing, NodeDiskFull or RunFailed.
+    Raises NodesBusy, NodeCordoned, NodePreparing, NodeUnfit, ImageMissing, NodeDiskFull or RunFailed.
     """
     said = [(key, value) for key, value in _SAYS.findall(done.stdout)]
     first = dict(reversed(said))
@@ -212,6 +216,14 @@ def read_started(plan: RunPlan, rank: int, done: Completed) -> Started:
             where=done.node,
             hint=f"run elsewhere, or let it take jobs again with `orch cordon --undo {done.node}`",
         )
+    if done.exit_code == PREPARING:
+        raise NodePreparing(
+            f"node {done.node} is still being prepared",
+            where=done.node,
+            hint=f"`orch exec {plan.fleet} -- journalctl -u orch-prepare` shows how far it is",
+        )
+    if done.exit_code == UNFIT:
+        raise unfit(done.node, first.get("unfit", ""))
     if done.exit_code == NO_IMAGE:
         raise ImageMissing(
             f"node {done.node} does not hold the image {plan.image}",

@@ -22,7 +22,7 @@ from orch.runner.errors import LedgerUnusable, RunnerError
 from orch.runner.events import Notice, Processor, RunChanged, Silent
 from orch.runner.ledger import LeaseLost, Ledger
 from orch.runner.nodes import node_statuses
-from orch.runner.placement import Seat, Standing, cordoned, place
+from orch.runner.placement import Seat, Standing, cordoned, kept_out, place
 from orch.runner.plan import RunPlan
 from orch.runner.processes import process_owner
 from orch.runner.rows import Desired, RunRow
@@ -69,8 +69,8 @@ def submit(
     """Write a run into the ledger, with all it needs to be started from here; nodes are only looked at.
 
     `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
-    Raises Conflict (a run of that name is active), NodeCordoned, NoFit, BadTask, HostfileIncomplete or
-    LedgerUnusable.
+    Raises Conflict (a run of that name is active), NodeCordoned, NodeUnfit, NoFit, BadTask,
+    HostfileIncomplete or LedgerUnusable.
     """
     chosen = name or task.name or f"{stem}-{secrets.token_hex(2)}"
     seats = _choose(workplace, task, fleet)
@@ -229,7 +229,7 @@ def exit_code(row: RunRow) -> ExitCode:
         return ExitCode.OK
     if row.started_at is None:
         reasons = {rank.reason for rank in row.ranks}
-        if "instance_unreachable" in reasons:
+        if reasons & {"instance_unreachable", "health_failure"}:
             return ExitCode.HOSTS
         if "failed_to_start_due_to_no_capacity" in reasons:
             return ExitCode.CONFLICT
@@ -251,9 +251,10 @@ def _choose(workplace: Workplace, task: Task, fleet: FleetState) -> tuple[Seat, 
             busy=status.busy_blocks + promised,
             usable=status.status not in ("unreachable", "failure"),
             cordon=(status.cordon.reason or str(status.cordon)) if status.cordon else None,
+            unfit=status.unfit,
         )
     seats = place(task, fleet, standing)
-    if told := cordoned(fleet, standing):
+    for told in filter(None, (cordoned(fleet, standing), kept_out(fleet, standing))):
         workplace.processor.handle(Notice(told, "warning"))
     return seats
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from orch.runner import boot
 from orch.runner.claims import Claim
 from orch.runner.commands import NODE_HOME, Command, as_root
 from orch.runner.cordon import MARK, Cordon
@@ -18,21 +19,24 @@ LOOK_S = 5.0
 _LOOK = f"""\
 for c in {NODE_HOME}/claims/*; do [ ! -L "$c" ] || echo "claim $(readlink "$c")"; done
 [ ! -s {MARK} ] || sed 's/^/cordon /;q' {MARK}
-docker version --format '{{{{.Server.Version}}}}' 2>&1 >/dev/null | sed 's/^/docker /'
+{boot.LOOK}docker version --format '{{{{.Server.Version}}}}' 2>&1 >/dev/null | sed 's/^/docker /'
 """
 
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """One node: `idle`, `busy` (some blocks or all), `cordoned` (takes no new jobs), `unreachable`, or
-    `failure` (it can run nothing).
+    """One node: `provisioning` (its first boot is not at its end), `idle`, `busy` (some blocks or all),
+    `cordoned` (takes no new jobs), `unreachable`, or `failure` (it can run nothing).
+
+    `unfit`: why its preparation failed, which keeps it out until that is mended.
     """
 
-    status: Literal["idle", "busy", "cordoned", "unreachable", "failure"]
+    status: Literal["provisioning", "idle", "busy", "cordoned", "unreachable", "failure"]
     reason: str | None = None
     busy_blocks: int = 0
     claims: tuple[Claim, ...] = ()
     cordon: Cordon | None = None
+    unfit: str | None = None
 
 
 def node_statuses(
@@ -73,6 +77,12 @@ def read_status(text: str) -> NodeStatus:
     claims = tuple(Claim.parse(line[6:]) for line in lines if line.startswith("claim "))
     cordon = next((Cordon.parse(line[7:]) for line in lines if line.startswith("cordon ")), None)
     trouble = next((line[7:] for line in lines if line.startswith("docker ")), None)
+    prepared = next((line[5:].partition("failed ") for line in lines if line.split(" ")[0] == "boot"), None)
+    if prepared is not None:
+        _, failed, why = prepared
+        if not failed:
+            return NodeStatus("provisioning", "its preparation is under way", len(claims), claims, cordon)
+        return NodeStatus("failure", f"its preparation failed: {why}", len(claims), claims, cordon, why)
     if trouble is not None:
         return NodeStatus("failure", f"Docker: {trouble}", len(claims), claims, cordon)
     if cordon is not None:

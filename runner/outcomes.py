@@ -8,7 +8,9 @@ from orch.runner.errors import (
     HostfileIncomplete,
     HostUnreachable,
     NodeCordoned,
+    NodePreparing,
     NodesBusy,
+    NodeUnfit,
     RunFailed,
 )
 from orch.runner.job import Seen
@@ -54,7 +56,9 @@ def start_reason(error: OrchError) -> str:
     """The termination reason of a rank that could not be started."""
     if isinstance(error, (NodesBusy, NodeCordoned)):
         return "failed_to_start_due_to_no_capacity"
-    if isinstance(error, (HostUnreachable, CommandTimeout)):
+    if isinstance(error, NodeUnfit):
+        return "health_failure"
+    if isinstance(error, (HostUnreachable, CommandTimeout, NodePreparing)):
         return "instance_unreachable"
     if isinstance(error, HostfileIncomplete):
         return "hostfile_incomplete"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from orch.catalog.devices import model_of, nominal_mib
 from orch.catalog.records import gpu_key
+from orch.runner.boot import unfit
 from orch.runner.errors import NodeCordoned, NoFit
 from orch.runner.shares import Share, share_of
 from orch.spec.state import FleetState, NodeState
@@ -35,11 +36,12 @@ class Seat:
 
 @dataclass(frozen=True)
 class Standing:
-    """What is known of a node now: blocks in use, whether it can run anything, why it is cordoned."""
+    """What is known of a node now: blocks in use, whether it can run anything, why it gets no jobs."""
 
     busy: int = 0
     usable: bool = True
     cordon: str | None = None
+    unfit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,18 +102,22 @@ def misfit(task: Task, fleet: FleetState) -> Misfit | None:
 def place(task: Task, fleet: FleetState, standing: Mapping[str, Standing] | None = None) -> tuple[Seat, ...]:
     """Nodes in rank order, neighbours together: by rack, by the topology, by number.
 
-    Cordoned nodes are left out. Nodes without enough free blocks, and those that do not answer, are taken
-    only when no others are left. A job that needs part of a node goes where the least is free, so that whole
-    nodes stay for those that need them.
+    Cordoned nodes are left out, and those whose preparation failed. Nodes without enough free blocks, and
+    those that do not answer, are taken only when no others are left. A job that needs part of a node goes
+    where the least is free, so that whole nodes stay for those that need them.
 
-    Raises NoFit when the fleet is too small, NodeCordoned when it is so without the cordoned nodes.
+    Raises NoFit when the fleet is too small, NodeUnfit or NodeCordoned when it is so without such nodes.
     """
     reason = misfit(task, fleet)
     if reason is not None:
         raise _no_fit(task, {fleet.name: reason})
     now = standing or {}
     fitting = [node for node in fleet.nodes if _node_misfit(task, node) is None]
-    open_ = [node for node in fitting if now.get(node.name, _IDLE).cordon is None]
+    fit = [node for node in fitting if now.get(node.name, _IDLE).unfit is None]
+    if len(fit) < task.nodes:
+        first = next(node.name for node in fitting if node not in fit)
+        raise unfit(first, now[first].unfit or "")
+    open_ = [node for node in fit if now.get(node.name, _IDLE).cordon is None]
     if len(open_) < task.nodes:
         raise NodeCordoned(
             cordoned(fleet, now) or "",
@@ -135,13 +141,18 @@ _IDLE = Standing()
 
 def cordoned(fleet: FleetState, standing: Mapping[str, Standing]) -> str | None:
     """What to say of a fleet's cordoned nodes; None when there are none."""
-    told = [
-        f"{node.name} ({why})"
-        for node in fleet.nodes
-        if (why := standing.get(node.name, _IDLE).cordon) is not None
-    ]
+    return _told(fleet, "cordoned", {name: each.cordon for name, each in standing.items()})
+
+
+def kept_out(fleet: FleetState, standing: Mapping[str, Standing]) -> str | None:
+    """What to say of nodes whose preparation failed; None when there are none."""
+    return _told(fleet, "kept out", {name: each.unfit for name, each in standing.items()})
+
+
+def _told(fleet: FleetState, word: str, reasons: Mapping[str, str | None]) -> str | None:
+    told = [f"{node.name} ({why})" for node in fleet.nodes if (why := reasons.get(node.name)) is not None]
     are = "nodes are" if len(told) > 1 else "node is"
-    return f"{len(told)} {are} cordoned: {', '.join(told)}" if told else None
+    return f"{len(told)} {are} {word}: {', '.join(told)}" if told else None
 
 
 def blocks_needed(task: Task, node: NodeState) -> int:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from orch.runner import images, job
+from orch.runner.boot import LOOK_AGAIN_S, PREPARE_S
 from orch.runner.desk import Desk
-from orch.runner.errors import RunFailed
+from orch.runner.environment import fold
+from orch.runner.errors import NodePreparing, RunFailed
+from orch.runner.events import Notice
 from orch.runner.plan import RunPlan
 from orch.runner.stage import stage
 from orch.runner.transport import NodeResult, fan_out
@@ -23,8 +27,17 @@ class Starts:
     errors: tuple[tuple[int, OrchError], ...] = ()
 
 
-def start_ranks(desk: Desk, plan: RunPlan, ranks: Sequence[int], pulling: Callable[[int], None]) -> Starts:
-    """Containers for `ranks`, each behind its barrier. `pulling` hears of ranks that lack the image."""
+def start_ranks(
+    desk: Desk,
+    plan: RunPlan,
+    ranks: Sequence[int],
+    pulling: Callable[[int], None],
+    wanted: Callable[[], bool],
+) -> Starts:
+    """Containers for `ranks`, each behind its barrier. `pulling` hears of ranks that lack the image.
+
+    Nodes that are still being prepared are waited for, as long as `wanted` says so.
+    """
     try:
         environments = desk.folder.environments()
         keys = desk.folder.keys(len(plan.ranks)) if plan.ssh_between else None
@@ -40,6 +53,7 @@ def start_ranks(desk: Desk, plan: RunPlan, ranks: Sequence[int], pulling: Callab
         return job.read_started(plan, rank, done)
 
     results = fan_out([plan.ranks[rank].node for rank in ranks], start)
+    results = _when_prepared(desk, results, start, wanted)
     missing = [result.node for result in results if isinstance(result.error, job.ImageMissing)]
     if missing and len(missing) == sum(not result.ok for result in results):
         for node in missing:
@@ -52,6 +66,34 @@ def start_ranks(desk: Desk, plan: RunPlan, ranks: Sequence[int], pulling: Callab
         tuple(result.value for result in results if result.value is not None),
         tuple((rank_of[result.node.name], result.error) for result in results if result.error is not None),
     )
+
+
+def _when_prepared(
+    desk: Desk,
+    results: tuple[NodeResult[job.Started], ...],
+    start: Callable[[NodeState], job.Started],
+    wanted: Callable[[], bool],
+) -> tuple[NodeResult[job.Started], ...]:
+    """The same, once no node is being prepared any more, or not in time, or nobody waits."""
+    told, until = False, time.monotonic() + PREPARE_S
+    while time.monotonic() < until:
+        waiting = [result.node for result in results if isinstance(result.error, NodePreparing)]
+        if not waiting or any(
+            result.error is not None and not isinstance(result.error, (NodePreparing, job.ImageMissing))
+            for result in results
+        ):
+            break
+        if not told:
+            are = "is" if len(waiting) == 1 else "are"
+            names = fold([node.name for node in waiting])
+            desk.processor.handle(Notice(f"{names} {are} still being prepared: waiting"))
+            told = True
+        time.sleep(LOOK_AGAIN_S)
+        if not wanted():
+            break
+        again = {result.node.name: result for result in fan_out(waiting, start)}
+        results = tuple(again.get(result.node.name, result) for result in results)
+    return results
 
 
 def _provide(desk: Desk, plan: RunPlan, nodes: Sequence[NodeState]) -> Sequence[NodeResult[None]]:

@@ -129,6 +129,7 @@ CODES = {
     "ORCH229": "a root disk smaller than its image",
     "ORCH230": "an option that the backend does not have",
     "ORCH231": "a tag that the cloud spells differently",
+    "ORCH232": "a change that new nodes alone get",
     # run on fleet
     "ORCH241": "a distributed task on a fleet that is no cluster",
     "ORCH242": "a distributed task that asks for part of an instance",
@@ -181,6 +182,7 @@ CODES = {
     "ORCH385": "a host that is no longer as it was registered",
     "ORCH386": "a host that jobs run on",
     "ORCH387": "a host that could not be left as it was found",
+    "ORCH391": "a node whose preparation failed",
 }
 
 

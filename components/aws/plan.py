@@ -24,7 +24,7 @@ from orch.components.aws.capacity import Demand
 from orch.components.aws.facts import AwsFacts, Image
 from orch.components.aws.planned import AwsPlan, Bastion, Disk, Node
 from orch.components.aws.wanted import BASTION_TYPE, bastion_image, layout, wanted_image, wanted_network
-from orch.components.cloudinit import bastion_config, scratch
+from orch.components.cloudinit import bastion_config, first_boot_findings, first_boot_pins, scratch
 from orch.components.findings import Finding, settle
 from orch.components.indices import folded, live_indices, node_indices
 from orch.components.offers import gpu_memory_mib
@@ -81,6 +81,8 @@ def plan(
     found += capacities.quota_findings(candidate, facts, demand, nat_ips, block=block)
     cloud_init = userdata.node_init(fleet, each, gpus=_nvidia(candidate), efa=efa, scripts=context.scripts)
     found += _size_findings(cloud_init)
+    boot = first_boot_pins(fleet, context.scripts)
+    found += first_boot_findings(previous, boot, len(live))
     found += _disk_findings(fleet, facts)
     group = capacities.placement_group(fleet, facts, each, base)
     taken = capacities.capacity(fleet, candidate, facts, demand)
@@ -146,6 +148,7 @@ def plan(
         starts=facts.reservation.start if facts.reservation else None,
         ends=facts.reservation.end if facts.reservation else None,
         pins=_pins(fleet, candidate, facts, context)
+        | boot
         | {"scope": scope, "indices": folded(indices), "layout": mark},
         reasons=(
             f"{demand.nodes} x {told.words(candidate, block=block)}",

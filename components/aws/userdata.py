@@ -59,7 +59,7 @@ def node_init(fleet: Fleet, each: Nics, *, gpus: int, efa: int, scripts: Mapping
     ]
     if efa:
         files.append(File("/etc/sysctl.d/90-orch.conf", f"vm.nr_hugepages = {HUGE_PAGES}\n"))
-    return node_config(fleet.name, files)
+    return node_config(fleet, files)
 
 
 def packed(text: str) -> bytes:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from orch.catalog.fabrics import fabric
 from orch.catalog.records import Catalog
 from orch.catalog.shapes import Shape, gcp_image
-from orch.components.cloudinit import bastion_config
+from orch.components.cloudinit import bastion_config, first_boot_findings, first_boot_pins
 from orch.components.findings import Finding, settle
 from orch.components.gcp import capacity as capacities
 from orch.components.gcp import network as networks
@@ -95,6 +95,8 @@ def plan(
     os = _os(fleet, candidate)
     cloud_init = userdata.node_init(fleet, shape, gpus=_nvidia(candidate), os=os, scripts=context.scripts)
     found += _size_findings(cloud_init)
+    boot = first_boot_pins(fleet, context.scripts)
+    found += first_boot_findings(previous, boot, len(live))
     found += _disk_findings(fleet, facts)
     group = capacities.group(fleet, previous, base, live=len(live), nodes=demand.nodes)
     found += capacities.group_findings(group, demand)
@@ -162,6 +164,7 @@ def plan(
         hourly=round((candidate.price or 0.0) * demand.nodes + fixed, 6),
         unpriced=tuple(told.unpriced(reached, candidate.price, bastion)),
         pins=_pins(fleet, candidate, facts, context)
+        | boot
         | {"scope": scope, "indices": folded(indices), "layout": mark}
         | ({"batches": ",".join(str(each) for each in group.batches)} if group else {})
         | ({"network": reached.shared.name} if reached.shared else {}),

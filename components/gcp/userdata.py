@@ -78,7 +78,7 @@ def node_init(fleet: Fleet, shape: Shape, *, gpus: int, os: str, scripts: Mappin
     ]
     if shape.fabric == "tcpx":
         files.append(File(QUEUES_FILE, _queues()))
-    return node_config(fleet.name, files)
+    return node_config(fleet, files)
 
 
 def _queues() -> str:

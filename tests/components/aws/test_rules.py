@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aws_cases import Case
 
 from orch.catalog.nics import nics
 from orch.components.aws.nics import Interface, interfaces, words
@@ -107,6 +108,24 @@ def test_findings_get_their_places_in_the_file(tmp_path: Path) -> None:
     ]
     assert placed.exit_code == ExitCode.CONFIG
     assert PlanErrors([over]).placed(document).exit_code == ExitCode.POLICY
+
+
+def test_a_change_that_only_new_nodes_get_is_told() -> None:
+    case = Case.of("p5")
+
+    def told() -> list[str]:
+        return [each.path for each in case.plan().warnings if each.code == "ORCH232"]
+
+    case.data["pins"] = dict(case.plan().pins)
+    assert told() == []
+    case.data["fleet"]["authorized_keys"] = [
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICgvb9Y3p3xNiXFTVbkvO/VKx8MxZDOrCE0PMkkIMM9a"
+    ]
+    assert told() == ["authorized_keys"]
+    case.data["fleet"]["init"] = ["echo 1"]
+    assert told() == ["init", "authorized_keys"]
+    case.data["pins"] = dict(case.plan().pins)
+    assert told() == []
 
 
 def test_warnings_alone_stop_nothing() -> None:

@@ -56,6 +56,21 @@ def test_keys_keep_their_lines() -> None:
     }
 
 
+def test_more_keys_may_log_in() -> None:
+    # Text that YAML would cut.
+    mine = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICgvb9Y3p3xNiXFTVbkvO/VKx8MxZDOrCE0PMkkIMM9a ada: it # 1"
+    case = Case.of("p5")
+    case.data["fleet"]["authorized_keys"] = [mine]
+    keys = {"host_key": "abc", "host_key_public": "ssh-ed25519 AAAA", "authorized_key": "ssh-ed25519 BBBB me"}
+    read = yaml.safe_load(filled(case.plan().cloud_init, name="n-0", **keys))
+    assert read["users"][0]["ssh_authorized_keys"] == ["ssh-ed25519 BBBB me", mine]
+
+
+def test_a_runner_sees_that_the_preparation_is_to_come() -> None:
+    """The folder is there before the script that says what it found."""
+    assert [path for path in written("cpu") if path.startswith("/var/lib/orch/boot/")]
+
+
 def test_efa_devices_are_counted_and_memory_may_be_locked() -> None:
     files = written("p5")
     assert "-ge 32 ]" in files["/usr/local/sbin/orch-prepare"]
