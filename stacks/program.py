@@ -45,24 +45,29 @@ def scope_of(root: Path) -> str:
     return hashlib.sha256(f"{socket.gethostname()} {machine} {root}".encode()).hexdigest()[:6]
 
 
+def register(compiled: Compiled) -> None:
+    """Register what was planned, and export what a runner needs."""
+    import pulumi
+
+    for problem in compiled.problems:
+        pulumi.log.warn(problem.text())
+    for warning in compiled.warnings:
+        pulumi.log.warn(f"{warning.node}: {warning.text}")
+    state, identity = compiled.register()
+    pulumi.export("orch", {"version": __version__, "schema": SCHEMA})
+    pulumi.export("fleet", state)
+    pulumi.export("pins", compiled.pins)
+    if identity is not None:
+        pulumi.export("identity", pulumi.Output.secret(identity))
+
+
 def program(compiled: Compiled) -> Callable[[], Awaitable[None]]:
-    """What the engine runs: registers what was planned and exports what a runner needs."""
+    """What the engine runs for `orch`."""
 
     async def run() -> None:
-        import pulumi
-
-        for problem in compiled.problems:
-            pulumi.log.warn(problem.text())
-        for warning in compiled.warnings:
-            pulumi.log.warn(f"{warning.node}: {warning.text}")
-        state, identity = compiled.register()
-        pulumi.export("orch", {"version": __version__, "schema": SCHEMA})
-        pulumi.export("fleet", state)
-        pulumi.export("pins", compiled.pins)
-        if identity is not None:
-            pulumi.export("identity", pulumi.Output.secret(identity))
-        # Once registrations are under way the SDK waits for one after the other. Before, it would look at every
-        # output of every resource each time that one is known (measured: the square of the nodes' number).
+        register(compiled)
+        # Once registrations are under way the SDK waits for one after the other. Before, it would look at
+        # every output of every resource each time that one is known (measured: the square of the nodes).
         await asyncio.sleep(0)
 
     return run
@@ -96,7 +101,7 @@ def main(root: Path | str = ".") -> None:
             raise error.placed(document) from error
     except OrchError as error:
         raise pulumi.RunError(error.text()) from error  # told without a trace
-    program(compiled)()
+    register(compiled)
 
 
 def find_fleet(root: Path, name: str) -> tuple[Document, Fleet]:
