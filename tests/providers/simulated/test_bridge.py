@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from orch.providers.simulated.bridge.differences import Change, differences
 from orch.providers.simulated.bridge.registry import KINDS
-from orch.providers.simulated.bridge.schema import Schema, schemas
+from orch.providers.simulated.bridge.resource import schemas
+from orch.providers.simulated.resources.differences import Change, differences, refers
+from orch.providers.simulated.resources.schema import Schema
 from orch.providers.values import UNKNOWN
 
 TOKENS = sorted(KINDS)
@@ -53,7 +54,7 @@ def test_what_is_said_of_properties_is_said_of_ones_that_are_there() -> None:
 
 def schema(**more: Any) -> Schema:
     names = frozenset({"name", "tags", "rules", "disk", "policy", "count", "size"})
-    return Schema("t", names, frozenset(), frozenset(), **more)
+    return Schema("t", names, frozenset(), frozenset(), maps=frozenset({"tags"}), **more)
 
 
 CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[Change]]] = {
@@ -101,6 +102,18 @@ CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[Change]]] = 
         {"policy": '{"b":2,"a":1}'},
         [],
     ),
+    "a URL and a part of it": (
+        schema(links=frozenset({"disk.image"})),
+        {"disk": {"image": "https://www.googleapis.com/compute/v1/projects/p/global/images/i"}},
+        {"disk": {"image": "projects/p/global/images/i"}},
+        [],
+    ),
+    "a key whose absence says something": (
+        schema(sets=frozenset({"rules"}), strict=frozenset({"rules.ports"})),
+        {"rules": [{"protocol": "tcp", "ports": ["22"]}]},
+        {"rules": [{"protocol": "tcp"}]},
+        [Change("rules[0].ports", "delete", False)],
+    ),
     "an unknown value": (schema(), {"name": "a"}, {"name": UNKNOWN}, [Change("name", "update", False)]),
 }
 
@@ -109,3 +122,22 @@ CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[Change]]] = 
 def test_differences(case: str) -> None:
     of, state, inputs, expected = CASES[case]
     assert differences(of, state, inputs) == expected
+
+
+LINK = "https://www.googleapis.com/compute/v1/projects/p/global/instanceTemplates/"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        (LINK + "t", "projects/p/global/instanceTemplates/t", True),
+        (LINK + "t", "t", True),
+        (LINK + "t?uniqueId=12", LINK + "12", True),
+        (LINK + "t?uniqueId=12", LINK + "13", False),
+        (LINK + "t", "projects/q/global/instanceTemplates/t", False),
+        (LINK + "t", LINK + "xt", False),
+        (None, "t", False),
+    ],
+)
+def test_links_to_the_same_thing(one: str | None, other: str, alike: bool) -> None:
+    assert refers(one, other) is refers(other, one) is alike
