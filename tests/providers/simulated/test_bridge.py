@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from typing import Any
 
 import pytest
+from provider_tables import judge, judge_words
 
 from orch.providers.simulated.bridge.registry import KINDS
 from orch.providers.simulated.bridge.resource import schemas
@@ -26,30 +25,12 @@ def sdk_class(token: str) -> Any:
 
 @pytest.mark.parametrize("token", TOKENS)
 def test_properties_are_those_of_the_installed_sdk(token: str) -> None:
-    source = inspect.getsource(sdk_class(token))
-    assert token in source
-    body = source[source.index("def _internal_init") : source.index("def get(")]
-    found = re.findall(r'__props__\.__dict__\["(\w+)"\] = (\w+)', body)
-    getters = re.findall(
-        r'@pulumi.getter(?:\(name="(\w+)"\))?\s+(?:@_utilities[^\n]*\n\s+)?def (\w+)', source
-    )
-    names = {python: wire or python for wire, python in getters}
-    schema = schemas()[token]
-    assert schema.inputs == {names[name] for name, value in found if value != "None"}
-    assert schema.outputs == {names[name] for name, value in found if value == "None"}
-    assert schema.required == {
-        names[name] for name in re.findall(r"Missing required property '(\w+)'", source)
-    }
+    judge(schemas()[token], sdk_class(token))
 
 
 def test_what_is_said_of_properties_is_said_of_ones_that_are_there() -> None:
     assert set(schemas()) == set(KINDS)
-    for schema in schemas().values():
-        said = {name.split(".")[0] for name in (*schema.new, *schema.computed)}
-        said |= schema.sets | schema.json | set(schema.defaults)
-        said |= {schema.name} if schema.name else set()
-        assert said <= schema.inputs, schema.token
-        assert schema.stale <= schema.inputs | schema.outputs
+    judge_words(schemas())
 
 
 def schema(**more: Any) -> Schema:
