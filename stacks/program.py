@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch import __version__
-from orch.components.backends import Compiled, compile_fleet
+from orch.components.backends import compile_fleet
+from orch.components.compiled import Compiled, Shared
 from orch.components.plan import Order, PlanError, Previous
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
@@ -23,7 +24,8 @@ from orch.spec.state import SCHEMA
 from orch.stacks.errors import NoSuchFleet
 from orch.stacks.lockfile import read_lock
 from orch.stacks.project import find
-from orch.stacks.states import refuse_newer
+from orch.stacks.states import deployment, refuse_newer
+from orch.stacks.states import outputs as state_outputs
 
 if TYPE_CHECKING:
     from orch.spec import Document
@@ -64,6 +66,19 @@ def program(compiled: Compiled) -> Callable[[], None]:
     return run
 
 
+def shared_program(shared: Shared) -> Callable[[], None]:
+    """What the engine runs for what fleets share."""
+
+    def run() -> None:
+        import pulumi
+
+        shared.register()
+        pulumi.export("orch", {"version": __version__, "schema": SCHEMA})
+        pulumi.export("pins", dict(shared.pins))
+
+    return run
+
+
 def main(root: Path | str = ".") -> None:
     """Run the program of the current stack for the project at `root`; its `__main__.py` calls this."""
     import pulumi
@@ -85,9 +100,16 @@ def main(root: Path | str = ".") -> None:
                     scope_of(folder),
                     root=folder,
                     folder=document.directory.absolute(),
+                    stack=lambda name: Previous.of_outputs(state_outputs(deployment(project, name))),
                     tags=project.tags,
                 )
             )
+            if compiled.shared is not None and not deployment(project, compiled.shared.stack):
+                raise NoSuchFleet(
+                    f"the networks '{compiled.shared.name}' are not there",
+                    hint=f"`orch up` makes them; by hand the stack {compiled.shared.stack} comes first",
+                    code="ORCH353",
+                )
         except PlanError as error:
             raise error.placed(document) from error
     except OrchError as error:

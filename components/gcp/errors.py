@@ -6,45 +6,11 @@ The codes and their meaning are data: catalog/errors-gcp.csv.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal, cast
+from typing import cast
 
 from orch.catalog.shapes import gcp_codes
+from orch.components.answers import CloudError, Kind
 
-Kind = Literal["capacity", "quota", "permission", "credentials", "parameter", "throttle", "gone", "unknown"]
-Verdict = Literal["next", "stop", "again"]
-
-# What to do with each kind: try the next candidate, stop, or do the same again.
-VERDICTS: dict[Kind, Verdict] = {
-    "capacity": "next",
-    "quota": "stop",
-    "permission": "stop",
-    "credentials": "stop",
-    "parameter": "stop",
-    "throttle": "again",
-    "gone": "again",
-    "unknown": "stop",
-}
-CODES: dict[Kind, str] = {
-    "capacity": "ORCH325",
-    "quota": "ORCH313",
-    "permission": "ORCH304",
-    "credentials": "ORCH303",
-    "parameter": "ORCH357",
-    "throttle": "ORCH358",
-    "gone": "ORCH359",
-    "unknown": "ORCH356",
-}
-_MEANING = {
-    "capacity": "GCP has no capacity for this here and now",
-    "quota": "a quota of the project is used up",
-    "permission": "GCP does not let these credentials do this",
-    "credentials": "GCP does not accept the credentials",
-    "parameter": "GCP refuses a parameter",
-    "throttle": "GCP asks to come back later",
-    "gone": "something is still in use, or not there yet",
-    "unknown": "GCP refuses this",
-}
 # `Error 403: … , quotaExceeded`, `Code: ZONE_RESOURCE_POOL_EXHAUSTED, Message: …`, `'code': 'STOCKOUT'`.
 _IN_TEXT = (
     re.compile(r"Code:\s*['\"]?([A-Z][A-Z0-9_]{3,})\b"),
@@ -61,28 +27,6 @@ _BY_STATUS = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"
 _STATUS = re.compile(r"googleapi: Error (\d{3})\b")
 
 
-@dataclass(frozen=True)
-class CloudError:
-    """An error of the cloud. `code` is the cloud's, `orch` ours; `message` is what the cloud said."""
-
-    code: str
-    kind: Kind
-    message: str
-    hint: str | None
-
-    @property
-    def verdict(self) -> Verdict:
-        return VERDICTS[self.kind]
-
-    @property
-    def orch(self) -> str:
-        return CODES[self.kind]
-
-    @property
-    def meaning(self) -> str:
-        return _MEANING[self.kind]
-
-
 def by_code(code: str, message: str = "") -> CloudError:
     """What a code means. One that is not known stops: trying elsewhere would repeat it."""
     row = gcp_codes().get(code)
@@ -92,7 +36,7 @@ def by_code(code: str, message: str = "") -> CloudError:
         _NO_ROOM.search(message) or _NOT_SOLD.search(message)
     ):
         kind, hint = "capacity", None
-    return CloudError(code, kind, message, hint)
+    return CloudError("GCP", code, kind, message, hint)
 
 
 def by_status(status: int, message: str = "") -> CloudError:
