@@ -19,8 +19,9 @@ MUST_STOP = (
     "Changing the machine_type, min_cpu_platform, service_account, enable_display, shielded_instance_config, "
     "scheduling.node_affinities, scheduling.max_run_duration or "
     "network_interface.[#d].(network/subnetwork/subnetwork_project) or advanced_machine_features on a "
-    "started instance requires stopping it. To acknowledge this, please set allow_stopping_for_update = true in your "
-    'config. You can also stop it by setting desired_status = "TERMINATED", but the instance will not be '
+    "started instance requires stopping it. To acknowledge this, please set "
+    "allow_stopping_for_update = true in your config. "
+    'You can also stop it by setting desired_status = "TERMINATED", but the instance will not be '
     "restarted after the update."
 )
 
