@@ -106,9 +106,7 @@ class SimulatedAccount(ABC):
         try:
             self.store = Store(Path(path))
         except FileNotFoundError:
-            raise SimulationError(
-                "there is no simulated cloud here", where=str(path), hint="a rehearsal makes one"
-            ) from None
+            raise _nothing(path) from None
         with self.store.transaction():
             self.seed: str = self.store.meta("seed")
             held = self.store.meta("cloud") or "aws"
@@ -309,6 +307,22 @@ class SimulatedAccount(ABC):
     def made(self, kinds: Sequence[str], *, besides: Callable[[Doc], bool]) -> dict[str, str]:
         """Id -> kind of what is there, without what `besides` says was never made."""
         return {thing: kind for kind in kinds for thing, doc in self.things(kind).items() if not besides(doc)}
+
+
+def cloud_of(path: Path | str) -> str:
+    """Which cloud the account in a file is of. Raises SimulationError where there is none."""
+    try:
+        store = Store(Path(path))
+    except FileNotFoundError:
+        raise _nothing(path) from None
+    with store.transaction():
+        found = store.meta("cloud") or "aws"
+    store.close()
+    return str(found)
+
+
+def _nothing(path: Path | str) -> SimulationError:
+    return SimulationError("there is no simulated cloud here", where=str(path), hint="a rehearsal makes one")
 
 
 def _run_hooks(knobs: Knobs, when: str, action: str, number: int, nth: int) -> None:
