@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 from orch.providers.simulated.gcp import instances
 from orch.providers.simulated.gcp.data import zones
@@ -163,17 +164,19 @@ def check_policy(request: Request, path: str, doc: Doc, one: instances.Wanted, c
             )
 
 
-def create(request: Request, path: str, doc: Doc, one: instances.Wanted) -> str:
-    """Make one member; its path."""
+def create(request: Request, path: str, one: instances.Wanted, run_s: int | None = None) -> str:
+    """Make one member; its path. `run_s`: how long it runs, where a resize request says so."""
     where = Request(request.cloud, {"project": path.split("/")[1], "zone": path.split("/")[3]}, {}, {})
     placed = {"resourcePolicies": [API + policy for policy in request.store.targets(path, "workload")]}
     more = placed if placed["resourcePolicies"] else {}
     items = [*(one.doc["metadata"].get("items") or ()), {"key": "created-by", "value": path}]
     metadata = {**one.doc["metadata"], "items": items, "fingerprint": fingerprint(items)}
+    if run_s is not None:
+        one = replace(one, scheduling=replace(one.scheduling, run_s=run_s))
     made = instances.make(where, one, _group=path, metadata=metadata, **more)
     member = made["selfLink"].removeprefix(API)
     request.store.refer(member, path, "member")
-    request.store.put_meta("born", [*(request.store.meta("born") or []), member])
+    request.note("born", member)
     return member
 
 
@@ -184,7 +187,7 @@ def grow(request: Request, path: str, doc: Doc) -> None:
             with request.store.attempt():
                 one = wanted(request, path, doc)
                 check_policy(request, path, doc, one, 1)
-                create(request, path, doc, one)
+                create(request, path, one)
         except GcpError as error:
             if not error.in_operation:
                 raise

@@ -50,7 +50,7 @@ def insert(request: Request) -> Doc:
     if wanted.scheduling.model == "FLEX_START" and wanted.scheduling.run_s is None:
         raise required("resource.scheduling.maxRunDuration")
     doc = make(request, wanted)
-    request.store.put_meta("born", [*(request.store.meta("born") or []), path])
+    request.note("born", path)
     return doc
 
 
@@ -277,7 +277,7 @@ def end(request: Request, path: str, doc: Doc) -> None:
     """An instance is gone, and what it held is free."""
     disks.detach(request, path, doc["disks"])
     request.store.remove(path)
-    request.store.put_meta("dead", [*(request.store.meta("dead") or []), path])
+    request.note("dead", path)
     group = doc.get("_group")
     if group:
         from orch.providers.simulated.gcp.groups import lost

@@ -27,7 +27,6 @@ COUNTED = {
 """Metrics of a project that count things of one kind."""
 
 COUNTED_THERE = {
-    "INSTANCES": "instance",
     "INSTANCE_GROUP_MANAGERS": "instance-group-manager",
     "RESOURCE_POLICIES": "resource-policy",
 }
@@ -67,14 +66,14 @@ def need_machines(request: Request, kind: Type, region: str, *, spot: bool, coun
         if used_in_region(request, metric, region) + each * count > limit(request, metric):
             raise quota_exceeded(metric, limit(request, metric), region)
     if kind.gpus and not spot:
-        gpus = sum(request.store.weight(f"gpus {request.project}", role) for role in ("gpus",))
+        gpus = request.store.weight(f"gpus {request.project}", "gpus")
         if gpus + kind.gpus * count > limit(request, "GPUS_ALL_REGIONS"):
             raise quota_exceeded("GPUS_ALL_REGIONS", limit(request, "GPUS_ALL_REGIONS"), "global")
 
 
 def charge(request: Request, path: str, kind: Type, region: str, *, spot: bool) -> None:
     """A machine counts against the quotas for as long as it is there."""
-    for metric, each in kind.metrics(spot=spot):
+    for metric, each in (*kind.metrics(spot=spot), ("INSTANCES", 1)):
         request.store.refer(path, pool(request, region), metric, each)
     if kind.gpus and not spot:
         request.store.refer(path, f"gpus {request.project}", "gpus", kind.gpus)

@@ -158,6 +158,11 @@ class Request:
             raise GcpError("alreadyExists", f"The resource '{path}' already exists")
         return path, self.headed(path, api_kind, {key: self.body[key] for key in fields if key in self.body})
 
+    def note(self, what: str, path: str) -> None:
+        """An instance that is `born` or `dead`, for what stands behind it."""
+        if self.cloud.knobs_now().nodes is not None:
+            self.store.put_meta(what, [*(self.store.meta(what) or []), path])
+
     def headed(self, path: str, api_kind: str, doc: Doc) -> Doc:
         """A document with what every new resource has."""
         found: Doc = {
@@ -179,7 +184,7 @@ class Request:
         """A numeric id as they are given out: up to 19 digits."""
         count = self.store.count("ids")
         digest = hashlib.sha256(f"{self.cloud.seed} id {count}".encode()).digest()
-        return int.from_bytes(digest[:8], "big") % 9 * 10**18 + 10**17 + count
+        return int.from_bytes(digest[:8], "big") % (8 * 10**18) + 10**18
 
     def each(self, kind: str, scope: str | None = None) -> list[tuple[str, Doc]]:
         """Things of this project, and of one location."""

@@ -81,11 +81,12 @@ def serve(request: Request, path: str, doc: Doc) -> Doc:
     group = path.partition("/resizeRequests/")[0]
     found = request.thing("instance-group-manager", group)
     count = int(doc["resizeBy"])
+    run_s = int(doc["requestedRunDuration"]["seconds"]) if "requestedRunDuration" in doc else None
     try:
         with request.store.attempt():
             instances.room(request, groups.wanted(request, group, found), count)
             for _ in range(count):
-                groups.create(request, group, found, groups.wanted(request, group, found))
+                groups.create(request, group, groups.wanted(request, group, found), run_s)
     except GcpError as error:
         doc["status"] = {"lastAttempt": {"error": error.operation()["error"]}}
         return request.add(path, "resize-request", doc)
