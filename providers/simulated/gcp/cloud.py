@@ -125,18 +125,19 @@ class GcpCloud(SimulatedAccount):
         project: str = "orch-rehearsal",
         specific: bool = True,
         policy: str | None = None,
+        dense: bool = False,
     ) -> str:
         """A reservation that was made elsewhere; its path. It takes of the zone's capacity at once.
 
-        `policy`: the placement policy that it was made with.
+        `policy`: the placement policy that it was made with. `dense`: of a capacity that is placed densely,
+        as those of Cluster Director are.
         """
         from orch.providers.simulated.gcp.reservations import add
 
         words = {"project": project, "zone": zone}
         with self.store.transaction():
-            return add(
-                Request(self, words, {}, {}), name, machine_type, count, specific=specific, policy=policy
-            )
+            call = Request(self, words, {}, {})
+            return add(call, name, machine_type, count, specific=specific, policy=policy, dense=dense)
 
     # -- what a test may ask ------------------------------------------------------------------------------
 

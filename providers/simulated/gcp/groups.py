@@ -8,7 +8,7 @@ from dataclasses import replace
 from orch.providers.simulated.gcp import instances
 from orch.providers.simulated.gcp.data import zones
 from orch.providers.simulated.gcp.errors import GcpError, invalid, not_found, quota_exceeded, required
-from orch.providers.simulated.gcp.policies import most
+from orch.providers.simulated.gcp.policies import full, most
 from orch.providers.simulated.gcp.quotas import limit, used_in_region
 from orch.providers.simulated.gcp.registry import API, NAME, Request, fingerprint, method
 from orch.providers.simulated.gcp.templates import named
@@ -159,9 +159,7 @@ def check_policy(request: Request, path: str, doc: Doc, one: instances.Wanted, c
                 "resource.resourcePolicies", policy, f"Not supported by machine type {one.kind.name}."
             )
         if len(members(request, path)) + count > most(found):
-            raise GcpError(
-                "INVALID_USAGE", f"The resource policy '{policy}' allows at most {most(found)} instances."
-            )
+            raise full(found, one.kind)
 
 
 def create(request: Request, path: str, one: instances.Wanted, run_s: int | None = None) -> str:

@@ -49,9 +49,8 @@ def checked(request: Request, rows: list[Doc], kind: Type, zone: str) -> tuple[I
         (rdma, kind.rdma, f"{RDMA} interfaces"),
     ):
         if len(wanted) > most:
-            raise invalid(
-                FIELD, len(wanted), f"Too many {what}. The maximum for machine type {kind.name} is {most}."
-            )
+            why = f"Too many {what}. The maximum number allowed for machine type {kind.name} is {most}."
+            raise invalid(FIELD, "", why)
     if not hosts or found[0].rdma:
         raise invalid(f"{FIELD}[0].nicType", RDMA, "The first network interface must be a regular one.")
     for one in found:
@@ -88,7 +87,7 @@ def _interface(request: Request, index: int, row: Doc, kind: Type, zone: str) ->
     subnet = request.thing("subnetwork", path)
     network = subnet["network"].removeprefix(API)
     if row.get("network") and request.link(f"{field}.network", row["network"]) != network:
-        raise invalid(f"{field}.network", row["network"], "Network does not match the subnetwork.")
+        raise GcpError("badRequest", f'Subnetwork "{path}" is not valid for Network "{row["network"]}".')
     if path.split("/")[3] != zones()[zone]:
         raise invalid(f"{field}.subnetwork", path, "The subnetwork resource is not in the instance's region.")
     wanted = str(row.get("nicType") or (kind.nics[0] if kind.gpus or "b" in kind.flags else ""))

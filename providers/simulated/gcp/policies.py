@@ -96,18 +96,24 @@ def check_room(request: Request, path: str, kind: Type, zone: str, count: int = 
     rules = policy.get("groupPlacementPolicy") or policy.get("workloadPolicy") or {}
     field = "resource.resourcePolicies[0]"
     if policy.get("groupPlacementPolicy") is not None and not kind.compact:
-        raise invalid(field, path, f"Compact placement is not supported by machine type {kind.name}.")
+        raise GcpError("badRequest", f"Placement policy is not applicable to machine type {kind.name}.")
     if policy.get("workloadPolicy") is not None and not kind.workload:
-        raise invalid(field, path, f"Workload policies are not supported by machine type {kind.name}.")
+        raise GcpError("badRequest", f"Placement policy is not applicable to machine type {kind.name}.")
     if (rules.get("gpuTopology") or rules.get("acceleratorTopology")) and not kind.domain:
         raise invalid(field, path, f"Machine type {kind.name} has no accelerator topology.")
     placed = [source for source, _ in request.store.referrers(path, "placed")]
     if any(f"/zones/{zone}/" not in source for source in placed):
         raise invalid(field, path, "Instances of a compact placement policy must be in one zone.")
     if len(placed) + count > most(policy):
-        raise GcpError(
-            "INVALID_USAGE", f"The resource policy '{path}' allows at most {most(policy)} instances."
-        )
+        raise full(policy, kind)
+
+
+def full(policy: Doc, kind: Type) -> GcpError:
+    """A policy takes no more machines."""
+    text = (
+        f"No more than {most(policy)} instances of machine type {kind.name} can be created with this policy."
+    )
+    return GcpError("INVALID_USAGE", text)
 
 
 @method("resourcePolicies.get", "GET", "regions/{region}/resourcePolicies/{resourcePolicy}")

@@ -40,6 +40,8 @@ def need_project(request: Request, metric: str, path: str, kind: str) -> None:
 
 
 def used_by_project(request: Request, metric: str) -> int:
+    if metric == "GPUS_ALL_REGIONS":
+        return request.store.weight(f"gpus {request.project}", "gpus")
     kind = COUNTED.get(metric)
     return len(request.each(kind)) if kind else 0
 
@@ -65,10 +67,9 @@ def need_machines(request: Request, kind: Type, region: str, *, spot: bool, coun
     for metric, each in (*kind.metrics(spot=spot), ("INSTANCES", 1)):
         if used_in_region(request, metric, region) + each * count > limit(request, metric):
             raise quota_exceeded(metric, limit(request, metric), region)
-    if kind.gpus and not spot:
-        gpus = request.store.weight(f"gpus {request.project}", "gpus")
-        if gpus + kind.gpus * count > limit(request, "GPUS_ALL_REGIONS"):
-            raise quota_exceeded("GPUS_ALL_REGIONS", limit(request, "GPUS_ALL_REGIONS"), "global")
+    gpus = 0 if spot else kind.gpus * count
+    if gpus and used_by_project(request, "GPUS_ALL_REGIONS") + gpus > limit(request, "GPUS_ALL_REGIONS"):
+        raise quota_exceeded("GPUS_ALL_REGIONS", limit(request, "GPUS_ALL_REGIONS"), "global")
 
 
 def charge(request: Request, path: str, kind: Type, region: str, *, spot: bool) -> None:

@@ -9,12 +9,22 @@ from orch.providers.simulated.gcp.registry import API, Request, method
 from orch.providers.simulated.gcp.scheduling import Scheduling
 from orch.providers.simulated.store import Doc
 
+BOUND = "RESERVATION_BOUND"
+"""The provisioning model that ends with a reservation."""
+
 TAKES = "reserved"
 """How an instance refers to the reservation that it runs in."""
 
 
 def add(
-    request: Request, name: str, machine_type: str, count: int, *, specific: bool, policy: str | None
+    request: Request,
+    name: str,
+    machine_type: str,
+    count: int,
+    *,
+    specific: bool,
+    policy: str | None,
+    dense: bool = False,
 ) -> str:
     """Make a reservation; its path."""
     zone, kind = request.words["zone"], types().get(machine_type)
@@ -37,6 +47,7 @@ def add(
             "assuredCount": str(count),
             "instanceProperties": {"machineType": machine_type},
         },
+        "deploymentType": "DENSE" if dense else "DEPLOYMENT_TYPE_UNSPECIFIED",
         "resourcePolicies": {"policy": API + request.link("resourcePolicies", policy)} if policy else {},
     }
     request.add(path, "reservation", request.headed(path, "reservation", doc))
@@ -74,7 +85,7 @@ def chosen(request: Request, wanted: Scheduling, kind: Type, zone: str, policies
     One that it names must be there, be of its type and have room.
     """
     if wanted.reservations:
-        return _named(request, wanted.reservations[0], kind, zone, policies)
+        return _named(request, wanted, kind, zone, policies)
     if wanted.any:
         for path, doc in request.each("reservation", f"zones/{zone}"):
             fits = doc["specificReservation"]["instanceProperties"]["machineType"] == kind.name
@@ -83,26 +94,29 @@ def chosen(request: Request, wanted: Scheduling, kind: Type, zone: str, policies
     return None
 
 
-def _named(request: Request, name: str, kind: Type, zone: str, policies: list[str]) -> str:
+def _named(request: Request, wanted: Scheduling, kind: Type, zone: str, policies: list[str]) -> str:
+    name, field = wanted.reservations[0], "resource.reservationAffinity"
     words = name.strip("/").split("/")
     project = words[1] if words[0] == "projects" and len(words) > 2 else request.project
     short = words[words.index("reservations") + 1] if "reservations" in words else words[-1]
     path = f"projects/{project}/zones/{zone}/reservations/{short}"
     doc = request.store.get(path, "reservation")
-    field = "resource.reservationAffinity"
     if doc is None:
-        raise invalid(field, name, f"Specified reservation '{short}' does not exist in zone '{zone}'.")
-    machine = doc["specificReservation"]["instanceProperties"]["machineType"]
-    if machine != kind.name:
-        raise invalid(field, name, f"The reservation is for machine type {machine}, not for {kind.name}.")
+        raise invalid(field, name, f"Specified reservation '{short}' does not exist.")
+    if not doc["specificReservationRequired"]:
+        why = f"Specified reservations [projects/{project}/reservations/{short}] can not be targeted as "
+        raise invalid(field, name, f"{why}specificReservationRequired is not set")
+    if doc["deploymentType"] == "DENSE" and wanted.model != BOUND:
+        why = f"Instances consuming DENSE reservations must use provisioningModel {BOUND}."
+        raise invalid("resource.scheduling.provisioningModel", wanted.model, why)
     policy = (doc.get("resourcePolicies") or {}).get("policy")
     if policy and policy.removeprefix(API) not in policies:
         raise invalid(field, name, f"Instances of the reservation must have its resource policy '{policy}'.")
-    if doc["status"] != "READY" or free(request, path, doc) < 1:
-        raise GcpError(
-            "UNSUPPORTED_OPERATION",
-            f"Specified reservation '{short}' does not have available resources for the request.",
-        )
+    if doc["specificReservation"]["instanceProperties"]["machineType"] != kind.name:
+        raise GcpError("CONDITION_NOT_MET", f"No available resources in specified reservations '{short}'")
+    if free(request, path, doc) < 1:
+        text = f"Specified reservation '{short}' does not have available resources for the request."
+        raise GcpError("CONDITION_NOT_MET", text)
     return path
 
 

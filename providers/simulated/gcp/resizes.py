@@ -30,6 +30,10 @@ def insert(request: Request) -> Doc:
         raise required("resource.resizeBy")
     if not 1 <= count <= groups.MOST_MEMBERS - found["targetSize"]:
         raise invalid("resource.resizeBy", count, f"A group has at most {groups.MOST_MEMBERS} instances.")
+    if found["instanceLifecyclePolicy"]["defaultActionOnFailure"] != "DO_NOTHING":
+        action = found["instanceLifecyclePolicy"]["defaultActionOnFailure"]
+        why = "Repairs must be turned off in a group with resize requests."
+        raise invalid("instanceLifecyclePolicy.defaultActionOnFailure", action, why)
     one = groups.wanted(request, group, found)
     seconds = _duration(body, one)
     _check_template(one)

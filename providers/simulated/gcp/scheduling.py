@@ -8,7 +8,8 @@ from orch.providers.simulated.gcp.data import Type
 from orch.providers.simulated.gcp.errors import GcpError, invalid
 from orch.providers.simulated.store import Doc
 
-LEAST_RUN_S, MOST_FLEX_RUN_S, MOST_RUN_S = 600, 7 * 86400, 120 * 86400
+LEAST_LIMIT_S, MOST_LIMIT_S = 30, 120 * 86400
+LEAST_RUN_S, MOST_FLEX_RUN_S = 600, 7 * 86400
 MODELS = ("STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND")
 RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 
@@ -63,7 +64,7 @@ def checked(doc: Doc, kind: Type, prefix: str) -> Scheduling:
         )
     run = given.get("maxRunDuration")
     seconds = int(run.get("seconds") or 0) if run else None
-    if seconds is not None and not LEAST_RUN_S // 20 <= seconds <= MOST_RUN_S:
+    if seconds is not None and not LEAST_LIMIT_S <= seconds <= MOST_LIMIT_S:
         raise invalid(f"{field}.maxRunDuration", seconds, "Must be between 30 seconds and 120 days.")
     action = given.get("instanceTerminationAction")
     if action and model == "STANDARD" and seconds is None:

@@ -107,20 +107,22 @@ def test_a_reservation_holds_capacity_for_those_who_name_it(project: Any, refuse
     error = refused(
         project.launch, "more", "a3-highgpu-1g", reservationAffinity=specific(f"{PROJECT}/reservations/r")
     )
-    assert "does not have available resources" in error.message
+    assert error.code == "CONDITION_NOT_MET"
+    assert error.message == "Specified reservation 'r' does not have available resources for the request."
     assert refused(project.call, "DELETE", f"{ZONE}/reservations/r").code == "resourceInUseByAnotherResource"
 
 
 def test_a_reservation_is_of_its_zone_type_and_policy(project: Any, refused: Any) -> None:
     policy = project.policy()
     project.cloud.add_reservation("r", "us-central1-b", "a3-highgpu-8g", 2, policy=policy)
+    project.cloud.add_reservation("q", "us-central1-b", "a3-highgpu-8g", 2)
     assert (
         "does not exist"
         in refused(project.launch, "one", "a3-highgpu-8g", reservationAffinity=specific("none")).message
     )
     assert (
-        "is for machine type"
-        in refused(project.launch, "one", "a3-highgpu-1g", reservationAffinity=specific("r")).message
+        "No available resources in specified reservations 'q'"
+        in refused(project.launch, "one", "a3-highgpu-1g", reservationAffinity=specific("q")).message
     )
     assert (
         "must have its resource policy"
@@ -181,7 +183,7 @@ def test_a_1x72_policy_takes_eighteen_machines(project: Any, refused: Any) -> No
         project.launch(f"i{number}", "a4x-highgpu-4g", resourcePolicies=[policy])
     error = refused(project.launch, "more", "a4x-highgpu-4g", resourcePolicies=[policy])
     assert error.code.isupper()
-    assert "at most 18 instances" in error.message
+    assert "No more than 18 instances of machine type a4x-highgpu-4g" in error.message
     project.zone = "us-central1-b"
     assert (
         "in one zone" in refused(project.launch, "far", "a4x-highgpu-4g", resourcePolicies=[policy]).message
@@ -196,11 +198,12 @@ def test_a_compact_policy_takes_as_many_as_it_says_and_types_that_can(project: A
     policy = project.policy(vmCount=1)
     project.launch("one", "n2-standard-2", resourcePolicies=[policy])
     assert (
-        "at most 1 instances"
+        "No more than 1 instances"
         in refused(project.launch, "two", "n2-standard-2", resourcePolicies=[policy]).message
     )
     assert (
-        "not supported by machine type" in refused(project.launch, "two", resourcePolicies=[policy]).message
+        "Placement policy is not applicable to machine type e2-medium"
+        in refused(project.launch, "two", resourcePolicies=[policy]).message
     )
     error = refused(project.call, "DELETE", "regions/us-central1/resourcePolicies/compact")
     assert error.code == "resourceInUseByAnotherResource"
@@ -214,3 +217,14 @@ def test_a_policy_of_another_region_is_no_policy_of_the_instance(project: Any, r
         "not in the instance's region"
         in refused(project.launch, "one", "n2-standard-2", resourcePolicies=[path]).message
     )
+
+
+def test_an_open_reservation_is_not_named_and_a_dense_one_binds_the_model(project: Any, refused: Any) -> None:
+    project.cloud.add_reservation("open", "us-central1-b", "a3-highgpu-1g", 1, specific=False)
+    error = refused(project.launch, "one", "a3-highgpu-1g", reservationAffinity=specific("open"))
+    assert error.message.endswith("can not be targeted as specificReservationRequired is not set")
+    project.cloud.add_reservation("dense", "us-central1-b", "a3-highgpu-1g", 1, dense=True)
+    error = refused(project.launch, "one", "a3-highgpu-1g", reservationAffinity=specific("dense"))
+    assert "must use provisioningModel RESERVATION_BOUND" in error.message
+    bound = {"provisioningModel": "RESERVATION_BOUND", "automaticRestart": False}
+    project.launch("one", "a3-highgpu-1g", reservationAffinity=specific("dense"), scheduling=bound)

@@ -131,7 +131,7 @@ def test_a_workload_policy_of_1x72_takes_eighteen(project: Any, refused: Any) ->
     policy = f"{PROJECT}/regions/us-central1/resourcePolicies/w"
     template = project.template("t", "a4x-highgpu-4g", [nic])
     group = project.group("work", template, resourcePolicies={"workloadPolicy": policy})
-    assert "at most 18" in refused(ask, project, group, 19).message
+    assert "No more than 18 instances" in refused(ask, project, group, 19).message
     ask(project, group, 18)
     (one, *_) = project.cloud.instances().values()
     assert one["resourcePolicies"][0].endswith(policy)
@@ -209,3 +209,8 @@ def test_a_group_is_checked(project: Any, group: str, refused: Any) -> None:
     assert refused(project.group, "long", template, baseInstanceName="n" * 59).code == "invalid"
     assert refused(project.group, "gone", f"{template}x").code == "notFound"
     assert refused(project.group, "work", template).code == "alreadyExists"
+
+
+def test_repairs_are_off_in_a_group_with_resize_requests(project: Any, group: str, refused: Any) -> None:
+    project.call("PATCH", group, {"instanceLifecyclePolicy": {"defaultActionOnFailure": "REPAIR"}})
+    assert "Repairs must be turned off" in refused(ask, project, group, 1).message

@@ -28,7 +28,10 @@ def test_a_type_takes_so_many_interfaces_and_no_more(
     bare.launch("fits", machine, gvnics(subnets[:most]))
     error = refused(bare.launch, "more", machine, gvnics(subnets))
     assert (error.status, error.code) == (400, "invalid")
-    assert f"The maximum for machine type {machine} is {most}" in error.message
+    assert (
+        f"Too many network interfaces. The maximum number allowed for machine type {machine} is {most}."
+        in (error.message)
+    )
 
 
 def test_each_interface_is_in_a_network_of_its_own(bare: Any, refused: Any) -> None:
