@@ -107,6 +107,9 @@ def _with_policy(request: Request, path: str, doc: Doc) -> Doc:
         raise invalid(field, policy, "Must be a workload policy.")
     if policy.split("/")[3] != request.region:
         raise invalid(field, policy, "The resource policy is not in the group's region.")
+    before = (request.store.get(path) or {}).get("resourcePolicies")
+    if members(request, path) and before != {"workloadPolicy": API + policy}:
+        raise invalid(field, policy, "The workload policy cannot be changed while the group has instances.")
     request.store.refer(path, policy, "workload")
     return {**doc, "resourcePolicies": {"workloadPolicy": API + policy}}
 
@@ -147,6 +150,8 @@ def check_policy(request: Request, path: str, doc: Doc, one: instances.Wanted, c
     """Whether the group's workload policy takes so many more. Raises what the operation would."""
     for policy in request.store.targets(path, "workload"):
         found = request.thing("resource-policy", policy)
+        if one.policies:
+            raise invalid("resource.resourcePolicies", policy, "The template has a placement policy already.")
         topology = found["workloadPolicy"].get("acceleratorTopology")
         if topology and not one.kind.domain:
             raise invalid(

@@ -72,6 +72,8 @@ def _check_template(one: instances.Wanted) -> None:
     field = "resource.instanceTemplate"
     if not one.kind.gpus:
         raise invalid(field, one.kind.name, "Resize requests need a machine type with GPUs.")
+    if one.kind.domain:
+        raise invalid(field, one.kind.name, f"Resize requests are not supported for {one.kind.name}.")
     if one.scheduling.spot:
         raise invalid(field, "SPOT", "Resize requests do not create Spot VMs.")
     if one.scheduling.doc["onHostMaintenance"] != "TERMINATE":

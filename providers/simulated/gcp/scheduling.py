@@ -90,6 +90,10 @@ def checked(doc: Doc, kind: Type, prefix: str) -> Scheduling:
         raise invalid(
             f"{prefix}.reservationAffinity", consumes, "Spot instances cannot consume reservations."
         )
+    if model == "RESERVATION_BOUND" and consumes != "SPECIFIC_RESERVATION":
+        raise invalid(
+            f"{prefix}.reservationAffinity", consumes, f"{model} instances must name a reservation."
+        )
     if model == "FLEX_START":
         _check_flex(kind, seconds, consumes, restarts=bool(restarts), prefix=prefix)
     full = {

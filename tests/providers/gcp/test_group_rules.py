@@ -130,9 +130,11 @@ def test_a_workload_policy_of_1x72_takes_eighteen(project: Any, refused: Any) ->
     nic = {"subnetwork": f"{PROJECT}/regions/us-central1/subnetworks/main"}
     policy = f"{PROJECT}/regions/us-central1/resourcePolicies/w"
     template = project.template("t", "a4x-highgpu-4g", [nic])
-    group = project.group("work", template, resourcePolicies={"workloadPolicy": policy})
-    assert "No more than 18 instances" in refused(ask, project, group, 19).message
-    ask(project, group, 18)
+    group = project.group("work", template, 19, resourcePolicies={"workloadPolicy": policy})
+    assert len(project.cloud.instances()) == 18
+    told = project.call("GET", group)
+    assert (told["status"]["isStable"], told["currentActions"]["creating"]) == (False, 1)
+    assert "not supported for a4x-highgpu-4g" in refused(ask, project, group, 1).message
     (one, *_) = project.cloud.instances().values()
     assert one["resourcePolicies"][0].endswith(policy)
     assert (

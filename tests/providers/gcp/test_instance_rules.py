@@ -172,6 +172,11 @@ AFFINE = {"reservationAffinity": NONE}
             "Spot instances or with a limited run time",
         ),
         ("e2-medium", {"scheduling": {"provisioningModel": "CHEAP"}}, "Unknown provisioning model"),
+        (
+            "a3-highgpu-8g",
+            {"scheduling": {"provisioningModel": "RESERVATION_BOUND"}},
+            "must name a reservation",
+        ),
     ],
 )
 def test_scheduling_rules(project: Any, refused: Any, machine: str, more: dict[str, Any], part: str) -> None:
