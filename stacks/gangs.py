@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from orch.components.compiled import Compiled, Place, Queue
 from orch.components.plan import CloudAnswer, NodeWarning
 from orch.spec.errors import OrchError
+from orch.spec.values import render_duration
 from orch.stacks.calls import Call, Listener, Note, engine
 from orch.stacks.changes import name_of
 from orch.stacks.errors import EngineFailed, Interrupted, NoCapacity, StackError
@@ -19,8 +20,8 @@ from orch.stacks.shared import bring_shared, release, shared_by
 from orch.stacks.states import deployment
 from orch.stacks.wishes import Wish, compile_for, nodes_up
 
-# How often a queue is asked at least.
-LONGEST_PAUSE_S = 30.0
+# How often a queue is asked: less often the longer it lasts.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Gang:
     def _wait(self, queue: Queue) -> None:
         """Wait for nodes that are given later. Raises EngineFailed when they are not, Interrupted."""
         self.listener(Note(queue.words))
-        ends, pause = time.monotonic() + queue.patience_s, 1.0
+        ends, pause = time.monotonic() + queue.patience_s, FIRST_PAUSE_S
         answer: CloudAnswer | None = None
         try:
             while answer is None:
@@ -69,9 +70,8 @@ class Gang:
                 answer = found or None
                 left = ends - time.monotonic()
                 if answer is None and left <= 0:
-                    answer = CloudAnswer(
-                        True, f"still in the queue after {queue.patience_s:.0f} s", "ORCH325"
-                    )
+                    waited = render_duration(int(queue.patience_s))
+                    answer = CloudAnswer(True, f"still in the queue after {waited}", "ORCH325")
                 elif answer is None:
                     time.sleep(min(pause, left))
                     pause = min(2 * pause, LONGEST_PAUSE_S)

@@ -97,7 +97,8 @@ def compile_gcp(
 
     def ready(made: GcpPlan, *, waits: bool = False) -> CloudFleet:
         def read(group: str, count: int) -> tuple[Member, ...]:
-            return members(session, made.zone, group, count, needed=made.group is not None)
+            grouped = made.group is not None
+            return members(session, made.zone, group, count, needed=grouped, hosts=made.rank_by_host)
 
         def register() -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]:
             from orch.components.gcp.resources import GcpFleet
@@ -179,9 +180,8 @@ def _queue(fleet: Fleet, session: ask.Session, made: GcpPlan) -> Queue | None:
     if group is None:
         return None
     count, name, wait_s = sum(group.batches), label(made.base), max_wait_s(fleet)
-    words = (
-        f"waiting for {group.batches[-1]} nodes in the queue of {made.zone}, for {render_duration(wait_s)}"
-    )
+    what = f"{group.batches[-1]} nodes in the queue of {made.zone}"
+    words = f"waiting for {what}, for {render_duration(wait_s)} at most"
 
     def look() -> CloudAnswer | bool | None:
         request = f"{group.name}-{len(group.batches) - 1}"
@@ -193,10 +193,13 @@ def _queue(fleet: Fleet, session: ask.Session, made: GcpPlan) -> Queue | None:
     return Queue(words, float(wait_s), look)
 
 
-def members(session: ask.Session, zone: str, group: str, count: int, *, needed: bool) -> tuple[Member, ...]:
-    """The fleet's instances once all are listed and tell where they stand, or as many as there are by then.
+def members(
+    session: ask.Session, zone: str, group: str, count: int, *, needed: bool, hosts: bool = True
+) -> tuple[Member, ...]:
+    """The fleet's instances once all are listed, or as many as there are by then.
 
-    Where they are `needed` for more than the order of ranks: raises CloudRefused when there are too few.
+    `hosts`: they tell where they stand by then, too. Where they are `needed` for more than ranks: raises
+    CloudRefused when there are too few.
     """
     found: tuple[Member, ...] = ()
     for left in range(MEMBER_TRIES - 1, -1, -1):
@@ -209,7 +212,8 @@ def members(session: ask.Session, zone: str, group: str, count: int, *, needed: 
 
             pulumi.log.warn(f"ranks go by node number: {refused.summary} ({refused.detail})")
             return ()
-        if (len(found) >= count and all(each.host for each in found)) or not left:
+        told = not hosts or all(each.host for each in found)
+        if (len(found) >= count and told) or not left:
             break
         time.sleep(MEMBER_PAUSE_S)
     if needed and len(found) < count:

@@ -18,11 +18,16 @@ _IN_TEXT = (
     re.compile(r"googleapi: Error \d+: .*?, ([a-z][A-Za-z]+)(?:\s|$)", re.DOTALL),
     re.compile(r"\breason['\"]?\s*[:=]\s*['\"]?([A-Za-z][A-Za-z_]{3,})\b"),
 )
-# Errors whose code says less than their text. Source: as in catalog/errors-gcp.csv.
-_NO_ROOM = re.compile(
-    r"does not have enough resources available|is currently unavailable in the|resource pool exhausted", re.I
+# The provider tells of a failed operation by its message alone, and some codes say less than their text.
+# Source: as in catalog/errors-gcp.csv; terraform-provider-google, ComputeOperationError.
+_NO_ROOM = "does not have enough resources available|is currently unavailable in the|resource pool exhausted"
+_IN_WORDS = (
+    (re.compile(_NO_ROOM, re.I), "ZONE_RESOURCE_POOL_EXHAUSTED"),
+    (re.compile(r"Machine type with name .* does not exist in zone", re.I), "UNSUPPORTED_OPERATION"),
+    (re.compile(r"Quota '\w+' exceeded", re.I), "QUOTA_EXCEEDED"),
+    (re.compile(r"Required '[\w.]+' permission"), "PERMISSION_DENIED"),
+    (re.compile(r"is already being used by '"), "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE"),
 )
-_NOT_SOLD = re.compile(r"Machine type with name .* does not exist in zone", re.I)
 _BY_STATUS = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 429: "RATE_LIMIT_EXCEEDED"}
 _STATUS = re.compile(r"googleapi: Error (\d{3})\b")
 
@@ -32,9 +37,8 @@ def by_code(code: str, message: str = "") -> CloudError:
     row = gcp_codes().get(code)
     kind = cast(Kind, row.kind) if row else "unknown"
     hint = row.hint if row else None
-    if kind in ("parameter", "unknown", "throttle") and (
-        _NO_ROOM.search(message) or _NOT_SOLD.search(message)
-    ):
+    words = _by_words(message) if kind in ("parameter", "unknown", "throttle") else None
+    if words is not None and gcp_codes()[words].kind == "capacity":
         kind, hint = "capacity", None
     return CloudError("GCP", code, kind, message, hint)
 
@@ -50,6 +54,12 @@ def read(text: str) -> CloudError | None:
         for code in pattern.findall(text):
             if code in gcp_codes():
                 return by_code(code, text.strip())
+    if words := _by_words(text):
+        return by_code(words, text.strip())
     if match := _STATUS.search(text):
         return by_status(int(match[1]), text.strip())
     return None
+
+
+def _by_words(text: str) -> str | None:
+    return next((code for pattern, code in _IN_WORDS if pattern.search(text)), None)
