@@ -64,11 +64,11 @@ class Type:
         """Whether machines tell where they stand, also without a placement policy."""
         return self.workload
 
-    def metrics(self, *, spot: bool) -> tuple[tuple[str, int], ...]:
+    def metrics(self, *, preemptible: bool) -> tuple[tuple[str, int], ...]:
         """(quota metric, how much one machine takes)."""
         found: list[tuple[str, int]] = []
         if self.gpu_metric:
-            found.append((f"{'PREEMPTIBLE_' if spot else ''}NVIDIA_{self.gpu_metric}_GPUS", self.gpus))
+            found.append((f"{'PREEMPTIBLE_' if preemptible else ''}NVIDIA_{self.gpu_metric}_GPUS", self.gpus))
         if self.cpu_metric:
             found.append((self.cpu_metric, self.vcpus))
         return tuple(found)

@@ -125,7 +125,8 @@ def room(request: Request, wanted: Wanted, count: int = 1) -> str | None:
 
     Raises what the operation would.
     """
-    need_machines(request, wanted.kind, zones()[wanted.zone], spot=wanted.scheduling.spot, count=count)
+    preemptible = wanted.scheduling.preemptible
+    need_machines(request, wanted.kind, zones()[wanted.zone], preemptible=preemptible, count=count)
     for policy in wanted.policies:
         check_room(request, policy, wanted.kind, wanted.zone, count)
     reserved = reservations.chosen(
@@ -177,7 +178,7 @@ def make(request: Request, wanted: Wanted, **more: object) -> Doc:
             {**(request.store.meta("ends") or {}), path: request.cloud.now() + wanted.scheduling.run_s},
         )
     request.add(path, "instance", doc)
-    charge(request, path, wanted.kind, zones()[wanted.zone], spot=spot)
+    charge(request, path, wanted.kind, zones()[wanted.zone], preemptible=wanted.scheduling.preemptible)
     for policy in wanted.policies:
         request.store.refer(path, policy, "placed")
     if reserved is None:

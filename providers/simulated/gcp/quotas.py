@@ -62,21 +62,21 @@ def pool(request: Request, region: str) -> str:
     return f"quota {request.project} {region}"
 
 
-def need_machines(request: Request, kind: Type, region: str, *, spot: bool, count: int = 1) -> None:
+def need_machines(request: Request, kind: Type, region: str, *, preemptible: bool, count: int = 1) -> None:
     """Room for so many machines in the quotas of a region. Raises QUOTA_EXCEEDED."""
-    for metric, each in (*kind.metrics(spot=spot), ("INSTANCES", 1)):
+    for metric, each in (*kind.metrics(preemptible=preemptible), ("INSTANCES", 1)):
         if used_in_region(request, metric, region) + each * count > limit(request, metric):
             raise quota_exceeded(metric, limit(request, metric), region)
-    gpus = 0 if spot else kind.gpus * count
+    gpus = 0 if preemptible else kind.gpus * count
     if gpus and used_by_project(request, "GPUS_ALL_REGIONS") + gpus > limit(request, "GPUS_ALL_REGIONS"):
         raise quota_exceeded("GPUS_ALL_REGIONS", limit(request, "GPUS_ALL_REGIONS"), "global")
 
 
-def charge(request: Request, path: str, kind: Type, region: str, *, spot: bool) -> None:
+def charge(request: Request, path: str, kind: Type, region: str, *, preemptible: bool) -> None:
     """A machine counts against the quotas for as long as it is there."""
-    for metric, each in (*kind.metrics(spot=spot), ("INSTANCES", 1)):
+    for metric, each in (*kind.metrics(preemptible=preemptible), ("INSTANCES", 1)):
         request.store.refer(path, pool(request, region), metric, each)
-    if kind.gpus and not spot:
+    if kind.gpus and not preemptible:
         request.store.refer(path, f"gpus {request.project}", "gpus", kind.gpus)
 
 

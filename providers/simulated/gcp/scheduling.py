@@ -28,6 +28,11 @@ class Scheduling:
     def spot(self) -> bool:
         return self.model == "SPOT"
 
+    @property
+    def preemptible(self) -> bool:
+        """Whether it counts against the preemptible quotas."""
+        return self.model in {"SPOT", "FLEX_START"}
+
 
 def checked(doc: Doc, kind: Type, prefix: str) -> Scheduling:
     """The scheduling of an instance or a template. `prefix`: where its fields are named."""

@@ -216,3 +216,17 @@ def test_a_group_is_checked(project: Any, group: str, refused: Any) -> None:
 def test_repairs_are_off_in_a_group_with_resize_requests(project: Any, group: str, refused: Any) -> None:
     project.call("PATCH", group, {"instanceLifecyclePolicy": {"defaultActionOnFailure": "REPAIR"}})
     assert "Repairs must be turned off" in refused(ask, project, group, 1).message
+
+
+def test_flex_start_counts_as_preemptible(project: Any, group: str) -> None:
+    ask(project, group, 2)
+    rows = {one["metric"]: one["usage"] for one in project.call("GET", "regions/us-central1")["quotas"]}
+    assert (rows["PREEMPTIBLE_NVIDIA_H100_GPUS"], rows["NVIDIA_H100_GPUS"]) == (2.0, 0.0)
+
+
+def test_a_request_beyond_the_quota_waits_and_tells_why(project: Any, group: str) -> None:
+    project.cloud.turn(quotas={"PREEMPTIBLE_NVIDIA_H100_GPUS": 1})
+    ask(project, group, 2)
+    told = project.call("GET", f"{group}/resizeRequests/work-0")
+    assert told["state"] == "ACCEPTED"
+    assert told["status"]["lastAttempt"]["error"]["errors"][0]["code"] == "QUOTA_EXCEEDED"
