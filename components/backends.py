@@ -2,66 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from orch.components.findings import Finding
-from orch.components.plan import CloudAnswer, NewHostKey, NodeProblem, NodeWarning, Order, PlanError
+from orch.components.clouds import Cloud, CloudFleet, compiled, settled
+from orch.components.compiled import Compiled
+from orch.components.plan import Order, PlanError, Previous
 
 if TYPE_CHECKING:
     import pulumi
 
     from orch.components.crash import Crash
-
-
-@dataclass(frozen=True)
-class Place:
-    """Another place where a fleet may go; `compile` plans it there, and raises what planning raises."""
-
-    words: str
-    compile: Callable[[], Compiled]
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A planned fleet.
-
-    `register` makes its resources inside a Pulumi program; it gives the fleet's state, and the client's
-    private key where the fleet has one of its own.
-    """
-
-    reasons: tuple[str, ...]
-    # What must stay as it is decided now, read back as `Previous`; orch.lock keeps those in `locked` too.
-    pins: dict[str, str]
-    images: tuple[str, ...]
-    # US dollars an hour of all nodes; `unpriced` is what costs money beside that.
-    hourly: float
-    register: Callable[[], tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]]
-    # Nodes that are kept out, and what is told of the others.
-    problems: tuple[NodeProblem, ...] = ()
-    warnings: tuple[NodeWarning, ...] = ()
-    new_keys: tuple[NewHostKey, ...] = ()
-    # Types of resources of which one that fails does not stop the others.
-    apart: frozenset[str] = frozenset()
-    parallel: int | None = None
-    # Where it goes, where it may go else, and what an error of the cloud means for trying on.
-    place: str | None = None
-    elsewhere: tuple[Place, ...] = ()
-    answer: Callable[[str], CloudAnswer | None] = lambda text: None
-    # All nodes or none.
-    whole: bool = False
-    findings: tuple[Finding, ...] = ()
-    unpriced: tuple[str, ...] = ()
-    # Steps on the way, brought up first.
-    before: tuple[Compiled, ...] = ()
-    # The file does not allow the place where the fleet is: it is removed there first.
-    moves: bool = False
-    # Of clouds: the nodes' names, and the same plan with some of them alone while so many are running.
-    nodes: tuple[str, ...] = ()
-    only: Callable[[Collection[str], int], Compiled] | None = None
-    locked: frozenset[str] = frozenset()
 
 
 def compile_fleet(order: Order) -> Compiled:
@@ -138,56 +89,16 @@ def _ssh(order: Order) -> Compiled:
 def _aws(order: Order) -> Compiled:
     from orch.components.aws import ask, errors
     from orch.components.aws.candidates import Candidate
-    from orch.components.aws.compile import (
-        PINNED_IMAGES,
-        CompiledAws,
-        candidates_of,
-        compile_aws,
-        recovered,
-        settings_of,
-    )
+    from orch.components.aws.compile import PINNED_IMAGES, candidates_of, compile_aws, settings_of
 
+    cloud = Cloud("aws:ec2/instance:Instance", PINNED_IMAGES, errors.read)
     settings = settings_of(order.settings)
-    session = order.session or ask.session(settings)
-    fleet, known = order.fleet, order.previous
-    previous = known if known.pins else recovered(known.begun)
-    images = {key: value for key, value in {**known.locked, **previous.pins}.items() if key in PINNED_IMAGES}
-    rest = {key: value for key, value in previous.pins.items() if key not in PINNED_IMAGES}
-    previous = replace(previous, pins=rest if order.consent.upgrade else {**images, **rest})
-    places = candidates_of(fleet, settings, previous, session=session)
+    session = order.session("aws") or ask.session(settings)
+    previous = settled(order, cloud)
 
-    def answer(text: str) -> CloudAnswer | None:
-        error = errors.read(text)
-        if error is None:
-            return None
-        reason = f"{error.code}: {error.meaning}"
-        return CloudAnswer(error.verdict == "next", reason, error.orch, error.hint)
-
-    def ready(made: CompiledAws, elsewhere: tuple[Place, ...]) -> Compiled:
-        whole = fleet.gang == "all-or-nothing"
-        return Compiled(
-            made.reasons,
-            made.pins,
-            (),
-            hourly=made.hourly,
-            register=made.register,
-            apart=frozenset() if whole else frozenset({"aws:ec2/instance:Instance"}),
-            place=made.candidate.words,
-            elsewhere=elsewhere,
-            answer=answer,
-            whole=whole,
-            findings=made.warnings,
-            unpriced=made.unpriced,
-            before=tuple(ready(step, ()) for step in made.before),
-            moves=made.moves,
-            nodes=tuple(node.name for node in made.plan.nodes),
-            only=lambda names, running: ready(made.only(names, running), ()),
-            locked=frozenset(PINNED_IMAGES),
-        )
-
-    def at(place: Candidate, others: Sequence[Candidate]) -> Compiled:
-        made = compile_aws(
-            fleet,
+    def at(place: Candidate) -> CloudFleet:
+        return compile_aws(
+            order.fleet,
             settings,
             previous,
             order.scope,
@@ -196,12 +107,49 @@ def _aws(order: Order) -> Compiled:
             tags=order.tags,
             folder=order.folder,
         )
-        return ready(made, tuple(Place(other.words, partial(at, other, ())) for other in others))
 
-    return at(places[0], places[1:])
+    return compiled(order.fleet, cloud, candidates_of(order.fleet, settings, previous, session=session), at)
 
 
-BACKENDS: dict[str, Callable[[Order], Compiled]] = {"local": _local, "aws": _aws}
+def _gcp(order: Order) -> Compiled:
+    from orch.components.gcp import ask, errors
+    from orch.components.gcp.candidates import Candidate
+    from orch.components.gcp.compile import (
+        PINNED_IMAGES,
+        candidates_of,
+        compile_gcp,
+        settings_of,
+        shared_stack,
+    )
+
+    cloud = Cloud("gcp:compute/instanceFromTemplate:InstanceFromTemplate", PINNED_IMAGES, errors.read)
+    settings = settings_of(order.settings)
+    session = order.session("gcp") or ask.session(settings)
+    previous = settled(order, cloud)
+    network = shared_stack(order.fleet)
+
+    def known() -> Previous:
+        """Asked for each place anew: networks that were made for another one are gone by then."""
+        return order.stack(network) if network else Previous()
+
+    def at(place: Candidate) -> CloudFleet:
+        return compile_gcp(
+            order.fleet,
+            settings,
+            previous,
+            order.scope,
+            session=session,
+            candidate=place,
+            network=known(),
+            tags=order.tags,
+            folder=order.folder,
+        )
+
+    places = candidates_of(order.fleet, settings, previous, session=session, network=known())
+    return compiled(order.fleet, cloud, places, at)
+
+
+BACKENDS: dict[str, Callable[[Order], Compiled]] = {"local": _local, "aws": _aws, "gcp": _gcp}
 
 
 def clear(crash: Crash) -> tuple[str, ...]:
@@ -211,6 +159,10 @@ def clear(crash: Crash) -> tuple[str, ...]:
     done: list[str] = []
     if any(crash.of("aws:")):
         from orch.components.aws import leftovers
+
+        done += leftovers.clear(crash)
+    if any(crash.of("gcp:")):
+        from orch.components.gcp import leftovers
 
         done += leftovers.clear(crash)
     return tuple(done)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +24,14 @@ class Recorded:
 class Crash:
     """A stack's resources: those that are `known` to be there, and those whose creation had `begun`.
 
-    `settings` are the backends' of orch.yml; `session` is what the cloud is asked through, where it is not
-    the user's own account.
+    `settings` are the backends' of orch.yml; `session` gives what a backend is asked through, None where it
+    is the user's own account.
     """
 
     known: tuple[Recorded, ...]
     begun: tuple[Recorded, ...]
     settings: Sequence[AnyBackend] = ()
-    session: Any = None
+    session: Callable[[str], Any] = lambda backend: None
 
     def of(self, prefix: str) -> Iterator[Recorded]:
         """Resources of one provider (`aws:`), both kinds."""

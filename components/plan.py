@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,8 +124,9 @@ NO_CONSENT = Consent()
 class Order:
     """What is to be planned: a fleet, where its file and its project lie, and what is known and agreed to.
 
-    `scope` tells this project's resources from another's. `session` is what a cloud is asked through, where
-    it is not the user's own account; `tags` are the project's.
+    `scope` tells this project's resources from another's. `session` gives what a backend is asked through,
+    None where it is the user's own account; `stack` what another stack of the project has decided. `tags` are
+    the project's.
     """
 
     fleet: Fleet
@@ -135,7 +136,8 @@ class Order:
     root: Path
     folder: Path
     consent: Consent = NO_CONSENT
-    session: Any = None
+    session: Callable[[str], Any] = lambda backend: None
+    stack: Callable[[str], Previous] = lambda name: Previous()
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
 

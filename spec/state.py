@@ -42,7 +42,8 @@ class NodeState(_Frozen):
     """One node as provisioning left it.
 
     `host_key` is the public host key as in known_hosts: "ssh-ed25519 AAAA…". `env` reaches every job on the
-    node. `rack` orders ranks before `topology` does.
+    node. `rack` orders ranks before `topology` does. `made_by`: the resource of the stack that made it, where
+    it is none of its own.
     """
 
     index: int
@@ -66,6 +67,7 @@ class NodeState(_Frozen):
     topology: tuple[str, ...] = ()
     env: dict[str, str] = {}
     price_hourly: float | None = None
+    made_by: str | None = None
 
 
 class FleetState(_Frozen):

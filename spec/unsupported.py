@@ -27,30 +27,32 @@ _LOCAL = "local nodes have none"
 _OFFER = "there is nothing to choose from among local nodes"
 
 # Backends that nodes are created on.
-USABLE = ("local", "aws")
+USABLE = ("local", "aws", "gcp")
 # What a backend acts on, of the rows below; `ssh` stands for existing hosts.
+_CLOUD = frozenset(
+    {
+        "regions",
+        "region",
+        "availability_zones",
+        "zones",
+        "zone",
+        "instance_types",
+        "spot_policy",
+        "max_price",
+        "reservation",
+        "tags",
+        "network",
+        "os_image",
+        "init",
+        "scratch",
+        "topology",
+        "gang",
+        "budget",
+    }
+)
 ACTED_ON: dict[str, frozenset[str]] = {
-    "aws": frozenset(
-        {
-            "regions",
-            "region",
-            "availability_zones",
-            "zones",
-            "zone",
-            "instance_types",
-            "spot_policy",
-            "max_price",
-            "reservation",
-            "tags",
-            "network",
-            "os_image",
-            "init",
-            "scratch",
-            "topology",
-            "gang",
-            "budget",
-        }
-    ),
+    "aws": _CLOUD,
+    "gcp": _CLOUD | {"backend_options"},
     "ssh": frozenset({"tags"}),
 }
 
@@ -208,6 +210,16 @@ def _one_backend(draft: Draft) -> Findings:
             yield draft.diagnostic("ORCH118", ("backends", index), summary, severity=Severity.WARNING)
 
 
+def _options(draft: Draft) -> Findings:
+    """`backend_options` of other backends than the one that is used."""
+    used = _backend(draft)
+    if "backend_options" not in ACTED_ON.get(used, frozenset()):
+        return  # refused as a whole
+    for index, each in enumerate(cast(Fleet, draft.partial).backend_options):
+        if each.get("type") != used:
+            yield _refusal(draft, ("backend_options", index), f"an option of {each.get('type')}", None)
+
+
 def _idleness(draft: Draft) -> Findings:
     used = _backend(draft)
     if draft.written("idle_duration") and used not in ("", "ssh"):
@@ -265,7 +277,7 @@ def _other_backends(draft: Draft) -> Findings:
 
 
 _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
-    "fleet": (_one_backend, _idleness, _nodes_on_demand, _variables_without_value),
+    "fleet": (_one_backend, _options, _idleness, _nodes_on_demand, _variables_without_value),
     "task": (_volumes,),
     "project": (_other_backends,),
 }

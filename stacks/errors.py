@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from orch.components.plan import CloudAnswer
 from orch.spec.errors import ExitCode, OrchError
 
 
@@ -19,11 +20,19 @@ class EngineMissing(StackError):
 
 
 class EngineFailed(StackError):
-    """Resources failed. `errors` holds what was said of each, by its urn."""
+    """Resources failed. `errors` holds what was said of each, by its urn; `answer` what it comes to."""
 
-    def __init__(self, summary: str, *, errors: Mapping[str, str], **told: str | None) -> None:
+    def __init__(
+        self,
+        summary: str,
+        *,
+        errors: Mapping[str, str],
+        answer: CloudAnswer | None = None,
+        **told: str | None,
+    ) -> None:
         super().__init__(summary, **told)
         self.errors = dict(errors)
+        self.answer = answer
 
 
 class NoCapacity(StackError):

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from orch.components.backends import Compiled, Place
+from orch.components.compiled import Compiled, Place, Queue
 from orch.components.plan import CloudAnswer, NodeWarning
 from orch.spec.errors import OrchError
+from orch.spec.values import render_duration
 from orch.stacks.calls import Call, Listener, Note, engine
 from orch.stacks.changes import name_of
-from orch.stacks.errors import EngineFailed, NoCapacity, StackError
+from orch.stacks.errors import EngineFailed, Interrupted, NoCapacity, StackError
 from orch.stacks.program import program
 from orch.stacks.project import Project
 from orch.stacks.recovery import clear_clouds, left_by
+from orch.stacks.shared import bring_shared, release, shared_by
 from orch.stacks.states import deployment
 from orch.stacks.wishes import Wish, compile_for, nodes_up
+
+# How often a queue is asked: less often the longer it lasts.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -28,55 +34,93 @@ class Tried:
 
 @dataclass(frozen=True)
 class Gang:
-    """One fleet that is brought up. `before`: the nodes it has."""
+    """One fleet that is brought up. `before`: the nodes it has, each with the resource that made it."""
 
     project: Project
     wish: Wish
     listener: Listener
-    before: tuple[str, ...] = ()
+    before: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def bring(self, compiled: Compiled) -> tuple[Call, EngineFailed | None]:
         """One plan carried out, in its steps: the last call with the events of all, and what failed beyond
         single nodes."""
         call = Call(self.listener, planning=False)
-        for step in (*compiled.before, compiled):
-            call = Call(self.listener, planning=False, apart=step.apart, events=call.events)
-            try:
+        try:
+            if compiled.shared is not None:
+                bring_shared(self.project, self.wish.name, compiled.shared, call)
+            for step in (*compiled.before, compiled):
+                call = Call(self.listener, planning=False, apart=step.apart, events=call.events)
                 engine(self.project, self.wish.name, words(step), call, program(step))
-            except EngineFailed as failed:
-                return call, failed
+                if step.queue is not None:
+                    self._wait(step.queue)
+        except EngineFailed as failed:
+            return call, failed
         return call, None
 
-    def remove(self) -> None:
-        """Take all of it away; what could not be is named. Raises StackError."""
+    def _wait(self, queue: Queue) -> None:
+        """Wait for nodes that are given later. Raises EngineFailed when they are not, Interrupted."""
+        self.listener(Note(queue.words))
+        ends, pause = time.monotonic() + queue.patience_s, FIRST_PAUSE_S
+        answer: CloudAnswer | None = None
+        try:
+            while answer is None:
+                found = queue.ask()
+                if found is True:
+                    return
+                answer = found or None
+                left = ends - time.monotonic()
+                if answer is None and left <= 0:
+                    waited = render_duration(int(queue.patience_s))
+                    answer = CloudAnswer(True, f"still in the queue after {waited}", "ORCH325")
+                elif answer is None:
+                    time.sleep(min(pause, left))
+                    pause = min(2 * pause, LONGEST_PAUSE_S)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"stopped while the fleet {self.wish.name} waits in a queue",
+                detail="its place in the queue is kept",
+                hint="run the same command again to go on, or `orch down` to remove it",
+            ) from None
+        name = self.wish.name
+        raise EngineFailed(
+            f"the fleet {name} was not given its nodes", errors={}, answer=answer, code="ORCH325"
+        )
+
+    def remove(self, also: frozenset[str] = frozenset()) -> None:
+        """Take all of it away, and what it shares if no other fleet does; what could not be is named.
+
+        Raises StackError."""
         call = Call(self.listener, planning=False)
         there = left_by(self.project, self.wish.name)
+        stands_on = shared_by(deployment(self.project, self.wish.name))
         try:
             engine(self.project, self.wish.name, ["destroy", "--yes", "--skip-preview"], call)
+            # What was refused half way is made, and not always recorded.
+            clear_clouds(there.emptied(), self.listener)
+            release(self.project, stands_on | also, call, without=self.wish.name)
         except EngineFailed as failed:
             raise self._left(failed) from failed
-        # What was refused half way is made, and not always recorded.
-        clear_clouds(there.emptied(), self.listener)
 
     def keep(self, compiled: Compiled, names: Collection[str]) -> Compiled:
         """Have these nodes of a plan alone, and record it so. Raises StackError."""
-        running = len(self.there({*compiled.nodes, *self.before}))
+        running = len(self.there(compiled))
         kept = compiled.only(names, running) if compiled.only else compiled
-        _, failed = self.bring(kept)
+        _, failed = self.bring(replace(kept, shared=None))
         if failed is not None:
             raise self._left(failed) from failed
         clear_clouds(left_by(self.project, self.wish.name), self.listener)
         return kept
 
-    def there(self, names: Collection[str]) -> tuple[str, ...]:
-        """Those of these resources that are recorded."""
+    def there(self, compiled: Compiled) -> tuple[str, ...]:
+        """Nodes, of a plan and of those there were, that are recorded."""
         resources = (deployment(self.project, self.wish.name) or {}).get("resources") or ()
         found = {name_of(each["urn"]) for each in resources if each.get("id")}
-        return tuple(sorted(found & set(names)))
+        makers = {name: compiled.makers.get(name, name) for name in compiled.nodes} | dict(self.before)
+        return tuple(sorted(name for name, maker in makers.items() if maker in found))
 
     def _left(self, failed: EngineFailed) -> StackError:
         name = self.wish.name
-        left = ", ".join(_recorded(self.project, name, self.before))
+        left = ", ".join(_recorded(self.project, name, {*self.before, *self.before.values()}))
         return StackError(
             f"what was begun of the fleet {name} could not be taken back whole",
             detail=f"{failed.detail}\nleft: {left}",
@@ -104,7 +148,7 @@ def bring_up(project: Project, wish: Wish, first: Compiled, listener: Listener) 
     if first.moves:
         listener(Note("the file does not allow the place where the fleet is: it is removed there first"))
         gang.remove()
-        gang = replace(gang, before=())
+        gang = replace(gang, before={})
     tried: list[Tried] = []
     places = [Place(first.place or "", lambda: first), *first.elsewhere]
     for place in places:
@@ -119,8 +163,8 @@ def bring_up(project: Project, wish: Wish, first: Compiled, listener: Listener) 
         call, failed = gang.bring(compiled)
         if failed is None and not call.node_errors():
             return compiled, call
-        answer = _answer(compiled, call.errors)
-        there = gang.there(compiled.nodes)
+        answer = failed.answer if failed and failed.answer else _answer(compiled, call.errors)
+        there = tuple(name for name in gang.there(compiled) if name in compiled.nodes)
         if there and not compiled.whole:
             if failed is not None:
                 raise _refused(wish, answer, failed, "what is there is kept") from failed
@@ -162,11 +206,11 @@ def _answer(compiled: Compiled, errors: Mapping[str, str]) -> CloudAnswer | None
 def _taken_back(gang: Gang, compiled: Compiled) -> str:
     """Leave what was there before, nothing or the fleet with the nodes it had; what is so now, in words."""
     if not gang.before:
-        gang.remove()
+        gang.remove(frozenset({compiled.shared.stack}) if compiled.shared else frozenset())
         return "nothing of it is left"
     if set(compiled.nodes) <= set(gang.before):
         return "what is there is kept"
-    gang.keep(compiled, gang.there(gang.before))
+    gang.keep(compiled, [name for name in gang.there(compiled) if name in gang.before])
     return f"its {len(gang.before)} nodes are as they were"
 
 
@@ -201,7 +245,7 @@ def _urn(event: Mapping[str, object]) -> str | None:
     return None
 
 
-def _recorded(project: Project, stack: str, before: Sequence[str]) -> Iterator[str]:
+def _recorded(project: Project, stack: str, before: Collection[str]) -> Iterator[str]:
     """Resources of the cloud that are recorded still, each with its id."""
     for resource in (deployment(project, stack) or {}).get("resources") or ():
         if resource.get("custom") and resource.get("id") and not resource["type"].startswith("pulumi:"):

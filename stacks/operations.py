@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from orch.components.backends import Compiled
+from orch.components.compiled import Compiled
 from orch.components.findings import Finding
 from orch.components.plan import NewHostKey, NodeProblem, NodeWarning
 from orch.stacks.calls import Call, Listener, Note, engine, plain
@@ -19,7 +19,8 @@ from orch.stacks.locks import locks
 from orch.stacks.program import program
 from orch.stacks.project import Project
 from orch.stacks.recovery import mend, take
-from orch.stacks.states import deployment, forget_identity, not_up, outputs, require_up
+from orch.stacks.shared import drift_shared, preview_shared, release, shared_by, unused
+from orch.stacks.states import deployment, forget_identity, nodes_there, not_up, require_up
 from orch.stacks.wishes import Wish, compile_for
 
 
@@ -59,6 +60,8 @@ def preview(project: Project, wish: Wish, listener: Listener) -> Plan:
     compiled = compile_for(project, wish)
     before = recorded_hourly(project, wish.name)
     run = Call(listener, planning=True)
+    if compiled.shared is not None:
+        preview_shared(project, compiled.shared, run)
     engine(project, wish.name, ["preview", *parallel(compiled)], run, program(compiled))
     return _planned(wish.name, before, compiled, run)
 
@@ -73,8 +76,10 @@ def up(project: Project, wish: Wish, listener: Listener) -> Plan:
     take(project, wish.name, listener)
     compiled = compile_for(project, wish)
     before = recorded_hourly(project, wish.name)
+    stood_on = shared_by(deployment(project, wish.name))
     _ensure_images(compiled.images, listener)
     done, call = bring_up(project, wish, compiled, listener)
+    release(project, stood_on - shared_by(deployment(project, wish.name)), call, without=wish.name)
     images = {key: value for key, value in done.pins.items() if key in done.locked}
     if done.locked:
         write_lock(project.lock_file, wish.name, images)
@@ -93,7 +98,11 @@ def down(project: Project, name: str, listener: Listener) -> Plan:
     _refuse_protected(project, name)
     take(project, name, listener, removing=True)
     run = Call(listener, planning=False)
+    recorded = deployment(project, name)
+    # A `down` that was killed after the fleet has left no word of what it stood on.
+    stood_on = shared_by(recorded) if (recorded or {}).get("resources") else unused(project)
     engine(project, name, ["destroy", "--yes", "--skip-preview"], run)
+    release(project, stood_on, run, without=name)
     plain(project, name, ["stack", "rm", "--yes"])
     forget_identity(project, name)
     shutil.rmtree(project.dot / "work" / name, ignore_errors=True)
@@ -107,6 +116,14 @@ def remove_nodes(project: Project, name: str, indices: Iterable[int], listener: 
     """
     found = require_up(project, name)
     nodes = {int(node["index"]): node["name"] for node in found["fleet"]["nodes"]}
+    grouped = sorted({int(n["index"]) for n in found["fleet"]["nodes"] if n.get("made_by")} & set(indices))
+    if grouped:
+        raise NoSuchNode(
+            f"node {', '.join(map(str, grouped))} of the fleet {name} cannot be removed alone",
+            detail="it came in one piece with others",
+            hint=f"`orch down {name}` removes all of them",
+            code="ORCH355",
+        )
     recorded = {name_of(r["urn"]): r["urn"] for r in (deployment(project, name) or {}).get("resources") or ()}
     there = {index: recorded[node] for index, node in nodes.items() if node in recorded}
     missing = sorted(set(indices) - set(there))
@@ -134,8 +151,10 @@ def drift(project: Project, name: str, listener: Listener) -> tuple[Drifted, ...
     project.prepare()
     mend(project, name)
     run = Call(listener, planning=True)
-    engine(project, name, ["refresh", "--preview-only"], run)
-    return drifted(run.events)
+    words = ["refresh", "--preview-only"]
+    shared = drift_shared(project, name, words, listener)
+    engine(project, name, words, run)
+    return (*shared, *drifted(run.events))
 
 
 def refresh(project: Project, name: str, listener: Listener) -> tuple[Drifted, ...]:
@@ -144,16 +163,15 @@ def refresh(project: Project, name: str, listener: Listener) -> tuple[Drifted, .
     project.prepare()
     take(project, name, listener)
     run = Call(listener, planning=True)
-    engine(project, name, ["refresh", "--yes", "--skip-preview"], run)
-    return drifted(run.events)
+    words = ["refresh", "--yes", "--skip-preview"]
+    shared = drift_shared(project, name, words, listener)
+    engine(project, name, words, run)
+    return (*shared, *drifted(run.events))
 
 
 def recorded_hourly(project: Project, stack: str) -> float:
     """What the fleet costs an hour as it was last brought up, in US dollars; 0 when it is not up."""
-    recorded = deployment(project, stack)
-    fleet = outputs(recorded).get("fleet") or {}
-    there = {name_of(resource["urn"]) for resource in (recorded or {}).get("resources") or ()}
-    return sum(node.get("price_hourly") or 0.0 for node in fleet.get("nodes") or () if node["name"] in there)
+    return sum(node.get("price_hourly") or 0.0 for node in nodes_there(deployment(project, stack)))
 
 
 def unlock(project: Project, name: str) -> None:

@@ -16,15 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch import __version__
-from orch.components.backends import Compiled, compile_fleet
+from orch.components.backends import compile_fleet
+from orch.components.compiled import Compiled, Shared
 from orch.components.plan import Order, PlanError, Previous
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.spec.state import SCHEMA
 from orch.stacks.errors import NoSuchFleet
 from orch.stacks.lockfile import read_lock
-from orch.stacks.project import find
-from orch.stacks.states import refuse_newer
+from orch.stacks.project import Project, find
+from orch.stacks.states import deployment, refuse_newer
+from orch.stacks.states import outputs as state_outputs
 
 if TYPE_CHECKING:
     from orch.spec import Document
@@ -32,9 +34,9 @@ if TYPE_CHECKING:
 SKIPPED = {".git", ".orch", ".venv", "node_modules", "__pycache__"}
 
 
-def scope_of(root: Path) -> str:
+def scope_of(project: Project) -> str:
     """Six hex digits that tell this project's resources from those of the same project elsewhere: of another
-    folder here, or of somebody else's machine on a server that both use.
+    folder here, of somebody else's machine on a server that both use, or with their state kept elsewhere.
 
     Recorded by the first `up`.
     """
@@ -42,7 +44,8 @@ def scope_of(root: Path) -> str:
         machine = Path("/etc/machine-id").read_text("ascii").strip()
     except OSError:
         machine = ""
-    return hashlib.sha256(f"{socket.gethostname()} {machine} {root}".encode()).hexdigest()[:6]
+    words = f"{socket.gethostname()} {machine} {project.root} {project.state_url}"
+    return hashlib.sha256(words.encode()).hexdigest()[:6]
 
 
 def register(compiled: Compiled) -> None:
@@ -73,6 +76,19 @@ def program(compiled: Compiled) -> Callable[[], Awaitable[None]]:
     return run
 
 
+def shared_program(shared: Shared) -> Callable[[], None]:
+    """What the engine runs for what fleets share."""
+
+    def run() -> None:
+        import pulumi
+
+        shared.register()
+        pulumi.export("orch", {"version": __version__, "schema": SCHEMA})
+        pulumi.export("pins", dict(shared.pins))
+
+    return run
+
+
 def main(root: Path | str = ".") -> None:
     """Run the program of the current stack for the project at `root`; its `__main__.py` calls this."""
     import pulumi
@@ -91,12 +107,19 @@ def main(root: Path | str = ".") -> None:
                     fleet,
                     project.backends,
                     replace(Previous.of_outputs(outputs), locked=read_lock(project.lock_file, fleet.name)),
-                    scope_of(folder),
+                    scope_of(project),
                     root=folder,
                     folder=document.directory.absolute(),
+                    stack=lambda name: Previous.of_outputs(state_outputs(deployment(project, name))),
                     tags=project.tags,
                 )
             )
+            if compiled.shared is not None and not deployment(project, compiled.shared.stack):
+                raise NoSuchFleet(
+                    f"the networks '{compiled.shared.name}' are not there",
+                    hint=f"`orch up` makes them; by hand the stack {compiled.shared.stack} comes first",
+                    code="ORCH353",
+                )
         except PlanError as error:
             raise error.placed(document) from error
     except OrchError as error:

@@ -54,8 +54,8 @@ class Project:
         """Whether its clouds are simulated."""
         return False
 
-    def session(self) -> Any:
-        """What clouds are asked through; None for the user's own accounts."""
+    def session(self, backend: str) -> Any:
+        """What a cloud is asked through; None for the user's own account."""
         return None
 
     def reached(self, state: FleetState) -> FleetState:

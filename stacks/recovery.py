@@ -72,7 +72,7 @@ def left_by(project: Project, stack: str) -> Crash:
         for operation in recorded.get("pending_operations") or ()
         if operation["type"] == "creating"
     ]
-    return Crash(tuple(known), tuple(begun), project.backends, project.session())
+    return Crash(tuple(known), tuple(begun), project.backends, project.session)
 
 
 def clear_clouds(crash: Crash, listener: Listener) -> None:

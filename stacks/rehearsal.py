@@ -1,8 +1,8 @@
-"""A rehearsal: the same program and the same engine on a simulated cloud, with a state of its own.
+"""A rehearsal: the same program and the same engine on simulated clouds, with a state of its own.
 
 `rehearse(project)` gives a project that every operation of this package takes as it takes a real one: its
 state, work folder, passphrase and ledger lie under `.orch/rehearsal/`, and the engine it calls finds the
-simulated provider on PATH and the account's file in its environment. A real project's operations call
+simulated providers on PATH and the accounts' files in its environment. A real project's operations call
 `refuse_shims` first.
 """
 
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import ValidationError
 
-from orch.providers.simulated.core import Cloud, Endpoint
+from orch.providers.simulated.account import Endpoint, SimulatedAccount
+from orch.providers.simulated.core import Cloud
 from orch.providers.simulated.knobs import Knobs, Nodes
 from orch.stacks.engine import Engine
 from orch.stacks.errors import ProjectError
@@ -28,14 +29,24 @@ from orch.stacks.project import Project
 if TYPE_CHECKING:
     import boto3
 
+    from orch.providers.simulated.gcp.cloud import GcpCloud
     from orch.spec.state import FleetState, NodeState
 
 FOLDER = "rehearsal"
 STATE_VARIABLE = "ORCH_REHEARSAL_STATE"
-"""What tells the simulated provider which account it serves."""
+"""What tells the simulated AWS provider which account it serves."""
 
-SHIMS = {"pulumi-resource-aws": "orch.providers.simulated.plugin"}
+VARIABLES = {"aws": STATE_VARIABLE, "gcp": "ORCH_REHEARSAL_GCP"}
+"""Cloud -> what tells its simulated provider which account it serves."""
+
+SHIMS = {
+    "pulumi-resource-aws": "orch.providers.simulated.plugin",
+    "pulumi-resource-gcp": "orch.providers.simulated.gcp_plugin",
+}
 """Executables that a rehearsal puts before the real ones."""
+
+GCP_PROJECT = "orch-rehearsal"
+"""The project of the simulated account where orch.yml names none."""
 
 HERE = ("local", "ssh")
 """Backends whose nodes are what they are, also in a rehearsal."""
@@ -48,7 +59,14 @@ MARK = "orch-rehearsal-shim"
 
 @dataclass(frozen=True)
 class RehearsalProject(Project):
-    """A project whose state and clouds are those of a rehearsal."""
+    """A project whose state and clouds are those of a rehearsal.
+
+    `seed` and `nodes` are of accounts that are made from now on; `nodes` puts a local node behind each
+    instance that carries SSH keys, unless the knobs file says otherwise.
+    """
+
+    seed: str = "0"
+    nodes: bool = True
 
     @property
     def dot(self) -> Path:
@@ -57,7 +75,17 @@ class RehearsalProject(Project):
     @property
     def account(self) -> Path:
         """The simulated AWS account."""
-        return self.dot / "aws.db"
+        return self.account_of("aws")
+
+    def account_of(self, cloud: str) -> Path:
+        return self.dot / f"{cloud}.db"
+
+    def cloud(self, name: str) -> SimulatedAccount:
+        """The account of a cloud, made when it is first needed. Raises ProjectError for its knobs."""
+        path = self.account_of(name)
+        if not path.is_file():
+            _account(name).create(path, seed=self.seed, knobs=_knobs(self)).store.close()
+        return _account(name)(path)
 
     @property
     def lock_file(self) -> Path:
@@ -71,25 +99,31 @@ class RehearsalProject(Project):
     def rehearsal(self) -> bool:
         return True
 
-    def session(self) -> Any:
-        from orch.providers.simulated.boto import session
+    def session(self, backend: str) -> Any:
+        if backend == "gcp":
+            from orch.providers.simulated.gcp import http
+            from orch.providers.simulated.gcp.cloud import GcpCloud
+            from orch.spec.models.backends import GcpBackend
 
-        return session(Cloud(self.account))
+            settings = next((each for each in self.backends if isinstance(each, GcpBackend)), None)
+            cloud = self.cloud("gcp")
+            assert isinstance(cloud, GcpCloud)
+            return http.session(cloud, (settings and settings.project_id) or GCP_PROJECT)
+        if backend == "aws":
+            from orch.providers.simulated.boto import session
+
+            cloud = self.cloud("aws")
+            assert isinstance(cloud, Cloud)
+            return session(cloud)
+        return None
 
     def reached(self, state: FleetState) -> FleetState:
         """Instances that a local node stands for are reached there; others have no machine behind them."""
         if state.backend in HERE:
             return state
-        cloud = Cloud(self.account)
-        endpoints, machines = cloud.endpoints(), cloud.instances()
-        # Fleets have networks of their own, so the same addresses; their nodes are told apart by the tag.
-        found = {
-            tag["Value"].rpartition("::")[2]: endpoint
-            for each, endpoint in endpoints.items()
-            if each in machines
-            for tag in machines[each]["Tags"]
-            if tag["Key"] == "orch:urn"
-        }
+        cloud = self.cloud(state.backend)
+        find = _gcp_endpoints if state.backend == "gcp" else _aws_endpoints
+        found = find(cloud, state)
         nodes = tuple(
             _here(node, found[node.name])
             if node.name in found
@@ -103,7 +137,7 @@ class RehearsalProject(Project):
         return {
             **found,
             "PATH": os.pathsep.join([str(self.shims), found["PATH"]]),
-            STATE_VARIABLE: str(self.account),
+            **{variable: str(self.account_of(cloud)) for cloud, variable in VARIABLES.items()},
             # No provider is fetched for a rehearsal: what it needs is here or it fails.
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         }
@@ -111,14 +145,28 @@ class RehearsalProject(Project):
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """A rehearsal of one project. `cloud` is its account: look into it, turn its knobs, change it behind the
-    back."""
+    """A rehearsal of one project."""
 
     project: RehearsalProject
-    cloud: Cloud
+
+    @property
+    def cloud(self) -> Cloud:
+        """Its AWS account: look into it, turn its knobs, change it behind the back."""
+        found = self.project.cloud("aws")
+        assert isinstance(found, Cloud)
+        return found
+
+    @property
+    def gcp(self) -> GcpCloud:
+        """Its GCP account."""
+        from orch.providers.simulated.gcp.cloud import GcpCloud
+
+        found = self.project.cloud("gcp")
+        assert isinstance(found, GcpCloud)
+        return found
 
     def session(self, region: str | None = None) -> boto3.Session:
-        """A boto3 session whose clients speak to the simulated account."""
+        """A boto3 session whose clients speak to the simulated AWS account."""
         from orch.providers.simulated.boto import session
 
         return session(self.cloud, region)
@@ -127,6 +175,41 @@ class Rehearsal:
         """Instance id -> where the local node that stands for it is reached; see
         providers/simulated/README.md."""
         return self.cloud.endpoints()
+
+
+def _account(cloud: str) -> type[SimulatedAccount]:
+    if cloud == "gcp":
+        from orch.providers.simulated.gcp.cloud import GcpCloud
+
+        return GcpCloud
+    return Cloud
+
+
+def _aws_endpoints(cloud: SimulatedAccount, state: FleetState) -> dict[str, Endpoint]:
+    """Node -> where the local node is that stands for it.
+
+    Fleets have networks of their own, so the same addresses; their nodes are told apart by the tag.
+    """
+    machines = cloud.instances()
+    return {
+        tag["Value"].rpartition("::")[2]: endpoint
+        for each, endpoint in cloud.endpoints().items()
+        if each in machines
+        for tag in machines[each]["Tags"]
+        if tag["Key"] == "orch:urn"
+    }
+
+
+def _gcp_endpoints(cloud: SimulatedAccount, state: FleetState) -> dict[str, Endpoint]:
+    """The same: by the fleet's label, and the address, which also members of a group have."""
+    machines, names = cloud.instances(), {node.internal_ip: node.name for node in state.nodes}
+    return {
+        names[address]: endpoint
+        for each, endpoint in cloud.endpoints().items()
+        if each in machines
+        and machines[each].get("labels", {}).get("orch-fleet") == state.name
+        and (address := machines[each]["networkInterfaces"][0].get("networkIP")) in names
+    }
 
 
 def _here(node: NodeState, here: Endpoint) -> NodeState:
@@ -150,8 +233,7 @@ def _here(node: NodeState, here: Endpoint) -> NodeState:
 def rehearse(project: Project, *, nodes: bool = True, seed: str = "0") -> Rehearsal:
     """The rehearsal of a project, begun at the first call.
 
-    A new account takes its knobs from `.orch/rehearsal/knobs.yml` where there is one; `nodes` puts a local
-    node behind each instance that carries SSH keys, unless that file says otherwise. Raises ProjectError.
+    A new account takes its knobs from `.orch/rehearsal/knobs.yml` where there is one. Raises ProjectError.
     """
     values: dict[str, Any] = {field.name: getattr(project, field.name) for field in fields(Project)}
     folder = project.root / ".orch" / FOLDER
@@ -160,30 +242,33 @@ def rehearse(project: Project, *, nodes: bool = True, seed: str = "0") -> Rehear
         "secrets_provider": None,
         "ledger_url": f"sqlite:///{folder / 'ledger.db'}",
     }
-    mine = RehearsalProject(**values)
+    mine = RehearsalProject(**values, seed=seed, nodes=nodes)
     mine.prepare()
     _ignore(project.root / ".orch")
     _put_shims(mine)
-    if not mine.account.is_file():
-        Cloud.create(mine.account, seed=seed, knobs=_knobs(mine, nodes=nodes))
-    cloud = Cloud(mine.account)
-    if cloud.knobs.nodes is not None or cloud.endpoints():
-        from orch.providers.simulated.nodes import repair
+    _knobs(mine)
+    for name in VARIABLES:
+        if not mine.account_of(name).is_file():
+            continue
+        cloud = mine.cloud(name)
+        if cloud.knobs.nodes is not None or cloud.endpoints():
+            from orch.providers.simulated.nodes import repair
 
-        repair(cloud)
-    return Rehearsal(mine, cloud)
+            repair(cloud)
+    return Rehearsal(mine)
 
 
 def forget(project: Project) -> None:
-    """End a rehearsal: its nodes, its account and its state."""
+    """End a rehearsal: its nodes, its accounts and its state."""
     folder = project.root / ".orch" / FOLDER
-    if (folder / "aws.db").is_file():
-        from orch.providers.simulated.nodes import stop
+    for name in VARIABLES:
+        if (folder / f"{name}.db").is_file():
+            from orch.providers.simulated.nodes import stop
 
-        cloud = Cloud(folder / "aws.db")
-        for instance in cloud.endpoints():
-            stop(cloud, instance)
-        cloud.store.close()
+            cloud = _account(name)(folder / f"{name}.db")
+            for instance in cloud.endpoints():
+                stop(cloud, instance)
+            cloud.store.close()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -192,13 +277,14 @@ def refuse_shims(environment: Mapping[str, str]) -> None:
 
     Raises ProjectError.
     """
-    if environment.get(STATE_VARIABLE) or os.environ.get(STATE_VARIABLE):
-        raise ProjectError(
-            "a rehearsal's simulated cloud is set in the environment",
-            detail=f"{STATE_VARIABLE} is set, but this command is for the real cloud",
-            hint=f"unset {STATE_VARIABLE}, or add --rehearse",
-            code="ORCH302",
-        )
+    for variable in VARIABLES.values():
+        if environment.get(variable) or os.environ.get(variable):
+            raise ProjectError(
+                "a rehearsal's simulated cloud is set in the environment",
+                detail=f"{variable} is set, but this command is for the real cloud",
+                hint=f"unset {variable}, or add --rehearse",
+                code="ORCH302",
+            )
     for name in SHIMS:
         found = shutil.which(name, path=environment.get("PATH") or os.environ.get("PATH"))
         if found and _is_shim(Path(found)):
@@ -240,7 +326,7 @@ def _ignore(dot: Path) -> None:
         (dot / ".gitignore").write_text("*\n")
 
 
-def _knobs(project: RehearsalProject, *, nodes: bool) -> Knobs:
+def _knobs(project: RehearsalProject) -> Knobs:
     file = project.dot / "knobs.yml"
     given = yaml.safe_load(file.read_text()) if file.is_file() else None
     try:
@@ -254,6 +340,6 @@ def _knobs(project: RehearsalProject, *, nodes: bool) -> Knobs:
             hint="providers/simulated/README.md lists them",
             code="ORCH302",
         ) from error
-    if nodes and "nodes" not in (given or {}):
+    if project.nodes and "nodes" not in (given or {}):
         knobs = knobs.model_copy(update={"nodes": Nodes()})
     return knobs

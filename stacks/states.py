@@ -81,12 +81,34 @@ def refuse_newer(found: dict[str, Any]) -> dict[str, Any]:
 
 def known_fleets(project: Project) -> list[str]:
     """Names of the fleets this project has brought up, sorted."""
-    if project.local_state is not None:
-        folder = project.local_state / ".pulumi" / "stacks" / project.name
-        names = sorted(f.stem for f in folder.glob("*.json")) if folder.is_dir() else []
-    else:
-        names = sorted(_remote_stacks(project))
-    return [name for name in names if "fleet" in outputs(deployment(project, name))]
+    return [name for name in stacks(project) if "fleet" in outputs(deployment(project, name))]
+
+
+def stacks(project: Project) -> list[str]:
+    """Names of all stacks of this project, sorted."""
+    if project.local_state is None:
+        return sorted(_remote_stacks(project))
+    folder = project.local_state / ".pulumi" / "stacks" / project.name
+    return sorted(f.stem for f in folder.glob("*.json")) if folder.is_dir() else []
+
+
+def nodes_there(recorded: Deployment | None) -> tuple[dict[str, Any], ...]:
+    """The fleet's nodes as recorded, without those that were deleted or could not be made.
+
+    All of the last plan's are in the stack's outputs.
+    """
+    fleet = outputs(recorded).get("fleet") or {}
+    there = {resource["urn"].rsplit("::", 1)[-1] for resource in (recorded or {}).get("resources") or ()}
+    return tuple(node for node in fleet.get("nodes") or () if (node.get("made_by") or node["name"]) in there)
+
+
+def begun(recorded: Deployment | None) -> dict[str, str]:
+    """What an `up` that did not end had decided, as the fleet's component recorded it when it began."""
+    for resource in (recorded or {}).get("resources") or ():
+        if resource["type"].startswith("orch:fleet:"):
+            pins = (resource.get("outputs") or {}).get("pins") or {}
+            return {str(key): str(value) for key, value in pins.items()}
+    return {}
 
 
 def fleet_state(project: Project, name: str) -> FleetState:
@@ -99,8 +121,7 @@ def fleet_state(project: Project, name: str) -> FleetState:
     if "fleet" not in found:
         raise not_up(project, name)
     state = FleetState.model_validate(whole(found["fleet"]))
-    # A node that was deleted, or could not be made, is in the last plan's outputs all the same.
-    there = {resource["urn"].rsplit("::", 1)[-1] for resource in (recorded or {}).get("resources") or ()}
+    there = {node["name"] for node in nodes_there(recorded)}
     nodes = tuple(node for node in state.nodes if node.name in there)
     if found.get("identity") is not None:
         identity = str(_identity(project, name, state))

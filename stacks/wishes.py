@@ -8,11 +8,10 @@ from pathlib import Path
 from orch.components.backends import Compiled, compile_fleet
 from orch.components.plan import NO_CONSENT, Consent, Order, Previous
 from orch.spec.models import Fleet
-from orch.stacks.changes import name_of
 from orch.stacks.lockfile import read_lock
 from orch.stacks.program import scope_of
 from orch.stacks.project import Project
-from orch.stacks.states import Deployment, deployment, outputs
+from orch.stacks.states import begun, deployment, nodes_there, outputs
 
 
 @dataclass(frozen=True)
@@ -41,28 +40,24 @@ def compile_for(project: Project, wish: Wish) -> Compiled:
             wish.fleet,
             project.backends,
             previous,
-            scope_of(project.root),
+            scope_of(project),
             root=project.root,
             folder=wish.folder,
             consent=wish.consent,
-            session=project.session(),
+            session=project.session,
+            stack=lambda name: decided(project, name),
             tags=project.tags,
         )
     )
 
 
-def begun(recorded: Deployment | None) -> dict[str, str]:
-    """What an `up` that did not end had decided, as the fleet's component recorded it when it began."""
-    for resource in (recorded or {}).get("resources") or ():
-        if resource["type"].startswith("orch:fleet:"):
-            pins = (resource.get("outputs") or {}).get("pins") or {}
-            return {str(key): str(value) for key, value in pins.items()}
-    return {}
+def decided(project: Project, stack: str) -> Previous:
+    """What another stack of the project has decided; nothing when there is none."""
+    return Previous.of_outputs(outputs(deployment(project, stack)))
 
 
-def nodes_up(project: Project, name: str) -> tuple[str, ...]:
-    """The names of the fleet's nodes that are recorded, in their order; none when it is not up."""
-    recorded = deployment(project, name)
-    fleet = outputs(recorded).get("fleet") or {}
-    there = {name_of(resource["urn"]) for resource in (recorded or {}).get("resources") or ()}
-    return tuple(node["name"] for node in fleet.get("nodes") or () if node["name"] in there)
+def nodes_up(project: Project, name: str) -> dict[str, str]:
+    """The fleet's nodes that are recorded, each with the resource that made it; none when it is not up."""
+    return {
+        node["name"]: node.get("made_by") or node["name"] for node in nodes_there(deployment(project, name))
+    }

@@ -1,25 +1,31 @@
-"""AWS fleets as a user brings them up in a rehearsal, and the simulated account's own list as the judge."""
+"""Fleets as a user brings them up in a rehearsal, and the simulated account's own list as the judge."""
 
 from __future__ import annotations
 
 import json
+import signal
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
-from support import Folder, Said, processes
+from support import Folder, Said, kill, processes, until
 
+from orch.providers.simulated.account import SimulatedAccount
 from orch.providers.simulated.core import Cloud
+from orch.providers.simulated.gcp.cloud import GcpCloud
 from orch.providers.simulated.knobs import Knobs
 
 KIND = "p5.48xlarge"
 ZONES = {"a": "use1-az2", "b": "use1-az4", "c": "use1-az6"}
-"""Names of the simulated account's zones -> ids."""
+"""Names of the simulated AWS account's zones -> ids."""
+
+L4 = "g2-standard-4"
+"""The type of GCP that takes the fewest resources."""
 
 # A hook's command that ends all of an `up` or `down`: the provider, the engine, and who started that. A call
-# of boto3 comes from orch itself, whose parent is none of ours.
+# of a cloud's own library comes from orch itself, whose parent is none of ours.
 KILL_ALL = (
     'case "$(tr "\\0" " " < /proc/$ORCH_SIM_PARENT/cmdline)" in '
     '*--non-interactive*) kill -9 $(ps -o ppid= -p $ORCH_SIM_PARENT) "$ORCH_SIM_PARENT" "$ORCH_SIM_PID";; '
@@ -29,42 +35,55 @@ KILL_ALL = (
 
 @dataclass(frozen=True)
 class Rehearsed(Folder):
-    """A project whose clouds are simulated, without machines behind the instances."""
+    """A project whose clouds are simulated, without machines behind the instances.
+
+    What a cloud has is told by a subclass; this one is AWS.
+    """
+
+    backend: ClassVar[str] = "aws"
+    called: ClassVar[str] = "p5"
+    account: ClassVar[type[SimulatedAccount]] = Cloud
+    written: ClassVar[dict[str, Any]] = {"regions": ["us-east-1"], "instance_types": [KIND]}
 
     @classmethod
-    def make(cls, path: Path, **knobs: Any) -> Rehearsed:
+    def make(cls, path: Path, **knobs: Any) -> Any:
         path.mkdir(parents=True, exist_ok=True)
         (path / "orch.yml").write_text("project: tests\n")
-        Cloud.create(path / ".orch" / "rehearsal" / "aws.db", knobs=Knobs(**knobs)).store.close()
-        return cls(path)
+        there = cls(path)
+        cls.account.create(there.account_file, knobs=Knobs(**knobs)).store.close()
+        return there
 
     @property
-    def cloud(self) -> Cloud:
-        return Cloud(self.path / ".orch" / "rehearsal" / "aws.db")
+    def account_file(self) -> Path:
+        return self.path / ".orch" / "rehearsal" / f"{self.backend}.db"
+
+    @property
+    def cloud(self) -> Any:
+        return self.account(self.account_file)
 
     def fleet(self, nodes: object, **more: Any) -> str:
-        """The file of a fleet `p5`, or of another `name`."""
-        name = str(more.get("name", "p5"))
+        """The file of a fleet, `called` so or by another `name`."""
+        name = str(more.get("name", self.called))
         text = {
             "type": "fleet",
             "name": name,
-            "backends": ["aws"],
-            "regions": ["us-east-1"],
+            "backends": [self.backend],
+            "regions": self.written["regions"],
             "placement": "cluster",
             "nodes": nodes,
-            "instance_types": [KIND],
+            **{key: value for key, value in self.written.items() if key != "regions"},
             **more,
         }
         return self.write(f"{name}.yml", yaml.safe_dump(text, sort_keys=False, default_flow_style=None))
 
-    def up(self, file: str = "p5.yml") -> Said:
-        return self.orch("up", file, "--yes", "--rehearse")
+    def up(self, file: str | None = None) -> Said:
+        return self.orch("up", file or f"{self.called}.yml", "--yes", "--rehearse")
 
-    def down(self, name: str = "p5") -> Said:
-        return self.orch("down", name, "--yes", "--rehearse")
+    def down(self, name: str | None = None) -> Said:
+        return self.orch("down", name or self.called, "--yes", "--rehearse")
 
-    def preview(self, file: str = "p5.yml", *words: str) -> Said:
-        return self.orch("preview", file, "--rehearse", "--json", *words)
+    def preview(self, file: str | None = None, *words: str) -> Said:
+        return self.orch("preview", file or f"{self.called}.yml", "--rehearse", "--json", *words)
 
     def nodes(self, kind: str = KIND) -> dict[str, str]:
         """Nodes in the cloud: id -> letter of the zone."""
@@ -79,9 +98,13 @@ class Rehearsed(Folder):
         docs = [doc for doc in self.cloud.instances().values() if doc["InstanceType"] == kind]
         return sorted(tag["Value"] for doc in docs for tag in doc["Tags"] if tag["Key"] == "Name")
 
-    def checkpoint(self, name: str = "p5") -> Path:
+    @property
+    def stacks(self) -> Path:
+        return self.path / ".orch/rehearsal/state/.pulumi/stacks/tests"
+
+    def checkpoint(self, name: str | None = None) -> Path:
         """The file that holds a fleet's state."""
-        return self.path / ".orch/rehearsal/state/.pulumi/stacks/tests" / f"{name}.json"
+        return self.stacks / f"{name or self.called}.json"
 
     def at_work(self, what: str = "pulumi") -> list[int]:
         """Processes of the engine and its providers that work for this project: their folder tells."""
@@ -94,15 +117,29 @@ class Rehearsed(Folder):
                 continue
         return found
 
-    def recorded(self, name: str = "p5") -> dict[str, str]:
-        """Id -> type of the cloud's resources that the state knows."""
-        file = self.path / ".orch/rehearsal/state/.pulumi/stacks/tests" / f"{name}.json"
-        found = json.loads(file.read_text())["checkpoint"]["latest"].get("resources") or ()
-        return {
-            each["id"]: each["type"] for each in found if each["type"].startswith("aws:") and each.get("id")
-        }
+    def killed(self, call: int, *words: str) -> None:
+        """Run a command that is killed at a call, the engine and its providers with it."""
+        self.killed_at({"at": call, "when": "after" if call % 2 else "before"}, *words)
+        assert call in {each.number for each in self.cloud.calls}
 
-    def unrecorded(self, name: str = "p5") -> dict[str, str]:
+    def killed_at(self, place: dict[str, Any], *words: str) -> None:
+        """The same, at a place as a hook tells it."""
+        self.cloud.turn(hooks=[{**place, "command": KILL_ALL}])
+        said = self.orch(*words, "--yes", "--rehearse")
+        assert said.code == -signal.SIGKILL, (said.code, said.err)
+        # An engine that is killed leaves its language host behind, idle.
+        until(lambda: set(self.at_work()) <= set(self.at_work("pulumi-language")), 20, "the providers ended")
+        kill(*self.at_work("pulumi-language"))
+        self.cloud.turn(hooks=[])
+
+    def recorded(self, name: str | None = None) -> dict[str, str]:
+        """Id -> type of the cloud's resources that the state knows."""
+        latest = json.loads(self.checkpoint(name).read_text())["checkpoint"]["latest"]
+        mine = f"{self.backend}:"
+        found = [each for each in latest.get("resources") or () if each["type"].startswith(mine)]
+        return {each["id"]: each["type"] for each in found if each.get("id")}
+
+    def unrecorded(self, name: str | None = None) -> dict[str, str]:
         """Id -> kind of what is in the cloud and not in the state."""
         known = self.recorded(name)
         groups = {each: doc["GroupName"] for each, doc in self.cloud.things("placement-group").items()}
@@ -116,3 +153,52 @@ class Rehearsed(Folder):
     def calls(self) -> int:
         """How many calls the account has had."""
         return len(self.cloud.calls)
+
+
+@dataclass(frozen=True)
+class RehearsedGcp(Rehearsed):
+    """The same on GCP: single L4s in zones that are tried in this order, reached through IAP."""
+
+    backend: ClassVar[str] = "gcp"
+    called: ClassVar[str] = "lab"
+    account: ClassVar[type[SimulatedAccount]] = GcpCloud
+    written: ClassVar[dict[str, Any]] = {
+        "regions": ["us-central1"],
+        "instance_types": [L4],
+        "resources": {"gpu": "L4:1"},
+        "network": {"bastion": False, "interconnect": "ethernet"},
+    }
+
+    def nodes(self, kind: str = L4) -> dict[str, str]:
+        """Nodes in the cloud: id -> letter of the zone."""
+        return {
+            each: each.split("/")[3][-1]
+            for each, doc in self.cloud.instances().items()
+            if doc["machineType"].endswith(f"/{kind}")
+        }
+
+    def zones(self, kind: str = L4) -> Counter[str]:
+        return Counter(each.split("/")[3] for each in self.nodes(kind))
+
+    def names(self, kind: str = L4) -> list[str]:
+        """Names of the nodes in the cloud, without what tells projects apart."""
+        parts = [each.rpartition("/")[2].split("-") for each in self.nodes(kind)]
+        return sorted("-".join([*part[1:-2], part[-1]]) for part in parts)
+
+    def unrecorded(self, name: str | None = None) -> dict[str, str]:
+        """Id -> kind of what is in the cloud and in no state; disks and members are of others."""
+        known = {
+            each for file in self.stacks.glob("*.json") if file.stem for each in self.recorded(file.stem)
+        }
+        instances = self.cloud.instances()
+        members = {
+            each
+            for each, doc in instances.items()
+            for item in doc.get("metadata", {}).get("items", ())
+            if item["key"] == "created-by"
+        }
+        return {
+            each: kind
+            for each, kind in self.cloud.everything().items()
+            if each not in known and each not in members and kind != "disk"
+        }

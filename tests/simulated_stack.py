@@ -203,7 +203,7 @@ class SimulatedStack:
     def cloud(self) -> Cloud:
         return self.rehearsal.cloud
 
-    def call(self, *words: str, wanted: Wanted | None = None) -> Done:
+    def call(self, *words: str, program: Callable[[], None] | None = None) -> Done:
         engine = engines.require()
         events: list[Event] = []
         stack = [] if words[0] == "stack" else ["--stack", "t"]
@@ -212,16 +212,16 @@ class SimulatedStack:
             [*words, *stack],
             folder=self.folder,
             environment=self.rehearsal.project.environment(engine),
-            program=program(wanted) if wanted else None,
+            program=program,
             on_event=events.append if words[0] in {"preview", "up", "destroy", "refresh"} else None,
         )
         return Done(done, events)
 
     def preview(self, wanted: Wanted, *words: str) -> Done:
-        return self.call("preview", *words, wanted=wanted)
+        return self.call("preview", *words, program=program(wanted))
 
     def up(self, wanted: Wanted, *words: str) -> Done:
-        return self.call("up", "--yes", "--skip-preview", *words, wanted=wanted)
+        return self.call("up", "--yes", "--skip-preview", *words, program=program(wanted))
 
     def up_apart(self, wanted: Wanted) -> tuple[int, str]:
         """`up` in a process of its own, for an engine that will be killed: the SDK does not survive that."""

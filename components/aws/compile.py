@@ -7,8 +7,8 @@ them in order, and reads what the cloud said with `errors.read`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +18,12 @@ from orch.components.aws.candidates import Candidate, candidates
 from orch.components.aws.facts import Reservation, Zone
 from orch.components.aws.plan import Context, plan
 from orch.components.aws.planned import AwsPlan
-from orch.components.aws.reasons import moves
 from orch.components.aws.wanted import question
+from orch.components.clouds import CloudFleet, moves, regions_of, scripts
 from orch.components.findings import Finding, PlanErrors
 from orch.components.indices import folded, live_indices
 from orch.components.offers import aws_zone_name
 from orch.components.plan import Previous
-from orch.components.wanted import wanted_of
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AwsBackend
 
@@ -35,72 +34,9 @@ if TYPE_CHECKING:
 TOPOLOGY_TRIES = 6
 TOPOLOGY_PAUSE_S = 5.0
 
-
-@dataclass(frozen=True)
-class CompiledAws:
-    """A planned fleet, as `components.backends.Compiled`, with what only clouds have.
-
-    `unpriced`: what costs money and has no price here. `starts` and `ends`: of a reservation, UTC. `before`:
-    what has to be brought up first, a fleet that shrinks goes in two steps. `moves`: the stack is where the
-    file now excludes it, and has to be removed before. `only`: the same plan with the nodes of these names
-    alone, while so many are running.
-    """
-
-    plan: AwsPlan
-    candidate: Candidate
-    register: Callable[[], tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]]
-    only: Callable[[Collection[str], int], CompiledAws]
-    before: tuple[CompiledAws, ...] = ()
-    moves: bool = False
-    images: tuple[str, ...] = ()
-
-    @property
-    def steps(self) -> tuple[CompiledAws, ...]:
-        """What `up` brings up one after the other; a preview shows the last."""
-        return (*self.before, self)
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        return self.plan.reasons
-
-    @property
-    def pins(self) -> dict[str, str]:
-        return dict(self.plan.pins)
-
-    @property
-    def hourly(self) -> float:
-        return self.plan.hourly
-
-    @property
-    def unpriced(self) -> tuple[str, ...]:
-        return self.plan.unpriced
-
-    @property
-    def warnings(self) -> tuple[Finding, ...]:
-        return self.plan.warnings
-
-    @property
-    def starts(self) -> str | None:
-        return self.plan.starts
-
-    @property
-    def ends(self) -> str | None:
-        return self.plan.ends
-
-
-# What says where a fleet is and what it is made from, apart from how far it got.
-PLACE = ("backend", "scope", "region", "zone", "instance_type", "spot")
 PINNED_IMAGES = tuple(
     f"{image}{part}" for image in ("image", "bastion_image") for part in ("", "_name", "_of")
 )
-
-
-def recovered(recorded: Mapping[str, str]) -> Previous:
-    """What a stack that has no outputs yet decided, from the pins recorded at its component `orch:fleet:Aws`.
-
-    They are there as soon as an `up` begins, so one that was killed goes on in the same zone.
-    """
-    return Previous({key: recorded[key] for key in (*PLACE, *PINNED_IMAGES) if key in recorded})
 
 
 def settings_of(backends: Sequence[object]) -> AwsBackend:
@@ -116,7 +52,7 @@ def candidates_of(
     Raises PlanErrors, CloudRefused.
     """
     known = load_catalog()
-    regions = fleet.regions or settings.regions or _regions(fleet, settings)
+    regions = fleet.regions or settings.regions or regions_of(fleet, "aws")
     zones: Mapping[str, Sequence[Zone]] = {}
     named = [place[0] for zone in fleet.availability_zones if (place := aws_zone_name(zone)) is not None]
     if named:
@@ -140,26 +76,26 @@ def compile_aws(
     candidate: Candidate,
     tags: Mapping[str, str] | None = None,
     folder: Path | None = None,
-) -> CompiledAws:
+) -> CloudFleet:
     """Plan the fleet at one candidate. `tags` are the project's, `folder` is where the file's paths begin.
 
     Raises PlanErrors, CloudRefused.
     """
     facts = ask.ask(session, question(fleet, settings, candidate, previous), settings.endpoint_url)
-    scripts = _scripts(fleet, folder or Path.cwd())
-    context = Context(settings, load_catalog(), scope, tags or {}, scripts)
+    texts = scripts(fleet, folder or Path.cwd())
+    context = Context(settings, load_catalog(), scope, tags or {}, texts)
     final = plan(fleet, candidate, facts, previous, context)
 
-    def ready(made: AwsPlan, before: tuple[CompiledAws, ...] = ()) -> CompiledAws:
+    def ready(made: AwsPlan, before: tuple[CloudFleet, ...] = ()) -> CloudFleet:
         def register() -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]:
             from orch.components.aws.resources import AwsFleet
 
             component = AwsFleet(made, settings, lambda ids: _topology(session, made.region, ids, settings))
             return component.state, component.identity
 
-        return CompiledAws(made, candidate, register, only, before, moves(candidate, previous))
+        return CloudFleet(made, candidate, register, only, before, moves(candidate, previous))
 
-    def held(made: AwsPlan, running: int) -> CompiledAws:
+    def held(made: AwsPlan, running: int) -> CloudFleet:
         """EC2 shrinks a reservation no further than to what runs in it, and the engine deletes instances
         last."""
         if made.capacity.made is None or running <= made.capacity.made:
@@ -167,7 +103,7 @@ def compile_aws(
         larger = replace(made, capacity=replace(made.capacity, made=running))
         return ready(made, (ready(larger),))
 
-    def only(names: Collection[str], running: int) -> CompiledAws:
+    def only(names: Collection[str], running: int) -> CloudFleet:
         return held(fewer(final, names), running)
 
     return held(final, len(live_indices(previous)) if candidate.kept else 0)
@@ -189,17 +125,6 @@ def fewer(made: AwsPlan, names: Collection[str]) -> AwsPlan:
     )
 
 
-def _regions(fleet: Fleet, settings: AwsBackend) -> tuple[str, ...]:
-    """All regions that have an offer for the fleet's resources, for looking up its reservation."""
-    known = load_catalog()
-    patterns = wanted_of(fleet, known).instance_types
-    lists = known.lists["aws"].offers
-    names = {
-        offer.region for offer in lists if offer.region and (not patterns or offer.type.name in patterns)
-    }
-    return tuple(sorted(names))
-
-
 def _no_reservation(fleet: Fleet, regions: Sequence[str]) -> Finding:
     return Finding(
         "ORCH322",
@@ -207,24 +132,6 @@ def _no_reservation(fleet: Fleet, regions: Sequence[str]) -> Finding:
         f"the account has no reservation {fleet.reservation} in {', '.join(regions)}",
         hint="name its region in `regions`; ids are listed by `aws ec2 describe-capacity-reservations`",
     )
-
-
-def _scripts(fleet: Fleet, folder: Path) -> dict[str, str]:
-    """The text of `init[].file`."""
-    found: dict[str, str] = {}
-    missing: list[Finding] = []
-    for index, step in enumerate(fleet.init):
-        if step.file is None:
-            continue
-        path = folder / Path(step.file).expanduser()
-        try:
-            found[step.file] = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            summary = f"the script {step.file} cannot be read"
-            missing.append(Finding("ORCH129", f"init[{index}].file", summary, detail=str(error)))
-    if missing:
-        raise PlanErrors(missing)
-    return found
 
 
 def _topology(

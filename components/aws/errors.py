@@ -7,33 +7,8 @@ references, "Common errors".
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal
 
-Kind = Literal["capacity", "quota", "permission", "credentials", "parameter", "throttle", "gone", "unknown"]
-Verdict = Literal["next", "stop", "again"]
-
-# What to do with each kind: try the next candidate, stop, or do the same again.
-VERDICTS: dict[Kind, Verdict] = {
-    "capacity": "next",
-    "quota": "stop",
-    "permission": "stop",
-    "credentials": "stop",
-    "parameter": "stop",
-    "throttle": "again",
-    "gone": "again",
-    "unknown": "stop",
-}
-CODES: dict[Kind, str] = {
-    "capacity": "ORCH325",
-    "quota": "ORCH313",
-    "permission": "ORCH304",
-    "credentials": "ORCH303",
-    "parameter": "ORCH357",
-    "throttle": "ORCH358",
-    "gone": "ORCH359",
-    "unknown": "ORCH356",
-}
+from orch.components.answers import CloudError, Kind
 
 _QUOTA = "ask for more in the Service Quotas console of this region, or name another region"
 _LOGIN = "log in again: `aws sso login` or `aws configure`, then `aws sts get-caller-identity`"
@@ -115,38 +90,6 @@ _IN_TEXT = (
     re.compile(r"An error occurred \(([A-Za-z][A-Za-z0-9_.]+)\) when calling"),
     re.compile(r"unexpected state '[a-z-]+'.*?(Server\.InsufficientInstanceCapacity)"),
 )
-_MEANING = {
-    "capacity": "AWS has no capacity for this here and now",
-    "quota": "a quota of the account is used up",
-    "permission": "AWS does not let these credentials do this",
-    "credentials": "AWS does not accept the credentials",
-    "parameter": "AWS refuses a parameter",
-    "throttle": "AWS asks to come back later",
-    "gone": "something is still in use, or not there yet",
-    "unknown": "AWS refuses this",
-}
-
-
-@dataclass(frozen=True)
-class CloudError:
-    """An error of the cloud. `code` is the cloud's, `orch` ours; `message` is what the cloud said."""
-
-    code: str
-    kind: Kind
-    message: str
-    hint: str | None
-
-    @property
-    def verdict(self) -> Verdict:
-        return VERDICTS[self.kind]
-
-    @property
-    def orch(self) -> str:
-        return CODES[self.kind]
-
-    @property
-    def meaning(self) -> str:
-        return _MEANING[self.kind]
 
 
 def by_code(code: str, message: str = "") -> CloudError:
@@ -156,7 +99,7 @@ def by_code(code: str, message: str = "") -> CloudError:
     )
     if code == "InvalidParameterValue" and "Availability Zone" in message and "not support" in message:
         kind, hint = "capacity", None
-    return CloudError(code, kind, message, hint)
+    return CloudError("AWS", code, kind, message, hint)
 
 
 def read(text: str) -> CloudError | None:

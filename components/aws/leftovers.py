@@ -7,7 +7,6 @@ what they were asked for with.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,10 +16,10 @@ from orch.components.aws.account import Region
 from orch.components.aws.compile import settings_of
 from orch.components.aws.refusals import client_error, told
 from orch.components.crash import Crash, Recorded
+from orch.components.removal import again
 
 # How long what ends is waited for: a large instance takes minutes.
 WAIT = {"Delay": 5, "MaxAttempts": 240}
-TRIES, PAUSE_S = 60, 2.0
 
 # These go with their instance.
 WITH_OTHERS = ("volume", "network-interface")
@@ -39,7 +38,7 @@ def clear(crash: Crash) -> tuple[str, ...]:
     marks = sorted(filter(None, {_mark(each) for each in crash.of("aws:")}))
     if not regions or not marks:
         return ()
-    session = crash.session or ask.session(settings)
+    session = crash.session("aws") or ask.session(settings)
     done: list[str] = []
     for name in regions:
         region = Region(session, name, settings.endpoint_url)
@@ -239,9 +238,6 @@ def _goes(remove: Callable[[], object]) -> bool:
 
 def _again(remove: Callable[[], object]) -> None:
     """Remove it as soon as nothing uses it any more. What stays in use is refused by the last try."""
-    for _ in range(TRIES):
-        if _goes(remove):
-            return
-        time.sleep(PAUSE_S)
-    with _unless_gone():
-        remove()
+    if not again(lambda: _goes(remove)):
+        with _unless_gone():
+            remove()

@@ -25,6 +25,7 @@ from orch.components.aws.facts import AwsFacts, Image
 from orch.components.aws.planned import AwsPlan, Bastion, Disk, Node
 from orch.components.aws.wanted import BASTION_TYPE, bastion_image, layout, wanted_image, wanted_network
 from orch.components.cloudinit import bastion_config, first_boot_findings, first_boot_pins, scratch
+from orch.components.clouds import place_reason
 from orch.components.findings import Finding, settle
 from orch.components.indices import folded, live_indices, node_indices
 from orch.components.offers import gpu_memory_mib
@@ -152,7 +153,7 @@ def plan(
         | {"scope": scope, "indices": folded(indices), "layout": mark},
         reasons=(
             f"{demand.nodes} x {told.words(candidate, block=block)}",
-            *told.place_reason(candidate, previous),
+            *place_reason(candidate, previous),
             *cards.words(each, interfaces),
             *filter(None, [capacities.group_reason(fleet, facts, each, group)]),
             *told.capacity_reasons(taken.made, facts, candidate),

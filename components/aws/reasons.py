@@ -20,19 +20,6 @@ def words(candidate: Candidate, *, block: bool) -> str:
     return f"{place}, paid for with the Capacity Block" if block else candidate.words
 
 
-def place_reason(candidate: Candidate, previous: Previous) -> Iterator[str]:
-    if candidate.kept:
-        yield "it stays where it is: the stack is in that zone"
-    elif moves(candidate, previous):
-        place = "{instance_type} in {zone}".format_map(previous.pins)
-        yield f"it moves: the file excludes {place}, where the fleet is; all of it is removed first"
-
-
-def moves(candidate: Candidate, previous: Previous) -> bool:
-    """Whether the stack is elsewhere. A zone's network cannot be changed under running instances."""
-    return not candidate.kept and "zone" in previous.pins
-
-
 def capacity_reasons(made: int | None, facts: AwsFacts, candidate: Candidate) -> Iterator[str]:
     given = facts.reservation
     if made is not None:

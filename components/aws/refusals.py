@@ -7,18 +7,8 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
+from orch.components.answers import CloudRefused
 from orch.components.aws import errors
-from orch.spec.errors import ExitCode, OrchError
-
-
-class CloudRefused(OrchError):
-    """AWS did not answer, or refused to. `error` is what it said, where it said something."""
-
-    exit_code = ExitCode.PROVISION
-
-    def __init__(self, summary: str, *, error: errors.CloudError | None = None, **told: str | None) -> None:
-        super().__init__(summary, **told)
-        self.error = error
 
 
 def client_error() -> Any:

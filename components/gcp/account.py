@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from orch.catalog.shapes import gcp_quotas, network_quota
+from orch.components.answers import CloudError
+from orch.components.gcp import errors
 from orch.components.gcp.facts import Allowance, GcpFacts, Image, Member, Network, Reservation, Subnet
 from orch.components.gcp.refusals import not_found, told
 from orch.components.gcp.wanted import Question, WantedImage, short
@@ -180,6 +182,18 @@ class Project:
                 )
             )
         return tuple(sorted((_member(row) for row in rows), key=lambda each: (each.created, each.name)))
+
+    def refused_request(self, zone: str, group: str, request: str) -> CloudError | None:
+        """Why a resize request will never be fulfilled: it failed, or somebody cancelled it."""
+        with told(f"look at the request {request}"):
+            row = self.client("InstanceGroupManagerResizeRequestsClient").get(
+                project=self.project, zone=zone, instance_group_manager=group, resize_request=request
+            )
+        if str(row.state) not in ("FAILED", "CANCELLED"):
+            return None
+        for each in (*row.status.error.errors, *row.status.last_attempt.error.errors):
+            return errors.by_code(str(each.code), str(each.message))
+        return errors.by_code(str(row.state), f"the request {request} is {row.state}")
 
     def labelled(self, zone: str, value: str) -> tuple[tuple[str, str], ...]:
         """Instances of a stack by name, and the mark of the resource each was made for."""

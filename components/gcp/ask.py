@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from orch.components.answers import CloudError
 from orch.components.gcp.account import Project, Session
 from orch.components.gcp.facts import GcpFacts, Member, Reservation
 from orch.components.gcp.refusals import CloudRefused, sdk, told
@@ -91,6 +92,11 @@ def reservation(
 def members(made: Session, zone: str, group: str) -> tuple[Member, ...]:
     """The nodes of a fleet as they run, the oldest first. `group`: the value of their label `orch-group`."""
     return Project(made).members(zone, "orch-group", group)
+
+
+def refused_request(made: Session, zone: str, group: str, request: str) -> CloudError | None:
+    """Why a group's resize request will never be fulfilled; None while it may be, and once it is."""
+    return Project(made).refused_request(zone, group, request)
 
 
 def tagged(made: Session, zone: str, stack: str) -> tuple[tuple[str, str], ...]:

@@ -18,6 +18,9 @@ from orch.spec.models import Fleet
 from orch.spec.values import Problem, parse_duration, render_duration
 
 LEAST_RUN_S = 600
+# How long a request may stay in the queue where the file says nothing: as long as a single instance may be
+# waited for. Source: Google Cloud "About Flex-start VMs", wait time.
+MAX_WAIT_S = 7200
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,17 @@ def run_s(fleet: Fleet) -> int:
         except Problem:
             return WEEK_S
     return min(fleet.ttl_s or WEEK_S, WEEK_S)
+
+
+def max_wait_s(fleet: Fleet) -> int:
+    """How long a request may stay in the queue before the next zone is tried."""
+    written = options(fleet)[1].get("max_wait")
+    if isinstance(written, str):
+        try:
+            return parse_duration(written) or MAX_WAIT_S
+        except Problem:
+            return MAX_WAIT_S
+    return MAX_WAIT_S
 
 
 def group(fleet: Fleet, previous: Previous, base: str, *, live: int, nodes: int) -> Group | None:
@@ -119,19 +133,25 @@ def option_findings(fleet: Fleet, candidate: Candidate, shape: Shape) -> Iterato
     index, given = options(fleet)
     path = f"backend_options[{index}]"
     for key, value in given.items():
-        if key not in ("provisioning", "run_duration"):
+        if key not in ("provisioning", "run_duration", "max_wait"):
             yield Finding(
                 "ORCH230",
                 f"{path}.{key}",
                 f"gcp has no option '{key}'",
-                hint="it has `provisioning` and `run_duration`",
+                hint="it has `provisioning`, `run_duration` and `max_wait`",
             )
         elif key == "provisioning" and value not in ("standard", "flex-start"):
             hint = "write `standard` or `flex-start`"
             yield Finding("ORCH230", f"{path}.{key}", f"'{value}' is no way to provision on gcp", hint=hint)
         elif key == "run_duration":
-            yield from _run_findings(f"{path}.{key}", value)
+            what = f"members of a queue live for {_span(LEAST_RUN_S)}"
+            yield from _time_findings(f"{path}.{key}", value, LEAST_RUN_S, what)
+        elif key == "max_wait":
+            yield from _time_findings(f"{path}.{key}", value, 1, f"a queue is waited in for {_span(1)}")
     if not flex_start(fleet):
+        for key in ("run_duration", "max_wait"):
+            if key in given:
+                yield Finding("ORCH230", f"{path}.{key}", f"`{key}` is of `provisioning: flex-start` only")
         return
     where = f"{path}.provisioning"
     if not shape.flex:
@@ -151,15 +171,18 @@ def option_findings(fleet: Fleet, candidate: Candidate, shape: Shape) -> Iterato
         )
 
 
-def _run_findings(path: str, value: object) -> Iterator[Finding]:
+def _span(least: int) -> str:
+    return f"{render_duration(least)} to {render_duration(WEEK_S)}"
+
+
+def _time_findings(path: str, value: object, least: int, bounds: str) -> Iterator[Finding]:
     try:
         seconds = parse_duration(value) if isinstance(value, str) else None
     except Problem as problem:
         yield Finding("ORCH230", path, problem.summary, hint=problem.hint)
         return
-    if seconds is None or not LEAST_RUN_S <= seconds <= WEEK_S:
-        least, most = render_duration(LEAST_RUN_S), render_duration(WEEK_S)
-        yield Finding("ORCH230", path, f"members of a queue live for {least} to {most}", hint="write `2d`")
+    if seconds is None or not least <= seconds <= WEEK_S:
+        yield Finding("ORCH230", path, bounds, hint="write `2d`")
 
 
 def group_findings(made: Group | None, demand: Demand) -> Iterator[Finding]:

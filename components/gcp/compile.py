@@ -7,23 +7,28 @@ them in order, and reads what the cloud said with `errors.read`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.catalog.load import catalog as load_catalog
+from orch.components.clouds import CloudFleet, moves, regions_of, scripts
+from orch.components.compiled import SHARED, Queue, Shared
 from orch.components.findings import Finding, PlanErrors
 from orch.components.gcp import ask
 from orch.components.gcp.candidates import Candidate, candidates
+from orch.components.gcp.capacity import max_wait_s
 from orch.components.gcp.facts import Member, Reservation
+from orch.components.gcp.labels import label
 from orch.components.gcp.plan import Context, plan
-from orch.components.gcp.planned import GcpPlan, NetworkStack
+from orch.components.gcp.planned import GcpPlan
 from orch.components.gcp.wanted import question
-from orch.components.plan import Previous
-from orch.components.wanted import wanted_of
+from orch.components.indices import folded, live_indices
+from orch.components.plan import CloudAnswer, Previous
 from orch.spec.models import Fleet
 from orch.spec.models.backends import GcpBackend
+from orch.spec.values import render_duration
 
 if TYPE_CHECKING:
     import pulumi
@@ -33,45 +38,7 @@ MEMBER_TRIES = 6
 MEMBER_PAUSE_S = 5.0
 
 
-@dataclass(frozen=True)
-class CompiledGcp:
-    """A planned fleet, as `components.backends.Compiled`, with what only clouds have.
-
-    `unpriced`: what costs money and has no price here. `network`: networks that a stack of their own must
-    have made before, and `register_network` makes them.
-    """
-
-    plan: GcpPlan
-    candidate: Candidate
-    register: Callable[[], tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]]
-    register_network: Callable[[], None]
-    images: tuple[str, ...] = ()
-    starts: str | None = None
-    ends: str | None = None
-
-    @property
-    def network(self) -> NetworkStack | None:
-        return self.plan.shared
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        return self.plan.reasons
-
-    @property
-    def pins(self) -> dict[str, str]:
-        return dict(self.plan.pins)
-
-    @property
-    def hourly(self) -> float:
-        return self.plan.hourly
-
-    @property
-    def unpriced(self) -> tuple[str, ...]:
-        return self.plan.unpriced
-
-    @property
-    def warnings(self) -> tuple[Finding, ...]:
-        return self.plan.warnings
+PINNED_IMAGES = ("image", "image_of", "bastion_image", "bastion_image_of")
 
 
 def settings_of(backends: Sequence[object]) -> GcpBackend:
@@ -96,7 +63,7 @@ def candidates_of(
     known = load_catalog()
     found: Reservation | None = None
     if fleet.reservation is not None:
-        regions = fleet.regions or settings.regions or _regions(fleet)
+        regions = fleet.regions or settings.regions or regions_of(fleet, "gcp")
         zones = _zones(fleet)
         found = ask.reservation(session, fleet.reservation, regions, zones)
         if found is None:
@@ -115,7 +82,7 @@ def compile_gcp(
     network: Previous = Previous(),  # noqa: B008 - frozen
     tags: Mapping[str, str] | None = None,
     folder: Path | None = None,
-) -> CompiledGcp:
+) -> CloudFleet:
     """Plan the fleet at one candidate.
 
     `network`: what the stack of the networks that it shares has decided. `tags` are the project's, `folder`
@@ -124,32 +91,115 @@ def compile_gcp(
     Raises PlanErrors, CloudRefused.
     """
     facts = ask.ask(session, question(fleet, settings, candidate, previous))
-    scripts = _scripts(fleet, folder or Path.cwd())
-    context = Context(settings, load_catalog(), scope, tags or {}, scripts, network)
-    made = plan(fleet, candidate, facts, previous, context)
+    texts = scripts(fleet, folder or Path.cwd())
+    context = Context(settings, load_catalog(), scope, tags or {}, texts, network)
+    final = plan(fleet, candidate, facts, previous, context)
 
-    def read(group: str, count: int) -> tuple[Member, ...]:
-        return members(session, made.zone, group, count, needed=made.group is not None)
+    def ready(made: GcpPlan, *, waits: bool = False) -> CloudFleet:
+        def read(group: str, count: int) -> tuple[Member, ...]:
+            grouped = made.group is not None
+            return members(session, made.zone, group, count, needed=grouped, hosts=made.rank_by_host)
 
-    def register() -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]:
-        from orch.components.gcp.resources import GcpFleet
+        def register() -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]:
+            from orch.components.gcp.resources import GcpFleet
 
-        component = GcpFleet(made, settings, read)
-        return component.state, component.identity
+            component = GcpFleet(made, settings, read)
+            return component.state, component.identity
 
-    def register_network() -> None:
+        before: tuple[CloudFleet, ...] = ()
+        there = len(live_indices(previous)) if candidate.kept else 0
+        if made.group is not None and not waits and there < sum(made.group.batches):
+            # Who the members are is known once they run: the group and its request come before.
+            asked = with_nodes(made, [node.name for node in made.nodes[:there]], made.group.batches)
+            before = (ready(asked, waits=True),)
+        return CloudFleet(
+            made,
+            candidate,
+            register,
+            lambda names, _: ready(fewer(made, names)),
+            before,
+            moves(candidate, previous),
+            queue=_queue(fleet, session, made) if waits else None,
+            makers=made.makers,
+            shared=_shared(made, settings) if made.shared else None,
+        )
+
+    return ready(final)
+
+
+def fewer(made: GcpPlan, names: Collection[str]) -> GcpPlan:
+    """The same plan with the nodes of these names alone; of a group, whole batches."""
+    batches: tuple[int, ...] = ()
+    if made.group is not None:
+        left = sum(node.name in names for node in made.nodes)
+        batches = made.group.batches
+        while sum(batches) > left:
+            batches = batches[:-1]
+    return with_nodes(made, names, batches)
+
+
+def with_nodes(made: GcpPlan, names: Collection[str], batches: tuple[int, ...]) -> GcpPlan:
+    """The same plan with these nodes and batches."""
+    nodes = tuple(node for node in made.nodes if node.name in names)
+    dropped = len(made.nodes) - len(nodes)
+    pins = {**made.pins, "indices": folded([node.index for node in nodes])}
+    group = made.group
+    if group is not None:
+        group = replace(group, batches=batches)
+        pins["batches"] = ",".join(str(each) for each in batches)
+    return replace(
+        made,
+        nodes=nodes,
+        group=group,
+        pins=pins,
+        hourly=round(made.hourly - dropped * (made.price or 0.0), 6),
+    )
+
+
+def shared_stack(fleet: Fleet) -> str | None:
+    """The stack of the networks that a fleet shares."""
+    name = fleet.network.name if fleet.network is not None else None
+    return f"{SHARED}{name}" if name else None
+
+
+def _shared(made: GcpPlan, settings: GcpBackend) -> Shared | None:
+    networks = made.shared
+    if networks is None:
+        return None
+
+    def register() -> None:
         from orch.components.gcp.ground import GcpNetworks
 
-        if made.shared is not None:
-            GcpNetworks(made.shared, made.project, context.scope, settings)
+        GcpNetworks(networks, made.project, made.scope, settings)
 
-    return CompiledGcp(made, candidate, register, register_network)
+    return Shared(networks.name, networks.pins, register)
 
 
-def members(session: ask.Session, zone: str, group: str, count: int, *, needed: bool) -> tuple[Member, ...]:
-    """The fleet's instances once all are listed and tell where they stand, or as many as there are by then.
+def _queue(fleet: Fleet, session: ask.Session, made: GcpPlan) -> Queue | None:
+    group = made.group
+    if group is None:
+        return None
+    count, name, wait_s = sum(group.batches), label(made.base), max_wait_s(fleet)
+    what = f"{group.batches[-1]} nodes in the queue of {made.zone}"
+    words = f"waiting for {what}, for {render_duration(wait_s)} at most"
 
-    Where they are `needed` for more than the order of ranks: raises CloudRefused when there are too few.
+    def look() -> CloudAnswer | bool | None:
+        request = f"{group.name}-{len(group.batches) - 1}"
+        refused = ask.refused_request(session, made.zone, group.name, request)
+        if refused is not None:
+            return refused.answer
+        return len(ask.members(session, made.zone, name)) >= count or None
+
+    return Queue(words, float(wait_s), look)
+
+
+def members(
+    session: ask.Session, zone: str, group: str, count: int, *, needed: bool, hosts: bool = True
+) -> tuple[Member, ...]:
+    """The fleet's instances once all are listed, or as many as there are by then.
+
+    `hosts`: they tell where they stand by then, too. Where they are `needed` for more than ranks: raises
+    CloudRefused when there are too few.
     """
     found: tuple[Member, ...] = ()
     for left in range(MEMBER_TRIES - 1, -1, -1):
@@ -162,7 +212,8 @@ def members(session: ask.Session, zone: str, group: str, count: int, *, needed: 
 
             pulumi.log.warn(f"ranks go by node number: {refused.summary} ({refused.detail})")
             return ()
-        if (len(found) >= count and all(each.host for each in found)) or not left:
+        told = not hosts or all(each.host for each in found)
+        if (len(found) >= count and told) or not left:
             break
         time.sleep(MEMBER_PAUSE_S)
     if needed and len(found) < count:
@@ -173,17 +224,6 @@ def members(session: ask.Session, zone: str, group: str, count: int, *, needed: 
             code="ORCH359",
         )
     return found
-
-
-def _regions(fleet: Fleet) -> tuple[str, ...]:
-    """All regions that have an offer for the fleet's resources, for looking up its reservation."""
-    known = load_catalog()
-    patterns = wanted_of(fleet, known).instance_types
-    lists = known.lists["gcp"].offers
-    names = {
-        offer.region for offer in lists if offer.region and (not patterns or offer.type.name in patterns)
-    }
-    return tuple(sorted(names))
 
 
 def _zones(fleet: Fleet) -> tuple[str, ...]:
@@ -201,21 +241,3 @@ def _no_reservation(fleet: Fleet, where: Sequence[str]) -> Finding:
         f"there is no reservation {fleet.reservation} in {', '.join(where)}",
         hint="name its zone in `availability_zones`; `gcloud compute reservations list` lists them",
     )
-
-
-def _scripts(fleet: Fleet, folder: Path) -> dict[str, str]:
-    """The text of `init[].file`."""
-    found: dict[str, str] = {}
-    missing: list[Finding] = []
-    for index, step in enumerate(fleet.init):
-        if step.file is None:
-            continue
-        path = folder / Path(step.file).expanduser()
-        try:
-            found[step.file] = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            summary = f"the script {step.file} cannot be read"
-            missing.append(Finding("ORCH129", f"init[{index}].file", summary, detail=str(error)))
-    if missing:
-        raise PlanErrors(missing)
-    return found

@@ -15,6 +15,7 @@ from orch.catalog.fabrics import fabric
 from orch.catalog.records import Catalog
 from orch.catalog.shapes import Shape, gcp_image
 from orch.components.cloudinit import bastion_config, first_boot_findings, first_boot_pins
+from orch.components.clouds import place_reason
 from orch.components.findings import Finding, settle
 from orch.components.gcp import capacity as capacities
 from orch.components.gcp import network as networks
@@ -170,7 +171,7 @@ def plan(
         | ({"network": reached.shared.name} if reached.shared else {}),
         reasons=(
             f"{demand.nodes} x {told.words(candidate, taken)}",
-            *told.kept_reason(candidate),
+            *place_reason(candidate, previous),
             *networks.reasons(reached, shape, wanted),
             *filter(None, [capacities.placement_reason(fleet, shape, facts, placed)]),
             *told.capacity_reasons(fleet, group, taken, facts),

@@ -238,6 +238,16 @@ class GcpPlan:
         """The network tag of the nodes."""
         return f"{self.base}-nodes"
 
+    @property
+    def makers(self) -> dict[str, str]:
+        """Node -> the resource that made it, where nodes are members of a group: the request of its batch."""
+        if self.group is None:
+            return {}
+        batches = [batch for batch, size in enumerate(self.group.batches) for _ in range(size)]
+        return {
+            node.name: f"{self.fleet}-batch-{batch}" for node, batch in zip(self.nodes, batches, strict=False)
+        }
+
 
 def base_name(fleet: str, scope: str) -> str:
     """`orch-FLEET-SCOPE`: 53 of the 63 letters that a name may have, for the longest name of a fleet."""

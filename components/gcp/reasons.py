@@ -24,11 +24,6 @@ def words(candidate: Candidate, taken: Scheduling) -> str:
     )
 
 
-def kept_reason(candidate: Candidate) -> Iterator[str]:
-    if candidate.kept:
-        yield "it stays where it is: the stack is in that zone"
-
-
 def capacity_reasons(fleet: Fleet, made: Group | None, taken: Scheduling, facts: GcpFacts) -> Iterator[str]:
     given = facts.reservation
     if made is not None:

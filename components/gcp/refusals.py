@@ -7,18 +7,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+from orch.components.answers import CloudRefused
 from orch.components.gcp import errors
-from orch.spec.errors import ExitCode, OrchError
-
-
-class CloudRefused(OrchError):
-    """GCP did not answer, or refused to. `error` is what it said, where it said something."""
-
-    exit_code = ExitCode.PROVISION
-
-    def __init__(self, summary: str, *, error: errors.CloudError | None = None, **told: str | None) -> None:
-        super().__init__(summary, **told)
-        self.error = error
 
 
 def sdk(module: str) -> Any:
@@ -46,7 +36,7 @@ def told(doing: str) -> Generator[None, None, None]:
     try:
         yield
     except api.GoogleAPICallError as error:
-        reason = getattr(error, "reason", None) or _reason(error)
+        reason = getattr(error, "reason", None) or next(iter(codes_of(error)), None)
         message = str(getattr(error, "message", error))
         found = (
             errors.by_code(reason, message) if reason else errors.by_status(int(error.code or 500), message)
@@ -76,9 +66,8 @@ def told(doing: str) -> Generator[None, None, None]:
         raise CloudRefused(f"GCP cannot be reached to {doing}", detail=str(error), code="ORCH358") from error
 
 
-def _reason(error: Any) -> str | None:
-    """The short code in the error's own list."""
-    for each in getattr(error, "errors", None) or ():
-        if isinstance(each, dict) and each.get("reason"):
-            return str(each["reason"])
-    return None
+def codes_of(error: Any) -> tuple[str, ...]:
+    """The short codes of an error: those of the answer, or of the operation that failed."""
+    told = [each["reason"] for each in error.errors or () if isinstance(each, dict) and each.get("reason")]
+    operation = getattr(error.response, "error", None)
+    return tuple(map(str, (*told, *(each.code for each in getattr(operation, "errors", ())))))

@@ -66,7 +66,8 @@ class GcpFleet(pulumi.ComponentResource):
                 "nodes": nodes,
             }
         )
-        self.register_outputs({})
+        # Recorded at once, unlike the stack's outputs: an `up` that is killed leaves word of where it was.
+        self.register_outputs({"pins": dict(plan.pins)})
 
     # Capacity and nodes
 
@@ -287,6 +288,7 @@ class GcpFleet(pulumi.ComponentResource):
             "instance_type": plan.instance_type,
             "topology": host,
             "price_hourly": plan.price,
+            "made_by": plan.makers.get(node.name),
         }
 
     def _jumps(self) -> list[dict[str, Any]]:

@@ -4,12 +4,15 @@ python -m orch.providers.simulated STATE show [KIND]
 python -m orch.providers.simulated STATE calls [--last N]
 python -m orch.providers.simulated STATE knobs
 python -m orch.providers.simulated STATE set KNOB=VALUE...       (VALUE is YAML; KNOB may be
-`capacity.p5.48xlarge@us-east-1a`) python -m orch.providers.simulated STATE terminate INSTANCE...
-python -m orch.providers.simulated STATE add-rule GROUP PROTOCOL PORT CIDR
-python -m orch.providers.simulated STATE tag RESOURCE KEY=VALUE
+`capacity.p5.48xlarge@us-east-1a`)
+python -m orch.providers.simulated STATE terminate INSTANCE...   (GCP: also by name)
+python -m orch.providers.simulated STATE add-rule GROUP PROTOCOL PORT CIDR    (GCP: of a network)
+python -m orch.providers.simulated STATE tag RESOURCE KEY=VALUE  (GCP: a label of an instance)
 python -m orch.providers.simulated STATE untag RESOURCE KEY
-python -m orch.providers.simulated STATE capacity-block TYPE ZONE COUNT START END    (seconds from now)
+python -m orch.providers.simulated STATE capacity-block TYPE ZONE COUNT START END    (AWS; seconds from now)
+python -m orch.providers.simulated STATE reservation NAME TYPE ZONE COUNT [--project P]    (GCP)
 python -m orch.providers.simulated STATE call ACTION JSON [--service S] [--region R]
+python -m orch.providers.simulated STATE call METHOD PATH [JSON]    (GCP)
 """
 
 from __future__ import annotations
@@ -23,8 +26,10 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from orch.providers.simulated.aws.errors import AwsError
+from orch.providers.simulated.account import Refusal, SimulationError, cloud_of
 from orch.providers.simulated.core import Cloud
+from orch.providers.simulated.gcp import drift
+from orch.providers.simulated.gcp.cloud import GcpCloud
 from orch.spec.errors import OrchError
 
 
@@ -32,14 +37,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m orch.providers.simulated", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("state", help="the account's file (.orch/rehearsal/aws.db)")
+    parser.add_argument("state", help="the account's file (.orch/rehearsal/aws.db, gcp.db)")
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("show", help="what is there").add_argument("kind", nargs="?")
     verbs.add_parser("calls", help="the log of calls").add_argument("--last", type=int, default=0)
     verbs.add_parser("knobs", help="the knobs in force")
     verbs.add_parser("set", help="turn knobs").add_argument("knobs", nargs="+", metavar="KNOB=VALUE")
-    verbs.add_parser("terminate", help="terminate instances").add_argument("instances", nargs="+")
-    rule = verbs.add_parser("add-rule", help="let something into a security group")
+    verbs.add_parser("terminate", aliases=["delete"], help="end instances").add_argument(
+        "instances", nargs="+"
+    )
+    rule = verbs.add_parser("add-rule", help="let something into a security group, or a network")
     for name in ("group", "protocol", "port", "cidr"):
         rule.add_argument(name)
     tag = verbs.add_parser("tag", help="set a tag")
@@ -53,9 +60,14 @@ def _parser() -> argparse.ArgumentParser:
     block.add_argument("zone")
     for name in ("count", "start", "end"):
         block.add_argument(name, type=int)
+    held = verbs.add_parser("reservation", help="a reservation that was made")
+    for name in ("name", "type", "zone"):
+        held.add_argument(name)
+    held.add_argument("count", type=int)
+    held.add_argument("--project", default="orch-rehearsal")
     call = verbs.add_parser("call", help="any API call")
     call.add_argument("action")
-    call.add_argument("params", nargs="?", default="{}")
+    call.add_argument("params", nargs="*")
     call.add_argument("--service", default="ec2")
     call.add_argument("--region", default="us-east-1")
     return parser
@@ -65,17 +77,22 @@ def main(words: list[str] | None = None) -> int:
     """Do one verb; 0, or 1 when it was refused."""
     asked = _parser().parse_args(words)
     try:
-        print(json.dumps(_do(Cloud(asked.state), asked), indent=2, default=str))
+        print(json.dumps(_do(opened(asked.state), asked), indent=2, default=str))
     except OrchError as error:
         print(error.text(), file=sys.stderr)
         return 1
-    except (AwsError, ValidationError) as error:
+    except (Refusal, ValidationError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _do(cloud: Cloud, asked: argparse.Namespace) -> Any:
+def opened(path: str) -> Cloud | GcpCloud:
+    """The account of a file, of whichever cloud it is."""
+    return GcpCloud(path) if cloud_of(path) == GcpCloud.name else Cloud(path)
+
+
+def _do(cloud: Cloud | GcpCloud, asked: argparse.Namespace) -> Any:
     if asked.verb == "show":
         return cloud.things(asked.kind) if asked.kind else cloud.everything()
     if asked.verb == "calls":
@@ -85,7 +102,29 @@ def _do(cloud: Cloud, asked: argparse.Namespace) -> Any:
         return cloud.knobs.model_dump(mode="json")
     if asked.verb == "set":
         return cloud.turn(**_knobs(cloud, asked.knobs)).model_dump(mode="json")
-    if asked.verb == "terminate":
+    return _in_gcp(cloud, asked) if isinstance(cloud, GcpCloud) else _in_aws(cloud, asked)
+
+
+def _in_gcp(cloud: GcpCloud, asked: argparse.Namespace) -> Any:
+    if asked.verb in {"terminate", "delete"}:
+        return [drift.delete_instance(cloud, one) for one in asked.instances]
+    if asked.verb == "add-rule":
+        return drift.add_rule(cloud, asked.group, asked.protocol, asked.port, asked.cidr)
+    if asked.verb == "tag":
+        key, _, value = asked.tag.partition("=")
+        return drift.set_label(cloud, asked.resource, key, value)
+    if asked.verb == "untag":
+        return drift.set_label(cloud, asked.resource, asked.key, None)
+    if asked.verb == "reservation":
+        return cloud.add_reservation(asked.name, asked.zone, asked.type, asked.count, project=asked.project)
+    if asked.verb != "call" or not asked.params:
+        raise SimulationError(f"{asked.verb} is not for an account of GCP, or a word is missing")
+    body = json.loads(asked.params[1]) if len(asked.params) > 1 else None
+    return drift.call(cloud, asked.action, asked.params[0], None, body)
+
+
+def _in_aws(cloud: Cloud, asked: argparse.Namespace) -> Any:
+    if asked.verb in {"terminate", "delete"}:
         return [
             cloud.call(
                 "TerminateInstances", {"InstanceIds": [one]}, region=_region(cloud, one), caller="drift"
@@ -114,9 +153,10 @@ def _do(cloud: Cloud, asked: argparse.Namespace) -> Any:
         return cloud.add_capacity_block(
             asked.type, asked.zone, asked.count, start=now + asked.start, end=now + asked.end
         )
-    return cloud.call(
-        asked.action, json.loads(asked.params), service=asked.service, region=asked.region, caller="drift"
-    )
+    if asked.verb != "call":
+        raise SimulationError(f"{asked.verb} is not for an account of AWS")
+    params = json.loads(asked.params[0]) if asked.params else {}
+    return cloud.call(asked.action, params, service=asked.service, region=asked.region, caller="drift")
 
 
 def _region(cloud: Cloud, resource: str) -> str:
@@ -125,7 +165,7 @@ def _region(cloud: Cloud, resource: str) -> str:
     return str((doc or {}).get("_region") or "us-east-1")
 
 
-def _knobs(cloud: Cloud, words: list[str]) -> dict[str, Any]:
+def _knobs(cloud: Cloud | GcpCloud, words: list[str]) -> dict[str, Any]:
     """`capacity.p5.48xlarge@us-east-1a=3` adds to a knob that is a table; `pending_s=2` sets one."""
     changes: dict[str, Any] = {}
     for word in words:

@@ -1,25 +1,25 @@
 """Local nodes behind simulated instances: a container each, with the SSH keys that the user data carries.
 
 An instance whose user data holds a host key and an authorized key gets a container of the node image; its
-address for this machine is in `Cloud.endpoints()`. Devices of the type are placeholders: files of the right
+address for this machine is in `cloud.endpoints()`. Devices of the type are placeholders: files of the right
 names, nothing behind.
 """
 
 from __future__ import annotations
 
-import base64
 import email
 import gzip
 import hashlib
 import threading
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
-from orch.providers.simulated.aws.data import types
-from orch.providers.simulated.core import Cloud, Endpoint
+from orch.providers.simulated.account import Endpoint, Machine, SimulatedAccount, SimulationError
 from orch.providers.simulated.knobs import Nodes
 from orch.providers.simulated.store import Doc
 from orch.spec.errors import OrchError
@@ -43,10 +43,9 @@ class Keys:
     authorized: str
 
 
-def keys_of(user_data: str) -> Keys | None:
-    """The keys in cloud-init user data (base64), or None where it carries no host key or nobody who may log
-    in."""
-    for part in _parts(base64.b64decode(user_data)):
+def keys_of(user_data: bytes) -> Keys | None:
+    """The keys in cloud-init user data, or None where it carries no host key or nobody who may log in."""
+    for part in _parts(user_data):
         if not part.lstrip().startswith("#cloud-config"):
             continue
         try:
@@ -102,73 +101,72 @@ def _keys(config: Doc) -> Keys | None:
     return Keys(seed.hex(), public.decode(), "\n".join(authorized))
 
 
-def after(cloud: Cloud, wanted: Nodes, action: str, result: Doc) -> None:
-    """What a call means for containers. A node that cannot be made ends its instance, and is told."""
-    if action == "RunInstances":
-        for doc in result["Instances"]:
-            try:
-                start(cloud, wanted, doc["InstanceId"])
-            except OrchError:
-                cloud.call(
-                    "TerminateInstances", {"InstanceIds": [doc["InstanceId"]]}, region=_region(cloud, doc)
-                )
-                raise
-    elif action == "TerminateInstances":
-        for change in result["TerminatingInstances"]:
-            stop(cloud, change["InstanceId"])
+@contextmanager
+def ending(end: Callable[[], object]) -> Iterator[None]:
+    """A node that cannot be made ends its instance, and is told."""
+    try:
+        yield
+    except OrchError:
+        end()
+        raise
 
 
-def _region(cloud: Cloud, doc: Doc) -> str:
-    return doc["Placement"]["AvailabilityZone"][:-1]
-
-
-def repair(cloud: Cloud) -> None:
+def repair(cloud: SimulatedAccount) -> None:
     """Containers for instances that lost theirs, and none for those that are gone: after a kill."""
     wanted = cloud.knobs.nodes
-    endpoints = cloud.endpoints()
-    live = cloud.instances()
-    for instance in endpoints.keys() - live.keys():
-        stop(cloud, instance)
+    live = {each: cloud.machine(each) for each in cloud.instances()}
+    for instance, endpoint in cloud.endpoints().items():
+        machine = live.get(instance)
+        if machine is None or endpoint.container != _container(cloud, machine):
+            stop(cloud, instance)
     if wanted is not None:
-        for instance in live.keys() - endpoints.keys():
+        for instance in live.keys() - cloud.endpoints().keys():
             start(cloud, wanted, instance)
 
 
-def scope(cloud: Cloud) -> str:
+def _container(cloud: SimulatedAccount, machine: Machine) -> str:
+    return f"{_network(cloud)}-{machine.slug}"
+
+
+def _network(cloud: SimulatedAccount) -> str:
+    return f"orch-sim-{scope(cloud)}"
+
+
+def scope(cloud: SimulatedAccount) -> str:
     """What marks this account's containers among all of the machine."""
     return hashlib.sha256(str(cloud.path.resolve()).encode()).hexdigest()[:6]
 
 
-def start(cloud: Cloud, wanted: Nodes, instance: str) -> Endpoint | None:
+def start(cloud: SimulatedAccount, wanted: Nodes, instance: str) -> Endpoint | None:
     """The container of an instance, made once. None for an instance whose user data carries no keys."""
     from orch.providers.orch.local_network import LocalNetworkHandler
 
-    with cloud.store.transaction():
-        doc = cloud.store.get(instance, "instance")
-        data = cloud.store.get(f"user-data {instance}")
-    if doc is None or data is None or (wanted.types is not None and doc["InstanceType"] not in wanted.types):
+    machine = cloud.machine(instance)
+    if machine is None or (wanted.types is not None and machine.type not in wanted.types):
         return None
-    keys = keys_of(data["Value"])
+    keys = keys_of(machine.user_data)
     if keys is None:
         return None
-    network = f"orch-sim-{scope(cloud)}"
+    network = _network(cloud)
     with _network_lock:
         _starting.add(instance)
         _, made = LocalNetworkHandler().create({"name": network, "stack": network})
         with cloud.store.transaction():
             cloud.store.put_meta(NETWORK, True)
     try:
-        return _started(cloud, wanted, doc, keys, (network, made["subnet"]))
+        return _started(cloud, wanted, machine, keys, (network, made["subnet"]))
     finally:
         with _network_lock:
             _starting.discard(instance)
 
 
-def _started(cloud: Cloud, wanted: Nodes, doc: Doc, keys: Keys, where: tuple[str, str]) -> Endpoint:
+def _started(
+    cloud: SimulatedAccount, wanted: Nodes, machine: Machine, keys: Keys, where: tuple[str, str]
+) -> Endpoint:
     from orch.images.build import resolve
     from orch.providers.orch.local_node import LocalNodeHandler
 
-    instance, (network, subnet) = doc["InstanceId"], where
+    instance, (network, subnet) = machine.instance, where
     prefix = subnet.rsplit(".", 1)[0]
     with cloud.store.transaction():
         address = next(
@@ -176,12 +174,11 @@ def _started(cloud: Cloud, wanted: Nodes, doc: Doc, keys: Keys, where: tuple[str
             for number in range(FIRST_ADDRESS, 255)
             if cloud.store.take(f"containers {network}", f"{prefix}.{number}", f"container {instance}")
         )
-    tags = {tag["Key"]: tag["Value"] for tag in doc["Tags"]}
-    container = f"{network}-{instance}"
+    container = _container(cloud, machine)
     _, outputs = LocalNodeHandler().create(
         {
             "name": container,
-            "hostname": _hostname(tags.get("Name") or instance),
+            "hostname": _hostname(machine.hostname),
             "stack": network,
             "network": network,
             "ip": address,
@@ -192,7 +189,7 @@ def _started(cloud: Cloud, wanted: Nodes, doc: Doc, keys: Keys, where: tuple[str
             "host_key_seed": keys.host_seed,
         }
     )
-    placeholders = _placeholders(doc["InstanceType"]) if wanted.placeholders else ()
+    placeholders = machine.placeholders if wanted.placeholders else ()
     _make_files(container, placeholders)
     endpoint = Endpoint(
         instance=instance,
@@ -212,26 +209,9 @@ def _hostname(name: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in name).strip("-")[:63] or "node"
 
 
-def _placeholders(instance_type: str) -> tuple[str, ...]:
-    """Device files of a type: accelerators, and EFA where it has some."""
-    kind = types()[instance_type]
-    found: list[str] = []
-    accelerator = kind.accelerator
-    if accelerator and accelerator.manufacturer == "NVIDIA":
-        found += [f"/dev/nvidia{number}" for number in range(accelerator.count)]
-        found += ["/dev/nvidiactl", "/dev/nvidia-uvm"]
-    elif accelerator:
-        found += [f"/dev/neuron{number}" for number in range(accelerator.count)]
-    if kind.efa:
-        found += [f"/dev/infiniband/uverbs{number}" for number in range(kind.efa)]
-        found += ["/dev/gdrdrv"] if accelerator and accelerator.manufacturer == "NVIDIA" else []
-    return tuple(found)
-
-
 def _make_files(container: str, names: tuple[str, ...]) -> None:
     """Each one is another /dev/null: it can be passed on to a job, and answers nothing."""
     from orch.images.client import connect
-    from orch.providers.simulated.core import SimulationError
 
     if not names:
         return
@@ -247,7 +227,7 @@ def _make_files(container: str, names: tuple[str, ...]) -> None:
         )
 
 
-def stop(cloud: Cloud, instance: str) -> None:
+def stop(cloud: SimulatedAccount, instance: str) -> None:
     """Remove the container of an instance, and the network with the last of them."""
     from orch.images.client import connect
     from orch.providers.orch.local_network import STACK_LABEL, LocalNetworkHandler
@@ -257,7 +237,7 @@ def stop(cloud: Cloud, instance: str) -> None:
     if endpoint is not None:
         LocalNodeHandler().delete(endpoint.container, {})
         cloud.forget(instance)
-    network = f"orch-sim-{scope(cloud)}"
+    network = _network(cloud)
     with _network_lock:
         with cloud.store.transaction():
             made = cloud.store.meta(NETWORK)

@@ -76,6 +76,18 @@ class Store:
                 raise
             self._db.execute("COMMIT")
 
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """A part of a transaction that may fail alone: it is undone then, and the rest goes on."""
+        self._db.execute("SAVEPOINT attempt")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK TO attempt")
+            self._db.execute("RELEASE attempt")
+            raise
+        self._db.execute("RELEASE attempt")
+
     # -- meta and counters --------------------------------------------------------------------------------
 
     def meta(self, key: str) -> Any:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rehearsals import KILL_ALL, Rehearsed
-from support import kill, until
+from rehearsals import Rehearsed
+from support import until
 
 NODES = [f"p5-{index}" for index in range(8)]
 # An `up` of eight nodes makes about 118 calls, a `down` about 95.
@@ -30,23 +30,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsed]:
     shutil.rmtree(path)
 
 
-def killed(there: Rehearsed, call: int, *words: str) -> None:
-    """Run a command that is killed at a call, the engine and its providers with it."""
-    there.cloud.turn(hooks=[{"at": call, "when": "after" if call % 2 else "before", "command": KILL_ALL}])
-    assert there.orch(*words, "--yes", "--rehearse").code == -signal.SIGKILL
-    # An engine that is killed leaves its language host behind, idle.
-    until(lambda: set(there.at_work()) <= set(there.at_work("pulumi-language")), 20, "the providers ended")
-    kill(*there.at_work("pulumi-language"))
-    assert call in {each.number for each in there.cloud.calls}
-
-
 @pytest.mark.parametrize("call", UP)
 def test_up_after_a_killed_up_makes_eight_nodes_and_leaves_no_orphan(
     tmp_path: Path, cluster: Rehearsed, call: int
 ) -> None:
     there = Rehearsed.make(tmp_path)
     there.fleet(8)
-    killed(there, call, "up", "p5.yml")
+    there.killed(call, "up", "p5.yml")
     said = there.up()
     assert said.code == 0, said.err
     assert "broke the lock" in said.err
@@ -59,7 +49,7 @@ def test_up_after_a_killed_up_makes_eight_nodes_and_leaves_no_orphan(
 def test_down_after_a_killed_down_leaves_nothing(tmp_path: Path, cluster: Rehearsed, call: int) -> None:
     there = Rehearsed(tmp_path / "copy")
     shutil.copytree(cluster.path, there.path)
-    killed(there, there.calls() + call, "down", "p5")
+    there.killed(there.calls() + call, "down", "p5")
     said = there.down()
     assert said.code == 0, said.err
     assert there.cloud.everything() == {}
@@ -69,7 +59,7 @@ def test_down_after_a_killed_down_leaves_nothing(tmp_path: Path, cluster: Rehear
 def test_down_after_a_killed_up_leaves_nothing(tmp_path: Path, call: int) -> None:
     there = Rehearsed.make(tmp_path)
     there.fleet(8)
-    killed(there, call, "up", "p5.yml")
+    there.killed(call, "up", "p5.yml")
     said = there.down()
     assert said.code == 0, said.err
     assert there.cloud.everything() == {}
@@ -81,7 +71,7 @@ def test_up_after_a_killed_down_brings_the_fleet_back_where_it_was(
     there = Rehearsed(tmp_path / "copy")
     shutil.copytree(cluster.path, there.path)
     zones = set(there.nodes().values())
-    killed(there, there.calls() + 75, "down", "p5")
+    there.killed(there.calls() + 75, "down", "p5")
     assert there.up().code == 0
     assert there.names() == NODES
     assert set(there.nodes().values()) == zones
@@ -91,7 +81,7 @@ def test_up_after_a_killed_down_brings_the_fleet_back_where_it_was(
 def test_a_preview_after_a_kill_reads_the_state_and_changes_nothing(tmp_path: Path) -> None:
     there = Rehearsed.make(tmp_path)
     there.fleet(8)
-    killed(there, 45, "up", "p5.yml")
+    there.killed(45, "up", "p5.yml")
     before = there.kinds()
     said = there.preview()
     assert said.code == 0, said.err
@@ -118,7 +108,7 @@ def test_what_bears_the_stacks_tags_and_is_not_recorded_is_removed_after_a_kill(
         },
     )
     stray = made["Instances"][0]["InstanceId"]
-    killed(there, there.calls() + 40, "up", "p5.yml")
+    there.killed(there.calls() + 40, "up", "p5.yml")
     said = there.up()
     assert said.code == 0, said.err
     assert stray in said.err

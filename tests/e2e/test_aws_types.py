@@ -25,7 +25,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Stack:
 @pytest.mark.parametrize("name", TYPES)
 def test_a_cluster_of_the_type_comes_up_as_planned_stays_and_goes(lab: Stack, name: str) -> None:
     fleet = Case.of(name).fleet
-    there = Stack(lab.folder, lab.project, lab.cloud, fleet.name)
+    there = Stack(lab.folder, lab.project, fleet.name, lab.cloud)
     golden = json.loads(Path(GOLDEN / f"{name}.json").read_text())
     kind, region = golden["instance_type"], golden["region"]
 

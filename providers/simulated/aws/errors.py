@@ -5,6 +5,8 @@ Codes: EC2 API reference, "Error codes for the Amazon EC2 API". Server errors co
 
 from __future__ import annotations
 
+from orch.providers.simulated.account import Refusal
+
 SERVER_ERRORS = frozenset(
     {
         "InsufficientAddressCapacity",
@@ -22,13 +24,8 @@ SERVER_ERRORS = frozenset(
 THROTTLED = "RequestLimitExceeded"
 
 
-class AwsError(Exception):
+class AwsError(Refusal):
     """One refusal. `code` is AWS's own."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
-        self.message = message
 
     @property
     def status(self) -> int:

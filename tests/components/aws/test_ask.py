@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orch.components.aws import ask
-from orch.components.aws.compile import CompiledAws, candidates_of, compile_aws
+from orch.components.aws.compile import candidates_of, compile_aws
 from orch.components.aws.refusals import CloudRefused
 from orch.components.findings import PlanErrors
 from orch.components.plan import Previous
@@ -33,7 +33,7 @@ class Account:
 
     def compiled(
         self, previous: Previous | None = None, settings: AwsBackend | None = None, **fleet: Any
-    ) -> CompiledAws:
+    ) -> Any:
         base = {"type": "fleet", "name": "p5", "backends": ["aws"], "nodes": "2", "placement": "cluster"}
         model = Fleet.model_validate(
             {**base, "instance_types": ["p5.48xlarge"], "regions": ["us-east-1"], **fleet}
@@ -109,7 +109,7 @@ def account(tmp_path: Path) -> Account:
 def test_catalogue_and_cloud_tell_the_same_of_a_type(account: Account, name: str) -> None:
     account.cloud.turn(quotas={P_QUOTA: 2000, "L-DB2E81BA": 2000})
     made = account.compiled(instance_types=[name], regions=[])
-    assert [each for each in made.warnings if each.code == "ORCH209"] == []
+    assert [each for each in made.plan.warnings if each.code == "ORCH209"] == []
     assert made.plan.zone_name.startswith(made.plan.region)
     assert made.plan.image.startswith("ami-0")
 
@@ -140,7 +140,7 @@ def test_sixty_five_nodes_do_not_fit_a_26(account: Account) -> None:
 def test_a_subnet_without_a_way_out_is_told(account: Account) -> None:
     _, subnet = account.network(nat=False)
     made = account.compiled(network={"subnets": [subnet]}, zones=["use1-az1"])
-    assert [each.code for each in made.warnings] == ["ORCH226"]
+    assert [each.code for each in made.plan.warnings] == ["ORCH226"]
 
 
 def test_a_network_of_another_region_is_told_with_its_region(account: Account) -> None:
@@ -182,7 +182,7 @@ def test_a_reservation_of_another_type_or_of_nobody_is_told(account: Account) ->
 def test_elastic_ips_over_the_quota_are_an_error(account: Account) -> None:
     public = {"public_ips": True, "ssh_cidrs": ["192.0.2.0/24"]}
     assert account.wrong(nodes="8", network=public) == [("ORCH221", "network.public_ips")]
-    assert [each.code for each in account.compiled(nodes="2", network=public).warnings] == ["ORCH221"]
+    assert [each.code for each in account.compiled(nodes="2", network=public).plan.warnings] == ["ORCH221"]
 
 
 def test_zone_names_are_those_of_the_account(account: Account) -> None:
@@ -192,13 +192,14 @@ def test_zone_names_are_those_of_the_account(account: Account) -> None:
 
 def test_an_image_stays_pinned_when_a_newer_one_comes(account: Account) -> None:
     first = account.compiled()
-    older = first.pins["bastion_image"]
-    assert account.compiled(Previous({**first.pins, "image": older})).plan.image == older
-    assert account.compiled(Previous({**first.pins, "image": older, "image_of": "else"})).plan.image != older
+    older = first.plan.pins["bastion_image"]
+    assert account.compiled(Previous({**first.plan.pins, "image": older})).plan.image == older
+    moved = Previous({**first.plan.pins, "image": older, "image_of": "else"})
+    assert account.compiled(moved).plan.image != older
 
 
 def test_a_pinned_image_that_is_gone_is_told(account: Account) -> None:
-    pins = {**account.compiled().pins, "image": "ami-0" + "1" * 16}
+    pins = {**account.compiled().plan.pins, "image": "ami-0" + "1" * 16}
     with pytest.raises(PlanErrors) as error:
         account.compiled(Previous(pins))
     assert error.value.hint == "`orch up --upgrade` takes the newest"

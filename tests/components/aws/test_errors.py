@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orch.components import answers
 from orch.components.aws import errors
 from orch.spec.diagnostics import CODES
 
@@ -45,8 +46,8 @@ def test_each_code_has_its_verdict(code: str, verdict: str) -> None:
 
 
 def test_every_kind_has_a_code_of_ours() -> None:
-    assert set(errors.CODES.values()) <= set(CODES)
-    assert set(errors.CODES) == set(errors.VERDICTS)
+    assert set(answers.CODES.values()) <= set(CODES)
+    assert set(answers.CODES) == set(answers.VERDICTS)
 
 
 def test_text_without_a_cloud_error_is_none() -> None:

@@ -12,6 +12,7 @@ import yaml
 from gcp_cases import CATALOG, Case, cases
 
 from orch.catalog.shapes import gcp_codes, shapes
+from orch.components import answers
 from orch.components.findings import PlanErrors
 from orch.components.gcp import errors
 from orch.components.gcp.candidates import candidates
@@ -233,8 +234,8 @@ def test_a_type_that_a_zone_does_not_sell_leads_to_the_next() -> None:
 
 
 def test_every_kind_has_a_code_of_ours() -> None:
-    assert {row.kind for row in gcp_codes().values()} <= set(errors.VERDICTS)
-    assert set(errors.CODES.values()) <= set(CODES)
+    assert {row.kind for row in gcp_codes().values()} <= set(answers.VERDICTS)
+    assert set(answers.CODES.values()) <= set(CODES)
     assert errors.by_code("SOMETHING_NEW").verdict == "stop"
 
 

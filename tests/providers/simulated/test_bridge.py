@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from typing import Any
 
 import pytest
+from provider_tables import judge, judge_words
 
-from orch.providers.simulated.bridge.differences import Change, differences
 from orch.providers.simulated.bridge.registry import KINDS
-from orch.providers.simulated.bridge.schema import Schema, schemas
+from orch.providers.simulated.bridge.resource import schemas
+from orch.providers.simulated.resources.differences import Change, differences, refers
+from orch.providers.simulated.resources.schema import Schema
 from orch.providers.values import UNKNOWN
 
 TOKENS = sorted(KINDS)
@@ -25,35 +25,17 @@ def sdk_class(token: str) -> Any:
 
 @pytest.mark.parametrize("token", TOKENS)
 def test_properties_are_those_of_the_installed_sdk(token: str) -> None:
-    source = inspect.getsource(sdk_class(token))
-    assert token in source
-    body = source[source.index("def _internal_init") : source.index("def get(")]
-    found = re.findall(r'__props__\.__dict__\["(\w+)"\] = (\w+)', body)
-    getters = re.findall(
-        r'@pulumi.getter(?:\(name="(\w+)"\))?\s+(?:@_utilities[^\n]*\n\s+)?def (\w+)', source
-    )
-    names = {python: wire or python for wire, python in getters}
-    schema = schemas()[token]
-    assert schema.inputs == {names[name] for name, value in found if value != "None"}
-    assert schema.outputs == {names[name] for name, value in found if value == "None"}
-    assert schema.required == {
-        names[name] for name in re.findall(r"Missing required property '(\w+)'", source)
-    }
+    judge(schemas()[token], sdk_class(token))
 
 
 def test_what_is_said_of_properties_is_said_of_ones_that_are_there() -> None:
     assert set(schemas()) == set(KINDS)
-    for schema in schemas().values():
-        said = {name.split(".")[0] for name in (*schema.new, *schema.computed)}
-        said |= schema.sets | schema.json | set(schema.defaults)
-        said |= {schema.name} if schema.name else set()
-        assert said <= schema.inputs, schema.token
-        assert schema.stale <= schema.inputs | schema.outputs
+    judge_words(schemas())
 
 
 def schema(**more: Any) -> Schema:
     names = frozenset({"name", "tags", "rules", "disk", "policy", "count", "size"})
-    return Schema("t", names, frozenset(), frozenset(), **more)
+    return Schema("t", names, frozenset(), frozenset(), maps=frozenset({"tags"}), **more)
 
 
 CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[Change]]] = {
@@ -101,6 +83,18 @@ CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[Change]]] = 
         {"policy": '{"b":2,"a":1}'},
         [],
     ),
+    "a URL and a part of it": (
+        schema(links=frozenset({"disk.image"})),
+        {"disk": {"image": "https://www.googleapis.com/compute/v1/projects/p/global/images/i"}},
+        {"disk": {"image": "projects/p/global/images/i"}},
+        [],
+    ),
+    "a key whose absence says something": (
+        schema(sets=frozenset({"rules"}), strict=frozenset({"rules.ports"})),
+        {"rules": [{"protocol": "tcp", "ports": ["22"]}]},
+        {"rules": [{"protocol": "tcp"}]},
+        [Change("rules[0].ports", "delete", False)],
+    ),
     "an unknown value": (schema(), {"name": "a"}, {"name": UNKNOWN}, [Change("name", "update", False)]),
 }
 
@@ -109,3 +103,22 @@ CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[Change]]] = 
 def test_differences(case: str) -> None:
     of, state, inputs, expected = CASES[case]
     assert differences(of, state, inputs) == expected
+
+
+LINK = "https://www.googleapis.com/compute/v1/projects/p/global/instanceTemplates/"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        (LINK + "t", "projects/p/global/instanceTemplates/t", True),
+        (LINK + "t", "t", True),
+        (LINK + "t?uniqueId=12", LINK + "12", True),
+        (LINK + "t?uniqueId=12", LINK + "13", False),
+        (LINK + "t", "projects/q/global/instanceTemplates/t", False),
+        (LINK + "t", LINK + "xt", False),
+        (None, "t", False),
+    ],
+)
+def test_links_to_the_same_thing(one: str | None, other: str, alike: bool) -> None:
+    assert refers(one, other) is refers(other, one) is alike

@@ -43,7 +43,7 @@ MIME = (
     ids=["plain", "compressed", "several parts"],
 )
 def test_keys_are_found_in_user_data(data: str | bytes) -> None:
-    keys = keys_of(encoded(data))
+    keys = keys_of(data if isinstance(data, bytes) else data.encode())
     assert keys is not None
     assert keys.host_public.split()[:2] == HOST.public.split()[:2]
     assert keys.authorized == CLIENT.public
@@ -53,7 +53,7 @@ def test_keys_are_found_in_user_data(data: str | bytes) -> None:
     "data", ["#!/bin/sh\ntrue\n", "#cloud-config\nruncmd: []\n", "#cloud-config\n[", b"\x1f\x8b"]
 )
 def test_user_data_without_keys_has_none(data: str | bytes) -> None:
-    assert keys_of(encoded(data)) is None
+    assert keys_of(data if isinstance(data, bytes) else data.encode()) is None
 
 
 @pytest.fixture

@@ -7,11 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orch.providers.simulated.bridge.schema import Schema
+from orch.providers.simulated.resources.schema import Schema
 from orch.providers.values import UNKNOWN
-
-MAPS = {"tags", "tagsAll", "volumeTags"}
-"""Properties whose keys are the user's: a key too many is a difference."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +28,10 @@ def differences(schema: Schema, state: Mapping[str, Any], inputs: Mapping[str, A
     """The changes that lead from `state` (what was last read) to `inputs`."""
     found: list[Change] = []
     for name in sorted(inputs):
-        if name in schema.inputs and name != "region":
+        if name in schema.inputs and name not in schema.places:
             found += _compare(schema, name, state.get(name), inputs[name])
-    for name in sorted(schema.inputs - set(inputs) - schema.computed - set(schema.defaults) - {"region"}):
+    silent = schema.computed | schema.places | set(schema.defaults)
+    for name in sorted(schema.inputs - set(inputs) - silent):
         if state.get(name) not in (None, "", [], {}, False, 0):
             found += _compare(schema, name, state[name], None)
     return found
@@ -44,8 +42,7 @@ def _compare(schema: Schema, name: str, old: Any, new: Any) -> Iterator[Change]:
         return
     if name in schema.sets and isinstance(old, list) and isinstance(new, list):
         old, new = _aligned(old, new)
-    loose = name in schema.computed and name not in MAPS
-    for path, plain, kind in _leaves(name, name, old, new, loose or name not in MAPS):
+    for path, plain, kind in _leaves(schema, name, name, old, new):
         yield Change(path, kind, schema.replaces(plain))
 
 
@@ -57,17 +54,17 @@ def _json(text: str) -> Any:
 
 
 def _leaves(
-    path: str, plain: str, old: Any, new: Any, loose: bool
+    schema: Schema, path: str, plain: str, old: Any, new: Any
 ) -> Iterator[tuple[str, str, Literal["add", "delete", "update"]]]:
-    """(path, path without indexes, kind) of what differs. `loose`: a key that only the old one has is the
-    cloud's."""
-    if same(old, new):
+    """(path, path without indexes, kind) of what differs."""
+    if same(old, new) or (plain in schema.links and refers(old, new)):
         return
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in [*new, *(key for key in old if key not in new)]:
-            if key not in new and (loose or old[key] is None):
+            below = f"{plain}.{key}"
+            if key not in new and not _missed(schema, below, old[key]):
                 continue
-            yield from _leaves(_step(path, key), f"{plain}.{key}", old.get(key), new.get(key), loose)
+            yield from _leaves(schema, _step(path, key), below, old.get(key), new.get(key))
         return
     if (
         isinstance(old, Sequence)
@@ -78,9 +75,16 @@ def _leaves(
         for index in range(max(len(old), len(new))):
             before = old[index] if index < len(old) else None
             after = new[index] if index < len(new) else None
-            yield from _leaves(f"{path}[{index}]", plain, before, after, loose)
+            yield from _leaves(schema, f"{path}[{index}]", plain, before, after)
         return
     yield path, plain, "add" if old in (None, "") else "delete" if new is None else "update"
+
+
+def _missed(schema: Schema, plain: str, old: Any) -> bool:
+    """Whether a key that only the old value has is a difference: else the cloud filled it in."""
+    if plain.partition(".")[0] in schema.maps:
+        return old is not None
+    return plain in schema.strict and old not in (None, "", [], {})
 
 
 def _step(path: str, key: str) -> str:
@@ -101,6 +105,26 @@ def same(old: Any, new: Any) -> bool:
     if isinstance(old, list) and isinstance(new, list):
         return len(old) == len(new) and all(same(a, b) for a, b in zip(old, new, strict=True))
     return False
+
+
+def refers(old: Any, new: Any) -> bool:
+    """Whether two words name the same thing: one by its URL, the other by a part of it or by its number."""
+    if not isinstance(old, str) or not isinstance(new, str):
+        return False
+    (one, first), (other, second) = _target(old), _target(new)
+    if one == other or one.endswith(f"/{other}") or other.endswith(f"/{one}"):
+        return True
+    numbers = {number for number in (first, second) if number}
+    ends = {one.rsplit("/", 1)[-1], other.rsplit("/", 1)[-1]}
+    return bool(numbers & ends) and one.rsplit("/", 1)[0] == other.rsplit("/", 1)[0]
+
+
+def _target(link: str) -> tuple[str, str]:
+    """What follows the address of the API, and the number that stands behind it."""
+    path, _, words = link.partition("?uniqueId=")
+    for version in ("/compute/v1/", "/compute/beta/"):
+        path = path.rpartition(version)[2]
+    return path, words
 
 
 def _text(value: object) -> str:

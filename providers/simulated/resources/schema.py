@@ -1,9 +1,9 @@
-"""The property tables of the resource types, read once."""
+"""The property tables of a cloud's resource types, read once."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
@@ -13,7 +13,7 @@ import yaml
 
 @dataclass(frozen=True)
 class Schema:
-    """Properties of one type; see resources.yml for the words."""
+    """Properties of one type; see a cloud's resources.yml for the words."""
 
     token: str
     inputs: frozenset[str]
@@ -24,37 +24,37 @@ class Schema:
     sets: frozenset[str] = frozenset()
     json: frozenset[str] = frozenset()
     stale: frozenset[str] = frozenset()
+    links: frozenset[str] = frozenset()
+    strict: frozenset[str] = frozenset()
     name: str | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def regional(self) -> bool:
-        return "region" in self.inputs
-
-    @property
-    def tagged(self) -> bool:
-        return "tagsAll" in self.outputs
+    maps: frozenset[str] = frozenset()
+    """Properties whose keys are the user's: a key too many is a difference."""
+    places: frozenset[str] = frozenset()
+    """Where it is; the provider's own setting where it is not given."""
 
     def replaces(self, path: str) -> bool:
         """Whether a change at this path (without indexes) needs another resource."""
-        return any(path == new or path.startswith(f"{new}.") for new in self.new) or path == "region"
+        return path in self.places or any(path == new or path.startswith(f"{new}.") for new in self.new)
 
 
 @functools.cache
-def schemas() -> Mapping[str, Schema]:
-    text = (resources.files("orch.providers.simulated.bridge") / "resources.yml").read_text()
-    return {token: _schema(token, row) for token, row in yaml.safe_load(text).items()}
+def load(package: str, maps: frozenset[str], places: frozenset[str]) -> Mapping[str, Schema]:
+    """The table `resources.yml` of a package. `maps` and `places` mean the same in all its types."""
+    text = (resources.files(package) / "resources.yml").read_text()
+    return {token: _schema(token, row, maps, places) for token, row in yaml.safe_load(text).items()}
 
 
-def _schema(token: str, row: Mapping[str, Any]) -> Schema:
+def _schema(token: str, row: Mapping[str, Any], maps: Iterable[str], places: frozenset[str]) -> Schema:
     names = str(row["inputs"]).split()
 
     def words(key: str) -> list[str]:
         return str(row.get(key, "")).split()
 
+    inputs = frozenset(name.rstrip("*") for name in names)
     return Schema(
         token=token,
-        inputs=frozenset(name.rstrip("*") for name in names),
+        inputs=inputs,
         required=frozenset(name.rstrip("*") for name in names if name.endswith("*")),
         outputs=frozenset(words("outputs")),
         new=tuple(words("new")),
@@ -62,6 +62,10 @@ def _schema(token: str, row: Mapping[str, Any]) -> Schema:
         sets=frozenset(words("sets")),
         json=frozenset(words("json")),
         stale=frozenset(words("stale")),
+        links=frozenset(words("links")),
+        strict=frozenset(words("strict")),
         name=row.get("name"),
         defaults=row.get("defaults") or {},
+        maps=frozenset(maps),
+        places=places & inputs,
     )

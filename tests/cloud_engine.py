@@ -1,0 +1,46 @@
+"""A fleet in the real engine, on a simulated account, as `orch` brings it up: within this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from orch.components.plan import whole
+from orch.spec.models import Fleet
+from orch.spec.state import FleetState
+from orch.stacks import operations
+from orch.stacks.calls import Note, Step
+from orch.stacks.changes import Change, Drifted
+from orch.stacks.project import Project
+from orch.stacks.states import require_up
+from orch.stacks.wishes import Wish
+
+
+def quiet(event: Step | Note) -> None:
+    """Nobody listens."""
+
+
+@dataclass(frozen=True)
+class CloudStack:
+    """A rehearsal of one fleet in a folder."""
+
+    folder: Path
+    project: Project
+    name: str
+
+    def preview(self, fleet: Fleet) -> tuple[Change, ...]:
+        return operations.preview(self.project, Wish(fleet, self.folder), quiet).changes
+
+    def up(self, fleet: Fleet) -> tuple[Change, ...]:
+        """Bring it up; what changed in all of its steps. Raises what `orch up` tells."""
+        return operations.up(self.project, Wish(fleet, self.folder), quiet).changes
+
+    def drift(self) -> tuple[Drifted, ...]:
+        return operations.drift(self.project, self.name, quiet)
+
+    def down(self) -> None:
+        operations.down(self.project, self.name, quiet)
+
+    def state(self) -> FleetState:
+        """As it is recorded: how nodes are reached in a rehearsal is another thing."""
+        return FleetState.model_validate(whole(require_up(self.project, self.name)["fleet"]))

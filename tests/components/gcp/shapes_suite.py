@@ -1,0 +1,124 @@
+"""Every kind of machine, each a fleet, in one stack through the real engine on a simulated account."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gcp_cases import GOLDEN, Case
+from simulated_stack import Done, SimulatedStack
+
+from orch.providers.simulated.gcp.cloud import GcpCloud
+from orch.spec.models import Fleet
+from orch.stacks.changes import drifted
+from orch.stacks.wishes import Wish, compile_for
+
+SHAPES = [
+    *("a2", "a2-ultra", "a3-high-1g", "a3-high", "a3-edge", "a3-mega", "a3-ultra", "a4", "a4x", "a4x-max"),
+    *("g2", "cpu", "cpu-smallest", "open-to-the-world", "flex-start"),
+]
+NODES = 2
+QUOTAS = {"NETWORKS": 200, "FIREWALLS": 400, "ROUTERS": 40, "IN_USE_ADDRESSES": 100}
+
+
+def fleet_of(shape: str) -> Fleet:
+    """The fleet of a golden plan with few nodes and a name of its own."""
+    golden = Case.of(shape)
+    data = {**golden.data["fleet"], "name": shape, "nodes": NODES}
+    return Case(shape, {**golden.data, "fleet": data}).fleet
+
+
+@dataclass
+class Lab:
+    """The stack of all, and what each call of the engine told."""
+
+    stack: SimulatedStack
+    planned: Done
+    empty: dict[str, str]
+    up: Done
+    again: Done
+
+    @property
+    def cloud(self) -> GcpCloud:
+        return self.stack.rehearsal.gcp
+
+    def machines(self, shape: str) -> list[dict[str, Any]]:
+        all_ = self.cloud.instances().values()
+        mine = [each for each in all_ if each["labels"].get("orch-fleet") == shape]
+        return [each for each in mine if not each["name"].endswith("-bastion")]
+
+
+def program(stack: SimulatedStack) -> Callable[[], None]:
+    """All fleets, as they are planned now."""
+    project = stack.rehearsal.project
+    planned = {shape: compile_for(project, Wish(fleet_of(shape), project.root)) for shape in SHAPES}
+
+    def run() -> None:
+        import pulumi
+
+        for shape, compiled in planned.items():
+            state, _ = compiled.register()
+            pulumi.export(shape, state)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    stack = SimulatedStack.make(tmp_path_factory.mktemp("shapes"))
+    cloud = stack.rehearsal.gcp
+    cloud.turn(quotas=QUOTAS)
+    planned = stack.call("preview", program=program(stack))
+    empty = cloud.everything()
+    up = stack.call("up", "--yes", "--skip-preview", program=program(stack))
+    again = stack.call("preview", "--refresh", program=program(stack))
+    yield Lab(stack, planned, empty, up, again)
+    done = stack.destroy()
+    assert done.finished.code == 0, done.text
+    assert cloud.everything() == {}
+
+
+def test_a_preview_makes_nothing(lab: Lab) -> None:
+    assert lab.planned.finished.code == 0, lab.planned.text
+    assert set(lab.planned.steps()) == {"create"}
+    assert lab.empty == {}
+
+
+def test_all_of_it_comes_up(lab: Lab) -> None:
+    assert lab.up.finished.code == 0, lab.up.text
+    assert lab.up.steps() == lab.planned.steps()
+
+
+def test_then_nothing_differs(lab: Lab) -> None:
+    assert lab.again.finished.code == 0, lab.again.text
+    assert lab.again.changed() == {}
+    assert set(lab.again.steps()) - {"refresh"} == {"same"}
+
+
+def test_nothing_has_drifted(lab: Lab) -> None:
+    # A queue makes the group larger after it is recorded.
+    assert [each for each in drifted(lab.again.events) if each.path != "targetSize"] == []
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nodes_are_what_the_plan_says(lab: Lab, shape: str) -> None:
+    golden = json.loads(Path(GOLDEN / f"{shape}.json").read_text())
+    nodes = lab.machines(shape)
+    assert len(nodes) == NODES
+    kinds = Counter(interface.split()[0] for interface in golden["interfaces"])
+    for node in nodes:
+        assert node["machineType"].endswith(f"/zones/{golden['zone']}/machineTypes/{golden['instance_type']}")
+        assert Counter(nic["nicType"] for nic in node["networkInterfaces"]) == kinds
+        assert node["labels"]["goog-pulumi-provisioned"] == "true"
+        assert node["metadata"]["items"]
+
+
+def test_user_data_is_a_secret_in_the_state(lab: Lab) -> None:
+    file = lab.stack.rehearsal.project.checkpoint("t")
+    assert file is not None
+    assert "#cloud-config" not in file.read_text()

@@ -1,0 +1,16 @@
+"""Every kind of machine through the real engine, in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from apart import passes
+
+from orch.stacks import engine as engines
+
+pytestmark = pytest.mark.skipif(engines.find() is None, reason="no Pulumi engine: `orch engine install`")
+
+
+def test_every_kind_of_machine_comes_up_as_planned_stays_and_goes() -> None:
+    passes(Path(__file__).with_name("shapes_suite.py"))

@@ -1,0 +1,134 @@
+"""GCP fleets whose `up` or `down` is killed at any place. The simulated account's own list is the judge."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rehearsals import RehearsedGcp
+from support import until
+
+INSERT = "compute.instances.insert"
+NODES = ["lab-0", "lab-1", "lab-2"]
+# An `up` of three nodes makes about 39 calls: six ask; then networks, router, rules, template, nodes. A down
+# looks at all, and removes the nodes from the fifteenth call on.
+UP = [7, 13, 20, 23, 29, 37]
+DOWN = [3, 15, 18, 21, 24]
+FLEX: dict[str, Any] = {"type": "gcp", "provisioning": "flex-start"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RehearsedGcp]:
+    """Three nodes that are up, to be copied."""
+    path = tmp_path_factory.mktemp("cluster")
+    there: RehearsedGcp = RehearsedGcp.make(path)
+    there.fleet(3)
+    assert there.up().code == 0
+    yield there
+    shutil.rmtree(path)
+
+
+def copied(cluster: RehearsedGcp, path: Path) -> RehearsedGcp:
+    shutil.copytree(cluster.path, path / "copy")
+    return RehearsedGcp(path / "copy")
+
+
+@pytest.mark.parametrize("call", UP)
+def test_up_after_a_killed_up_makes_three_nodes_and_leaves_no_orphan(
+    tmp_path: Path, cluster: RehearsedGcp, call: int
+) -> None:
+    there: RehearsedGcp = RehearsedGcp.make(tmp_path)
+    there.fleet(3)
+    there.killed(call, "up", "lab.yml")
+    said = there.up()
+    assert said.code == 0, said.err
+    assert there.names() == NODES
+    assert there.unrecorded() == {}
+    assert there.kinds() == cluster.kinds()
+
+
+@pytest.mark.parametrize("call", DOWN)
+def test_down_after_a_killed_down_leaves_nothing(tmp_path: Path, cluster: RehearsedGcp, call: int) -> None:
+    there = copied(cluster, tmp_path)
+    there.killed(there.calls() + call, "down", "lab")
+    said = there.down()
+    assert said.code == 0, said.err
+    assert there.cloud.everything() == {}
+
+
+def test_down_after_a_killed_up_leaves_nothing(tmp_path: Path) -> None:
+    there: RehearsedGcp = RehearsedGcp.make(tmp_path)
+    there.fleet(3)
+    there.killed(28, "up", "lab.yml")
+    said = there.down()
+    assert said.code == 0, said.err
+    assert there.cloud.everything() == {}
+
+
+def test_what_bears_the_stacks_marks_and_is_not_recorded_is_removed_after_a_kill(
+    tmp_path: Path, cluster: RehearsedGcp
+) -> None:
+    """As after a state that was put back to an older one."""
+    there = copied(cluster, tmp_path)
+    node, doc = next(iter(there.cloud.instances().items()))
+    zone = node.rpartition("/instances/")[0]
+    template = next(iter(there.cloud.things("instance-template")))
+    status, _ = there.cloud.request(
+        "POST",
+        f"{zone}/instances",
+        {"sourceInstanceTemplate": template},
+        {"name": "stray", "labels": doc["labels"]},
+    )
+    assert status == 200
+    stray = f"{zone}/instances/stray"
+    assert stray in there.cloud.instances()
+    there.killed(there.calls() + 20, "up", "lab.yml")
+    said = there.up()
+    assert said.code == 0, said.err
+    assert stray in said.err
+    assert stray not in there.cloud.instances()
+    assert there.names() == NODES
+
+
+def test_a_killed_request_for_more_of_a_group_leaves_as_many_as_are_wanted(tmp_path: Path) -> None:
+    there: RehearsedGcp = RehearsedGcp.make(tmp_path)
+    there.fleet(1, backend_options=[FLEX])
+    assert there.up().code == 0
+    ids = there.nodes()
+    there.fleet(2, backend_options=[FLEX])
+    asked = "compute.instanceGroupManagerResizeRequests.insert"
+    there.killed_at({"action": asked, "nth": 2, "when": "after"}, "up", "lab.yml")
+    assert len(there.nodes()) == 2
+    said = there.up()
+    assert said.code == 0, said.err
+    assert len(there.nodes()) == 2
+    assert ids.items() < there.nodes().items()
+    assert there.unrecorded() == {}
+
+
+def test_an_interrupt_ends_in_order_and_the_state_is_what_is_in_the_cloud(tmp_path: Path) -> None:
+    there: RehearsedGcp = RehearsedGcp.make(tmp_path, latency_s={INSERT: 2.0})
+    there.fleet(3)
+    process = there.start("up", "lab.yml", "--yes", "--rehearse")
+    until(lambda: INSERT in {call.action for call in there.cloud.calls}, 90, "a node is being made")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "run the same command again to go on" in err
+    assert there.unrecorded() == {}
+    nodes = {each for each, kind in there.recorded().items() if "instanceFromTemplate" in kind}
+    assert nodes == set(there.cloud.instances())
+    assert all(call.done for call in there.cloud.calls)
+    state = json.loads(there.checkpoint().read_text())["checkpoint"]["latest"]
+    assert not state.get("pending_operations")
+
+    there.cloud.turn(latency_s={})
+    said = there.up()
+    assert said.code == 0, said.err
+    assert there.names() == NODES
+    assert nodes <= set(there.nodes())

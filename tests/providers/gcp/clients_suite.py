@@ -1,0 +1,148 @@
+"""Google's own clients on a simulated account."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.api_core import exceptions
+from google.cloud import compute_v1 as compute
+
+from orch.providers.simulated.gcp.cloud import GcpCloud
+from orch.providers.simulated.gcp.http import Session, session
+
+ZONE, REGION = "us-central1-b", "us-central1"
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A session, in a process that cannot reach a network."""
+
+    def none(*_: Any, **__: Any) -> Any:
+        raise AssertionError("something is sent")
+
+    monkeypatch.setattr(socket, "create_connection", none)
+    monkeypatch.setattr(socket.socket, "connect", none)
+    return session(GcpCloud.create(tmp_path / "gcp.db"), "acme-ml")
+
+
+def add_subnet(made: Session) -> str:
+    network = compute.Network(name="net", auto_create_subnetworks=False, mtu=8896)
+    made.client("NetworksClient").insert(project=made.project, network_resource=network).result()
+    subnet = compute.Subnetwork(
+        name="sub", network=f"projects/{made.project}/global/networks/net", ip_cidr_range="10.0.0.0/24"
+    )
+    client = made.client("SubnetworksClient")
+    client.insert(project=made.project, region=REGION, subnetwork_resource=subnet).result()
+    return f"projects/{made.project}/regions/{REGION}/subnetworks/sub"
+
+
+def instance(name: str, subnet: str, **labels: str) -> Any:
+    image = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts"
+    params = compute.AttachedDiskInitializeParams(source_image=image)
+    return compute.Instance(
+        name=name,
+        machine_type=f"zones/{ZONE}/machineTypes/e2-medium",
+        network_interfaces=[compute.NetworkInterface(subnetwork=subnet)],
+        disks=[compute.AttachedDisk(boot=True, auto_delete=True, initialize_params=params)],
+        labels=labels,
+    )
+
+
+def test_what_a_plan_asks(made: Session) -> None:
+    zones = [
+        row.name
+        for row in made.client("ZonesClient").list(project=made.project)
+        if row.region.endswith(REGION)
+    ]
+    assert zones == ["us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f"]
+    kind = made.client("MachineTypesClient").get(
+        project=made.project, zone=ZONE, machine_type="a4-highgpu-8g"
+    )
+    assert (kind.guest_cpus, kind.accelerators[0].guest_accelerator_count) == (224, 8)
+    profiles = made.client("NetworkProfilesClient")
+    assert profiles.get(project=made.project, network_profile=f"{ZONE}-vpc-roce").name == f"{ZONE}-vpc-roce"
+    image = made.client("ImagesClient").get_from_family(project="cos-cloud", family="cos-105-lts")
+    assert (image.name.startswith("cos-105"), image.disk_size_gb) == (True, 10)
+    region = made.client("RegionsClient").get(project=made.project, region=REGION)
+    assert "NVIDIA_A100_GPUS" in {row.metric for row in region.quotas}
+    project = made.client("ProjectsClient").get(project=made.project)
+    assert [(row.limit, row.usage) for row in project.quotas if row.metric == "NETWORKS"] == [(15.0, 0.0)]
+
+
+def test_what_is_not_there_is_their_not_found(made: Session) -> None:
+    with pytest.raises(exceptions.NotFound) as caught:
+        made.client("NetworksClient").get(project=made.project, network="none")
+    assert caught.value.errors[0]["reason"] == "notFound"
+
+
+def test_what_is_denied_is_their_forbidden(made: Session) -> None:
+    made.cloud.turn(denied=["compute.zones.list"])
+    with pytest.raises(exceptions.Forbidden, match=r"Required 'compute\.zones\.list' permission"):
+        list(made.client("ZonesClient").list(project=made.project))
+
+
+def test_given_networks_are_read(made: Session) -> None:
+    add_subnet(made)
+    network = made.client("NetworksClient").get(project=made.project, network="net")
+    assert (network.mtu, len(network.subnetworks)) == (8896, 1)
+    (subnet,) = made.client("SubnetworksClient").list(project=made.project, region=REGION)
+    assert (subnet.ip_cidr_range, subnet.stack_type) == ("10.0.0.0/24", "IPV4_ONLY")
+    rule = compute.Firewall(
+        name="in",
+        network=f"projects/{made.project}/global/networks/net",
+        allowed=[compute.Allowed(I_p_protocol="tcp")],
+    )
+    made.client("FirewallsClient").insert(project=made.project, firewall_resource=rule).result()
+    (found,) = made.client("FirewallsClient").list(project=made.project)
+    assert (found.direction, found.allowed[0].I_p_protocol) == ("INGRESS", "tcp")
+    assert not list(made.client("RoutersClient").list(project=made.project, region=REGION))
+
+
+def test_members_are_listed_by_label_over_several_pages(made: Session) -> None:
+    subnet = add_subnet(made)
+    client = made.client("InstancesClient")
+    for number in range(3):
+        wanted = instance(f"i{number}", subnet, **{"orch-group": "g"})
+        client.insert(project=made.project, zone=ZONE, instance_resource=wanted).result()
+    asked = {"project": made.project, "zone": ZONE, "filter": "labels.orch-group=g", "max_results": 2}
+    rows = list(client.list(request=asked))
+    assert [row.name for row in rows] == ["i0", "i1", "i2"]
+    assert rows[0].network_interfaces[0].network_i_p == "10.0.0.2"
+    assert rows[0].creation_timestamp <= rows[2].creation_timestamp
+
+
+def test_a_stock_out_is_the_operations_error(made: Session) -> None:
+    subnet = add_subnet(made)
+    made.cloud.turn(capacity={"e2-medium": 0})
+    begun = made.client("InstancesClient").insert(
+        project=made.project, zone=ZONE, instance_resource=instance("one", subnet)
+    )
+    with pytest.raises(exceptions.ServiceUnavailable, match="does not have enough resources"):
+        begun.result()
+    assert begun.error_code == 503
+
+
+def test_a_reservation_is_read(made: Session) -> None:
+    made.cloud.add_reservation("r", ZONE, "a3-ultragpu-8g", 4, project=made.project)
+    row = made.client("ReservationsClient").get(project=made.project, zone=ZONE, reservation="r")
+    held = row.specific_reservation
+    assert (held.count, held.in_use_count, held.instance_properties.machine_type) == (4, 0, "a3-ultragpu-8g")
+    assert (row.status, row.specific_reservation_required) == ("READY", True)
+
+
+def test_the_log_names_the_clients(made: Session) -> None:
+    list(made.client("ZonesClient").list(project=made.project))
+    assert made.cloud.calls[-1].caller == "google-cloud-compute"
+
+
+def test_the_program_asks_through_it(made: Session) -> None:
+    from orch.components.gcp import ask
+
+    subnet = add_subnet(made)
+    labels = {"orch-stack": "acme", "orch-urn": "gcp__one"}
+    wanted = instance("one", subnet, **labels)
+    made.client("InstancesClient").insert(project=made.project, zone=ZONE, instance_resource=wanted).result()
+    assert ask.tagged(made, ZONE, "acme") == (("one", "gcp__one"),)
