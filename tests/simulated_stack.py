@@ -186,6 +186,7 @@ class SimulatedStack:
     def make(cls, path: Path) -> SimulatedStack:
         (path / "orch.yml").write_text("project: tests\n")
         rehearsal = rehearse(find(path), nodes=False)
+        rehearsal.project.cloud("aws")  # an account is there once it is asked for
         folder = rehearsal.project.dot / "work" / "t"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "Pulumi.yaml").write_text("name: tests\nruntime: python\n")
