@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from orch.components.candidates import Candidate
 from orch.components.clouds import Cloud, CloudFleet, compiled, settled
 from orch.components.compiled import Compiled
 from orch.components.plan import Order, PlanError, Previous
@@ -88,7 +89,6 @@ def _ssh(order: Order) -> Compiled:
 
 def _aws(order: Order) -> Compiled:
     from orch.components.aws import ask, errors
-    from orch.components.aws.candidates import Candidate
     from orch.components.aws.compile import PINNED_IMAGES, candidates_of, compile_aws, settings_of
 
     cloud = Cloud("aws:ec2/instance:Instance", PINNED_IMAGES, errors.read)
@@ -113,7 +113,6 @@ def _aws(order: Order) -> Compiled:
 
 def _gcp(order: Order) -> Compiled:
     from orch.components.gcp import ask, errors
-    from orch.components.gcp.candidates import Candidate
     from orch.components.gcp.compile import (
         PINNED_IMAGES,
         candidates_of,

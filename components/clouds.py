@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from orch.components.answers import CloudError
+from orch.components.candidates import Candidate
 from orch.components.compiled import Compiled, Place, Queue, Shared
 from orch.components.findings import Finding, PlanErrors
 from orch.components.plan import Order, Previous
@@ -39,18 +40,6 @@ class CloudPlan(Protocol):
     def hourly(self) -> float: ...
     @property
     def unpriced(self) -> tuple[str, ...]: ...
-
-
-class Candidate(Protocol):
-    """A place to try. `words` name it; `kept`: the stack is there already."""
-
-    @property
-    def words(self) -> str: ...
-    @property
-    def kept(self) -> bool: ...
-
-
-P = TypeVar("P", bound=Candidate)
 
 
 @dataclass(frozen=True)
@@ -112,7 +101,7 @@ def settled(order: Order, cloud: Cloud) -> Previous:
 
 
 def compiled(
-    fleet: Fleet, cloud: Cloud, places: Sequence[P], compile_at: Callable[[P], CloudFleet]
+    fleet: Fleet, cloud: Cloud, places: Sequence[Candidate], compile_at: Callable[[Candidate], CloudFleet]
 ) -> Compiled:
     """The plan of the first place; those of the others are made when they are tried."""
 
@@ -141,7 +130,7 @@ def compiled(
             locked=frozenset(cloud.images),
         )
 
-    def at(place: P, others: Sequence[P]) -> Compiled:
+    def at(place: Candidate, others: Sequence[Candidate]) -> Compiled:
         elsewhere = tuple(Place(other.words, partial(at, other, ())) for other in others)
         return ready(compile_at(place), elsewhere)
 

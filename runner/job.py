@@ -125,7 +125,7 @@ def _accelerators(access: Access | None, *, whole: bool) -> tuple[str, ...]:
 def _fabric_options(plan: RunPlan) -> list[str]:
     fabric = plan.fabric
     options = [f"--cap-add={name}" for name in fabric.capabilities]
-    options += [f"--volume={folder}:{folder}:ro" for folder in fabric.mounts if not plan.simulated]
+    options += [f"--volume={mount}" for mount in fabric.mounts if not plan.simulated]
     return options + ([] if plan.simulated else [f"--ulimit={k}={v}" for k, v in fabric.ulimits.items()])
 
 

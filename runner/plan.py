@@ -30,7 +30,10 @@ class Mount(_Frozen):
 
 
 class FabricAccess(_Frozen):
-    """What a container needs to use the nodes' interconnect. `ulimits`: soft and hard alike, -1 for none."""
+    """What a container needs to use the nodes' interconnect.
+
+    `mounts` as Docker writes them, SOURCE:TARGET; `ulimits`: soft and hard alike, -1 for none.
+    """
 
     devices: tuple[str, ...] = ()
     optional_devices: tuple[str, ...] = ()

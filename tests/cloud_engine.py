@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +34,10 @@ class CloudStack:
 
     def up(self, fleet: Fleet) -> tuple[Change, ...]:
         """Bring it up; what changed in all of its steps. Raises what `orch up` tells."""
-        return operations.up(self.project, Wish(fleet, self.folder), quiet).changes
+        try:
+            return operations.up(self.project, Wish(fleet, self.folder), quiet).changes
+        finally:
+            gc.collect()  # as in simulated_stack
 
     def drift(self) -> tuple[Drifted, ...]:
         return operations.drift(self.project, self.name, quiet)

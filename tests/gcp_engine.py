@@ -16,18 +16,12 @@ from orch.providers.simulated.knobs import Knobs
 from orch.stacks.project import find
 from orch.stacks.rehearsal import rehearse
 
-PROJECT = "orch-rehearsal"
-
 
 @dataclass(frozen=True)
 class Stack(CloudStack):
     """A rehearsal of one GCP fleet in a folder."""
 
     cloud: GcpCloud
-
-    def of(self, name: str) -> Stack:
-        """Another fleet of the same project."""
-        return Stack(self.folder, self.project, name, self.cloud)
 
     def live(self, machine_type: str | None = None) -> list[dict[str, Any]]:
         """Instances that are there: the account's own list."""
@@ -40,13 +34,6 @@ class Stack(CloudStack):
     def instance(self, name: str) -> dict[str, Any]:
         (found,) = [each for each in self.live() if each["name"] == name]
         return found
-
-    def asked(self, method: str, path: str, body: Any = None, **params: Any) -> dict[str, Any]:
-        """A call behind orch's back, of a path within the project."""
-        status, answer = self.cloud.request(method, f"projects/{PROJECT}/{path}", params, body, caller="test")
-        assert status == 200, answer
-        assert "error" not in answer, answer
-        return answer
 
 
 def stack(folder: Path, name: str = "train", **knobs: Any) -> Stack:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -186,6 +187,7 @@ class SimulatedStack:
     def make(cls, path: Path) -> SimulatedStack:
         (path / "orch.yml").write_text("project: tests\n")
         rehearsal = rehearse(find(path), nodes=False)
+        rehearsal.project.cloud("aws")  # an account is there once it is asked for
         folder = rehearsal.project.dot / "work" / "t"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "Pulumi.yaml").write_text("name: tests\nruntime: python\n")
@@ -215,6 +217,8 @@ class SimulatedStack:
             program=program,
             on_event=events.append if words[0] in {"preview", "up", "destroy", "refresh"} else None,
         )
+        # What a failed program left is ended here: CPython 3.11 stumbles when that is while it parses.
+        gc.collect()
         return Done(done, events)
 
     def preview(self, wanted: Wanted, *words: str) -> Done:

@@ -10,7 +10,6 @@ from orch.components.aws.candidates import Candidate
 from orch.components.aws.facts import Allowance, AwsFacts, Reservation
 from orch.components.aws.planned import Capacity, Group
 from orch.components.findings import Finding
-from orch.components.offers import money
 from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet
 
@@ -176,30 +175,3 @@ def _over(quota: Allowance, code: str, path: str, needed: str) -> Finding:
         detail=f"quota {quota.code}, {quota.name}",
         hint="ask for more in the Service Quotas console, or ask for less here",
     )
-
-
-# Money
-
-
-def budget_findings(fleet: Fleet, price: float | None, fixed: float, market: str) -> Iterator[Finding]:
-    """Whether the fleet at its largest is within the hourly budget. `fixed`: what it costs without nodes."""
-    if fleet.budget is None or fleet.budget.hourly is None or fleet.nodes is None or market == "block":
-        return
-    most = fleet.nodes.target if fleet.nodes.max is None else fleet.nodes.max
-    bound = float(fleet.budget.hourly)
-    if price is None:
-        yield Finding(
-            "ORCH282",
-            "budget.hourly",
-            "the price of the nodes is not known: the budget cannot be checked",
-            severity=Severity.WARNING,
-        )
-    elif most * price + fixed > bound:
-        nodes = f"{most} node{'s' * (most != 1)} at {money(price)} an hour"
-        more = f" and {money(fixed)} beside them" if fixed else ""
-        yield Finding(
-            "ORCH281",
-            "budget.hourly",
-            f"{nodes}{more} make {money(most * price + fixed)}, over the budget of {money(bound)}",
-            hint="raise `budget.hourly`, or ask for fewer or cheaper nodes",
-        )

@@ -5,11 +5,8 @@ No Pulumi, no clock, no chance: the same fleet, facts and previous decisions giv
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from orch.catalog.fabrics import fabric
 from orch.catalog.nics import Nics, nics
@@ -28,13 +25,20 @@ from orch.components.cloudinit import bastion_config, first_boot_findings, first
 from orch.components.clouds import place_reason
 from orch.components.findings import Finding, settle
 from orch.components.indices import folded, live_indices, node_indices
-from orch.components.offers import gpu_memory_mib
+from orch.components.machines import (
+    blocks,
+    budget_findings,
+    disk_findings,
+    disk_gb,
+    gpus,
+    mark,
+    nvidia,
+    user_data_findings,
+)
 from orch.components.plan import Previous
 from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AwsBackend
-
-MIB_PER_GB = 1024
 
 
 @dataclass(frozen=True)
@@ -80,23 +84,26 @@ def plan(
     found += reached.findings
     found += capacities.reservation_findings(fleet, facts, demand)
     found += capacities.quota_findings(candidate, facts, demand, nat_ips, block=block)
-    cloud_init = userdata.node_init(fleet, each, gpus=_nvidia(candidate), efa=efa, scripts=context.scripts)
+    cloud_init = userdata.node_init(
+        fleet, each, gpus=nvidia(candidate.type), efa=efa, scripts=context.scripts
+    )
     found += _size_findings(cloud_init)
     boot = first_boot_pins(fleet, context.scripts)
     found += first_boot_findings(previous, boot, len(live))
-    found += _disk_findings(fleet, facts)
+    found += disk_findings(fleet, facts.image.size_gb if facts.image else None)
     group = capacities.placement_group(fleet, facts, each, base)
     taken = capacities.capacity(fleet, candidate, facts, demand)
     bastion = _bastion(wanted.ssh_cidrs, reached, candidate, facts, context)
     price = None if block else candidate.price
     fixed = (bastion.price or 0.0) if bastion else 0.0
-    found += capacities.budget_findings(fleet, price, fixed, taken.market)
+    if not block:
+        found += budget_findings(fleet, price, fixed)
     warnings = settle(found)
     image = facts.image
     if zone is None or image is None:
         raise AssertionError("a place or an image that is missing is an error")
     disk = _disk(fleet, image, context.settings)
-    mark = _layout(
+    layout_mark = mark(
         candidate.type.name,
         candidate.zone,
         image.id,
@@ -130,16 +137,16 @@ def plan(
         cloud_init=cloud_init,
         bastion_init=bastion_config(fleet.name) if bastion else "",
         tags=_tags(fleet, context),
-        layout=mark,
-        settled=previous.pins.get("layout") == mark,
+        layout=layout_mark,
+        settled=previous.pins.get("layout") == layout_mark,
         placement=fleet.placement,
         rank_by_topology=fleet.topology == "rank-ordered" and each.levels > 0,
         interconnect="efa" if efa else "ethernet",
         fabric=fast,
-        gpus=_gpus(candidate),
+        gpus=gpus(candidate.type),
         cpus=candidate.type.vcpus,
         memory_mib=candidate.type.memory_mib,
-        blocks=_blocks(fleet, candidate),
+        blocks=blocks(fleet, candidate.type),
         job_image=fleet.image,
         env={key: value for key, value in fleet.env.items() if value is not None},
         protect=fleet.protect,
@@ -150,7 +157,7 @@ def plan(
         ends=facts.reservation.end if facts.reservation else None,
         pins=_pins(fleet, candidate, facts, context)
         | boot
-        | {"scope": scope, "indices": folded(indices), "layout": mark},
+        | {"scope": scope, "indices": folded(indices), "layout": layout_mark},
         reasons=(
             f"{demand.nodes} x {told.words(candidate, block=block)}",
             *place_reason(candidate, previous),
@@ -221,55 +228,14 @@ def _card_findings(fleet: Fleet, candidate: Candidate, facts: AwsFacts, each: Ni
 
 def _size_findings(cloud_init: str) -> Iterator[Finding]:
     key = "k" * 400  # about what the keys take, which do not compress
-    size = len(userdata.packed(cloud_init)) + len(key)
-    if size > userdata.MOST_BYTES:
-        yield Finding(
-            "ORCH228",
-            "init",
-            f"the scripts make user data of {size} bytes, AWS takes {userdata.MOST_BYTES}",
-            hint="fetch large files from within a step",
-        )
-
-
-def _disk_findings(fleet: Fleet, facts: AwsFacts) -> Iterator[Finding]:
-    if facts.image is not None and _disk_gb(fleet) < facts.image.size_gb:
-        yield Finding(
-            "ORCH229",
-            "resources.disk",
-            f"a root disk of {_disk_gb(fleet)} GB does not hold the image of {facts.image.size_gb} GB",
-            hint=f"write `disk: {facts.image.size_gb}GB` or more",
-        )
+    yield from user_data_findings("AWS", len(userdata.packed(cloud_init)) + len(key), userdata.MOST_BYTES)
 
 
 # Pieces
 
 
-def _nvidia(candidate: Candidate) -> int:
-    gpu = candidate.type.gpu
-    return candidate.type.gpu_count if gpu is not None and gpu.vendor == "nvidia" else 0
-
-
-def _gpus(candidate: Candidate) -> dict[str, str | int | None]:
-    each = candidate.type
-    if each.gpu is None:
-        return {"count": 0}
-    memory = gpu_memory_mib(each)
-    return {"count": each.gpu_count, "vendor": each.gpu.vendor, "name": each.gpu.name, "memory_mib": memory}
-
-
-def _blocks(fleet: Fleet, candidate: Candidate) -> int:
-    if fleet.blocks != "auto":
-        return fleet.blocks
-    return candidate.type.gpu_count or candidate.type.vcpus or 1
-
-
 def _disk(fleet: Fleet, image: Image, settings: AwsBackend) -> Disk:
-    return Disk(image.root_device, _disk_gb(fleet), settings.kms_key)
-
-
-def _disk_gb(fleet: Fleet) -> int:
-    asked = fleet.resources.disk_mib
-    return math.ceil((asked.min or asked.max or 100 * MIB_PER_GB) / MIB_PER_GB)
+    return Disk(image.root_device, disk_gb(fleet), settings.kms_key)
 
 
 def _bastion(
@@ -293,17 +259,6 @@ def _bastion(
 
 def _tags(fleet: Fleet, context: Context) -> dict[str, str]:
     return {**fleet.tags, **context.tags, **context.settings.tags, "orch:fleet": fleet.name}
-
-
-def _layout(*parts: object) -> str:
-    """A mark that changes with what only a new instance can have."""
-    text = json.dumps(parts, default=_plain, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _plain(value: object) -> object:
-    dump = getattr(value, "model_dump", None)
-    return dump() if dump is not None else asdict(value)  # type: ignore[call-overload]
 
 
 def _pins(

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from orch.catalog.records import Catalog, InstanceType, Offer
+from orch.catalog.records import Catalog, Offer
 from orch.catalog.shapes import shapes
+from orch.components.candidates import (
+    Candidate,
+    candidate_of,
+    known_types,
+    no_offer,
+    places,
+    where_it_is,
+    where_reserved,
+    with_fabric_alone,
+)
 from orch.components.findings import Finding, PlanErrors
 from orch.components.gcp.facts import Reservation
-from orch.components.misses import near_misses, reason_text
-from orch.components.offers import Fit, Judgement, judge, money, names_zone, type_misses
+from orch.components.offers import judge, names_zone
 from orch.components.plan import Previous
-from orch.components.searches import PROPERTIES
 from orch.components.wanted import Wanted, wanted_of
 from orch.spec.models import Fleet
 from orch.spec.models.backends import GcpBackend
-from orch.spec.suggest import hint_for
 
-
-@dataclass(frozen=True)
-class Candidate:
-    """A type in a zone at one of its prices. `price`: US dollars an hour, None: not known.
-
-    `kept`: the stack is there already.
-    """
-
-    type: InstanceType
-    region: str
-    zone: str
-    spot: bool
-    price: float | None
-    kept: bool = False
-
-    @property
-    def words(self) -> str:
-        market = "spot" if self.spot else "on demand"
-        price = money(self.price) + " an hour each" if self.price is not None else "price not known"
-        return f"{self.type.name} in {self.zone}, {market}, {price}"
+__all__ = ["Candidate", "candidates", "with_fabric"]
 
 
 def candidates(
@@ -56,18 +43,27 @@ def candidates(
     Raises PlanErrors when there is none: ORCH200, 202, 205, 208, 223, 225, 323.
     """
     wanted = _wanted(fleet, settings, catalog)
-    kept = _kept(wanted, catalog, previous, reservation)
+    reserved = (reservation.zone, reservation.instance_type) if reservation else None
+    kept = where_it_is(wanted, catalog, previous, lambda offer: _in_zones(wanted, offer), reserved)
     if kept is not None:
         return (kept,)
-    _known_types(wanted, catalog)
+    known_types(wanted, catalog)
     judgement = judge(wanted, catalog)
     fits = [fit for fit in judgement.fits if fit.offer.region and fit.offer.zone]
     if not fits:
-        raise PlanErrors([_elsewhere(wanted, catalog) or _no_offer(fleet, judgement)])
-    found = _networked(fleet, tuple(_candidate(fit) for fit in fits), network)
+        raise PlanErrors([_elsewhere(wanted, catalog) or no_offer(fleet, wanted, judgement)])
+    found = _networked(fleet, tuple(candidate_of(fit) for fit in fits), network)
     if reservation is not None:
-        found = _reserved(found, reservation)
-    return _shaped(fleet, found)
+        found = where_reserved(found, reservation.instance_type, reservation.zone)
+    known = shapes()
+    return with_fabric_alone(
+        fleet,
+        found,
+        known.__contains__,
+        lambda name: known[name].fast,
+        what="network interfaces",
+        hint=f"types with one: {', '.join(with_fabric())}",
+    )
 
 
 def _wanted(fleet: Fleet, settings: GcpBackend, catalog: Catalog) -> Wanted:
@@ -80,45 +76,8 @@ def _wanted(fleet: Fleet, settings: GcpBackend, catalog: Catalog) -> Wanted:
     )
 
 
-def _candidate(fit: Fit) -> Candidate:
-    return Candidate(fit.offer.type, fit.offer.region or "", fit.offer.zone or "", fit.spot, fit.price)
-
-
-def _kept(
-    wanted: Wanted, catalog: Catalog, previous: Previous, reservation: Reservation | None
-) -> Candidate | None:
-    """Where the stack is, if the file still allows that. What prices do since does not move it."""
-    pins = previous.pins
-    each = catalog.types.get(("gcp", pins.get("instance_type", "")))
-    region, zone = pins.get("region"), pins.get("zone")
-    if each is None or region is None or zone is None or any(type_misses(wanted, each)):
-        return None
-    spot = pins.get("spot") == "true"
-    listed = [offer for offer in catalog.lists["gcp"].offers if (offer.type, offer.zone) == (each, zone)]
-    offer = listed[0] if listed else Offer(each, region, zone, None, None)
-    outside = wanted.regions and region not in wanted.regions
-    off_zone = wanted.zones and not any(names_zone(written, offer) for written in wanted.zones)
-    other_market = wanted.spot_policy not in ("auto", "spot" if spot else "on-demand")
-    elsewhere = reservation is not None and (reservation.zone, reservation.instance_type) != (zone, each.name)
-    if outside or off_zone or other_market or elsewhere:
-        return None
-    return Candidate(each, region, zone, spot, offer.spot_price if spot else offer.price, kept=True)
-
-
-def _known_types(wanted: Wanted, catalog: Catalog) -> None:
-    known = sorted(name for backend, name in catalog.types if backend == "gcp")
-    unknown = [
-        Finding(
-            "ORCH202",
-            f"instance_types[{index}]",
-            f"the catalogue has no GCP type '{written}'",
-            hint=hint_for(written, known),
-        )
-        for index, written in enumerate(wanted.instance_types)
-        if not set("*?[") & set(written) and written.lower() not in known
-    ]
-    if unknown:
-        raise PlanErrors(unknown)
+def _in_zones(wanted: Wanted, offer: Offer) -> bool:
+    return not wanted.zones or any(names_zone(written, offer) for written in wanted.zones)
 
 
 def _elsewhere(wanted: Wanted, catalog: Catalog) -> Finding | None:
@@ -135,24 +94,6 @@ def _elsewhere(wanted: Wanted, catalog: Catalog) -> Finding | None:
         "availability_zones[0]" if len(wanted.zones) == 1 else "availability_zones",
         f"{names} is not offered in {', '.join(wanted.zones)}",
         hint=f"it is in {', '.join(there)}",
-    )
-
-
-def _no_offer(fleet: Fleet, judgement: Judgement) -> Finding:
-    listed = near_misses(judgement)
-    # Another type would be the nearest as soon as types are written: what these lack tells more.
-    own = (each for each in listed if all(r.constraint != "instance type" for r in each.reasons))
-    nearest = next(own, next(iter(listed), None))
-    if nearest is None:
-        return Finding("ORCH200", "resources", f"no GCP offer fits the fleet '{fleet.name}'")
-    why = "; ".join(reason_text(reason) for reason in nearest.reasons)
-    path = PROPERTIES.get(nearest.reasons[0].constraint, "resources") if nearest.failed == 1 else "resources"
-    return Finding(
-        "ORCH200",
-        path,
-        f"no GCP offer fits the fleet '{fleet.name}'",
-        detail=f"nearest is {nearest.instance_type}: {why}",
-        hint="change a condition that the nearest types fail: `orch offers FILE --explain` lists them",
     )
 
 
@@ -173,64 +114,11 @@ def _networked(fleet: Fleet, found: tuple[Candidate, ...], network: Previous) ->
                 "ORCH225",
                 "network.name",
                 f"the networks '{fleet.network.name}' are in {place}, where the fleet does not go",
-                detail=f"the fleet goes to {_places(found)}",
+                detail=f"the fleet goes to {places(found)}",
                 hint="name other networks, or change `regions` or `availability_zones`",
             )
         ]
     )
-
-
-def _reserved(found: Sequence[Candidate], reservation: Reservation) -> tuple[Candidate, ...]:
-    """Only where the reservation is."""
-    place = (reservation.instance_type, reservation.zone)
-    narrowed = tuple(each for each in found if (each.type.name, each.zone) == place)
-    if narrowed:
-        return narrowed
-    types = ", ".join(dict.fromkeys(each.type.name for each in found))
-    raise PlanErrors(
-        [
-            Finding(
-                "ORCH323",
-                "reservation",
-                f"the reservation is of {reservation.instance_type} in {reservation.zone}, "
-                "which the fleet does not ask for",
-                detail=f"the fleet asks for {types}, in {_places(found)}",
-                hint="change `instance_types`, `resources`, `regions` or `availability_zones`",
-            )
-        ]
-    )
-
-
-def _places(found: Sequence[Candidate], most: int = 4) -> str:
-    zones = list(dict.fromkeys(each.zone for each in found))
-    return ", ".join(zones[:most]) + (f" and {len(zones) - most} more" if len(zones) > most else "")
-
-
-def _shaped(fleet: Fleet, found: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Types whose networks are known; with a fast interconnect alone where the file says it is required."""
-    known = shapes()
-    shaped = tuple(each for each in found if each.type.name in known)
-    path = "instance_types" if fleet.instance_types else "resources"
-    if not shaped:
-        names = ", ".join(dict.fromkeys(each.type.name for each in found))
-        summary = f"the catalogue does not know the network interfaces of {names}"
-        raise PlanErrors([Finding("ORCH208", path, summary)])
-    if fleet.network is None or fleet.network.interconnect != "required":
-        return shaped
-    fast = tuple(each for each in shaped if known[each.type.name].fast)
-    if not fast:
-        names = ", ".join(dict.fromkeys(each.type.name for each in shaped))
-        raise PlanErrors(
-            [
-                Finding(
-                    "ORCH223",
-                    "network.interconnect",
-                    f"a fast interconnect is required, and {names} has Ethernet only",
-                    hint=f"types with one: {', '.join(with_fabric())}",
-                )
-            ]
-        )
-    return fast
 
 
 def with_fabric() -> tuple[str, ...]:

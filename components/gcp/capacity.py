@@ -11,7 +11,6 @@ from orch.components.gcp.candidates import Candidate
 from orch.components.gcp.facts import Allowance, GcpFacts
 from orch.components.gcp.planned import Group, Placement, Scheduling
 from orch.components.gcp.wanted import WEEK_S, flex_start, options
-from orch.components.offers import money
 from orch.components.plan import Previous
 from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet
@@ -262,30 +261,3 @@ def _over(quota: Allowance, code: str, path: str, needed: str) -> Finding:
         detail=f"quota {quota.metric}, {quota.name}",
         hint="ask for more at IAM & Admin > Quotas, or ask for less here",
     )
-
-
-# Money
-
-
-def budget_findings(fleet: Fleet, price: float | None, fixed: float) -> Iterator[Finding]:
-    """Whether the fleet at its largest is within the hourly budget. `fixed`: what it costs without nodes."""
-    if fleet.budget is None or fleet.budget.hourly is None or fleet.nodes is None:
-        return
-    most = fleet.nodes.target if fleet.nodes.max is None else fleet.nodes.max
-    bound = float(fleet.budget.hourly)
-    if price is None:
-        yield Finding(
-            "ORCH282",
-            "budget.hourly",
-            "the price of the nodes is not known: the budget cannot be checked",
-            severity=Severity.WARNING,
-        )
-    elif most * price + fixed > bound:
-        nodes = f"{most} node{'s' * (most != 1)} at {money(price)} an hour"
-        more = f" and {money(fixed)} beside them" if fixed else ""
-        yield Finding(
-            "ORCH281",
-            "budget.hourly",
-            f"{nodes}{more} make {money(most * price + fixed)}, over the budget of {money(bound)}",
-            hint="raise `budget.hourly`, or ask for fewer or cheaper nodes",
-        )

@@ -5,11 +5,8 @@ No Pulumi, no clock, no chance: the same fleet, facts and previous decisions giv
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from orch.catalog.fabrics import fabric
 from orch.catalog.records import Catalog
@@ -36,13 +33,20 @@ from orch.components.gcp.wanted import (
     wanted_network,
 )
 from orch.components.indices import folded, live_indices, node_indices
-from orch.components.offers import gpu_memory_mib
+from orch.components.machines import (
+    blocks,
+    budget_findings,
+    disk_findings,
+    disk_gb,
+    gpus,
+    mark,
+    nvidia,
+    user_data_findings,
+)
 from orch.components.plan import Previous
 from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet
 from orch.spec.models.backends import GcpBackend
-
-MIB_PER_GB = 1024
 
 
 @dataclass(frozen=True)
@@ -94,11 +98,11 @@ def plan(
     found += capacities.placement_findings(fleet, shape, demand)
     found += capacities.quota_findings(candidate, facts, demand)
     os = _os(fleet, candidate)
-    cloud_init = userdata.node_init(fleet, shape, gpus=_nvidia(candidate), os=os, scripts=context.scripts)
+    cloud_init = userdata.node_init(fleet, shape, gpus=nvidia(candidate.type), os=os, scripts=context.scripts)
     found += _size_findings(cloud_init)
     boot = first_boot_pins(fleet, context.scripts)
     found += first_boot_findings(previous, boot, len(live))
-    found += _disk_findings(fleet, facts)
+    found += disk_findings(fleet, facts.image.size_gb if facts.image else None)
     group = capacities.group(fleet, previous, base, live=len(live), nodes=demand.nodes)
     found += capacities.group_findings(group, demand)
     taken = capacities.scheduling(fleet, candidate)
@@ -106,12 +110,12 @@ def plan(
     bastion = _bastion(reached, wanted.ssh_cidrs, candidate, facts, context)
     found += _bastion_findings(reached, facts, candidate)
     fixed = (bastion.price or 0.0) if bastion else 0.0
-    found += capacities.budget_findings(fleet, candidate.price, fixed)
+    found += budget_findings(fleet, candidate.price, fixed)
     warnings = settle(found)
     if facts.image is None:
         raise AssertionError("an image that is missing is an error")
-    disk = Disk(_disk_gb(fleet), shape.boot)
-    mark = _mark(
+    disk = Disk(disk_gb(fleet), shape.boot)
+    layout = mark(
         candidate.type.name, candidate.zone, facts.image.link, taken, reached.interfaces, reached.public,
         userdata.node_scratch(fleet, shape, os), disk, fleet.reservation, group is not None,
     )  # fmt: skip
@@ -139,7 +143,7 @@ def plan(
         group=group,
         reservation=_reservation(facts),
         scheduling=taken,
-        template=f"{base}-{_mark(mark, cloud_init, own, placed, context.settings.vm_service_account)[:8]}",
+        template=f"{base}-{mark(layout, cloud_init, own, placed, context.settings.vm_service_account)[:8]}",
         image=facts.image.link,
         disk=disk,
         accelerator=(name, int(count)) if name else None,
@@ -148,16 +152,16 @@ def plan(
         cloud_init=cloud_init,
         bastion_init=bastion_config(fleet.name) if bastion else "",
         labels=own,
-        layout=mark,
-        settled=previous.pins.get("layout") == mark,
+        layout=layout,
+        settled=previous.pins.get("layout") == layout,
         placement=fleet.placement,
         rank_by_host=ranked,
         interconnect=interconnect,
         fabric=fast,
-        gpus=_gpus(candidate),
+        gpus=gpus(candidate.type),
         cpus=candidate.type.vcpus,
         memory_mib=candidate.type.memory_mib,
-        blocks=_blocks(fleet, candidate),
+        blocks=blocks(fleet, candidate.type),
         job_image=fleet.image,
         env={key: value for key, value in fleet.env.items() if value is not None},
         protect=fleet.protect,
@@ -166,7 +170,7 @@ def plan(
         unpriced=tuple(told.unpriced(reached, candidate.price, bastion)),
         pins=_pins(fleet, candidate, facts, context)
         | boot
-        | {"scope": scope, "indices": folded(indices), "layout": mark}
+        | {"scope": scope, "indices": folded(indices), "layout": layout}
         | ({"batches": ",".join(str(each) for each in group.batches)} if group else {})
         | ({"network": reached.shared.name} if reached.shared else {}),
         reasons=(
@@ -233,23 +237,7 @@ def _bastion_findings(reached: networks.Reach, facts: GcpFacts, candidate: Candi
 
 def _size_findings(cloud_init: str) -> Iterator[Finding]:
     size = len(cloud_init.encode()) + 2_000  # about what the keys take
-    if size > userdata.MOST_BYTES:
-        yield Finding(
-            "ORCH228",
-            "init",
-            f"the scripts make user data of {size} bytes, GCP takes {userdata.MOST_BYTES}",
-            hint="fetch large files from within a step",
-        )
-
-
-def _disk_findings(fleet: Fleet, facts: GcpFacts) -> Iterator[Finding]:
-    if facts.image is not None and _disk_gb(fleet) < facts.image.size_gb:
-        yield Finding(
-            "ORCH229",
-            "resources.disk",
-            f"a root disk of {_disk_gb(fleet)} GB does not hold the image of {facts.image.size_gb} GB",
-            hint=f"write `disk: {facts.image.size_gb}GB` or more",
-        )
+    yield from user_data_findings("GCP", size, userdata.MOST_BYTES)
 
 
 # Pieces
@@ -272,30 +260,6 @@ def _reservation(facts: GcpFacts) -> str | None:
     return given.name if own else f"projects/{given.project}/reservations/{given.name}"
 
 
-def _nvidia(candidate: Candidate) -> int:
-    gpu = candidate.type.gpu
-    return candidate.type.gpu_count if gpu is not None and gpu.vendor == "nvidia" else 0
-
-
-def _gpus(candidate: Candidate) -> dict[str, str | int | None]:
-    each = candidate.type
-    if each.gpu is None:
-        return {"count": 0}
-    memory = gpu_memory_mib(each)
-    return {"count": each.gpu_count, "vendor": each.gpu.vendor, "name": each.gpu.name, "memory_mib": memory}
-
-
-def _blocks(fleet: Fleet, candidate: Candidate) -> int:
-    if fleet.blocks != "auto":
-        return fleet.blocks
-    return candidate.type.gpu_count or candidate.type.vcpus or 1
-
-
-def _disk_gb(fleet: Fleet) -> int:
-    asked = fleet.resources.disk_mib
-    return math.ceil((asked.min or asked.max or 100 * MIB_PER_GB) / MIB_PER_GB)
-
-
 def _bastion(
     reached: networks.Reach,
     cidrs: tuple[str, ...],
@@ -313,17 +277,6 @@ def _bastion(
     ]
     image = facts.bastion_image.link
     return Bastion(BASTION_TYPE, image, public, cidrs if public else (), min(prices, default=None))
-
-
-def _mark(*parts: object) -> str:
-    """A mark that changes with its parts."""
-    text = json.dumps(parts, default=_plain, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _plain(value: object) -> object:
-    dump = getattr(value, "model_dump", None)
-    return dump() if dump is not None else asdict(value)  # type: ignore[call-overload]
 
 
 def _pins(fleet: Fleet, candidate: Candidate, facts: GcpFacts, context: Context) -> dict[str, str]:

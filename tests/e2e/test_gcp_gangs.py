@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from rehearsals import L4, RehearsedGcp
 
 ULTRA = "a3-ultragpu-8g"
@@ -25,6 +26,7 @@ def two_zones(**more: Any) -> dict[str, Any]:
     return {"availability_zones": ["us-central1-a", "us-central1-b"], **more}
 
 
+@pytest.mark.timeout(600)
 def test_eight_nodes_that_find_three_in_one_zone_are_eight_in_the_next_with_networks_of_its_own(
     tmp_path: Path,
 ) -> None:
@@ -53,6 +55,11 @@ def test_eight_nodes_that_find_three_in_one_zone_are_eight_in_the_next_with_netw
 
     # Room in the zone before moves nothing that is up.
     there.cloud.turn(capacity={})
+    (locked,) = yaml.safe_load((there.path / ".orch/rehearsal/orch.lock").read_text())["fleets"].values()
+    assert locked["image"].startswith("projects/ubuntu-os-accelerator-images/global/images/")
+    templates = there.cloud.things("instance-template").values()
+    disks = [doc["properties"]["disks"][0]["initializeParams"]["sourceImage"] for doc in templates]
+    assert all(disk.endswith(locked["image"]) for disk in disks)
     ids = there.nodes(ULTRA)
     assert there.preview(None, "--exit-code").code == 0
     assert there.nodes(ULTRA) == ids
@@ -152,6 +159,7 @@ def test_spot_that_is_short_in_one_zone_goes_to_the_next(tmp_path: Path) -> None
     assert scheduling == ("SPOT", "DELETE")
 
 
+@pytest.mark.timeout(600)
 def test_a_queue_gives_all_nodes_at_once_and_grows_by_another_request(tmp_path: Path) -> None:
     there = lab(tmp_path, a=4)
     there.fleet(2, backend_options=[FLEX], **two_zones())

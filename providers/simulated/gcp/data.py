@@ -74,11 +74,15 @@ class Type:
         return tuple(found)
 
     def device_files(self) -> tuple[str, ...]:
-        """Device files of this type: GPUs, and RDMA where it has some."""
+        """Device files of this type: GPUs, and what its fabric has: RDMA, or the helper of TCPXO.
+
+        Source of the helper: Google Cloud "Deploy an A3 Mega Slurm cluster", containers.
+        """
         found = [f"/dev/nvidia{number}" for number in range(self.gpus)]
         found += ["/dev/nvidiactl", "/dev/nvidia-uvm"] if self.gpus else []
         found += [f"/dev/infiniband/uverbs{number}" for number in range(self.rdma)]
         found += ["/dev/gdrdrv"] if self.rdma else []
+        found += ["/dev/dmabuf_import_helper"] if self.name.startswith("a3-megagpu-") else []
         return tuple(found)
 
 

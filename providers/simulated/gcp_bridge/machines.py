@@ -124,16 +124,18 @@ class Instance:
             held = (api.get(resource_id) or {}).get("tags") or {}
             wanted_tags = list(inputs.get("tags") or ())
             call("setTags", {"items": wanted_tags, "fingerprint": held.get("fingerprint", "")})
-        if "scheduling" in changed:
+        if "scheduling" in changed and not _other_run(state, inputs):
             call("setScheduling", scheduling(inputs.get("scheduling") or {}))
         if "deletionProtection" in changed:
             call("setDeletionProtection", deletionProtection=bool(inputs.get("deletionProtection")))
         if "networkInterfaces" in changed:
             self._addresses(call, state, inputs)
-        if changed & STOPPED:
+        if changed & STOPPED or ("scheduling" in changed and _other_run(state, inputs)):
             if not inputs.get("allowStoppingForUpdate") and state.get("currentStatus") != "TERMINATED":
                 raise CallFailed(MUST_STOP)
             call("stop")
+            if "scheduling" in changed:
+                call("setScheduling", scheduling(inputs.get("scheduling") or {}))
             if "machineType" in changed:
                 call("setMachineType", {"machineType": _zonal(api, "machineTypes", inputs["machineType"])})
             if "serviceAccount" in changed:
@@ -179,6 +181,12 @@ class InstanceFromTemplate(Instance):
         if not inputs.get("scheduling") and properties.get("scheduling"):
             body["scheduling"] = properties["scheduling"]
         return self._insert(api, body, sourceInstanceTemplate=path)
+
+
+def _other_run(state: Props, inputs: Props) -> bool:
+    """Whether how long it may run is to change: that wants it stopped, too."""
+    runs = [(each.get("scheduling") or {}).get("maxRunDuration") or {} for each in (state, inputs)]
+    return len({str(run.get("seconds") or 0) for run in runs}) > 1
 
 
 def _zonal(api: Api, collection: str, name: str) -> str:

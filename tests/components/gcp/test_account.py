@@ -1,28 +1,11 @@
-"""The questions to a GCP account, in a process of their own.
-
-Google's libraries and Pulumi's provider SDK both describe `google.rpc.Status`, and protobuf takes only one of
-them in a process.
-"""
+"""The questions to a GCP account, in a process of their own."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-from support import ROOT
+from apart import passes
 
 
 def test_what_a_gcp_account_is_asked() -> None:
-    suite = Path(__file__).with_name("account_suite.py")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(suite)],
-        cwd=ROOT,
-        env={key: value for key, value in os.environ.items() if key != "PYTEST_ADDOPTS"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert " skipped" not in done.stdout
+    passes(Path(__file__).with_name("account_suite.py"))

@@ -79,6 +79,6 @@ def test_what_is_real_refuses_a_simulated_provider(project: Project, monkeypatch
 
 def test_the_account_is_readable_by_its_owner_only(project: Project) -> None:
     made = rehearse(project, nodes=False)
-    assert made.project.account.stat().st_mode & 0o077 == 0
+    assert made.cloud.path.stat().st_mode & 0o077 == 0
     with pytest.raises(AwsError):
         made.cloud.call("DescribeVpcs", {"VpcIds": ["vpc-00000000000000000"]})

@@ -1,0 +1,166 @@
+"""Where a fleet of a cloud may go: what its list of candidates and its errors have in common. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from orch.catalog.records import Catalog, InstanceType, Offer
+from orch.components.findings import Finding, PlanErrors
+from orch.components.misses import near_misses, reason_text
+from orch.components.offers import Fit, Judgement, money, type_misses
+from orch.components.plan import Previous
+from orch.components.searches import PROPERTIES
+from orch.components.wanted import Wanted
+from orch.spec.models import Fleet
+from orch.spec.suggest import hint_for
+
+NAMES = {"aws": "AWS", "gcp": "GCP"}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A type in a zone (on AWS by the zone's id) at one of its prices. `price`: US dollars an hour, None: not
+    known.
+
+    `kept`: the stack is there already.
+    """
+
+    type: InstanceType
+    region: str
+    zone: str
+    spot: bool
+    price: float | None
+    kept: bool = False
+
+    @property
+    def place(self) -> str:
+        """Zones of GCP tell their region."""
+        return self.zone if self.zone.startswith(self.region) else f"{self.region}, zone {self.zone}"
+
+    @property
+    def words(self) -> str:
+        market = "spot" if self.spot else "on demand"
+        price = money(self.price) + " an hour each" if self.price is not None else "price not known"
+        return f"{self.type.name} in {self.place}, {market}, {price}"
+
+
+def candidate_of(fit: Fit) -> Candidate:
+    return Candidate(fit.offer.type, fit.offer.region or "", fit.offer.zone or "", fit.spot, fit.price)
+
+
+def where_it_is(
+    wanted: Wanted,
+    catalog: Catalog,
+    previous: Previous,
+    in_zones: Callable[[Offer], bool],
+    reserved: tuple[str, str] | None,
+) -> Candidate | None:
+    """Where the stack is, if the file still allows that. What prices do since does not move it.
+
+    `reserved`: zone and type of the fleet's reservation.
+    """
+    (backend,), pins = wanted.backends, previous.pins
+    each = catalog.types.get((backend, pins.get("instance_type", "")))
+    region, zone = pins.get("region"), pins.get("zone")
+    if each is None or region is None or zone is None or any(type_misses(wanted, each)):
+        return None
+    spot = pins.get("spot") == "true"
+    listed = [offer for offer in catalog.lists[backend].offers if (offer.type, offer.zone) == (each, zone)]
+    offer = listed[0] if listed else Offer(each, region, zone, None, None)
+    outside = wanted.regions and region not in wanted.regions
+    other_market = wanted.spot_policy not in ("auto", "spot" if spot else "on-demand")
+    elsewhere = reserved is not None and reserved != (zone, each.name)
+    if outside or other_market or elsewhere or not in_zones(offer):
+        return None
+    return Candidate(each, region, zone, spot, offer.spot_price if spot else offer.price, kept=True)
+
+
+def known_types(wanted: Wanted, catalog: Catalog) -> None:
+    """Raises PlanErrors for names of types that the catalogue has not."""
+    (cloud,) = wanted.backends
+    known = sorted(name for backend, name in catalog.types if backend == cloud)
+    unknown = [
+        Finding(
+            "ORCH202",
+            f"instance_types[{index}]",
+            f"the catalogue has no {NAMES[cloud]} type '{written}'",
+            hint=hint_for(written, known),
+        )
+        for index, written in enumerate(wanted.instance_types)
+        if not set("*?[") & set(written) and written.lower() not in known
+    ]
+    if unknown:
+        raise PlanErrors(unknown)
+
+
+def no_offer(fleet: Fleet, wanted: Wanted, judgement: Judgement) -> Finding:
+    """That nothing fits, and what comes nearest."""
+    summary = f"no {NAMES[wanted.backends[0]]} offer fits the fleet '{fleet.name}'"
+    listed = near_misses(judgement)
+    # Another type would be the nearest as soon as types are written: what these lack tells more.
+    own = (each for each in listed if all(r.constraint != "instance type" for r in each.reasons))
+    nearest = next(own, next(iter(listed), None))
+    if nearest is None:
+        return Finding("ORCH200", "resources", summary)
+    why = "; ".join(reason_text(reason) for reason in nearest.reasons)
+    path = PROPERTIES.get(nearest.reasons[0].constraint, "resources") if nearest.failed == 1 else "resources"
+    return Finding(
+        "ORCH200",
+        path,
+        summary,
+        detail=f"nearest is {nearest.instance_type}: {why}",
+        hint="change a condition that the nearest types fail: `orch offers FILE --explain` lists them",
+    )
+
+
+def where_reserved(found: Sequence[Candidate], instance_type: str, zone: str) -> tuple[Candidate, ...]:
+    """Only where the reservation is. Raises PlanErrors."""
+    narrowed = tuple(each for each in found if (each.type.name, each.zone) == (instance_type, zone))
+    if narrowed:
+        return narrowed
+    types = ", ".join(dict.fromkeys(each.type.name for each in found))
+    raise PlanErrors(
+        [
+            Finding(
+                "ORCH323",
+                "reservation",
+                f"the reservation is of {instance_type} in {zone}, which the fleet does not ask for",
+                detail=f"the fleet asks for {types}, in {places(found)}",
+                hint="change `instance_types`, `resources`, `regions` or `availability_zones`",
+            )
+        ]
+    )
+
+
+def places(found: Sequence[Candidate], most: int = 4) -> str:
+    zones = list(dict.fromkeys(each.zone for each in found))
+    return ", ".join(zones[:most]) + (f" and {len(zones) - most} more" if len(zones) > most else "")
+
+
+def with_fabric_alone(
+    fleet: Fleet,
+    found: Sequence[Candidate],
+    known: Callable[[str], bool],
+    fast: Callable[[str], bool],
+    *,
+    what: str,
+    hint: str,
+) -> tuple[Candidate, ...]:
+    """Types that are `known`; the `fast` ones alone where the file says that it is required.
+
+    `what` of them is known. Raises PlanErrors.
+    """
+    shaped = tuple(each for each in found if known(each.type.name))
+    if not shaped:
+        names = ", ".join(dict.fromkeys(each.type.name for each in found))
+        path = "instance_types" if fleet.instance_types else "resources"
+        raise PlanErrors([Finding("ORCH208", path, f"the catalogue does not know the {what} of {names}")])
+    if fleet.network is None or fleet.network.interconnect != "required":
+        return shaped
+    quick = tuple(each for each in shaped if fast(each.type.name))
+    if not quick:
+        names = ", ".join(dict.fromkeys(each.type.name for each in shaped))
+        summary = f"a fast interconnect is required, and {names} has Ethernet only"
+        raise PlanErrors([Finding("ORCH223", "network.interconnect", summary, hint=hint)])
+    return quick

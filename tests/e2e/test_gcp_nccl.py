@@ -1,0 +1,52 @@
+"""The A3 Mega example on one machine, with local nodes: a job tells first what it got of its fabric."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from support import ROOT, Folder
+
+from orch.catalog.fabrics import fabric
+from orch.providers.simulated.gcp.cloud import GcpCloud
+
+# The variables that the research on peers names for A3 Mega, from cluster-toolkit and dstack.
+NAMED = {
+    "NCCL_FASTRAK_CTRL_DEV",
+    "NCCL_FASTRAK_IFNAME",
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_FASTRAK_LLCM_DEVICE_DIRECTORY",
+    "LD_LIBRARY_PATH",
+}
+
+
+@pytest.mark.timeout(1500)  # sixteen ranks on as many cores as there are
+def test_a_job_on_a3_mega_first_prints_the_variables_mounts_and_devices_of_its_fabric(tmp_path: Path) -> None:
+    known = fabric("tcpxo", "a3-megagpu-8g")
+    assert known is not None
+    assert set(known.env) >= NAMED
+    (tmp_path / "orch.yml").write_text("project: tests\n")
+    shutil.copytree(ROOT / "examples" / "gcp", tmp_path / "gcp")
+    folder = Folder(tmp_path)
+    try:
+        said = folder.orch("up", "gcp/cluster.yml", "--rehearse", "--yes", timeout=600)
+        assert said.code == 0, said.err
+        cloud = GcpCloud(tmp_path / ".orch" / "rehearsal" / "gcp.db")
+        devices = {each for one in cloud.endpoints().values() for each in one.placeholders}
+
+        said = folder.orch("run", "gcp/nccl.yml", "--rehearse", "--json", timeout=900)
+        assert said.code == 0, said.err
+        assert said.json["status"] == "done"
+        logs = folder.orch("logs", said.json["run"], "--rehearse").out
+        told = dict(re.findall(r"variable (\w+)=(.*)$", logs, re.MULTILINE))
+        assert {name: told.get(name) for name in known.env} == dict(known.env)
+        shown = set(re.findall(r"device (/dev/\S+)$", logs, re.MULTILINE))
+        assert shown == devices & {*known.devices, *known.optional_devices}
+        assert shown
+        assert "all_gather" in logs
+        assert all(mount in said.err + logs for mount in known.mounts)
+    finally:
+        said = folder.orch("down", "mega", "--rehearse", "--yes", timeout=600)
+    assert said.code == 0, said.err

@@ -1,0 +1,95 @@
+"""Networks that two fleets of one zone share: a stack of their own, there as long as one of them is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rehearsals import L4, RehearsedGcp
+
+SHARED: dict[str, Any] = {"network": {"name": "floor", "bastion": False, "interconnect": "ethernet"}}
+
+
+def networks(there: RehearsedGcp) -> set[str]:
+    return {each.rpartition("/")[2] for each in there.cloud.things("network")}
+
+
+def test_two_fleets_stand_on_one_network_until_the_last_of_them_goes(tmp_path: Path) -> None:
+    there: RehearsedGcp = RehearsedGcp.make(tmp_path)
+    there.fleet(1, **SHARED)
+    there.fleet(1, name="other", **SHARED)
+    for file in ("lab.yml", "other.yml"):
+        said = there.up(file)
+        assert said.code == 0, said.err
+    first = networks(there)
+    assert len(first) == 1
+    assert there.unrecorded() == {}
+
+    assert there.down().code == 0
+    assert networks(there) == first
+    assert there.names() == ["other-0"]
+    assert there.preview("other.yml", "--exit-code").code == 0
+    assert there.down("other").code == 0
+    assert there.cloud.everything() == {}
+    assert not list(there.stacks.glob("*.json"))
+
+
+def test_the_network_is_part_of_the_fleets_plan_and_of_its_drift(tmp_path: Path) -> None:
+    there: RehearsedGcp = RehearsedGcp.make(tmp_path)
+    there.fleet(1, **SHARED)
+    kinds = {change["type"] for change in there.preview().json["changes"]}
+    assert {"gcp:compute/network:Network", "gcp:compute/instanceFromTemplate:InstanceFromTemplate"} <= kinds
+    assert there.up().code == 0
+    (rule,) = (each for each in there.cloud.things("firewall") if "orch-net" in each)
+    assert there.cloud.request("DELETE", rule)[0] == 200
+    said = there.orch("drift", "lab", "--rehearse", "--json")
+    assert said.code == 10, (said.code, said.err)
+    assert [item["observed"] for item in said.json["drift"]] == ["(gone)"]
+    assert there.up().code == 0
+    assert rule in there.cloud.things("firewall")
+    assert [each["name"] for each in there.orch("fleet", "--rehearse", "--json").json["fleets"]] == ["lab"]
+
+
+def test_a_fleet_that_finds_no_room_takes_its_network_along_and_leaves_that_of_others(tmp_path: Path) -> None:
+    there: RehearsedGcp = RehearsedGcp.make(tmp_path, capacity={f"{L4}@us-central1-a": 1, "*@us-east1-b": 4})
+    there.fleet(
+        2, availability_zones=["us-central1-a", "us-east1-b"], regions=["us-central1", "us-east1"], **SHARED
+    )
+    said = there.up()
+    assert said.code == 0, said.err
+    assert set(there.zones()) == {"us-east1-b"}
+    assert {each.split("/")[3] for each in there.cloud.things("subnetwork")} == {"us-east1"}
+    assert there.unrecorded() == {}
+
+    # The second fleet goes where the network is, finds no room there, and leaves it.
+    there.cloud.turn(capacity={f"{L4}@us-east1-b": 2})
+    there.fleet(
+        1, name="other", regions=["us-central1", "us-east1"], availability_zones=["us-east1-b"], **SHARED
+    )
+    before = there.kinds()
+    said = there.up("other.yml")
+    assert said.code == 5, said.err
+    assert there.kinds() == before
+    assert there.preview(None, "--exit-code").code == 0
+
+
+PLACES = {"up": "compute.firewalls.insert", "down": "compute.networks.delete"}
+
+
+@pytest.mark.parametrize("words", PLACES)
+def test_a_kill_amid_the_shared_network_leaves_nothing_behind(tmp_path: Path, words: str) -> None:
+    there: RehearsedGcp = RehearsedGcp.make(tmp_path)
+    there.fleet(1, **SHARED)
+    if words == "down":
+        assert there.up().code == 0
+    there.killed_at({"action": PLACES[words], "nth": 1, "when": "after"}, words, "lab.yml")
+    if words == "up":
+        said = there.up()
+        assert said.code == 0, said.err
+        assert there.unrecorded() == {}
+        assert there.names() == ["lab-0"]
+    said = there.down()
+    assert said.code == 0, said.err
+    assert there.cloud.everything() == {}
+    assert not list(there.stacks.glob("*.json"))
