@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from support import Folder, Said, processes
+from support import Folder, Said, at_work
 
 from orch.providers.simulated.core import Cloud
 from orch.providers.simulated.knobs import Knobs
@@ -85,14 +85,7 @@ class Rehearsed(Folder):
 
     def at_work(self, what: str = "pulumi") -> list[int]:
         """Processes of the engine and its providers that work for this project: their folder tells."""
-        found: list[int] = []
-        for pid in processes(what):
-            try:
-                if str(Path(f"/proc/{pid}/cwd").readlink()).startswith(str(self.path)):
-                    found.append(pid)
-            except OSError:
-                continue
-        return found
+        return at_work(self.path, what)
 
     def recorded(self, name: str = "p5") -> dict[str, str]:
         """Id -> type of the cloud's resources that the state knows."""

@@ -35,7 +35,7 @@ def killed(there: Rehearsed, call: int, *words: str) -> None:
     there.cloud.turn(hooks=[{"at": call, "when": "after" if call % 2 else "before", "command": KILL_ALL}])
     assert there.orch(*words, "--yes", "--rehearse").code == -signal.SIGKILL
     # An engine that is killed leaves its language host behind, idle.
-    until(lambda: set(there.at_work()) <= set(there.at_work("pulumi-language")), 20, "the providers ended")
+    until(lambda: set(there.at_work()) <= set(there.at_work("pulumi-language")), 60, "the providers ended")
     kill(*there.at_work("pulumi-language"))
     assert call in {each.number for each in there.cloud.calls}
 
@@ -132,7 +132,7 @@ def test_an_interrupt_ends_in_order_and_the_state_is_what_is_in_the_cloud(tmp_pa
     there.fleet(8)
     process = there.start("up", "p5.yml", "--yes", "--rehearse")
     launches = "RunInstances"
-    until(lambda: launches in {call.action for call in there.cloud.calls}, 60, "a node is being made")
+    until(lambda: launches in {call.action for call in there.cloud.calls}, 120, "a node is being made")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err

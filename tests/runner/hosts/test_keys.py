@@ -70,12 +70,18 @@ def test_a_fingerprint_is_the_one_that_ssh_keygen_shows(tmp_path: Path):
     assert said.split()[1] == fingerprint(KEY)
 
 
-@pytest.mark.parametrize("text", [KEY, f"gpu1 {KEY}", f"{KEY} root@gpu1"])
+@pytest.mark.parametrize(
+    "text", [KEY, f"gpu1 {KEY}", f"{KEY} root@gpu1"], ids=["alone", "after a name", "with a comment"]
+)
 def test_a_given_key_may_stand_as_in_known_hosts_or_alone(text: str):
     assert given_key(peer("127.0.0.1", 22), text) == HostKey(KEY, "given")
 
 
-@pytest.mark.parametrize("text", ["SHA256:abc", KEY.split()[1], "ssh-ed25519 " + "A" * 44, ""])
+@pytest.mark.parametrize(
+    "text",
+    ["SHA256:abc", KEY.split()[1], "ssh-ed25519 " + "A" * 44, ""],
+    ids=["a fingerprint", "no type", "no key", "nothing"],
+)
 def test_a_given_key_that_is_none_is_told(text: str):
     with pytest.raises(HostKeyRefused, match="`host_key` of node gpu1 is not a public key") as caught:
         given_key(peer("127.0.0.1", 22), text)
