@@ -197,7 +197,7 @@ def test_a_run_whose_node_never_answers_fails_within_the_deadline(
     place: Workplace, lab: Lab, pair: tuple[NodeState, NodeState], left_on
 ):
     away = pair[1].model_copy(update={"port": 9, "name": "away"})
-    transport = SshTransport(connect_timeout_s=2.0, deadline_s=4.0)
+    transport = SshTransport(connect_timeout_s=5.0, deadline_s=8.0)
     there = Workplace(place.dot, place.ledger, transport, Recorder())
     began = time.monotonic()
     row = lifecycle.drive(there, submit(there, lab.fleet(pair[0], away), commands=["true"]))

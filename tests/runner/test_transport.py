@@ -106,9 +106,9 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up_within_the_deadline(
 
 def test_a_node_that_freezes_between_two_commands_is_given_up(lab: Lab, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("orch.runner.exchange.ACCEPT_S", 1.0)
-    node, transport = lab.node(), SshTransport(connect_timeout_s=1.0, deadline_s=3.0)
+    node, transport = lab.node(), SshTransport(connect_timeout_s=4.0, deadline_s=6.0)
     assert transport.run(node, Command("true")).ok
-    channel = transport._session(node, Patience(1.0, 3.0))
+    channel = transport._session(node, Patience(4.0, 6.0))
     docker("pause", node.name)
     began = time.monotonic()
     with pytest.raises(HostUnreachable):
@@ -207,7 +207,7 @@ def test_a_proxy_command_is_used(pair: Pair, tmp_path: Path):
     relay.write_text(RELAY)
     command = argv(sys.executable, str(relay), "127.0.0.1", pair[0].port)
     node = pair[0].model_copy(update={"address": "nowhere.invalid", "proxy_command": command})
-    transport = SshTransport(deadline_s=8.0)
+    transport = SshTransport(deadline_s=30.0)
     assert transport.run(node, Command("hostname")).stdout.strip() == pair[0].name
     transport.close()
 
@@ -219,7 +219,7 @@ def test_a_connection_that_was_cut_is_made_again(transport: SshTransport, pair: 
 
 
 def test_a_fan_out_gives_one_result_per_node_in_order(pair: Pair):
-    transport = SshTransport(connect_timeout_s=1.0, deadline_s=2.0)
+    transport = SshTransport(connect_timeout_s=5.0, deadline_s=6.0)
     away = pair[0].model_copy(update={"port": 9, "name": "away"})
     results = fan_out(
         [pair[0], away, pair[1]], lambda node: transport.run(node, Command("hostname")).stdout.strip()
@@ -236,7 +236,7 @@ def test_statuses_name_why_a_node_cannot_be_used(pair: Pair, mute: int, monkeypa
         pair[1].model_copy(update={"port": mute, "name": "mute"}),
     )
     fleet = FleetState(name="f", stack="f", backend="local", nodes=nodes)
-    transport = SshTransport(connect_timeout_s=1.0)
+    transport = SshTransport(connect_timeout_s=4.0)
     statuses = node_statuses(fleet, transport)
     assert [status.status for status in statuses] == ["idle", "unreachable", "unreachable"]
     assert "SHA256" in (statuses[1].reason or "")

@@ -35,7 +35,7 @@ ID = Command("id -un")
 
 @pytest.fixture
 def transport() -> Iterator[SshTransport]:
-    transport = SshTransport(connect_timeout_s=3.0, deadline_s=0)
+    transport = SshTransport(connect_timeout_s=6.0, deadline_s=0)
     yield transport
     transport.close()
 
@@ -238,7 +238,7 @@ def test_each_way_not_to_answer_has_its_own_words(room: Room, node: NodeState, t
     told = failure(far, node, address=unused, port=22)
     assert "no route" in str(told.detail) or "does not answer" in str(told.detail)
     with deaf() as port:
-        assert "does not answer within 3 s" in str(failure(transport, node, port=port).detail)
+        assert "does not answer within 6 s" in str(failure(transport, node, port=port).detail)
     with closing(b"220 mail ESMTP\r\n") as port:
         told = failure(transport, node, port=port)
         assert "is not an SSH server" in str(told.detail)

@@ -94,7 +94,7 @@ def peer(address: str, port: int) -> Peer:
 
 @pytest.fixture
 def transport() -> Iterator[SshTransport]:
-    transport = SshTransport(connect_timeout_s=5.0)
+    transport = SshTransport(connect_timeout_s=20.0)
     yield transport
     transport.close()
 
@@ -102,13 +102,13 @@ def transport() -> Iterator[SshTransport]:
 def test_a_scan_needs_no_login_and_prefers_ed25519(room: Room, transport: SshTransport):
     server = room.servers[0]
     assert server.port is not None
-    found = scan(transport, peer("127.0.0.1", server.port), Patience(5.0, 5.0))
+    found = scan(transport, peer("127.0.0.1", server.port), Patience(20.0, 20.0))
     assert found == HostKey(server.host_key, "scanned")
 
 
 def test_a_host_behind_a_jump_host_is_scanned_through_it(room: Room, transport: SshTransport):
     hidden = room.servers[3].state(0, through=(room.login,))
-    found = scan(transport, of_node(hidden), Patience(5.0, 5.0))
+    found = scan(transport, of_node(hidden), Patience(20.0, 20.0))
     assert found.public == room.servers[3].host_key
 
 
