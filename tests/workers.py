@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Generator
 from types import FrameType
 
 import pytest
@@ -78,15 +79,40 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: place(item.nodeid))
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Ctrl-C ends all processes in order, what they have made is removed. The second one ends them at once.
+# Left to itself, pytest-xdist gives its processes ten seconds after Ctrl-C, and their containers stay.
 
-    Left to itself, pytest-xdist gives its processes ten seconds, and their containers stay.
-    """
-    config = session.config
-    if hasattr(config, "workerinput"):
-        signal.signal(signal.SIGINT, _interrupted_once)
-    elif sharing := config.pluginmanager.get_plugin("dsession"):
+
+class Interrupt:
+    """Ctrl-C in one of the processes: the test ends, none begins, what fixtures have made is removed."""
+
+    def __init__(self, session: pytest.Session) -> None:
+        self._session = session
+        self._in_test = False
+        signal.signal(signal.SIGINT, self._take)
+
+    def _take(self, signum: int, frame: FrameType | None) -> None:
+        again = bool(self._session.shouldstop)
+        self._session.shouldstop = "interrupted"
+        if self._in_test and not again:
+            pytest.fail("interrupted", pytrace=False)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None]:
+        self._in_test = True
+        try:
+            if self._session.shouldstop:
+                pytest.fail("interrupted", pytrace=False)
+            return (yield)
+        finally:
+            self._in_test = False
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The second Ctrl-C ends everything at once."""
+    plugins = session.config.pluginmanager
+    if hasattr(session.config, "workerinput"):
+        plugins.register(Interrupt(session))
+    elif sharing := plugins.get_plugin("dsession"):
 
         def stop(signum: int, frame: FrameType | None) -> None:
             sharing.shouldstop = "interrupted"
@@ -94,12 +120,3 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             sys.stderr.write("\ninterrupted: what the tests have made is being removed\n")
 
         signal.signal(signal.SIGINT, stop)
-
-
-def _interrupted_once(signum: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGINT, _once_is_enough)
-    raise KeyboardInterrupt
-
-
-def _once_is_enough(signum: int, frame: FrameType | None) -> None:
-    """A handler and not SIG_IGN, which the processes that tests start would inherit."""
