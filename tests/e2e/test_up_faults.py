@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -103,7 +104,11 @@ def test_an_interrupt_ends_in_order_and_the_state_says_what_is_there(faulty: Fol
 
 def test_a_second_up_at_the_same_time_is_told_who_holds_the_fleet(faulty: Folder) -> None:
     process, engine = started(faulty)
-    said = faulty.orch("up", "fleet.yml", "--yes")
+    os.kill(engine, signal.SIGSTOP)  # so that it is still there when the second one comes
+    try:
+        said = faulty.orch("up", "fleet.yml", "--yes")
+    finally:
+        os.kill(engine, signal.SIGCONT)
     assert said.code == 9, said.err
     assert f"process {engine}" in said.err
     assert "orch unlock" in said.err
