@@ -11,10 +11,10 @@ help: ## this list
 demo: set-up-demo ## set-up, then two local nodes, a PyTorch training and an MPI program on them
 	@scripts/demo.sh
 
-test: set-up-test ## set-up, then all tests (one file: make test ARGS=tests/spec)
+test: set-up-test ## set-up, then all tests in three processes (fewer: make test ARGS="-n0 tests/spec")
 	$(BIN)/orch engine install
 	$(BIN)/python -m orch.images node job mpi
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n 3 $(ARGS)
 
 fuzz: set-up-test ## 100,000 mutated documents through `orch validate`
 	ORCHCTL_FUZZ_RUNS=100000 $(BIN)/pytest tests/spec/test_fuzz.py --timeout 0

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 from hostlab import Room, server_room
+from hypothesis import HealthCheck, settings
 from support import ROOT, Folder
+
+pytest_plugins = ("workers",)
+
+# How long an example takes on a machine that does other things as well says nothing.
+settings.register_profile("tests", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 @pytest.fixture

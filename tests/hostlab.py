@@ -8,11 +8,11 @@ published on 127.0.0.1, or only a jump host reaches it.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import random
 import secrets
-import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from pathlib import Path
 from labmachine import Key, Network, archive, docker, wait_until
 from labserver import Server
 from platformdirs import user_cache_path
-from support import ORCH, Folder, Said
+from support import ORCH, Folder, Said, free_port
 
 from orch import images
 
@@ -36,14 +36,16 @@ def image() -> str:
     for name in ("Dockerfile", "server-entry.sh", "start-docker.sh"):
         digest.update((FILES / name).read_bytes())
     tag = f"orch-test/server:{digest.hexdigest()[:12]}"
-    if not docker("images", "-q", tag):
-        proxies = [
-            word
-            for name in ("http_proxy", "https_proxy", "no_proxy")
-            if name in os.environ
-            for word in ("--build-arg", name)
-        ]
-        docker("build", "--force-rm", "-t", tag, "--build-arg", f"BASE={base}", *proxies, str(FILES))
+    with (user_cache_path("orch", ensure_exists=True) / "test-server.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one builds it, whoever else needs it waits
+        if not docker("images", "-q", tag):
+            proxies = [
+                word
+                for name in ("http_proxy", "https_proxy", "no_proxy")
+                if name in os.environ
+                for word in ("--build-arg", name)
+            ]
+            docker("build", "--force-rm", "-t", tag, "--build-arg", f"BASE={base}", *proxies, str(FILES))
     return tag
 
 
@@ -88,7 +90,7 @@ class HostLab:
         this machine is kept out, and only other servers reach it, by its address or its name. `engine`: with
         Docker. It is ready when this returns, after about two seconds.
         """
-        container, port = f"{self.tag}-{name}", _free_port() if direct else None
+        container, port = f"{self.tag}-{name}", free_port() if direct else None
         number = 2 + len(self.servers)
         addresses = {n.name: f"{n.gateway.rpartition('.')[0]}.{number}" for n in networks}
         host_key = self.new_key(f"host-{name}")
@@ -236,9 +238,3 @@ def server_room(folder: Path) -> Room:
     home = folder / "home"
     lab.ssh_config(home, gpu1, gpu2, gpu3, gpu4, jump=login)
     return Room(lab, front, fabric, login, (gpu1, gpu2, gpu3, gpu4), home)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

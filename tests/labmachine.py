@@ -20,7 +20,7 @@ def docker(*words: str, data: bytes | None = None, check: bool = True) -> str:
     return done.stdout.decode().strip()
 
 
-def wait_until(true: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+def wait_until(true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, f"waited too long until {what}"

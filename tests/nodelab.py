@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import secrets
-import socket
 import subprocess
 import tarfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from support import free_port
 
 from orch import images
 from orch.runner.store import new_key_pair
@@ -42,7 +43,7 @@ class Lab:
 
     def node(self, *options: str) -> NodeState:
         index, self.made = self.made, self.made + 1
-        name, host, port = f"{self.tag}-{index}", new_key_pair(), _free_port()
+        name, host, port = f"{self.tag}-{index}", new_key_pair(), free_port()
         docker(
             *(
                 "create",
@@ -108,17 +109,11 @@ class Lab:
         docker("network", "rm", self.tag, check=False)
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "waited too long"
         time.sleep(0.1)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _keys(host_key: str, client_public: str) -> bytes:

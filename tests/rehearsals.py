@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
-from support import Folder, Said, kill, processes, until
+from support import Folder, Said, at_work, kill, until
 
 from orch.providers.simulated.account import SimulatedAccount
 from orch.providers.simulated.core import Cloud
@@ -108,14 +108,7 @@ class Rehearsed(Folder):
 
     def at_work(self, what: str = "pulumi") -> list[int]:
         """Processes of the engine and its providers that work for this project: their folder tells."""
-        found: list[int] = []
-        for pid in processes(what):
-            try:
-                if str(Path(f"/proc/{pid}/cwd").readlink()).startswith(str(self.path)):
-                    found.append(pid)
-            except OSError:
-                continue
-        return found
+        return at_work(self.path, what)
 
     def killed(self, call: int, *words: str) -> None:
         """Run a command that is killed at a call, the engine and its providers with it."""
@@ -128,7 +121,7 @@ class Rehearsed(Folder):
         said = self.orch(*words, "--yes", "--rehearse")
         assert said.code == -signal.SIGKILL, (said.code, said.err)
         # An engine that is killed leaves its language host behind, idle.
-        until(lambda: set(self.at_work()) <= set(self.at_work("pulumi-language")), 20, "the providers ended")
+        until(lambda: set(self.at_work()) <= set(self.at_work("pulumi-language")), 60, "the providers ended")
         kill(*self.at_work("pulumi-language"))
         self.cloud.turn(hooks=[])
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from orch.stacks.program import scope_of
 
 ROOT = Path(__file__).resolve().parent.parent
 ORCH = [str(Path(sys.executable).parent / "orch")]
@@ -76,25 +80,34 @@ def fleet_yaml(name: str, nodes: int, more: str = "") -> str:
     return f"{head}nodes: {nodes}\nresources: {{memory: 1GB}}\n{more}"
 
 
-def containers(fleet: str) -> dict[str, str]:
-    """Node containers of fleets of this name on this machine: name -> state."""
-    listed = subprocess.run(
-        ["docker", "ps", "-a", "--filter", f"name=^orch-{fleet}-", "--format", "{{.Names}} {{.State}}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return dict(line.split() for line in listed.stdout.splitlines())
+def containers(folder: Folder, fleet: str) -> dict[str, str]:
+    """Node containers of a project's fleet: name -> state. Other tests may have a fleet of the same name."""
+    listed = _docker("ps", "-a", "--filter", _named(folder, fleet), "--format", "{{.Names}} {{.State}}")
+    return dict(line.split() for line in listed.splitlines())
 
 
-def networks(fleet: str) -> list[str]:
-    listed = subprocess.run(
-        ["docker", "network", "ls", "--filter", f"name=^orch-{fleet}-", "--format", "{{.Name}}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return listed.stdout.split()
+def networks(folder: Folder, fleet: str) -> list[str]:
+    return _docker("network", "ls", "--filter", _named(folder, fleet), "--format", "{{.Name}}").split()
+
+
+def at_work(folder: Path, *words: str) -> list[int]:
+    """Processes whose command line holds all of `words` and whose working folder lies in `folder`."""
+    found: list[int] = []
+    for pid in processes(*words):
+        try:
+            if Path(f"/proc/{pid}/cwd").readlink().is_relative_to(folder):
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def _named(folder: Folder, fleet: str) -> str:
+    return f"name=^orch-{fleet}-{scope_of(folder.path)}"
+
+
+def _docker(*words: str) -> str:
+    return subprocess.run(["docker", *words], capture_output=True, text=True, check=True).stdout
 
 
 def until(holds: Callable[[], bool], seconds: float, what: str) -> None:
@@ -104,6 +117,22 @@ def until(holds: Callable[[], bool], seconds: float, what: str) -> None:
         if time.monotonic() > deadline:
             pytest.fail(f"after {seconds:.0f} s still not so: {what}")
         time.sleep(0.05)
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 for a container that keeps it over restarts.
+
+    It is none that the kernel gives away by itself: between this look and the container's start nobody else
+    is given it.
+    """
+    for port in random.sample(range(20_000, 30_000), 200):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no free port")
 
 
 def kill(*pids: int) -> None:

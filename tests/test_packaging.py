@@ -65,6 +65,7 @@ def test_the_wheel_has_both_commands(wheel: Path) -> None:
         ),
         ("orch.spec", ["pulumi", "fabric", "paramiko", "docker", "sqlalchemy", "rich", "typer"]),
         ("orch.runner", ["pulumi", "orch.stacks", "orch.components"]),
+        ("orch.providers.orch.plugin", ["docker", "fabric", "paramiko"]),
     ],
 )
 def test_heavy_libraries_wait_until_they_are_needed(module: str, banned: list[str]) -> None:

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import threading
 
 from pulumi.provider.experimental import provider as api
 
 from orch import __version__
 from orch.providers.orch.handler import Handler, differences
-from orch.providers.orch.keys import KeysHandler
-from orch.providers.orch.local_network import LocalNetworkHandler
-from orch.providers.orch.local_node import LocalNodeHandler
-from orch.providers.orch.ssh_host import SshHostHandler
 from orch.providers.serving import serve
 from orch.providers.values import UNKNOWN, plain_map, sendable, wire_map
 from orch.spec.errors import OrchError
 
-HANDLERS: dict[str, Handler] = {
-    "orch:index:Keys": KeysHandler(),
-    "orch:local:Network": LocalNetworkHandler(),
-    "orch:local:Node": LocalNodeHandler(),
-    "orch:ssh:Host": SshHostHandler(),
+# Type -> module and class. The engine starts this provider twice for each command, mostly for one type only:
+# Docker's library and SSH's are loaded for who needs them.
+HANDLERS = {
+    "orch:index:Keys": ("keys", "KeysHandler"),
+    "orch:local:Network": ("local_network", "LocalNetworkHandler"),
+    "orch:local:Node": ("local_node", "LocalNodeHandler"),
+    "orch:ssh:Host": ("ssh_host", "SshHostHandler"),
 }
+
+
+_made: dict[str, Handler] = {}
+_making = threading.Lock()
+
+
+def handler(token: str) -> Handler:
+    """What manages resources of a type: one object, whichever thread asks. Raises KeyError."""
+    module, name = HANDLERS[token]
+    with _making:
+        if token not in _made:
+            found = importlib.import_module(f"orch.providers.orch.{module}")
+            _made[token] = getattr(found, name)()
+        return _made[token]
 
 
 class OrchProvider(api.Provider):
@@ -30,7 +44,7 @@ class OrchProvider(api.Provider):
     def _handler(self, token: str) -> Handler:
         token = token.rsplit("$", 1)[-1]  # a child's type comes behind its parents'
         try:
-            return HANDLERS[token]
+            return handler(token)
         except KeyError:
             raise OrchError(
                 f"this orch ({__version__}) has no resource {token}",

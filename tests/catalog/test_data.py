@@ -116,12 +116,12 @@ def test_each_gcp_zone_begins_with_its_region(shipped: Catalog) -> None:
     assert all((offer.zone or "").startswith(f"{offer.region}-") for offer in shipped.lists["gcp"].offers)
 
 
-def test_reading_everything_takes_well_under_a_tenth_of_a_second(tmp_path: Path) -> None:
+def test_reading_everything_takes_well_under_a_tenth_of_a_second_of_one_processor(tmp_path: Path) -> None:
     def once() -> float:
         load._catalog.cache_clear()
-        start = time.perf_counter()
+        start = time.process_time()
         load.catalog(tmp_path)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     assert min(once() for _ in range(5)) < 0.1
 

@@ -122,7 +122,7 @@ def test_an_interrupt_ends_in_order_and_the_state_is_what_is_in_the_cloud(tmp_pa
     there.fleet(8)
     process = there.start("up", "p5.yml", "--yes", "--rehearse")
     launches = "RunInstances"
-    until(lambda: launches in {call.action for call in there.cloud.calls}, 60, "a node is being made")
+    until(lambda: launches in {call.action for call in there.cloud.calls}, 120, "a node is being made")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err

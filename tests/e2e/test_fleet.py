@@ -27,8 +27,8 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
     assert said.code == 0, said.err
     yield folder
     assert folder.orch("down", FLEET, "--yes").code == 0
-    assert containers(FLEET) == {}
-    assert networks(FLEET) == []
+    assert containers(folder, FLEET) == {}
+    assert networks(folder, FLEET) == []
     assert {entry.name for entry in path.iterdir()} <= {
         ".orch",
         "orch.yml",
@@ -102,7 +102,7 @@ def test_drift_of_an_untouched_fleet_is_empty(up: Folder) -> None:
 
 @pytest.mark.parametrize("harm", ["rm", "stop", "limit"])
 def test_drift_names_what_was_harmed_and_up_mends_that_alone(up: Folder, harm: str) -> None:
-    victim = next(name for name in containers(FLEET) if name.endswith("-1"))
+    victim = next(name for name in containers(up, FLEET) if name.endswith("-1"))
     command = {
         "rm": ["docker", "rm", "-f", "-v", victim],
         "stop": ["docker", "stop", "-t", "0", victim],

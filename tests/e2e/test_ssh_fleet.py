@@ -290,7 +290,7 @@ def test_a_busy_host_is_not_left(onprem: Client) -> None:
         "busy.yml", "type: task\nname: busy\nimage: orch/mpi\ncommands: [sleep 300]\nresources: {gpu: 1}\n"
     )
     assert onprem.orch("run", "busy.yml", "--detach", timeout=120).code == 0
-    until(lambda: '"running"' in onprem.orch("ps", "--json").out, 60, "the job runs")
+    until(lambda: '"running"' in onprem.orch("ps", "--json").out, 120, "the job runs")
     try:
         said = onprem.orch("down", "on-prem", "--yes", "-i", "0")
         assert said.code == 9, said.err

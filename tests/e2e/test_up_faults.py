@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import Folder, containers, fleet_yaml, kill, networks, processes, until
+from support import Folder, at_work, containers, fleet_yaml, kill, networks, processes, until
 
 FLEET = "faulty"
 NODES = 3
@@ -22,20 +23,13 @@ def faulty(tmp_path: Path) -> Iterator[Folder]:
     folder.write("fleet.yml", fleet_yaml(FLEET, NODES))
     yield folder
     folder.orch("down", FLEET, "--yes")
-    assert containers(FLEET) == {}
-    assert networks(FLEET) == []
+    assert containers(folder, FLEET) == {}
+    assert networks(folder, FLEET) == []
 
 
 def engine_of(folder: Folder) -> list[int]:
     """Engine processes that work for this project (their working folder tells)."""
-    found: list[int] = []
-    for pid in processes("bin/pulumi", "--non-interactive", "up"):
-        try:
-            if str(folder.path) in str(Path(f"/proc/{pid}/cwd").readlink()):
-                found.append(pid)
-        except OSError:
-            continue
-    return found
+    return at_work(folder.path, "bin/pulumi", "--non-interactive", "up")
 
 
 def provider_of(engine: int) -> list[int]:
@@ -52,7 +46,7 @@ def _parent(pid: int) -> int:
 def started(folder: Folder) -> tuple[subprocess.Popen[str], int]:
     """An `up` that has begun to make nodes, and its engine."""
     process = folder.start("up", "fleet.yml", "--yes")
-    until(lambda: bool(containers(FLEET)) or process.poll() is not None, 60, "a node is being made")
+    until(lambda: bool(containers(folder, FLEET)) or process.poll() is not None, 120, "a node is being made")
     engines = engine_of(folder)
     assert len(engines) == 1, process.communicate()
     return process, engines[0]
@@ -69,36 +63,36 @@ def test_after_a_kill_the_next_up_completes_the_fleet_without_making_a_node_twic
         "whole tree": [process.pid, engine, *provider_of(engine)],
     }[victim]
     kill(*victims)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     if victim == "engine":
         assert process.returncode == 5
         assert "engine was killed" in err
-    until(lambda: not engine_of(faulty), 60, "the engine has ended")
+    until(lambda: not engine_of(faulty), 120, "the engine has ended")
 
     said = faulty.orch("up", "fleet.yml", "--yes")
     assert said.code == 0, said.err
-    assert sorted(name[-2:] for name in containers(FLEET)) == ["-0", "-1", "-2"]
-    assert set(containers(FLEET).values()) == {"running"}
+    assert sorted(name[-2:] for name in containers(faulty, FLEET)) == ["-0", "-1", "-2"]
+    assert set(containers(faulty, FLEET).values()) == {"running"}
     assert faulty.orch("preview", "fleet.yml", "--exit-code").code == 0
 
 
 def test_after_a_kill_down_leaves_nothing(faulty: Folder) -> None:
     process, engine = started(faulty)
     kill(process.pid, engine, *provider_of(engine))
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     said = faulty.orch("down", FLEET, "--yes")
     assert said.code == 0, said.err
-    assert containers(FLEET) == {}
-    assert networks(FLEET) == []
+    assert containers(faulty, FLEET) == {}
+    assert networks(faulty, FLEET) == []
 
 
 def test_an_interrupt_ends_in_order_and_the_state_says_what_is_there(faulty: Folder) -> None:
     process, _ = started(faulty)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "orch down" in err
-    there = containers(FLEET)
+    there = containers(faulty, FLEET)
 
     said = faulty.orch("preview", "fleet.yml", "--json")
     recorded = {
@@ -110,11 +104,15 @@ def test_an_interrupt_ends_in_order_and_the_state_says_what_is_there(faulty: Fol
 
 def test_a_second_up_at_the_same_time_is_told_who_holds_the_fleet(faulty: Folder) -> None:
     process, engine = started(faulty)
-    said = faulty.orch("up", "fleet.yml", "--yes")
+    os.kill(engine, signal.SIGSTOP)  # so that it is still there when the second one comes
+    try:
+        said = faulty.orch("up", "fleet.yml", "--yes")
+    finally:
+        os.kill(engine, signal.SIGCONT)
     assert said.code == 9, said.err
     assert f"process {engine}" in said.err
     assert "orch unlock" in said.err
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 0, out + err
 
 

@@ -42,7 +42,7 @@ def pair(lab: Lab) -> tuple[NodeState, NodeState]:
 
 @pytest.fixture(scope="session")
 def transport() -> Iterator[SshTransport]:
-    transport = SshTransport(connect_timeout_s=5.0, deadline_s=10.0)
+    transport = SshTransport(connect_timeout_s=8.0, deadline_s=20.0)
     yield transport
     transport.close()
 

@@ -62,13 +62,13 @@ def test_a_node_killed_in_mid_run_fails_the_run_and_stops_the_other(
         wait_until(lambda: place.ledger.get("job").status == "running")
         docker("kill", fresh[1].name)
         began = time.monotonic()
-        driver.wait(40)
+        driver.wait(120)
         took = time.monotonic() - began
     finally:
         driver.kill()
     row = place.ledger.get("job")
     assert row.status == "failed"
-    assert took < 30
+    assert took < 60
     assert fresh[1].name in (row.message or "")
     assert [rank.reason for rank in row.ranks] == ["sibling_failed", "instance_unreachable"]
     assert lifecycle.exit_code(row) == ExitCode.RUN_FAILED
@@ -89,18 +89,18 @@ def test_a_node_killed_in_mid_run_fails_the_run_and_stops_the_other(
 def test_a_killed_driver_loses_nothing_and_the_log_goes_on_where_it_stopped(
     place: Workplace, lab: Lab, pair: tuple[NodeState, NodeState]
 ):
-    count = 60
+    count = 100
     row = submit(
         place,
         lab.fleet(*pair),
         commands=[f"for i in $(seq {count}); do echo line $i; echo error $i >&2; sleep 0.1; done"],
     )
     first = behind(place, "job")
-    wait_until(lambda: place.ledger.get("job").phase == "running")
-    time.sleep(2)
+    assert first.stdout is not None
+    shown = [first.stdout.readline().rstrip("\n") for _ in range(10)]
     first.send_signal(signal.SIGKILL)
-    shown = (first.communicate()[0] or "").splitlines()
-    assert shown
+    shown += (first.communicate()[0] or "").splitlines()
+    assert all(shown)
     assert place.ledger.get("job").active
 
     second = lifecycle.drive(place, place.ledger.get("job"))
@@ -148,7 +148,7 @@ def test_two_processes_on_one_run_do_not_both_drive_it(
     row = lifecycle.drive(place, place.ledger.get("job"))
     assert row.status == "done"
     assert row.fence == fence, "the second process never took the lease"
-    assert first.wait(10) == 0
+    assert first.wait(60) == 0
     kept = place.desk(row).folder.log(0).read_text().splitlines()
     assert [line.split(" ", 1)[1] for line in kept] == ["1", "2", "3", "4"]
 
@@ -197,11 +197,11 @@ def test_a_run_whose_node_never_answers_fails_within_the_deadline(
     place: Workplace, lab: Lab, pair: tuple[NodeState, NodeState], left_on
 ):
     away = pair[1].model_copy(update={"port": 9, "name": "away"})
-    transport = SshTransport(connect_timeout_s=2.0, deadline_s=4.0)
+    transport = SshTransport(connect_timeout_s=5.0, deadline_s=8.0)
     there = Workplace(place.dot, place.ledger, transport, Recorder())
     began = time.monotonic()
     row = lifecycle.drive(there, submit(there, lab.fleet(pair[0], away), commands=["true"]))
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     assert row.status == "failed"
     assert "node away cannot be reached" in (row.message or "")
     assert lifecycle.exit_code(row) == ExitCode.HOSTS
@@ -216,7 +216,7 @@ def test_a_container_removed_behind_our_back_fails_the_run(
     driver = behind(place, "job")
     wait_until(lambda: place.ledger.get("job").status == "running")
     docker("exec", pair[1].name, "sh", "-c", "docker rm -f $(docker ps -q --filter label=orch.rank=1)")
-    driver.wait(30)
+    driver.wait(60)
     row = place.ledger.get("job")
     assert row.status == "failed"
     assert "disappeared" in (row.message or "")
@@ -225,13 +225,13 @@ def test_a_container_removed_behind_our_back_fails_the_run(
 def test_a_paused_node_that_comes_back_in_time_does_not_fail_the_run(
     place: Workplace, lab: Lab, fresh: tuple[NodeState, NodeState]
 ):
-    submit(place, lab.fleet(*fresh, grace_s=30.0), commands=["sleep 6; echo woke"])
+    submit(place, lab.fleet(*fresh, grace_s=90.0), commands=["sleep 6; echo woke"])
     driver = behind(place, "job")
     wait_until(lambda: place.ledger.get("job").status == "running")
     docker("pause", fresh[1].name)
-    wait_until(lambda: place.ledger.get("job").ranks[1].silent_since is not None, 30)
+    wait_until(lambda: place.ledger.get("job").ranks[1].silent_since is not None, 60)
     docker("unpause", fresh[1].name)
-    assert driver.wait(40) == 0
+    assert driver.wait(90) == 0
     assert place.ledger.get("job").status == "done"
 
 
@@ -243,7 +243,7 @@ def test_max_duration_holds_without_any_controller(
     wait_until(lambda: place.ledger.get("job").status == "running")
     driver.kill()
     driver.communicate()
-    wait_until(lambda: not docker("exec", pair[0].name, "docker", "ps", "-q"), 20)
+    wait_until(lambda: not docker("exec", pair[0].name, "docker", "ps", "-q"), 60)
     lifecycle.reconcile_once(place)
     row = place.ledger.get("job")
     assert row.status == "failed"

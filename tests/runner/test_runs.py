@@ -115,7 +115,7 @@ def test_a_failing_rank_stops_the_others_and_is_named_with_its_code(
     assert lifecycle.exit_code(row) == ExitCode.RUN_FAILED
     assert row.finished_at is not None
     assert row.started_at is not None
-    assert row.finished_at - row.started_at < 15
+    assert row.finished_at - row.started_at < 40
     assert [left_on(node) for node in pair] == ["", ""]
 
 

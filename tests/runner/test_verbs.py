@@ -61,7 +61,7 @@ def test_interrupting_detaches_says_how_to_come_back_and_the_run_goes_on(project
     process = project.start("run", "slow.yml", "--name", "left")
     wait_for(project, "left", "running")
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "orch attach left" in err
     assert "orch stop left" in err
@@ -71,20 +71,22 @@ def test_interrupting_detaches_says_how_to_come_back_and_the_run_goes_on(project
 
 def test_a_killed_command_line_loses_nothing(project: Folder) -> None:
     process = project.start("run", "count.yml", "--name", "killed")
-    wait_for(project, "killed", "running")
-    time.sleep(1)
+    assert process.stdout is not None
+    first = [process.stdout.readline() for _ in range(4)]
     process.kill()
-    shown, _ = process.communicate()
+    rest, _ = process.communicate()
+    shown = "".join(first) + rest
     attached = project.orch("attach", "killed")
     assert attached.code == 0, attached.err
     lines = (shown + attached.out).splitlines()
     assert len(lines) == len(set(lines))
-    assert len(lines) >= 23, "a line may be kept and not yet shown at the moment of the kill"
+    assert len(lines) >= 22, "a line of each rank may be kept and not yet shown at the moment of the kill"
     assert len(set(project.orch("logs", "killed").out.splitlines())) == 24
 
 
 def test_stop_ends_a_run_and_its_command_line_with_success(project: Folder) -> None:
-    process = project.start("run", "count.yml", "--name", "halt", "--json")
+    project.write("hold.yml", COUNT.replace("sleep 0.5", "sleep 20"))
+    process = project.start("run", "hold.yml", "--name", "halt", "--json")
     wait_for(project, "halt", "running")
     stopped = project.orch("stop", "halt", "--json")
     assert (stopped.code, stopped.json["status"], stopped.json["reason"]) == (
@@ -92,7 +94,7 @@ def test_stop_ends_a_run_and_its_command_line_with_success(project: Folder) -> N
         "terminated",
         "stopped_by_user",
     )
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     assert json.loads(out)["status"] == "terminated"
     assert project.orch("stop", "halt").code == 0, "stopping twice is no error"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from simulated_stack import SimulatedStack, Wanted
-from support import processes, until
+from support import at_work, until
 
 from orch.stacks import engine as engines
 
@@ -153,7 +153,8 @@ def test_an_engine_killed_in_the_middle_leaves_what_the_list_says(stack: Simulat
     # Launches take a while, so that everything else is made by then.
     stack.cloud.turn(hooks=[hook], latency_s={"RunInstances": 3.0})
     assert stack.up_apart(TWO)[0] != 0
-    until(lambda: not processes("orch.providers.simulated.plugin", "main()"), 10, "the provider ends")
+    provider = ("orch.providers.simulated.plugin", "main()")
+    until(lambda: not at_work(stack.rehearsal.project.root, *provider), 60, "the provider ends")
     launches = [call for call in stack.cloud.calls if call.action == "RunInstances"]
     assert len(launches) == 2
     there = set(stack.cloud.instances())

@@ -35,7 +35,7 @@ def launcher(account: Any, times: int) -> subprocess.Popen[bytes]:
 
 def test_several_processes_write_at_once_and_nothing_is_lost_or_twice(account: Any) -> None:
     processes = [launcher(account, 20) for _ in range(4)]
-    assert [process.wait(60) for process in processes] == [0] * 4
+    assert [process.wait(120) for process in processes] == [0] * 4
     docs = account.cloud.instances()
     assert len(docs) == 80
     assert len({doc["PrivateIpAddress"] for doc in docs.values()}) == 80
@@ -49,7 +49,7 @@ def test_a_process_killed_while_it_writes_leaves_whole_calls_only(account: Any) 
     for _ in range(5):
         before = len(account.cloud.instances())
         process = launcher(account, 1000)
-        until(lambda seen=before: len(account.cloud.instances()) > seen + 3, 30, "a few launches")
+        until(lambda seen=before: len(account.cloud.instances()) > seen + 3, 120, "a few launches")
         process.send_signal(signal.SIGKILL)
         process.wait()
     docs = account.cloud.instances()
@@ -101,14 +101,14 @@ def test_calls_fail_where_they_are_told_to(account: Any, refused: Any) -> None:
 
 
 def test_a_call_takes_as_long_as_it_is_told_to(account: Any) -> None:
-    account.cloud.turn(latency_s={"RunInstances": 0.3})
+    account.cloud.turn(latency_s={"RunInstances": 1.0})
     began = time.monotonic()
     account.call("DescribeVpcs")
-    assert time.monotonic() - began < 0.25
+    assert time.monotonic() - began < 0.9
     began = time.monotonic()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: account.launch(), range(8)))
-    assert 0.3 <= time.monotonic() - began < 1.5, "calls wait beside each other, not one after another"
+    assert 1.0 <= time.monotonic() - began < 5.0, "calls wait beside each other, not one after another"
 
 
 def test_too_many_calls_are_throttled_until_the_bucket_fills(account: Any, refused: Any) -> None:
@@ -138,10 +138,10 @@ def test_a_hook_runs_at_its_call_with_the_effect_there_or_not(account: Any, tmp_
 def test_a_caller_killed_before_the_call_is_not_killed_there_again(account: Any) -> None:
     now = len(account.cloud.calls)
     account.cloud.turn(hooks=[{"at": now + 2, "when": "before", "command": 'kill -9 "$ORCH_SIM_PID"'}])
-    assert launcher(account, 3).wait(30) == -signal.SIGKILL
+    assert launcher(account, 3).wait(120) == -signal.SIGKILL
     assert len(account.cloud.instances()) == 1
     assert [call.done for call in account.cloud.calls[-2:]] == [True, False]
-    assert launcher(account, 3).wait(30) == 0
+    assert launcher(account, 3).wait(120) == 0
     assert len(account.cloud.instances()) == 4
 
 

@@ -70,12 +70,18 @@ def test_a_fingerprint_is_the_one_that_ssh_keygen_shows(tmp_path: Path):
     assert said.split()[1] == fingerprint(KEY)
 
 
-@pytest.mark.parametrize("text", [KEY, f"gpu1 {KEY}", f"{KEY} root@gpu1"])
+@pytest.mark.parametrize(
+    "text", [KEY, f"gpu1 {KEY}", f"{KEY} root@gpu1"], ids=["alone", "after a name", "with a comment"]
+)
 def test_a_given_key_may_stand_as_in_known_hosts_or_alone(text: str):
     assert given_key(peer("127.0.0.1", 22), text) == HostKey(KEY, "given")
 
 
-@pytest.mark.parametrize("text", ["SHA256:abc", KEY.split()[1], "ssh-ed25519 " + "A" * 44, ""])
+@pytest.mark.parametrize(
+    "text",
+    ["SHA256:abc", KEY.split()[1], "ssh-ed25519 " + "A" * 44, ""],
+    ids=["a fingerprint", "no type", "no key", "nothing"],
+)
 def test_a_given_key_that_is_none_is_told(text: str):
     with pytest.raises(HostKeyRefused, match="`host_key` of node gpu1 is not a public key") as caught:
         given_key(peer("127.0.0.1", 22), text)
@@ -88,7 +94,7 @@ def peer(address: str, port: int) -> Peer:
 
 @pytest.fixture
 def transport() -> Iterator[SshTransport]:
-    transport = SshTransport(connect_timeout_s=5.0)
+    transport = SshTransport(connect_timeout_s=20.0)
     yield transport
     transport.close()
 
@@ -96,13 +102,13 @@ def transport() -> Iterator[SshTransport]:
 def test_a_scan_needs_no_login_and_prefers_ed25519(room: Room, transport: SshTransport):
     server = room.servers[0]
     assert server.port is not None
-    found = scan(transport, peer("127.0.0.1", server.port), Patience(5.0, 5.0))
+    found = scan(transport, peer("127.0.0.1", server.port), Patience(20.0, 20.0))
     assert found == HostKey(server.host_key, "scanned")
 
 
 def test_a_host_behind_a_jump_host_is_scanned_through_it(room: Room, transport: SshTransport):
     hidden = room.servers[3].state(0, through=(room.login,))
-    found = scan(transport, of_node(hidden), Patience(5.0, 5.0))
+    found = scan(transport, of_node(hidden), Patience(20.0, 20.0))
     assert found.public == room.servers[3].host_key
 
 

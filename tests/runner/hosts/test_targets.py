@@ -152,7 +152,7 @@ def test_keys_are_given_else_pinned_else_known_else_asked_of_the_host(room: Room
     user = user_config(tmp_path)
 
     def find(pinned: dict[str, str], **more: object) -> Target:
-        settings = config(hosts=[{**there, "name": "gpu1", **more}], connect_timeout="5s")
+        settings = config(hosts=[{**there, "name": "gpu1", **more}], connect_timeout="20s")
         return target(find_targets(settings, tmp_path, pinned, user_config=user)[0])
 
     asked = find({})
@@ -185,7 +185,7 @@ def test_strict_accepts_no_key_that_it_asked_for_and_tells_its_fingerprint(room:
         {"hostname": "127.0.0.1", "port": 9, "name": "away"},
         {"hostname": "127.0.0.1", "port": 10, "name": "told", "host_key": KEY},
     ]
-    settings = config(hosts=hosts, known_hosts="strict", connect_timeout="3s")
+    settings = config(hosts=hosts, known_hosts="strict", connect_timeout="10s")
     unknown, away, told = find_targets(settings, tmp_path, {}, user_config=user_config(tmp_path))
     error = failure(unknown).error
     assert (error.code, int(error.exit_code)) == ("ORCH363", 7)
@@ -211,7 +211,7 @@ def test_one_host_that_is_away_fails_alone_and_a_dead_jump_host_by_its_own_name(
             ),
         ]
         found = find_targets(
-            config(hosts=hosts, connect_timeout="2s"), tmp_path, {}, user_config=user_config(tmp_path)
+            config(hosts=hosts, connect_timeout="6s"), tmp_path, {}, user_config=user_config(tmp_path)
         )
     assert target(found[0]).key_source == "scanned"
     said = [failure(each).error.summary for each in found[1:]]
@@ -236,7 +236,7 @@ def test_a_host_behind_a_jump_host_is_found_and_reached_with_both_keys(room: Roo
     here = target(found[0])
     assert (here.key_source, here.node.host_key) == ("scanned", hidden.host_key)
     assert [(hop.host_key, key.source) for hop, key in here.hops] == [(login.host_key, "scanned")]
-    transport = SshTransport(deadline_s=5.0)
+    transport = SshTransport(deadline_s=30.0)
     assert transport.run(located(here.node, tmp_path), Command("hostname")).stdout == "gpu4\n"
     transport.close()
     again = find_targets(config(hosts=[host]), tmp_path, pins([here.node]), user_config=user_config(tmp_path))
@@ -247,7 +247,7 @@ def test_a_host_behind_a_jump_host_is_found_and_reached_with_both_keys(room: Roo
 def test_the_users_configuration_alone_is_enough(room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     text = (room.home / ".ssh" / "config").read_text()
     found = find_targets(config(hosts=["gpu[1-4]"]), tmp_path, {}, user_config=user_config(tmp_path, text))
-    transport = SshTransport(deadline_s=5.0)
+    transport = SshTransport(deadline_s=30.0)
     said = [transport.run(located(target(each).node, tmp_path), Command("hostname")).stdout for each in found]
     transport.close()
     assert said == ["gpu1\n", "gpu2\n", "gpu3\n", "gpu4\n"]

@@ -1,0 +1,122 @@
+"""Tests in several processes at once (`pytest -n 3`, pytest-xdist): who runs what, when, and how it ends.
+
+A file's tests run in one process, which makes the file's fixtures once. Fixtures of a session are made once
+in each process that needs them: whatever has a name or a number of its own outside the process (containers,
+networks, ports, folders) must differ there, and no test may count what is not its own.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Generator
+from types import FrameType
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+
+# Each of their tests has all it needs for itself (or a fixture that is worth making in each process).
+APART = frozenset(
+    {
+        "tests/components/aws/test_engine.py",
+        "tests/e2e/test_aws_gangs.py",
+        "tests/e2e/test_aws_kills.py",
+        "tests/e2e/test_aws_preview.py",
+        "tests/e2e/test_aws_types.py",
+        "tests/e2e/test_ssh_fleet_ways.py",
+        "tests/e2e/test_up_faults.py",
+        "tests/providers/simulated/test_in_the_engine.py",
+    }
+)
+
+# What takes minutes begins first, so that no process is left alone with it at the end. Roughly by length.
+FIRST = (
+    "tests/e2e/test_ssh_fleet.py",
+    "tests/e2e/test_aws_train.py",
+    "tests/runner/test_faults.py",
+    "tests/e2e/test_ssh_fleet_check.py",
+    "tests/runner/hosts/test_survey.py",
+    "tests/runner/test_runs.py",
+    "tests/runner/test_verbs.py",
+    "tests/e2e/test_quickstart.py",
+    "tests/e2e/test_fleet.py",
+    "tests/e2e/test_hostlab.py",
+    "tests/cli/",
+    "tests/images/",
+    "tests/runner/test_blocks",
+    "tests/runner/test_transport",
+    "tests/e2e/",
+    "tests/components/aws/test_engine.py",
+    "tests/providers/simulated/test_in_the_engine.py",
+)
+
+
+class Sharing(LoadScopeScheduling):
+    """Gives files to processes, and the tests of APART one by one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return nodeid if file in APART else file
+
+
+def place(nodeid: str) -> int:
+    """Where in the order of FIRST a test begins."""
+    return next((at for at, start in enumerate(FIRST) if nodeid.startswith(start)), len(FIRST))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing | None:
+    if config.getvalue("dist") != "load":
+        return None  # another way was asked for
+    config.option.loadscopereorder = False
+    return Sharing(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: place(item.nodeid))
+
+
+# Left to itself, pytest-xdist gives its processes ten seconds after Ctrl-C, and their containers stay.
+
+
+class Interrupt:
+    """Ctrl-C in one of the processes: the test ends, none begins, what fixtures have made is removed."""
+
+    def __init__(self, session: pytest.Session) -> None:
+        self._session = session
+        self._in_test = False
+        signal.signal(signal.SIGINT, self._take)
+
+    def _take(self, signum: int, frame: FrameType | None) -> None:
+        again = bool(self._session.shouldstop)
+        self._session.shouldstop = "interrupted"
+        if self._in_test and not again:
+            pytest.fail("interrupted", pytrace=False)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None]:
+        self._in_test = True
+        try:
+            if self._session.shouldstop:
+                pytest.fail("interrupted", pytrace=False)
+            return (yield)
+        finally:
+            self._in_test = False
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The second Ctrl-C ends everything at once."""
+    plugins = session.config.pluginmanager
+    if hasattr(session.config, "workerinput"):
+        plugins.register(Interrupt(session))
+    elif sharing := plugins.get_plugin("dsession"):
+
+        def stop(signum: int, frame: FrameType | None) -> None:
+            sharing.shouldstop = "interrupted"
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.stderr.write("\ninterrupted: what the tests have made is being removed\n")
+
+        signal.signal(signal.SIGINT, stop)
