@@ -132,3 +132,34 @@ def test_an_interrupt_ends_in_order_and_the_state_is_what_is_in_the_cloud(tmp_pa
     assert said.code == 0, said.err
     assert there.names() == NODES
     assert nodes <= set(there.nodes())
+
+
+def test_an_interrupt_while_waiting_in_a_queue_keeps_the_place_in_it(tmp_path: Path) -> None:
+    there: RehearsedGcp = RehearsedGcp.make(
+        tmp_path, capacity={f"*@us-central1-{zone}": 0 for zone in "abcf"}
+    )
+    there.fleet(1, backend_options=[FLEX])
+    process = there.start("up", "lab.yml", "--yes", "--rehearse")
+    looked = "compute.instanceGroupManagerResizeRequests.get"
+    until(
+        lambda: (
+            "google-cloud-compute" in {call.caller for call in there.cloud.calls if call.action == looked}
+        ),
+        90,
+        "the queue is asked",
+    )
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "its place in the queue is kept" in err
+    (request,) = there.cloud.things("resize-request").values()
+    assert request["state"] == "ACCEPTED"
+    # With room by then, the next `up` takes the same place.
+    there.cloud.turn(capacity={})
+    said = there.up()
+    assert said.code == 0, said.err
+    assert len(there.nodes()) == 1
+    (again,) = there.cloud.things("resize-request").values()
+    assert again["id"] == request["id"]
+    assert there.down().code == 0
+    assert there.cloud.everything() == {}
