@@ -52,7 +52,7 @@ _CLOUD = frozenset(
 )
 ACTED_ON: dict[str, frozenset[str]] = {
     "aws": _CLOUD,
-    "gcp": _CLOUD | {"backend_options"},
+    "gcp": _CLOUD | {"backend_options", "network.name", "network.extra_vpcs", "network.roce_vpcs"},
     "ssh": frozenset({"tags"}),
 }
 
@@ -78,6 +78,10 @@ ROWS: dict[str, dict[str, str | None]] = {
         **_CHOICE,
         "backend_options": None,
         "network": "the network of local nodes is created with them",
+        "network.name": "fleets of GCP share networks by name",
+        "network.extra_vpcs": "networks beside the first are GCP's; `interconnect` says what is wanted",
+        "network.roce_vpcs": "RDMA networks of their own are GCP's; `interconnect` says what is wanted",
+        "network.fabric": None,
         "os_image": _LOCAL,
         "init": "put the steps into the job's image or `commands`",
         "mounts": "use `volumes` of the task",

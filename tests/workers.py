@@ -24,6 +24,10 @@ APART = frozenset(
         "tests/e2e/test_aws_kills.py",
         "tests/e2e/test_aws_preview.py",
         "tests/e2e/test_aws_types.py",
+        "tests/e2e/test_gcp_gangs.py",
+        "tests/e2e/test_gcp_kills.py",
+        "tests/e2e/test_gcp_preview.py",
+        "tests/e2e/test_gcp_shared_network.py",
         "tests/e2e/test_ssh_fleet_ways.py",
         "tests/e2e/test_up_faults.py",
         "tests/providers/simulated/test_in_the_engine.py",
@@ -33,7 +37,10 @@ APART = frozenset(
 # What takes minutes begins first, so that no process is left alone with it at the end. Roughly by length.
 FIRST = (
     "tests/e2e/test_ssh_fleet.py",
+    "tests/components/gcp/test_shapes.py",
+    "tests/e2e/test_gcp_nccl.py",
     "tests/e2e/test_aws_train.py",
+    "tests/components/gcp/test_engine.py",
     "tests/runner/test_faults.py",
     "tests/e2e/test_ssh_fleet_check.py",
     "tests/runner/hosts/test_survey.py",

@@ -141,6 +141,7 @@ class Project:
                 status=str(row.status),
                 specific=bool(row.specific_reservation_required),
                 policy=next(iter(row.resource_policies.values()), None),
+                dense=str(row.deployment_type) == "DENSE",
             )
         return None
 

@@ -31,18 +31,22 @@ class Demand:
     networks: int
 
 
-def scheduling(fleet: Fleet, candidate: Candidate) -> Scheduling:
-    """Spot instances are deleted when they are taken back: a stopped one would stay and cost its disk.
+def scheduling(fleet: Fleet, candidate: Candidate, facts: GcpFacts) -> Scheduling:
+    """Instances that the cloud takes back are deleted: a stopped one would stay and cost its disk.
 
-    Instances with GPUs cannot move to another host. Source: Google Cloud "Set VM host maintenance policy",
-    "Spot VMs", "Flex-start VMs".
+    Instances with GPUs cannot move to another host. Those of a dense reservation live as long as it does.
+    Source: Google Cloud "Set VM host maintenance policy", "Spot VMs", "Flex-start VMs", "Reservation-bound
+    VMs".
     """
     gpus = candidate.type.gpu is not None
     if flex_start(fleet):
         return Scheduling("FLEX_START", "TERMINATE", restart=False, ends="DELETE", run_s=run_s(fleet))
     if candidate.spot:
         return Scheduling("SPOT", "TERMINATE", restart=False, ends="DELETE")
-    return Scheduling("STANDARD", "TERMINATE" if gpus else "MIGRATE", restart=True)
+    maintenance = "TERMINATE" if gpus else "MIGRATE"
+    if facts.reservation is not None and facts.reservation.dense:
+        return Scheduling("RESERVATION_BOUND", maintenance, restart=True, ends="DELETE")
+    return Scheduling("STANDARD", maintenance, restart=True)
 
 
 def run_s(fleet: Fleet) -> int:

@@ -36,7 +36,8 @@ class Network:
 
 @dataclass(frozen=True)
 class Reservation:
-    """A reservation of a zone. `specific`: only instances that name it use it."""
+    """A reservation of a zone. `specific`: only instances that name it use it; `dense`: its hosts stand
+    together, as those of the newest types do."""
 
     name: str
     project: str
@@ -47,6 +48,7 @@ class Reservation:
     status: str = "READY"
     specific: bool = True
     policy: str | None = None
+    dense: bool = False
 
     @property
     def free(self) -> int:

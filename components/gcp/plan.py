@@ -105,7 +105,7 @@ def plan(
     found += disk_findings(fleet, facts.image.size_gb if facts.image else None)
     group = capacities.group(fleet, previous, base, live=len(live), nodes=demand.nodes)
     found += capacities.group_findings(group, demand)
-    taken = capacities.scheduling(fleet, candidate)
+    taken = capacities.scheduling(fleet, candidate, facts)
     placed = capacities.placement(fleet, shape, facts, base, grouped=group is not None)
     bastion = _bastion(reached, wanted.ssh_cidrs, candidate, facts, context)
     found += _bastion_findings(reached, facts, candidate)

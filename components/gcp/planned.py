@@ -152,7 +152,7 @@ class Group:
 class Scheduling:
     """How instances are paid for, and what maintenance and the end of their time do to them."""
 
-    model: Literal["STANDARD", "SPOT", "FLEX_START"]
+    model: Literal["STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND"]
     on_maintenance: Literal["TERMINATE", "MIGRATE"]
     restart: bool
     ends: Literal["DELETE"] | None = None

@@ -32,12 +32,13 @@ def capacity_reasons(fleet: Fleet, made: Group | None, taken: Scheduling, facts:
             f"GCP gives them all at once, by flex start, for {render_duration(made.run_s)}"
         )
     elif given is not None:
-        yield f"capacity: from the reservation {given.name} of {given.total}; orch buys none"
+        bound = "; its nodes end with it" if taken.model == "RESERVATION_BOUND" else ""
+        yield f"capacity: from the reservation {given.name} of {given.total}; orch buys none{bound}"
     elif taken.model == "SPOT":
         yield "capacity: spot, which GCP may take back with 30 seconds' notice; its node is deleted"
     elif fleet.gang == "all-or-nothing":
         yield "capacity: on demand, node by node; where one is refused all go, and the next zone is tried"
-    if taken.model == "STANDARD" and taken.on_maintenance == "TERMINATE":
+    if taken.restart and taken.on_maintenance == "TERMINATE":
         yield "maintenance: stops a node and starts it again, as GPUs cannot move"
 
 

@@ -166,7 +166,9 @@ def question(fleet: Fleet, settings: GcpBackend, candidate: Candidate, previous:
     """What has to be asked for a plan. An image that the stack has pinned is asked for by its name."""
     network = wanted_network(fleet, settings, candidate.region)
     each = shape_of(fleet, candidate)
-    quota = type_quota(candidate.type.name, "spot" if candidate.spot else "on-demand")
+    # What waits in a queue counts as preemptible. Source: Google Cloud "About Flex-start VMs", quota.
+    preemptible = candidate.spot or flex_start(fleet)
+    quota = type_quota(candidate.type.name, "spot" if preemptible else "on-demand")
     return Question(
         region=candidate.region,
         zone=candidate.zone,

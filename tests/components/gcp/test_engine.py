@@ -9,7 +9,10 @@ from apart import passes
 
 from orch.stacks import engine as engines
 
-pytestmark = pytest.mark.skipif(engines.find() is None, reason="no Pulumi engine: `orch engine install`")
+pytestmark = [
+    pytest.mark.skipif(engines.find() is None, reason="no Pulumi engine: `orch engine install`"),
+    pytest.mark.timeout(1500),  # a whole suite
+]
 
 
 def test_what_becomes_of_a_fleet_whose_file_changes() -> None:
