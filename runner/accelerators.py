@@ -24,7 +24,8 @@ hl-smi -Q index,module_id -f csv,noheader 2>/dev/null |
 class Access:
     """Docker's options for one vendor's accelerators.
 
-    `always`: for every job. `whole`: for one that has all of a node. Of a part, `joined` is given once, its
+    `always`: for every job. `whole`: for one that has all of a node, where that can be said shorter than a
+    part. Of a part, `joined` is given once, its
     `{}` the devices with commas between, and `each` once per device. `devices`: shell that prints the names
     of the devices in order; without it, or when it prints none, they are 0, 1, 2… `folders` are mounted where
     the node has them. `group`: a file whose group the job's user joins.
@@ -74,6 +75,24 @@ ACCESS: Mapping[str, Access] = {
 }
 
 
+WITHOUT_TOOLKIT: Mapping[str, Access] = {
+    # Google Cloud, "Run GPU workloads on Container-Optimized OS": the driver lies in a folder of its own, and
+    # NVIDIA's images look for it there.
+    "nvidia": Access(
+        always=(
+            "--device=/dev/nvidia-uvm",
+            "--device=/dev/nvidiactl",
+            "--volume=/var/lib/nvidia/lib64:/usr/local/nvidia/lib64",
+            "--volume=/var/lib/nvidia/bin:/usr/local/nvidia/bin",
+        ),
+        each="--device=/dev/nvidia{}",
+    ),
+}
+
+
 def access_to(gpus: Gpus) -> Access | None:
     """The row for a node's accelerators; None when it has none. An unnamed vendor is taken for NVIDIA."""
-    return ACCESS.get(gpus.vendor or "nvidia") if gpus.count else None
+    if not gpus.count:
+        return None
+    vendor = gpus.vendor or "nvidia"
+    return (None if gpus.toolkit else WITHOUT_TOOLKIT.get(vendor)) or ACCESS.get(vendor)

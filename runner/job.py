@@ -104,7 +104,9 @@ def start_command(plan: RunPlan, rank: int, archive: Stage) -> Command:
             for mount in mine.mounts
         ],
         access=access,
-        part=None if mine.whole or access is None else _part(access, share_of(node, 1).gpus),
+        part=None
+        if access is None or (mine.whole and access.whole)
+        else _part(access, share_of(node, 1).gpus),
         simulated=plan.simulated,
         fabric=plan.fabric,
         left_out=_left_out(plan),

@@ -30,12 +30,16 @@ class Jump(_Frozen):
 
 
 class Gpus(_Frozen):
-    """Accelerators of one node. `memory_mib` is per device."""
+    """Accelerators of one node. `memory_mib` is per device.
+
+    Without `toolkit` the node's Docker has no runtime for them: a job is given devices and driver as files.
+    """
 
     count: int = 0
     vendor: str | None = None
     name: str | None = None
     memory_mib: int | None = None
+    toolkit: bool = True
 
 
 class NodeState(_Frozen):

@@ -158,7 +158,8 @@ def plan(
         rank_by_host=ranked,
         interconnect=interconnect,
         fabric=fast,
-        gpus=gpus(candidate.type),
+        # Container-Optimized OS comes without NVIDIA's toolkit.
+        gpus=gpus(candidate.type) | ({"toolkit": False} if os == "cos" and candidate.type.gpu else {}),
         cpus=candidate.type.vcpus,
         memory_mib=candidate.type.memory_mib,
         blocks=blocks(fleet, candidate.type),

@@ -49,6 +49,30 @@ GAUDI = Gpus(count=8, vendor="intel", name="HL-225", memory_mib=98304)
 WORMHOLE = Gpus(count=4, vendor="tenstorrent", name="n300 L")
 
 
+def test_nvidia_jobs_on_a_host_without_the_toolkit_get_devices_and_the_drivers_folders(
+    place: Workplace, server: Server, ended: None
+):
+    server.run(
+        "for i in 0 1 2 3 ctl -uvm; do [ -e /dev/nvidia$i ] || mknod -m 666 /dev/nvidia$i c 1 3; done; "
+        "mkdir -p /var/lib/nvidia/lib64 /var/lib/nvidia/bin"
+    )
+    folders = [f"/var/lib/nvidia/{name}:/usr/local/nvidia/{name}" for name in ("lib64", "bin")]
+    on = fleet(node(server, blocks=2, gpus=Gpus(count=4, vendor="nvidia", name="H100", toolkit=False)))
+    begin(place, on, "part", resources={"gpu": 2})
+    part = options(server)
+    assert (part["devices"], part["mounts"]) == (
+        ["/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"],
+        folders,
+    )
+    end_all(place)
+    begin(place, on, "all", resources={"gpu": 4})
+    whole = options(server)
+    assert (whole["devices"], whole["mounts"]) == (
+        ["/dev/nvidia-uvm", *(f"/dev/nvidia{i}" for i in range(4)), "/dev/nvidiactl"],
+        folders,
+    )
+
+
 @pytest.fixture
 def amd(server: Server) -> Server:
     """Four GPUs, numbered by KFD and as render nodes the other way round, and one more card for a screen."""
