@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from orch.stacks.program import scope_of
+from orch.stacks.project import find
 
 ROOT = Path(__file__).resolve().parent.parent
 ORCH = [str(Path(sys.executable).parent / "orch")]
@@ -103,7 +104,7 @@ def at_work(folder: Path, *words: str) -> list[int]:
 
 
 def _named(folder: Folder, fleet: str) -> str:
-    return f"name=^orch-{fleet}-{scope_of(folder.path)}"
+    return f"name=^orch-{fleet}-{scope_of(find(folder.path))}"
 
 
 def _docker(*words: str) -> str:
