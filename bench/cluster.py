@@ -107,7 +107,8 @@ def figures() -> Iterator[Figure]:
         (mine / "fleet.yml").write_text(FLEET)
         (bare / "Pulumi.yaml").write_text(project_file("bench-bare", ".orch/rehearsal/config"))
         (bare / "__main__.py").write_text(BARE)
-        project = rehearse(find(bare)).project
+        rehearsal = rehearse(find(bare))
+        project, _ = rehearsal.project, rehearsal.cloud  # the account is made when it is asked for
         engine = engines.require()
         env = {**os.environ, **project.environment(engine)}
         orch = [str(BIN / "orch")]
