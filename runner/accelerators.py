@@ -25,10 +25,10 @@ class Access:
     """Docker's options for one vendor's accelerators.
 
     `always`: for every job. `whole`: for one that has all of a node, where that can be said shorter than a
-    part. Of a part, `joined` is given once, its
-    `{}` the devices with commas between, and `each` once per device. `devices`: shell that prints the names
-    of the devices in order; without it, or when it prints none, they are 0, 1, 2… `folders` are mounted where
-    the node has them. `group`: a file whose group the job's user joins.
+    part. Of a part, `joined` is given once, its `{}` the devices with commas between, and `each` once per
+    device. `devices`: shell that prints the names of the devices in order; without it, or when it prints
+    none, they are 0, 1, 2… `folders` are mounted where the node has them. `group`: a file whose group the
+    job's user joins.
     """
 
     always: tuple[str, ...] = ()
