@@ -114,7 +114,15 @@ class RehearsalProject(Project):
 
             cloud = self.cloud("aws")
             assert isinstance(cloud, Cloud)
-            return session(cloud)
+            try:
+                return session(cloud)
+            except ModuleNotFoundError as error:
+                raise ProjectError(
+                    "AWS's SDK is not installed",
+                    detail=str(error),
+                    hint="pip install 'orch-fleet[aws]'; in a checkout: pip install -e '.[aws]'",
+                    code="ORCH303",
+                ) from error
         return None
 
     def reached(self, state: FleetState) -> FleetState:
