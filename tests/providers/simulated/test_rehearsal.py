@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,13 @@ def test_the_account_is_readable_by_its_owner_only(project: Project) -> None:
     assert made.cloud.path.stat().st_mode & 0o077 == 0
     with pytest.raises(AwsError):
         made.cloud.call("DescribeVpcs", {"VpcIds": ["vpc-00000000000000000"]})
+
+
+def test_without_the_clouds_sdk_it_says_what_to_install(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(ProjectError) as caught:
+        rehearse(project).project.session("aws")
+    assert caught.value.code == "ORCH303"
+    assert "orch-fleet[aws]" in (caught.value.hint or "")
