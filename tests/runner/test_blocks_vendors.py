@@ -39,7 +39,7 @@ def options(server: Server) -> dict[str, object]:
         "groups": host["GroupAdd"],
         "runtime": host["Runtime"],
         "caps": host["CapAdd"],
-        "mounts": [bind for bind in host["Binds"] if not bind.endswith(":/run/orch")],
+        "mounts": sorted(bind for bind in host["Binds"] if not bind.endswith(":/run/orch")),
         "env": [entry for entry in found["Config"]["Env"] if entry.startswith("HABANA_")],
     }
 
@@ -56,7 +56,7 @@ def test_nvidia_jobs_on_a_host_without_the_toolkit_get_devices_and_the_drivers_f
         "for i in 0 1 2 3 ctl -uvm; do [ -e /dev/nvidia$i ] || mknod -m 666 /dev/nvidia$i c 1 3; done; "
         "mkdir -p /var/lib/nvidia/lib64 /var/lib/nvidia/bin"
     )
-    folders = [f"/var/lib/nvidia/{name}:/usr/local/nvidia/{name}" for name in ("lib64", "bin")]
+    folders = [f"/var/lib/nvidia/{name}:/usr/local/nvidia/{name}" for name in ("bin", "lib64")]
     on = fleet(node(server, blocks=2, gpus=Gpus(count=4, vendor="nvidia", name="H100", toolkit=False)))
     begin(place, on, "part", resources={"gpu": 2})
     part = options(server)
