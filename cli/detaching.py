@@ -30,7 +30,9 @@ def see_through(project: Project, place: Workplace, row: RunRow) -> RunRow:
     try:
         return drive(place, row)
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # A terminal that is closed may send several. Not SIG_IGN, which the other process would inherit.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda _number, _frame: None)
         with (place.desk(row).folder.path / "driver.log").open("ab") as log:
             subprocess.Popen(
                 [sys.executable, "-m", "orch.cli.main", "attach", row.name, "--supervise"],

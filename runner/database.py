@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError, Prog
 
 from orch.runner import schema
 from orch.runner.errors import LedgerUnusable, NewerLedger
+
+# How long another process's transaction is waited for.
+PATIENCE_S = 20.0
 
 
 def open_engine(url: str) -> tuple[Engine, str]:
@@ -42,11 +47,11 @@ def open_engine(url: str) -> tuple[Engine, str]:
 
 def _sqlite(path: Path, url: Any) -> Engine:
     path.parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(url, connect_args={"timeout": 20, "isolation_level": None})
+    engine = create_engine(url, connect_args={"timeout": PATIENCE_S, "isolation_level": None})
 
     @sql_event.listens_for(engine, "connect")
     def _connect(connection: Any, _record: object) -> None:
-        connection.execute("PRAGMA journal_mode=WAL")
+        _keep_log(connection)
         connection.execute("PRAGMA synchronous=FULL")
 
     # The driver's own BEGIN is deferred: two readers that then both write cannot be serialised, and one gets
@@ -56,6 +61,20 @@ def _sqlite(path: Path, url: Any) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
+
+
+def _keep_log(connection: Any) -> None:
+    """Of several processes that open a new ledger the first turns its journal into a log. The others are told
+    "locked" at once, whatever their timeout."""
+    ends = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > ends:
+                raise
+        time.sleep(0.02)
 
 
 def _prepare(engine: Engine) -> None:

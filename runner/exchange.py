@@ -18,7 +18,7 @@ from orch.spec.state import NodeState
 ACCEPT_S = 10.0
 
 # How long after a command's end its output is waited for, where the end of that does not come.
-LINGER_S = 0.5
+LINGER_S = 2.0
 
 
 class Exchange:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 FOLLOW_EVERY_S = 0.5
 # A node that says nothing for so long is taken only when no other fits.
-CHOICE_S = 3.0
+CHOICE_S = 5.0
 
 
 @dataclass(frozen=True)

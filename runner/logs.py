@@ -35,7 +35,8 @@ class LogFile:
     def open(self, wait_s: float = 0.0) -> bool:
         """Become its writer. False when another process is, and still is after `wait_s`."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        stream = self._path.open("r+b" if self._path.exists() else "w+b")
+        self._path.touch()  # never "w": another process may write its first lines at this moment
+        stream = self._path.open("r+b")
         end = time.monotonic() + wait_s
         while True:
             try:

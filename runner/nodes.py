@@ -13,7 +13,7 @@ from orch.runner.errors import CommandTimeout, HostUnreachable
 from orch.runner.transport import Transport, fan_out
 from orch.spec.state import FleetState, NodeState
 
-LOOK_S = 5.0
+LOOK_S = 10.0
 
 # Claims first, so that a node whose Docker hangs still tells who uses it.
 _LOOK = f"""\

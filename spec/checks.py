@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeVar, cast
 
 from . import checks_fleet as fleets
 from . import checks_hosts as hosts
 from . import checks_project as projects
 from . import checks_run as runs
 from .diagnostics import Diagnostic, Severity, Span
-from .draft import Draft, env_path
-from .models import BACKEND_MODELS, Fleet
+from .draft import Draft, Path_, env_path
+from .models import BACKEND_MODELS, Fleet, Host, InitStep
 from .models.run import Run
 
 Findings = Iterator[Diagnostic]
+Bearer = TypeVar("Bearer", Fleet, Host, InitStep)
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,23 @@ def reserved_variables(draft: Draft) -> Findings:
 
 
 def variables_of_the_caller(draft: Draft) -> Findings:
-    """Entries without a value that the caller does not have. What launches asks `resolve_env` instead."""
-    if not draft.launched:
-        env = cast("Fleet | Run", draft.partial).env
-        yield from resolve_env(env, draft.outside.environ, where=draft, severity=Severity.WARNING)[1]
+    """Entries without a value that the caller does not have. A run's are asked for again as it starts."""
+    model = cast("Fleet | Run", draft.partial)
+    if isinstance(model, Fleet) or not draft.launched:
+        yield from resolve_env(model.env, draft.outside.environ, where=draft, severity=draft.missing)[1]
+
+
+def variables_of_hosts(draft: Draft) -> Findings:
+    hosts = cast(Fleet, draft.partial).ssh_config
+    for index, host in enumerate(hosts.hosts if hosts else ()):
+        at = ("ssh_config", "hosts", index, "env")
+        yield from resolve_env(host.env, draft.outside.environ, where=draft, at=at, severity=draft.missing)[1]
+
+
+def variables_of_steps(draft: Draft) -> Findings:
+    for index, step in enumerate(cast(Fleet, draft.partial).init):
+        at = ("init", index, "env")
+        yield from resolve_env(step.env, draft.outside.environ, where=draft, at=at, severity=draft.missing)[1]
 
 
 FLEET_RULES = (
@@ -69,6 +83,8 @@ FLEET_RULES = (
     Rule(("ssh_config",), hosts.key_files_are_usable),
     Rule(("env",), reserved_variables),
     Rule(("env",), variables_of_the_caller),
+    Rule(("ssh_config",), variables_of_hosts),
+    Rule(("init",), variables_of_steps),
 )
 RUN_RULES = (
     Rule(("image", "python", "nvcc", "docker"), runs.one_image),
@@ -132,12 +148,13 @@ def resolve_env(
     environ: Mapping[str, str],
     *,
     where: Draft | None = None,
+    at: Path_ = ("env",),
     severity: Severity = Severity.ERROR,
 ) -> tuple[dict[str, str], tuple[Diagnostic, ...]]:
     """The variables with their values, and an ORCH173 for each that is taken from `environ` and is not set
     there.
 
-    Unset variables are left out of the result. `where` is the document they stand in.
+    Unset variables are left out of the result. `where` is the document they stand in, `at` their place there.
     """
     values: dict[str, str] = {}
     unset: list[Diagnostic] = []
@@ -146,12 +163,34 @@ def resolve_env(
         if given is not None:
             values[name] = given
             continue
-        summary, hint = f"environment variable {name} is not set", f"export it or use `--env {name}=…`"
+        fleet = where is not None and where.kind == "fleet"
+        hint = "export it, or give it a value here" if fleet else f"export it or use `--env {name}=…`"
+        summary = f"environment variable {name} is not set"
         if where is None:
             unset.append(
                 Diagnostic("ORCH173", Span("--env", 1, 1, 1, 1), summary, severity=severity, hint=hint)
             )
         else:
-            path = env_path(where, name)
+            path = env_path(where, name, at)
             unset.append(where.diagnostic("ORCH173", path, summary, severity=severity, hint=hint))
     return values, tuple(unset)
+
+
+def filled(fleet: Fleet, environ: Mapping[str, str]) -> Fleet:
+    """The fleet with the caller's values of variables that have none of their own, as far as they are set."""
+
+    def given(part: Bearer) -> Bearer:
+        if None not in part.env.values():
+            return part
+        env = {name: environ.get(name) if value is None else value for name, value in part.env.items()}
+        return part.model_copy(update={"env": env})
+
+    fleet = given(fleet)
+    init = tuple(given(step) for step in fleet.init)
+    if init != fleet.init:
+        fleet = fleet.model_copy(update={"init": init})
+    ssh = fleet.ssh_config
+    hosts = tuple(given(host) for host in ssh.hosts) if ssh else ()
+    if ssh is not None and hosts != ssh.hosts:
+        fleet = fleet.model_copy(update={"ssh_config": ssh.model_copy(update={"hosts": hosts})})
+    return fleet

@@ -158,11 +158,16 @@ def load_paths(
     broken = {each.span.file for each in diagnostics if each.code < "ORCH110"}  # no YAML: its rest is unknown
     bad = Places(each.span for each in diagnostics if each.severity is Severity.ERROR)
     documents = tuple(
-        Document(Path(draft.source.file), draft.index, draft.model, draft)
+        Document(Path(draft.source.file), draft.index, _filled(draft.model, environ), draft)
         for draft in drafts
         if draft.model is not None and draft.source.file not in broken and not bad.within(draft.node.span)
     )
     return Loaded(documents, diagnostics)
+
+
+def _filled(model: AnyModel, environ: Mapping[str, str]) -> AnyModel:
+    """A fleet's variables without a value are the caller's as it is read, a run's as it starts."""
+    return checks.filled(model, environ) if isinstance(model, Fleet) else model
 
 
 def _without_echoes(found: Sequence[Diagnostic]) -> Iterable[Diagnostic]:

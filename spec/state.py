@@ -77,7 +77,8 @@ class NodeState(_Frozen):
 class FleetState(_Frozen):
     """A provisioned fleet.
 
-    `unreachable_grace_s`: how long a silent node may stay silent before its run is given up.
+    `unreachable_grace_s`: how long a silent node may stay silent before its run is given up. `beside_hourly`:
+    what it costs without its nodes, in US dollars an hour.
     """
 
     schema_version: int = SCHEMA
@@ -90,4 +91,5 @@ class FleetState(_Frozen):
     image: str | None = None
     env: dict[str, str] = {}
     unreachable_grace_s: float = 120.0
+    beside_hourly: float | None = None
     nodes: tuple[NodeState, ...] = ()

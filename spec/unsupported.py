@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from . import interpolate
 from .diagnostics import Diagnostic, Severity, property_path
-from .draft import Draft, Path_, env_path, scalars
+from .draft import Draft, Path_, scalars
 from .models import Fleet
 from .models.run import Run
 from .scopes import scope_of
@@ -257,14 +257,6 @@ def _nodes_on_demand(draft: Draft) -> Findings:
     yield draft.diagnostic("ORCH197", ("nodes",), summary, severity=Severity.WARNING, hint=hint)
 
 
-def _variables_without_value(draft: Draft) -> Findings:
-    for name, value in cast(Fleet, draft.partial).env.items():
-        if value is None:
-            path = env_path(draft, name)
-            hint = f"write `{name}=${{{{ env.{name} }}}}`, or put it into the `env` of the task"
-            yield _refusal(draft, path, "a variable without a value in a fleet", hint)
-
-
 def _volumes(draft: Draft) -> Findings:
     for index, volume in enumerate(cast(Run, draft.partial).volumes):
         if volume.kind != "folder":
@@ -281,7 +273,7 @@ def _other_backends(draft: Draft) -> Findings:
 
 
 _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
-    "fleet": (_one_backend, _options, _idleness, _nodes_on_demand, _variables_without_value),
+    "fleet": (_one_backend, _options, _idleness, _nodes_on_demand),
     "task": (_volumes,),
     "project": (_other_backends,),
 }

@@ -8,11 +8,14 @@ the event service are the SDK's own.
 
 from __future__ import annotations
 
+import gc
+import inspect
 import json
 import os
 import queue
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
@@ -49,7 +52,7 @@ def call(
     stdin: str | None = None,
 ) -> Finished:
     """Run `pulumi WORDS` in `folder` to its end. Events arrive in the calling thread, in order."""
-    with _serving(program, on_event is not None) as (flags, events):
+    with _serving(program, on_event is not None) as (flags, events), _stopping() as stop:
         process = subprocess.Popen(
             [str(engine.command), "--non-interactive", *words, *flags],
             cwd=folder,
@@ -66,37 +69,67 @@ def call(
             errors="replace",
             start_new_session=True,
         )
-        with _stopping(process) as stopped:
-            output = futures.ThreadPoolExecutor(1).submit(process.communicate, stdin)
-            while not output.done() or not events.empty():
-                try:
-                    event = events.get(timeout=0.02)
-                except queue.Empty:
-                    continue
-                if on_event:
-                    on_event(event)
-            stdout, stderr = output.result()
+        stop.begin(process)
+        output = futures.ThreadPoolExecutor(1).submit(process.communicate, stdin)
+        while not output.done() or not events.empty():
+            try:
+                event = events.get(timeout=0.02)
+            except queue.Empty:
+                continue
+            if on_event:
+                on_event(event)
+        stdout, stderr = output.result()
     while not events.empty() and on_event:
         on_event(events.get_nowait())
-    return Finished(process.returncode, stdout, stderr, stopped.is_set())
+    if program is not None and process.returncode:
+        _end_leftovers()
+    return Finished(process.returncode, stdout, stderr, stop.asked)
+
+
+def _end_leftovers() -> None:
+    """End the coroutines that a program of a failed call left.
+
+    The SDK's own clean-up then finds no event loop, of which Python would tell on stderr, at any time after.
+    """
+    told = sys.unraisablehook
+    sys.unraisablehook = lambda left: None if inspect.iscoroutine(left.object) else told(left)
+    try:
+        gc.collect()
+    finally:
+        sys.unraisablehook = told
+
+
+class _Stop:
+    """A signal to orch is a SIGTERM to the engine, even one that came before it; further ones are passed on."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._process: subprocess.Popen[str] | None = None
+
+    def begin(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        if self.asked:
+            self._pass_on()
+
+    def __call__(self, signum: int, frame: object) -> None:
+        self.asked = True
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
 
 
 @contextmanager
-def _stopping(process: subprocess.Popen[str]) -> Iterator[threading.Event]:
-    """While it runs, SIGINT and SIGTERM to orch become one SIGTERM to it; a further one is passed on too."""
-    stopped = threading.Event()
-
-    def pass_on(signum: int, frame: object) -> None:
-        stopped.set()
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-
+def _stopping() -> Iterator[_Stop]:
+    """While the engine runs, SIGINT and SIGTERM to orch are for it."""
+    stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
-        yield stopped
+        yield stop
         return
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stopped
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

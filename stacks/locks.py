@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -62,7 +63,9 @@ def locks(project: Project, stack: str) -> tuple[Lock, ...]:
         except FileNotFoundError:
             continue  # released just now
         except (ValueError, KeyError):
-            found.append(Lock(file, 0, "unknown", "unknown", time.time() - file.stat().st_mtime))
+            with suppress(FileNotFoundError):  # as above
+                age_s = time.time() - file.stat().st_mtime
+                found.append(Lock(file, 0, "unknown", "unknown", age_s))
     return tuple(sorted(found, key=lambda lock: -lock.age_s))
 
 

@@ -20,7 +20,7 @@ from orch.stacks.program import program
 from orch.stacks.project import Project
 from orch.stacks.recovery import mend, take
 from orch.stacks.shared import drift_shared, preview_shared, release, shared_by, unused
-from orch.stacks.states import deployment, forget_identity, nodes_there, not_up, require_up
+from orch.stacks.states import deployment, forget_identity, nodes_there, not_up, outputs, require_up
 from orch.stacks.wishes import Wish, compile_for
 
 
@@ -171,7 +171,9 @@ def refresh(project: Project, name: str, listener: Listener) -> tuple[Drifted, .
 
 def recorded_hourly(project: Project, stack: str) -> float:
     """What the fleet costs an hour as it was last brought up, in US dollars; 0 when it is not up."""
-    return sum(node.get("price_hourly") or 0.0 for node in nodes_there(deployment(project, stack)))
+    recorded = deployment(project, stack)
+    beside = (outputs(recorded).get("fleet") or {}).get("beside_hourly") or 0.0
+    return round(beside + sum(node.get("price_hourly") or 0.0 for node in nodes_there(recorded)), 6)
 
 
 def unlock(project: Project, name: str) -> None:

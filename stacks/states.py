@@ -176,7 +176,9 @@ def work_folder(project: Project, stack: str) -> Path:
     text = project_file(project.name, "../../config")  # an absolute path is taken as relative
     file = folder / "Pulumi.yaml"
     if not file.exists() or file.read_text() != text:
-        file.write_text(text)
+        staged = file.with_name(f".{file.name}.{os.getpid()}")
+        staged.write_text(text)
+        staged.replace(file)  # another process's engine may be reading it
     return folder
 
 

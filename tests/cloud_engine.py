@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,15 +28,15 @@ class CloudStack:
     project: Project
     name: str
 
+    def plan(self, fleet: Fleet) -> operations.Plan:
+        return operations.preview(self.project, Wish(fleet, self.folder), quiet)
+
     def preview(self, fleet: Fleet) -> tuple[Change, ...]:
-        return operations.preview(self.project, Wish(fleet, self.folder), quiet).changes
+        return self.plan(fleet).changes
 
     def up(self, fleet: Fleet) -> tuple[Change, ...]:
         """Bring it up; what changed in all of its steps. Raises what `orch up` tells."""
-        try:
-            return operations.up(self.project, Wish(fleet, self.folder), quiet).changes
-        finally:
-            gc.collect()  # as in simulated_stack
+        return operations.up(self.project, Wish(fleet, self.folder), quiet).changes
 
     def drift(self) -> tuple[Drifted, ...]:
         return operations.drift(self.project, self.name, quiet)

@@ -148,8 +148,14 @@ class HostLab:
         ask.chmod(0o700)
         process = subprocess.Popen(["ssh-agent", "-D", "-a", str(sock)], stdout=subprocess.DEVNULL)
         try:
-            wait_until(sock.exists, "ssh-agent listens")
             env = {"SSH_AUTH_SOCK": str(sock)}
+            # 1: it has no key yet; 2: nobody answers, which may be so when its socket is there already.
+            listed = ("ssh-add", "-l")
+            asked = {**os.environ, **env}
+            wait_until(
+                lambda: subprocess.run(listed, env=asked, capture_output=True, check=False).returncode != 2,
+                "ssh-agent answers",
+            )
             more = {"SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force"}
             for key in keys:
                 words = ["ssh-add", "-q", str(key.path)]
@@ -190,7 +196,7 @@ class Client(Folder):
 
     home: Path
 
-    def orch(self, *words: str, env: dict[str, str] | None = None, timeout: float = 180) -> Said:
+    def orch(self, *words: str, env: dict[str, str] | None = None, timeout: float = 300) -> Said:
         return super().orch(*words, env={**self._env, **(env or {})}, timeout=timeout)
 
     def start(self, *words: str) -> subprocess.Popen[str]:

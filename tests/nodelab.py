@@ -91,7 +91,7 @@ class Lab:
         )
         return state
 
-    def fleet(self, *nodes: NodeState, grace_s: float = 6.0) -> FleetState:
+    def fleet(self, *nodes: NodeState, grace_s: float = 60.0) -> FleetState:
         return FleetState(
             name="lab",
             stack="lab",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import subprocess
@@ -217,8 +216,6 @@ class SimulatedStack:
             program=program,
             on_event=events.append if words[0] in {"preview", "up", "destroy", "refresh"} else None,
         )
-        # What a failed program left is ended here: CPython 3.11 stumbles when that is while it parses.
-        gc.collect()
         return Done(done, events)
 
     def preview(self, wanted: Wanted, *words: str) -> Done:

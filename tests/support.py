@@ -44,7 +44,7 @@ class Folder:
 
     path: Path
 
-    def orch(self, *words: str, env: dict[str, str] | None = None, timeout: float = 180) -> Said:
+    def orch(self, *words: str, env: dict[str, str] | None = None, timeout: float = 300) -> Said:
         done = subprocess.run(
             [*ORCH, *words],
             cwd=self.path,
@@ -123,10 +123,11 @@ def until(holds: Callable[[], bool], seconds: float, what: str) -> None:
 def free_port() -> int:
     """A port of 127.0.0.1 for a container that keeps it over restarts.
 
-    It is none that the kernel gives away by itself: between this look and the container's start nobody else
-    is given it.
+    It is none that the kernel gives away by itself, and none of another process's share: between this look
+    and the container's start nobody else is given it.
     """
-    for port in random.sample(range(20_000, 30_000), 200):
+    share = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
+    for port in random.sample(range(20_000 + share, 30_000, 8), 200):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))

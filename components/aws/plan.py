@@ -152,7 +152,7 @@ def plan(
         protect=fleet.protect,
         price=price,
         hourly=round((price or 0.0) * demand.nodes + fixed, 6),
-        unpriced=tuple(told.unpriced(reached, demand, price, bastion, block=block)),
+        unpriced=tuple(told.unpriced(reached, price, bastion, block=block)),
         starts=facts.reservation.start if facts.reservation else None,
         ends=facts.reservation.end if facts.reservation else None,
         pins=_pins(fleet, candidate, facts, context)

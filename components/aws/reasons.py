@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from orch.catalog.nics import Nics
 from orch.components.aws import network as networks
 from orch.components.aws.candidates import Candidate
-from orch.components.aws.capacity import Demand
 from orch.components.aws.facts import AwsFacts
 from orch.components.aws.planned import Bastion
 from orch.components.cloudinit import scratch
@@ -63,7 +62,7 @@ def rank_reasons(fleet: Fleet, each: Nics) -> Iterator[str]:
 
 
 def unpriced(
-    reached: networks.Reach, demand: Demand, price: float | None, bastion: Bastion | None, *, block: bool
+    reached: networks.Reach, price: float | None, bastion: Bastion | None, *, block: bool
 ) -> Iterator[str]:
     """What costs money and has no price in the catalogue."""
     if block:
@@ -72,9 +71,9 @@ def unpriced(
         yield "nodes"
     if bastion is not None and bastion.price is None:
         yield "bastion"
-    nodes, nat = networks.elastic_ips(reached, demand)
-    if not isinstance(reached.network, networks.GivenNetwork) and not reached.network.public:
+    nat = not isinstance(reached.network, networks.GivenNetwork) and not reached.network.public
+    if nat:
         yield "NAT gateway and its traffic"
-    if reached.addresses.kind != "none" or nodes or nat or (bastion is not None and bastion.public):
+    if nat or reached.addresses.kind != "none" or (bastion is not None and bastion.public):
         yield "public IPv4 addresses"
     yield "root disks"

@@ -69,6 +69,7 @@ def fleet_state(plan: AwsPlan, settings: AwsBackend, stack: str, seen: Seen) -> 
         "unreachable_grace_s": UNREACHABLE_GRACE_S,
         "image": plan.job_image,
         "env": dict(plan.env),
+        "beside_hourly": plan.bastion.price if plan.bastion else None,
         "nodes": nodes,
     }
 

@@ -63,6 +63,7 @@ class GcpFleet(pulumi.ComponentResource):
                 "unreachable_grace_s": UNREACHABLE_GRACE_S,
                 "image": plan.job_image,
                 "env": dict(plan.env),
+                "beside_hourly": plan.bastion.price if plan.bastion else None,
                 "nodes": nodes,
             }
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -95,7 +96,8 @@ class LocalNetworkHandler:
             network = client.networks.get(resource_id)
             network.reload()
             for endpoint in network.attrs.get("Containers") or {}:
-                network.disconnect(endpoint, force=True)
+                with suppress(NotFound):  # gone by itself meanwhile
+                    network.disconnect(endpoint, force=True)
             network.remove()
         except NotFound:
             return

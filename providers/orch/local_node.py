@@ -10,6 +10,7 @@ first connect.
 from __future__ import annotations
 
 import io
+import random
 import socket
 import tarfile
 import time
@@ -27,6 +28,7 @@ from orch.providers.orch.local_network import STACK_LABEL
 MIB = 1 << 20
 LOOPBACK = "127.0.0.1"
 READY_TIMEOUT_S = 60.0
+PORTS = range(10_000, 20_000)
 PORT_TRIES = 5
 CPU_PERIOD_US = 100_000
 AUTHORIZED_KEYS = "etc/orch/authorized_keys"
@@ -261,9 +263,16 @@ def _outputs(container: Any, before: State | None = None) -> State:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+    """None that the kernel gives away by itself: a node that is stopped for a while has it still when it is
+    started again."""
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probe:
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError:
+                continue
+            return port
+    raise ProviderError(f"no port is free of {PORTS[0]} to {PORTS[-1]}", code="ORCH340")
 
 
 def _wait_ready(container: Any, name: str, port: int) -> None:

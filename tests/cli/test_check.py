@@ -74,7 +74,7 @@ def test_a_failure_is_7_and_told_with_what_to_do(folder: Folder, room: Room) -> 
 
 
 def test_a_host_that_cannot_be_reached_does_not_hide_the_others(folder: Folder, room: Room) -> None:
-    write(folder, room, FLEET + "  connect_timeout: 2s\n")
+    write(folder, room, FLEET + "  connect_timeout: 6s\n")
     with room.servers[1].ssh_stopped():
         said = check(folder, room)
     assert said.code == 7

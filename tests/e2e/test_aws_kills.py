@@ -14,6 +14,7 @@ from rehearsals import Rehearsed
 from support import until
 
 NODES = [f"p5-{index}" for index in range(8)]
+pytestmark = pytest.mark.timeout(600)  # three engines one after another, the first for the module
 # An `up` of eight nodes makes about 118 calls, a `down` about 95.
 UP = [13, 16, 20, 27, 35, 46, 58, 67, 80, 104]
 DOWN = [2, 14, 28, 42, 52, 60, 67, 74, 81, 88]
@@ -118,7 +119,7 @@ def test_what_bears_the_stacks_tags_and_is_not_recorded_is_removed_after_a_kill(
 
 
 def test_an_interrupt_ends_in_order_and_the_state_is_what_is_in_the_cloud(tmp_path: Path) -> None:
-    there = Rehearsed.make(tmp_path, latency_s={"RunInstances": 2.0})
+    there = Rehearsed.make(tmp_path, latency_s={"RunInstances": 6.0})
     there.fleet(8)
     process = there.start("up", "p5.yml", "--yes", "--rehearse")
     launches = "RunInstances"

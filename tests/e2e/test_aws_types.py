@@ -29,9 +29,10 @@ def test_a_cluster_of_the_type_comes_up_as_planned_stays_and_goes(lab: Stack, na
     golden = json.loads(Path(GOLDEN / f"{name}.json").read_text())
     kind, region = golden["instance_type"], golden["region"]
 
-    planned = there.preview(fleet)
-    assert {change.op for change in planned} == {"create"}
-    assert len(there.up(fleet)) == len(planned)
+    planned = there.plan(fleet)
+    assert {change.op for change in planned.changes} == {"create"}
+    assert planned.delta == planned.hourly > 0
+    assert len(there.up(fleet)) == len(planned.changes)
     nodes = there.live(region, kind)
     assert len(nodes) == len(golden["nodes"])
     for node in nodes:
@@ -41,7 +42,9 @@ def test_a_cluster_of_the_type_comes_up_as_planned_stays_and_goes(lab: Stack, na
             for each in node["NetworkInterfaces"]
         ]
         assert sorted(cards) == sorted(golden["interfaces"])
-    assert {change.op for change in there.preview(fleet)} == {"same"}
+    again = there.plan(fleet)
+    assert {change.op for change in again.changes} == {"same"}
+    assert (again.delta, again.hourly, again.unpriced) == (0, planned.hourly, planned.unpriced)
     assert there.drift() == ()
     there.down()
     assert lab.cloud.everything() == {}

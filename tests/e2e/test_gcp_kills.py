@@ -15,6 +15,7 @@ from support import until
 
 INSERT = "compute.instances.insert"
 NODES = ["lab-0", "lab-1", "lab-2"]
+pytestmark = pytest.mark.timeout(600)  # three engines one after another, the first for the module
 # An `up` of three nodes makes about 39 calls: six ask; then networks, router, rules, template, nodes. A down
 # looks at all, and removes the nodes from the fifteenth call on.
 UP = [7, 13, 20, 23, 29, 37]
@@ -112,10 +113,10 @@ def test_a_killed_request_for_more_of_a_group_leaves_as_many_as_are_wanted(tmp_p
 
 
 def test_an_interrupt_ends_in_order_and_the_state_is_what_is_in_the_cloud(tmp_path: Path) -> None:
-    there: RehearsedGcp = RehearsedGcp.make(tmp_path, latency_s={INSERT: 2.0})
+    there: RehearsedGcp = RehearsedGcp.make(tmp_path, latency_s={INSERT: 6.0})
     there.fleet(3)
     process = there.start("up", "lab.yml", "--yes", "--rehearse")
-    until(lambda: INSERT in {call.action for call in there.cloud.calls}, 90, "a node is being made")
+    until(lambda: INSERT in {call.action for call in there.cloud.calls}, 120, "a node is being made")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
@@ -145,11 +146,11 @@ def test_an_interrupt_while_waiting_in_a_queue_keeps_the_place_in_it(tmp_path: P
         lambda: (
             "google-cloud-compute" in {call.caller for call in there.cloud.calls if call.action == looked}
         ),
-        90,
+        120,
         "the queue is asked",
     )
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "its place in the queue is kept" in err
     (request,) = there.cloud.things("resize-request").values()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import time
 
+import pytest
 from support import Folder, containers, until
 
 
+@pytest.mark.timeout(900)  # the fleet may be brought up for it
 def test_training_ends_done_with_exit_code_0_on_both_nodes(quickstart: Folder) -> None:
     said = quickstart.orch("run", "train.yml", "--json", timeout=280)
     assert said.code == 0, said.err

@@ -71,6 +71,7 @@ def test_a_second_up_changes_nothing_and_drift_is_clean(onprem: Client) -> None:
     assert drifted(onprem) == (0, set())
 
 
+@pytest.mark.timeout(900)  # four ranks on as many cores as there are
 def test_torchrun_trains_across_all_four(onprem: Client) -> None:
     said = onprem.orch("run", "examples/ssh/train.yml", "--json", timeout=540)
     assert said.code == 0, said.err
@@ -117,24 +118,33 @@ def test_a_shell_on_a_host_goes_by_its_jump_host_with_the_pinned_key(onprem: Cli
         assert "gpu3" not in said.out
 
 
+@pytest.mark.timeout(900)
 def test_two_clients_never_get_the_same_gpu(onprem: Client, room: Room, tmp_path: Path) -> None:
     other = client(room, tmp_path)
     assert other.orch("up", "examples/ssh/fleet.yml", "--yes", timeout=300).code == 0
-    task = "type: task\nimage: orch/mpi\ncommands: [nvidia-smi -L, sleep 12]\n"
+    # Each holds its GPU until all have one, however long the last of them takes to begin.
+    wait = "until (exec 3<>/dev/tcp/127.0.0.1/7000) 2>/dev/null; do sleep 0.5; done"
+    task = f"type: task\nimage: orch/mpi\ncommands: [nvidia-smi -L, \"timeout 600 bash -c '{wait}'\"]\n"
     task += "resources: {gpu: 1, memory: 1GB}\n"
     users = (onprem, other)
     for user in users:
         user.write("hold.yml", task)
+
+    def held() -> list[str]:
+        logs = [user.orch("logs", f"hold{turn}").out for user in users for turn in range(3)]
+        return [uuid for text in logs for uuid in uuids(text)]
+
     try:
         running = [
             user.start("run", "hold.yml", "--name", f"hold{turn}", "--json")
             for turn in range(3)
             for user in users
         ]
-        ended = [process.communicate(timeout=300) for process in running]
+        until(lambda: len(held()) == 6, 400, "all six have a GPU")
+        with room.servers[0].open_port(7000), room.servers[1].open_port(7000):
+            ended = [process.communicate(timeout=300) for process in running]
         assert [process.returncode for process in running] == [0] * 6, [err for _, err in ended]
-        logs = [user.orch("logs", f"hold{turn}").out for user in users for turn in range(3)]
-        got = [uuid for text in logs for uuid in uuids(text)]
+        got = held()
         assert len(got) == len(set(got)) == 6
     finally:
         assert other.orch("down", "on-prem", "--yes", timeout=300).code == 0

@@ -120,7 +120,7 @@ def test_a_lock_of_another_host_is_broken_by_unlock_only(faulty: Folder) -> None
     assert faulty.orch("up", "fleet.yml", "--yes").code == 0
     folder = faulty.path / ".orch/state/.pulumi/locks/organization/tests" / FLEET
     folder.mkdir(parents=True, exist_ok=True)
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S.123456789Z", time.gmtime(time.time() - 300))
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S.123456789Z", time.gmtime(time.time() - 280))
     (folder / "elsewhere.json").write_text(
         f'{{"pid": 1, "username": "ada", "hostname": "elsewhere", "timestamp": "{stamp}"}}'
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 import uuid
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from support import until
 
 from orch.images import docker
 from orch.images.build import build_once, tag
@@ -40,20 +42,28 @@ def test_a_missing_image_is_built_and_progress_names_log_and_steps(folder: Path,
 
 def test_two_callers_at_once_build_it_once(folder: Path, tmp_path: Path) -> None:
     said: list[str] = []
+    cache = tmp_path / "cache"
+    cache.mkdir()
     callers = [
         threading.Thread(
-            target=build_once,
-            args=("trial", folder),
-            kwargs={"cache": tmp_path / "cache", "progress": said.append},
+            target=build_once, args=("trial", folder), kwargs={"cache": cache, "progress": said.append}
         )
         for _ in range(2)
     ]
-    for caller in callers:
-        caller.start()
+
+    def waiting() -> int:
+        return sum("another process" in line for line in said)
+
+    # A third one holds the lock until both have come, however much later one of them is.
+    with (cache / "trial.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for caller in callers:
+            caller.start()
+        until(lambda: waiting() == 2, 120, "both wait")
     for caller in callers:
         caller.join()
     assert sum(line.startswith("built ") for line in said) == 1
-    assert sum("another process" in line for line in said) == 1
+    assert waiting() == 2
 
 
 def test_a_failing_step_is_told_with_its_last_lines_and_the_log(folder: Path, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from orch.runner.ssh import SshTransport
 class Printer:
     def handle(self, event: Event, /) -> None:
         if isinstance(event, LogLine):
-            print(event.rank, event.text, flush=True)
+            # In one piece, for each rank has a thread of its own.
+            print(f"{event.rank} {event.text}\n", end="", flush=True)
 
 
 def main(dot: Path, run: str) -> None:

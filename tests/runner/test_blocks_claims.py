@@ -24,6 +24,7 @@ from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState
 
 GATE = "/srv/gate"
+AT_THE_GATE = {"commands": ["until [ -e /gate/open ]; do sleep 0.1; done"], "volumes": [f"{GATE}:/gate"]}
 DRIVER = Path(__file__).with_name("drive_run.py")
 
 
@@ -44,8 +45,7 @@ def all_at_once(
     """
     server.run(f"mkdir -p {GATE}; rm -f {GATE}/open")
     on = fleet(node(server, blocks=blocks))
-    task |= {"commands": ["until [ -e /gate/open ]; do sleep 0.1; done"], "volumes": [f"{GATE}:/gate"]}
-    rows = [submit(one, on, name=f"job-{index}", **task) for index, one in enumerate(people)]
+    rows = [submit(one, on, name=f"job-{index}", **AT_THE_GATE, **task) for index, one in enumerate(people)]
     processes = [
         subprocess.Popen([sys.executable, DRIVER, one.dot, row.name], stdout=subprocess.DEVNULL)
         for one, row in zip(people, rows, strict=True)
@@ -180,12 +180,14 @@ def test_the_next_look_releases_what_a_client_that_died_for_good_held(
     place: Workplace, gpu1: Server, transport: SshTransport
 ):
     on = fleet(node(gpu1, blocks=4))
-    submit(place, on, name="job", commands=["sleep 5"], resources={"gpu": 4})
+    gpu1.run(f"mkdir -p {GATE}; rm -f {GATE}/open")
+    submit(place, on, name="job", **AT_THE_GATE, resources={"gpu": 4})
     driver = subprocess.Popen([sys.executable, DRIVER, place.dot, "job"], stdout=subprocess.DEVNULL)
     wait_until(lambda: place.ledger.get("job").status == "running", "it runs")
     driver.kill()
     driver.wait()
     assert node_statuses(on, transport)[0].busy_blocks == 2
+    gpu1.run(f"touch {GATE}/open")
     wait_until(lambda: "Exited" in gpu1.run("docker ps -a"), "the job ends by itself")
     lifecycle.reconcile_once(place)
     assert place.ledger.get("job").status == "done"

@@ -45,9 +45,9 @@ def test_a_run_waits_for_a_node_that_is_being_prepared(
     row = submit(place, pair, nodes=2, commands=["true"])
     driving = threading.Thread(target=lifecycle.drive, args=(place, row))
     driving.start()
-    wait_until(lambda: "gpu1 is still being prepared: waiting" in notices(place), "it waits", 20)
+    wait_until(lambda: "gpu1 is still being prepared: waiting" in notices(place), "it waits")
     gpu1.run(f"touch {BOOT}/ok")
-    driving.join(60)
+    driving.join(200)
     row = place.ledger.by_id(row.id)
     assert (row.status, row.message) == ("done", None)
 
@@ -56,9 +56,9 @@ def test_a_run_that_is_stopped_waits_no_longer(place: Workplace, pair: FleetStat
     row = submit(place, pair, nodes=2, commands=["true"])
     driving = threading.Thread(target=lifecycle.drive, args=(place, row))
     driving.start()
-    wait_until(lambda: "gpu1 is still being prepared: waiting" in notices(place), "it waits", 20)
+    wait_until(lambda: "gpu1 is still being prepared: waiting" in notices(place), "it waits")
     place.ledger.want(row.id, "stop")
-    driving.join(60)
+    driving.join(200)
     assert not place.ledger.by_id(row.id).active
     assert left_on(gpu1) == ""
 

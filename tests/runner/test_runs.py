@@ -120,13 +120,13 @@ def test_a_failing_rank_stops_the_others_and_is_named_with_its_code(
 
 
 def test_the_master_starts_first_when_asked(run: Run, place: Workplace):
-    stamp = "python3 -c 'import time; print(time.time())'"
+    stamp = "date +%s.%N"  # at once, for the others follow soon
     run(commands=[stamp, "sleep 1"], startup_order="master-first")
     assert float(lines(place, 0)[0]) < float(lines(place, 1)[0])
 
 
 def test_workers_start_first_when_asked(run: Run, place: Workplace):
-    stamp = "python3 -c 'import time; print(time.time())'"
+    stamp = "date +%s.%N"
     run(commands=[stamp, "sleep 1"], startup_order="workers-first")
     assert float(lines(place, 1)[0]) < float(lines(place, 0)[0])
 
@@ -152,7 +152,8 @@ def test_max_duration_ends_a_run_and_is_told(run: Run, pair: Pair):
 def test_signals_reach_the_whole_process_group_and_a_job_may_end_by_itself(run: Run, place: Workplace):
     row = run(
         commands=[
-            "if [ $ORCH_NODE_RANK = 1 ]; then sleep 1; exit 1; fi",
+            # Until the other one has set its traps.
+            "if [ $ORCH_NODE_RANK = 1 ]; then sleep 5; exit 1; fi",
             "sh -c 'trap \"echo child told; exit 0\" TERM; sleep 30 & wait' & "
             "trap 'echo told; wait; exit 0' TERM; wait",
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import subprocess
 import threading
@@ -238,7 +239,9 @@ def test_each_way_not_to_answer_has_its_own_words(room: Room, node: NodeState, t
     told = failure(far, node, address=unused, port=22)
     assert "no route" in str(told.detail) or "does not answer" in str(told.detail)
     with deaf() as port:
-        assert "does not answer within 6 s" in str(failure(transport, node, port=port).detail)
+        # What came before the attempt counts: a few milliseconds at least.
+        told = failure(transport, node, port=port)
+        assert re.search(r"does not answer within (6|5\.\d+) s", str(told.detail))
     with closing(b"220 mail ESMTP\r\n") as port:
         told = failure(transport, node, port=port)
         assert "is not an SSH server" in str(told.detail)
@@ -315,7 +318,7 @@ def test_a_node_that_the_jump_host_cannot_reach_is_told_as_such(hidden: NodeStat
 def test_forty_nodes_behind_one_jump_host_share_a_connection_and_none_is_lost(room: Room, hidden: NodeState):
     # Both sshd have the default MaxStartups 10:30:100: from the eleventh pending log-in on they drop some.
     nodes = [hidden.model_copy(update={"name": f"n{i}"}) for i in range(40)]
-    transport = SshTransport(deadline_s=0)
+    transport = SshTransport(connect_timeout_s=60.0, deadline_s=0)
     results = fan_out(nodes, lambda node: transport.run(node, ID).stdout)
     assert [result.value for result in results] == ["ops\n"] * 40
     sessions = room.login.run("pgrep -fc '^sshd: guest .priv'")

@@ -27,7 +27,7 @@ def project(quickstart: Folder) -> Iterator[Folder]:
         quickstart.orch("stop", run["run"], "--abort")
 
 
-def wait_for(project: Folder, run: str, status: str, seconds: float = 60) -> dict[str, object]:
+def wait_for(project: Folder, run: str, status: str, seconds: float = 120) -> dict[str, object]:
     end = time.monotonic() + seconds
     while True:
         rows = {row["run"]: row for row in project.orch("ps", "-a", "--json").json["runs"]}
@@ -38,7 +38,9 @@ def wait_for(project: Folder, run: str, status: str, seconds: float = 60) -> dic
 
 
 def test_a_detached_run_goes_on_by_itself_and_can_be_read_and_attached(project: Folder) -> None:
-    said = project.orch("run", "count.yml", "--detach", "--name", "alone", "--json")
+    # Long enough to be seen running by a command line that takes seconds itself.
+    project.write("slow.yml", COUNT.replace("sleep 0.5", "sleep 2"))
+    said = project.orch("run", "slow.yml", "--detach", "--name", "alone", "--json")
     assert said.code == 0, said.err
     assert (said.json["run"], said.json["status"]) == ("alone", "submitted")
     assert [node["rank"] for node in said.json["nodes"]] == [0, 1]

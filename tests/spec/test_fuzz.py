@@ -59,14 +59,14 @@ def test_no_document_breaks_the_reader(tmp_path: Path) -> None:
         data = mutated(dice.choice(seeds), seeds, dice)
         path = paths[run % 9 == 0]
         path.write_bytes(data)
-        began = time.monotonic()
+        began = time.process_time()  # of this process alone: others may be at work
         try:
             loaded = load_paths([path], environ={"HOME": "/root"}, launch=run % 5 == 0)
             text = render_human(loaded.diagnostics)
             code = told(path, list(Format)[run % len(Format)])
         except Exception as error:
             raise AssertionError(f"run {run}: {data!r}") from error
-        assert time.monotonic() - began < 1, data
+        assert time.process_time() - began < 1, data
         assert code in (0, 3), data
         assert "this value does not fit" not in text, data
         assert "pydantic" not in text, data

@@ -65,10 +65,10 @@ def test_a_long_chain_of_runs_is_followed_in_seconds(tmp_path: Path) -> None:
         f"type: task\nname: r{number}\nimage: x\ndepends_on: r{number + 1}\n" for number in range(10_000)
     ]
     path.write_text("---\n".join([*documents, "type: task\nname: r10000\nimage: x\ndepends_on: r0\n"]))
-    began = time.monotonic()
+    began = time.process_time()
     (found,) = load_paths([path], environ={}).diagnostics
     assert found.code == "ORCH175"
-    assert time.monotonic() - began < 20
+    assert time.process_time() - began < 20
 
 
 def test_a_large_honest_file_is_no_bomb(tmp_path: Path) -> None:

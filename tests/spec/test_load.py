@@ -287,3 +287,24 @@ def test_reading_a_file_loads_no_heavy_library() -> None:
     )
     command = [sys.executable, "-c", code, str(GOOD / "quickstart.yml")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_a_fleets_variables_without_a_value_are_the_callers(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yml"
+    path.write_text(
+        "type: fleet\nenv: [TOKEN, A=1]\nssh_config:\n  user: u\n  hosts:\n"
+        "    - {hostname: 10.0.0.1, env: [PROXY]}\n    - 10.0.0.2\ninit:\n  - {run: ls, env: {KEY: }}\n"
+    )
+    caller = {"TOKEN": "a$b", "PROXY": "p", "KEY": "k"}
+    (fleet,) = load_paths([path], environ=caller).require().fleets
+    assert fleet.ssh_config is not None
+    assert fleet.env == {"TOKEN": "a$b", "A": "1"}
+    assert [host.env for host in fleet.ssh_config.hosts] == [{"PROXY": "p"}, {}]
+    assert [step.env for step in fleet.init] == [{"KEY": "k"}]
+    missing = load_paths([path], environ={})
+    assert [(each.code, each.severity.value, each.span.line) for each in missing.diagnostics] == [
+        ("ORCH173", "warning", 2),
+        ("ORCH173", "warning", 6),
+        ("ORCH173", "warning", 9),
+    ]
+    assert load_paths([path], environ={}, launch=("fleet",)).failed

@@ -42,7 +42,7 @@ def test_the_lock_of_a_dead_process_of_this_host_is_broken_and_returned(tmp_path
 def test_a_killed_child_that_nobody_collected_holds_nothing(tmp_path: Path) -> None:
     process = subprocess.Popen(["sleep", "60"])
     process.kill()
-    time.sleep(0.1)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     project = find(tmp_path)
     lock(project, process.pid, this_host())
     assert len(claim(project, "fleet")) == 1

@@ -124,15 +124,15 @@ def test_the_caller_is_killed_at_a_call_with_the_effect_there_or_not(
 ) -> None:
     hook = {"action": "compute.networks.insert", "nth": 2, "when": when, "command": 'kill -9 "$ORCH_SIM_PID"'}
     bare.cloud.turn(hooks=[hook])
-    assert maker(bare.cloud, 3, "a").wait(60) == -signal.SIGKILL
+    assert maker(bare.cloud, 3, "a").wait(120) == -signal.SIGKILL
     assert len(bare.cloud.things("network")) == (2 if there else 1)
     assert [row.done for row in bare.cloud.calls] == [True, there]
-    assert maker(bare.cloud, 3, "b").wait(60) == 0, "a kill point fires once"
+    assert maker(bare.cloud, 3, "b").wait(120) == 0, "a kill point fires once"
 
 
 def test_several_processes_write_at_once(bare: Any) -> None:
     bare.cloud.turn(quotas={"NETWORKS": 100})
-    assert [each.wait(60) for each in [maker(bare.cloud, 20, str(mark)) for mark in range(3)]] == [0] * 3
+    assert [each.wait(120) for each in [maker(bare.cloud, 20, str(mark)) for mark in range(3)]] == [0] * 3
     assert len(bare.cloud.things("network")) == 60
     assert len({doc["id"] for doc in bare.cloud.things("network").values()}) == 60
 

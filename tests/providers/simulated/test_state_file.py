@@ -101,14 +101,14 @@ def test_calls_fail_where_they_are_told_to(account: Any, refused: Any) -> None:
 
 
 def test_a_call_takes_as_long_as_it_is_told_to(account: Any) -> None:
-    account.cloud.turn(latency_s={"RunInstances": 1.0})
+    account.cloud.turn(latency_s={"RunInstances": 4.0})
     began = time.monotonic()
     account.call("DescribeVpcs")
-    assert time.monotonic() - began < 0.9
+    assert time.monotonic() - began < 3.9
     began = time.monotonic()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: account.launch(), range(8)))
-    assert 1.0 <= time.monotonic() - began < 5.0, "calls wait beside each other, not one after another"
+    assert 4.0 <= time.monotonic() - began < 20.0, "calls wait beside each other, not one after another"
 
 
 def test_too_many_calls_are_throttled_until_the_bucket_fills(account: Any, refused: Any) -> None:
