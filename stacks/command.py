@@ -100,7 +100,7 @@ def _end_leftovers() -> None:
 
 
 class _Stop:
-    """A signal to orch is a SIGTERM to the engine, even one that came before it; further ones are passed on."""
+    """A signal to orch is a SIGTERM to the engine, also one that came before it; so is each further one."""
 
     def __init__(self) -> None:
         self.asked = False
