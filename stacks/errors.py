@@ -51,6 +51,10 @@ class Conflict(StackError):
     exit_code = ExitCode.CONFLICT
 
 
+class Held(Conflict):
+    """Somebody else is changing the stack."""
+
+
 class NoSuchFleet(StackError):
     """A fleet was named that this project has not brought up."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from orch.stacks.errors import Conflict
+from orch.stacks.errors import Held
 from orch.stacks.project import Project, this_host
 
 
@@ -72,7 +72,7 @@ def locks(project: Project, stack: str) -> tuple[Lock, ...]:
 def claim(project: Project, stack: str) -> tuple[Lock, ...]:
     """Break the locks of dead processes and return them.
 
-    Raises Conflict when a live one or another host holds it.
+    Raises Held when a live one or another host holds it.
     """
     held = locks(project, stack)
     alive = [lock for lock in held if not lock.dead]
@@ -83,8 +83,8 @@ def claim(project: Project, stack: str) -> tuple[Lock, ...]:
     return held
 
 
-def held_by(stack: str, who: str) -> Conflict:
-    return Conflict(
+def held_by(stack: str, who: str) -> Held:
+    return Held(
         f"the fleet {stack} is being changed by somebody else",
         where=who,
         hint=f"wait for it to end; if you are sure that it is gone: `orch unlock {stack}`",

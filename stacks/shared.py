@@ -3,13 +3,16 @@ with the last. It is locked, and cleared after a kill, as a fleet's stack is."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
+from collections.abc import Callable
+from functools import partial
 
 from orch.components.compiled import SHARED, Shared
 from orch.stacks.calls import Call, Listener, Note, engine, plain
 from orch.stacks.changes import Drifted, drifted
-from orch.stacks.errors import Conflict
+from orch.stacks.errors import EngineFailed, Held
 from orch.stacks.program import shared_program
 from orch.stacks.project import Project
 from orch.stacks.recovery import take
@@ -19,6 +22,9 @@ from orch.stacks.states import Deployment, begun, deployment, outputs, stacks
 PATIENCE_S = 300.0
 PAUSE_S = 1.0
 
+# The engine's tag on a fleet's stack: what it stands on, from before that is made.
+WANTED = "orch:shared"
+
 
 def shared_by(recorded: Deployment | None) -> frozenset[str]:
     """Stacks that a fleet stands on, by its record: as it is, and as an `up` that did not end wanted it."""
@@ -27,9 +33,14 @@ def shared_by(recorded: Deployment | None) -> frozenset[str]:
 
 
 def users(project: Project, stack: str) -> tuple[str, ...]:
-    """Fleets of the project that stand on it."""
-    fleets = (name for name in stacks(project) if not name.startswith(SHARED))
-    return tuple(name for name in fleets if stack in shared_by(deployment(project, name)))
+    """Fleets of the project that stand on it, or are about to."""
+    fleets = {name: deployment(project, name) for name in stacks(project) if not name.startswith(SHARED)}
+    return tuple(
+        name
+        for name, recorded in fleets.items()
+        if stack in shared_by(recorded)
+        or (not (recorded or {}).get("resources") and _wanted(project, name) == stack)
+    )
 
 
 def preview_shared(project: Project, shared: Shared, run: Call) -> None:
@@ -39,23 +50,52 @@ def preview_shared(project: Project, shared: Shared, run: Call) -> None:
 
 def bring_shared(project: Project, fleet: str, shared: Shared, run: Call) -> None:
     """Bring it up for a fleet. Raises StackError."""
-    # A fleet of which nothing else is recorded yet: its `down` finds what was made for it.
-    if deployment(project, fleet) is None:
+    recorded = deployment(project, fleet)
+    # A fleet of which nothing else is recorded yet: its `down` finds what was made for it, and the `down` of
+    # others leaves that.
+    if recorded is None:
         provider = ["--secrets-provider", project.secrets_provider] if project.secrets_provider else []
         plain(project, fleet, ["stack", "init", *provider])
-    _take(project, shared.stack, run.listener)
-    engine(project, shared.stack, ["up", "--yes", "--skip-preview"], run, shared_program(shared))
+    if shared.stack not in shared_by(recorded):
+        plain(project, fleet, ["stack", "tag", "set", WANTED, shared.stack])
+
+    def bring() -> None:
+        take(project, shared.stack, run.listener)
+        engine(project, shared.stack, ["up", "--yes", "--skip-preview"], run, shared_program(shared))
+
+    _in_turn(shared.stack, run.listener, bring)
 
 
 def release(project: Project, names: frozenset[str], run: Call, *, without: str) -> None:
     """Remove those of these stacks that no fleet but `without` stands on. Raises StackError."""
+    if names and deployment(project, without) is not None and _wanted(project, without) in names:
+        plain(project, without, ["stack", "tag", "rm", WANTED])
     for stack in sorted(names):
-        if set(users(project, stack)) - {without} or deployment(project, stack) is None:
-            continue
-        _take(project, stack, run.listener, removing=True)
-        engine(project, stack, ["destroy", "--yes", "--skip-preview"], run)
-        plain(project, stack, ["stack", "rm", "--yes"])
-        shutil.rmtree(project.dot / "work" / stack, ignore_errors=True)
+        _in_turn(stack, run.listener, partial(_remove, project, stack, run, without))
+
+
+def _remove(project: Project, stack: str, run: Call, without: str) -> None:
+    def others() -> set[str]:
+        return set(users(project, stack)) - {without}
+
+    def nothing() -> None:
+        """What the engine runs while it holds the stack: a fleet that has come meanwhile is seen here."""
+        import pulumi
+
+        if others():
+            raise pulumi.RunError("another fleet stands on it")
+
+    if others() or deployment(project, stack) is None:
+        return
+    take(project, stack, run.listener, removing=True)
+    try:
+        engine(project, stack, ["up", "--yes", "--skip-preview"], run, nothing)
+    except EngineFailed:
+        if others():
+            return
+        raise
+    plain(project, stack, ["stack", "rm", "--yes"])
+    shutil.rmtree(project.dot / "work" / stack, ignore_errors=True)
 
 
 def unused(project: Project) -> frozenset[str]:
@@ -74,14 +114,18 @@ def drift_shared(project: Project, fleet: str, words: list[str], listener: Liste
     return tuple(found)
 
 
-def _take(project: Project, stack: str, listener: Listener, *, removing: bool = False) -> None:
-    """As for a fleet; another fleet's `up` or `down` that is at work on it is waited for."""
+def _wanted(project: Project, fleet: str) -> str | None:
+    """The stack that was made for a fleet which may have no record of it yet."""
+    return json.loads(plain(project, fleet, ["stack", "tag", "ls", "--json"]).stdout or "{}").get(WANTED)
+
+
+def _in_turn(stack: str, listener: Listener, change: Callable[[], None]) -> None:
+    """Change a stack; another fleet's `up` or `down` that is at work on it is waited for."""
     ends, told = time.monotonic() + PATIENCE_S, False
     while True:
         try:
-            take(project, stack, listener, removing=removing)
-            return
-        except Conflict as held:
+            return change()
+        except Held as held:
             if time.monotonic() > ends:
                 raise
             if not told:

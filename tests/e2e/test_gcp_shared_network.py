@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 from rehearsals import L4, RehearsedGcp
 
+from orch.stacks.calls import plain
+from orch.stacks.project import find
+from orch.stacks.rehearsal import rehearse
+from orch.stacks.shared import WANTED
+
 SHARED: dict[str, Any] = {"network": {"name": "floor", "bastion": False, "interconnect": "ethernet"}}
 
 
@@ -30,6 +35,51 @@ def test_two_fleets_stand_on_one_network_until_the_last_of_them_goes(tmp_path: P
     assert networks(there) == first
     assert there.names() == ["other-0"]
     assert there.preview("other.yml", "--exit-code").code == 0
+    assert there.down("other").code == 0
+    assert there.cloud.everything() == {}
+    assert not list(there.stacks.glob("*.json"))
+
+
+def at_once(there: RehearsedGcp, *commands: tuple[str, str]) -> None:
+    """Several commands beside each other, each of which succeeds."""
+    started = [there.start(*words, "--yes", "--rehearse") for words in commands]
+    for process in started:
+        _, err = process.communicate(timeout=400)
+        assert process.returncode == 0, err
+
+
+@pytest.mark.timeout(900)
+def test_fleets_come_and_go_at_once(tmp_path: Path) -> None:
+    there: RehearsedGcp = RehearsedGcp.make(tmp_path)
+    for name in ("lab", "other", "third"):
+        there.fleet(1, name=name, **SHARED)
+    at_once(there, ("up", "lab.yml"), ("up", "other.yml"))
+    first = networks(there)
+    assert len(first) == 1
+    assert there.down().code == 0
+
+    # The last one goes while another comes: who is later finds a network, the same or a new one.
+    at_once(there, ("down", "other"), ("up", "third.yml"))
+    assert there.names() == ["third-0"]
+    assert len(networks(there)) == 1
+    assert there.preview("third.yml", "--exit-code").code == 0
+    assert there.up("lab.yml").code == 0
+    at_once(there, ("down", "lab"), ("down", "third"))
+    assert there.cloud.everything() == {}
+    assert not list(there.stacks.glob("*.json"))
+
+
+def test_a_fleet_that_is_only_about_to_come_keeps_its_network(tmp_path: Path) -> None:
+    there: RehearsedGcp = RehearsedGcp.make(tmp_path)
+    for name in ("lab", "other"):
+        there.fleet(1, name=name, **SHARED)
+    assert there.up().code == 0
+    # As an `up` that was killed before it began anything of its own.
+    project = rehearse(find(tmp_path), nodes=False).project
+    plain(project, "other", ["stack", "init"])
+    plain(project, "other", ["stack", "tag", "set", WANTED, "network.floor"])
+    assert there.down().code == 0
+    assert len(networks(there)) == 1
     assert there.down("other").code == 0
     assert there.cloud.everything() == {}
     assert not list(there.stacks.glob("*.json"))
