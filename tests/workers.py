@@ -30,6 +30,7 @@ APART = frozenset(
         "tests/e2e/test_gcp_shared_network.py",
         "tests/e2e/test_ssh_fleet_ways.py",
         "tests/e2e/test_up_faults.py",
+        "tests/e2e/test_upgrade.py",
         "tests/providers/simulated/test_in_the_engine.py",
     }
 )

@@ -35,7 +35,7 @@ TOPOLOGY_TRIES = 6
 TOPOLOGY_PAUSE_S = 5.0
 
 PINNED_IMAGES = tuple(
-    f"{image}{part}" for image in ("image", "bastion_image") for part in ("", "_name", "_of")
+    f"{image}{part}" for image in ("image", "bastion_image") for part in ("", "_name", "_of", "_region")
 )
 
 

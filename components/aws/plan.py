@@ -281,4 +281,5 @@ def _pins(
     ):
         if image is not None and of is not None:
             pins |= {pin: image.id, f"{pin}_name": image.name, f"{pin}_of": of}
+            pins[f"{pin}_region"] = candidate.region
     return pins

@@ -129,6 +129,7 @@ def pinned(
     pins = previous.pins
     if wanted is None or pin not in pins:
         return wanted
-    if (pins.get("region"), pins.get(f"{pin}_of")) != (candidate.region, wanted.of):
+    region = pins.get(f"{pin}_region", pins.get("region"))  # an id is of one region
+    if (region, pins.get(f"{pin}_of")) != (candidate.region, wanted.of):
         return wanted
     return WantedImage(wanted.user, id=pins[pin])
