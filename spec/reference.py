@@ -15,7 +15,7 @@ from .models.base import Section
 from .models.forms import Form
 from .models.reads import reads_of
 from .schema import default_of, said
-from .unsupported import LAUNCHED, ROWS
+from .unsupported import ACTED_ON, LAUNCHED, ROWS
 
 INTRODUCTION = """\
 # Configuration reference
@@ -33,7 +33,8 @@ For editors there is a JSON Schema: `orch schema > .orch.schema.json`, and as th
 - A property that is empty, `~` or `null` counts as not written.
 - Top-level keys that begin with `x-` are left alone: a place for anchors. Aliases and `<<` merges work.
 - An unnamed fleet or volume is named after its file, an unnamed run after its file and four characters.
-- What is marked *Later* is read and checked by this version and refused by `up` and `run` (ORCH118).
+- What is marked with backends (*AWS, GCP*) is acted on there. Elsewhere, and where *Later* stands, it is read
+  and checked by this version, and refused by `up` and `run` (ORCH118).
 
 ## Values
 
@@ -108,15 +109,22 @@ def _anchor(block: type[Section]) -> str:
 
 def _table(model: type[Section], kind: str) -> str:
     lines = ["| Property | Type | Default | Meaning |", "|---|---|---|---|"]
-    later = ROWS.get(kind, {})
     for key, name in model.properties().items():
         others = [spelling for spelling, own in model.spellings.items() if own == name]
         also = f" (also {', '.join(f'`{other}`' for other in others)})" if others else ""
         about = model.model_fields[name].description or ""
-        about += " *Later.*" if key in later else ""
+        about += _acted_on(kind, key)
         cells = (f"`{key}`{also}", _type(model, name), _default(model, name), about)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _acted_on(kind: str, key: str) -> str:
+    """Where a property has an effect, if not everywhere."""
+    if key not in ROWS.get(kind, {}):
+        return ""
+    where = [name.upper() for name, keys in ACTED_ON.items() if kind == "fleet" and key in keys]
+    return f" *{', '.join(where)}.*" if where else " *Later.*"
 
 
 def _type(model: type[Section], name: str) -> str:
