@@ -136,8 +136,15 @@ class Machine:
 
     def reload_sshd(self) -> None:
         """Take new settings or host keys; connections that are there stay as they are."""
+        before = self._listening()
         self.run("kill -HUP $(cat /run/sshd.pid)")
+        # It keeps its PID and makes its sockets anew: until then the old one answers.
+        wait_until(lambda: self._listening() not in ("", before), f"sshd of {self.name} reads its settings")
         wait_until(self.ssh_answers, f"sshd of {self.name} answers")
+
+    def _listening(self) -> str:
+        """The sockets that sshd listens on."""
+        return self.run(f"ss -Hltne 'sport = :{self.sshd_port}' | grep -o 'ino:[0-9]*' | sort", check=False)
 
     def ssh_answers(self) -> bool:
         return "SSH-2.0" in self.run(

@@ -44,6 +44,12 @@ class Server(Devices):
             yield
 
     @contextlib.contextmanager
+    def log_ins(self, pending: int) -> Iterator[None]:
+        """More log-ins than so many at once are dropped, each of them. Stock settings do so by chance."""
+        with self._sshd_setting(f"MaxStartups {pending}"):
+            yield
+
+    @contextlib.contextmanager
     def other_host_key(self) -> Iterator[str]:
         """Another host key, as after a new installation; gives its public half."""
         kept = "/etc/ssh/ssh_host_ed25519_key"
