@@ -316,8 +316,8 @@ def test_a_node_that_the_jump_host_cannot_reach_is_told_as_such(hidden: NodeStat
 
 
 def test_forty_nodes_behind_one_jump_host_share_a_connection_and_none_is_lost(room: Room, hidden: NodeState):
-    # Eight at once is ours; a stock sshd drops some from the eleventh on. Whom it has let in it may count among
-    # them for a moment more.
+    # Eight at once is ours; a stock sshd drops some from the eleventh on. Whom it has let in it may count for
+    # a moment more.
     nodes = [hidden.model_copy(update={"name": f"n{i}"}) for i in range(40)]
     transport = SshTransport(connect_timeout_s=60.0, deadline_s=0)
     with room.servers[3].log_ins(16):
