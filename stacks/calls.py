@@ -15,6 +15,9 @@ from orch.stacks.locks import held_by
 from orch.stacks.project import Project
 from orch.stacks.states import deployment, work_folder
 
+# What the engine says of a stack that somebody else changes.
+LOCKED = "currently locked by"
+
 
 @dataclass(frozen=True)
 class Step:
@@ -143,6 +146,8 @@ def plain(project: Project, stack: str, words: list[str], stdin: str | None = No
         environment=project.environment(found),
         stdin=stdin,
     )
+    if done.code and LOCKED in done.stderr:
+        raise _held(stack, done.stderr)
     if done.code and "already exists" not in done.stderr:
         raise StackError(
             f"the engine refused `{' '.join(words)}`",
@@ -153,15 +158,15 @@ def plain(project: Project, stack: str, words: list[str], stdin: str | None = No
     return done
 
 
+def _held(stack: str, said: str) -> StackError:
+    lines = (line.strip() for line in said.splitlines())
+    return held_by(stack, next((line for line in lines if "locked by" in line or "created by" in line), ""))
+
+
 def _failure(stack: str, verb: str, run: Call, done: Finished) -> StackError:
-    if "currently locked by" in done.stderr or any(
-        "currently locked by" in text for text in run.errors.values()
-    ):
-        said = done.stderr + "\n".join(run.errors.values())
-        line = next(
-            (line.strip() for line in said.splitlines() if "locked by" in line or "created by" in line), ""
-        )
-        return held_by(stack, line)
+    said = "\n".join([done.stderr, *run.errors.values()])
+    if LOCKED in said:
+        return _held(stack, said)
     if done.code < 0:
         return StackError(
             f"the engine was killed (signal {-done.code}) while changing the fleet {stack}",

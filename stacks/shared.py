@@ -4,7 +4,6 @@ with the last. It is locked, and cleared after a kill, as a fleet's stack is."""
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +11,7 @@ from functools import partial
 from orch.components.compiled import SHARED, Shared
 from orch.stacks.calls import Call, Listener, Note, engine, plain
 from orch.stacks.changes import Drifted, drifted
-from orch.stacks.errors import EngineFailed, Held
+from orch.stacks.errors import EngineFailed, Held, Interrupted, StackError
 from orch.stacks.program import shared_program
 from orch.stacks.project import Project
 from orch.stacks.recovery import take
@@ -61,7 +60,14 @@ def bring_shared(project: Project, fleet: str, shared: Shared, run: Call) -> Non
 
     def bring() -> None:
         take(project, shared.stack, run.listener)
-        engine(project, shared.stack, ["up", "--yes", "--skip-preview"], run, shared_program(shared))
+        words = ["up", "--yes", "--skip-preview"]
+        try:
+            engine(project, shared.stack, words, run, shared_program(shared))
+        except EngineFailed:
+            if deployment(project, shared.stack) is not None:
+                raise
+            # Its last fleet has just removed it.
+            engine(project, shared.stack, words, run, shared_program(shared))
 
     _in_turn(shared.stack, run.listener, bring)
 
@@ -90,12 +96,14 @@ def _remove(project: Project, stack: str, run: Call, without: str) -> None:
     take(project, stack, run.listener, removing=True)
     try:
         engine(project, stack, ["up", "--yes", "--skip-preview"], run, nothing)
-    except EngineFailed:
-        if others():
-            return
+        plain(project, stack, ["stack", "rm", "--yes"])
+    except (Held, Interrupted):
         raise
-    plain(project, stack, ["stack", "rm", "--yes"])
-    shutil.rmtree(project.dot / "work" / stack, ignore_errors=True)
+    except StackError:
+        if others() or deployment(project, stack) is None:
+            return  # others have come, or have removed it themselves
+        raise
+    # Its work folder stays: a fleet that comes at this moment is at work there.
 
 
 def unused(project: Project) -> frozenset[str]:
@@ -116,7 +124,13 @@ def drift_shared(project: Project, fleet: str, words: list[str], listener: Liste
 
 def _wanted(project: Project, fleet: str) -> str | None:
     """The stack that was made for a fleet which may have no record of it yet."""
-    return json.loads(plain(project, fleet, ["stack", "tag", "ls", "--json"]).stdout or "{}").get(WANTED)
+    try:
+        told = plain(project, fleet, ["stack", "tag", "ls", "--json"]).stdout
+    except StackError:
+        if deployment(project, fleet) is None:
+            return None  # gone meanwhile
+        raise
+    return json.loads(told or "{}").get(WANTED)
 
 
 def _in_turn(stack: str, listener: Listener, change: Callable[[], None]) -> None:

@@ -20,26 +20,6 @@ def networks(there: RehearsedGcp) -> set[str]:
     return {each.rpartition("/")[2] for each in there.cloud.things("network")}
 
 
-def test_two_fleets_stand_on_one_network_until_the_last_of_them_goes(tmp_path: Path) -> None:
-    there: RehearsedGcp = RehearsedGcp.make(tmp_path)
-    there.fleet(1, **SHARED)
-    there.fleet(1, name="other", **SHARED)
-    for file in ("lab.yml", "other.yml"):
-        said = there.up(file)
-        assert said.code == 0, said.err
-    first = networks(there)
-    assert len(first) == 1
-    assert there.unrecorded() == {}
-
-    assert there.down().code == 0
-    assert networks(there) == first
-    assert there.names() == ["other-0"]
-    assert there.preview("other.yml", "--exit-code").code == 0
-    assert there.down("other").code == 0
-    assert there.cloud.everything() == {}
-    assert not list(there.stacks.glob("*.json"))
-
-
 def at_once(there: RehearsedGcp, *commands: tuple[str, str]) -> None:
     """Several commands beside each other, each of which succeeds."""
     started = [there.start(*words, "--yes", "--rehearse") for words in commands]
@@ -56,7 +36,11 @@ def test_fleets_come_and_go_at_once(tmp_path: Path) -> None:
     at_once(there, ("up", "lab.yml"), ("up", "other.yml"))
     first = networks(there)
     assert len(first) == 1
+    assert there.unrecorded() == {}
     assert there.down().code == 0
+    assert networks(there) == first
+    assert there.names() == ["other-0"]
+    assert there.preview("other.yml", "--exit-code").code == 0
 
     # The last one goes while another comes: who is later finds a network, the same or a new one.
     at_once(there, ("down", "other"), ("up", "third.yml"))
