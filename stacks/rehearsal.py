@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import ValidationError
 
+from orch.components.answers import sdk
 from orch.providers.simulated.account import Endpoint, SimulatedAccount
 from orch.providers.simulated.core import Cloud
 from orch.providers.simulated.knobs import Knobs, Nodes
@@ -114,15 +115,8 @@ class RehearsalProject(Project):
 
             cloud = self.cloud("aws")
             assert isinstance(cloud, Cloud)
-            try:
-                return session(cloud)
-            except ModuleNotFoundError as error:
-                raise ProjectError(
-                    "AWS's SDK is not installed",
-                    detail=str(error),
-                    hint="pip install 'orch-fleet[aws]'; in a checkout: pip install -e '.[aws]'",
-                    code="ORCH303",
-                ) from error
+            sdk("boto3", "AWS")
+            return session(cloud)
         return None
 
     def reached(self, state: FleetState) -> FleetState:

@@ -81,6 +81,9 @@ def release(project: Project, names: frozenset[str], run: Call, *, without: str)
 
 
 def _remove(project: Project, stack: str, run: Call, without: str) -> None:
+    """Remove it unless a fleet but `without` stands on it. Its work folder stays: a fleet that comes at this
+    moment is at work there."""
+
     def others() -> set[str]:
         return set(users(project, stack)) - {without}
 
@@ -103,7 +106,6 @@ def _remove(project: Project, stack: str, run: Call, without: str) -> None:
         if others() or deployment(project, stack) is None:
             return  # others have come, or have removed it themselves
         raise
-    # Its work folder stays: a fleet that comes at this moment is at work there.
 
 
 def unused(project: Project) -> frozenset[str]:

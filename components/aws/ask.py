@@ -5,10 +5,10 @@ The session comes from the caller, so a simulated cloud can answer in its place.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
+from orch.components.answers import sdk
 from orch.components.aws.account import Region, Session
 from orch.components.aws.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.refusals import CloudRefused, pages, told
@@ -25,15 +25,7 @@ def session(settings: AwsBackend) -> Session:
 
     Raises CloudRefused when the SDK is not installed or the profile is unknown.
     """
-    try:
-        boto3: Any = importlib.import_module("boto3")
-    except ImportError as error:
-        raise CloudRefused(
-            "AWS's SDK is not installed",
-            detail=str(error),
-            hint="pip install 'orch-fleet[aws]'",
-            code="ORCH303",
-        ) from error
+    boto3 = sdk("boto3", "AWS")
     creds = settings.creds
     with told("log in"):
         if isinstance(creds, AccessKeyCreds):

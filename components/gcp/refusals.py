@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+from orch.components import answers
 from orch.components.answers import CloudRefused
 from orch.components.gcp import errors
 
 
 def sdk(module: str) -> Any:
-    """A module of Google's SDK. Raises CloudRefused when it is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise CloudRefused(
-            "GCP's SDK is not installed",
-            detail=str(error),
-            hint="pip install 'orch-fleet[gcp]'",
-            code="ORCH303",
-        ) from error
+    """A module of Google's SDK. Raises NoSdk."""
+    return answers.sdk(module, "GCP")
 
 
 def not_found() -> Any:

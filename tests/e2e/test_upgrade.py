@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,37 +23,35 @@ class Images:
     older: str
     newer: str
     more: dict[str, str]
-
-    def nodes(self, there: Any) -> set[str]:
-        raise NotImplementedError
+    of_nodes: Callable[[Any], set[str]]
 
 
-class Amis(Images):
-    def nodes(self, there: Any) -> set[str]:
-        return {there.cloud.instances()[each]["ImageId"] for each in there.nodes()}
+def amis(there: Any) -> set[str]:
+    return {there.cloud.instances()[each]["ImageId"] for each in there.nodes()}
 
 
-class GcpImages(Images):
-    def nodes(self, there: Any) -> set[str]:
-        disks = there.cloud.things("disk").values()
-        return {"projects/" + each["sourceImage"].partition("/projects/")[2] for each in disks}
+def images_of_disks(there: Any) -> set[str]:
+    disks = there.cloud.things("disk").values()
+    return {"projects/" + each["sourceImage"].partition("/projects/")[2] for each in disks}
 
 
 UBUNTU = "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) {}"
-AMIS = Amis(
+AMIS = Images(
     Rehearsed,
     "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id",
     image_id("us-east-1", UBUNTU.format("20260801")),
     image_id("us-east-1", UBUNTU.format("20261105")),
     {"image_name": UBUNTU.format("20260801"), "image_region": "us-east-1"},
+    amis,
 )
 ACCELERATOR = "ubuntu-accelerator-2204-amd64-with-nvidia-570"
-GCP_IMAGES = GcpImages(
+GCP_IMAGES = Images(
     RehearsedGcp,
     f"ubuntu-os-accelerator-images/{ACCELERATOR}",
     f"projects/ubuntu-os-accelerator-images/global/images/{ACCELERATOR}-v20261001",
     f"projects/ubuntu-os-accelerator-images/global/images/{ACCELERATOR}-v20261101",
     {},
+    images_of_disks,
 )
 
 
@@ -68,13 +67,13 @@ def test_nodes_have_the_image_of_the_lock_file_until_an_upgrade(tmp_path: Path, 
 
     said = there.up()
     assert said.code == 0, said.err
-    assert images.nodes(there) == {images.older}
+    assert images.of_nodes(there) == {images.older}
     assert yaml.safe_load(lock.read_text())["fleets"][there.called]["image"] == images.older
     assert there.preview(None, "--exit-code").code == 0
 
     said = there.orch("up", f"{there.called}.yml", "--yes", "--rehearse", "--upgrade")
     assert said.code == 0, said.err
-    assert images.nodes(there) == {images.newer}
+    assert images.of_nodes(there) == {images.newer}
     assert len(there.nodes()) == 2
     assert yaml.safe_load(lock.read_text())["fleets"][there.called]["image"] == images.newer
     assert there.preview(None, "--exit-code").code == 0

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from orch.components.answers import NoSdk
 from orch.providers.simulated.aws.errors import AwsError
+from orch.spec.errors import ExitCode
 from orch.stacks import engine as engines
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import Project, find
@@ -89,7 +91,7 @@ def test_without_the_clouds_sdk_it_says_what_to_install(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(ProjectError) as caught:
+    with pytest.raises(NoSdk) as caught:
         rehearse(project).project.session("aws")
-    assert caught.value.code == "ORCH303"
+    assert (caught.value.code, caught.value.exit_code) == ("ORCH303", ExitCode.CONFIG)
     assert "orch-fleet[aws]" in (caught.value.hint or "")
