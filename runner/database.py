@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError, Prog
 
 from orch.runner import schema
 from orch.runner.errors import LedgerUnusable, NewerLedger
+from orch.runner.private import private_file, private_folder
 
 # How long another process's transaction is waited for.
 PATIENCE_S = 20.0
@@ -46,7 +47,11 @@ def open_engine(url: str) -> tuple[Engine, str]:
 
 
 def _sqlite(path: Path, url: Any) -> Engine:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if ".orch" in path.parts:
+        private_folder(path.parent)
+        private_file(path)  # what the database keeps beside it has its mode
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)  # a ledger elsewhere may be a group's
     engine = create_engine(url, connect_args={"timeout": PATIENCE_S, "isolation_level": None})
 
     @sql_event.listens_for(engine, "connect")

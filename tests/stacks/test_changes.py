@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from orch.stacks.changes import GONE, HIDDEN, KNOWN_LATER, changes, drifted, summary
+from orch.stacks.changes import GONE, changes, drifted, summary
+from orch.stacks.masking import HIDDEN, KNOWN_LATER
 
 NODE = "orch:local:Node"
 
