@@ -1,10 +1,10 @@
 """A task's `files` as one archive, and what is worth saying of it.
 
-Entries of a folder are chosen by `ignoring.py`; what a task names itself is always packed. In the container
-the copies belong to the job's own user. Modes are kept but for the group's: what others may not read here is
-its owner's alone there. Such entries travel in a second tree, `files/N.private`, which `entry.sh` copies under
-umask 077; in the archive all is root's and readable, for the job's user is not known before its image is
-there, and on a node nobody else reaches it.
+Entries of a folder are chosen by `ignoring.py`; what a task names itself is always packed. In the
+container the copies belong to the job's own user. Modes are kept but for the group's: what others may
+not read here is its owner's alone there. Such entries travel in a second tree, `files/N.private`,
+copied under umask 077; in the archive all is root's and readable, for the job's user is not known
+before its image is there, and on a node nobody else reaches it.
 """
 
 from __future__ import annotations
