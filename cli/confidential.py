@@ -1,4 +1,4 @@
-"""What must not stand in a message or a trace: values that were given for jobs, and the caller's own secrets."""
+"""What must not stand in a message or a trace: values given for jobs, and the caller's own secrets."""
 
 from __future__ import annotations
 
@@ -47,5 +47,12 @@ def _given(argv: Sequence[str]) -> Iterator[str]:
 
 
 def _forms(value: str) -> set[str]:
-    """A value as it is, and as Python, JSON and a shell write it."""
-    return {value, repr(value)[1:-1], json.dumps(value)[1:-1], shlex.quote(value)}
+    """A value as it is, and as Python, JSON and a shell write it, also inside of one another."""
+    once = _written(value)
+    return {value, shlex.quote(value), *once, *(again for each in once for again in _written(each))}
+
+
+def _written(value: str) -> set[str]:
+    """Within quotes: which of them is escaped depends on what stands around the value."""
+    escaped = "".join(each if each in "'\"" else repr(each)[1:-1] for each in value)
+    return {escaped, escaped.replace("'", "\\'"), escaped.replace('"', '\\"'), json.dumps(value)[1:-1]}
