@@ -24,6 +24,7 @@ ENDED = "the driver ended: "
 def see_through(project: Project, place: Workplace, row: RunRow) -> RunRow:
     """Drive or follow a run to its end; being told to leave, hand it to a process in the background."""
     from orch.runner.lifecycle import drive
+    from orch.runner.private import private_file
 
     def leave(number: int, frame: Any) -> None:
         del number, frame
@@ -37,7 +38,7 @@ def see_through(project: Project, place: Workplace, row: RunRow) -> RunRow:
         # A terminal that is closed may send several. Not SIG_IGN, which the other process would inherit.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda _number, _frame: None)
-        with (place.desk(row).folder.path / LOG).open("ab") as log:
+        with private_file(place.desk(row).folder.path / LOG).open("ab") as log:
             subprocess.Popen(
                 [sys.executable, "-m", "orch.cli.main", "attach", row.name, "--supervise"],
                 cwd=project.root,

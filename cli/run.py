@@ -225,6 +225,7 @@ def _submit(
     from orch.runner.lifecycle import submit
     from orch.runner.placement import choose_fleet
     from orch.spec.models import Task
+    from orch.stacks.variables import revealed
 
     task = document.model
     if not isinstance(task, Task):
@@ -236,7 +237,7 @@ def _submit(
     return submit(
         place,
         task,
-        fleet,
+        revealed(project, fleet),
         image=images.resolve(task.image or fleet.image or project.default_image),
         base=document.directory,
         name=name,

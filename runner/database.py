@@ -16,6 +16,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, Operati
 from orch.runner import schema
 from orch.runner.errors import LedgerUnusable, NewerLedger
 from orch.runner.filesystems import is_shared, server_time
+from orch.runner.private import private_file, private_folder
 
 # How long another process's transaction is waited for.
 PATIENCE_S = 20.0
@@ -70,7 +71,11 @@ def _no_ledger(summary: str, where: str) -> LedgerUnusable:
 
 
 def _sqlite(path: Path, url: URL) -> Engine:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if ".orch" in path.parts:
+        private_folder(path.parent)
+        private_file(path)  # what the database keeps beside it has its mode
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)  # a ledger elsewhere may be a group's
     engine = create_engine(url, connect_args={"timeout": PATIENCE_S, "isolation_level": None})
     shared = is_shared(path.parent)
     now = partial(server_time, path.parent) if shared else time.time

@@ -75,6 +75,7 @@ def submit(
     chosen = name or task.name or f"{stem}-{secrets.token_hex(2)}"
     seats = _choose(workplace, task, fleet)
     compiled: list[Compiled] = []
+    told: list[str] = []
 
     def build(number: int) -> str:
         result = compile_run(
@@ -96,7 +97,7 @@ def submit(
         folder = open_folder(workplace.dot, chosen, number)
         try:
             folder.write_environments(result.environments)
-            pack_files(result.plan, folder.files)
+            told.extend(pack_files(result.plan, folder.files))
         except OSError as error:
             raise LedgerUnusable(
                 "the folder of a run cannot be written",
@@ -109,6 +110,9 @@ def submit(
     row = workplace.ledger.create(chosen, fleet.name, [seat.node.name for seat in seats], build)
     for warning in compiled[0].warnings:
         workplace.processor.handle(Notice(warning, "warning"))
+    for line in told:
+        level, _, text = line.partition(": ")
+        workplace.processor.handle(Notice(text, level))
     return row
 
 
