@@ -304,6 +304,8 @@ def _code(row: RunRow) -> ExitCode:
 
 def _variables(given: list[str]) -> dict[str, str]:
     """`K=V`, or `K` for the caller's value of it."""
+    from orch.spec.values import Problem, parse_env_item
+
     variables: dict[str, str] = {}
     for item in given:
         name, equals, value = item.partition("=")
@@ -311,6 +313,10 @@ def _variables(given: list[str]) -> dict[str, str]:
             if name not in os.environ:
                 raise typer.BadParameter(f"{name} is not set here; write {name}=VALUE", param_hint="--env")
             value = os.environ[name]
+        try:
+            parse_env_item(f"{name}={value}")
+        except Problem as problem:
+            raise typer.BadParameter(problem.summary, param_hint="--env") from None
         variables[name] = value
     return variables
 

@@ -79,6 +79,8 @@ CODES = {
     "ORCH159": "a property without the one it goes with",
     "ORCH160": "groups beside what they replace",
     "ORCH161": "a signal before the run begins",
+    # one property again
+    "ORCH162": "text that cannot stand here: unseen characters, more than a line, an option's dash",
     # documents together
     "ORCH170": "two documents of one type and name",
     "ORCH171": "a host in two fleets",
@@ -316,14 +318,14 @@ _WIDEST = 110
 
 def _render_one(diagnostic: Diagnostic) -> str:
     span = diagnostic.span
-    lines = [f"{span}: {diagnostic.severity.value} {diagnostic.code}: {diagnostic.summary}"]
+    lines = [_printable(f"{span}: {diagnostic.severity.value} {diagnostic.code}: {diagnostic.summary}")]
     if diagnostic.excerpt is not None:
         lines += _excerpt(diagnostic.excerpt, span)
     if diagnostic.detail:
-        lines.append(f"  why: {diagnostic.detail}")
-    lines += [f"  see: {other.span}: {other.message}" for other in diagnostic.related]
+        lines += (f"  why: {diagnostic.detail}").split("\n")
+    lines += [_printable(f"  see: {other.span}: {other.message}") for other in diagnostic.related]
     if diagnostic.hint:
-        lines.append(f"  hint: {diagnostic.hint}")
+        lines.append(_printable(f"  hint: {diagnostic.hint}"))
     return "\n".join(lines)
 
 

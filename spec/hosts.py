@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
+from .characters import check_line
 from .values import Problem, parse_int, shown
 
 MAX_FOLDED = 4096
@@ -51,9 +52,9 @@ def parse_address(text: str) -> Address:
 
 def parse_public_key(text: str) -> str:
     """A line of authorized_keys without options: `ssh-ed25519 AAAA… comment`. Raises Problem ORCH139."""
-    line = " ".join(text.split())
-    if "PRIVATE KEY" in line:
+    if "PRIVATE KEY" in text:
         raise Problem("ORCH139", "this is a private key", hint="give its public half, and make a new pair")
+    line = " ".join(check_line(text.strip()).split())
     kind, _, rest = line.partition(" ")
     encoded = rest.partition(" ")[0]
     try:
@@ -72,9 +73,12 @@ def check_host(text: str) -> str:
     """A host's name, address, or folded names. Raises Problem ORCH139."""
     if ":" in text:
         try:
-            return str(ipaddress.ip_address(text))
+            address = str(ipaddress.ip_address(text))
         except ValueError:
-            raise Problem("ORCH139", f"{shown(text)} is not an address", hint="such as `fd00::1`") from None
+            address = ""
+        if not re.fullmatch(r"[0-9a-f:.]+(?:%[A-Za-z0-9_.-]{1,15})?", address):
+            raise Problem("ORCH139", f"{shown(text)} is not an address", hint="such as `fd00::1`")
+        return address
     if re.fullmatch(r"[0-9.]+", text):
         try:
             return str(ipaddress.ip_address(text))
@@ -87,6 +91,13 @@ def check_host(text: str) -> str:
         )
     folded_size(text)
     return text
+
+
+def check_one_host(text: str) -> str:
+    """A host's name or address. Raises Problem ORCH139."""
+    if "[" in text:
+        raise Problem("ORCH139", f"{shown(text)} is not one host", hint="such as `login.example.com`")
+    return check_host(text)
 
 
 def folded_size(text: str) -> int:
@@ -135,6 +146,8 @@ def is_private(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
 def parse_network(text: str) -> str:
     """A network in canonical form; host bits are ignored. Raises Problem ORCH139."""
     try:
+        if not re.fullmatch(r"[0-9A-Fa-f:./]+", text):
+            raise ValueError
         return str(ipaddress.ip_network(text, strict=False))
     except ValueError:
         raise Problem("ORCH139", f"{shown(text)} is not a network", hint="such as `10.0.0.0/24`") from None
@@ -155,6 +168,8 @@ def parse_private_network(text: str) -> str:
 def parse_private_address(text: str) -> str:
     """The address of a host in the network it shares with others. Raises Problem ORCH139, ORCH146."""
     try:
+        if "%" in text:
+            raise ValueError  # of one link alone
         address = ipaddress.ip_address(text)
     except ValueError:
         raise Problem("ORCH139", f"{shown(text)} is not an address", hint="such as `10.0.0.4`") from None

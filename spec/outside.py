@@ -11,9 +11,11 @@ class Outside:
     """`secrets` are the names in the project's store, None where nobody looked.
 
     `launch` names the kinds of documents whose values are needed now: there, what is missing is an error. Of
-    others it is a warning, for they may be launched elsewhere or later.
+    others it is a warning, for they may be launched elsewhere or later. `lent` are the variables that were
+    filled in so far, with their values: what `lent.py` keeps out of messages.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
     secrets: frozenset[str] | None = None
     launch: frozenset[str] = frozenset()
+    lent: dict[str, str] = field(default_factory=dict[str, str])

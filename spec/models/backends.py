@@ -6,6 +6,8 @@ from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import Field
 
+from orch.spec.characters import check_word
+
 from . import forms
 from .base import Section
 from .blocks import Cidrs
@@ -21,12 +23,14 @@ from .creds import (
 )
 from .fields import (
     AutoFlag,
-    FilePath,
     Flag,
+    Image,
+    LocalPath,
     Names,
     Size,
     Tags,
     Text,
+    User,
     choice,
     duration,
     rows,
@@ -41,7 +45,7 @@ from .ssh import Jumps, PortNumber
 
 def _texts_by_key(value: object) -> object:
     return (
-        {key: text(item) for key, item in cast("dict[str, object]", value).items()}
+        {key: check_word(text(item)) for key, item in cast("dict[str, object]", value).items()}
         if isinstance(value, dict)
         else value
     )
@@ -82,7 +86,7 @@ class LocalBackend(Backend):
     engine: Annotated[Literal["auto", "docker", "podman"], choice("auto", "docker", "podman")] = Field(
         default="auto", description="Container engine."
     )
-    node_image: Text | None = Field(default=None, description="Image of the node containers.")
+    node_image: Image | None = Field(default=None, description="Image of the node containers.")
     subnet: Text | None = Field(default=None, description="Network of the nodes; a free one if not given.")
     cpus: Annotated[int | None, whole(1, 4096)] = Field(
         default=None, description="CPUs nodes may use in all."
@@ -104,9 +108,9 @@ class SshBackend(Backend):
     type: Annotated[Literal["ssh", "remote"], choice("ssh", "remote")] = Field(
         default="ssh", description="`ssh`, or its other name `remote`."
     )
-    user: Text | None = Field(default=None, description="As in `ssh_config`.")
+    user: User | None = Field(default=None, description="As in `ssh_config`.")
     port: PortNumber | None = Field(default=None, description="As in `ssh_config`.")
-    identity_file: FilePath | None = Field(default=None, description="As in `ssh_config`.")
+    identity_file: LocalPath | None = Field(default=None, description="As in `ssh_config`.")
     proxy_jump: Jumps | None = Field(default=None, description="As in `ssh_config`.")
     known_hosts: Annotated[Literal["accept-new", "strict"] | None, choice("accept-new", "strict")] = Field(
         default=None, description="As in `ssh_config`."
@@ -127,7 +131,7 @@ class OsImage(Section):
 
     name: Text = Field(description="Its name.")
     owner: Text = Field(default="self", description="Account that owns it.")
-    user: Text = Field(default="ubuntu", description="User to log in as.")
+    user: User = Field(default="ubuntu", description="User to log in as.")
 
 
 class OsImages(Section):

@@ -13,14 +13,16 @@ from . import forms
 from .base import Section, plain
 from .fields import (
     AutoFlag,
+    Block,
     Env,
-    FilePath,
     Flag,
+    LocalPath,
     Money,
     Name,
     Names,
     Size,
     Text,
+    User,
     absolute,
     choice,
     duration,
@@ -39,7 +41,7 @@ Cidrs = Annotated[tuple[str, ...], names_of("networks", hosts.parse_network)]
 def _subnets(value: object) -> object:
     if isinstance(value, dict):
         return {
-            region: names_of("subnets").read(given) if not isinstance(given, str) else (given,)
+            region: names_of("subnets").read([given] if isinstance(given, str) else given)
             for region, given in cast("dict[str, object]", value).items()
         }
     return names_of("subnets").read(value)
@@ -84,8 +86,8 @@ class InitStep(Section):
     short: ClassVar[tuple[Form, ...]] = (forms.TEXT,)
 
     name: Text | None = Field(default=None, description="What progress calls it.")
-    run: Text | None = Field(default=None, description="Commands; either these or `file`.")
-    file: FilePath | None = Field(default=None, description="A script beside the document.")
+    run: Block | None = Field(default=None, description="Commands; either these or `file`.")
+    file: LocalPath | None = Field(default=None, description="A script beside the document.")
     env: Env = Field(default={}, description="Its variables.")
     when: Annotated[Literal["change", "create", "boot"], choice("change", "create", "boot")] = Field(
         default="change", description="When it runs again."
@@ -93,7 +95,7 @@ class InitStep(Section):
     timeout_s: Annotated[int, duration(600, never=False, low=1)] = Field(
         default=600, validation_alias="timeout", description="Longest time; a failure keeps the node out."
     )
-    user: Text = Field(default="root", description="Who runs it.")
+    user: User = Field(default="root", description="Who runs it.")
 
     @classmethod
     def expand(cls, data: object) -> object:

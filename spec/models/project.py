@@ -12,7 +12,7 @@ from orch.spec.values import Problem, Problems
 from . import forms
 from .backends import BACKEND_MODELS, AnyBackend, LocalBackend
 from .base import Section, describe, plain
-from .fields import Flag, Name, Tags, Text, choice, rows, text
+from .fields import Flag, Image, Name, Tags, Text, choice, rows, text
 from .fleet import Fleet
 from .forms import Form
 from .reads import Misread, Path, Reads, read_as
@@ -111,7 +111,7 @@ class Defaults(Section):
 
     noun: ClassVar[str] = "`defaults`"
 
-    image: Text | None = Field(
+    image: Image | None = Field(
         default=None, description="Container image of jobs whose task and fleet name none."
     )
     fleet: Fleet | None = Field(default=None, description="Any property of a fleet.")

@@ -52,6 +52,10 @@ class Reads:
         return {"anyOf": [dict(self.form), handler(schema)]} if self.beside else dict(self.form)
 
 
+class Here:
+    """Marks a path on the machine that reads the file."""
+
+
 def reads_of(info: FieldInfo) -> Reads | None:
     """The annotation of a property, also from within `X | None`."""
     return next((mark for mark in _marks(info.annotation, info.metadata) if isinstance(mark, Reads)), None)

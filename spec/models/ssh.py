@@ -11,12 +11,13 @@ from orch.spec.values import Problem
 
 from . import forms
 from .base import Section, describe, plain
-from .fields import Env, FilePath, Name, Tags, Text, choice, duration, reader, whole
+from .fields import Env, LocalPath, Name, Tags, Text, User, choice, duration, reader, whole
 from .forms import Form
 from .reads import Misread, Path, Reads, read_as
 from .sizes import Blocks
 
 PortNumber = Annotated[int, whole(1, 65_535)]
+OneAddress = Annotated[str, reader(addresses.check_one_host, forms.pattern("host", r"[^\s@]+"))]
 Address = Annotated[str, reader(addresses.check_host, forms.pattern("host", r"[^\s@]+"))]
 
 
@@ -25,10 +26,10 @@ class Jump(Section):
 
     noun: ClassVar[str] = "`proxy_jump`"
 
-    hostname: Text = Field(description="Its name or address.")
-    user: Text | None = Field(default=None, description="Yours, if not given.")
+    hostname: OneAddress = Field(description="Its name or address.")
+    user: User | None = Field(default=None, description="Yours, if not given.")
     port: PortNumber = Field(default=22, description="Port of its SSH server.")
-    identity_file: FilePath | None = Field(
+    identity_file: LocalPath | None = Field(
         default=None, description="Private key; the SSH agent's, if not given."
     )
 
@@ -71,8 +72,10 @@ class Host(Section):
 
     hostname: Address = Field(description="Name or address; folded names stand for several hosts.")
     port: PortNumber | None = Field(default=None, description="Instead of `ssh_config.port`.")
-    user: Text | None = Field(default=None, description="Instead of `ssh_config.user`.")
-    identity_file: FilePath | None = Field(default=None, description="Instead of `ssh_config.identity_file`.")
+    user: User | None = Field(default=None, description="Instead of `ssh_config.user`.")
+    identity_file: LocalPath | None = Field(
+        default=None, description="Instead of `ssh_config.identity_file`."
+    )
     proxy_jump: Jumps | None = Field(default=None, description="Instead of `ssh_config.proxy_jump`.")
     internal_ip: Annotated[
         str | None, reader(addresses.parse_private_address, forms.pattern("address", "[0-9A-Fa-f:.]+"))
@@ -126,9 +129,9 @@ class SshConfig(Section):
     hosts: Annotated[tuple[Host, ...], Reads(_hosts)] = Field(
         description="`host`, `user@host:port`, folded names `gpu[01-10].lan`, or mappings."
     )
-    user: Text | None = Field(default=None, description="Yours, if not given.")
+    user: User | None = Field(default=None, description="Yours, if not given.")
     port: PortNumber = Field(default=22, description="Port of the SSH servers.")
-    identity_file: FilePath | None = Field(
+    identity_file: LocalPath | None = Field(
         default=None, description="Private key; the SSH agent's, if not given."
     )
     proxy_jump: Jumps | None = Field(default=None, description="Way to the hosts: one hop, or a list.")
