@@ -11,12 +11,16 @@ from orch.spec.values import Problem
 
 from . import forms
 from .base import Section, describe, plain
-from .fields import Env, FilePath, Name, Tags, Text, choice, duration, reader, whole
+from .fields import Env, Name, Tags, Text, choice, duration, reader, whole
 from .forms import Form
 from .reads import Misread, Path, Reads, read_as
 from .sizes import Blocks
 
 PortNumber = Annotated[int, whole(1, 65_535)]
+User = Annotated[
+    str, reader(addresses.check_user, forms.pattern("user", r"[A-Za-z0-9_.][A-Za-z0-9_.@+-]*\$?"))
+]
+KeyFile = Annotated[str, reader(addresses.check_key_file, forms.PATH)]
 Address = Annotated[str, reader(addresses.check_host, forms.pattern("host", r"[^\s@]+"))]
 
 
@@ -25,10 +29,12 @@ class Jump(Section):
 
     noun: ClassVar[str] = "`proxy_jump`"
 
-    hostname: Text = Field(description="Its name or address.")
-    user: Text | None = Field(default=None, description="Yours, if not given.")
+    hostname: Annotated[str, reader(addresses.check_hop, forms.pattern("host", r"[^\s@]+"))] = Field(
+        description="Its name or address."
+    )
+    user: User | None = Field(default=None, description="Yours, if not given.")
     port: PortNumber = Field(default=22, description="Port of its SSH server.")
-    identity_file: FilePath | None = Field(
+    identity_file: KeyFile | None = Field(
         default=None, description="Private key; the SSH agent's, if not given."
     )
 
@@ -37,14 +43,25 @@ class Jump(Section):
         return "write `{hostname: login.example.com, user: ubuntu}`"
 
 
+def _each(model: type[Section], items: list[object]) -> tuple[Section, ...]:
+    """Every item of a list as a block; what is wrong with any of them is told at once."""
+    found: list[Section] = []
+    wrong: list[tuple[Path, type[Section], object]] = []
+    for index, item in enumerate(items):
+        try:
+            found.append(read_as(model, item, (index,)))
+        except Misread as error:
+            wrong += error.parts
+    if wrong:
+        raise Misread(wrong)  # type: ignore[arg-type]
+    return tuple(found)
+
+
 def _jumps(value: object) -> tuple[Section, ...]:
     """One hop, or several from the outside in."""
     if not isinstance(value, (list, tuple)):
         return (read_as(Jump, value),)
-    read: list[Section] = []
-    for index, item in enumerate(cast("list[object]", value)):
-        read.append(read_as(Jump, item, (index,)))
-    return tuple(read)
+    return _each(Jump, cast("list[object]", value))
 
 
 def _written_jumps(jumps: object) -> object:
@@ -71,8 +88,8 @@ class Host(Section):
 
     hostname: Address = Field(description="Name or address; folded names stand for several hosts.")
     port: PortNumber | None = Field(default=None, description="Instead of `ssh_config.port`.")
-    user: Text | None = Field(default=None, description="Instead of `ssh_config.user`.")
-    identity_file: FilePath | None = Field(default=None, description="Instead of `ssh_config.identity_file`.")
+    user: User | None = Field(default=None, description="Instead of `ssh_config.user`.")
+    identity_file: KeyFile | None = Field(default=None, description="Instead of `ssh_config.identity_file`.")
     proxy_jump: Jumps | None = Field(default=None, description="Instead of `ssh_config.proxy_jump`.")
     internal_ip: Annotated[
         str | None, reader(addresses.parse_private_address, forms.pattern("address", "[0-9A-Fa-f:.]+"))
@@ -106,16 +123,7 @@ def _hosts(value: object) -> tuple[Section, ...]:
     if not isinstance(value, (list, tuple)):
         hint = f"write `[{value}]`" if isinstance(value, str) else "begin each with a dash"
         raise Problem("ORCH112", f"a list of hosts is expected, this is {describe(value)}", hint=hint)
-    found: list[Section] = []
-    wrong: list[tuple[Path, type[Section], object]] = []
-    for index, item in enumerate(cast("list[object]", value)):
-        try:
-            found.append(read_as(Host, item, (index,)))
-        except Misread as error:
-            wrong += error.parts
-    if wrong:
-        raise Misread(wrong)  # type: ignore[arg-type]
-    return tuple(found)
+    return _each(Host, cast("list[object]", value))
 
 
 class SshConfig(Section):
@@ -126,9 +134,9 @@ class SshConfig(Section):
     hosts: Annotated[tuple[Host, ...], Reads(_hosts)] = Field(
         description="`host`, `user@host:port`, folded names `gpu[01-10].lan`, or mappings."
     )
-    user: Text | None = Field(default=None, description="Yours, if not given.")
+    user: User | None = Field(default=None, description="Yours, if not given.")
     port: PortNumber = Field(default=22, description="Port of the SSH servers.")
-    identity_file: FilePath | None = Field(
+    identity_file: KeyFile | None = Field(
         default=None, description="Private key; the SSH agent's, if not given."
     )
     proxy_jump: Jumps | None = Field(default=None, description="Way to the hosts: one hop, or a list.")
