@@ -83,7 +83,7 @@ def dial_through(
 def dial_command(template: str, address: str, port: int, user: str) -> ProxySocket:
     """What a proxy command says on its stdin and stdout. `%h`, `%n`, `%p`, `%r` and `%%` are filled in.
 
-    A shell reads the command. Raises UnsafeName for an address or a user that it would take for more than a name.
+    A shell reads the command. Raises UnsafeName for an address or a user that would be more than that to it.
     """
     return ProxySocket(proxy_words(template, address, port, user))
 

@@ -1,7 +1,7 @@
 """Texts of a fleet that become words of a shell or lines of an SSH configuration, and what they may not hold.
 
-A shell reads a ProxyCommand, and its tokens may stand inside quotes of its own, so no quoting of what is filled
-in is right for all of them: what a shell could take for more than a name is refused, as `ssh` does since
+A shell reads a ProxyCommand, and its tokens may stand inside quotes of its own: no quoting of what is filled
+in is right for all of them. So what a shell could take for more than a name is refused, as `ssh` does since
 CVE-2023-51385 (OpenSSH 9.6, `valid_hostname` and `valid_ruser`; `$` is refused in users too, for a shell puts
 the caller's own variables there).
 """
