@@ -13,6 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 
 import paramiko
 
@@ -78,11 +79,16 @@ def dial_through(
         ) from error
 
 
-def dial_command(template: str, address: str, port: int, user: str) -> ProxySocket:
-    """What a proxy command says on its stdin and stdout. `%h`, `%p`, `%r` and `%%` are filled in."""
+def dial_command(
+    template: str, address: str, port: int, user: str, environment: Mapping[str, str] | None = None
+) -> ProxySocket:
+    """What a proxy command says on its stdin and stdout. `%h`, `%p`, `%r` and `%%` are filled in.
+
+    `environment` is given to it beside the caller's own.
+    """
     values = {"h": address, "n": address, "p": str(port), "r": user, "%": "%"}
     command = re.sub(r"%([hnpr%])", lambda match: values[match.group(1)], template)
-    return ProxySocket(command)
+    return ProxySocket(command, environment)
 
 
 class ProxySocket(socket.socket):
@@ -92,7 +98,7 @@ class ProxySocket(socket.socket):
     command is gone.
     """
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, environment: Mapping[str, str] | None = None) -> None:
         ours, theirs = socket.socketpair()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the socket
         with theirs:
@@ -101,6 +107,7 @@ class ProxySocket(socket.socket):
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=self._said,
+                env={**os.environ, **(environment or {})},
                 start_new_session=True,
             )
         super().__init__(fileno=ours.detach())
