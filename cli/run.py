@@ -188,7 +188,7 @@ def opened(path: str | None, *, as_json: bool, rehearse: bool = False) -> Iterat
 
     project = project_at(path, rehearse=rehearse)
     project.prepare()
-    ledger, transport = open_ledger(project.ledger_url), SshTransport()
+    ledger, transport = open_ledger(project.ledger_url), SshTransport(tunnels=project.tunnels())
     # With --json stdout is for one object, so live logs move to stderr.
     live = Live(sys.stderr if as_json else sys.stdout, colour=_colour(sys.stderr if as_json else sys.stdout))
     try:

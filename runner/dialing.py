@@ -13,6 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 
 import paramiko
 
@@ -80,12 +81,15 @@ def dial_through(
         ) from error
 
 
-def dial_command(template: str, address: str, port: int, user: str) -> ProxySocket:
+def dial_command(
+    template: str, address: str, port: int, user: str, environment: Mapping[str, str] | None = None
+) -> ProxySocket:
     """What a proxy command says on its stdin and stdout. `%h`, `%n`, `%p`, `%r` and `%%` are filled in.
 
-    A shell reads the command. Raises UnsafeName for an address or a user that would be more than that to it.
+    A shell reads the command; `environment` is given to it beside the caller's own. Raises UnsafeName for an
+    address or a user that would be more than that to the shell.
     """
-    return ProxySocket(proxy_words(template, address, port, user))
+    return ProxySocket(proxy_words(template, address, port, user), environment)
 
 
 def proxy_words(template: str, address: str, port: int, user: str) -> str:
@@ -106,7 +110,7 @@ class ProxySocket(socket.socket):
     command is gone.
     """
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, environment: Mapping[str, str] | None = None) -> None:
         ours, theirs = socket.socketpair()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the socket
         with theirs:
@@ -115,6 +119,7 @@ class ProxySocket(socket.socket):
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=self._said,
+                env={**os.environ, **(environment or {})},
                 start_new_session=True,
             )
         super().__init__(fileno=ours.detach())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -93,9 +93,17 @@ class _Slot:
 class SshTransport:
     """A pool of connections, one per node, shared by all commands for it."""
 
-    def __init__(self, *, connect_timeout_s: float = 10.0, deadline_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        *,
+        connect_timeout_s: float = 10.0,
+        deadline_s: float = 30.0,
+        tunnels: Mapping[str, str] | None = None,
+    ) -> None:
+        """`tunnels`: what proxy commands are given in their environment."""
         self._connect_timeout_s = connect_timeout_s
         self._deadline_s = deadline_s
+        self._tunnels = dict(tunnels or {})
         self._guard = threading.Lock()
         self._slots: dict[tuple[str, str, int, str], _Slot] = {}
         self._jumps: dict[tuple[Jump, ...], _Slot] = {}
@@ -159,7 +167,7 @@ class SshTransport:
         what logging in to a jump host raises.
         """
         if peer.proxy_command is not None and not peer.jump:
-            yield dial_command(peer.proxy_command, peer.address, peer.port, peer.user)
+            yield dial_command(peer.proxy_command, peer.address, peer.port, peer.user, self._tunnels)
             return
         if not peer.jump:
             yield dial_tcp(peer.address, peer.port, patience.for_connect)
