@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class Request:
     """What a run is made of.
 
-    `seats` are the nodes in rank order; `cli_env`, then `caller_env` fill bare names in `env`; `token` is unlike any other
-    run's.
+    `seats` are the nodes in rank order. `cli_env`, then `caller_env` fill bare names in `env`. `token` is
+    unlike any other run's.
     """
 
     task: Task

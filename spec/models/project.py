@@ -14,7 +14,7 @@ from .base import Section, describe, plain
 from .fields import Flag, Image, Name, Tags, Text, choice, rows, text
 from .fleet import Fleet
 from .forms import Form
-from .reads import Misread, Path, Reads, read_as
+from .reads import Misread, Path, Reaches, Reads, read_as
 from .run import Terms
 from .task import Task
 from .where import FOREIGN_BACKENDS, check_backend
@@ -162,11 +162,15 @@ class Project(Section):
     noun: ClassVar[str] = "`orch.yml`"
 
     project: Name | None = Field(default=None, description="Name of the project; the folder's if not given.")
-    state: Text | None = Field(
+    state: Annotated[Text | None, Reaches()] = Field(
         default=None, description="URL of the Pulumi state; files under `.orch/` if not given."
     )
-    secrets_provider: Text | None = Field(default=None, description="Pulumi's secrets provider.")
-    ledger: Text | None = Field(default=None, description="SQLAlchemy URL of the ledger of runs.")
+    secrets_provider: Annotated[Text | None, Reaches()] = Field(
+        default=None, description="Pulumi's secrets provider."
+    )
+    ledger: Annotated[Text | None, Reaches()] = Field(
+        default=None, description="SQLAlchemy URL of the ledger of runs."
+    )
     policies: Policies = Field(default={}, description="Levels and parameters of policies.")
     defaults: Defaults = Field(default=Defaults(), description="Defaults of documents.")
     profiles: Annotated[tuple[Profile, ...], rows("profiles")] = Field(
