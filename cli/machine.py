@@ -13,6 +13,7 @@ from pathlib import Path
 from orch.cli.outcome import end, tell
 from orch.spec.errors import ExitCode
 from orch.stacks import engine as engines
+from orch.stacks.errors import ProjectError
 from orch.stacks.project import find, project_name
 from orch.stacks.states import project_file
 
@@ -138,7 +139,11 @@ def _images() -> list[Finding]:
 
 
 def _project() -> list[Finding]:
-    project = find()
+    try:
+        project = find()
+    except ProjectError as error:
+        told = ": ".join(filter(None, (error.summary, error.where, error.detail)))
+        return [Finding("project", "fail", told, error.hint)]
     writable = os.access(project.dot if project.dot.exists() else project.root, os.W_OK)
     state = project.state_url
     if not writable:

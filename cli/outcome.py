@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import typer
 from typer.exceptions import TyperException
 
+from orch.cli.confidential import masked
 from orch.spec.errors import ExitCode, OrchError
 
 
@@ -49,8 +50,9 @@ def run(app: Callable[[], object]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:  # noqa: BLE001 - the border: a bug is told in one line, its trace goes to a file
-        tell(f"error: this is a bug in orch: {type(error).__name__}: {error}")
-        tell(f"  the full trace is in {_written(traceback.format_exc())}; please report it with that file")
+        tell(f"error: this is a bug in orch: {type(error).__name__}: {masked(str(error))}")
+        trace = _written(masked(traceback.format_exc()))
+        tell(f"  the full trace is in {trace}; please report it with that file")
         sys.exit(int(ExitCode.BUG))
     sys.exit(code if isinstance(code, int) else 0)
 

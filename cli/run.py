@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orch.cli.detaching import drive_behind, see_through
+from orch.cli.detaching import LOG, drive_behind, see_through, supervise, why_undriven
 from orch.cli.outcome import end, tell
 from orch.cli.where import Rehearse, project_at
 from orch.spec.errors import ExitCode, OrchError
@@ -95,9 +95,11 @@ def ps(
 
         reconcile_once(place)
         rows = place.ledger.runs(active_only=not everything) or place.ledger.runs(limit=1)
-    for row in rows:
-        if row.active and not row.held:
-            tell(f"note: nobody drives run {row.name}; `orch attach {row.name}` does")
+        undriven = [(row, why_undriven(place, row)) for row in rows if row.active and not row.held]
+    for row, why in undriven:
+        tell(f"note: nobody drives run {row.name}; `orch attach {row.name}` does")
+        if why is not None:
+            tell(f"  its driver ended: {why} (more in {LOG} of its folder under .orch/runs)")
     if as_json:
         print(json.dumps({"schema": SCHEMA, "runs": [run_json(row) for row in rows]}))
     elif rows:
@@ -142,18 +144,15 @@ def logs(
 
 def attach(
     name: Run,
-    supervise: Annotated[bool, typer.Option("--supervise", hidden=True)] = False,
+    behind: Annotated[bool, typer.Option("--supervise", hidden=True)] = False,
     as_json: Json = False,
     rehearse: Rehearse = False,
 ) -> None:
     """Follow a run from where its log stopped, and take over if nobody drives it. Ctrl-C detaches again."""
     with opened(None, as_json=as_json, rehearse=rehearse) as (project, place):
         row = place.ledger.get(name)
-        if supervise:
-            from orch.runner.lifecycle import drive
-
-            drive(place, row, follow_logs=False)
-            return
+        if behind:
+            end(supervise(place, row))
         if row.active:
             row = see_through(project, place, row)
         _show_end(row, as_json=as_json)
@@ -226,6 +225,7 @@ def _submit(
     from orch.runner.lifecycle import submit
     from orch.runner.placement import choose_fleet
     from orch.spec.models import Task
+    from orch.stacks.variables import revealed
 
     task = document.model
     if not isinstance(task, Task):
@@ -237,7 +237,7 @@ def _submit(
     return submit(
         place,
         task,
-        fleet,
+        revealed(project, fleet),
         image=images.resolve(task.image or fleet.image or project.default_image),
         base=document.directory,
         name=name,

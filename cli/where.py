@@ -20,8 +20,11 @@ Rehearse = Annotated[
 def project_at(path: Path | str | None = None, *, rehearse: bool = False) -> Project:
     """The project of a path (default: here). Raises ProjectError."""
     from orch.stacks.project import find
+    from orch.stacks.trust import open_to_all
 
     project = find(path)
+    if exposed := open_to_all(project.root):
+        tell(f"warning: every user of this machine may change {exposed}; close it: `chmod o-w {exposed}`")
     if not rehearse:
         return project
     from orch.stacks.rehearsal import rehearse as begin

@@ -20,6 +20,7 @@ from orch.runner.environment import (
 from orch.runner.errors import BadTask
 from orch.runner.hostfile import hostfile, internal_addresses
 from orch.runner.launchers import LaunchContext, Launcher, launcher_of
+from orch.runner.packing import source_of
 from orch.runner.placement import Seat
 from orch.runner.plan import FabricAccess, Mount, RankPlan, RunPlan, StagedFile
 from orch.spec.interpolate import render_command, render_text
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 class Request:
     """What a run is made of.
 
-    `seats` are the nodes in rank order. `cli_env`, then `caller_env` fill bare names in `env`. `token` is
+    `seats` are the nodes in rank order; `cli_env`, then `caller_env` fill bare names in `env`; `token` is
     unlike any other run's.
     """
 
@@ -161,7 +162,7 @@ def compile_run(request: Request) -> Compiled:
         fabric=_access(fast),
         files=tuple(
             StagedFile(
-                source=str((request.base / Path(item.local_path).expanduser()).resolve()),
+                source=str(source_of(request.base, item.local_path)),
                 target=_target(item),
             )
             for item in task.files

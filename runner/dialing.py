@@ -17,7 +17,9 @@ import time
 import paramiko
 
 from orch.runner.errors import ForwardingRefused, HostUnreachable
+from orch.runner.ssh_text import refuse_host, refuse_user
 
+_TOKEN = re.compile(r"%([hnpr%])")
 _NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL})
 
 
@@ -79,10 +81,22 @@ def dial_through(
 
 
 def dial_command(template: str, address: str, port: int, user: str) -> ProxySocket:
-    """What a proxy command says on its stdin and stdout. `%h`, `%p`, `%r` and `%%` are filled in."""
+    """What a proxy command says on its stdin and stdout. `%h`, `%n`, `%p`, `%r` and `%%` are filled in.
+
+    A shell reads the command. Raises UnsafeName for an address or a user that would be more than that to it.
+    """
+    return ProxySocket(proxy_words(template, address, port, user))
+
+
+def proxy_words(template: str, address: str, port: int, user: str) -> str:
+    """A proxy command with its tokens filled in. Raises UnsafeName."""
+    tokens = set(_TOKEN.findall(template))
+    if tokens & {"h", "n"}:
+        refuse_host(address)
+    if "r" in tokens:
+        refuse_user(user)
     values = {"h": address, "n": address, "p": str(port), "r": user, "%": "%"}
-    command = re.sub(r"%([hnpr%])", lambda match: values[match.group(1)], template)
-    return ProxySocket(command)
+    return _TOKEN.sub(lambda match: values[match.group(1)], template)
 
 
 class ProxySocket(socket.socket):

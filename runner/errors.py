@@ -33,6 +33,10 @@ class ForwardingRefused(HostUnreachable):
     """The jump host takes our login but forwards no connections: waiting does not help."""
 
 
+class UnsafeName(HostUnreachable):
+    """A host, user or path holds what a shell or `ssh` would take for more than a name: it is not used."""
+
+
 class BadSshConfig(RunnerError):
     """The user's own SSH configuration cannot be read."""
 

@@ -24,7 +24,7 @@ from orch.runner.ledger import LeaseLost, Ledger
 from orch.runner.nodes import node_statuses
 from orch.runner.placement import Seat, Standing, cordoned, kept_out, place
 from orch.runner.plan import RunPlan
-from orch.runner.processes import process_owner
+from orch.runner.processes import owner_words, process_owner
 from orch.runner.rows import Desired, RunRow
 from orch.runner.stage import check_files, pack_files
 from orch.runner.store import find_folder, open_folder
@@ -75,6 +75,7 @@ def submit(
     chosen = name or task.name or f"{stem}-{secrets.token_hex(2)}"
     seats = _choose(workplace, task, fleet)
     compiled: list[Compiled] = []
+    told: list[str] = []
 
     def build(number: int) -> str:
         result = compile_run(
@@ -96,7 +97,7 @@ def submit(
         folder = open_folder(workplace.dot, chosen, number)
         try:
             folder.write_environments(result.environments)
-            pack_files(result.plan, folder.files)
+            told.extend(pack_files(result.plan, folder.files))
         except OSError as error:
             raise LedgerUnusable(
                 "the folder of a run cannot be written",
@@ -109,6 +110,9 @@ def submit(
     row = workplace.ledger.create(chosen, fleet.name, [seat.node.name for seat in seats], build)
     for warning in compiled[0].warnings:
         workplace.processor.handle(Notice(warning, "warning"))
+    for line in told:
+        level, _, text = line.partition(": ")
+        workplace.processor.handle(Notice(text, level))
     return row
 
 
@@ -141,7 +145,10 @@ def _follow(workplace: Workplace, row: RunRow, follow_logs: bool) -> RunRow:
     followers: list[logs.Follower] = []
     told = row.status
     workplace.processor.handle(
-        Notice(f"run {row.name} is driven by {row.owner or 'another process'}; following it")
+        Notice(
+            f"run {row.name} is driven by {owner_words(row.owner) if row.owner else 'another process'}; "
+            "following it"
+        )
     )
     try:
         while row.active and row.held:

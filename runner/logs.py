@@ -20,6 +20,7 @@ from orch.runner import job
 from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed
 from orch.runner.events import LogLine, Notice, Processor
 from orch.runner.plan import RunPlan
+from orch.runner.private import private_file, private_folder
 from orch.runner.store import RunFolder
 from orch.runner.transport import Transport
 
@@ -34,8 +35,8 @@ class LogFile:
 
     def open(self, wait_s: float = 0.0) -> bool:
         """Become its writer. False when another process is, and still is after `wait_s`."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.touch()  # never "w": another process may write its first lines at this moment
+        private_folder(self._path.parent)
+        private_file(self._path)  # never "w": another process may write its first lines at this moment
         stream = self._path.open("r+b")
         end = time.monotonic() + wait_s
         while True:

@@ -26,6 +26,7 @@ from orch.runner.errors import (
     HostUnreachable,
     JumpUnreachable,
     LoginRefused,
+    UnsafeName,
 )
 from orch.runner.exchange import Exchange, unreachable
 from orch.runner.identities import Keyring
@@ -40,7 +41,7 @@ from orch.spec.state import Jump, NodeState
 # MaxStartups (10).
 HANDSHAKES_PER_JUMP = 8
 # Errors that another try would only repeat.
-_FINAL = (HostKeyRefused, LoginRefused, ForwardingRefused)
+_FINAL = (HostKeyRefused, LoginRefused, ForwardingRefused, UnsafeName)
 
 
 class Patience:

@@ -17,6 +17,7 @@ from pathlib import Path
 from paramiko import ConfigParseError, SSHConfig
 
 from orch.runner.errors import BadSshConfig
+from orch.runner.ssh_text import safe_host
 
 USER_CONFIG = Path("~/.ssh/config")
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
@@ -68,7 +69,12 @@ class UserConfig:
         self._found: dict[str, Said] = {}
 
     def lookup(self, host: str) -> Said:
-        """What is said of `host`, named as the user names it."""
+        """What is said of `host`, named as the user names it; nothing of what is no name of a host.
+
+        The files may have commands with the name in them run here (`Match exec`).
+        """
+        if not safe_host(host):
+            return Said()
         if host not in self._found:
             self._found[host] = self._lookup(host)
         return self._found[host]

@@ -7,7 +7,6 @@ for all ranks and read from disk while they are sent.
 from __future__ import annotations
 
 import io
-import os
 import shlex
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from orch.runner.environment import SSH_PORT
 from orch.runner.errors import BadTask
+from orch.runner.packing import pack
 from orch.runner.plan import RunPlan, StagedFile
 from orch.runner.store import RunKeys
 from orch.templates import render
@@ -52,21 +52,9 @@ def check_files(plan: RunPlan) -> None:
         )
 
 
-def pack_files(plan: RunPlan, target: Path) -> Path | None:
-    """The task's files as one archive at `target`; None when it has none. Owner and group become root's."""
-    if not plan.files:
-        return None
-
-    def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-        member.uid = member.gid = 0
-        member.uname = member.gname = "root"
-        member.mode |= 0o555 if member.isdir() else 0o444
-        return member
-
-    with tarfile.open(target, "w", format=tarfile.GNU_FORMAT, dereference=False) as archive:
-        for index, item in enumerate(plan.files):
-            archive.add(os.path.realpath(item.source), f"files/{index}", filter=plain)
-    return target
+def pack_files(plan: RunPlan, target: Path) -> tuple[str, ...]:
+    """Write the task's files as one archive at `target`; what is to be said of it. Without files, neither."""
+    return pack(plan.files, target) if plan.files else ()
 
 
 def stage(

@@ -1,15 +1,18 @@
-"""What a run keeps on this machine: `.orch/runs/RUN/` with its logs, and for a while its secrets (0600)."""
+"""What a run keeps on this machine: `.orch/runs/RUN/` with its logs, and for a while its secrets.
+
+All of it is its owner's alone (0700, 0600).
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from orch.runner.errors import LedgerUnusable, RunFailed
+from orch.runner.private import private_folder, write_private
 
 _NUMBER = "number"
 _ENVIRONMENT = "environment.json"
@@ -54,7 +57,7 @@ class RunFolder:
         return self.logs / f"{rank}.log"
 
     def write_environments(self, environments: Sequence[dict[str, str]]) -> None:
-        _write_secret(self.path / _ENVIRONMENT, json.dumps(list(environments)))
+        write_private(self.path / _ENVIRONMENT, json.dumps(list(environments)))
 
     def environments(self) -> tuple[dict[str, str], ...]:
         """Raises RunFailed where they are not: on another machine, or after the containers were started."""
@@ -65,7 +68,7 @@ class RunFolder:
         path = self.path / _KEYS
         if not path.exists():
             pairs = [new_key_pair() for _ in range(ranks + 1)]
-            _write_secret(path, json.dumps([[pair.private, pair.public] for pair in pairs]))
+            write_private(path, json.dumps([[pair.private, pair.public] for pair in pairs]))
         client, *hosts = (KeyPair(*pair) for pair in json.loads(self._read(_KEYS)))
         return RunKeys(client, tuple(hosts))
 
@@ -98,8 +101,8 @@ def open_folder(dot: Path, name: str, number: int) -> RunFolder:
             earlier = _number_of(path)
             if earlier not in (None, number):
                 _set_aside(path, path.with_name(f"{name}~{earlier}"))
-        (path / "logs").mkdir(parents=True, exist_ok=True)
-        (path / _NUMBER).write_text(f"{number}\n")
+        private_folder(path / "logs")
+        write_private(path / _NUMBER, f"{number}\n")
     except OSError as error:
         raise LedgerUnusable(
             "the folder of a run cannot be written",
@@ -129,15 +132,6 @@ def _set_aside(path: Path, target: Path) -> None:
     if target.exists():
         shutil.rmtree(target)
     path.rename(target)
-
-
-def _write_secret(path: Path, text: str) -> None:
-    """Readable by its owner only, from its first moment on, and never half written."""
-    new = path.with_suffix(".new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(text)
-    new.rename(path)
 
 
 def new_key_pair() -> KeyPair:

@@ -15,7 +15,6 @@ from .values import Problem, shown
 LONGEST = 4096
 """The longest path Linux takes; names of clouds and images are far shorter."""
 
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+\\-]{0,63}\$?")
 _CONTAINER_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]*")
 
@@ -76,13 +75,6 @@ def check_image(text: str) -> str:
     if not _IMAGE.fullmatch(check_word(text)):
         hint = "such as `ghcr.io/example/train:1.4`"
         raise Problem("ORCH162", f"{shown(text)} is not the name of an image", hint=hint)
-    return text
-
-
-def check_user(text: str) -> str:
-    """Who logs in somewhere. Raises Problem."""
-    if not _USER.fullmatch(check_word(text)):
-        raise Problem("ORCH162", f"{shown(text)} is not the name of a user", hint="such as `ubuntu`")
     return text
 
 

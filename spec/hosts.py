@@ -21,6 +21,9 @@ _PRIVATE = (
     ipaddress.ip_network("fc00::/7"),
     _CARRIER_GRADE,
 )
+# No shell and no line of an SSH configuration takes it for more than a name. useradd allows a `$` at the end.
+_USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@+-]{0,254}\$?")
+_ZONE = re.compile(r"[A-Za-z0-9_.-]{1,15}")  # the name of an interface; Linux takes 15 characters
 _FOLD = re.compile(r"\[([0-9][0-9,/-]*)\]")
 
 
@@ -36,7 +39,7 @@ def parse_address(text: str) -> Address:
     if text.startswith("ssh://"):
         raise Problem("ORCH139", "an address has no `ssh://`", hint=f"write `{text[6:].rstrip('/')}`")
     user, at, rest = text.rpartition("@")
-    if at and not re.fullmatch(r"[A-Za-z0-9_.][A-Za-z0-9_.$-]*", user):
+    if at and not _USER.fullmatch(user):
         raise Problem("ORCH139", f"{shown(user)} is not the name of a user", hint="write `user@host`")
     bracketed = re.fullmatch(r"\[([0-9A-Fa-f:.%A-Za-z]*:[^\]]*)\](?::(.*))?", rest)
     if bracketed:
@@ -72,13 +75,18 @@ def parse_public_key(text: str) -> str:
 def check_host(text: str) -> str:
     """A host's name, address, or folded names. Raises Problem ORCH139."""
     if ":" in text:
+        bare, scoped, zone = text.partition("%")
         try:
-            address = str(ipaddress.ip_address(text))
+            address = str(ipaddress.ip_address(bare))
         except ValueError:
-            address = ""
-        if not re.fullmatch(r"[0-9a-f:.]+(?:%[A-Za-z0-9_.-]{1,15})?", address):
-            raise Problem("ORCH139", f"{shown(text)} is not an address", hint="such as `fd00::1`")
-        return address
+            raise Problem("ORCH139", f"{shown(text)} is not an address", hint="such as `fd00::1`") from None
+        if scoped and not _ZONE.fullmatch(zone):
+            raise Problem(
+                "ORCH139",
+                f"{shown(zone)} is not the name of an interface",
+                hint="such as `fe80::1%eth0`",
+            )
+        return f"{address}{scoped}{zone}"
     if re.fullmatch(r"[0-9.]+", text):
         try:
             return str(ipaddress.ip_address(text))
@@ -93,11 +101,29 @@ def check_host(text: str) -> str:
     return text
 
 
-def check_one_host(text: str) -> str:
-    """A host's name or address. Raises Problem ORCH139."""
-    if "[" in text:
-        raise Problem("ORCH139", f"{shown(text)} is not one host", hint="such as `login.example.com`")
+def check_hop(text: str) -> str:
+    """The name or address of one jump host. Raises Problem ORCH139."""
+    if _FOLD.search(text):
+        raise Problem(
+            "ORCH139",
+            f"{shown(text)} stands for several hosts, a hop is one",
+            hint="write a list of hops, from the outside in",
+        )
     return check_host(text)
+
+
+def check_user(text: str) -> str:
+    """The name of a user on a host. Raises Problem ORCH139.
+
+    It may become part of a ProxyCommand, which a shell reads, and of a line of an SSH configuration.
+    """
+    if not _USER.fullmatch(text):
+        raise Problem(
+            "ORCH139",
+            f"{shown(text)} is not the name of a user",
+            hint="letters, digits and `_.@+-`, such as `ubuntu`",
+        )
+    return text
 
 
 def folded_size(text: str) -> int:
@@ -146,8 +172,8 @@ def is_private(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
 def parse_network(text: str) -> str:
     """A network in canonical form; host bits are ignored. Raises Problem ORCH139."""
     try:
-        if not re.fullmatch(r"[0-9A-Fa-f:./]+", text):
-            raise ValueError
+        if "%" in text:  # a network has no zone, and whatever text stood there would be kept
+            raise ValueError(text)
         return str(ipaddress.ip_network(text, strict=False))
     except ValueError:
         raise Problem("ORCH139", f"{shown(text)} is not a network", hint="such as `10.0.0.0/24`") from None
@@ -169,7 +195,7 @@ def parse_private_address(text: str) -> str:
     """The address of a host in the network it shares with others. Raises Problem ORCH139, ORCH146."""
     try:
         if "%" in text:
-            raise ValueError  # of one link alone
+            raise ValueError(text)
         address = ipaddress.ip_address(text)
     except ValueError:
         raise Problem("ORCH139", f"{shown(text)} is not an address", hint="such as `10.0.0.4`") from None

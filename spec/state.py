@@ -1,8 +1,8 @@
 """FleetState: the one contract between provisioning and running.
 
 Written by `stacks` from a stack's outputs, read by `runner`. An AWS instance, an on-prem server and a local
-container look the same here. It holds no secret: `identity` is the path of a private key file, never its
-text.
+container look the same here. As it is recorded it holds no secret: `identity` is the path of a private key
+file, never its text, and `env` is a secret output beside it, filled in for runs alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-SCHEMA = 1
+SCHEMA = 2
+"""2: variables are no part of the recorded fleet; who knows only 1 would start jobs without them."""
 
 
 class _Frozen(BaseModel):

@@ -9,7 +9,7 @@ from typing import Any
 
 from orch.stacks import engine as engines
 from orch.stacks.changes import name_of, type_of
-from orch.stacks.command import Event, Finished, Program, call
+from orch.stacks.command import CALLERS, PRIVATE, Event, Finished, Program, call
 from orch.stacks.errors import Conflict, EngineFailed, Interrupted, StackError
 from orch.stacks.locks import held_by
 from orch.stacks.project import Project
@@ -125,6 +125,7 @@ def engine(
         environment=environment,
         program=code,
         on_event=run,
+        umask=CALLERS if project.shares_files else PRIVATE,
     )
     if done.interrupted:
         raise Interrupted(
@@ -145,6 +146,7 @@ def plain(project: Project, stack: str, words: list[str], stdin: str | None = No
         folder=work_folder(project, stack),
         environment=project.environment(found),
         stdin=stdin,
+        umask=CALLERS if project.shares_files else PRIVATE,
     )
     if done.code and LOCKED in done.stderr:
         raise _held(stack, done.stderr)

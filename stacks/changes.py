@@ -7,16 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from orch.stacks.masking import shown_pair
+
 Op = Literal["create", "update", "replace", "delete", "same"]
-
-UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-"""How the engine writes a value that only exists after `up`."""
-
-SECRET_MARK = "4dabf18193072939515e22adb298388d"
-"""The key that marks a wrapped value (a secret, an asset) in engine events."""
-
-KNOWN_LATER = "(known after up)"
-HIDDEN = "(secret)"
 
 _STEPS: Mapping[str, Op] = {
     "create": "create",
@@ -128,12 +121,12 @@ def drifted(events: Iterable[Mapping[str, Any]]) -> tuple[Drifted, ...]:
             for path in data.get("detailedDiff") or ():
                 before, now = at(old.get("outputs"), path), at(new.get("outputs"), path)
                 if before != now:
-                    found[urn, path] = Drifted(urn, name, path, shown(before), shown(now))
+                    found[urn, path] = Drifted(urn, name, path, *shown_pair(before, now))
             continue
         registered = new.get("inputs") or {}
         for path, value in ((new.get("outputs") or {}).get("observed") or {}).items():
             if path in registered and registered[path] != value:
-                found[urn, path] = Drifted(urn, name, path, shown(registered[path]), shown(value))
+                found[urn, path] = Drifted(urn, name, path, *shown_pair(registered[path], value))
     return tuple(found[key] for key in sorted(found))
 
 
@@ -168,21 +161,6 @@ def at(value: Any, path: str) -> Any:
     return value
 
 
-def shown(value: Any) -> Any:
-    """A value as people and pipelines may see it: secrets hidden, unknown ones said to be."""
-    if isinstance(value, Mapping):
-        if SECRET_MARK in value:
-            return HIDDEN
-        return {key: shown(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [shown(item) for item in value]
-    if isinstance(value, str) and UNKNOWN in value:
-        return KNOWN_LATER
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
-
-
 def _leaves(data: Mapping[str, Any]) -> tuple[PropertyChange, ...]:
     old, new = data.get("old") or {}, data.get("new") or {}
     old_inputs, new_inputs = old.get("inputs") or {}, new.get("inputs") or {}
@@ -194,7 +172,7 @@ def _leaves(data: Mapping[str, Any]) -> tuple[PropertyChange, ...]:
         )
         replacing = set(data.get("keys") or ())
         return tuple(
-            PropertyChange(p, shown(old_inputs.get(p)), shown(new_inputs.get(p)), p in replacing)
+            PropertyChange(p, *shown_pair(old_inputs.get(p), new_inputs.get(p)), p in replacing)
             for p in paths
         )
     leaves: list[PropertyChange] = []
@@ -207,8 +185,7 @@ def _leaves(data: Mapping[str, Any]) -> tuple[PropertyChange, ...]:
         leaves.append(
             PropertyChange(
                 path,
-                shown(before),
-                shown(at(new_inputs, path)),
+                *shown_pair(before, at(new_inputs, path)),
                 "replace" in kind.get("diffKind", ""),
                 from_world,
             )

@@ -30,6 +30,10 @@ Event = Mapping[str, Any]
 OnEvent = Callable[[Event], None]
 Program = Callable[[], Any]
 
+PRIVATE = 0o077
+CALLERS = -1
+"""The umask of whoever calls: for a state in files that are not ours alone."""
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -50,8 +54,12 @@ def call(
     program: Program | None = None,
     on_event: OnEvent | None = None,
     stdin: str | None = None,
+    umask: int = PRIVATE,
 ) -> Finished:
-    """Run `pulumi WORDS` in `folder` to its end. Events arrive in the calling thread, in order."""
+    """Run `pulumi WORDS` in `folder` to its end. Events arrive in the calling thread, in order.
+
+    What it and its providers write is their owner's alone, unless another `umask` is given.
+    """
     with _serving(program, on_event is not None) as (flags, events), _stopping() as stop:
         process = subprocess.Popen(
             [str(engine.command), "--non-interactive", *words, *flags],
@@ -68,6 +76,7 @@ def call(
             encoding="utf-8",
             errors="replace",
             start_new_session=True,
+            umask=umask,
         )
         stop.begin(process)
         output = futures.ThreadPoolExecutor(1).submit(process.communicate, stdin)

@@ -20,7 +20,16 @@ from orch.stacks.program import program
 from orch.stacks.project import Project
 from orch.stacks.recovery import mend, take
 from orch.stacks.shared import drift_shared, preview_shared, release, shared_by, unused
-from orch.stacks.states import deployment, forget_identity, nodes_there, not_up, outputs, require_up
+from orch.stacks.states import (
+    Deployment,
+    deployment,
+    forget_identity,
+    nodes_there,
+    not_up,
+    outputs,
+    require_up,
+)
+from orch.stacks.variables import forget_clear_text, in_clear
 from orch.stacks.wishes import Wish, compile_for
 
 
@@ -76,9 +85,11 @@ def up(project: Project, wish: Wish, listener: Listener) -> Plan:
     take(project, wish.name, listener)
     compiled = compile_for(project, wish)
     before = recorded_hourly(project, wish.name)
-    stood_on = shared_by(deployment(project, wish.name))
+    recorded = deployment(project, wish.name)
+    stood_on = shared_by(recorded)
     _ensure_images(compiled.images, listener)
     done, call = bring_up(project, wish, compiled, listener)
+    _forget_clear_text(project, wish.name, recorded, listener)
     release(project, stood_on - shared_by(deployment(project, wish.name)), call, without=wish.name)
     images = {key: value for key, value in done.pins.items() if key in done.locked}
     if done.locked:
@@ -104,6 +115,7 @@ def down(project: Project, name: str, listener: Listener) -> Plan:
     engine(project, name, ["destroy", "--yes", "--skip-preview"], run)
     release(project, stood_on, run, without=name)
     plain(project, name, ["stack", "rm", "--yes"])
+    _forget_clear_text(project, name, recorded, listener)
     forget_identity(project, name)
     shutil.rmtree(project.dot / "work" / name, ignore_errors=True)
     return Plan(name, name, changes(run.events), (), hourly=0.0, delta=-before)
@@ -229,6 +241,25 @@ def _refuse_protected(project: Project, name: str) -> None:
             hint="set `protect: false` in its file and `orch up` it, then remove it",
             code="ORCH348",
         )
+
+
+def _forget_clear_text(project: Project, name: str, before: Deployment | None, listener: Listener) -> None:
+    """Variables that a former version recorded in clear: taken out of older copies of the state, and told."""
+    names = in_clear(before)
+    cleaned = forget_clear_text(project, name) if names else ()
+    if not names:
+        return
+    copies = (
+        f"taken out of {len(cleaned)} older copies of it"
+        if project.local_state
+        else f"its older versions at {project.state_url} still have them"
+    )
+    listener(
+        Note(
+            f"warning: a former version wrote {', '.join(names)} in clear into the state; now encrypted, and "
+            f"{copies}. Rotate what is secret of it if others could read the state."
+        )
+    )
 
 
 def _ensure_images(references: Iterable[str], listener: Listener) -> None:

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orch import __version__
 from orch.components.backends import compile_fleet
@@ -27,6 +27,7 @@ from orch.stacks.lockfile import read_lock
 from orch.stacks.project import Project, find
 from orch.stacks.states import deployment, refuse_newer
 from orch.stacks.states import outputs as state_outputs
+from orch.stacks.variables import values_of, without_values
 
 if TYPE_CHECKING:
     from orch.spec import Document
@@ -58,10 +59,19 @@ def register(compiled: Compiled) -> None:
         pulumi.log.warn(f"{warning.node}: {warning.text}")
     state, identity = compiled.register()
     pulumi.export("orch", {"version": __version__, "schema": SCHEMA})
-    pulumi.export("fleet", state)
+    pulumi.export("fleet", state.apply(without_values))
+    pulumi.export("env", state.apply(_encrypted))
     pulumi.export("pins", compiled.pins)
     if identity is not None:
         pulumi.export("identity", pulumi.Output.secret(identity))
+
+
+def _encrypted(state: dict[str, Any]) -> Any:
+    """The variables of a fleet as a secret; {} where there are none, so that who reads them needs no key."""
+    import pulumi
+
+    values = values_of(state)
+    return pulumi.Output.secret(values) if values else values
 
 
 def program(compiled: Compiled) -> Callable[[], Awaitable[None]]:

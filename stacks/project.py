@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orch.runner.private import private_file, private_folder, tighten, write_private
 from orch.stacks.engine import Engine, home, search_path
 from orch.stacks.errors import ProjectError
+from orch.stacks.trust import require_trusted
 
 if TYPE_CHECKING:
     from orch.spec.models.backends import AnyBackend
@@ -45,6 +47,11 @@ class Project:
         return Path(self.state_url.removeprefix("file://")) if self.state_url.startswith("file://") else None
 
     @property
+    def shares_files(self) -> bool:
+        """Whether the state is files outside `.orch`, where the caller's umask says who reads them."""
+        return self.local_state is not None and not self.local_state.is_relative_to(self.dot)
+
+    @property
     def lock_file(self) -> Path:
         """`orch.lock`, which is committed."""
         return self.root / "orch.lock"
@@ -70,21 +77,24 @@ class Project:
     def prepare(self) -> None:
         """Make `.orch` with what the engine needs. Raises ProjectError when it cannot be written."""
         try:
+            if (self.root / ".orch").is_dir():
+                tighten(self.root / ".orch")
             for folder in (self.dot, self.dot / "config", self.dot / "work"):
-                folder.mkdir(parents=True, exist_ok=True)
+                private_folder(folder)
             recorded = self.dot / "project"
             if not recorded.exists():
-                recorded.write_text(f"{self.name}\n")
+                write_private(recorded, f"{self.name}\n")
             ignore = self.dot / ".gitignore"
             if not ignore.exists():
-                ignore.write_text("*\n")
+                write_private(ignore, "*\n")
             if self.local_state:
-                self.local_state.mkdir(parents=True, exist_ok=True)
+                if self.shares_files:
+                    self.local_state.mkdir(parents=True, exist_ok=True)
+                else:
+                    private_folder(self.local_state)
                 if self.secrets_provider is None and "PULUMI_CONFIG_PASSPHRASE" not in os.environ:
                     _make_passphrase(self.passphrase_file)
-            probe = self.dot / f".probe-{os.getpid()}"
-            probe.touch()
-            probe.unlink()
+            private_file(self.dot / f".probe-{os.getpid()}").unlink()
         except OSError as error:
             raise ProjectError(
                 "cannot write the project's state folder",
@@ -116,7 +126,7 @@ def find(path: Path | str | None = None) -> Project:
     """The project of a file or folder (default: here).
 
     Its root is the nearest folder upwards with an orch.yml, else the root of the git checkout, else the
-    folder itself. Raises ProjectError for an orch.yml that cannot be used.
+    folder itself. Raises ProjectError for an orch.yml that cannot be used, and for somebody else's project.
     """
     start = Path(path) if path is not None else Path.cwd()
     start = start.expanduser().absolute()
@@ -125,6 +135,7 @@ def find(path: Path | str | None = None) -> Project:
     root = next((f for f in chain if (f / "orch.yml").is_file()), None)
     if root is None:
         root = next((f for f in chain if (f / ".git").exists()), folder)
+    require_trusted(root)
     return _load(root)
 
 

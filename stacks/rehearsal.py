@@ -23,6 +23,7 @@ from orch.components.answers import sdk
 from orch.providers.simulated.account import Endpoint, SimulatedAccount
 from orch.providers.simulated.core import Cloud
 from orch.providers.simulated.knobs import Knobs, Nodes
+from orch.runner.private import private_folder, write_private
 from orch.stacks.engine import Engine
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import Project
@@ -308,7 +309,7 @@ def _is_shim(path: Path) -> bool:
 
 
 def _put_shims(project: RehearsalProject) -> None:
-    project.shims.mkdir(exist_ok=True)
+    private_folder(project.shims)
     for name, module in SHIMS.items():
         # The folder the engine starts it in must not lend it modules.
         code = f"import sys; sys.path = [p for p in sys.path if p]; from {module} import main; main()"
@@ -318,14 +319,14 @@ def _put_shims(project: RehearsalProject) -> None:
         path = project.shims / name
         if not path.exists() or path.read_text() != text:
             staged = path.with_name(f".{name}.{os.getpid()}")
-            staged.write_text(text)
-            staged.chmod(0o755)
+            write_private(staged, text)
+            staged.chmod(0o700)
             staged.rename(path)
 
 
 def _ignore(dot: Path) -> None:
     if not (dot / ".gitignore").exists():
-        (dot / ".gitignore").write_text("*\n")
+        write_private(dot / ".gitignore", "*\n")
 
 
 def _knobs(project: RehearsalProject) -> Knobs:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from orch.components.plan import whole
+from orch.runner.private import private_folder, write_private
 from orch.spec.state import SCHEMA, FleetState, NodeState
 from orch.stacks import engine as engines
 from orch.stacks.command import call
@@ -171,14 +171,11 @@ def not_up(project: Project, name: str) -> NoSuchFleet:
 
 def work_folder(project: Project, stack: str) -> Path:
     """Where the engine works for a stack. One folder each: selecting a stack changes its folder's state."""
-    folder = project.dot / "work" / stack
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = private_folder(project.dot / "work" / stack)
     text = project_file(project.name, "../../config")  # an absolute path is taken as relative
     file = folder / "Pulumi.yaml"
     if not file.exists() or file.read_text() != text:
-        staged = file.with_name(f".{file.name}.{os.getpid()}")
-        staged.write_text(text)
-        staged.replace(file)  # another process's engine may be reading it
+        write_private(file, text)  # another process's engine may be reading it
     return folder
 
 
@@ -225,12 +222,9 @@ def _identity(project: Project, stack: str, state: FleetState) -> Path:
             hint="the passphrase or secrets provider of the state is needed",
             code="ORCH354",
         )
-    key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    staged = key.with_name(f".{stack}.{os.getpid()}")
-    with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(done.stdout.strip() + "\n")
-    staged.rename(key)
-    mark.write_text(generation)
+    private_folder(key.parent)
+    write_private(key, done.stdout.strip() + "\n")
+    write_private(mark, generation)
     return key
 
 

@@ -62,7 +62,8 @@ def _inputs(plan: SshPlan, host: SshHostPlan) -> dict[str, Any]:
         "host_key": node.host_key,
         "internal_ip": node.internal_ip,
         "blocks": node.blocks,
-        "env": {**plan.env, **node.env},
+        # Each a secret of its own: a plan tells which of them changes.
+        "env": {name: pulumi.Output.secret(value) for name, value in {**plan.env, **node.env}.items()},
         "rack": node.rack,
         "tags": host.tags,
         "authorized_keys": list(plan.authorized_keys),

@@ -7,8 +7,12 @@ can act on.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
+
+from pulumi.provider.experimental.property_value import PropertyValue
 
 from orch.spec.errors import ExitCode, OrchError
 
@@ -76,12 +80,54 @@ def differences(handler: Handler, state: State, inputs: Inputs) -> list[Differen
         changed = key not in state or state[key] != wanted
         drifted = key in observed and observed[key] != wanted and not changed
         if changed or drifted:
-            found.append(
-                Difference(key, handler.replaces(key, observed.get(key, state.get(key)), wanted), drifted)
-            )
+            replaces = handler.replaces(key, observed.get(key, state.get(key)), wanted)
+            paths = _entries(key, state.get(key), wanted) if changed else [key]
+            found += [Difference(path, replaces, drifted) for path in paths]
     found += [
         Difference(key, handler.replaces(key, state[key], None), False)
         for key in state
         if key not in inputs and key not in handler.computed and key != OBSERVED
     ]
     return found
+
+
+def now_secret(old: Mapping[str, PropertyValue], new: Mapping[str, PropertyValue]) -> list[Difference]:
+    """Values that a former version recorded in clear and this one hides: recording them is a change too."""
+    return [
+        Difference(path, replaces=False, drifted=False)
+        for key, value in new.items()
+        if key in old
+        for path in _uncovered(key, old[key], value)
+    ]
+
+
+def _uncovered(path: str, old: PropertyValue, new: PropertyValue) -> Iterator[str]:
+    if old.is_secret:
+        return
+    if new.is_secret:
+        yield path
+    elif isinstance(old.value, Mapping) and isinstance(new.value, Mapping):
+        for name, value in new.value.items():
+            if name in old.value:
+                yield from _uncovered(_below(path, name), old.value[name], value)
+
+
+def _entries(key: str, old: Any, new: Any) -> list[str]:
+    """Which entries of a map differ, as the engine writes paths; the whole where not both are maps."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return [key]
+    before, after = cast("State", old), cast("State", new)
+    names = sorted({*before, *after})
+    return [_below(key, name) for name in names if before.get(name) != after.get(name)] or [key]
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if _PLAIN.fullmatch(name) else f'{path}["{_QUOTED.sub(_escaped, name)}"]'
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\{found[0]}"
+
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_QUOTED = re.compile(r'[\\"]')

@@ -9,7 +9,7 @@ import threading
 from pulumi.provider.experimental import provider as api
 
 from orch import __version__
-from orch.providers.orch.handler import Handler, differences
+from orch.providers.orch.handler import Handler, differences, now_secret
 from orch.providers.serving import serve
 from orch.providers.values import UNKNOWN, plain_map, sendable, wire_map
 from orch.spec.errors import OrchError
@@ -61,7 +61,7 @@ class OrchProvider(api.Provider):
     async def diff(self, request: api.DiffRequest) -> api.DiffResponse:
         found = differences(
             self._handler(request.type), plain_map(request.old_state), plain_map(request.new_inputs)
-        )
+        ) or now_secret(request.old_state, request.new_inputs)
         kinds = api.PropertyDiffKind
         return api.DiffResponse(
             changes=bool(found),

@@ -52,9 +52,12 @@ class SshHostHandler:
     def read(self, resource_id: str, state: State) -> State | None:
         try:
             facts = read_facts(_node(state), self._transport(), deadline_s=DEADLINE_S)
+            return _outputs(facts, state)
         except RunnerError as error:
-            return {"facts": state.get("facts"), OBSERVED: {"status": _trouble(error)}}
-        return _outputs(facts, state)
+            trouble = _trouble(error)
+        except Exception as error:  # noqa: BLE001 - what one host says must not end the refresh of all others
+            trouble = f"not understood: {type(error).__name__}: {error}"
+        return {"facts": state.get("facts"), OBSERVED: {"status": trouble}}
 
     def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
         found = self._enter(inputs)

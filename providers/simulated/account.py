@@ -18,6 +18,7 @@ from typing import Any, ClassVar, TypeVar
 
 from orch.providers.simulated.knobs import Failure, Hook, Knobs, Nodes
 from orch.providers.simulated.store import Doc, Store
+from orch.runner.private import private_folder
 from orch.spec.errors import ExitCode, OrchError
 
 
@@ -120,7 +121,7 @@ class SimulatedAccount(ABC):
     def create(cls: type[A], path: Path | str, *, seed: str = "0", knobs: Knobs | None = None) -> A:
         """A new, empty account. `seed` decides its ids."""
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(target.parent)
         staged = target.with_name(f"{target.name}.{os.getpid()}")
         store = Store(staged, create=True)
         with store.transaction():

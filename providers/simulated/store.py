@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from orch.runner.private import private_file
+
 SCHEMA_VERSION = 1
 
 Doc = dict[str, Any]
@@ -50,6 +52,8 @@ class Store:
         if not create and not path.is_file():
             raise FileNotFoundError(path)
         self._lock = threading.RLock()
+        if create:
+            private_file(path)  # what the database keeps beside it has its mode
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=60)
         self._db.execute("PRAGMA journal_mode=WAL")
         # A commit survives the death of its process; only a power cut could lose the last ones.

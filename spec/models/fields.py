@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Annotated, Literal, TypeVar, cast
 
-from orch.spec import characters, values
+from orch.spec import characters, hosts, values
 from orch.spec.interpolate import split_words
 from orch.spec.suggest import hint_for, listed
 from orch.spec.values import Problem, Problems, shown
@@ -83,7 +83,7 @@ Block = Annotated[str, checked(characters.check_characters)]
 AnyText = Annotated[str, reader(characters.check_characters, forms.TEXT)]
 CommandLine = Annotated[str, reader(_command_line, forms.TEXT)]
 Image = Annotated[str, checked(characters.check_image)]
-User = Annotated[str, checked(characters.check_user)]
+User = Annotated[str, reader(hosts.check_user, forms.pattern("user", r"[A-Za-z0-9_.][A-Za-z0-9_.@+-]*\$?"))]
 # A path in a container, and one on this machine: what `--untrusted` keeps inside the repository.
 FilePath = Annotated[str, checked(characters.check_path, forms.PATH)]
 LocalPath = Annotated[str, checked(characters.check_path, forms.PATH), Here()]

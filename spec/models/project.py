@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, cast
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -79,6 +80,30 @@ Policies = Annotated[
         forms.mapping(forms.either("level or settings", forms.words(*LEVELS), forms.SETTINGS), "policies"),
     ),
 ]
+
+
+def _ledger(value: object) -> str:
+    """The URL of a ledger; it may hold a password, so no message quotes it."""
+    url = text(value)
+    scheme, colon, rest = url.partition("://")
+    if "${{" in url:
+        return url
+    hint = "write `sqlite:///PATH` or `postgresql://USER@HOST/DATABASE`"
+    if scheme == "postgres":
+        raise Problem("ORCH112", "the scheme of a ledger on PostgreSQL is `postgresql`", hint=hint)
+    if not colon or scheme not in ("sqlite", "postgresql", "postgresql+psycopg"):
+        raise Problem("ORCH112", "a ledger is a URL of SQLite or PostgreSQL", hint=hint)
+    if scheme == "sqlite" and (not rest.startswith("/") or not rest[1:] or ":memory:" in rest):
+        raise Problem("ORCH112", "the ledger's URL names no file", hint="write `sqlite:///PATH`")
+    try:
+        parts = urlsplit(url)
+        whole = scheme == "sqlite" or bool(parts.path.strip("/")) or bool(parts.query)
+        _ = parts.port
+    except ValueError:
+        raise Problem("ORCH112", "the ledger's URL cannot be read", hint=hint) from None
+    if not whole:
+        raise Problem("ORCH112", "the ledger's URL names no database", hint=hint)
+    return url
 
 
 class Defaults(Section):
@@ -168,8 +193,8 @@ class Project(Section):
     secrets_provider: Annotated[Text | None, Reaches()] = Field(
         default=None, description="Pulumi's secrets provider."
     )
-    ledger: Annotated[Text | None, Reaches()] = Field(
-        default=None, description="SQLAlchemy URL of the ledger of runs."
+    ledger: Annotated[str | None, Reads(_ledger, forms.TEXT), Reaches()] = Field(
+        default=None, description="URL of the ledger of runs: `sqlite:///PATH` or `postgresql://…`."
     )
     policies: Policies = Field(default={}, description="Levels and parameters of policies.")
     defaults: Defaults = Field(default=Defaults(), description="Defaults of documents.")

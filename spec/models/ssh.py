@@ -17,7 +17,6 @@ from .reads import Misread, Path, Reads, read_as
 from .sizes import Blocks
 
 PortNumber = Annotated[int, whole(1, 65_535)]
-OneAddress = Annotated[str, reader(addresses.check_one_host, forms.pattern("host", r"[^\s@]+"))]
 Address = Annotated[str, reader(addresses.check_host, forms.pattern("host", r"[^\s@]+"))]
 
 
@@ -26,7 +25,9 @@ class Jump(Section):
 
     noun: ClassVar[str] = "`proxy_jump`"
 
-    hostname: OneAddress = Field(description="Its name or address.")
+    hostname: Annotated[str, reader(addresses.check_hop, forms.pattern("host", r"[^\s@]+"))] = Field(
+        description="Its name or address."
+    )
     user: User | None = Field(default=None, description="Yours, if not given.")
     port: PortNumber = Field(default=22, description="Port of its SSH server.")
     identity_file: LocalPath | None = Field(
@@ -38,14 +39,25 @@ class Jump(Section):
         return "write `{hostname: login.example.com, user: ubuntu}`"
 
 
+def _each(model: type[Section], items: list[object]) -> tuple[Section, ...]:
+    """Every item of a list as a block; what is wrong with any of them is told at once."""
+    found: list[Section] = []
+    wrong: list[tuple[Path, type[Section], object]] = []
+    for index, item in enumerate(items):
+        try:
+            found.append(read_as(model, item, (index,)))
+        except Misread as error:
+            wrong += error.parts
+    if wrong:
+        raise Misread(wrong)  # type: ignore[arg-type]
+    return tuple(found)
+
+
 def _jumps(value: object) -> tuple[Section, ...]:
     """One hop, or several from the outside in."""
     if not isinstance(value, (list, tuple)):
         return (read_as(Jump, value),)
-    read: list[Section] = []
-    for index, item in enumerate(cast("list[object]", value)):
-        read.append(read_as(Jump, item, (index,)))
-    return tuple(read)
+    return _each(Jump, cast("list[object]", value))
 
 
 def _written_jumps(jumps: object) -> object:
@@ -109,16 +121,7 @@ def _hosts(value: object) -> tuple[Section, ...]:
     if not isinstance(value, (list, tuple)):
         hint = f"write `[{value}]`" if isinstance(value, str) else "begin each with a dash"
         raise Problem("ORCH112", f"a list of hosts is expected, this is {describe(value)}", hint=hint)
-    found: list[Section] = []
-    wrong: list[tuple[Path, type[Section], object]] = []
-    for index, item in enumerate(cast("list[object]", value)):
-        try:
-            found.append(read_as(Host, item, (index,)))
-        except Misread as error:
-            wrong += error.parts
-    if wrong:
-        raise Misread(wrong)  # type: ignore[arg-type]
-    return tuple(found)
+    return _each(Host, cast("list[object]", value))
 
 
 class SshConfig(Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pulumi.provider.experimental.property_value import Computed, PropertyValue
 
-from orch.providers.orch.handler import OBSERVED, Difference, differences
+from orch.providers.orch.handler import OBSERVED, Difference, differences, now_secret
 from orch.providers.orch.local_node import LocalNodeHandler
 from orch.providers.values import UNKNOWN, plain_map, sendable, wire_map
 
@@ -57,3 +57,17 @@ def test_unknown_values_of_the_engine_can_be_sent_back() -> None:
     nested = PropertyValue({"a": PropertyValue([PropertyValue(Computed())])})
     sent = sendable({"p": nested})["p"]
     assert plain_map({"p": PropertyValue.unmarshal(sent.marshal())}) == {"p": {"a": [UNKNOWN]}}
+
+
+def test_of_a_map_only_the_entries_that_differ_are_named() -> None:
+    old = {**STATE, "env": {"A": "1", "B": "2", "C": "3"}}
+    found = differences(NODE, old, {**INPUTS, "env": {"A": "1", "B": "x", "D": "4", 'odd."': ""}})
+    assert [d.path for d in found] == ["env.B", "env.C", "env.D", 'env["odd.\\""]']
+
+
+def test_a_value_that_is_recorded_in_clear_and_is_a_secret_now_is_a_change() -> None:
+    clear = wire_map({"name": "n", "env": {"A": "1"}})
+    hidden = {**clear, "env": PropertyValue({"A": PropertyValue("1", is_secret=True)})}
+    assert [d.path for d in now_secret(clear, hidden)] == ["env.A"]
+    assert now_secret(hidden, hidden) == []
+    assert now_secret(hidden, clear) == []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from orch.stacks.changes import GONE, HIDDEN, KNOWN_LATER, changes, drifted, summary
+from orch.stacks.changes import GONE, changes, drifted, summary
+from orch.stacks.masking import HIDDEN, KNOWN_LATER, shown_pair
 
 NODE = "orch:local:Node"
 
@@ -81,6 +82,34 @@ def test_secrets_are_never_shown() -> None:
     secret = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "x"}
     (found,) = changes([event("update", "a", old=state({"k": secret}), new=state({"k": "plain"}))])
     assert found.diff[0].old == HIDDEN
+
+
+SECRET = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "x"}
+
+
+def test_a_value_that_becomes_a_secret_is_hidden_as_it_was_before_too() -> None:
+    """A state of a former version holds it in clear; a plan is read by more people than a state."""
+    old = state({"env": {"TOKEN": "hf_old", "GONE": "hf_gone"}, "port": 22})
+    new = state({"env": {"TOKEN": SECRET, "NEW": SECRET}, "port": 22})
+    for diff in (
+        {"env.TOKEN": {"diffKind": "update", "inputDiff": True}},
+        {"env": {"diffKind": "update", "inputDiff": True}},
+        None,
+    ):
+        found = changes([event("update", "a", old=old, new=new, detailedDiff=diff)])
+        told = str([change.as_json() for change in found])
+        assert "hf_old" not in told, diff
+        assert HIDDEN in told
+
+
+def test_secrets_among_others_and_in_lists_are_hidden_on_both_sides() -> None:
+    assert shown_pair({"a": [1, "x"], "b": 2.0}, {"a": [1, SECRET], "b": 3.0}) == (
+        {"a": [1, HIDDEN], "b": 2},
+        {"a": [1, HIDDEN], "b": 3},
+    )
+    assert shown_pair(None, SECRET) == (None, HIDDEN)
+    assert shown_pair(["x", "y"], [SECRET]) == ([HIDDEN, "y"], [HIDDEN])
+    assert shown_pair("[secret]", "clear") == (HIDDEN, HIDDEN)
 
 
 def test_what_was_observed_is_the_old_value_of_a_drifted_leaf() -> None:

@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from orch.runner.ledger import open_ledger
+from orch.runner.logs import LogFile
+from orch.runner.store import open_folder
 from orch.spec import InvalidConfiguration
 from orch.stacks.engine import Engine, fits
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import find
+from orch.stacks.rehearsal import rehearse
+from orch.stacks.states import work_folder
 
 ENGINE = Engine(Path("/opt/engine/bin/pulumi"), "3.259.0", "PATH")
 
@@ -85,6 +90,67 @@ def test_the_passphrase_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> 
     assert project.passphrase_file.read_text() == first
     assert (project.dot / ".gitignore").read_text() == "*\n"
     assert project.environment(ENGINE)["PULUMI_CONFIG_PASSPHRASE_FILE"] == str(project.passphrase_file)
+
+
+def open_to_others(folder: Path) -> list[str]:
+    return [
+        str(path.relative_to(folder))
+        for path in (folder, *folder.rglob("*"))
+        if not path.is_symlink() and path.stat().st_mode & 0o077
+    ]
+
+
+def test_all_that_orch_keeps_is_its_owner_s_alone_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        project = find(tmp_path)
+        project.prepare()
+        work_folder(project, "laptop")
+        folder = open_folder(project.dot, "train", 1)
+        folder.write_environments([{"TOKEN": "x"}])
+        folder.keys(2)
+        log = LogFile(folder.log(0))
+        log.open()
+        log.append("a line")
+        log.close()
+        ledger = open_ledger(project.ledger_url)
+        ledger.runs()
+        assert (project.dot / "ledger.db-wal").exists()
+        assert open_to_others(project.dot) == []
+        ledger.close()
+        rehearse(project)
+        assert open_to_others(project.dot) == []
+    finally:
+        os.umask(before)
+
+
+def test_a_folder_that_a_former_version_left_open_is_closed_with_all_in_it(tmp_path: Path) -> None:
+    dot = tmp_path / ".orch"
+    (dot / "state" / "backups").mkdir(parents=True)
+    (dot / "state" / "backups" / "x.json").write_text("{}")
+    (dot / "bin").mkdir()
+    (dot / "bin" / "tool").write_text("#!/bin/sh\n")
+    (dot / "bin" / "tool").chmod(0o755)
+    outside = tmp_path / "outside"
+    outside.write_text("")
+    outside.chmod(0o644)
+    (dot / "link").symlink_to(outside)
+    for folder in (dot, dot / "state", dot / "state" / "backups"):
+        folder.chmod(0o755)
+    find(tmp_path).prepare()
+    assert open_to_others(dot) == []
+    assert (dot / "bin" / "tool").stat().st_mode & 0o777 == 0o700
+    assert outside.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_state_elsewhere_is_as_open_as_its_user_makes_it(tmp_path: Path) -> None:
+    (tmp_path / "orch.yml").write_text("state: file://states\n")
+    before = os.umask(0o002)
+    try:
+        find(tmp_path).prepare()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "states").stat().st_mode & 0o777 == 0o775
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""What must not stand in a message or a trace: values given for jobs, and the caller's own secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+MASK = "(secret)"
+
+SHORTEST = 6
+"""Characters of a value that is masked: shorter ones stand anywhere by chance."""
+
+_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.I)
+
+
+def masked(text: str, argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> str:
+    """The text without the values of `--env`, and without those of variables that are named like secrets.
+
+    `argv` and `environ` are this process's own where they are not given.
+    """
+    given = [*_given(sys.argv if argv is None else argv)]
+    environ = os.environ if environ is None else environ
+    values = [environ.get(item, "") if "=" not in item else item.partition("=")[2] for item in given]
+    values += [value for name, value in environ.items() if _SECRET_NAME.search(name)]
+    forms = {form for value in values if len(value) >= SHORTEST for form in _forms(value)}
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, MASK)
+    return text
+
+
+def _given(argv: Sequence[str]) -> Iterator[str]:
+    """What follows `--env` or `-e`, in every way it may be written."""
+    words = iter(argv)
+    for word in words:
+        if word == "--":
+            return
+        if word in ("--env", "-e"):
+            yield next(words, "")
+        elif word.startswith("--env="):
+            yield word.removeprefix("--env=")
+        elif word.startswith("-e") and not word.startswith("--"):
+            yield word[2:]
+
+
+def _forms(value: str) -> set[str]:
+    """A value as it is, and as Python, JSON and a shell write it, also inside of one another."""
+    once = _written(value)
+    return {value, shlex.quote(value), *once, *(again for each in once for again in _written(each))}
+
+
+def _written(value: str) -> set[str]:
+    """Within quotes: which of them is escaped depends on what stands around the value."""
+    escaped = "".join(each if each in "'\"" else repr(each)[1:-1] for each in value)
+    return {escaped, escaped.replace("'", "\\'"), escaped.replace('"', '\\"'), json.dumps(value)[1:-1]}

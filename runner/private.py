@@ -1,0 +1,48 @@
+"""Files and folders that are their owner's alone, whatever the caller's umask: all that `.orch` holds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+FOLDER = 0o700
+FILE = 0o600
+
+
+def private_folder(path: Path) -> Path:
+    """The folder, made when missing, and so those above it that are. One that exists stays as it is."""
+    for folder in reversed((path, *path.parents)):
+        if not folder.is_dir():
+            folder.mkdir(mode=FOLDER, exist_ok=True)
+    return path
+
+
+def private_file(path: Path) -> Path:
+    """The file, made empty when missing: for those that others then open by name."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, FILE))
+    return path
+
+
+def write_private(path: Path, text: str) -> None:
+    """Whole or not at all: another process may be reading it."""
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE), "w") as stream:
+        stream.write(text)
+    staged.replace(path)
+
+
+def tighten(folder: Path) -> bool:
+    """Close a folder and all it holds to others, where a former version left it open. Whether it had."""
+    if not folder.stat().st_mode & 0o077:
+        return False
+    folder.chmod(FOLDER)
+    for root, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = os.path.join(root, name)
+            try:
+                mode = os.lstat(path).st_mode
+                if mode & 0o077 and not os.path.islink(path):
+                    os.chmod(path, mode & 0o700)
+            except FileNotFoundError:
+                continue  # a lock, or another passing thing
+    return True

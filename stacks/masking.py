@@ -1,0 +1,62 @@
+"""What people and pipelines may see of a value in a plan: secrets are hidden, on both sides of a change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+"""How the engine writes a value that only exists after `up`."""
+
+SECRET_MARK = "4dabf18193072939515e22adb298388d"
+"""The key that marks a wrapped value (a secret, an asset) in engine events and states."""
+
+KNOWN_LATER = "(known after up)"
+HIDDEN = "(secret)"
+
+# The engine's own word for a secret in its events.
+_TOLD = "[secret]"
+
+
+def is_secret(value: Any) -> bool:
+    return value == _TOLD or (isinstance(value, Mapping) and SECRET_MARK in value)
+
+
+def shown(value: Any) -> Any:
+    """A value as it may be seen: secrets hidden, unknown ones said to be."""
+    if is_secret(value):
+        return HIDDEN
+    if isinstance(value, Mapping):
+        return {key: shown(item) for key, item in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [shown(item) for item in cast("list[Any]", value)]
+    if isinstance(value, str) and UNKNOWN in value:
+        return KNOWN_LATER
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def shown_pair(before: Any, after: Any) -> tuple[Any, Any]:
+    """Both sides of a change as they may be seen: what is a secret on one side is one on the other.
+
+    A value that becomes a secret stood in clear before, in a former version's state: that is hidden as well.
+    """
+    if is_secret(before) or is_secret(after):
+        return _hidden(before), _hidden(after)
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        old, new = cast("Mapping[str, Any]", before), cast("Mapping[str, Any]", after)
+        pairs = {key: shown_pair(old.get(key), new.get(key)) for key in dict.fromkeys((*old, *new))}
+        return {key: pairs[key][0] for key in old}, {key: pairs[key][1] for key in new}
+    if isinstance(before, list) and isinstance(after, list):
+        olds, news = cast("list[Any]", before), cast("list[Any]", after)
+        both = [shown_pair(one, other) for one, other in zip(olds, news, strict=False)]
+        return (
+            [*(one for one, _ in both), *map(shown, olds[len(both) :])],
+            [*(other for _, other in both), *map(shown, news[len(both) :])],
+        )
+    return shown(before), shown(after)
+
+
+def _hidden(value: Any) -> Any:
+    return value if value is None else HIDDEN

@@ -1,0 +1,143 @@
+"""The variables (`env`) of a fleet and of its hosts in the state: one secret output beside the fleet's.
+
+The output `fleet` says no value of them, so that who lists nodes, logs in or looks for drift needs no key;
+the output `env` holds all of them, encrypted, and only a run asks for it. Former versions wrote them into
+`fleet`, in clear.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from orch.spec.state import FleetState
+from orch.stacks import engine as engines
+from orch.stacks.command import call
+from orch.stacks.errors import StackError
+from orch.stacks.masking import is_secret
+from orch.stacks.project import Project
+from orch.stacks.states import Deployment, deployment, outputs, work_folder
+
+REMOVED = "(removed)"
+"""What stands in old copies of a state where a value stood in clear."""
+
+State = dict[str, Any]
+
+
+def without_values(state: State) -> State:
+    """A fleet's state as the output `fleet` tells it."""
+    nodes = [{key: value for key, value in node.items() if key != "env"} for node in state["nodes"]]
+    return {**{key: value for key, value in state.items() if key != "env"}, "nodes": nodes}
+
+
+def values_of(state: State) -> State:
+    """What the output `env` holds: variables of the fleet, and of nodes that have their own; {} for none."""
+    nodes = {node["name"]: node["env"] for node in state["nodes"] if node.get("env")}
+    fleet = state.get("env") or {}
+    return {"fleet": fleet, "nodes": nodes} if fleet or nodes else {}
+
+
+def with_values(state: FleetState, values: Mapping[str, Any]) -> FleetState:
+    """The fleet with its variables again."""
+    own: Mapping[str, dict[str, str]] = values.get("nodes") or {}
+    nodes = tuple(
+        node.model_copy(update={"env": own[node.name]}) if node.name in own else node for node in state.nodes
+    )
+    return state.model_copy(update={"env": values.get("fleet") or state.env, "nodes": nodes})
+
+
+def revealed(project: Project, state: FleetState) -> FleetState:
+    """A fleet with its variables decrypted, as jobs are given them.
+
+    Half a second for a fleet that has any; nothing for others. They are not kept on disk. Raises StackError.
+    """
+    if not outputs(deployment(project, state.stack)).get("env"):
+        return state
+    engine = engines.require()
+    done = call(
+        engine,
+        ["stack", "output", "env", "--show-secrets", "--json", "--stack", state.stack],
+        folder=work_folder(project, state.stack),
+        environment=project.environment(engine),
+    )
+    if done.code:
+        raise StackError(
+            f"the variables of the fleet {state.name} cannot be decrypted",
+            detail=done.stderr.strip()[-400:],
+            hint="the passphrase or secrets provider of the state is needed",
+            code="ORCH354",
+        )
+    return with_values(state, json.loads(done.stdout))
+
+
+def in_clear(recorded: Deployment | None) -> tuple[str, ...]:
+    """Names of the variables whose values stand in clear in a recorded state, sorted."""
+    return tuple(sorted({name for place in _places(recorded or {}) for name, _ in _readable(place)}))
+
+
+def forget_clear_text(project: Project, stack: str) -> tuple[Path, ...]:
+    """Take such values out of the engine's older copies of a stack (`.bak`, backups, history); those changed.
+
+    The engine keeps them for ever. Only a state in files is ours to change; all else in the copies stays.
+    """
+    checkpoint, state = project.checkpoint(stack), project.local_state
+    if checkpoint is None or state is None:
+        return ()
+    copies = [checkpoint.with_name(f"{checkpoint.name}.bak")]
+    for kept in ("backups", "history"):
+        copies += sorted((state / ".pulumi" / kept / project.name / stack).glob("*.json"))
+    return tuple(copy for copy in copies if _forget(copy))
+
+
+def _forget(copy: Path) -> bool:
+    try:
+        data = json.loads(copy.read_text())
+        places = [place for place in _places(_latest(data)) if list(_readable(place))]
+    except (OSError, ValueError, AttributeError):
+        return False  # not there, or no state
+    if not places:
+        return False
+    for place in places:
+        place.update({name: REMOVED for name, _ in _readable(place)})
+    staged = copy.with_name(f".{copy.name}.{os.getpid()}")
+    with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(data, file)
+    copy.with_name(f"{copy.name}.attrs").unlink(missing_ok=True)  # its digest; the engine does without
+    staged.replace(copy)
+    return True
+
+
+def _latest(data: Any) -> Deployment:
+    found = data.get("checkpoint") or {}
+    return found.get("latest") or {}
+
+
+def _places(recorded: Deployment) -> Iterator[dict[str, Any]]:
+    """Where a state may hold variables: the output `fleet` of its stack, and the hosts of an SSH fleet."""
+    for resource in recorded.get("resources") or ():
+        found = resource.get("outputs") or {}
+        if resource["type"] == "pulumi:pulumi:Stack":
+            fleet = found.get("fleet") or {}
+            yield from _maps(fleet, *(fleet.get("nodes") or ()))
+        elif resource["type"] == "orch:ssh:Host":
+            yield from _maps(resource.get("inputs"), found)
+
+
+def _maps(*holders: Any) -> Iterator[dict[str, Any]]:
+    for holder in holders:
+        if isinstance(holder, dict):
+            found = cast("dict[str, Any]", holder).get("env")
+            if isinstance(found, dict):
+                yield cast("dict[str, Any]", found)
+
+
+def _readable(place: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Variables of a place that anybody can read: an encrypted one is a mapping, or the whole place is."""
+    if is_secret(place):
+        return
+    for name, value in place.items():
+        if isinstance(value, str) and value != REMOVED:
+            yield name, value

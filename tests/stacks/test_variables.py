@@ -1,0 +1,112 @@
+"""Variables of a fleet and its hosts: encrypted in the state, and gone from what a former version wrote."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orch.spec.state import FleetState
+from orch.stacks.masking import SECRET_MARK
+from orch.stacks.project import find
+from orch.stacks.states import fleet_state
+from orch.stacks.variables import (
+    REMOVED,
+    forget_clear_text,
+    in_clear,
+    values_of,
+    with_values,
+    without_values,
+)
+
+NODE = {"index": 0, "name": "a", "address": "h", "user": "root", "host_key": "k"}
+FLEET = {
+    "name": "f",
+    "stack": "f",
+    "backend": "ssh",
+    "env": {"HF_TOKEN": "hf_fleet"},
+    "nodes": [{**NODE, "env": {"NODE_TOKEN": "hf_node"}}, {**NODE, "index": 1, "name": "b", "env": {}}],
+}
+SECRET = {SECRET_MARK: "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "v1:x:y"}
+
+
+def former() -> dict[str, Any]:
+    """A stack's deployment as the version before wrote it."""
+    host = {"name": "a", "env": {"HF_TOKEN": "hf_fleet", "NODE_TOKEN": "hf_node"}}
+    return copy.deepcopy(
+        {
+            "resources": [
+                {"urn": "urn:pulumi:f::p::pulumi:pulumi:Stack::p-f", "type": "pulumi:pulumi:Stack"}
+                | {"outputs": {"orch": {"schema": 1}, "fleet": FLEET, "pins": {"scope": "abc"}}},
+                {"urn": "urn:pulumi:f::p::orch:ssh:Host::a", "type": "orch:ssh:Host"}
+                | {"inputs": host, "outputs": {**host, "facts": {"env": "none"}}},
+            ]
+        }
+    )
+
+
+def test_what_is_recorded_of_a_fleet_says_no_value_and_a_run_gets_all() -> None:
+    told = json.dumps(without_values(FLEET))
+    assert "hf_" not in told
+    again = with_values(FleetState.model_validate(json.loads(told)), values_of(FLEET))
+    assert again == FleetState.model_validate(FLEET)
+
+
+def test_a_fleet_without_variables_has_no_secret_to_decrypt() -> None:
+    assert values_of({**FLEET, "env": {}, "nodes": [NODE]}) == {}
+
+
+def test_a_state_of_the_version_before_gives_runs_their_variables(tmp_path: Path) -> None:
+    project = find(tmp_path)
+    checkpoint = project.checkpoint("f")
+    assert checkpoint is not None
+    checkpoint.parent.mkdir(parents=True)
+    recorded = former()
+    recorded["resources"].append({"urn": "urn:pulumi:f::p::orch:ssh:Host::b", "type": "orch:ssh:Host"})
+    checkpoint.write_text(json.dumps({"checkpoint": {"latest": recorded}}))
+    state = fleet_state(project, "f")
+    assert state.env == {"HF_TOKEN": "hf_fleet"}
+    assert [node.env for node in state.nodes] == [{"NODE_TOKEN": "hf_node"}, {}]
+
+
+def test_what_stands_in_clear_is_named() -> None:
+    assert in_clear(former()) == ("HF_TOKEN", "NODE_TOKEN")
+    assert in_clear(None) == ()
+    hidden = former()
+    hidden["resources"][0]["outputs"]["fleet"] = without_values(FLEET)
+    hidden["resources"][0]["outputs"]["env"] = SECRET
+    for part in ("inputs", "outputs"):
+        hidden["resources"][1][part]["env"] = {"HF_TOKEN": SECRET, "NODE_TOKEN": SECRET}
+    assert in_clear(hidden) == ()
+    hidden["resources"][1]["inputs"]["env"] = SECRET
+    assert in_clear(hidden) == ()
+
+
+@pytest.mark.parametrize("place", ["stacks", "backups", "history"])
+def test_older_copies_of_a_state_lose_the_values_and_nothing_else(tmp_path: Path, place: str) -> None:
+    project = find(tmp_path)
+    state = tmp_path / ".orch" / "state" / ".pulumi"
+    folder = state / place / project.name / ("f" if place != "stacks" else "")
+    folder.mkdir(parents=True)
+    name = {"stacks": "f.json.bak", "backups": "f.17.json", "history": "f-17.checkpoint.json"}[place]
+    (folder / name).write_text(json.dumps({"version": 3, "checkpoint": {"stack": "f", "latest": former()}}))
+    (folder / f"{name}.attrs").write_text('{"md5":"x"}')
+    other = folder / "f-17.history.json"
+    other.write_text('{"kind": "update"}')
+
+    assert forget_clear_text(project, "f") == (folder / name,)
+    left = json.loads((folder / name).read_text())
+    assert "hf_" not in json.dumps(left)
+    expected = former()
+    fleet = expected["resources"][0]["outputs"]["fleet"]
+    fleet["env"]["HF_TOKEN"] = fleet["nodes"][0]["env"]["NODE_TOKEN"] = REMOVED
+    for part in ("inputs", "outputs"):
+        expected["resources"][1][part]["env"] = {"HF_TOKEN": REMOVED, "NODE_TOKEN": REMOVED}
+    assert left == {"version": 3, "checkpoint": {"stack": "f", "latest": expected}}
+    assert (folder / name).stat().st_mode & 0o777 == 0o600
+    assert not (folder / f"{name}.attrs").exists()
+    assert other.read_text() == '{"kind": "update"}'
+    assert forget_clear_text(project, "f") == ()
