@@ -152,7 +152,7 @@ class AwsBackend(Cloud):
     creds: AwsCreds = Field(default=None, description="The SDK's own chain if not given.")
     vpc_name: Text | None = Field(default=None, description="Network by name, in every region.")
     vpc_ids: ByRegion = Field(default={}, description="Networks by region; not with `vpc_name`.")
-    default_vpcs: Flag = Field(default=True, description="Use the default network of other regions.")
+    default_vpcs: Flag = Field(default=False, description="Later: use the default network of other regions.")
     subnet_ids: Names = Field(default=(), description="Subnets to use.")
     security_group_ids: Names = Field(default=(), description="Security groups to use.")
     iam_instance_profile: Text | None = Field(default=None, description="Profile of the instances.")
@@ -161,7 +161,7 @@ class AwsBackend(Cloud):
     endpoint_url: Annotated[Text | None, Reaches()] = Field(
         default=None, description="Another endpoint of the API."
     )
-    experimental_instance_types: Flag = Field(default=False, description="Offer types not tested yet.")
+    experimental_instance_types: Flag = Field(default=False, description="Later: offer types not tested yet.")
 
 
 class GcpBackend(Cloud):
@@ -182,7 +182,7 @@ class GcpBackend(Cloud):
     vpc_project_id: Text | None = Field(default=None, description="Project that shares its networks.")
     nat_check: Flag = Field(default=True, description="Check that private nodes reach the internet.")
     vm_service_account: Text | None = Field(default=None, description="Account of the instances.")
-    preview_features: Names = Field(default=(), description="Features to switch on.")
+    preview_features: Names = Field(default=(), description="Later: features to switch on.")
 
 
 def _one(what: str, value: object) -> object:

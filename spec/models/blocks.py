@@ -149,7 +149,7 @@ def _raid(value: object) -> int:
 
 
 class Scratch(Section):
-    """Local NVMe disks as one file system; each job has a folder of its own there."""
+    """Local NVMe disks as one file system."""
 
     noun: ClassVar[str] = "`scratch`"
 
@@ -161,7 +161,7 @@ class Scratch(Section):
         default="xfs", description="File system."
     )
     clean: Annotated[Literal["job", "never"], choice("job", "never")] = Field(
-        default="job", description="When a job's folder is removed."
+        default="job", description="Later: when what a job left is removed."
     )
     required: Flag = Field(default=False, description="Keep a node without such disks out.")
 
@@ -206,7 +206,7 @@ class Budget(Section):
     noun: ClassVar[str] = "`budget`"
 
     hourly: Money | None = Field(default=None, description="Of all nodes at most; checked in the plan.")
-    total: Money | None = Field(default=None, description="Stops new nodes; warns at 80%.")
+    total: Money | None = Field(default=None, description="Later: stops new nodes; warns at 80%.")
 
     @classmethod
     def form(cls) -> str:

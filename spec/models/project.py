@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
+from orch.spec.characters import check_line
 from orch.spec.values import Problem, Problems
 
 from . import forms
@@ -84,7 +85,7 @@ Policies = Annotated[
 
 def _ledger(value: object) -> str:
     """The URL of a ledger; it may hold a password, so no message quotes it."""
-    url = text(value)
+    url = check_line(text(value))
     scheme, colon, rest = url.partition("://")
     if "${{" in url:
         return url
