@@ -43,13 +43,30 @@ app.command("schema", epilog="Example: orch schema > .orch.schema.json")(schema.
 @app.command("preview", epilog="Example: orch preview fleet.yml --exit-code")
 def preview(
     file: File,
+    *,
     as_json: Json = False,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 10 when changes are pending.")
     ] = False,
     rehearse: Rehearse = False,
+    untrusted: validate.Untrusted = False,
+    allow: validate.Allow = None,
 ) -> None:
-    """Show what `up` would change, and why. Changes nothing."""
+    """Show what `up` would change, and why. Changes nothing.
+
+    With --untrusted: what the fleets would be, from files and catalogue alone; nothing is asked or run.
+    """
+    allowed = validate.strangers(untrusted, allow)
+    if allowed is not None:
+        if exit_code or rehearse:
+            raise typer.BadParameter(
+                "the state is not looked at: --exit-code and --rehearse do not go with it",
+                param_hint="--untrusted",
+            )
+        from orch.cli import outlooks
+
+        outlooks.preview(file, allowed, as_json=as_json)
+        return
     from orch.cli import fleets
 
     fleets.preview(file, as_json=as_json, exit_code=exit_code, rehearse=rehearse)
@@ -58,12 +75,22 @@ def preview(
 @app.command("plan", hidden=True)
 def plan(
     file: File,
+    *,
     as_json: Json = False,
     exit_code: Annotated[bool, typer.Option("--exit-code")] = False,
     rehearse: Rehearse = False,
+    untrusted: validate.Untrusted = False,
+    allow: validate.Allow = None,
 ) -> None:
     """The same as `preview`."""
-    preview(file, as_json, exit_code, rehearse)
+    preview(
+        file,
+        as_json=as_json,
+        exit_code=exit_code,
+        rehearse=rehearse,
+        untrusted=untrusted,
+        allow=allow,
+    )
 
 
 @app.command("up", epilog="Example: orch up fleet.yml --yes")

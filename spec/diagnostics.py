@@ -88,6 +88,10 @@ CODES = {
     "ORCH173": "an environment variable that is not set",
     "ORCH174": "no run of this name in the files",
     "ORCH175": "runs that wait for each other",
+    # files that are not trusted
+    "ORCH176": "a variable of the environment, in a file that is not trusted",
+    "ORCH177": "a path out of the repository, in a file that is not trusted",
+    "ORCH178": "a setting that reaches out, in a file that is not trusted",
     # accepted with a note
     "ORCH190": "a backend without a driver here",
     "ORCH191": "accepted, does nothing",

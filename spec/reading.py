@@ -16,6 +16,7 @@ from .models.where import FOREIGN_BACKENDS
 from .outside import Outside
 from .scopes import scope_of
 from .source import Mapping, Node, Scalar, Sequence
+from .strangers import not_lent
 from .suggest import hint_for, listed
 from .text import Source
 from .values import Problem, check_name, shown
@@ -256,6 +257,9 @@ class _Walk:
         filled, lent, unset = interpolate.fill_environment(text, scope.rule, outside.environ)
         for name in unset:
             self.unclear.add(path)
+            if outside.fence is not None:
+                draft.diagnostics.append(not_lent(draft, path, name))
+                continue
             draft.diagnostics.append(
                 draft.diagnostic(
                     "ORCH173",

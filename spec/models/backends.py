@@ -38,7 +38,7 @@ from .fields import (
     whole,
 )
 from .forms import Form
-from .reads import Reads
+from .reads import Reaches, Reads
 from .resources import GpuSpec
 from .ssh import Jumps, PortNumber
 
@@ -158,7 +158,9 @@ class AwsBackend(Cloud):
     iam_instance_profile: Text | None = Field(default=None, description="Profile of the instances.")
     os_images: OsImages = Field(default=OsImages(), description="Machine images.")
     kms_key: Text | None = Field(default=None, description="Key that disks are encrypted with.")
-    endpoint_url: Text | None = Field(default=None, description="Another endpoint of the API.")
+    endpoint_url: Annotated[Text | None, Reaches()] = Field(
+        default=None, description="Another endpoint of the API."
+    )
     experimental_instance_types: Flag = Field(default=False, description="Later: offer types not tested yet.")
 
 
@@ -267,7 +269,9 @@ class KubernetesBackend(Backend):
     type: Annotated[Literal["kubernetes"], choice("kubernetes")] = Field(
         default="kubernetes", description="`kubernetes`."
     )
-    kubeconfig: Kubeconfig | None = Field(default=None, description="Your own if not given.")
+    kubeconfig: Annotated[Kubeconfig | None, Reaches()] = Field(
+        default=None, description="Your own if not given."
+    )
     contexts: Annotated[tuple[Context, ...], rows("contexts")] = Field(
         default=(), description="Contexts to use; the current one if not given."
     )

@@ -11,7 +11,7 @@ from orch.spec.values import Problem, shown
 
 from .base import Section, describe
 from .fields import Block, Line, LocalPath, Text, choice, text
-from .reads import Reads, read_as
+from .reads import Reaches, Reads, read_as
 
 C = TypeVar("C", bound="Creds")
 
@@ -172,12 +172,18 @@ class Kubeconfig(Section):
         return "write `{filename: ~/.kube/config}`"
 
 
-AwsCreds = Annotated[AwsDefaultCreds | AccessKeyCreds | None, by_type(AwsDefaultCreds, AccessKeyCreds)]
-GcpCreds = Annotated[
-    DefaultCreds | GcpServiceAccountCreds | None, by_type(DefaultCreds, GcpServiceAccountCreds)
+AwsCreds = Annotated[
+    AwsDefaultCreds | AccessKeyCreds | None, by_type(AwsDefaultCreds, AccessKeyCreds), Reaches()
 ]
-NebiusCreds = Annotated[NebiusServiceAccountCreds | None, by_type(NebiusServiceAccountCreds)]
-CrusoeCreds = Annotated[AccessKeyCreds | None, by_type(AccessKeyCreds)]
-ApiKeyCreds = Annotated[KeyCreds | None, by_type(KeyCreds)]
-AzureCreds = Annotated[DefaultCreds | AzureClientCreds | None, by_type(DefaultCreds, AzureClientCreds)]
-OciCreds = Annotated[OciDefaultCreds | OciClientCreds | None, by_type(OciDefaultCreds, OciClientCreds)]
+GcpCreds = Annotated[
+    DefaultCreds | GcpServiceAccountCreds | None, by_type(DefaultCreds, GcpServiceAccountCreds), Reaches()
+]
+NebiusCreds = Annotated[NebiusServiceAccountCreds | None, by_type(NebiusServiceAccountCreds), Reaches()]
+CrusoeCreds = Annotated[AccessKeyCreds | None, by_type(AccessKeyCreds), Reaches()]
+ApiKeyCreds = Annotated[KeyCreds | None, by_type(KeyCreds), Reaches()]
+AzureCreds = Annotated[
+    DefaultCreds | AzureClientCreds | None, by_type(DefaultCreds, AzureClientCreds), Reaches()
+]
+OciCreds = Annotated[
+    OciDefaultCreds | OciClientCreds | None, by_type(OciDefaultCreds, OciClientCreds), Reaches()
+]

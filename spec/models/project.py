@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
+from orch.spec.characters import check_line
 from orch.spec.values import Problem, Problems
 
 from . import forms
@@ -15,7 +16,7 @@ from .base import Section, describe, plain
 from .fields import Flag, Image, Name, Tags, Text, choice, rows, text
 from .fleet import Fleet
 from .forms import Form
-from .reads import Misread, Path, Reads, read_as
+from .reads import Misread, Path, Reaches, Reads, read_as
 from .run import Terms
 from .task import Task
 from .where import FOREIGN_BACKENDS, check_backend
@@ -84,7 +85,7 @@ Policies = Annotated[
 
 def _ledger(value: object) -> str:
     """The URL of a ledger; it may hold a password, so no message quotes it."""
-    url = text(value)
+    url = check_line(text(value))
     scheme, colon, rest = url.partition("://")
     if "${{" in url:
         return url
@@ -187,11 +188,13 @@ class Project(Section):
     noun: ClassVar[str] = "`orch.yml`"
 
     project: Name | None = Field(default=None, description="Name of the project; the folder's if not given.")
-    state: Text | None = Field(
+    state: Annotated[Text | None, Reaches()] = Field(
         default=None, description="URL of the Pulumi state; files under `.orch/` if not given."
     )
-    secrets_provider: Text | None = Field(default=None, description="Pulumi's secrets provider.")
-    ledger: Annotated[str, Reads(_ledger, forms.TEXT)] | None = Field(
+    secrets_provider: Annotated[Text | None, Reaches()] = Field(
+        default=None, description="Pulumi's secrets provider."
+    )
+    ledger: Annotated[str | None, Reads(_ledger, forms.TEXT), Reaches()] = Field(
         default=None, description="URL of the ledger of runs: `sqlite:///PATH` or `postgresql://…`."
     )
     policies: Policies = Field(default={}, description="Levels and parameters of policies.")
