@@ -33,6 +33,13 @@ Indices = Annotated[
     list[int] | None,
     typer.Option("--instance", "-i", metavar="INDEX", help="Only this node of the fleet; repeatable."),
 ]
+NewKeys = Annotated[
+    bool,
+    typer.Option(
+        "--accept-new-host-keys",
+        help="Trust hosts whose keys nobody has seen yet; a changed key is refused.",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -47,12 +54,19 @@ def preview(
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 10 when changes are pending.")
     ] = False,
+    accept_new_host_keys: NewKeys = False,
     rehearse: Rehearse = False,
 ) -> None:
     """Show what `up` would change, and why. Changes nothing."""
     from orch.cli import fleets
 
-    fleets.preview(file, as_json=as_json, exit_code=exit_code, rehearse=rehearse)
+    fleets.preview(
+        file,
+        as_json=as_json,
+        exit_code=exit_code,
+        accept_new_host_keys=accept_new_host_keys,
+        rehearse=rehearse,
+    )
 
 
 @app.command("plan", hidden=True)
@@ -60,10 +74,11 @@ def plan(
     file: File,
     as_json: Json = False,
     exit_code: Annotated[bool, typer.Option("--exit-code")] = False,
+    accept_new_host_keys: NewKeys = False,
     rehearse: Rehearse = False,
 ) -> None:
     """The same as `preview`."""
-    preview(file, as_json, exit_code, rehearse)
+    preview(file, as_json, exit_code, accept_new_host_keys, rehearse)
 
 
 @app.command("up", epilog="Example: orch up fleet.yml --yes")
@@ -76,6 +91,7 @@ def up(
         list[str] | None,
         typer.Option("--accept-host-key", metavar="HOST", help="Pin the new key of this host; repeatable."),
     ] = None,
+    accept_new_host_keys: NewKeys = False,
     accept_drift: Annotated[
         bool, typer.Option("--accept-drift", help="Take existing hosts as they are now.")
     ] = False,
@@ -91,6 +107,7 @@ def up(
         as_json=as_json,
         accept_drift=accept_drift,
         accept_host_keys=accept_host_key or (),
+        accept_new_host_keys=accept_new_host_keys,
         upgrade=upgrade,
         rehearse=rehearse,
     )
@@ -119,11 +136,11 @@ def drift(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False)
 
 
 @app.command("check", epilog="Example: orch check fleet.yml  (exit code 7 when a host lacks something)")
-def check(target: FileOrName, as_json: Json = False) -> None:
+def check(target: FileOrName, as_json: Json = False, accept_new_host_keys: NewKeys = False) -> None:
     """Tell what the hosts of a fleet lack, and what to do about it. Changes nothing."""
     from orch.cli import check as checks
 
-    checks.check(target, as_json=as_json)
+    checks.check(target, as_json=as_json, accept_new_host_keys=accept_new_host_keys)
 
 
 @app.command("refresh", epilog="Example: orch refresh laptop")

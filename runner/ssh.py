@@ -158,8 +158,9 @@ class SshTransport:
         Behind a jump host it is one of few at a time until the block is left. Raises HostUnreachable, and
         what logging in to a jump host raises.
         """
-        if peer.proxy_command is not None and not peer.jump:
-            yield dial_command(peer.proxy_command, peer.address, peer.port, peer.user)
+        command = self._user_config.proxy_command(peer)
+        if command is not None:
+            yield dial_command(command, peer.address, peer.port, peer.user)
             return
         if not peer.jump:
             yield dial_tcp(peer.address, peer.port, patience.for_connect)
