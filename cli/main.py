@@ -33,6 +33,13 @@ Indices = Annotated[
     list[int] | None,
     typer.Option("--instance", "-i", metavar="INDEX", help="Only this node of the fleet; repeatable."),
 ]
+NewKeys = Annotated[
+    bool,
+    typer.Option(
+        "--accept-new-host-keys",
+        help="Trust hosts whose keys nobody has seen yet; a changed key is refused.",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -48,6 +55,7 @@ def preview(
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 10 when changes are pending.")
     ] = False,
+    accept_new_host_keys: NewKeys = False,
     rehearse: Rehearse = False,
     untrusted: validate.Untrusted = False,
     allow: validate.Allow = None,
@@ -58,9 +66,10 @@ def preview(
     """
     allowed = validate.strangers(untrusted, allow)
     if allowed is not None:
-        if exit_code or rehearse:
+        if exit_code or rehearse or accept_new_host_keys:
             raise typer.BadParameter(
-                "the state is not looked at: --exit-code and --rehearse do not go with it",
+                "no state and no host is looked at: --exit-code, --rehearse and --accept-new-host-keys do not "
+                "go with it",
                 param_hint="--untrusted",
             )
         from orch.cli import outlooks
@@ -69,7 +78,13 @@ def preview(
         return
     from orch.cli import fleets
 
-    fleets.preview(file, as_json=as_json, exit_code=exit_code, rehearse=rehearse)
+    fleets.preview(
+        file,
+        as_json=as_json,
+        exit_code=exit_code,
+        accept_new_host_keys=accept_new_host_keys,
+        rehearse=rehearse,
+    )
 
 
 @app.command("plan", hidden=True)
@@ -78,6 +93,7 @@ def plan(
     *,
     as_json: Json = False,
     exit_code: Annotated[bool, typer.Option("--exit-code")] = False,
+    accept_new_host_keys: NewKeys = False,
     rehearse: Rehearse = False,
     untrusted: validate.Untrusted = False,
     allow: validate.Allow = None,
@@ -87,6 +103,7 @@ def plan(
         file,
         as_json=as_json,
         exit_code=exit_code,
+        accept_new_host_keys=accept_new_host_keys,
         rehearse=rehearse,
         untrusted=untrusted,
         allow=allow,
@@ -103,6 +120,7 @@ def up(
         list[str] | None,
         typer.Option("--accept-host-key", metavar="HOST", help="Pin the new key of this host; repeatable."),
     ] = None,
+    accept_new_host_keys: NewKeys = False,
     accept_drift: Annotated[
         bool, typer.Option("--accept-drift", help="Take existing hosts as they are now.")
     ] = False,
@@ -118,6 +136,7 @@ def up(
         as_json=as_json,
         accept_drift=accept_drift,
         accept_host_keys=accept_host_key or (),
+        accept_new_host_keys=accept_new_host_keys,
         upgrade=upgrade,
         rehearse=rehearse,
     )
@@ -146,11 +165,11 @@ def drift(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False)
 
 
 @app.command("check", epilog="Example: orch check fleet.yml  (exit code 7 when a host lacks something)")
-def check(target: FileOrName, as_json: Json = False) -> None:
+def check(target: FileOrName, as_json: Json = False, accept_new_host_keys: NewKeys = False) -> None:
     """Tell what the hosts of a fleet lack, and what to do about it. Changes nothing."""
     from orch.cli import check as checks
 
-    checks.check(target, as_json=as_json)
+    checks.check(target, as_json=as_json, accept_new_host_keys=accept_new_host_keys)
 
 
 @app.command("refresh", epilog="Example: orch refresh laptop")

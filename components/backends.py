@@ -56,14 +56,14 @@ def _local(order: Order) -> Compiled:
 def _ssh(order: Order) -> Compiled:
     from orch.components.ssh.facts import ask
     from orch.components.ssh.plan import plan
-    from orch.runner.hosts.targets import pins
+    from orch.runner.hosts.naming import pins
 
     previous, consent = order.previous, order.consent
     facts = ask(
         order.fleet,
         order.folder,
-        pinned={**pins(previous.nodes), **consent.keys},
-        accept=consent.rekeyed - consent.keys.keys(),
+        pinned=pins(previous.nodes),
+        consent=consent,
         network=None if consent.accept_drift else previous.pins.get("network"),
     )
     made = plan(order, facts)

@@ -64,10 +64,10 @@ def _block(name: str, peer: Peer, before: str | None, known: Path, user_config: 
         lines |= {"GlobalKnownHostsFile": "none", "StrictHostKeyChecking": "yes", "CheckHostIP": "no"}
     if before is not None:
         lines["ProxyJump"] = before
-    elif peer.proxy_command is not None:
+    elif (command := user_config.proxy_command(peer)) is not None:
         # A shell of ssh's fills it in, without a look at what comes from here.
-        proxy_words(peer.proxy_command, peer.address, peer.port, peer.user)
-        lines["ProxyCommand"] = one_line(peer.proxy_command, f"the proxy command of {peer.label}")
+        proxy_words(command, peer.address, peer.port, peer.user)
+        lines["ProxyCommand"] = one_line(command, f"the proxy command of {peer.label}")
     lines["ServerAliveInterval"] = 15
     return "".join([f"Host {name}\n", *(f"  {key} {value}\n" for key, value in lines.items())])
 

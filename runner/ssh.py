@@ -166,8 +166,11 @@ class SshTransport:
         Behind a jump host it is one of few at a time until the block is left. Raises HostUnreachable, and
         what logging in to a jump host raises.
         """
-        if peer.proxy_command is not None and not peer.jump:
-            yield dial_command(peer.proxy_command, peer.address, peer.port, peer.user, self._tunnels)
+        command = self._user_config.proxy_command(peer)
+        if command is not None:
+            # A user's own command has that user's environment; those of a cloud's fleet need its credentials.
+            tunnels = self._tunnels if peer.proxy_command is not None else None
+            yield dial_command(command, peer.address, peer.port, peer.user, tunnels)
             return
         if not peer.jump:
             yield dial_tcp(peer.address, peer.port, patience.for_connect)

@@ -188,6 +188,7 @@ CODES = {
     "ORCH385": "a host that is no longer as it was registered",
     "ORCH386": "a host that jobs run on",
     "ORCH387": "a host that could not be left as it was found",
+    "ORCH388": "a host key that nobody has accepted",
     "ORCH391": "a node whose preparation failed",
 }
 

@@ -26,7 +26,7 @@ _LIKELY = r"cuda|nvidia|pytorch|tensorflow|orch/|dstack|ubuntu|debian|rocky|alma
 
 def why_not_outside(node: NodeState) -> str | None:
     """Why connections from here say nothing about outsiders; None when they do."""
-    if node.jump or node.proxy_command:
+    if node.jump or node.proxy_command or node.ssh_alias:
         return "reached by way of another host, not from outside"
     try:
         addresses = {

@@ -143,7 +143,8 @@ class SshConfig(Section):
     )
     known_hosts: Annotated[Literal["accept-new", "strict"], choice("accept-new", "strict")] = Field(
         default="accept-new",
-        description="`strict`: only keys in `host_key` or your known_hosts file are accepted.",
+        description="Keys in `host_key` or your known_hosts file count. `accept-new`: a person may accept "
+        "others, when `up` asks or with `--accept-new-host-keys`; `strict`: nobody.",
     )
     connect_timeout_s: Annotated[int, duration(10, never=False, low=1)] = Field(
         default=10, validation_alias="connect_timeout", description="For each connection."
