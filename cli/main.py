@@ -68,8 +68,7 @@ def preview(
     if allowed is not None:
         if exit_code or rehearse or accept_new_host_keys:
             raise typer.BadParameter(
-                "no state and no host is looked at: --exit-code, --rehearse and --accept-new-host-keys do not "
-                "go with it",
+                "nothing is looked at: --exit-code, --rehearse and --accept-new-host-keys do not go with it",
                 param_hint="--untrusted",
             )
         from orch.cli import outlooks
