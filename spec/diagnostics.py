@@ -79,6 +79,7 @@ CODES = {
     "ORCH159": "a property without the one it goes with",
     "ORCH160": "groups beside what they replace",
     "ORCH161": "a signal before the run begins",
+    "ORCH163": "a link that leads out of the folder",
     # documents together
     "ORCH170": "two documents of one type and name",
     "ORCH171": "a host in two fleets",
