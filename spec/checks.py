@@ -92,6 +92,7 @@ RUN_RULES = (
     Rule(("image", "python", "nvcc", "docker"), runs.one_image),
     Rule(("spot_policy", "reservation"), fleets.reservation_is_not_spot),
     Rule(("repos",), runs.one_repository),
+    Rule(("files",), runs.links_stay_within),
     Rule(("volumes",), runs.mounts_differ),
     Rule(("volumes",), runs.volume_keys_fit),
     Rule(("ports",), runs.ports_differ),

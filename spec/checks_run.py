@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import cast
 
@@ -172,6 +173,31 @@ def mpirun_decides(draft: Draft) -> Findings:
                 severity=Severity.WARNING,
                 hint="remove the line",
             )
+
+
+def links_stay_within(draft: Draft) -> Findings:
+    """A path in the document's folder that a link leads elsewhere: what is packed is not what is named."""
+    if draft.source.file == "<stdin>":
+        return
+    here = os.path.realpath(os.path.dirname(os.path.abspath(draft.source.file)))
+    for index, item in enumerate(_run(draft).files):
+        if "${{" in item.local_path or "\0" in item.local_path:
+            continue
+        named = os.path.normpath(os.path.join(here, os.path.expanduser(item.local_path)))
+        real = os.path.realpath(named)
+        if _within(named, here) and not _within(real, here):
+            yield draft.diagnostic(
+                "ORCH163",
+                ("files", index),
+                f"{item.local_path} is a link that leads out of this folder",
+                severity=draft.missing,
+                detail=f"it leads to {os.path.relpath(real, here)}",
+                hint="to copy that, name it itself",
+            )
+
+
+def _within(path: str, folder: str) -> bool:
+    return os.path.commonpath((path, folder)) == folder
 
 
 def one_repository(draft: Draft) -> Findings:

@@ -32,7 +32,8 @@ from .reads import Reads
 
 class FileMount(Section):
     """A file or folder copied into every job. `local_path` starts at the document's folder, `path` at the
-    working directory.
+    working directory. Of a folder, `.orch`, `.git` and what `.gitignore`, `.dstackignore` or `.orchignore`
+    name stay behind. Copies belong to the job's user; modes are kept, but for the group's.
     """
 
     noun: ClassVar[str] = "an entry of `files`"

@@ -49,7 +49,7 @@ def test_an_orch_yml_of_somebody_else_above_is_refused(scratch: Path) -> None:
 
 
 def test_the_command_line_makes_nothing_in_it(scratch: Path) -> None:
-    planted(scratch / "orch.yml", f"project: x\nledger: sqlite:///{scratch}/theirs.db\n")
+    planted(scratch / "orch.yml", f"project: theirs\nledger: sqlite:///{scratch}/theirs.db\n")
     alice = Folder(scratch / "alice")
     alice.write("t.yml", "type: task\ncommands: ['true']\n")
     for words in (("fleet",), ("run", "t.yml"), ("engine", "env"), ("down", "x")):
@@ -76,14 +76,14 @@ def test_a_folder_that_its_user_names_is_taken(scratch: Path, monkeypatch: pytes
 @pytest.mark.parametrize("mark", [".git", ".orch"])
 def test_so_are_a_checkout_and_a_state_of_somebody_else(scratch: Path, mark: str) -> None:
     if mark == ".orch":
-        (scratch / "orch.yml").write_text("")
+        (scratch / "orch.yml").write_text("project: tests\n")
     planted(scratch / mark, None)
     with pytest.raises(ProjectError, match="somebody else"):
         find(scratch / "alice")
 
 
 def test_a_link_that_somebody_else_laid_to_one_s_own_file_is_refused(scratch: Path, tmp_path: Path) -> None:
-    (tmp_path / "orch.yml").write_text("")
+    (tmp_path / "orch.yml").write_text("project: tests\n")
     (scratch / "orch.yml").symlink_to(tmp_path / "orch.yml")
     os.chown(scratch / "orch.yml", MALLORY, MALLORY, follow_symlinks=False)
     with pytest.raises(ProjectError, match="somebody else"):
@@ -92,7 +92,7 @@ def test_a_link_that_somebody_else_laid_to_one_s_own_file_is_refused(scratch: Pa
 
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     theirs = planted(tmp_path / "theirs", None)
-    (theirs / "orch.yml").write_text("")
+    (theirs / "orch.yml").write_text("project: tests\n")
     with pytest.raises(OrchError, match="somebody else"):
         find(theirs)
 

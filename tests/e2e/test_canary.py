@@ -1,0 +1,310 @@
+"""Secrets go where they are needed and nowhere else: every verb is called, and all that is left is searched.
+
+One project has a local fleet, a server, and a cloud fleet that is only previewed; each place where a secret
+may be written holds a canary of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from canaries import Canary, Nest, Watch
+from hostlab import Client, HostLab
+from labmachine import docker
+from support import Said, containers, until
+
+EXPORTED = ("fleet", "host", "task", "bare", "creds", "rotated", "bare_cli")
+"""Canaries that the caller has in the environment; every process it starts inherits them."""
+
+WRITTEN = ("literal", "cli", "init", "registry", "attached")
+"""Canaries that are given otherwise: in a file, or as words."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The project, what was said in it, and what the processes of the machine showed meanwhile."""
+
+    client: Client
+    nest: Nest
+    server: str
+    said: dict[str, Said]
+    watch: Watch
+    during: dict[str, set[str]]
+
+    @property
+    def path(self) -> Path:
+        return self.client.path
+
+
+def variable(canary: Canary) -> str:
+    return f"CANARY_{canary.name.upper()}"
+
+
+def quoted(canary: Canary) -> str:
+    """As YAML writes it."""
+    return "'" + canary.value.replace("'", "''") + "'"
+
+
+def files(nest: Nest) -> dict[str, str]:
+    literal = quoted(nest["literal"])
+    env = {name: f"${{{{ env.CANARY_{name.upper()} }}}}" for name in EXPORTED}
+    local = "type: fleet\nname: nest\nbackend: local\nnodes: 1\nresources: {memory: 1GB}\n"
+    checks = "".join(
+        f'  - test "$(printf %s "${name}" | sha256sum | cut -c1-64)" = {digest(nest[of])}\n'
+        for name, of in {"FLEET": "fleet", "LITERAL": "literal", "TASK": "task", "CLI": "cli"}.items()
+    )
+    bare = f'  - test "$(printf %s "$CANARY_BARE" | sha256sum | cut -c1-64)" = {digest(nest["bare"])}\n'
+    task = "type: task\nimage: orch/mpi\nresources: {cpu: 1, memory: 512MB}\n"
+    given = f"env:\n  - TASK={env['task']}\n  - CANARY_BARE\n"
+    host = f"{{hostname: gpu9, env: {{HOST: '{env['host']}'}}}}"
+    return {
+        "orch.yml": "project: canaries\nbackends:\n  - type: local\n  - type: aws\n    regions: [us-east-1]\n"
+        f"    creds: {{type: access_key, access_key: AKIACANARY, secret_key: '{env['creds']}'}}\n",
+        "local.yml": f"{local}env:\n  FLEET: '{env['fleet']}'\n  LITERAL: {literal}\n",
+        "hosts.yml": f"type: fleet\nname: servers\nenv: {{FLEET: '{env['fleet']}'}}\nssh_config:\n"
+        f"  hosts: [{host}]\n",
+        "cloud.yml": "type: fleet\nname: cloud\nbackends: [aws]\nregions: [us-east-1]\n"
+        f"instance_types: [p5.48xlarge]\nnodes: 1\nenv: {{FLEET: '{env['fleet']}'}}\n"
+        f"init:\n  - run: pip install x\n    env: {{INIT: {quoted(nest['init'])}}}\n",
+        "job.yml": f"{task}name: job\nfleets: [nest]\n{given}commands:\n{checks}{bare}  - echo all arrived\n",
+        "long.yml": f"{task}name: long\nfleets: [nest]\n{given}commands: [echo begun, sleep 600]\n",
+        "fails.yml": f"{task}name: fails\nfleets: [nest]\n{given}commands: [exit 3]\n",
+        "on-host.yml": f"{task}name: onhost\nfleets: [servers]\ncommands:\n"
+        f'  - test "$(printf %s "$HOST" | sha256sum | cut -c1-64)" = {digest(nest["host"])}\n',
+        "registry.yml": f"{task}name: registry\nregistry_auth:\n  username: u\n"
+        f"  password: {quoted(nest['registry'])}\ncommands: ['true']\n",
+        "wrong.yml": f"{local}env:\n  FLEET: '{env['fleet']}'\n  LITERAL: {literal}\nnods: 2\n",
+        "more.yml": f"{local}env: {{LITERAL: {literal}}}\n".replace("memory: 1GB", "cpu: 4000"),
+    }
+
+
+def digest(canary: Canary) -> str:
+    return hashlib.sha256(canary.value.encode()).hexdigest()
+
+
+VERBS: dict[str, tuple[str, ...]] = {
+    "validate": ("validate", "local.yml", "hosts.yml", "job.yml"),
+    "validate, wrong": ("validate", "wrong.yml"),
+    "validate, as data": ("validate", "wrong.yml", "--format", "json"),
+    "preview": ("preview", "local.yml"),
+    "preview, wrong": ("preview", "wrong.yml", "--json"),
+    "preview, too large": ("preview", "more.yml"),
+    "preview of a cloud": ("preview", "cloud.yml", "--rehearse"),
+    "preview of a cloud, as data": ("preview", "cloud.yml", "--rehearse", "--json"),
+    "up": ("up", "local.yml", "--yes", "--json"),
+    "up of hosts": ("up", "hosts.yml", "--yes"),
+    "fleets": ("fleet",),
+    "fleets, as data": ("fleet", "list", "--json"),
+    "fleet": ("fleet", "show", "servers", "-v"),
+    "check": ("check", "hosts.yml", "--json"),
+    "drift": ("drift", "servers", "--json"),
+    "refresh": ("refresh", "nest", "--json"),
+    "doctor": ("doctor", "--json"),
+    "offers": ("offers", "cloud.yml", "--json"),
+    "engine env": ("engine", "env"),
+    "unlock": ("unlock", "nest", "--yes"),
+    "init": ("init",),
+    "run of a login": ("run", "registry.yml"),
+    "run": ("run", "job.yml", "--env", "CLI=@cli", "--env", "CANARY_BARE_CLI"),
+    "run on a host": ("run", "on-host.yml", "--json"),
+    "run that fails": ("run", "fails.yml", "-e", "CLI=@cli", "--json"),
+    "run in the background": ("run", "long.yml", "--env", "CLI=@cli", "--detach"),
+    "ps": ("ps",),
+    "ps, as data": ("ps", "-a", "--json"),
+    "exec": ("exec", "nest", "--json", "--", "uptime"),
+    "exec that fails": ("exec", "nest", "--", "false"),
+    "cordon": ("cordon", "gpu9", "--reason", "fan"),
+    "run without a key": ("run", "job.yml"),
+    "stop": ("stop", "long", "--json"),
+    "attach": ("attach", "long", "--json"),
+    "logs": ("logs", "job"),
+    "logs of none": ("logs", "nothing"),
+    "preview of a change": ("preview", "hosts.yml"),
+    "preview of a change, as data": ("preview", "hosts.yml", "--json"),
+    "up after a change": ("up", "hosts.yml", "--yes", "--json"),
+    "down of hosts": ("down", "servers", "--yes", "--json"),
+}
+BEFORE = (
+    "validate",
+    "validate, wrong",
+    "validate, as data",
+    "preview",
+    "preview, wrong",
+    "preview, too large",
+)
+STEPS: tuple[tuple[str, ...], ...] = (
+    (*BEFORE, "preview of a cloud", "doctor", "run of a login", "offers"),
+    ("preview of a cloud, as data", "up"),
+    ("up of hosts", "run"),
+    ("fleets", "fleets, as data", "fleet", "check", "drift", "refresh", "engine env", "unlock", "init"),
+    ("run on a host", "run that fails"),
+    ("run in the background",),
+    ("ps", "ps, as data", "exec", "exec that fails", "run without a key", "logs", "logs of none"),
+    ("cordon", "stop"),
+    ("attach", "preview of a change"),
+    ("preview of a change, as data",),
+    ("up after a change",),
+    ("down of hosts",),
+)
+"""Verbs of one step are called two at a time."""
+
+FAILING = {
+    *("validate, wrong", "validate, as data", "preview, wrong", "preview, too large", "run of a login"),
+    *("run that fails", "exec that fails", "run without a key", "logs of none"),
+}
+DEPENDING = {"doctor", "check", "offers"}
+"""What they end with is the machine's matter."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """All verbs called in one project; then its fleets are removed."""
+    path = tmp_path_factory.mktemp("canary")
+    (path / "lab").mkdir()
+    lab, nest = HostLab(path / "lab"), Nest(*EXPORTED, *WRITTEN)
+    try:
+        server = lab.server("gpu9", lab.network())
+        lab.ssh_config(path / "home", server)
+        (path / "work").mkdir()
+        client = Client(path / "work", path / "home")
+        for name, text in files(nest).items():
+            client.write(name, text)
+        env = pytest.MonkeyPatch()
+        for name in EXPORTED:
+            env.setenv(variable(nest[name]), nest[name].value)
+        place = Place(client, nest, server.container, {}, Watch(nest), {})
+        try:
+            with place.watch:
+                call_all(place)
+            yield place
+        finally:
+            last = client.orch("down", "local.yml", "--yes", "--json")
+            env.undo()
+        assert last.code == 0, last.err
+        assert nest.in_bytes(f"{last.out}{last.err}".encode()) == set()
+    finally:
+        lab.remove()
+
+
+def call_all(place: Place) -> None:
+    for step in STEPS:
+        with ThreadPoolExecutor(2) as both:
+            list(both.map(lambda what: call(place, what), step))
+        if "run in the background" in step:
+            until(lambda: "begun" in place.client.orch("logs", "long").out, 120, "the job has begun")
+            place.during.update(inspected(place))
+    (node,) = containers(place.client, "nest")
+    for name, container in (("node", node), ("server", place.server)):
+        place.during[f"files of the {name}"] = left_on(place, container)
+
+
+def call(place: Place, what: str) -> None:
+    """Call a verb. The host's secret is another one since `preview of a change`."""
+    nest = place.nest
+    words = [nest["cli"].value.join(word.split("@cli")) for word in VERBS[what]]
+    env = {"PULUMI_CONFIG_PASSPHRASE": "not it"} if what == "run without a key" else {}
+    if "after" in what or "change" in what:
+        env[variable(nest["host"])] = nest["rotated"].value
+    place.said[what] = place.client.orch(*words, env=env)
+
+
+def inspected(place: Place) -> dict[str, set[str]]:
+    """What Docker tells of the node, and the node's Docker of the job that runs on it."""
+    (node,) = containers(place.client, "nest")
+    jobs = docker("exec", node, "docker", "ps", "-aq").split()
+    assert jobs
+    return {
+        "docker inspect of the node": place.nest.in_bytes(docker("inspect", node).encode()),
+        "docker inspect of its jobs": place.nest.in_bytes(
+            docker("exec", node, "docker", "inspect", *jobs).encode()
+        ),
+        "docker logs of the node": place.nest.in_bytes(docker("logs", node).encode()),
+    }
+
+
+def left_on(place: Place, container: str) -> set[str]:
+    """Canaries in any file of a machine that has no job any more."""
+    packed = subprocess.run(
+        [
+            "docker",
+            "exec",
+            container,
+            "sh",
+            "-c",
+            "cd / && tar -cf - --one-file-system etc home root run tmp var",
+        ],
+        capture_output=True,
+        check=False,
+    ).stdout
+    assert len(packed) > 100_000
+    return place.nest.in_bytes(packed)
+
+
+@pytest.mark.timeout(900)
+def test_all_verbs_did_what_they_are_for(place: Place) -> None:
+    """Or what follows would prove nothing."""
+    for what, said in place.said.items():
+        assert what in DEPENDING or (said.code != 0) == (what in FAILING), (what, said)
+    assert set(place.said) == set(VERBS)
+    assert "all arrived" in place.said["run"].out
+
+
+def test_no_verb_tells_a_secret(place: Place) -> None:
+    told = {
+        what: place.nest.in_bytes(f"{said.out}\n{said.err}".encode()) for what, said in place.said.items()
+    }
+    assert {what: names for what, names in told.items() if names} == {}
+
+
+def test_a_rotated_secret_is_seen_to_change(place: Place) -> None:
+    assert "env.HOST: (secret) -> (secret)" in place.said["preview of a change"].out
+    (change,) = (each for each in place.said["preview of a change, as data"].json["changes"] if each["diff"])
+    assert (change["op"], change["name"]) == ("update", "gpu9")
+    assert [(leaf["path"], leaf["old"], leaf["new"]) for leaf in change["diff"]] == [
+        ("env.HOST", "(secret)", "(secret)")
+    ]
+
+
+def test_no_file_holds_one_but_those_that_were_written_with_it(place: Place) -> None:
+    written = {"local.yml", "wrong.yml", "more.yml", "cloud.yml", "registry.yml"}
+    found = dict(place.nest.in_files(place.path))
+    assert {name: names for name, names in found.items() if name not in written} == {}
+    assert set(found) == written
+
+
+def test_no_file_of_orch_is_open_to_others(place: Place) -> None:
+    dot = place.path / ".orch"
+    every = [dot, *dot.rglob("*")]
+    assert [path for path in every if not path.is_symlink() and path.stat().st_mode & 0o077] == []
+    assert {path.name for path in every} >= {"ledger.db", "history", "backups", "0.log", "driver.log"}
+    shared = ("orch.yml", "Pulumi.yaml", "__main__.py")
+    umask = os.umask(0)
+    os.umask(umask)
+    assert {(place.path / name).stat().st_mode & 0o777 for name in shared} == {0o666 & ~umask}
+
+
+def test_no_command_line_and_no_foreign_environment_shows_one(place: Place) -> None:
+    own = [(what, line) for what, line, names in place.watch.found if not allowed(what, line, names)]
+    assert own == []
+    assert place.watch.looks > 20
+
+
+def allowed(what: str, line: str, names: frozenset[str]) -> bool:
+    """What a caller typed stands on that command's line; what it exported, all children inherit."""
+    return names <= (set(EXPORTED) if what == "environ" else {"cli"} if " run " in line else set())
+
+
+def test_neither_docker_nor_the_machines_keep_one(place: Place) -> None:
+    assert {what: names for what, names in place.during.items() if names} == {}
+
+
+def test_how_many_places_were_searched(place: Place, record_property: Callable[[str, object], None]) -> None:
+    record_property("places", place.nest.searched)
+    assert place.nest.searched > 500
