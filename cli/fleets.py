@@ -11,17 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from orch.cli.diagnose import load
 from orch.cli.outcome import end, tell
-from orch.cli.plans import (
-    cost_line,
-    counts,
-    drift_lines,
-    fold,
-    key_lines,
-    paint,
-    plan_json,
-    tree,
-    warning_lines,
-)
+from orch.cli.plans import cost_line, counts, key_lines, plan_json, plan_lines, warning_lines
+from orch.cli.plantree import drift_lines, paint
 from orch.cli.where import project_at
 from orch.components.plan import Consent, PlanError
 from orch.spec.diagnostics import render_human
@@ -30,6 +21,7 @@ from orch.spec.models import Fleet
 from orch.stacks import operations
 from orch.stacks.calls import Note, Step
 from orch.stacks.errors import ProjectError
+from orch.stacks.headlines import fold
 from orch.stacks.operations import Plan
 from orch.stacks.project import Project
 from orch.stacks.states import deployment
@@ -49,7 +41,9 @@ class UsageError(OrchError):
     exit_code = ExitCode.USAGE
 
 
-def preview(file: str, *, as_json: bool, exit_code: bool, rehearse: bool = False) -> None:
+def preview(
+    file: str, *, as_json: bool, exit_code: bool, rehearse: bool = False, verbose: bool = False
+) -> None:
     pending, unfit = False, False
     for project, document, fleet in fleets_of(file, rehearse=rehearse):
         if doubtful := document.effective():
@@ -60,11 +54,11 @@ def preview(file: str, *, as_json: bool, exit_code: bool, rehearse: bool = False
         if as_json:
             _print_json(plan_json(plan, document))
             continue
-        for line in [*tree(plan.fleet, plan.changes, colour=_colour()), *key_lines(plan.new_keys)]:
+        for line in [*plan_lines(plan, colour=_colour(), verbose=verbose), *key_lines(plan.new_keys)]:
             print(line)
         for reason in plan.reasons:
             print(paint(f"  · {reason}", "2", _colour()))
-        print(f"plan: {counts(plan.changes)}; {cost_line(plan)}")
+        print(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
         _tell_problems(plan, document)
     if unfit:
         end(ExitCode.HOSTS)
@@ -80,6 +74,7 @@ def up(
     accept_host_keys: Sequence[str],
     upgrade: bool = False,
     rehearse: bool = False,
+    verbose: bool = False,
 ) -> None:
     unfit = False
     for project, document, fleet in fleets_of(file, launch=("fleet",), rehearse=rehearse):
@@ -88,9 +83,9 @@ def up(
         if not yes:
             _need_terminal("orch up FILE --yes")
             plan = _planned(document, lambda p=project, w=wish: operations.preview(p, w, _quiet))
-            for line in [*tree(plan.fleet, plan.changes, colour=_colour()), *key_lines(plan.new_keys)]:
+            for line in [*plan_lines(plan, colour=_colour(), verbose=verbose), *key_lines(plan.new_keys)]:
                 tell(line)
-            tell(f"plan: {counts(plan.changes)}; {cost_line(plan)}")
+            tell(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
             _tell_problems(plan, document)
             unfit = unfit or bool(plan.problems)
             if not plan.pending:

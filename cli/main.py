@@ -33,6 +33,10 @@ Indices = Annotated[
     list[int] | None,
     typer.Option("--instance", "-i", metavar="INDEX", help="Only this node of the fleet; repeatable."),
 ]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="Every property that changes, also what only follows."),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -47,12 +51,13 @@ def preview(
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 10 when changes are pending.")
     ] = False,
+    verbose: Verbose = False,
     rehearse: Rehearse = False,
 ) -> None:
     """Show what `up` would change, and why. Changes nothing."""
     from orch.cli import fleets
 
-    fleets.preview(file, as_json=as_json, exit_code=exit_code, rehearse=rehearse)
+    fleets.preview(file, as_json=as_json, exit_code=exit_code, rehearse=rehearse, verbose=verbose)
 
 
 @app.command("plan", hidden=True)
@@ -60,10 +65,11 @@ def plan(
     file: File,
     as_json: Json = False,
     exit_code: Annotated[bool, typer.Option("--exit-code")] = False,
+    verbose: Verbose = False,
     rehearse: Rehearse = False,
 ) -> None:
     """The same as `preview`."""
-    preview(file, as_json, exit_code, rehearse)
+    preview(file, as_json, exit_code, verbose, rehearse)
 
 
 @app.command("up", epilog="Example: orch up fleet.yml --yes")
@@ -80,6 +86,7 @@ def up(
         bool, typer.Option("--accept-drift", help="Take existing hosts as they are now.")
     ] = False,
     upgrade: Annotated[bool, typer.Option("--upgrade", help="Look for newer machine images.")] = False,
+    verbose: Verbose = False,
     rehearse: Rehearse = False,
 ) -> None:
     """Bring up the fleets of a file: all that is missing is made, all that differs is mended."""
@@ -93,6 +100,7 @@ def up(
         accept_host_keys=accept_host_key or (),
         upgrade=upgrade,
         rehearse=rehearse,
+        verbose=verbose,
     )
 
 

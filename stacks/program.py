@@ -60,6 +60,7 @@ def register(compiled: Compiled) -> None:
     pulumi.export("orch", {"version": __version__, "schema": SCHEMA})
     pulumi.export("fleet", state)
     pulumi.export("pins", compiled.pins)
+    pulumi.export("traits", dict(compiled.traits))
     if identity is not None:
         pulumi.export("identity", pulumi.Output.secret(identity))
 
