@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from orch.spec.models.blocks import Scratch
+
 Traits = Mapping[str, str]
 
 PINNED = ("project", "region", "zone", "instance_type")
@@ -71,6 +73,14 @@ def known(outputs: Mapping[str, object]) -> dict[str, str]:
         written: dict[str, object] = recorded
         found |= {key: str(value) for key, value in written.items()}
     return found
+
+
+def scratch_words(made: Scratch | None) -> str:
+    """`/scratch (xfs)`, with what is not as by default."""
+    if made is None:
+        return "none"
+    more = [*(["never cleaned"] if made.clean == "never" else []), *(["required"] if made.required else [])]
+    return f"{made.path} ({', '.join([made.fs, *more])})"
 
 
 def counted(kinds: list[str]) -> str:

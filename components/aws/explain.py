@@ -5,7 +5,7 @@ from __future__ import annotations
 from orch.catalog.nics import nics
 from orch.components.aws.planned import AwsPlan
 from orch.components.cloudinit import scratch
-from orch.components.explain import Explained, Row, counted
+from orch.components.explain import Explained, Row, counted, scratch_words
 from orch.spec.models import Fleet
 
 _ANY = ".*"
@@ -62,9 +62,7 @@ EXPLAINED = Explained(
 
 def traits(fleet: Fleet, plan: AwsPlan) -> dict[str, str]:
     """What the nodes of a plan are."""
-    local = nics()[plan.instance_type]
-    made = scratch(fleet, local.disks)
-    where = "none" if made is None else f"{made.path} ({made.fs})" if local.disks else "on the root disk"
+    made = scratch(fleet, nics()[plan.instance_type].disks)
     tags = {key: value for key, value in plan.tags.items() if not key.startswith("orch:")}
     return {
         "region": plan.region,
@@ -76,7 +74,7 @@ def traits(fleet: Fleet, plan: AwsPlan) -> dict[str, str]:
         "disk_key": plan.disk.kms_key or "AWS's own",
         "interfaces": counted([_KINDS[each.kind] for each in plan.interfaces]),
         "addresses": _ADDRESSES[plan.addresses.kind],
-        "scratch": where,
+        "scratch": scratch_words(made),
         "placement": plan.placement,
         "tags": ", ".join(f"{key}={value}" for key, value in sorted(tags.items())) or "none",
     }

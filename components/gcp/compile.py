@@ -118,7 +118,7 @@ def compile_gcp(
         return CloudFleet(
             made,
             candidate,
-            traits(made, local.path if local is not None else None),
+            traits(made, local),
             register,
             lambda names, _: ready(fewer(made, names)),
             before,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from orch.components.explain import Explained, Row, counted
+from orch.components.explain import Explained, Row, counted, scratch_words
 from orch.components.gcp.planned import GcpPlan
+from orch.spec.models.blocks import Scratch
+from orch.spec.values import render_duration
 
 _ANY = ".*"
 _NODE = "gcp:compute/instanceFromTemplate:InstanceFromTemplate"
@@ -26,6 +28,7 @@ EXPLAINED = Explained(
         "reservation": "reservation",
         "image": "machine image",
         "disk": "root disk",
+        "network": "network",
         "interfaces": "network interfaces",
         "addresses": "public addresses",
         "scratch": "scratch",
@@ -35,7 +38,7 @@ EXPLAINED = Explained(
     # Those of the mark `orch-layout`, and the placement, which decides on the interfaces.
     new_nodes=frozenset(
         {"zone", "instance_type", "market", "image", "disk", "interfaces", "addresses"}
-        | {"reservation", "scratch", "placement"}
+        | {"reservation", "network", "scratch", "placement"}
     ),
     rows=(
         Row(_TEMPLATE, r"disks\[0\]\.diskSizeGb", "disk", " GB"),
@@ -63,21 +66,24 @@ EXPLAINED = Explained(
 )
 
 
-def traits(plan: GcpPlan, scratch: str | None) -> dict[str, str]:
-    """What the nodes of a plan are. `scratch` is where the local SSDs are."""
+def traits(plan: GcpPlan, scratch: Scratch | None) -> dict[str, str]:
+    """What the nodes of a plan are. `scratch` is what becomes of the local SSDs."""
+    taken, vpcs = plan.scheduling, list(dict.fromkeys(each.vpc for each in plan.interfaces))
+    lasting = f" for {render_duration(taken.run_s)}" if taken.run_s is not None else ""
     own = {key: value for key, value in plan.labels.items() if not key.startswith("orch-")}
     return {
         "project": plan.project,
         "region": plan.region,
         "zone": plan.zone,
         "instance_type": plan.instance_type,
-        "market": _MODELS[plan.scheduling.model],
+        "market": f"{_MODELS[taken.model]}{lasting}",
         "reservation": plan.reservation or "none",
         "image": plan.image.rpartition("/")[2],
         "disk": f"{plan.disk.size_gb} GB {plan.disk.type}",
+        "network": vpcs[0] + (f" and {len(vpcs) - 1} more" if len(vpcs) > 1 else ""),
         "interfaces": counted([each.kind for each in plan.interfaces]),
         "addresses": "one each" if plan.public else "none",
-        "scratch": scratch or "none",
+        "scratch": scratch_words(scratch),
         "placement": plan.placement,
         "tags": ", ".join(f"{key}={value}" for key, value in sorted(own.items())) or "none",
     }
