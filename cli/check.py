@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.cli.outcome import end
-from orch.cli.plans import fold, paint
+from orch.cli.plantree import paint
 from orch.spec.errors import ExitCode
+from orch.stacks.headlines import fold
 
 if TYPE_CHECKING:
     from orch.runner.hosts.results import CheckResult, Wanted

@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING, Any
 from orch.cli.diagnose import load
 from orch.cli.host_keys import accepting, after_keys, planned, rekeyed
 from orch.cli.outcome import UsageError, end, print_json, tell
-from orch.cli.plans import (
-    cost_line,
-    counts,
-    drift_lines,
-    key_lines,
-    paint,
-    plan_json,
-    tree,
-    warning_lines,
-)
+from orch.cli.plans import cost_line, counts, key_lines, plan_json, plan_lines, warning_lines
+from orch.cli.plantree import drift_lines, paint
 from orch.cli.where import project_at
 from orch.components.plan import Consent
 from orch.spec.diagnostics import render_human
@@ -48,6 +40,7 @@ def preview(
     exit_code: bool,
     accept_new_host_keys: bool = False,
     rehearse: bool = False,
+    verbose: bool = False,
 ) -> None:
     consent = Consent(unseen="all" if accept_new_host_keys else "none")
     pending, unfit = False, False
@@ -60,11 +53,11 @@ def preview(
         if as_json:
             print_json(plan_json(plan, document))
             continue
-        for line in [*tree(plan.fleet, plan.changes, colour=_colour()), *key_lines(plan.new_keys)]:
+        for line in [*plan_lines(plan, colour=_colour(), verbose=verbose), *key_lines(plan.new_keys)]:
             print(line)
         for reason in plan.reasons:
             print(paint(f"  · {reason}", "2", _colour()))
-        print(f"plan: {counts(plan.changes)}; {cost_line(plan)}")
+        print(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
         _tell_problems(plan, document)
     if unfit:
         end(ExitCode.HOSTS)
@@ -81,6 +74,7 @@ def up(
     accept_new_host_keys: bool = False,
     upgrade: bool = False,
     rehearse: bool = False,
+    verbose: bool = False,
 ) -> None:
     unfit = False
     for project, document, fleet in fleets_of(file, launch=("fleet",), rehearse=rehearse):
@@ -93,9 +87,9 @@ def up(
             plan, wish = after_keys(
                 document, wish, lambda w, p=project: operations.preview(p, w, _quiet), _confirm
             )
-            for line in [*tree(plan.fleet, plan.changes, colour=_colour()), *key_lines(plan.new_keys)]:
+            for line in [*plan_lines(plan, colour=_colour(), verbose=verbose), *key_lines(plan.new_keys)]:
                 tell(line)
-            tell(f"plan: {counts(plan.changes)}; {cost_line(plan)}")
+            tell(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
             _tell_problems(plan, document)
             unfit = unfit or bool(plan.problems)
             if not plan.pending:

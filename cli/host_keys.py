@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orch.cli.outcome import UsageError, print_json, tell
-from orch.cli.plans import fold, refused_json, waiting_lines
+from orch.cli.plans import refused_json, waiting_lines
 from orch.components.plan import PlanError
 from orch.spec.models import Fleet
+from orch.stacks.headlines import fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -40,6 +40,10 @@ NewKeys = Annotated[
         help="Trust hosts whose keys nobody has seen yet; a changed key is refused.",
     ),
 ]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="Every property that changes, also what only follows."),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -56,6 +60,7 @@ def preview(
         bool, typer.Option("--exit-code", help="Exit with 10 when changes are pending.")
     ] = False,
     accept_new_host_keys: NewKeys = False,
+    verbose: Verbose = False,
     rehearse: Rehearse = False,
     untrusted: validate.Untrusted = False,
     allow: validate.Allow = None,
@@ -83,6 +88,7 @@ def preview(
         exit_code=exit_code,
         accept_new_host_keys=accept_new_host_keys,
         rehearse=rehearse,
+        verbose=verbose,
     )
 
 
@@ -93,6 +99,7 @@ def plan(
     as_json: Json = False,
     exit_code: Annotated[bool, typer.Option("--exit-code")] = False,
     accept_new_host_keys: NewKeys = False,
+    verbose: Verbose = False,
     rehearse: Rehearse = False,
     untrusted: validate.Untrusted = False,
     allow: validate.Allow = None,
@@ -104,6 +111,7 @@ def plan(
         exit_code=exit_code,
         accept_new_host_keys=accept_new_host_keys,
         rehearse=rehearse,
+        verbose=verbose,
         untrusted=untrusted,
         allow=allow,
     )
@@ -124,6 +132,7 @@ def up(
         bool, typer.Option("--accept-drift", help="Take existing hosts as they are now.")
     ] = False,
     upgrade: Annotated[bool, typer.Option("--upgrade", help="Look for newer machine images.")] = False,
+    verbose: Verbose = False,
     rehearse: Rehearse = False,
 ) -> None:
     """Bring up the fleets of a file: all that is missing is made, all that differs is mended."""
@@ -138,6 +147,7 @@ def up(
         accept_new_host_keys=accept_new_host_keys,
         upgrade=upgrade,
         rehearse=rehearse,
+        verbose=verbose,
     )
 
 

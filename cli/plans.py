@@ -1,13 +1,13 @@
-"""A plan as a tree that a person reviews: what is made, changed, replaced and removed, down to the leaf,
-nodes folded."""
+"""A plan as a person reviews it, and as pipelines read it: what it comes to, what drifted, what it costs."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from orch.stacks.changes import Change, Drifted, PropertyChange, summary
+from orch.cli.plantree import drift_lines, paint, tree
+from orch.stacks.changes import Change, summary
+from orch.stacks.headlines import fold
 
 if TYPE_CHECKING:
     from orch.components.plan import NewHostKey, NodeProblem, NodeWarning
@@ -17,29 +17,26 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 
-MARKS = {"create": "+", "update": "~", "replace": "±", "delete": "-", "same": " "}
-COLOURS = {"create": "32", "update": "33", "replace": "35", "delete": "31", "same": "2"}
 WORDS = {"create": "to create", "update": "to change", "replace": "to replace", "delete": "to delete"}
 DONE = {"create": "created", "update": "changed", "replace": "replaced", "delete": "deleted"}
 
 
-def tree(fleet: str, changes: Iterable[Change], *, colour: bool) -> list[str]:
-    """One line per resource that changes, equal ones folded (`laptop-[0-7]`), its leaves below it."""
-    lines: list[str] = []
-    groups: dict[tuple[Any, ...], list[Change]] = {}
-    for change in changes:
-        if change.op != "same":
-            groups.setdefault((change.op, change.type, _comparable(change.diff)), []).append(change)
-    for (op, kind, _), members in groups.items():
-        names = fold([member.name for member in members])
-        lines.append(paint(f"  {MARKS[op]} {kind}  {names}", COLOURS[op], colour))
-        lines += [f"      {_leaf(leaf)}" for leaf in members[0].diff]
-    return [f"fleet {fleet}", *lines]
+def plan_lines(plan: Plan, *, colour: bool, verbose: bool = False) -> list[str]:
+    """A plan for people: what it comes to first, then what was found to have drifted, then resources."""
+    lines = [f"fleet {plan.fleet}", *(paint(f"  {line}", "1", colour) for line in plan.headline.lines)]
+    if plan.drift:
+        lines.append(paint("  drift, changed outside orch since the last `up`:", "33", colour))
+        lines += [f"  {line}" for line in drift_lines(plan.drift)]
+    lines += tree(plan.changes, plan.headline, colour=colour, verbose=verbose)
+    return lines
 
 
-def counts(changes: Iterable[Change], *, done: bool = False) -> str:
-    """`4 to create, 2 unchanged`, or `no changes (4 resources)`."""
+def counts(changes: Iterable[Change], *, done: bool = False, moves: bool = False) -> str:
+    """`4 to create, 2 unchanged`, or `no changes (4 resources)`. All of a fleet that `moves` is made anew."""
     found = summary(changes)
+    if moves:
+        there = sum(found.values()) - found["create"]
+        return f"{there} to delete first, {sum(found.values()) - found['delete']} to create then"
     words = DONE if done else WORDS
     parts = [f"{found[op]} {word}" for op, word in words.items() if found[op]]
     if not parts:
@@ -65,7 +62,8 @@ def waiting_lines(keys: Iterable[NewHostKey]) -> list[str]:
 def cost_line(plan: Plan) -> str:
     """What the fleet costs afterwards, the difference, and what is not in it."""
     beside = f", not counting {', '.join(plan.unpriced)}" if plan.unpriced else ""
-    return f"costs ${plan.hourly:.2f} per hour ({plan.delta:+.2f}){beside}"
+    delta = round(plan.delta, 2) + 0.0  # a sum of floats may leave -0.001
+    return f"costs ${plan.hourly:.2f} per hour ({delta:+.2f}){beside}"
 
 
 def warning_lines(warnings: Iterable[NodeWarning]) -> list[str]:
@@ -94,8 +92,11 @@ def plan_json(plan: Plan, document: Document | None = None) -> dict[str, Any]:
         "schema": SCHEMA,
         "fleet": plan.fleet,
         "stack": plan.stack,
+        "headline": list(plan.headline.lines),
+        "moves": plan.headline.moves,
         "summary": summary(plan.changes),
         "changes": [change.as_json() for change in plan.changes],
+        "drift": [each.as_json() for each in plan.drift],
         "cost": {
             "hourly": plan.hourly,
             "delta": plan.delta,
@@ -138,40 +139,3 @@ def _problem_json(problem: NodeProblem) -> dict[str, Any]:
     if new is not None:
         told["host_key"] = {"of": new.host, "key": new.key, "fingerprint": new.fingerprint}
     return told
-
-
-def drift_lines(found: Iterable[Drifted]) -> list[str]:
-    lines: list[str] = []
-    for item in found:
-        values = f"registered {_value(item.registered)}, found {_value(item.observed)}"
-        lines.append(
-            f"  {item.name}: {item.path}: {values}" if item.path else f"  {item.name}: {item.observed}"
-        )
-    return lines
-
-
-def fold(names: list[str]) -> str:
-    """`laptop-[0-2]` for laptop-0, laptop-1, laptop-2."""
-    if len(names) < 2 or not all(re.search(r"\d", name) for name in names):
-        return ", ".join(names)
-    from ClusterShell.NodeSet import NodeSet
-
-    return str(NodeSet.fromlist(names))
-
-
-def paint(text: str, colour: str, on: bool) -> str:
-    return f"\x1b[{colour}m{text}\x1b[0m" if on else text
-
-
-def _comparable(diff: tuple[PropertyChange, ...]) -> tuple[Any, ...]:
-    return tuple((leaf.path, str(leaf.old), str(leaf.new), leaf.replaces) for leaf in diff)
-
-
-def _leaf(leaf: PropertyChange) -> str:
-    why = " (replaces it)" if leaf.replaces else ""
-    drift = " (drift: changed outside orch)" if leaf.drifted else ""
-    return f"{leaf.path}: {_value(leaf.old)} -> {_value(leaf.new)}{why}{drift}"
-
-
-def _value(value: Any) -> str:
-    return "(none)" if value is None else str(value)

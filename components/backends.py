@@ -36,6 +36,7 @@ def compile_fleet(order: Order) -> Compiled:
 
 
 def _local(order: Order) -> Compiled:
+    from orch.components.local.explain import EXPLAINED, traits
     from orch.components.local.facts import ask
     from orch.components.local.plan import plan
 
@@ -49,11 +50,19 @@ def _local(order: Order) -> Compiled:
         return component.state, component.identity
 
     return Compiled(
-        made.reasons, made.pins, (made.image,), hourly=0.0, register=register
-    )  # the user's machine
+        made.reasons,
+        made.pins,
+        (made.image,),
+        hourly=0.0,  # the user's machine
+        register=register,
+        traits=traits(made),
+        explained=EXPLAINED,
+        nodes=tuple(node.name for node in made.nodes),
+    )
 
 
 def _ssh(order: Order) -> Compiled:
+    from orch.components.ssh.explain import EXPLAINED
     from orch.components.ssh.facts import ask
     from orch.components.ssh.plan import plan
     from orch.runner.hosts.naming import pins
@@ -85,14 +94,17 @@ def _ssh(order: Order) -> Compiled:
         new_keys=made.new_keys,
         apart=frozenset({"orch:ssh:Host"}),
         parallel=config.parallel if config else None,
+        explained=EXPLAINED,
+        nodes=tuple(host.node.name for host in made.hosts),
     )
 
 
 def _aws(order: Order) -> Compiled:
     from orch.components.aws import ask, errors
     from orch.components.aws.compile import PINNED_IMAGES, candidates_of, compile_aws, settings_of
+    from orch.components.aws.explain import EXPLAINED
 
-    cloud = Cloud("aws:ec2/instance:Instance", PINNED_IMAGES, errors.read)
+    cloud = Cloud("aws:ec2/instance:Instance", PINNED_IMAGES, errors.read, EXPLAINED)
     settings = settings_of(order.settings)
     session = order.session("aws") or ask.session(settings)
     previous = settled(order, cloud)
@@ -121,8 +133,10 @@ def _gcp(order: Order) -> Compiled:
         settings_of,
         shared_stack,
     )
+    from orch.components.gcp.explain import EXPLAINED
 
-    cloud = Cloud("gcp:compute/instanceFromTemplate:InstanceFromTemplate", PINNED_IMAGES, errors.read)
+    node = "gcp:compute/instanceFromTemplate:InstanceFromTemplate"
+    cloud = Cloud(node, PINNED_IMAGES, errors.read, EXPLAINED)
     settings = settings_of(order.settings)
     session = order.session("gcp") or ask.session(settings)
     previous = settled(order, cloud)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from orch.components.answers import CloudError
 from orch.components.candidates import Candidate
 from orch.components.compiled import Compiled, Place, Queue, Shared
+from orch.components.explain import Explained, Traits
 from orch.components.findings import Finding, PlanErrors
 from orch.components.plan import Order, Previous
 
@@ -46,13 +47,15 @@ class CloudPlan(Protocol):
 class CloudFleet:
     """A fleet planned at one place of a cloud.
 
-    `only`: the same plan with the nodes of these names alone, while so many are running. `before`: what has
-    to be brought up first. `moves`: the stack is where the file now excludes it, and is removed before.
+    `traits`: what its nodes are, in few words. `only`: the same plan with the nodes of these names alone,
+    while so many are running. `before`: what has to be brought up first. `moves`: the stack is where the file
+    now excludes it, and is removed before.
     `queue`, `makers`, `shared`: as in `Compiled`.
     """
 
     plan: CloudPlan
     candidate: Candidate
+    traits: Traits
     register: Callable[[], tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]]
     only: Callable[[Collection[str], int], CloudFleet]
     before: tuple[CloudFleet, ...] = ()
@@ -72,12 +75,13 @@ class Cloud:
     """What tells one cloud from another here.
 
     `node`: the type of a node's resource. `images`: pins that name machine images. `read`: the cloud's error
-    in what a provider said.
+    in what a provider said. `explained`: how changes of its fleets are told.
     """
 
     node: str
     images: tuple[str, ...]
     read: Callable[[str], CloudError | None]
+    explained: Explained
 
 
 # What says where a fleet is and what it is made from, apart from how far it got.
@@ -124,6 +128,8 @@ def compiled(
             queue=made.queue,
             shared=made.shared,
             moves=made.moves,
+            traits=made.traits,
+            explained=cloud.explained,
             nodes=tuple(node.name for node in made.plan.nodes),
             makers=made.makers,
             only=lambda names, running: ready(made.only(names, running), ()),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from orch.components.explain import NOTHING, Explained, Traits
 from orch.components.findings import Finding
 from orch.components.plan import CloudAnswer, NewHostKey, NodeProblem, NodeWarning
 
@@ -92,7 +93,10 @@ class Compiled:
     shared: Shared | None = None
     # The file does not allow the place where the fleet is: it is removed there first.
     moves: bool = False
-    # Of clouds: the nodes' names, the resources that made those that are no resource of their own, and the
+    # What its nodes are in few words, recorded with the stack, and how changes of that are told.
+    traits: Traits = field(default_factory=dict[str, str])
+    explained: Explained = NOTHING
+    # The nodes' names. Of clouds: the resources that made those that are no resource of their own, and the
     # same plan with some of the nodes alone while so many are running.
     nodes: tuple[str, ...] = ()
     makers: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -8,12 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orch.components.compiled import Compiled
+from orch.components.explain import known
 from orch.components.findings import Finding
 from orch.components.plan import NewHostKey, NodeProblem, NodeWarning
 from orch.stacks.calls import Call, Listener, Note, engine, plain
 from orch.stacks.changes import Change, Drifted, changes, drifted, name_of
 from orch.stacks.errors import NoSuchNode, StackError
 from orch.stacks.gangs import bring_up, parallel
+from orch.stacks.headlines import NO_HEADLINE, Headline, Recorded, headline
 from orch.stacks.lockfile import write_lock
 from orch.stacks.locks import locks
 from orch.stacks.program import program
@@ -30,7 +32,7 @@ from orch.stacks.states import (
     require_up,
 )
 from orch.stacks.variables import forget_clear_text, in_clear
-from orch.stacks.wishes import Wish, compile_for
+from orch.stacks.wishes import Wish, compile_for, nodes_up
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Plan:
 
     `hourly` is the price of the whole fleet afterwards, `delta` what changes in it, in US dollars an hour.
     `problems` are nodes that are kept out, or failed while the others did not; `unpriced` is what costs money
-    that is not in `hourly`.
+    that is not in `hourly`. `drift` is what the refresh before it found not to be as recorded; `headline`
+    says what the changes come to for the fleet.
     """
 
     fleet: str
@@ -53,6 +56,8 @@ class Plan:
     new_keys: tuple[NewHostKey, ...] = ()
     findings: tuple[Finding, ...] = ()
     unpriced: tuple[str, ...] = ()
+    drift: tuple[Drifted, ...] = ()
+    headline: Headline = NO_HEADLINE
 
     @property
     def pending(self) -> bool:
@@ -67,7 +72,7 @@ def preview(project: Project, wish: Wish, listener: Listener) -> Plan:
     project.prepare()
     mend(project, wish.name)
     compiled = compile_for(project, wish)
-    before = recorded_hourly(project, wish.name)
+    before = _recorded(project, wish.name)
     run = Call(listener, planning=True)
     if compiled.shared is not None:
         preview_shared(project, compiled.shared, run)
@@ -84,7 +89,7 @@ def up(project: Project, wish: Wish, listener: Listener) -> Plan:
     # Before the plan: what a killed call left counts against quotas and capacity.
     take(project, wish.name, listener)
     compiled = compile_for(project, wish)
-    before = recorded_hourly(project, wish.name)
+    before = _recorded(project, wish.name)
     recorded = deployment(project, wish.name)
     stood_on = shared_by(recorded)
     _ensure_images(compiled.images, listener)
@@ -118,7 +123,7 @@ def down(project: Project, name: str, listener: Listener) -> Plan:
     _forget_clear_text(project, name, recorded, listener)
     forget_identity(project, name)
     shutil.rmtree(project.dot / "work" / name, ignore_errors=True)
-    return Plan(name, name, changes(run.events), (), hourly=0.0, delta=-before)
+    return Plan(name, name, changes(run.events), (), hourly=0.0, delta=_money(-before))
 
 
 def remove_nodes(project: Project, name: str, indices: Iterable[int], listener: Listener) -> Plan:
@@ -154,7 +159,7 @@ def remove_nodes(project: Project, name: str, indices: Iterable[int], listener: 
     targets = [word for index in sorted(set(indices)) for word in ("--target", there[index])]
     engine(project, name, ["destroy", "--yes", "--skip-preview", *targets], run)
     after = recorded_hourly(project, name)
-    return Plan(name, name, changes(run.events), (), hourly=after, delta=after - before)
+    return Plan(name, name, changes(run.events), (), hourly=after, delta=_money(after - before))
 
 
 def drift(project: Project, name: str, listener: Listener) -> tuple[Drifted, ...]:
@@ -188,6 +193,26 @@ def recorded_hourly(project: Project, stack: str) -> float:
     return round(beside + sum(node.get("price_hourly") or 0.0 for node in nodes_there(recorded)), 6)
 
 
+@dataclass(frozen=True)
+class _Recorded:
+    """What a stack knew of its fleet before."""
+
+    hourly: float
+    fleet: Recorded
+
+
+def _recorded(project: Project, stack: str) -> _Recorded:
+    return _Recorded(
+        recorded_hourly(project, stack),
+        Recorded(known(outputs(deployment(project, stack))), nodes_up(project, stack)),
+    )
+
+
+def _money(amount: float) -> float:
+    """US dollars without what floats leave of nothing: no -0.0."""
+    return round(amount, 6) + 0.0
+
+
 def unlock(project: Project, name: str) -> None:
     """Break every lock on a stack, whoever holds it."""
     if project.local_state is not None:
@@ -197,25 +222,28 @@ def unlock(project: Project, name: str) -> None:
     plain(project, name, ["cancel", "--yes"])
 
 
-def _planned(stack: str, before: float, compiled: Compiled, run: Call) -> Plan:
+def _planned(stack: str, before: _Recorded, compiled: Compiled, run: Call) -> Plan:
     failed = run.node_errors() if run.apart else {}
     told = {problem.node for problem in compiled.problems}
     late = [_node_problem(name, text) for name, text in failed.items()]
     # A host that was unfit when it was planned fails in the engine for the same reason; that it is not as
     # registered is said by the engine alone.
     problems = [*compiled.problems, *(p for p in late if p.node not in told or p.code == "ORCH385")]
+    found = tuple(change for change in changes(run.events) if change.name not in failed)
     return Plan(
         stack,
         stack,
-        tuple(change for change in changes(run.events) if change.name not in failed),
+        found,
         compiled.reasons,
         compiled.hourly,
-        compiled.hourly - before,
+        _money(compiled.hourly - before.hourly),
         problems=tuple(problems),
         warnings=compiled.warnings,
         new_keys=compiled.new_keys,
         findings=compiled.findings,
         unpriced=compiled.unpriced,
+        drift=drifted(run.events),
+        headline=headline(found, before.fleet, compiled),
     )
 
 

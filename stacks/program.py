@@ -62,6 +62,7 @@ def register(compiled: Compiled) -> None:
     pulumi.export("fleet", state.apply(without_values))
     pulumi.export("env", state.apply(_encrypted))
     pulumi.export("pins", compiled.pins)
+    pulumi.export("traits", dict(compiled.traits))
     if identity is not None:
         pulumi.export("identity", pulumi.Output.secret(identity))
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from orch.catalog.load import catalog as load_catalog
 from orch.components.aws import ask
 from orch.components.aws.candidates import Candidate, candidates
+from orch.components.aws.explain import traits
 from orch.components.aws.facts import Reservation, Zone
 from orch.components.aws.plan import Context, plan
 from orch.components.aws.planned import AwsPlan
@@ -93,7 +94,8 @@ def compile_aws(
             component = AwsFleet(made, settings, lambda ids: _topology(session, made.region, ids, settings))
             return component.state, component.identity
 
-        return CloudFleet(made, candidate, register, only, before, moves(candidate, previous))
+        words = traits(fleet, made)
+        return CloudFleet(made, candidate, words, register, only, before, moves(candidate, previous))
 
     def held(made: AwsPlan, running: int) -> CloudFleet:
         """EC2 shrinks a reservation no further than to what runs in it, and the engine deletes instances

@@ -19,11 +19,13 @@ from orch.components.findings import Finding, PlanErrors
 from orch.components.gcp import ask
 from orch.components.gcp.candidates import Candidate, candidates
 from orch.components.gcp.capacity import max_wait_s
+from orch.components.gcp.explain import traits
 from orch.components.gcp.facts import Member, Reservation
 from orch.components.gcp.labels import label
-from orch.components.gcp.plan import Context, plan
+from orch.components.gcp.plan import Context, node_os, plan
 from orch.components.gcp.planned import GcpPlan
-from orch.components.gcp.wanted import question
+from orch.components.gcp.userdata import node_scratch
+from orch.components.gcp.wanted import question, shape_of
 from orch.components.indices import folded, live_indices
 from orch.components.plan import CloudAnswer, Previous
 from orch.spec.models import Fleet
@@ -106,6 +108,7 @@ def compile_gcp(
             component = GcpFleet(made, settings, read)
             return component.state, component.identity
 
+        local = node_scratch(fleet, shape_of(fleet, candidate), node_os(fleet, candidate))
         before: tuple[CloudFleet, ...] = ()
         there = len(live_indices(previous)) if candidate.kept else 0
         if made.group is not None and not waits and there < sum(made.group.batches):
@@ -115,6 +118,7 @@ def compile_gcp(
         return CloudFleet(
             made,
             candidate,
+            traits(made, local),
             register,
             lambda names, _: ready(fewer(made, names)),
             before,

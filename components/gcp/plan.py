@@ -99,7 +99,7 @@ def plan(
     found += networks.size_findings(wanted, reached, demand.new)
     found += capacities.placement_findings(fleet, shape, demand)
     found += capacities.quota_findings(candidate, facts, demand)
-    os = _os(fleet, candidate)
+    os = node_os(fleet, candidate)
     cloud_init = userdata.node_init(fleet, shape, gpus=nvidia(candidate.type), os=os, scripts=context.scripts)
     found += _size_findings(cloud_init)
     boot = first_boot_pins(fleet, context.scripts)
@@ -246,7 +246,7 @@ def _size_findings(cloud_init: str) -> Iterator[Finding]:
 # Pieces
 
 
-def _os(fleet: Fleet, candidate: Candidate) -> str:
+def node_os(fleet: Fleet, candidate: Candidate) -> str:
     """The OS of the nodes: that of the catalogue's image, or by the name of a written one."""
     written = fleet.os_image.get("gcp") if isinstance(fleet.os_image, dict) else fleet.os_image
     if written:

@@ -77,7 +77,9 @@ def plan(fleet: Fleet, facts: LocalFacts, previous: Previous, scope: str) -> Loc
     image = previous.pins.get("node_image", facts.node_image)
     base = f"orch-{fleet.name}-{scope}"
     reasons = [
-        f"{count} containers with sshd and a Docker daemon of their own, on one bridge network",
+        "1 container with sshd and a Docker daemon of its own, on a bridge network"
+        if count == 1
+        else f"{count} containers with sshd and a Docker daemon of their own, on one bridge network",
         f"CPUs per node: {cpus:g}" if cpus else f"CPUs per node: all {facts.cpus} of this machine, shared",
         f"memory per node: {memory} MiB"
         if memory

@@ -1,4 +1,4 @@
-"""Engine events become typed changes."""
+"""Engine events become typed changes; what those of real plans become is in test_drift_and_change.py."""
 
 from __future__ import annotations
 
@@ -22,6 +22,14 @@ def event(
         **more,
     }
     return {key: {"metadata": data}}
+
+
+def refreshed(name: str, **more: Any) -> list[dict[str, Any]]:
+    """A refresh of one resource, from its beginning to what came of it."""
+    return [
+        event("refresh", name, old=more.get("old"), new=more.get("old")),
+        event("refresh", name, key="resOutputsEvent", **more),
+    ]
 
 
 def state(inputs: dict[str, Any], **outputs: Any) -> dict[str, Any]:
@@ -55,7 +63,7 @@ def test_a_changed_leaf_has_its_old_and_new_value() -> None:
         ]
     )
     (leaf,) = found.diff
-    assert (leaf.path, leaf.old, leaf.new, leaf.replaces, leaf.drifted) == ("cpus", 1, 2, False, False)
+    assert (leaf.path, leaf.old, leaf.new, leaf.replaces, leaf.drift) == ("cpus", 1, 2, False, None)
 
 
 def test_without_the_providers_word_the_inputs_are_compared() -> None:
@@ -113,29 +121,106 @@ def test_secrets_among_others_and_in_lists_are_hidden_on_both_sides() -> None:
 
 
 def test_what_was_observed_is_the_old_value_of_a_drifted_leaf() -> None:
+    there = state({"status": "running"}, observed={"status": "exited"})
     (found,) = changes(
         [
+            *refreshed("a", old=state({"status": "running"}, observed={"status": "running"}), new=there),
             event(
                 "update",
                 "a",
-                old=state({"status": "running"}, observed={"status": "exited"}),
+                old=there,
                 new=state({"status": "running"}),
                 detailedDiff={"status": {"diffKind": "update", "inputDiff": False}},
-            )
+            ),
         ]
     )
-    assert [(leaf.old, leaf.new, leaf.drifted) for leaf in found.diff] == [("exited", "running", True)]
+    assert [(leaf.old, leaf.new) for leaf in found.diff] == [("exited", "running")]
+    assert [(each.path, each.registered, each.observed) for each in found.drift] == [
+        ("status", "running", "exited")
+    ]
+    assert found.diff[0].drift == found.drift[0]
+
+
+def test_what_a_provider_says_of_inputs_is_not_what_makes_a_drift() -> None:
+    """A cloud's provider compares with what is there, so it says "not of the inputs" of ordinary changes."""
+    there = state({"size": 4}, size=4)
+    diff = {"size": {"diffKind": "update", "inputDiff": False}}
+    (found,) = changes(
+        [
+            *refreshed("a", old=there, new=there, detailedDiff={}),
+            event("update", "a", old=there, new=state({"size": 5}), detailedDiff=diff),
+        ]
+    )
+    assert [(leaf.old, leaf.new, leaf.drift) for leaf in found.diff] == [(4, 5, None)]
+
+
+def test_the_world_and_the_file_may_both_have_changed_a_property() -> None:
+    kept, there = state({"size": 4}, size=4), state({"size": 3}, size=3)
+    diff = {"size": {"diffKind": "update", "inputDiff": False}}
+    (found,) = changes(
+        [
+            *refreshed("a", old=kept, new=there, detailedDiff=diff),
+            event("update", "a", old=there, new=state({"size": 5}), detailedDiff=diff),
+        ]
+    )
+    (leaf,) = found.diff
+    assert leaf.as_json() == {
+        "path": "size",
+        "old": 3,
+        "new": 5,
+        "replaces": False,
+        "drift": {"registered": 4, "observed": 3},
+    }
+
+
+def test_what_an_up_made_in_its_first_step_is_no_drift_in_its_second() -> None:
+    small, large = state({"size": 4}, size=4), state({"size": 5}, size=5)
+    diff = {"size": {"diffKind": "update", "inputDiff": False}}
+    events = [
+        *refreshed("a", old=small, new=small),
+        event("update", "a", old=small, new=large, detailedDiff=diff),
+        event("update", "a", key="resOutputsEvent", old=small, new=large, detailedDiff=diff),
+        *refreshed("a", old=small, new=large, detailedDiff=diff),
+        event("same", "a", old=large, new=large),
+    ]
+    assert drifted(events) == ()
+    assert [(each.op, each.drift) for each in changes(events)] == [("update", ())]
+
+
+def test_drift_that_nothing_mends_changes_nothing() -> None:
+    kept, there = state({"size": 4}, size=4), state({"size": 3}, size=3)
+    diff = {"size": {"diffKind": "update", "inputDiff": False}}
+    events = [*refreshed("a", old=kept, new=there, detailedDiff=diff), event("same", "a")]
+    assert [(each.op, each.drift[0].path) for each in changes(events)] == [("same", "size")]
 
 
 def test_drift_names_what_is_gone_and_what_differs() -> None:
     there = state({"status": "running", "cpus": 1}, observed={"status": "paused", "cpus": 1})
-    found = drifted(
-        [
-            event("delete", "b", key="resOutputsEvent", old=there),
-            event("update", "a", key="resOutputsEvent", old=there, new=there),
-        ]
-    )
+    found = drifted([*refreshed("b", old=there), *refreshed("a", old=there, new=there)])
     assert [(d.name, d.path, d.registered, d.observed) for d in found] == [
         ("a", "status", "running", "paused"),
         ("b", "", "registered", GONE),
     ]
+
+
+def test_members_of_a_set_are_told_by_what_they_are_and_not_by_their_place() -> None:
+    """A provider counts a set's members in an order of its own."""
+    inside, ssh = {"port": 0, "self": True}, {"port": 22, "peer": "bastion"}
+    filled = {"port": 0, "self": True, "cidrs": []}
+    world = {"port": 22, "cidrs": ["0.0.0.0/0"], "self": False}
+    kept = state({"rules": [inside, ssh]}, rules=[inside, ssh])
+    there = state({"rules": [filled, world, ssh]}, rules=[filled, world, ssh])
+    (found,) = changes(
+        [
+            *refreshed("a", old=kept, new=there, detailedDiff={"rules[2]": {"diffKind": "add"}}),
+            event(
+                "update",
+                "a",
+                old=there,
+                new=kept,
+                detailedDiff={"rules[2]": {"diffKind": "delete", "inputDiff": False}},
+            ),
+        ]
+    )
+    assert [(each.registered, each.observed) for each in found.drift] == [(None, world)]
+    assert [(leaf.old, leaf.new) for leaf in found.diff] == [(world, None)]

@@ -1,0 +1,88 @@
+"""How the changes of a fleet are told in the fleet's own words: what each backend has a row for. Pure.
+
+A plan's `traits` are what its nodes are, a few words each (`disk`: "300 GB"). They are recorded with the
+stack, so that the next plan can be compared; a stack that has none yet tells what its pins and the engine's
+events tell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orch.spec.models.blocks import Scratch
+
+Traits = Mapping[str, str]
+
+PINNED = ("project", "region", "zone", "instance_type")
+"""Traits that are pins of the same name."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a property of a provider's resource says of a fleet.
+
+    `type` and `path` are patterns of the whole. `trait` is what it belongs to; None: it only follows from
+    another property, and says nothing by itself. `unit` is what its number counts.
+    """
+
+    type: str
+    path: str
+    trait: str | None
+    unit: str = ""
+
+    def about(self, type_: str, path: str) -> bool:
+        return re.fullmatch(self.type, type_) is not None and re.fullmatch(self.path, path) is not None
+
+
+@dataclass(frozen=True)
+class Explained:
+    """How the changes of one backend are told.
+
+    `traits`: name -> words for it, in the order in which they are told. `new_nodes`: those that only a node
+    made anew can have. `noun`: what its nodes are called. `theirs`: the nodes are somebody's own, and are
+    left as they were found. `lost`: what goes with a node, `scratch` the trait that names more of it.
+    """
+
+    traits: Mapping[str, str] = field(default_factory=dict[str, str])
+    new_nodes: frozenset[str] = frozenset()
+    rows: tuple[Row, ...] = ()
+    noun: str = "node"
+    theirs: bool = False
+    lost: str = "what is on their disks"
+
+    def row(self, type_: str, path: str) -> Row | None:
+        """The first row about a property."""
+        return next((row for row in self.rows if row.about(type_, path)), None)
+
+
+NOTHING = Explained()
+
+
+def known(outputs: Mapping[str, object]) -> dict[str, str]:
+    """The traits that a stack's outputs tell: those recorded, and what is in the pins of an older one."""
+    found: dict[str, str] = {}
+    pins, recorded = outputs.get("pins"), outputs.get("traits")
+    if isinstance(pins, dict):
+        told: dict[str, object] = pins
+        found |= {key: str(told[key]) for key in PINNED if key in told}
+        if "image" in told:
+            found["image"] = str(told["image"]).rpartition("/")[2]
+    if isinstance(recorded, dict):
+        written: dict[str, object] = recorded
+        found |= {key: str(value) for key, value in written.items()}
+    return found
+
+
+def scratch_words(made: Scratch | None) -> str:
+    """`/scratch (xfs)`, with what is not as by default."""
+    if made is None:
+        return "none"
+    more = [*(["never cleaned"] if made.clean == "never" else []), *(["required"] if made.required else [])]
+    return f"{made.path} ({', '.join([made.fs, *more])})"
+
+
+def counted(kinds: list[str]) -> str:
+    """`1 ENA, 32 EFA` of the kinds one by one."""
+    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
