@@ -21,6 +21,7 @@ from orch.runner.errors import Conflict, LedgerUnusable, UnknownRun
 from orch.runner.processes import here, is_dead_owner, owner_words, process_owner
 from orch.runner.rows import ACTIVE, RESERVED, Desired, Lease, RankRow, RunRow, lives
 from orch.runner.schema import clock
+from orch.spec.values import shown
 
 LEASE_S = 60.0
 RENEW_S = 15.0
@@ -159,7 +160,7 @@ class Ledger:
                     .limit(5)
                 ).all()
                 raise UnknownRun(
-                    f"no run named {name}",
+                    f"no run named {shown(name)}",
                     detail=f"latest runs: {', '.join(dict.fromkeys(known))}"
                     if known
                     else "nothing was run here yet",

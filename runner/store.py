@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orch.runner.errors import LedgerUnusable, RunFailed
+from orch.runner.names import RunName
 from orch.runner.private import private_folder, write_private
 
 _NUMBER = "number"
@@ -90,7 +91,7 @@ class RunFolder:
             ) from error
 
 
-def open_folder(dot: Path, name: str, number: int) -> RunFolder:
+def open_folder(dot: Path, name: RunName, number: int) -> RunFolder:
     """The folder of a run, made when missing; an earlier run's of this name is moved to `NAME~NUMBER`.
 
     Raises LedgerUnusable when `.orch` cannot be written.
@@ -113,7 +114,7 @@ def open_folder(dot: Path, name: str, number: int) -> RunFolder:
     return RunFolder(path, number)
 
 
-def find_folder(dot: Path, name: str, number: int) -> RunFolder:
+def find_folder(dot: Path, name: RunName, number: int) -> RunFolder:
     """Where a run's folder is, without making it."""
     path = dot / "runs" / name
     if _number_of(path) not in (None, number):
