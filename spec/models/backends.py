@@ -21,7 +21,6 @@ from .creds import (
 )
 from .fields import (
     AutoFlag,
-    FilePath,
     Flag,
     Names,
     Size,
@@ -36,7 +35,7 @@ from .fields import (
 from .forms import Form
 from .reads import Reads
 from .resources import GpuSpec
-from .ssh import Jumps, PortNumber
+from .ssh import Jumps, KeyFile, PortNumber, User
 
 
 def _texts_by_key(value: object) -> object:
@@ -104,9 +103,9 @@ class SshBackend(Backend):
     type: Annotated[Literal["ssh", "remote"], choice("ssh", "remote")] = Field(
         default="ssh", description="`ssh`, or its other name `remote`."
     )
-    user: Text | None = Field(default=None, description="As in `ssh_config`.")
+    user: User | None = Field(default=None, description="As in `ssh_config`.")
     port: PortNumber | None = Field(default=None, description="As in `ssh_config`.")
-    identity_file: FilePath | None = Field(default=None, description="As in `ssh_config`.")
+    identity_file: KeyFile | None = Field(default=None, description="As in `ssh_config`.")
     proxy_jump: Jumps | None = Field(default=None, description="As in `ssh_config`.")
     known_hosts: Annotated[Literal["accept-new", "strict"] | None, choice("accept-new", "strict")] = Field(
         default=None, description="As in `ssh_config`."
@@ -127,7 +126,7 @@ class OsImage(Section):
 
     name: Text = Field(description="Its name.")
     owner: Text = Field(default="self", description="Account that owns it.")
-    user: Text = Field(default="ubuntu", description="User to log in as.")
+    user: User = Field(default="ubuntu", description="User to log in as.")
 
 
 class OsImages(Section):
