@@ -4,8 +4,8 @@ Inputs: the way to it (`address`, `port`, `user`, `identity` = path of a private
 `jump` = hops from the outside in, `ssh_alias` = the name by which the caller's own SSH configuration may know
 a ProxyCommand, `host_key` pinned; a `proxy_command` that a former version recorded is not run), what the
 fleet gives it (`name`, `stack`, `blocks`, `internal_ip`, `env`, `rack`, `tags`, `authorized_keys`), and what
-it was registered as (`status` = "reachable", and the facts of `HostFacts.registered()`). Drift is what differs from
-the latter.
+it was registered as (`status` = "reachable", and the facts of `HostFacts.registered()`). Drift is what
+differs from the latter.
 Output: `facts`, everything known of it. A host that does not answer is a value here, not an error: only
 creating and mending it fail.
 """
