@@ -56,10 +56,6 @@ ssh_config:
 """,
     )
     before = {server.name: server.snapshot() for server in (n1, n2)}
-    said = project.orch("up", file, "--yes", "--json")
-    waiting = {d["host_key"]["of"] for d in said.json["diagnostics"] if "host_key" in d}
-    assert (said.code, waiting) == (7, {f"jump [127.0.0.1]:{gate.port}"}), said.err
-    assert not any("Accepted publickey" in s.run("cat /var/log/sshd.log") for s in (gate, door, n1, n2))
     said = project.orch("up", file, "--yes", "--json", "--accept-new-host-keys")
     assert said.code == 0, said.out + said.err
     pinned = [d["host"] for d in said.json["diagnostics"] if "pinned" in d["summary"]]
