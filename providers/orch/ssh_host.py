@@ -13,11 +13,13 @@ creating and mending it fail.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
 from orch.providers.orch.handler import OBSERVED, Inputs, ProviderError, State
 from orch.runner.errors import HostKeyRefused, HostUnreachable, LoginRefused, RunnerError
+from orch.runner.hosts.described import Unread
 from orch.runner.hosts.facts import HostFacts, read_facts
 from orch.runner.hosts.registration import BUSY, enter, leave
 from orch.runner.job import Claim
@@ -176,7 +178,28 @@ def _outputs(facts: HostFacts, registered: State) -> State:
     internal = registered.get("internal_ip")
     if internal is not None:
         now["internal_ip"] = internal if facts.owns(internal) else None
-    return {"facts": facts.model_dump(mode="json"), OBSERVED: {"status": REACHABLE, **now}}
+    # A fact that could not be read is not another one: what is amiss is the status, with the tool's name.
+    unknown = [each for each in facts.unread if each.part in _RECORDED]
+    status = REACHABLE
+    if unknown:
+        tools = ", ".join(dict.fromkeys(each.tool for each in unknown))
+        status = f"reachable, but what {tools} said cannot be read"
+        now = {key: value for key, value in now.items() if not _lost(key, value, unknown)}
+    return {"facts": facts.model_dump(mode="json"), OBSERVED: {"status": status, **now}}
+
+
+_GPUS = frozenset({"gpu_count", "gpu_driver", "gpu_memory_mib", "gpu_name", "gpu_vendor"})
+_RECORDED = {
+    **dict.fromkeys(("nvidia", "amd.smi", "amd", "gaudi", "tt.smi"), _GPUS),
+    "docker": frozenset({"docker"}),
+    "system": frozenset({"arch", "cpus", "machine_id", "memory_mib"}),
+    "net": frozenset({"internal_ip"}),
+}
+"""What is registered of a host, by the part of its answer that tells it."""
+
+
+def _lost(key: str, value: Any, unread: Iterable[Unread]) -> bool:
+    return not value and any(key in _RECORDED[each.part] for each in unread)
 
 
 def _trouble(error: RunnerError) -> str:

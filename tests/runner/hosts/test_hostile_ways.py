@@ -184,3 +184,22 @@ def test_a_key_that_holds_more_than_a_key_pins_only_the_key(tmp_path: Path) -> N
     evil = new_key_pair().public
     write_config(node(host_key=f"{KEY}\n* {evil}"), tmp_path, UserConfig(NOBODY, None))
     assert (tmp_path / "known_hosts").read_text() == f"gpu1 {KEY}\n"
+
+
+ORCH_YML = [
+    "backends: [{{type: ssh, user: {0}}}]\n",
+    "backends: [{{type: ssh, proxy_jump: {{hostname: {0}}}}}]\n",
+    "backends: [{{type: aws, os_images: {{cpu: {{name: image, user: {0}}}}}}}]\n",
+]
+
+
+@pytest.mark.parametrize("settings", ORCH_YML)
+def test_the_project_s_defaults_are_held_to_the_same(tmp_path: Path, settings: str) -> None:
+    file = tmp_path / "orch.yml"
+    for text, fine in (
+        ("ubuntu", True),
+        (json.dumps("x$(touch pwned)"), False),
+        (json.dumps("a\n b"), False),
+    ):
+        file.write_text(f"project: tests\n{settings.format(text)}")
+        assert load_paths([file], environ={}).failed != fine
