@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all a newcomer needs; both set the machine up first and do nothing twice.
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz docs check bench clean distclean set-up-demo set-up-test
+.PHONY: help demo test soak fuzz docs check bench clean distclean set-up-demo set-up-test
 SHELL := /bin/bash
 BIN := .venv/bin
 FLEET := examples/quickstart/fleet.yml
@@ -15,6 +15,11 @@ test: set-up-test ## set-up, then all tests in three processes (fewer: make test
 	$(BIN)/orch engine install
 	$(BIN)/python -m orch.images node job mpi
 	$(BIN)/pytest -n 3 $(ARGS)
+
+soak: set-up-test ## the trials that repeat what a test of the suite shows once, an hour or more
+	$(BIN)/orch engine install
+	$(BIN)/python -m orch.images node job mpi
+	$(BIN)/pytest -n 3 -m soak $(ARGS)
 
 fuzz: set-up-test ## 100,000 mutated documents through `orch validate`
 	ORCHCTL_FUZZ_RUNS=100000 $(BIN)/pytest tests/spec/test_fuzz.py --timeout 0

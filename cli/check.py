@@ -20,7 +20,7 @@ from orch.spec.errors import ExitCode
 if TYPE_CHECKING:
     from orch.runner.hosts.results import CheckResult, Wanted
     from orch.runner.hosts.survey import HostReport, Survey
-    from orch.runner.hosts.targets import Target, TargetError
+    from orch.runner.hosts.targets import Target, TargetError, Unseen
     from orch.spec.models import Fleet
     from orch.stacks.project import Project
 
@@ -31,9 +31,9 @@ COLOURS = {"pass": "32", "warn": "33", "fail": "31", "skipped": "2"}
 LOCAL_DISK_GIB = (5.0, 20.0)
 
 
-def check(target: str, *, as_json: bool) -> None:
+def check(target: str, *, as_json: bool, accept_new_host_keys: bool = False) -> None:
     any_failed = False
-    for name, found in _surveys(target):
+    for name, found in _surveys(target, "all" if accept_new_host_keys else "none"):
         any_failed = any_failed or found.failed
         if as_json:
             print(json.dumps(survey_json(found), indent=2, ensure_ascii=False))
@@ -75,11 +75,11 @@ def survey_lines(name: str, found: Survey, *, width: int, colour: bool) -> list[
     return lines
 
 
-def _surveys(target: str) -> Iterator[tuple[str, Survey]]:
+def _surveys(target: str, unseen: Unseen) -> Iterator[tuple[str, Survey]]:
     from orch.runner.hosts.survey import survey
     from orch.runner.ssh import SshTransport
 
-    for asked in _asked(target):
+    for asked in _asked(target, unseen):
         transport = SshTransport(connect_timeout_s=asked.connect_s, deadline_s=2 * asked.connect_s)
         try:
             yield asked.fleet, survey(asked.targets, transport, asked.wanted, parallel=asked.parallel)
@@ -98,7 +98,7 @@ class Asked:
     parallel: int = 64
 
 
-def _asked(target: str) -> Iterator[Asked]:
+def _asked(target: str, unseen: Unseen) -> Iterator[Asked]:
     from orch.cli.fleets import fleets_of, is_file
     from orch.stacks.project import find
 
@@ -109,7 +109,7 @@ def _asked(target: str) -> Iterator[Asked]:
         if fleet.ssh_config is None:
             yield _of_name(project, fleet.name)
         else:
-            yield _of_file(project, fleet, document.directory.absolute())
+            yield _of_file(project, fleet, document.directory.absolute(), unseen)
 
 
 def _of_name(project: Project, name: str) -> Asked:
@@ -128,10 +128,14 @@ def _of_name(project: Project, name: str) -> Asked:
     return Asked(name, targets, wanted)
 
 
-def _of_file(project: Project, fleet: Fleet, folder: Path) -> Asked:
-    """A fleet as its file says, whether or not it is up; keys that were pinned at an `up` hold."""
+def _of_file(project: Project, fleet: Fleet, folder: Path, unseen: Unseen) -> Asked:
+    """A fleet as its file says, whether or not it is up; keys that were pinned at an `up` hold.
+
+    `unseen`: whether hosts are looked at whose keys nobody has accepted.
+    """
+    from orch.runner.hosts.naming import located, pins
     from orch.runner.hosts.results import Wanted
-    from orch.runner.hosts.targets import Target, find_targets, located, pins
+    from orch.runner.hosts.targets import Target, find_targets
     from orch.stacks.errors import NoSuchFleet
     from orch.stacks.states import fleet_state
 
@@ -143,7 +147,7 @@ def _of_file(project: Project, fleet: Fleet, folder: Path) -> Asked:
         pinned = pins(fleet_state(project, fleet.name).nodes)
     targets = [
         replace(each, node=located(each.node, folder)) if isinstance(each, Target) else each
-        for each in find_targets(config, folder, pinned)
+        for each in find_targets(config, folder, pinned, unseen=unseen)
     ]
     wanted = Wanted(
         cluster=fleet.placement == "cluster",

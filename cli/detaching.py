@@ -6,15 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from orch.cli.outcome import end, tell
-from orch.spec.errors import ExitCode
+from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
     from orch.runner.lifecycle import Workplace
     from orch.runner.rows import RunRow
     from orch.stacks.project import Project
+
+LOG = "driver.log"
+ENDED = "the driver ended: "
 
 
 def see_through(project: Project, place: Workplace, row: RunRow) -> RunRow:
@@ -34,7 +38,7 @@ def see_through(project: Project, place: Workplace, row: RunRow) -> RunRow:
         # A terminal that is closed may send several. Not SIG_IGN, which the other process would inherit.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda _number, _frame: None)
-        with private_file(place.desk(row).folder.path / "driver.log").open("ab") as log:
+        with private_file(place.desk(row).folder.path / LOG).open("ab") as log:
             subprocess.Popen(
                 [sys.executable, "-m", "orch.cli.main", "attach", row.name, "--supervise"],
                 cwd=project.root,
@@ -58,18 +62,42 @@ def drive_behind(place: Workplace, row: RunRow) -> None:
     sys.stderr.flush()
     if os.fork():
         return
-    code = 1
+    code = int(ExitCode.BUG)
     try:
         os.setsid()
-        log = os.open(
-            place.desk(row).folder.path / "driver.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
-        )
+        log = os.open(place.desk(row).folder.path / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         null = os.open(os.devnull, os.O_RDONLY)
         for target, source in ((0, null), (1, log), (2, log)):
             os.dup2(source, target)
-        from orch.runner.lifecycle import drive, exit_code
-
-        code = int(exit_code(drive(place, row, follow_logs=False)))
+        code = supervise(place, row)
     finally:
         # Not sys.exit: the parent's clean-up handlers are not this process's to run.
         os._exit(code)
+
+
+def supervise(place: Workplace, row: RunRow) -> int:
+    """Drive a run where nobody looks; the exit code. What ended the driver too early stands in its log."""
+    try:
+        from orch.runner.lifecycle import drive, exit_code
+
+        return int(exit_code(drive(place, row, follow_logs=False)))
+    except OrchError as error:
+        tell(error.text())
+        tell(f"{ENDED}{' '.join(error.text().splitlines()[0].split())}")
+        return int(error.exit_code)
+    except BaseException as error:  # noqa: BLE001 - the border of this process: nobody else tells of it
+        traceback.print_exc()
+        tell(f"{ENDED}{type(error).__name__}: {' '.join(str(error).split())}")
+        return int(ExitCode.BUG)
+
+
+def why_undriven(place: Workplace, row: RunRow) -> str | None:
+    """What ended the last driver of a run that nobody drives, where that driver could still say it."""
+    try:
+        with (place.desk(row).folder.path / LOG).open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - 65_536))
+            last = log.read().decode(errors="replace").rstrip().rpartition("\n")[2]
+    except OSError:
+        return None
+    return last.removeprefix(ENDED) if last.startswith(ENDED) else None

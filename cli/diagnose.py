@@ -12,17 +12,21 @@ if TYPE_CHECKING:
 
 
 def load(
-    path: str, *, launch: Iterable[str] = (), environ: Mapping[str, str] | None = None
+    path: str,
+    *,
+    launch: Iterable[str] = (),
+    environ: Mapping[str, str] | None = None,
+    untrusted: Iterable[str] | None = None,
 ) -> tuple[Document, ...]:
     """The documents of a file or folder. Warnings are told; errors are raised, all at once.
 
     Kinds in `launch` are about to be acted on: what they lack outside the file is an error there, and so is a
-    property that this version would ignore.
+    property that this version would ignore. `untrusted`: as in `load_paths`.
     """
     from orch.spec import load_paths
     from orch.spec.diagnostics import render_human
 
-    loaded = load_paths([path], launch=launch, environ=environ).require()
+    loaded = load_paths([path], launch=launch, environ=environ, untrusted=untrusted).require()
     if loaded.diagnostics:
         tell(render_human(loaded.diagnostics))
     return loaded.documents

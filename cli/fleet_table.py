@@ -115,7 +115,9 @@ def _gpus(gpus: Gpus) -> str:
 def _way(node: NodeState) -> str:
     """The hops to a node, outermost first."""
     hops = [f"{hop.user}@{hop.address}" + (f":{hop.port}" if hop.port != 22 else "") for hop in node.jump]
-    return " > ".join([*hops, *([node.proxy_command] if node.proxy_command else [])]) or "-"
+    own = f"ProxyCommand of your {node.ssh_alias}" if node.ssh_alias else None
+    command = node.proxy_command or own
+    return " > ".join([*hops, *([command] if command else [])]) or "-"
 
 
 def _gib(mib: int) -> str:

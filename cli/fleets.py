@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.cli.diagnose import load
-from orch.cli.outcome import end, tell
+from orch.cli.host_keys import accepting, after_keys, planned, rekeyed
+from orch.cli.outcome import UsageError, end, print_json, tell
 from orch.cli.plans import (
     cost_line,
     counts,
     drift_lines,
-    fold,
     key_lines,
     paint,
     plan_json,
@@ -23,9 +21,9 @@ from orch.cli.plans import (
     warning_lines,
 )
 from orch.cli.where import project_at
-from orch.components.plan import Consent, PlanError
+from orch.components.plan import Consent
 from orch.spec.diagnostics import render_human
-from orch.spec.errors import ExitCode, OrchError
+from orch.spec.errors import ExitCode
 from orch.spec.models import Fleet
 from orch.stacks import operations
 from orch.stacks.calls import Note, Step
@@ -43,22 +41,24 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 
-class UsageError(OrchError):
-    """A command line that cannot be meant."""
-
-    exit_code = ExitCode.USAGE
-
-
-def preview(file: str, *, as_json: bool, exit_code: bool, rehearse: bool = False) -> None:
+def preview(
+    file: str,
+    *,
+    as_json: bool,
+    exit_code: bool,
+    accept_new_host_keys: bool = False,
+    rehearse: bool = False,
+) -> None:
+    consent = Consent(unseen="all" if accept_new_host_keys else "none")
     pending, unfit = False, False
     for project, document, fleet in fleets_of(file, rehearse=rehearse):
         if doubtful := document.effective():
             tell(render_human(doubtful))
-        wish = Wish(fleet, document.directory.absolute())
-        plan = _planned(document, lambda p=project, w=wish: operations.preview(p, w, _quiet))
+        wish = Wish(fleet, document.directory.absolute(), consent)
+        plan = planned(document, lambda p=project, w=wish: operations.preview(p, w, _quiet), as_json=as_json)
         pending, unfit = pending or plan.pending, unfit or bool(plan.problems)
         if as_json:
-            _print_json(plan_json(plan, document))
+            print_json(plan_json(plan, document))
             continue
         for line in [*tree(plan.fleet, plan.changes, colour=_colour()), *key_lines(plan.new_keys)]:
             print(line)
@@ -78,16 +78,21 @@ def up(
     as_json: bool,
     accept_drift: bool,
     accept_host_keys: Sequence[str],
+    accept_new_host_keys: bool = False,
     upgrade: bool = False,
     rehearse: bool = False,
 ) -> None:
     unfit = False
     for project, document, fleet in fleets_of(file, launch=("fleet",), rehearse=rehearse):
-        consent = Consent(accept_drift, upgrade, _rekeyed(fleet, accept_host_keys))
+        # Whoever asks for `--yes` has seen no key; on a terminal each is shown before it is used.
+        unseen = "all" if accept_new_host_keys else "named" if yes else "none"
+        consent = Consent(accept_drift, upgrade, rekeyed(fleet, accept_host_keys), unseen=unseen)
         wish = Wish(fleet, document.directory.absolute(), consent)
         if not yes:
             _need_terminal("orch up FILE --yes")
-            plan = _planned(document, lambda p=project, w=wish: operations.preview(p, w, _quiet))
+            plan, wish = after_keys(
+                document, wish, lambda w, p=project: operations.preview(p, w, _quiet), _confirm
+            )
             for line in [*tree(plan.fleet, plan.changes, colour=_colour()), *key_lines(plan.new_keys)]:
                 tell(line)
             tell(f"plan: {counts(plan.changes)}; {cost_line(plan)}")
@@ -97,13 +102,14 @@ def up(
                 continue
             _confirm(f"Bring up the fleet {fleet.name}?")
             # What was shown is what is accepted: a host that shows another key now is refused.
-            shown = {new.host: new.key for new in plan.new_keys}
-            wish = replace(wish, consent=replace(consent, keys=shown))
+            wish = accepting(wish, plan.new_keys)
         listener = _quiet if as_json else _progress
-        done = _planned(document, lambda p=project, w=wish, told=listener: operations.up(p, w, told))
+        done = planned(
+            document, lambda p=project, w=wish, told=listener: operations.up(p, w, told), as_json=as_json
+        )
         unfit = unfit or bool(done.problems)
         if as_json:
-            _print_json(plan_json(done, document))
+            print_json(plan_json(done, document))
             continue
         for line in key_lines(done.new_keys) if yes else ():
             tell(line)
@@ -139,7 +145,7 @@ def down(
         else:
             done = operations.down(project, name, listener)
         if as_json:
-            _print_json(plan_json(done))
+            print_json(plan_json(done))
         else:
             print(f"fleet {name}: {counts(done.changes, done=True)}")
 
@@ -160,7 +166,7 @@ def _show_drift(
         found = operation(project, name, _quiet if as_json else _progress)
         any_found = any_found or bool(found)
         if as_json:
-            _print_json({"schema": SCHEMA, "fleet": name, "drift": [item.as_json() for item in found]})
+            print_json({"schema": SCHEMA, "fleet": name, "drift": [item.as_json() for item in found]})
             continue
         print(f"fleet {name}: {'drifted' if found else 'as registered'}")
         for line in drift_lines(found):
@@ -183,7 +189,7 @@ def show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool = Fal
         reconcile_once(place)  # a run whose end nobody noticed would still hold its nodes
         found = [(state, node_statuses(state, place.transport)) for state in states]
     if as_json:
-        _print_json({"schema": SCHEMA, "fleets": [fleet_json(state, nodes) for state, nodes in found]})
+        print_json({"schema": SCHEMA, "fleets": [fleet_json(state, nodes) for state, nodes in found]})
     elif not found:
         tell("no fleet is up in this project; bring one up with `orch up fleet.yml`")
     else:
@@ -235,13 +241,6 @@ def _targets(target: str, *, by_name: bool = False, rehearse: bool = False) -> l
     return [(project_at(rehearse=rehearse), target)]
 
 
-def _planned(document: Document, operation: Any) -> Any:
-    try:
-        return operation()
-    except PlanError as error:
-        raise error.placed(document) from error
-
-
 def _tell_problems(plan: Plan, document: Document) -> None:
     if plan.findings:
         tell(render_human([finding.placed(document) for finding in plan.findings]))
@@ -249,27 +248,6 @@ def _tell_problems(plan: Plan, document: Document) -> None:
         tell(line)
     for problem in plan.problems:
         tell(problem.text())
-
-
-def _rekeyed(fleet: Fleet, hosts: Sequence[str]) -> frozenset[str]:
-    """Hosts whose changed key is accepted. Raises UsageError for one that the fleet does not list."""
-    if not hosts:
-        return frozenset()
-    from orch.components.ssh.plan import host_names
-
-    known = host_names(fleet)
-    unknown = [host for host in hosts if host not in known]
-    if unknown:
-        raise UsageError(
-            f"the fleet {fleet.name} has no host {', '.join(unknown)}",
-            detail=f"its hosts are {fold(list(known))}" if known else "it is not a fleet of existing hosts",
-            hint="write `--accept-host-key HOST` with the name that the fleet's tables show",
-        )
-    return frozenset(hosts)
-
-
-def _print_json(data: dict[str, Any]) -> None:
-    print(json.dumps(data, indent=2, ensure_ascii=False))
 
 
 def _progress(event: Step | Note) -> None:

@@ -34,6 +34,13 @@ Indices = Annotated[
     list[int] | None,
     typer.Option("--instance", "-i", metavar="INDEX", help="Only this node of the fleet; repeatable."),
 ]
+NewKeys = Annotated[
+    bool,
+    typer.Option(
+        "--accept-new-host-keys",
+        help="Trust hosts whose keys nobody has seen yet; a changed key is refused.",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -44,27 +51,63 @@ app.command("schema", epilog="Example: orch schema > .orch.schema.json")(schema.
 @app.command("preview", epilog="Example: orch preview fleet.yml --exit-code")
 def preview(
     file: File,
+    *,
     as_json: Json = False,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 10 when changes are pending.")
     ] = False,
+    accept_new_host_keys: NewKeys = False,
     rehearse: Rehearse = False,
+    untrusted: validate.Untrusted = False,
+    allow: validate.Allow = None,
 ) -> None:
-    """Show what `up` would change, and why. Changes nothing."""
+    """Show what `up` would change, and why. Changes nothing.
+
+    With --untrusted: what the fleets would be, from files and catalogue alone; nothing is asked or run.
+    """
+    allowed = validate.strangers(untrusted, allow)
+    if allowed is not None:
+        if exit_code or rehearse or accept_new_host_keys:
+            raise typer.BadParameter(
+                "nothing is looked at: --exit-code, --rehearse and --accept-new-host-keys do not go with it",
+                param_hint="--untrusted",
+            )
+        from orch.cli import outlooks
+
+        outlooks.preview(file, allowed, as_json=as_json)
+        return
     from orch.cli import fleets
 
-    fleets.preview(file, as_json=as_json, exit_code=exit_code, rehearse=rehearse)
+    fleets.preview(
+        file,
+        as_json=as_json,
+        exit_code=exit_code,
+        accept_new_host_keys=accept_new_host_keys,
+        rehearse=rehearse,
+    )
 
 
 @app.command("plan", hidden=True)
 def plan(
     file: File,
+    *,
     as_json: Json = False,
     exit_code: Annotated[bool, typer.Option("--exit-code")] = False,
+    accept_new_host_keys: NewKeys = False,
     rehearse: Rehearse = False,
+    untrusted: validate.Untrusted = False,
+    allow: validate.Allow = None,
 ) -> None:
     """The same as `preview`."""
-    preview(file, as_json, exit_code, rehearse)
+    preview(
+        file,
+        as_json=as_json,
+        exit_code=exit_code,
+        accept_new_host_keys=accept_new_host_keys,
+        rehearse=rehearse,
+        untrusted=untrusted,
+        allow=allow,
+    )
 
 
 @app.command("up", epilog="Example: orch up fleet.yml --yes")
@@ -77,6 +120,7 @@ def up(
         list[str] | None,
         typer.Option("--accept-host-key", metavar="HOST", help="Pin the new key of this host; repeatable."),
     ] = None,
+    accept_new_host_keys: NewKeys = False,
     accept_drift: Annotated[
         bool, typer.Option("--accept-drift", help="Take existing hosts as they are now.")
     ] = False,
@@ -92,6 +136,7 @@ def up(
         as_json=as_json,
         accept_drift=accept_drift,
         accept_host_keys=accept_host_key or (),
+        accept_new_host_keys=accept_new_host_keys,
         upgrade=upgrade,
         rehearse=rehearse,
     )
@@ -120,11 +165,11 @@ def drift(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False)
 
 
 @app.command("check", epilog="Example: orch check fleet.yml  (exit code 7 when a host lacks something)")
-def check(target: FileOrName, as_json: Json = False) -> None:
+def check(target: FileOrName, as_json: Json = False, accept_new_host_keys: NewKeys = False) -> None:
     """Tell what the hosts of a fleet lack, and what to do about it. Changes nothing."""
     from orch.cli import check as checks
 
-    checks.check(target, as_json=as_json)
+    checks.check(target, as_json=as_json, accept_new_host_keys=accept_new_host_keys)
 
 
 @app.command("refresh", epilog="Example: orch refresh laptop")

@@ -53,8 +53,9 @@ def execute(
     from orch.stacks.states import fleet_state
 
     timeout_s = _seconds(timeout)
-    nodes = _some(fleet_state(find(), fleet), node or ())
-    transport = SshTransport()
+    project = find()
+    nodes = _some(fleet_state(project, fleet), node or ())
+    transport = SshTransport(tunnels=project.tunnels())
     try:
         answers = ask(nodes, transport, " ".join(command), root=sudo, timeout_s=timeout_s)
     finally:
@@ -88,7 +89,8 @@ def ssh(
         raise NoSsh("there is no ssh command on this machine", hint="install OpenSSH's client")
     config = write_config(chosen, project.dot / "ssh" / chosen.name, UserConfig())
     sys.stdout.flush()
-    os.execv(program, ssh_words(chosen, config, arguments or ()))
+    environment = {**os.environ, **project.tunnels()}
+    os.execve(program, ssh_words(chosen, config, arguments or ()), environment)
 
 
 def answers_json(fleet: str, answers: Sequence[Answer]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -14,6 +15,16 @@ from typer.exceptions import TyperException
 
 from orch.cli.confidential import masked
 from orch.spec.errors import ExitCode, OrchError
+
+
+class UsageError(OrchError):
+    """A command line that cannot be meant."""
+
+    exit_code = ExitCode.USAGE
+
+
+def print_json(data: dict[str, Any]) -> None:
+    print(json.dumps(data, indent=2, ensure_ascii=False))
 
 
 def end(code: int) -> NoReturn:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from orch.stacks.changes import Change, Drifted, PropertyChange, summary
 
 if TYPE_CHECKING:
-    from orch.components.plan import NewHostKey, NodeWarning
+    from orch.components.plan import NewHostKey, NodeProblem, NodeWarning
     from orch.spec import Document
+    from orch.spec.errors import OrchError
     from orch.stacks.operations import Plan
 
 SCHEMA = 1
@@ -55,6 +56,12 @@ def key_lines(keys: Iterable[NewHostKey]) -> list[str]:
     return ["  host keys that are accepted and pinned:", *lines]
 
 
+def waiting_lines(keys: Iterable[NewHostKey]) -> list[str]:
+    """The host keys that somebody must accept before orch logs in there."""
+    lines = [f"      {key.host}: {key.key.split()[0]} {key.fingerprint}" for key in keys]
+    return ["  host keys that nobody has accepted yet:", *lines]
+
+
 def cost_line(plan: Plan) -> str:
     """What the fleet costs afterwards, the difference, and what is not in it."""
     beside = f", not counting {', '.join(plan.unpriced)}" if plan.unpriced else ""
@@ -71,18 +78,7 @@ def warning_lines(warnings: Iterable[NodeWarning]) -> list[str]:
 
 def plan_json(plan: Plan, document: Document | None = None) -> dict[str, Any]:
     """A plan as pipelines read it; what it found gets its place in `document`."""
-    told: list[dict[str, Any]] = [
-        {
-            "severity": "error",
-            "code": problem.code,
-            "host": problem.node,
-            "summary": problem.summary,
-            "where": problem.where,
-            "detail": problem.detail,
-            "hint": problem.hint,
-        }
-        for problem in plan.problems
-    ]
+    told = [_problem_json(problem) for problem in plan.problems]
     told += [{"severity": "warning", "host": each.node, "summary": each.text} for each in plan.warnings]
     if document is not None:
         told += [dict(finding.placed(document).as_dict()) for finding in plan.findings]
@@ -109,6 +105,39 @@ def plan_json(plan: Plan, document: Document | None = None) -> dict[str, Any]:
         "diagnostics": told,
         "policies": [],
     }
+
+
+def refused_json(fleet: str, error: OrchError, problems: Iterable[NodeProblem]) -> dict[str, Any]:
+    """A plan that there is not: why, and what is amiss with each node."""
+    return {
+        "schema": SCHEMA,
+        "fleet": fleet,
+        "stack": fleet,
+        "summary": None,
+        "changes": [],
+        "cost": None,
+        "diagnostics": [
+            {"severity": "error", "code": error.code, "summary": error.summary, "hint": error.hint},
+            *map(_problem_json, problems),
+        ],
+        "policies": [],
+    }
+
+
+def _problem_json(problem: NodeProblem) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "severity": "error",
+        "code": problem.code,
+        "host": problem.node,
+        "summary": problem.summary,
+        "where": problem.where,
+        "detail": problem.detail,
+        "hint": problem.hint,
+    }
+    new = getattr(problem, "new", None)
+    if new is not None:
+        told["host_key"] = {"of": new.host, "key": new.key, "fingerprint": new.fingerprint}
+    return told
 
 
 def drift_lines(found: Iterable[Drifted]) -> list[str]:

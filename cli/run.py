@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orch.cli.detaching import drive_behind, see_through
+from orch.cli.detaching import LOG, drive_behind, see_through, supervise, why_undriven
 from orch.cli.outcome import end, tell
 from orch.cli.where import Rehearse, project_at
 from orch.spec.errors import ExitCode, OrchError
@@ -95,9 +95,11 @@ def ps(
 
         reconcile_once(place)
         rows = place.ledger.runs(active_only=not everything) or place.ledger.runs(limit=1)
-    for row in rows:
-        if row.active and not row.held:
-            tell(f"note: nobody drives run {row.name}; `orch attach {row.name}` does")
+        undriven = [(row, why_undriven(place, row)) for row in rows if row.active and not row.held]
+    for row, why in undriven:
+        tell(f"note: nobody drives run {row.name}; `orch attach {row.name}` does")
+        if why is not None:
+            tell(f"  its driver ended: {why} (more in {LOG} of its folder under .orch/runs)")
     if as_json:
         print(json.dumps({"schema": SCHEMA, "runs": [run_json(row) for row in rows]}))
     elif rows:
@@ -142,18 +144,15 @@ def logs(
 
 def attach(
     name: Run,
-    supervise: Annotated[bool, typer.Option("--supervise", hidden=True)] = False,
+    behind: Annotated[bool, typer.Option("--supervise", hidden=True)] = False,
     as_json: Json = False,
     rehearse: Rehearse = False,
 ) -> None:
     """Follow a run from where its log stopped, and take over if nobody drives it. Ctrl-C detaches again."""
     with opened(None, as_json=as_json, rehearse=rehearse) as (project, place):
         row = place.ledger.get(name)
-        if supervise:
-            from orch.runner.lifecycle import drive
-
-            drive(place, row, follow_logs=False)
-            return
+        if behind:
+            end(supervise(place, row))
         if row.active:
             row = see_through(project, place, row)
         _show_end(row, as_json=as_json)
@@ -189,7 +188,7 @@ def opened(path: str | None, *, as_json: bool, rehearse: bool = False) -> Iterat
 
     project = project_at(path, rehearse=rehearse)
     project.prepare()
-    ledger, transport = open_ledger(project.ledger_url), SshTransport()
+    ledger, transport = open_ledger(project.ledger_url), SshTransport(tunnels=project.tunnels())
     # With --json stdout is for one object, so live logs move to stderr.
     live = Live(sys.stderr if as_json else sys.stdout, colour=_colour(sys.stderr if as_json else sys.stdout))
     try:
@@ -305,6 +304,8 @@ def _code(row: RunRow) -> ExitCode:
 
 def _variables(given: list[str]) -> dict[str, str]:
     """`K=V`, or `K` for the caller's value of it."""
+    from orch.spec.values import Problem, parse_env_item
+
     variables: dict[str, str] = {}
     for item in given:
         name, equals, value = item.partition("=")
@@ -312,6 +313,10 @@ def _variables(given: list[str]) -> dict[str, str]:
             if name not in os.environ:
                 raise typer.BadParameter(f"{name} is not set here; write {name}=VALUE", param_hint="--env")
             value = os.environ[name]
+        try:
+            parse_env_item(f"{name}={value}")
+        except Problem as problem:
+            raise typer.BadParameter(problem.summary, param_hint="--env") from None
         variables[name] = value
     return variables
 

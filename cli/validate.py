@@ -13,6 +13,20 @@ if TYPE_CHECKING:
     from orch.spec.diagnostics import Diagnostic
 
 
+Untrusted = Annotated[
+    bool,
+    typer.Option(
+        "--untrusted", help="For files of strangers: no environment, no file outside their repository."
+    ),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow", metavar="NAME", help="A variable or path that they may name; it is not read. Repeatable."
+    ),
+]
+
+
 class Format(str, Enum):
     HUMAN = "human"
     JSON = "json"
@@ -26,17 +40,31 @@ def command(
     ],
     format: Annotated[Format, typer.Option(help="How to print what is found.")] = Format.HUMAN,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
+    untrusted: Untrusted = False,
+    allow: Allow = None,
 ) -> None:
     """Check configurations without touching anything.
 
     Looks at nothing outside the files: what is missing out there is a warning. Exit code 0: nothing is
     wrong; 3: something is. Example: orch validate fleet.yml train.yml --format github
     """
-    raise typer.Exit(validate([str(path) for path in paths], format, strict))
+    raise typer.Exit(validate([str(path) for path in paths], format, strict, strangers(untrusted, allow)))
 
 
-def validate(paths: list[str], format: Format = Format.HUMAN, strict: bool = False) -> int:
-    """Prints what is wrong with the files; the exit code.
+def strangers(untrusted: bool, allow: list[str] | None) -> tuple[str, ...] | None:
+    """What files that are not trusted may name; None where they are."""
+    if allow and not untrusted:
+        raise typer.BadParameter("it goes with --untrusted", param_hint="--allow")
+    return tuple(allow or ()) if untrusted else None
+
+
+def validate(
+    paths: list[str],
+    format: Format = Format.HUMAN,
+    strict: bool = False,
+    untrusted: tuple[str, ...] | None = None,
+) -> int:
+    """Prints what is wrong with the files; the exit code. `untrusted`: as in `load_paths`.
 
     People read diagnostics on stderr and a summary on stdout; programs read one document on stdout.
     """
@@ -46,7 +74,7 @@ def validate(paths: list[str], format: Format = Format.HUMAN, strict: bool = Fal
     from orch.spec.errors import ExitCode
     from orch.spec.formats import render_github, render_sarif
 
-    loaded = load_paths(paths)
+    loaded = load_paths(paths, untrusted=untrusted)
     found = as_errors(loaded.diagnostics) if strict else loaded.diagnostics
     failed = any(diagnostic.severity is Severity.ERROR for diagnostic in found)
     if format is Format.JSON:

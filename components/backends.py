@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orch.components.candidates import Candidate
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pulumi
 
     from orch.components.crash import Crash
+    from orch.spec.models.backends import AnyBackend
 
 
 def compile_fleet(order: Order) -> Compiled:
@@ -55,14 +56,14 @@ def _local(order: Order) -> Compiled:
 def _ssh(order: Order) -> Compiled:
     from orch.components.ssh.facts import ask
     from orch.components.ssh.plan import plan
-    from orch.runner.hosts.targets import pins
+    from orch.runner.hosts.naming import pins
 
     previous, consent = order.previous, order.consent
     facts = ask(
         order.fleet,
         order.folder,
-        pinned={**pins(previous.nodes), **consent.keys},
-        accept=consent.rekeyed - consent.keys.keys(),
+        pinned=pins(previous.nodes),
+        consent=consent,
         network=None if consent.accept_drift else previous.pins.get("network"),
     )
     made = plan(order, facts)
@@ -149,6 +150,20 @@ def _gcp(order: Order) -> Compiled:
 
 
 BACKENDS: dict[str, Callable[[Order], Compiled]] = {"local": _local, "aws": _aws, "gcp": _gcp}
+
+
+def tunnels(settings: Sequence[AnyBackend]) -> dict[str, str]:
+    """What commands that lead to nodes of clouds have to find in their environment: secrets among them."""
+    from orch.components.aws import tunnels as ssm
+    from orch.components.gcp import tunnels as iap
+
+    found = dict[str, str]()
+    for each in settings:
+        if each.type == "aws":
+            found |= ssm.environment(each)
+        elif each.type == "gcp":
+            found |= iap.environment(each)
+    return found
 
 
 def clear(crash: Crash) -> tuple[str, ...]:

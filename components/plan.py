@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.state import NodeState
@@ -45,6 +45,14 @@ class NodeProblem(OrchError):
     def __init__(self, summary: str, *, node: str, **told: str | None) -> None:
         super().__init__(summary, **told)
         self.node = node
+
+
+class KeyProblem(NodeProblem):
+    """A node that nobody logs in to before its host key, or that of a jump host, is accepted: `new`."""
+
+    def __init__(self, summary: str, *, node: str, new: NewHostKey, **told: str | None) -> None:
+        super().__init__(summary, node=node, **told)
+        self.new = new
 
 
 @dataclass(frozen=True)
@@ -107,14 +115,16 @@ class NewHostKey:
 class Consent:
     """What the user agreed to beyond the file.
 
-    `accept_drift`: hosts are taken as they are now. `rekeyed`: hosts whose new key is accepted. `keys`: host
-    keys shown and accepted, by host. `upgrade`: pinned images are looked up anew.
+    `accept_drift`: hosts are taken as they are now. `rekeyed`: hosts whose key is asked anew. `keys`: host
+    keys shown and accepted, by host. `unseen`: which others are accepted without a look: none, those of
+    `rekeyed`, all that are new. `upgrade`: pinned images are looked up anew.
     """
 
     accept_drift: bool = False
     upgrade: bool = False
     rekeyed: frozenset[str] = frozenset()
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
+    unseen: Literal["none", "named", "all"] = "none"
 
 
 NO_CONSENT = Consent()

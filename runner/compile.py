@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class Request:
     """What a run is made of.
 
-    `seats` are the nodes in rank order, `caller_env` fills bare names in `env`, `token` is unlike any other
-    run's.
+    `seats` are the nodes in rank order; `cli_env`, then `caller_env` fill bare names in `env`; `token` is
+    unlike any other run's.
     """
 
     task: Task
@@ -78,7 +78,7 @@ def compile_run(request: Request) -> Compiled:
     counted = first.counts_slots or any(seat.gpus for seat in seats)
     run_id = run_identifier(request.fleet.stack, request.number, request.name, request.token)
     fast = _fabric(request.fleet, seats)
-    written = _set_variables(task.env, request.caller_env)
+    written = _set_variables(task.env, {**request.caller_env, **request.cli_env})
     slurm = wants_slurm(task.slurm_env, (*task.commands, *_arguments(task), *(written.values())))
     ranks: list[RankPlan] = []
     environments: list[dict[str, str]] = []

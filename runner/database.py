@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, func, insert, select
+from sqlalchemy import URL, Connection, Engine, create_engine, func, insert, select
 from sqlalchemy import event as sql_event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
 
 from orch.runner import schema
 from orch.runner.errors import LedgerUnusable, NewerLedger
+from orch.runner.filesystems import is_shared, server_time
 from orch.runner.private import private_file, private_folder
 
 # How long another process's transaction is waited for.
 PATIENCE_S = 20.0
 
+# The option of transactions that only read.
+READ_ONLY = "orch_read_only"
+
 
 def open_engine(url: str) -> tuple[Engine, str]:
     """An engine for a SQLAlchemy URL, its tables made when they are not there; and the URL without password.
 
-    Raises LedgerUnusable (not writable, driver missing, no server) or NewerLedger.
+    Raises LedgerUnusable (no such URL, not writable, driver missing, no server) or NewerLedger.
     """
-    parsed = make_url(url)
-    if parsed.drivername == "postgresql":
-        parsed = parsed.set(drivername="postgresql+psycopg")
+    parsed = _read(url)
     try:
         if parsed.get_backend_name() == "sqlite":
             engine = _sqlite(Path(parsed.database or ""), parsed)
@@ -46,39 +49,81 @@ def open_engine(url: str) -> tuple[Engine, str]:
     return engine, parsed.render_as_string(hide_password=True)
 
 
-def _sqlite(path: Path, url: Any) -> Engine:
+def _read(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+        backend = parsed.get_backend_name()
+    except (ArgumentError, ValueError):
+        # What cannot be read may hold a password.
+        raise _no_ledger("the ledger's URL cannot be read", "the `ledger` of orch.yml") from None
+    shown = parsed.render_as_string(hide_password=True)
+    if backend not in ("sqlite", "postgresql"):
+        raise _no_ledger("a ledger is a database of SQLite or PostgreSQL", shown)
+    if backend == "sqlite" and not parsed.database:
+        raise _no_ledger("the ledger's URL names no file", shown)
+    return parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
+
+
+def _no_ledger(summary: str, where: str) -> LedgerUnusable:
+    return LedgerUnusable(
+        summary, where=where, hint="write `sqlite:///PATH` or `postgresql://USER@HOST/DATABASE`"
+    )
+
+
+def _sqlite(path: Path, url: URL) -> Engine:
     if ".orch" in path.parts:
         private_folder(path.parent)
         private_file(path)  # what the database keeps beside it has its mode
     else:
         path.parent.mkdir(parents=True, exist_ok=True)  # a ledger elsewhere may be a group's
     engine = create_engine(url, connect_args={"timeout": PATIENCE_S, "isolation_level": None})
+    shared = is_shared(path.parent)
+    now = partial(server_time, path.parent) if shared else time.time
 
     @sql_event.listens_for(engine, "connect")
     def _connect(connection: Any, _record: object) -> None:
-        _keep_log(connection)
+        _set_journal(connection, path, shared=shared)
         connection.execute("PRAGMA synchronous=FULL")
+        connection.create_function("orch_now", 0, now)
 
-    # The driver's own BEGIN is deferred: two readers that then both write cannot be serialised, and one gets
+    # The driver's own BEGIN is deferred: two that read and then both write cannot be serialised, and one gets
     # "locked" at once whatever its timeout. Taking the write lock at the start is the only form that waits.
     @sql_event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        only_reads = connection.get_execution_options().get(READ_ONLY)
+        connection.exec_driver_sql("BEGIN" if only_reads else "BEGIN IMMEDIATE")
 
     return engine
 
 
-def _keep_log(connection: Any) -> None:
-    """Of several processes that open a new ledger the first turns its journal into a log. The others are told
-    "locked" at once, whatever their timeout."""
+def _set_journal(connection: Any, path: Path, *, shared: bool) -> None:
+    """How the database keeps what is not committed: a new one in a log, so that readers need not wait.
+
+    The index of that log lies in the memory of one machine: a database that several see keeps a journal. Of
+    several processes that open a new ledger the first one sets it; the others are told "locked" at once,
+    whatever their timeout.
+    """
     ends = time.monotonic() + PATIENCE_S
     while True:
         try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            return
+            if not shared and connection.execute("PRAGMA page_count").fetchone()[0]:
+                return  # as it was begun, perhaps by a machine that has it over the network
+            mode = "DELETE" if shared else "WAL"
+            found = str(connection.execute(f"PRAGMA journal_mode={mode}").fetchone()[0])
+            if not (shared and found == "wal"):
+                return
+            refused = "it was begun on one machine, which is at work on it"
         except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > ends:
+            if "locked" not in str(error):
                 raise
+            refused = str(error)
+        if time.monotonic() > ends:
+            raise LedgerUnusable(
+                "the run ledger cannot be used",
+                where=str(path),
+                detail=refused,
+                hint="end the orch processes that use it, on other machines too, and try again",
+            )
         time.sleep(0.02)
 
 

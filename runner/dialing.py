@@ -13,11 +13,14 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 
 import paramiko
 
 from orch.runner.errors import ForwardingRefused, HostUnreachable
+from orch.runner.ssh_text import refuse_host, refuse_user
 
+_TOKEN = re.compile(r"%([hnpr%])")
 _NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL})
 
 
@@ -78,11 +81,26 @@ def dial_through(
         ) from error
 
 
-def dial_command(template: str, address: str, port: int, user: str) -> ProxySocket:
-    """What a proxy command says on its stdin and stdout. `%h`, `%p`, `%r` and `%%` are filled in."""
+def dial_command(
+    template: str, address: str, port: int, user: str, environment: Mapping[str, str] | None = None
+) -> ProxySocket:
+    """What a proxy command says on its stdin and stdout. `%h`, `%n`, `%p`, `%r` and `%%` are filled in.
+
+    A shell reads the command; `environment` is given to it beside the caller's own. Raises UnsafeName for an
+    address or a user that would be more than that to the shell.
+    """
+    return ProxySocket(proxy_words(template, address, port, user), environment)
+
+
+def proxy_words(template: str, address: str, port: int, user: str) -> str:
+    """A proxy command with its tokens filled in. Raises UnsafeName."""
+    tokens = set(_TOKEN.findall(template))
+    if tokens & {"h", "n"}:
+        refuse_host(address)
+    if "r" in tokens:
+        refuse_user(user)
     values = {"h": address, "n": address, "p": str(port), "r": user, "%": "%"}
-    command = re.sub(r"%([hnpr%])", lambda match: values[match.group(1)], template)
-    return ProxySocket(command)
+    return _TOKEN.sub(lambda match: values[match.group(1)], template)
 
 
 class ProxySocket(socket.socket):
@@ -92,7 +110,7 @@ class ProxySocket(socket.socket):
     command is gone.
     """
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, environment: Mapping[str, str] | None = None) -> None:
         ours, theirs = socket.socketpair()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the socket
         with theirs:
@@ -101,6 +119,7 @@ class ProxySocket(socket.socket):
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=self._said,
+                env={**os.environ, **(environment or {})},
                 start_new_session=True,
             )
         super().__init__(fileno=ours.detach())

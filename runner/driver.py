@@ -6,12 +6,14 @@ All state is on the nodes and in the ledger, so a driver may be killed at any po
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from orch.runner import job, logs
 from orch.runner.decide import Began, Collect, Go, Known, Phase, Start, Stop, Verdict, Wait, decide
 from orch.runner.desk import Desk, collect_rank
-from orch.runner.errors import CommandTimeout, HostUnreachable
+from orch.runner.errors import CommandTimeout, HostUnreachable, LedgerUnusable
 from orch.runner.events import Notice, RankChanged, RunChanged
 from orch.runner.job import Seen
 from orch.runner.ledger import LeaseLost
@@ -30,6 +32,10 @@ LOOK_EVERY_S = 1.0
 LOOKS_PER_S = 32.0
 LOOK_DEADLINE_S = 3.0
 
+# How long a ledger that cannot be used is waited for, and how often it is tried.
+LEDGER_PATIENCE_S = 900.0
+LEDGER_PAUSE_S = 2.0
+
 
 class Driver:
     """Drives one run under one lease. `follow_logs`: keep and tell log lines while they are written."""
@@ -44,22 +50,45 @@ class Driver:
         self._ended: dict[int, Seen] = {}
         self._told: dict[int, str] = {}
         self._wake = threading.Event()
+        self._away_since: float | None = None
 
     def run(self) -> RunRow:
-        """Drive to the end. Raises LeaseLost when another process took over."""
+        """Drive to the end.
+
+        Raises LeaseLost when another process took over, LedgerUnusable when the ledger stays away."""
         with Renewal(self._desk.ledger, self._lease) as renewal:
             try:
                 while self._row.active:
                     if renewal.lost:
                         raise LeaseLost("another process took this run over")
-                    if self.step():
-                        self._wake.wait(max(LOOK_EVERY_S, len(self._plan.ranks) / LOOKS_PER_S))
-                        self._wake.clear()
-                    self._reload()
+                    try:
+                        if self.step():
+                            self._wake.wait(max(LOOK_EVERY_S, len(self._plan.ranks) / LOOKS_PER_S))
+                            self._wake.clear()
+                        self._reload()
+                        self._away_since = None
+                    except LedgerUnusable as away:
+                        self._wait_for_ledger(away)
             finally:
                 for follower in self._followers.values():
                     follower.stop()
         return self._row
+
+    def _wait_for_ledger(self, away: LedgerUnusable) -> None:
+        """A ledger that is busy or away for a while costs no run. What could not be written is decided again
+        by what is written: the act is done once more, as by a driver that takes over.
+
+        Raises LedgerUnusable when it lasts."""
+        now = time.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+            told = f"{away.summary}: {away.detail}" if away.detail else away.summary
+            self._desk.processor.handle(Notice(f"{told}; trying again", "warning"))
+        if now - self._away_since > LEDGER_PATIENCE_S:
+            raise away
+        time.sleep(LEDGER_PAUSE_S)
+        with suppress(LedgerUnusable):
+            self._reload()
 
     def step(self, *, only_end: bool = False) -> bool:
         """One look and one act. True when there is nothing to do before the world changes.

@@ -19,7 +19,7 @@ SSH_PORT = 10022
 FIRST_RENDEZVOUS_PORT = 29500
 FOUND_ON_NODE = ("MASTER_PORT", "ORCH_IFNAME", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
-_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RUN_NAMESPACE = uuid.UUID("6f0e3a52-6a0a-4b6e-9d0c-0f7d5f1f2a11")
 
 
@@ -100,7 +100,7 @@ def is_protected(name: str, *, slurm: bool) -> bool:
 
 def is_name(name: str) -> bool:
     """Whether a shell can export `name`."""
-    return _NAME.match(name) is not None
+    return _NAME.fullmatch(name) is not None
 
 
 def wants_slurm(setting: str | bool, texts: Sequence[str]) -> bool:

@@ -25,12 +25,29 @@ class HostKeyRefused(HostUnreachable):
     """The host showed another key than the pinned one, or none was pinned."""
 
 
+class HostKeyUnaccepted(HostKeyRefused):
+    """A host's key that nothing vouches for and nobody has accepted: nobody logs in there.
+
+    `host` is what its key is pinned as (a node's name, `jump ADDRESS`), `key` the public key it offers.
+    """
+
+    def __init__(self, summary: str, *, host: str, key: str, fingerprint: str, **told: str | None) -> None:
+        super().__init__(summary, **told)
+        self.host = host
+        self.key = key
+        self.fingerprint = fingerprint
+
+
 class JumpUnreachable(HostUnreachable):
     """A jump host on the way cannot be reached: nothing is known of the hosts behind it."""
 
 
 class ForwardingRefused(HostUnreachable):
     """The jump host takes our login but forwards no connections: waiting does not help."""
+
+
+class UnsafeName(HostUnreachable):
+    """A host, user or path holds what a shell or `ssh` would take for more than a name: it is not used."""
 
 
 class BadSshConfig(RunnerError):

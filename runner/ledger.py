@@ -2,24 +2,24 @@
 
 A process that wants to act on a run takes a lease. Each take raises the run's fence, and every later write
 says owner and fence; a write that matches no row means that the lease is lost, and its holder stops. No
-transaction is held over SSH.
+transaction is held over SSH, nor while files are packed.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import Connection, Engine, exists, func, insert, or_, select, update
+from sqlalchemy import Connection, Engine, delete, exists, func, insert, or_, select, update
 from sqlalchemy.exc import OperationalError
 
 from orch.runner import schema
-from orch.runner.database import open_engine, unusable
-from orch.runner.errors import Conflict, UnknownRun
-from orch.runner.processes import here, is_dead_here
-from orch.runner.rows import ACTIVE, Desired, Lease, RankRow, RunRow
+from orch.runner.database import READ_ONLY, open_engine, unusable
+from orch.runner.errors import Conflict, LedgerUnusable, UnknownRun
+from orch.runner.processes import here, is_dead_owner, owner_words, process_owner
+from orch.runner.rows import ACTIVE, RESERVED, Desired, Lease, RankRow, RunRow, lives
 from orch.runner.schema import clock
 
 LEASE_S = 60.0
@@ -47,41 +47,89 @@ class Ledger:
         self._engine.dispose()
 
     def create(self, name: str, fleet: str, nodes: Sequence[str], build: Callable[[int], str]) -> RunRow:
-        """Write a new run. `build` gets its number and returns its plan, quickly: it runs in the transaction.
+        """Write a new run. `build` gets its number and returns its plan; it may take its time, for until then
+        only name and number are taken, and nobody waits for it.
 
-        Raises Conflict when a run of that name is active.
+        Raises Conflict when a run of that name is active, or being made.
         """
+        from orch.runner.renewal import Renewal
+
+        lease = self._reserve(name, fleet)
+        try:
+            with Renewal(self, lease):
+                plan = build(lease.run_id)
+            return self._submit(lease, plan, nodes)
+        except BaseException:
+            with suppress(LedgerUnusable), self._begin() as db:
+                db.execute(delete(schema.run).where(*_holds(lease), schema.run.c.status == RESERVED))
+            raise
+
+    def _reserve(self, name: str, fleet: str) -> Lease:
+        """A number for a run that is about to be written."""
+        table, owner = schema.run, process_owner()
         with self._begin() as db:
-            active = db.execute(
-                select(schema.run.c.id).where(schema.run.c.name == name, schema.run.c.status.in_(ACTIVE))
-            ).first()
-            if active is not None:
-                raise Conflict(
-                    f"a run named {name} is active",
-                    hint=f"`orch attach {name}` follows it, `orch stop {name}` ends it; or use `--name`",
-                )
+            # Those who reserve come one after the other.
+            db.execute(select(schema.meta.c.value).where(schema.meta.c.key == "schema").with_for_update())
+            rows = db.execute(
+                select(
+                    table.c.id, table.c.status, table.c.owner, table.c.lease_until, clock().label("now")
+                ).where(table.c.name == name, table.c.status.in_((*ACTIVE, RESERVED)))
+            ).all()
+            left = [
+                row
+                for row in rows
+                if row.status == RESERVED and not lives(row.owner, row.lease_until, row.now)
+            ]
+            for row in rows:
+                if row.status != RESERVED:
+                    raise Conflict(
+                        f"a run named {name} is active",
+                        hint=f"`orch attach {name}` follows it, `orch stop {name}` ends it; or use `--name`",
+                    )
+                if row not in left:
+                    raise Conflict(
+                        f"a run named {name} is being submitted",
+                        where=owner_words(row.owner),
+                        hint="wait for it, or use `--name`",
+                    )
             number = db.execute(
-                insert(schema.run)
+                insert(table)
                 .values(
                     name=name,
                     fleet=fleet,
                     plan="",
-                    status="submitted",
+                    status=RESERVED,
                     desired="run",
                     phase="submitted",
                     attempt=0,
                     submitted_by=here(),
-                    fence=0,
+                    owner=owner,
+                    lease_until=clock() + LEASE_S,
+                    fence=1,
                     created_at=clock(),
                 )
-                .returning(schema.run.c.id)
+                .returning(table.c.id)
             ).scalar_one()
-            db.execute(update(schema.run).where(schema.run.c.id == number).values(plan=build(number)))
+            # After the new one is there, so that a number is never given twice.
+            for row in left:
+                db.execute(delete(table).where(table.c.id == row.id))
+        return Lease(number, owner, 1)
+
+    def _submit(self, lease: Lease, plan: str, nodes: Sequence[str]) -> RunRow:
+        table = schema.run
+        with self._begin() as db:
+            changed = db.execute(
+                update(table)
+                .where(*_holds(lease), table.c.status == RESERVED)
+                .values(plan=plan, status="submitted", owner=None, lease_until=None, created_at=clock())
+            )
+            if changed.rowcount == 0:
+                raise _lost()
             db.execute(
                 insert(schema.rank),
                 [
                     {
-                        "run_id": number,
+                        "run_id": lease.run_id,
                         "attempt": 0,
                         "rank": rank,
                         "node": node,
@@ -91,20 +139,25 @@ class Ledger:
                     for rank, node in enumerate(nodes)
                 ],
             )
-            _tell(db, number, "submitted", f"by {here()}")
-        return self.by_id(number)
+            _tell(db, lease.run_id, "submitted", f"by {here()}")
+            return _read(db, lease.run_id)
 
     def get(self, name: str) -> RunRow:
         """The newest run of that name. Raises UnknownRun."""
-        with self._begin() as db:
+        with self._looking() as db:
             number = db.execute(
                 select(schema.run.c.id)
-                .where(schema.run.c.name == name)
+                .where(schema.run.c.name == name, schema.run.c.status != RESERVED)
                 .order_by(schema.run.c.id.desc())
                 .limit(1)
             ).scalar()
             if number is None:
-                known = db.scalars(select(schema.run.c.name).order_by(schema.run.c.id.desc()).limit(5)).all()
+                known = db.scalars(
+                    select(schema.run.c.name)
+                    .where(schema.run.c.status != RESERVED)
+                    .order_by(schema.run.c.id.desc())
+                    .limit(5)
+                ).all()
                 raise UnknownRun(
                     f"no run named {name}",
                     detail=f"latest runs: {', '.join(dict.fromkeys(known))}"
@@ -115,15 +168,15 @@ class Ledger:
             return _read(db, number)
 
     def by_id(self, number: int) -> RunRow:
-        with self._begin() as db:
+        with self._looking() as db:
             return _read(db, number)
 
     def runs(self, *, active_only: bool = False, limit: int = 1000) -> tuple[RunRow, ...]:
         """Runs, newest first."""
-        wanted = select(schema.run.c.id).order_by(schema.run.c.id.desc()).limit(limit)
-        if active_only:
-            wanted = wanted.where(schema.run.c.status.in_(ACTIVE))
-        with self._begin() as db:
+        status = schema.run.c.status
+        wanted = select(schema.run.c.id).where(status.in_(ACTIVE) if active_only else status != RESERVED)
+        wanted = wanted.order_by(schema.run.c.id.desc()).limit(limit)
+        with self._looking() as db:
             return tuple(_read(db, number) for number in db.scalars(wanted).all())
 
     def uncollected(self) -> tuple[RunRow, ...]:
@@ -131,7 +184,7 @@ class Ledger:
         wanted = (
             select(schema.run.c.id)
             .where(
-                schema.run.c.status.not_in(ACTIVE),
+                schema.run.c.status.not_in((*ACTIVE, RESERVED)),
                 exists().where(
                     schema.rank.c.run_id == schema.run.c.id,
                     schema.rank.c.attempt == schema.run.c.attempt,
@@ -141,7 +194,7 @@ class Ledger:
             .order_by(schema.run.c.id.desc())
             .limit(20)
         )
-        with self._begin() as db:
+        with self._looking() as db:
             return tuple(_read(db, number) for number in db.scalars(wanted).all())
 
     def take(self, number: int, owner: str) -> Lease | None:
@@ -150,7 +203,7 @@ class Ledger:
         with self._begin() as db:
             row = db.execute(select(table.c.owner).where(table.c.id == number).with_for_update()).one()
             free = or_(table.c.owner.is_(None), table.c.lease_until < clock(), table.c.owner == owner)
-            if row.owner is not None and is_dead_here(row.owner):
+            if row.owner is not None and is_dead_owner(row.owner):
                 free = or_(free, table.c.owner == row.owner)
             fence = db.execute(
                 update(table)
@@ -165,9 +218,9 @@ class Ledger:
         self._fenced(lease, {"lease_until": clock() + LEASE_S})
 
     def release(self, lease: Lease) -> None:
-        """Give the lease back; nothing happens when it was lost."""
+        """Give the lease back; nothing happens when it was lost. With the ledger away, it ends by time."""
         table = schema.run
-        with self._begin() as db:
+        with suppress(LedgerUnusable), self._begin() as db:
             db.execute(update(table).where(*_holds(lease)).values(owner=None, lease_until=None))
 
     def change(self, lease: Lease, kind: str | None = None, text: str = "", **values: object) -> None:
@@ -221,7 +274,7 @@ class Ledger:
     def events(self, number: int) -> tuple[tuple[float, str, str], ...]:
         """Time, kind and text of everything that was written about a run."""
         table = schema.event
-        with self._begin() as db:
+        with self._looking() as db:
             rows = db.execute(
                 select(table.c.at, table.c.kind, table.c.text)
                 .where(table.c.run_id == number)
@@ -240,9 +293,15 @@ class Ledger:
                 _tell(db, lease.run_id, kind, text)
 
     @contextmanager
-    def _begin(self) -> Iterator[Connection]:
+    def _looking(self) -> Iterator[Connection]:
+        """A transaction that only reads: it waits for nobody."""
+        with self._begin(self._engine.execution_options(**{READ_ONLY: True})) as db:
+            yield db
+
+    @contextmanager
+    def _begin(self, engine: Engine | None = None) -> Iterator[Connection]:
         try:
-            with self._engine.begin() as db:
+            with (engine or self._engine).begin() as db:
                 yield db
         except (OperationalError, sqlite3.OperationalError) as error:
             raise unusable(self._url, error) from error

@@ -24,7 +24,7 @@ from orch.runner.ledger import LeaseLost, Ledger
 from orch.runner.nodes import node_statuses
 from orch.runner.placement import Seat, Standing, cordoned, kept_out, place
 from orch.runner.plan import RunPlan
-from orch.runner.processes import process_owner
+from orch.runner.processes import owner_words, process_owner
 from orch.runner.rows import Desired, RunRow
 from orch.runner.stage import check_files, pack_files
 from orch.runner.store import find_folder, open_folder
@@ -145,7 +145,10 @@ def _follow(workplace: Workplace, row: RunRow, follow_logs: bool) -> RunRow:
     followers: list[logs.Follower] = []
     told = row.status
     workplace.processor.handle(
-        Notice(f"run {row.name} is driven by {row.owner or 'another process'}; following it")
+        Notice(
+            f"run {row.name} is driven by {owner_words(row.owner) if row.owner else 'another process'}; "
+            "following it"
+        )
     )
     try:
         while row.active and row.held:

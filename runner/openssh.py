@@ -6,24 +6,32 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from orch.runner.peers import Peer, of_jump, of_node
+from orch.runner.dialing import proxy_words
+from orch.runner.peers import Peer, of_jump, of_node, read_host_key
 from orch.runner.ssh import identity_agent
+from orch.runner.ssh_text import one_line, quoted, refuse_host, word
 from orch.runner.sshconfig import UserConfig
 from orch.spec.state import NodeState
 
 
 def write_config(node: NodeState, folder: Path, user_config: UserConfig) -> Path:
-    """Write `config` and `known_hosts` for a node into `folder`, for `ssh -F`; gives the former."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    known = folder / "known_hosts"
+    """Write `config` and `known_hosts` for a node into `folder`, for `ssh -F`; gives the former.
+
+    Raises UnsafeName for what would be more than a name or a path there, HostKeyRefused for a pinned key that
+    is none.
+    """
+    refuse_host(node.name)
     hops = [of_jump(node.jump[: length + 1]) for length in range(len(node.jump))]
     peers = [*((f"hop-{at + 1}", hop) for at, hop in enumerate(hops)), (node.name, of_node(node))]
-    _write(known, "".join(f"{name} {peer.host_key}\n" for name, peer in peers if peer.host_key))
+    known = folder / "known_hosts"
+    keys = "".join(f"{name} {_key_line(peer)}\n" for name, peer in peers if peer.host_key)
     blocks: list[str] = []
     before = None
     for name, peer in peers:
-        blocks.append(_block(name, peer, before, known, identity_agent(user_config, peer)))
+        blocks.append(_block(name, peer, before, known, user_config))
         before = name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write(known, keys)
     config = folder / "config"
     _write(config, "\n".join(blocks))
     return config
@@ -34,26 +42,40 @@ def ssh_words(node: NodeState, config: Path, more: Sequence[str]) -> list[str]:
     return ["ssh", "-F", str(config), node.name, *more]
 
 
-def _block(name: str, peer: Peer, before: str | None, known: Path, agent: str | None) -> str:
-    lines = {"HostName": peer.address, "Port": peer.port, "User": peer.user}
+def _block(name: str, peer: Peer, before: str | None, known: Path, user_config: UserConfig) -> str:
+    # `ssh` expands `%` in some of these.
+    refuse_host(peer.address)
+    lines = {
+        "HostName": peer.address.replace("%", "%%"),
+        "Port": peer.port,
+        "User": word(peer.user, f"the user of {peer.label}"),
+    }
     if peer.identity:
-        lines |= {"IdentityFile": _quoted(peer.identity), "IdentitiesOnly": "yes"}
-    if agent:
-        lines["IdentityAgent"] = _quoted(agent)
+        key = quoted(peer.identity, f"the key file of {peer.label}")
+        lines |= {"IdentityFile": key, "IdentitiesOnly": "yes"}
+    if agent := identity_agent(user_config, peer):
+        lines["IdentityAgent"] = f'"{one_line(agent, "the socket of your SSH agent")}"'
     if peer.host_key:
         # The alias keeps hops and nodes of equal addresses apart.
-        lines |= {"HostKeyAlias": name, "UserKnownHostsFile": _quoted(str(known))}
+        lines |= {
+            "HostKeyAlias": name,
+            "UserKnownHostsFile": quoted(str(known), "the folder of this project"),
+        }
         lines |= {"GlobalKnownHostsFile": "none", "StrictHostKeyChecking": "yes", "CheckHostIP": "no"}
     if before is not None:
         lines["ProxyJump"] = before
-    elif peer.proxy_command is not None:
-        lines["ProxyCommand"] = peer.proxy_command
+    elif (command := user_config.proxy_command(peer)) is not None:
+        # A shell of ssh's fills it in, without a look at what comes from here.
+        proxy_words(command, peer.address, peer.port, peer.user)
+        lines["ProxyCommand"] = one_line(command, f"the proxy command of {peer.label}")
     lines["ServerAliveInterval"] = 15
     return "".join([f"Host {name}\n", *(f"  {key} {value}\n" for key, value in lines.items())])
 
 
-def _quoted(path: str) -> str:
-    return f'"{path}"'
+def _key_line(peer: Peer) -> str:
+    """The pinned key and nothing beside it. Raises HostKeyRefused."""
+    key = read_host_key(peer)
+    return f"{key.get_name()} {key.get_base64()}"
 
 
 def _write(path: Path, text: str) -> None:

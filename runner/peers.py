@@ -26,6 +26,7 @@ class Peer:
     host_key: str | None
     jump: tuple[Jump, ...] = ()
     proxy_command: str | None = None
+    ssh_alias: str | None = None
 
     @property
     def label(self) -> str:
@@ -51,6 +52,7 @@ def of_node(node: NodeState) -> Peer:
         node.host_key or None,
         node.jump,
         node.proxy_command,
+        node.ssh_alias,
     )
 
 
@@ -67,6 +69,7 @@ def of_jump(chain: tuple[Jump, ...]) -> Peer:
         last.host_key,
         tuple(before),
         last.proxy_command,
+        last.ssh_alias,
     )
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import threading
+from typing import Protocol
 
 from orch.runner.errors import RunnerError
-from orch.runner.ledger import RENEW_S, LeaseLost, Ledger
+from orch.runner.ledger import RENEW_S, LeaseLost
 from orch.runner.rows import Lease
+
+
+class Renews(Protocol):
+    """A ledger, as far as leases go."""
+
+    def renew(self, lease: Lease) -> None: ...
 
 
 class Renewal:
     """Keeps a lease alive from a thread, while long acts hold the driver up."""
 
-    def __init__(self, ledger: Ledger, lease: Lease) -> None:
+    def __init__(self, ledger: Renews, lease: Lease) -> None:
         self._ledger = ledger
         self._lease = lease
         self._stop = threading.Event()

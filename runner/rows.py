@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from orch.runner.processes import is_dead_here
+from orch.runner.processes import is_dead_owner
 
 ACTIVE = ("submitted", "provisioning", "running", "terminating")
+# A name and a number that are taken, for a run that is being written; no run yet.
+RESERVED = "reserved"
 Desired = Literal["run", "stop", "abort"]
 
 
@@ -57,7 +59,12 @@ class RunRow:
     @property
     def held(self) -> bool:
         """Whether some living process acts on it."""
-        return self.owner is not None and (self.lease_until or 0) > self.now and not is_dead_here(self.owner)
+        return lives(self.owner, self.lease_until, self.now)
+
+
+def lives(owner: str | None, lease_until: float | None, now: float) -> bool:
+    """Whether a lease holds: somebody has it, it has not ended, and its holder is not known to be dead."""
+    return owner is not None and (lease_until or 0) > now and not is_dead_owner(owner)
 
 
 @dataclass(frozen=True)

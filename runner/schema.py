@@ -1,7 +1,7 @@
 """Tables of the run ledger, and the database's own clock.
 
 Times are seconds since the epoch, always the database's: two machines that share a ledger need not agree on
-the time.
+the time. Where SQLite's file lies on a server, it is that server's.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class clock(FunctionElement[Any]):
 @compiles(clock, "sqlite")
 def _sqlite_clock(element: clock, compiler: Any, **kw: Any) -> str:
     del element, compiler, kw
-    return "((julianday('now') - 2440587.5) * 86400.0)"
+    return "orch_now()"  # which database.py gives each connection
 
 
 @compiles(clock, "postgresql")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -26,6 +26,7 @@ from orch.runner.errors import (
     HostUnreachable,
     JumpUnreachable,
     LoginRefused,
+    UnsafeName,
 )
 from orch.runner.exchange import Exchange, unreachable
 from orch.runner.identities import Keyring
@@ -40,7 +41,7 @@ from orch.spec.state import Jump, NodeState
 # MaxStartups (10).
 HANDSHAKES_PER_JUMP = 8
 # Errors that another try would only repeat.
-_FINAL = (HostKeyRefused, LoginRefused, ForwardingRefused)
+_FINAL = (HostKeyRefused, LoginRefused, ForwardingRefused, UnsafeName)
 
 
 class Patience:
@@ -92,9 +93,17 @@ class _Slot:
 class SshTransport:
     """A pool of connections, one per node, shared by all commands for it."""
 
-    def __init__(self, *, connect_timeout_s: float = 10.0, deadline_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        *,
+        connect_timeout_s: float = 10.0,
+        deadline_s: float = 30.0,
+        tunnels: Mapping[str, str] | None = None,
+    ) -> None:
+        """`tunnels`: what proxy commands are given in their environment."""
         self._connect_timeout_s = connect_timeout_s
         self._deadline_s = deadline_s
+        self._tunnels = dict(tunnels or {})
         self._guard = threading.Lock()
         self._slots: dict[tuple[str, str, int, str], _Slot] = {}
         self._jumps: dict[tuple[Jump, ...], _Slot] = {}
@@ -157,8 +166,11 @@ class SshTransport:
         Behind a jump host it is one of few at a time until the block is left. Raises HostUnreachable, and
         what logging in to a jump host raises.
         """
-        if peer.proxy_command is not None and not peer.jump:
-            yield dial_command(peer.proxy_command, peer.address, peer.port, peer.user)
+        command = self._user_config.proxy_command(peer)
+        if command is not None:
+            # A user's own command has that user's environment; those of a cloud's fleet need its credentials.
+            tunnels = self._tunnels if peer.proxy_command is not None else None
+            yield dial_command(command, peer.address, peer.port, peer.user, tunnels)
             return
         if not peer.jump:
             yield dial_tcp(peer.address, peer.port, patience.for_connect)

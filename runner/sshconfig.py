@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import getpass
 import glob
 import os
 import re
 import shlex
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +19,8 @@ from pathlib import Path
 from paramiko import ConfigParseError, SSHConfig
 
 from orch.runner.errors import BadSshConfig
+from orch.runner.peers import Peer
+from orch.runner.ssh_text import safe_host
 
 USER_CONFIG = Path("~/.ssh/config")
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
@@ -46,7 +50,8 @@ class Hop:
 class Said:
     """What the configuration says of one host; None where it says nothing.
 
-    `identities` are paths with `~` unexpanded; `proxy_command` still holds its tokens (`%h`, `%p`, `%r`).
+    `identities` are paths with `~` unexpanded; `proxy_command` still holds its tokens (`%h`, `%p`, `%r`), and
+    so does `known_hosts`.
     """
 
     hostname: str | None = None
@@ -68,10 +73,21 @@ class UserConfig:
         self._found: dict[str, Said] = {}
 
     def lookup(self, host: str) -> Said:
-        """What is said of `host`, named as the user names it."""
+        """What is said of `host`, named as the user names it; nothing of what is no name of a host.
+
+        The files may have commands with the name in them run here (`Match exec`).
+        """
+        if not safe_host(host):
+            return Said()
         if host not in self._found:
             self._found[host] = self._lookup(host)
         return self._found[host]
+
+    def proxy_command(self, peer: Peer) -> str | None:
+        """The command that leads to a peer: its own, else this user's for the name it was found under."""
+        if peer.jump:
+            return None
+        return peer.proxy_command or (self.lookup(peer.ssh_alias).proxy_command if peer.ssh_alias else None)
 
     @cached_property
     def _config(self) -> SSHConfig | None:
@@ -114,11 +130,48 @@ class UserConfig:
         )
 
 
+def known_hosts_files(said: Said, *, name: str, address: str, port: int, user: str) -> tuple[str, ...]:
+    """The files of known host keys for one host, their tokens and variables filled in as `ssh` does.
+
+    `name` is the host as the user calls it. Raises BadSshConfig for what this cannot fill in.
+    """
+    here = socket.gethostname()
+    tokens = {
+        "%": "%",
+        "d": os.path.expanduser("~"),
+        "h": address,
+        "i": str(os.getuid()),
+        "k": said.known_as or name,
+        "L": here.partition(".")[0],
+        "l": socket.getfqdn() if any("%l" in file for file in said.known_hosts) else here,
+        "n": name,
+        "p": str(port),
+        "r": user,
+        "u": getpass.getuser(),
+    }
+
+    def fill(match: re.Match[str]) -> str:
+        token, variable = match.group(1), match.group(2)
+        found = os.environ.get(variable) if token is None else tokens.get(token)
+        if found is None:
+            what = f"the variable {variable} is not set" if token is None else f"%{token} is not known here"
+            raise BadSshConfig(
+                "the SSH configuration cannot be used",
+                where=str(USER_CONFIG),
+                detail=f"UserKnownHostsFile {match.string}: {what}",
+                hint=f"write the path out, or with {', '.join(f'%{each}' for each in tokens)}",
+            )
+        return found
+
+    return tuple(re.sub(r"%(.?)|\$\{([^}]*)\}", fill, file) for file in said.known_hosts)
+
+
 def _known_hosts(found: dict[str, str]) -> tuple[str, ...]:
     user, system = found.get("userknownhostsfile"), found.get("globalknownhostsfile")
     files = (
         *(shlex.split(user) if user else KNOWN_HOSTS[:2]),
-        *(shlex.split(system) if system else KNOWN_HOSTS[2:]),
+        # ssh fills in nothing here.
+        *(file.replace("%", "%%") for file in (shlex.split(system) if system else KNOWN_HOSTS[2:])),
     )
     return tuple(file for file in files if file.lower() != "none")
 

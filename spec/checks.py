@@ -47,19 +47,21 @@ def reserved_variables(draft: Draft) -> Findings:
 def variables_of_the_caller(draft: Draft) -> Findings:
     """Entries without a value that the caller does not have. A run's are asked for again as it starts."""
     model = cast("Fleet | Run", draft.partial)
+    if draft.outside.fence is not None:
+        return  # told of all of them alike
     if isinstance(model, Fleet) or not draft.launched:
         yield from resolve_env(model.env, draft.outside.environ, where=draft, severity=draft.missing)[1]
 
 
 def variables_of_hosts(draft: Draft) -> Findings:
-    hosts = cast(Fleet, draft.partial).ssh_config
+    hosts = cast(Fleet, draft.partial).ssh_config if draft.outside.fence is None else None
     for index, host in enumerate(hosts.hosts if hosts else ()):
         at = ("ssh_config", "hosts", index, "env")
         yield from resolve_env(host.env, draft.outside.environ, where=draft, at=at, severity=draft.missing)[1]
 
 
 def variables_of_steps(draft: Draft) -> Findings:
-    for index, step in enumerate(cast(Fleet, draft.partial).init):
+    for index, step in enumerate(cast(Fleet, draft.partial).init if draft.outside.fence is None else ()):
         at = ("init", index, "env")
         yield from resolve_env(step.env, draft.outside.environ, where=draft, at=at, severity=draft.missing)[1]
 

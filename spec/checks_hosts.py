@@ -12,6 +12,7 @@ from .draft import Draft, Path_
 from .hosts import folded_size
 from .models import Fleet
 from .models.ssh import Host
+from .strangers import folder_of
 
 Findings = Iterator[Diagnostic]
 
@@ -135,9 +136,9 @@ def key_files_are_usable(draft: Draft) -> Findings:
 
 
 def _key_file(draft: Draft, path: Path_, file: str) -> Findings:
-    folder = (
-        os.getcwd() if draft.source.file == "<stdin>" else os.path.dirname(os.path.abspath(draft.source.file))
-    )
+    folder, fence = folder_of(draft), draft.outside.fence
+    if fence is not None and (file.startswith("~") or not fence.holds(folder / file)):
+        return  # told by strangers.py
     where = os.path.join(folder, os.path.expanduser(file))
     severity = draft.missing
     try:

@@ -79,6 +79,9 @@ CODES = {
     "ORCH159": "a property without the one it goes with",
     "ORCH160": "groups beside what they replace",
     "ORCH161": "a signal before the run begins",
+    # one property again
+    "ORCH162": "text that cannot stand here: unseen characters, more than a line, an option's dash",
+    # a task
     "ORCH163": "a link that leads out of the folder",
     # documents together
     "ORCH170": "two documents of one type and name",
@@ -87,6 +90,10 @@ CODES = {
     "ORCH173": "an environment variable that is not set",
     "ORCH174": "no run of this name in the files",
     "ORCH175": "runs that wait for each other",
+    # files that are not trusted
+    "ORCH176": "a variable of the environment, in a file that is not trusted",
+    "ORCH177": "a path out of the repository, in a file that is not trusted",
+    "ORCH178": "a setting that reaches out, in a file that is not trusted",
     # accepted with a note
     "ORCH190": "a backend without a driver here",
     "ORCH191": "accepted, does nothing",
@@ -183,6 +190,7 @@ CODES = {
     "ORCH385": "a host that is no longer as it was registered",
     "ORCH386": "a host that jobs run on",
     "ORCH387": "a host that could not be left as it was found",
+    "ORCH388": "a host key that nobody has accepted",
     "ORCH391": "a node whose preparation failed",
 }
 
@@ -317,14 +325,14 @@ _WIDEST = 110
 
 def _render_one(diagnostic: Diagnostic) -> str:
     span = diagnostic.span
-    lines = [f"{span}: {diagnostic.severity.value} {diagnostic.code}: {diagnostic.summary}"]
+    lines = [_printable(f"{span}: {diagnostic.severity.value} {diagnostic.code}: {diagnostic.summary}")]
     if diagnostic.excerpt is not None:
         lines += _excerpt(diagnostic.excerpt, span)
     if diagnostic.detail:
-        lines.append(f"  why: {diagnostic.detail}")
-    lines += [f"  see: {other.span}: {other.message}" for other in diagnostic.related]
+        lines += (f"  why: {diagnostic.detail}").split("\n")
+    lines += [_printable(f"  see: {other.span}: {other.message}") for other in diagnostic.related]
     if diagnostic.hint:
-        lines.append(f"  hint: {diagnostic.hint}")
+        lines.append(_printable(f"  hint: {diagnostic.hint}"))
     return "\n".join(lines)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence as AnySequence
 from dataclasses import dataclass, field
 
 from .diagnostics import Diagnostic, Related, Severity, Span, property_path
+from .lent import masked
 from .models import MODELS, AnyModel
 from .outside import Outside
 from .source import Mapping, Node, Scalar, Sequence, Source
@@ -25,7 +26,8 @@ class Draft:
     """A document as far as it could be read.
 
     `model` is there when every property is right. `partial` leaves out the top-level properties named in
-    `broken`: checks that need none of these run on it.
+    `broken`: checks that need none of these run on it. `borrowed` are the texts that the environment
+    filled in, by their place, each with the variables and their values.
     """
 
     source: Source
@@ -36,6 +38,7 @@ class Draft:
     model: AnyModel | None = None
     partial: AnyModel | None = None
     broken: set[str] = field(default_factory=set[str])
+    borrowed: dict[Path_, dict[str, str]] = field(default_factory=dict[Path_, "dict[str, str]"])
     diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
 
     @property
@@ -98,8 +101,9 @@ class Draft:
         replacement: str | None = None,
         related: tuple[Related, ...] = (),
     ) -> Diagnostic:
+        """A diagnostic at a property. What the environment lent is not in it, whatever the words hold."""
         span = self.span(path, key=key)
-        return Diagnostic(
+        found = Diagnostic(
             code,
             span,
             summary,
@@ -111,6 +115,7 @@ class Draft:
             related=related,
             excerpt=self.source.line(span),
         )
+        return masked(found, self.outside.lent) if self.outside.lent else found
 
     def _find(self, path: AnySequence[Part]) -> tuple[Span | None, Node]:
         """The key (if any) and the value at a path, or of its deepest part that exists."""

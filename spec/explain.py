@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 from pydantic import ValidationError
@@ -9,6 +10,7 @@ from pydantic_core import ErrorDetails
 
 from .diagnostics import Diagnostic, Related, Severity, property_path
 from .draft import Draft, Path_
+from .lent import unquoted
 from .models import MODELS
 from .models.base import Section
 from .models.reads import Misread
@@ -16,7 +18,13 @@ from .placing import section_at, unknown_property
 from .values import Problem, Problems
 
 
-def validate(draft: Draft, values: dict[str, object], unclear: set[Path_]) -> None:
+def validate(
+    draft: Draft,
+    values: dict[str, object],
+    unclear: set[Path_],
+    written: Callable[[], dict[str, object]],
+) -> None:
+    """Makes the model of `values`. `written` gives them with references to the environment as they stand."""
     model = MODELS[draft.kind]
     for key, chosen in model.spellings.items():
         if values.get(key) is not None and values.get(chosen) is not None:
@@ -36,7 +44,7 @@ def validate(draft: Draft, values: dict[str, object], unclear: set[Path_]) -> No
         draft.broken |= {str(path[0]) for path in unclear}
     except ValidationError as error:
         told, bad = _explain(draft, model, error.errors(include_url=False), unclear)
-        draft.diagnostics += told
+        draft.diagnostics += _without_lent(draft, model, told, written) if draft.borrowed else told
         draft.broken |= bad | {str(path[0]) for path in unclear}
         rest = {
             key: value for key, value in values.items() if model.spellings.get(key, key) not in draft.broken
@@ -48,6 +56,40 @@ def validate(draft: Draft, values: dict[str, object], unclear: set[Path_]) -> No
         return
     if not any(diagnostic.severity is Severity.ERROR for diagnostic in draft.diagnostics):
         draft.model = draft.partial
+
+
+def _without_lent(
+    draft: Draft, model: type[Section], told: list[Diagnostic], written: Callable[[], dict[str, object]]
+) -> list[Diagnostic]:
+    """The same, told of the reference where a value came from the environment: the same mistake is looked for
+    in the text as it stands in the file.
+    """
+    places = {property_path(path): lent for path, lent in draft.borrowed.items()}
+    inside = {id(each): lent for each in told if (lent := _lent_to(each.path, places))}
+    if not inside:
+        return told
+    try:
+        model.model_validate(written(), by_alias=True, by_name=False)
+        again: list[Diagnostic] = []
+    except ValidationError as error:
+        again, _ = _explain(draft, model, error.errors(include_url=False), set())
+    known = {(each.path, each.code): each for each in again}
+    return [
+        known.get((each.path, each.code)) or unquoted(each, inside[id(each)]) if id(each) in inside else each
+        for each in told
+    ]
+
+
+def _lent_to(path: str, places: dict[str, dict[str, str]]) -> dict[str, str] | None:
+    """The variables in the text at a path, or in the one it is a part of."""
+    return next(
+        (
+            lent
+            for place, lent in places.items()
+            if path == place or path.startswith((f"{place}.", f"{place}["))
+        ),
+        None,
+    )
 
 
 _Found = ValidationError | Problem | Problems

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
+from .characters import check_line
 from .values import Problem, parse_int, shown
 
 MAX_FOLDED = 4096
@@ -20,6 +21,9 @@ _PRIVATE = (
     ipaddress.ip_network("fc00::/7"),
     _CARRIER_GRADE,
 )
+# No shell and no line of an SSH configuration takes it for more than a name. useradd allows a `$` at the end.
+_USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@+-]{0,254}\$?")
+_ZONE = re.compile(r"[A-Za-z0-9_.-]{1,15}")  # the name of an interface; Linux takes 15 characters
 _FOLD = re.compile(r"\[([0-9][0-9,/-]*)\]")
 
 
@@ -35,7 +39,7 @@ def parse_address(text: str) -> Address:
     if text.startswith("ssh://"):
         raise Problem("ORCH139", "an address has no `ssh://`", hint=f"write `{text[6:].rstrip('/')}`")
     user, at, rest = text.rpartition("@")
-    if at and not re.fullmatch(r"[A-Za-z0-9_.][A-Za-z0-9_.$-]*", user):
+    if at and not _USER.fullmatch(user):
         raise Problem("ORCH139", f"{shown(user)} is not the name of a user", hint="write `user@host`")
     bracketed = re.fullmatch(r"\[([0-9A-Fa-f:.%A-Za-z]*:[^\]]*)\](?::(.*))?", rest)
     if bracketed:
@@ -51,9 +55,9 @@ def parse_address(text: str) -> Address:
 
 def parse_public_key(text: str) -> str:
     """A line of authorized_keys without options: `ssh-ed25519 AAAA… comment`. Raises Problem ORCH139."""
-    line = " ".join(text.split())
-    if "PRIVATE KEY" in line:
+    if "PRIVATE KEY" in text:
         raise Problem("ORCH139", "this is a private key", hint="give its public half, and make a new pair")
+    line = " ".join(check_line(text.strip()).split())
     kind, _, rest = line.partition(" ")
     encoded = rest.partition(" ")[0]
     try:
@@ -71,10 +75,18 @@ def parse_public_key(text: str) -> str:
 def check_host(text: str) -> str:
     """A host's name, address, or folded names. Raises Problem ORCH139."""
     if ":" in text:
+        bare, scoped, zone = text.partition("%")
         try:
-            return str(ipaddress.ip_address(text))
+            address = str(ipaddress.ip_address(bare))
         except ValueError:
             raise Problem("ORCH139", f"{shown(text)} is not an address", hint="such as `fd00::1`") from None
+        if scoped and not _ZONE.fullmatch(zone):
+            raise Problem(
+                "ORCH139",
+                f"{shown(zone)} is not the name of an interface",
+                hint="such as `fe80::1%eth0`",
+            )
+        return f"{address}{scoped}{zone}"
     if re.fullmatch(r"[0-9.]+", text):
         try:
             return str(ipaddress.ip_address(text))
@@ -86,6 +98,31 @@ def check_host(text: str) -> str:
             "ORCH139", f"{shown(text)} is not a host", hint="such as `10.0.0.4`, `node1.lan` or `node[01-16]`"
         )
     folded_size(text)
+    return text
+
+
+def check_hop(text: str) -> str:
+    """The name or address of one jump host. Raises Problem ORCH139."""
+    if _FOLD.search(text):
+        raise Problem(
+            "ORCH139",
+            f"{shown(text)} stands for several hosts, a hop is one",
+            hint="write a list of hops, from the outside in",
+        )
+    return check_host(text)
+
+
+def check_user(text: str) -> str:
+    """The name of a user on a host. Raises Problem ORCH139.
+
+    It may become part of a ProxyCommand, which a shell reads, and of a line of an SSH configuration.
+    """
+    if not _USER.fullmatch(text):
+        raise Problem(
+            "ORCH139",
+            f"{shown(text)} is not the name of a user",
+            hint="letters, digits and `_.@+-`, such as `ubuntu`",
+        )
     return text
 
 
@@ -135,6 +172,8 @@ def is_private(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
 def parse_network(text: str) -> str:
     """A network in canonical form; host bits are ignored. Raises Problem ORCH139."""
     try:
+        if "%" in text:  # a network has no zone, and whatever text stood there would be kept
+            raise ValueError(text)
         return str(ipaddress.ip_network(text, strict=False))
     except ValueError:
         raise Problem("ORCH139", f"{shown(text)} is not a network", hint="such as `10.0.0.0/24`") from None
@@ -155,6 +194,8 @@ def parse_private_network(text: str) -> str:
 def parse_private_address(text: str) -> str:
     """The address of a host in the network it shares with others. Raises Problem ORCH139, ORCH146."""
     try:
+        if "%" in text:
+            raise ValueError(text)
         address = ipaddress.ip_address(text)
     except ValueError:
         raise Problem("ORCH139", f"{shown(text)} is not an address", hint="such as `10.0.0.4`") from None

@@ -112,12 +112,16 @@ def group_address(reference: Reference) -> tuple[int, int]:
 _NODE_ADDRESS = re.compile(r"nodes\[[0-9]{1,6}\]\.IP_ADDRESS")
 
 
-def fill_environment(text: str, rule: Rule, environ: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """The text with `${{ env.X }}` replaced, and the variables that are not set (theirs stay as they are).
+def fill_environment(
+    text: str, rule: Rule, environ: Mapping[str, str]
+) -> tuple[str, dict[str, str], tuple[str, ...]]:
+    """The text with `${{ env.X }}` replaced, the variables that were filled in with their values, and those
+    that are not set (theirs stay as they are).
 
     A value that came from the environment is never read again: what looks like a reference or an escape in
     it is escaped for `render_*`. Text that no job renders (`Rule.READ`) is finished here.
     """
+    lent: dict[str, str] = {}
     unset: list[str] = []
 
     def fill(match: re.Match[str]) -> str:
@@ -130,11 +134,12 @@ def fill_environment(text: str, rule: Rule, environ: Mapping[str, str]) -> tuple
         if value is None:
             unset.append(name.strip())
             return match.group()
+        lent[name.strip()] = value
         if rule is Rule.READ:
             return value
         return value.replace("${{", "$${{") if rule is Rule.COMMAND else value.replace("$", "$$")
 
-    return _pattern(rule).sub(fill, text), tuple(dict.fromkeys(unset))
+    return _pattern(rule).sub(fill, text), lent, tuple(dict.fromkeys(unset))
 
 
 def render_text(text: str, values: Mapping[str, str], run_args: Sequence[str] = ()) -> str:

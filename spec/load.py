@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -21,6 +21,7 @@ from .models import MODELS, AnyModel, Fleet, Section, Task
 from .outside import Outside
 from .reading import DraftReader
 from .source import Parsed, parse
+from .strangers import Fence, fence_around, strange_uses
 from .text import read
 from .unsupported import not_acted_on
 
@@ -132,6 +133,7 @@ def load_paths(
     environ: Mapping[str, str] | None = None,
     secrets: Iterable[str] | None = None,
     launch: bool | Iterable[str] = False,
+    untrusted: Iterable[str] | None = None,
 ) -> Loaded:
     """Reads files, directories (their YAML files that have a `type`) and `-` (standard input).
 
@@ -139,19 +141,26 @@ def load_paths(
     column. `environ` serves `${{ env.X }}`, by default this process's environment; `secrets` are the names in
     the project's store, None where it was not looked at. What is missing there is a warning. In documents of
     the kinds in `launch` (True: all) it is an error, and so is a property that this version does not act on.
+
+    `untrusted` is given for files of strangers (see strangers.py): what they may name outside. Nothing of the
+    environment is read then, and no file outside the repository of each path.
     """
+    allowed = None if untrusted is None else frozenset(untrusted)
+    if allowed is not None:
+        environ = dict[str, str]()
     environ = os.environ if environ is None else environ
     kinds = (MODELS if launch else ()) if isinstance(launch, bool) else launch
     outside = Outside(environ, None if secrets is None else frozenset(secrets), frozenset(kinds))
     found: list[Diagnostic] = []
     drafts: list[Draft] = []
-    for parsed in _parsed(paths, found):
+    for parsed, fence in _parsed(paths, found, allowed):
         found += parsed.diagnostics
-        reader = DraftReader(parsed.source, outside)
+        reader = DraftReader(parsed.source, replace(outside, fence=fence))
         drafts += [reader.read(node, index) for index, node in enumerate(parsed.documents)]
     for draft in drafts:
         found += draft.diagnostics
         found += checks.check_document(draft)
+        found += strange_uses(draft)
         found += not_acted_on(draft) if draft.launched else ()
     found += together.check_together(drafts)
     diagnostics = ordered(_without_echoes(found))
@@ -176,16 +185,23 @@ def _without_echoes(found: Sequence[Diagnostic]) -> Iterable[Diagnostic]:
     return (each for each in found if each.code < "ORCH110" or not broken.within(each.span))
 
 
-def _parsed(paths: Sequence[Path | str], found: list[Diagnostic]) -> Iterable[Parsed]:
+def _parsed(
+    paths: Sequence[Path | str], found: list[Diagnostic], allowed: frozenset[str] | None
+) -> Iterable[tuple[Parsed, Fence | None]]:
     seen: set[str] = set()
     for path in map(str, paths):
+        fence = None if allowed is None or "\0" in path else fence_around(path, allowed)
         if path != "-" and os.path.isdir(path):
-            yield from _folder(path, seen, found)
-        elif (parsed := _file(path, seen, found)) is not None:
-            yield parsed
+            yield from ((parsed, fence) for parsed in _folder(path, seen, found, fence))
+        elif (parsed := _file(path, seen, found, fence)) is not None:
+            yield parsed, fence
 
 
-def _file(path: str, seen: set[str], found: list[Diagnostic]) -> Parsed | None:
+def _file(path: str, seen: set[str], found: list[Diagnostic], fence: Fence | None) -> Parsed | None:
+    if fence is not None and path != "-" and not fence.holds(path):
+        summary = "this file lies outside the repository: it is not read, for nobody trusts its name"
+        found.append(Diagnostic("ORCH177", Span(path, 1, 1, 1, 1), summary, hint="remove the link"))
+        return None
     key = path if path == "-" else os.path.realpath(path) if "\0" not in path else path
     if key in seen:
         return None
@@ -197,7 +213,7 @@ def _file(path: str, seen: set[str], found: list[Diagnostic]) -> Parsed | None:
     return parse(source)
 
 
-def _folder(path: str, seen: set[str], found: list[Diagnostic]) -> Iterable[Parsed]:
+def _folder(path: str, seen: set[str], found: list[Diagnostic], fence: Fence | None) -> Iterable[Parsed]:
     """The configurations in a folder: `orch.yml`, and YAML files with a document that has a `type`."""
     try:
         names = sorted(name for name in os.listdir(path) if name.endswith((".yml", ".yaml")))
@@ -208,10 +224,10 @@ def _folder(path: str, seen: set[str], found: list[Diagnostic]) -> Iterable[Pars
     some = False
     for name in names:
         file = os.path.join(path, name)
-        if not os.path.isfile(file):
+        if (fence is None or fence.holds(file)) and not os.path.isfile(file):
             continue
         trouble: list[Diagnostic] = []
-        parsed = _file(file, seen, trouble)
+        parsed = _file(file, seen, trouble, fence)
         if parsed is None:
             found += trouble
             some = True

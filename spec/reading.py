@@ -16,6 +16,7 @@ from .models.where import FOREIGN_BACKENDS
 from .outside import Outside
 from .scopes import scope_of
 from .source import Mapping, Node, Scalar, Sequence
+from .strangers import not_lent
 from .suggest import hint_for, listed
 from .text import Source
 from .values import Problem, check_name, shown
@@ -50,7 +51,7 @@ class DraftReader:
         values = cast("dict[str, object]", walk.values(node, ()))
         if draft.kind in ("fleet", "volume") and "name" not in draft.broken and not draft.written("name"):
             _name_after_file(draft, values)
-        validate(draft, values, walk.unclear)
+        validate(draft, values, walk.unclear, lambda: as_written(draft, values))
         self._count_hosts(draft)
         return draft
 
@@ -185,6 +186,20 @@ def _name_after_file(draft: Draft, values: dict[str, object]) -> None:
 _IDLE = {"task": ("dstack", "setup", "home_dir"), "dev-environment": ("dstack", "setup", "home_dir")}
 
 
+def as_written(draft: Draft, values: dict[str, object]) -> dict[str, object]:
+    """The document with references to the environment as they stand in it."""
+    written = cast("dict[str, object]", _written(draft.node))
+    return {key: written.get(key, value) for key, value in values.items()}
+
+
+def _written(node: Node) -> object:
+    if isinstance(node, Scalar):
+        return None if node.is_null else node.text
+    if isinstance(node, Sequence):
+        return [_written(item) for item in node.items]
+    return {key: _written(entry.value) for key, entry in node.entries.items()}
+
+
 def plain_values(draft: Draft) -> dict[str, object]:
     """The document as plain mappings, lists and texts, references to the environment filled in."""
     return cast("dict[str, object]", _Walk(draft).values(draft.node, ()))
@@ -239,9 +254,12 @@ class _Walk:
                 )
             )
             return text
-        filled, unset = interpolate.fill_environment(text, scope.rule, outside.environ)
+        filled, lent, unset = interpolate.fill_environment(text, scope.rule, outside.environ)
         for name in unset:
             self.unclear.add(path)
+            if outside.fence is not None:
+                draft.diagnostics.append(not_lent(draft, path, name))
+                continue
             draft.diagnostics.append(
                 draft.diagnostic(
                     "ORCH173",
@@ -251,6 +269,9 @@ class _Walk:
                     hint="export it or use `--env`",
                 )
             )
+        if lent:
+            draft.borrowed[path] = lent
+            outside.lent.update(lent)
         return filled
 
     def check_secret(self, reference: interpolate.Reference, path: Path_) -> None:

@@ -7,9 +7,9 @@ file, never its text, and `env` is a secret output beside it, filled in for runs
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 SCHEMA = 2
 """2: variables are no part of the recorded fleet; who knows only 1 would start jobs without them."""
@@ -20,7 +20,10 @@ class _Frozen(BaseModel):
 
 
 class Jump(_Frozen):
-    """One hop on the way to a node, outermost first. `proxy_command` leads to it where TCP does not."""
+    """One hop on the way to a node, outermost first. `proxy_command` leads to it where TCP does not.
+
+    `ssh_alias`: as in NodeState.
+    """
 
     address: str
     port: int = 22
@@ -28,6 +31,7 @@ class Jump(_Frozen):
     identity: str | None = None
     host_key: str | None = None
     proxy_command: str | None = None
+    ssh_alias: str | None = None
 
 
 class Gpus(_Frozen):
@@ -48,7 +52,8 @@ class NodeState(_Frozen):
 
     `host_key` is the public host key as in known_hosts: "ssh-ed25519 AAAA…". `env` reaches every job on the
     node. `rack` orders ranks before `topology` does. `made_by`: the resource of the stack that made it, where
-    it is none of its own.
+    it is none of its own. `ssh_alias`: the name by which the ~/.ssh/config of whoever connects may know a
+    ProxyCommand that leads there; the command itself is never recorded.
     """
 
     index: int
@@ -60,6 +65,7 @@ class NodeState(_Frozen):
     host_key: str
     jump: tuple[Jump, ...] = ()
     proxy_command: str | None = None
+    ssh_alias: str | None = None
     internal_ip: str | None = None
     cpus: float | None = None
     memory_mib: int | None = None
@@ -94,3 +100,29 @@ class FleetState(_Frozen):
     unreachable_grace_s: float = 120.0
     beside_hourly: float | None = None
     nodes: tuple[NodeState, ...] = ()
+
+    @field_validator("nodes")
+    @classmethod
+    def _no_commands_of_others(
+        cls, nodes: tuple[NodeState, ...], found: ValidationInfo
+    ) -> tuple[NodeState, ...]:
+        """Existing hosts are recorded without commands: one that a former version recorded is not run.
+
+        It came from the ~/.ssh/config of the first user, and everybody who reads the state would run it.
+        """
+        return tuple(map(without_commands, nodes)) if found.data.get("backend") == "ssh" else nodes
+
+
+def without_commands(node: NodeState) -> NodeState:
+    """The same node with the names under which a command was found in place of the commands."""
+    jump = tuple(_without_command(hop, hop.address) for hop in node.jump)
+    return _without_command(node.model_copy(update={"jump": jump}), node.name)
+
+
+Hop = TypeVar("Hop", NodeState, Jump)
+
+
+def _without_command(hop: Hop, name: str) -> Hop:
+    if hop.proxy_command is None:
+        return hop
+    return hop.model_copy(update={"proxy_command": None, "ssh_alias": hop.ssh_alias or name})

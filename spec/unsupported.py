@@ -13,6 +13,7 @@ from . import interpolate
 from .diagnostics import Diagnostic, Severity, property_path
 from .draft import Draft, Path_, scalars
 from .models import Fleet
+from .models.project import Project
 from .models.run import Run
 from .scopes import scope_of
 from .source import Mapping, Node, Scalar, Sequence
@@ -86,11 +87,13 @@ ROWS: dict[str, dict[str, str | None]] = {
         "init": "put the steps into the job's image or `commands`",
         "mounts": "use `volumes` of the task",
         "scratch": _LOCAL,
+        "scratch.clean": "remove what a job leaves in its own commands",
         "health": None,
         "topology": None,
         "gang": None,
         "ttl": "delete the fleet with `orch down`",
         "budget": _LOCAL,
+        "budget.total": "write `hourly`, which each plan checks; nothing adds up yet what was spent",
         "partitions": "name the fleet in the task's `fleets`",
     },
     "task": {
@@ -272,8 +275,25 @@ def _other_backends(draft: Draft) -> Findings:
             yield _refusal(draft, ("backends", index, "type"), f"backend {kind.value.text}", None)
 
 
+# Switches of clouds -> what holds without them.
+_SWITCHES: dict[str, str] = {
+    "default_vpcs": "a fleet has a network of its own where none is given; name one with `vpc_ids`",
+    "experimental_instance_types": "all types of the catalogue are offered; `orch offers` lists them",
+    "preview_features": "nothing of GCP that fleets use has to be switched on",
+}
+
+
+def _switches(draft: Draft) -> Findings:
+    """Settings of clouds that would switch something on which is not there; off, they are what is so."""
+    for index, backend in enumerate(cast(Project, draft.partial).all_backends):
+        for name, hint in _SWITCHES.items():
+            if getattr(backend, name, None):
+                path = ("backends", index, name)
+                yield _refusal(draft, path, f"`{property_path(path)}`", hint, key=True)
+
+
 _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
     "fleet": (_one_backend, _options, _idleness, _nodes_on_demand),
     "task": (_volumes,),
-    "project": (_other_backends,),
+    "project": (_other_backends, _switches),
 }

@@ -69,8 +69,10 @@ def part_of(whole: str, part: str, read: Callable[[str], T]) -> T:
 
 
 def shown(text: str) -> str:
-    """A value as messages quote it: one line, not endless."""
+    """A value as messages quote it: one line, not endless, and nothing that a terminal acts on."""
     line = " ".join(text.split())
+    if not line.isprintable():
+        line = "".join(char if char.isprintable() else f"<{ord(char):x}>" for char in line)
     return f"'{line}'" if len(line) <= 60 else f"'{line[:57]}…'"
 
 
@@ -310,9 +312,12 @@ def parse_env_item(text: str) -> tuple[str, str | None]:
                 f"{shown(text)} is not the name of a variable",
                 hint=f"write `{fixed}`" if len(fixed) < 80 else "write `NAME=value`",
             )
+    check_env_name(name)
     if "\0" in value:
         raise Problem("ORCH127", f"the value of {name} holds a null character")
-    return check_env_name(name), value if equals else None
+    if not value.isprintable() and any("\ud800" <= char <= "\udfff" for char in value):
+        raise Problem("ORCH127", f"the value of {name} holds half of a character")
+    return name, value if equals else None
 
 
 def check_tag(key: str, value: str) -> None:

@@ -69,6 +69,12 @@ class Project:
         """The fleet's nodes as they are reached from here."""
         return state
 
+    def tunnels(self) -> Mapping[str, str]:
+        """What commands that lead to nodes (SSM, IAP) are given in their environment: keys of orch.yml."""
+        from orch.components.backends import tunnels
+
+        return tunnels(self.backends)
+
     def checkpoint(self, stack: str) -> Path | None:
         """The file that holds a stack's state, or None when the state is elsewhere."""
         state = self.local_state

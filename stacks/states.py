@@ -142,7 +142,7 @@ def _with_key(node: NodeState, identity: str) -> NodeState:
 
 def _at_home(project: Project, node: NodeState) -> NodeState:
     """The node with key files as they lie here: the state says them relative to the project's root."""
-    from orch.runner.hosts.targets import resolved
+    from orch.runner.hosts.naming import resolved
 
     hops = tuple(
         hop.model_copy(update={"identity": resolved(hop.identity, project.root)}) for hop in node.jump

@@ -166,10 +166,19 @@ class HostLab:
             process.wait()
 
     def ssh_config(self, home: Path, *servers: Server, jump: Server | None = None) -> None:
-        """A ~/.ssh/config under `home` that knows servers by name; those without a port go by `jump`."""
+        """A ~/.ssh/config under `home` that knows servers by name, as one who has logged in to them all.
+
+        Those without a port go by `jump`.
+        """
         lines: list[str] = []
+        known: list[str] = []
         for server in (*servers, *([jump] if jump else [])):
             lines += [f"Host {server.name}"]
+            if server.port is not None:
+                known += [f"[127.0.0.1]:{server.port} {server.host_key}"]
+            elif jump is not None:
+                shared = next(n for n in server.addresses if n in jump.addresses)
+                known += [f"{server.addresses[shared]} {server.host_key}"]
             if server.port is not None:
                 lines += ["  HostName 127.0.0.1", f"  Port {server.port}"]
             elif jump is not None:
@@ -181,6 +190,7 @@ class HostLab:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
         (folder / "config").write_text("\n".join(lines))
+        (folder / "known_hosts").write_text("".join(f"{line}\n" for line in known))
 
     def remove(self) -> None:
         ids = docker("ps", "-aq", "--filter", f"label=orch.test={self.tag}").split()

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
 import yaml
+from _pytest.mark import ParameterSet
 from support import Folder, Said, at_work, kill, until
 
 from orch.providers.simulated.account import SimulatedAccount
@@ -31,6 +33,22 @@ KILL_ALL = (
     '*--non-interactive*) kill -9 $(ps -o ppid= -p $ORCH_SIM_PARENT) "$ORCH_SIM_PARENT" "$ORCH_SIM_PID";; '
     '*) kill -9 "$ORCH_SIM_PID";; esac'
 )
+
+
+def kill_points(often: list[int], soak: list[int]) -> list[ParameterSet]:
+    """Calls after which an engine is killed: `often` in each run of the suite, `soak` in `make soak`."""
+    return [
+        pytest.param(each, marks=() if each in often else pytest.mark.soak)
+        for each in sorted([*often, *soak])
+    ]
+
+
+def few_ranks(task: Path) -> None:
+    """Rewrite a task that starts one rank per GPU to two ranks a node."""
+    data = yaml.safe_load(task.read_text())
+    program, _, args = data["torchrun"].partition(" ")
+    data["torchrun"] = {"program": program, "args": args, "nproc_per_node": 2}
+    task.write_text(yaml.safe_dump(data))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 from orch.catalog.nics import unit_quota, vcpu_quota
 from orch.components.aws import errors
 from orch.components.aws.facts import Allowance, AwsFacts, Group, Image, Reservation, Subnet, Vpc, Zone
+from orch.components.aws.lookup import Lookup
 from orch.components.aws.refusals import client_error, pages, told
 from orch.components.aws.wanted import Question, WantedImage
 
@@ -44,8 +45,8 @@ class Region:
         return _client(self._session, service, self.region, self._endpoint)
 
     def facts(self, question: Question) -> AwsFacts:
-        missing: list[str] = []
-        vpc, subnets, groups = self._network(question, missing)
+        look = Lookup(self.client("ec2"))
+        vpc, subnets, groups = self._network(question, look)
         quota = vcpu_quota(question.instance_type, "spot" if question.spot else "on-demand")
         return AwsFacts(
             account=self._account(),
@@ -61,8 +62,10 @@ class Region:
             addresses=self._addresses() if question.addresses else None,
             interfaces=self._unit("interface"),
             cards=self._cards(question.instance_type),
-            missing=tuple(missing),
-            elsewhere=self._elsewhere(missing) if missing else {},
+            missing=tuple(look.missing),
+            elsewhere=self._elsewhere(look.missing) if look.missing else {},
+            several=look.several,
+            outside=look.outside,
         )
 
     def zones(self) -> tuple[Zone, ...]:
@@ -80,17 +83,17 @@ class Region:
     # Networks
 
     def _network(
-        self, question: Question, missing: list[str]
+        self, question: Question, look: Lookup
     ) -> tuple[Vpc | None, tuple[Subnet, ...], tuple[Group, ...]]:
         wanted = question.network
         ec2 = self.client("ec2")
-        vpc = self._vpc(wanted.vpc, missing) if wanted.vpc else None
+        vpc = _vpc(wanted.vpc, look) if wanted.vpc else None
         subnets: tuple[Subnet, ...] = ()
         given: list[Mapping[str, Any]] = []
         if wanted.subnets:
-            given = self._by_id_or_name("subnet", wanted.subnets, missing)
-            if vpc is None and given:
-                vpc = self._vpc(str(given[0]["VpcId"]), missing)
+            given = look.subnets(wanted.subnets, vpc.id if vpc else None)
+            if vpc is None and wanted.vpc is None and given:
+                vpc = _vpc(str(given[0]["VpcId"]), look)
         if vpc is not None:
             with told("list the subnets"):
                 rows = list(
@@ -119,37 +122,9 @@ class Region:
                 )
                 for row in sorted(rows, key=lambda row: row["SubnetId"])
             )
-        rows = self._by_id_or_name("security-group", wanted.groups, missing)
+        rows = look.of("security-group", wanted.groups, vpc.id if vpc else None)
         groups = tuple(Group(str(row["GroupId"]), str(row["VpcId"]), _to_itself(row)) for row in rows)
         return vpc, subnets, groups
-
-    def _vpc(self, wanted: str, missing: list[str]) -> Vpc | None:
-        rows = self._by_id_or_name("vpc", (wanted,), missing)
-        return Vpc(str(rows[0]["VpcId"]), str(rows[0]["CidrBlock"])) if rows else None
-
-    def _by_id_or_name(
-        self, kind: Literal["vpc", "subnet", "security-group"], wanted: Sequence[str], missing: list[str]
-    ) -> list[Mapping[str, Any]]:
-        """Each given piece, by its id or its `Name`; those not found go to `missing`."""
-        call, key, prefix = {
-            "vpc": ("describe_vpcs", "Vpcs", "vpc-"),
-            "subnet": ("describe_subnets", "Subnets", "subnet-"),
-            "security-group": ("describe_security_groups", "SecurityGroups", "sg-"),
-        }[kind]
-        found: list[Mapping[str, Any]] = []
-        for each in wanted:
-            field = (
-                f"{'group' if kind == 'security-group' else kind}-id"
-                if each.startswith(prefix)
-                else "tag:Name"
-            )
-            with told(f"look for {each}"):
-                rows = list(pages(self.client("ec2"), call, key, Filters=[{"Name": field, "Values": [each]}]))
-            if rows:
-                found.append(rows[0])
-            else:
-                missing.append(each)
-        return found
 
     def _elsewhere(self, missing: Sequence[str]) -> dict[str, str]:
         """In which other region of the account a given VPC or subnet is."""
@@ -163,7 +138,7 @@ class Region:
             other = Region(self._session, name, self._endpoint)
             for each in sorted(left):
                 kind: Literal["vpc", "subnet"] = "vpc" if each.startswith("vpc-") else "subnet"
-                if other._by_id_or_name(kind, (each,), []):
+                if Lookup(other.client("ec2")).of(kind, (each,)):
                     found[each] = name
                     left.discard(each)
         return found
@@ -275,6 +250,11 @@ class Region:
         efa = network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0) if network.get("EfaSupported") else 0
         cards = network.get("MaximumNetworkCards")
         return (int(cards), int(efa)) if cards else None
+
+
+def _vpc(wanted: str, look: Lookup) -> Vpc | None:
+    rows = look.of("vpc", (wanted,))
+    return Vpc(str(rows[0]["VpcId"]), str(rows[0]["CidrBlock"])) if rows else None
 
 
 def _egress(subnet: str, tables: Sequence[Mapping[str, Any]]) -> Literal["nat", "internet", "other", "none"]:

@@ -92,7 +92,8 @@ class AwsFacts:
     """One region of one account. What was not asked is empty or None.
 
     `cards`: cards and EFA interfaces of the instance type as the cloud tells them. `missing`: given things
-    that are not there, by their id or name. `elsewhere`: those found in another region.
+    that are not there, by their id or name. `elsewhere`: those found in another region. `several`: names that
+    more than one has, with their ids. `outside`: given subnets of another VPC than the first, and which.
     """
 
     account: str
@@ -110,6 +111,8 @@ class AwsFacts:
     cards: tuple[int, int] | None = None
     missing: tuple[str, ...] = ()
     elsewhere: Mapping[str, str] = field(default_factory=dict[str, str])
+    several: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    outside: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def zone(self, zone_id: str) -> Zone | None:
         return next((zone for zone in self.zones if zone.id == zone_id), None)

@@ -20,6 +20,7 @@ from orch.components.aws.planned import (
 )
 from orch.components.aws.wanted import WantedNetwork
 from orch.components.findings import Finding
+from orch.components.sources import source_findings
 from orch.spec.diagnostics import Severity
 
 # The VPC of a fleet's own. Fleets do not reach each other, so all may have the same.
@@ -75,7 +76,7 @@ def reach(
         )
     network = _network(facts, subnet, edge, public=public)
     groups = _groups(wanted, facts, network, way, base)
-    findings += _cidr_findings(wanted)
+    findings += source_findings(wanted.ssh_cidrs, written=bool(wanted.block.ssh_cidrs), alone="SSM")
     if way == "given" and subnet is None:
         findings.append(
             Finding(
@@ -112,6 +113,20 @@ def _given_findings(wanted: WantedNetwork, facts: AwsFacts) -> Iterator[Finding]
     places = [("network.vpc", wanted.vpc), *(("network.subnets", each) for each in wanted.subnets)]
     places += [("network.security_groups", each) for each in wanted.groups]
     for path, given in places:
+        if given in facts.several:
+            yield Finding(
+                "ORCH226",
+                path,
+                f"several are called {given} in {facts.region}: {', '.join(facts.several[given])}",
+                hint="write the id of the one that is meant",
+            )
+        if given in facts.outside:
+            yield Finding(
+                "ORCH226",
+                path,
+                f"{given} is of {facts.outside[given]}, not of {facts.vpc.id if facts.vpc else 'that'}",
+                hint="give subnets of one VPC",
+            )
         if given is None or given not in facts.missing:
             continue
         if given in facts.elsewhere:
@@ -258,8 +273,7 @@ def _groups(
     elif way == "direct":
         ingress += [Rule(cidr, SSH, "SSH from ssh_cidrs") for cidr in wanted.ssh_cidrs]
     elif way == "given":
-        cidrs = wanted.ssh_cidrs or (network.cidr,)
-        ingress += [Rule(cidr, SSH, "SSH from the jump host") for cidr in cidrs]
+        ingress += [Rule(cidr, SSH, "SSH from the jump host") for cidr in _jump_sources(wanted, network)]
     egress = (
         Rule("itself", None, "EFA needs a rule to the group itself"),
         Rule("0.0.0.0/0", None, "images and packages"),
@@ -267,16 +281,9 @@ def _groups(
     return Groups((), f"{base}-nodes", tuple(ingress), egress)
 
 
-def _cidr_findings(wanted: WantedNetwork) -> Iterator[Finding]:
-    for index, cidr in enumerate(wanted.ssh_cidrs):
-        if ipaddress.ip_network(cidr, strict=False).prefixlen == 0:
-            yield Finding(
-                "ORCH224",
-                f"network.ssh_cidrs[{index}]" if wanted.block.ssh_cidrs else "network",
-                f"{cidr} lets the whole world knock at SSH",
-                hint="name your own networks, or remove it: without any, SSM leads in and no port is open",
-                severity=Severity.WARNING,
-            )
+def _jump_sources(wanted: WantedNetwork, network: MadeNetwork | GivenNetwork) -> tuple[str, ...]:
+    """Where a given jump host comes from: the written networks, else the whole VPC."""
+    return wanted.ssh_cidrs or (network.cidr,)
 
 
 def reasons(wanted: WantedNetwork, reached: Reach, demand: Demand) -> Iterator[str]:
@@ -303,7 +310,8 @@ def reasons(wanted: WantedNetwork, reached: Reach, demand: Demand) -> Iterator[s
         open_ = "" if bastion == "public" else "; no port is open to the world"
         yield f"SSH: over a small bastion {where}{open_}"
     elif way == "given":
-        yield "SSH: over the given jump host"
+        whence = ", ".join(_jump_sources(wanted, network))
+        yield "SSH: over the given jump host" + (f", from {whence}" if reached.groups.name else "")
     elif way == "ssm":
         yield "SSH: through SSM; no port is open to the world"
     else:

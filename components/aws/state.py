@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from orch.components.aws.planned import AwsPlan
+from orch.components.aws.tunnels import through_ssm
 from orch.components.cloudinit import JUMP_USER
 from orch.components.keys import public_host_key
 from orch.spec.models.backends import AwsBackend
-from orch.spec.models.creds import AwsDefaultCreds
 from orch.spec.state import SCHEMA
 
 # A node that is gone may be a reboot: EC2 takes minutes for it.
@@ -45,7 +45,7 @@ def fleet_state(plan: AwsPlan, settings: AwsBackend, stack: str, seen: Seen) -> 
             "user": "root",
             "host_key": public_host_key(seen.seed, node.name),
             "jump": jumps,
-            "proxy_command": through_ssm(plan, settings, seen.ids[place]) if ssm else None,
+            "proxy_command": through_ssm(plan.region, settings, seen.ids[place]) if ssm else None,
             "internal_ip": seen.internal[place],
             "cpus": plan.cpus,
             "memory_mib": plan.memory_mib,
@@ -74,16 +74,6 @@ def fleet_state(plan: AwsPlan, settings: AwsBackend, stack: str, seen: Seen) -> 
     }
 
 
-def through_ssm(plan: AwsPlan, settings: AwsBackend, instance: str) -> str:
-    """A command whose streams are an instance's SSH port, over the cloud's own tunnel."""
-    creds = settings.creds
-    profile = f" --profile {creds.profile}" if isinstance(creds, AwsDefaultCreds) and creds.profile else ""
-    return (
-        f"aws ssm start-session --region {plan.region}{profile} --target {instance} "
-        "--document-name AWS-StartSSHSession --parameters portNumber=22"
-    )
-
-
 def _jumps(plan: AwsPlan, settings: AwsBackend, seen: Seen) -> list[dict[str, Any]]:
     if plan.bastion is None or seen.bastion is None:
         return [
@@ -101,6 +91,6 @@ def _jumps(plan: AwsPlan, settings: AwsBackend, seen: Seen) -> list[dict[str, An
             "address": address,
             "user": JUMP_USER,
             "host_key": public_host_key(seen.seed, f"{plan.fleet}-bastion"),
-            "proxy_command": None if plan.bastion.public else through_ssm(plan, settings, instance),
+            "proxy_command": None if plan.bastion.public else through_ssm(plan.region, settings, instance),
         }
     ]

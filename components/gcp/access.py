@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orch.components.findings import Finding
+from orch.components.gcp.facts import GcpFacts
+from orch.components.gcp.planned import Vpc
 from orch.components.gcp.wanted import WantedNetwork
+from orch.components.sources import source_findings
 from orch.spec.diagnostics import Severity
 
 SSH = 22
@@ -18,10 +21,14 @@ IAP = "35.235.240.0/20"
 
 @dataclass(frozen=True)
 class Way:
-    """The way in; `bastion`: how it is reached itself where there is one."""
+    """The way in.
+
+    `bastion`: how it is reached itself where there is one; `sources`: where given hops come from.
+    """
 
     kind: Literal["bastion", "given", "iap", "direct"]
     bastion: Literal["public", "iap"] | None = None
+    sources: tuple[str, ...] = ()
 
     def reasons(self, wanted: WantedNetwork) -> Iterator[str]:
         closed = "; no port is open to the world"
@@ -31,7 +38,9 @@ class Way:
                 where = f"which answers {', '.join(wanted.ssh_cidrs)}"
             yield f"SSH: over a small bastion {where}"
         elif self.kind == "given":
-            yield "SSH: over the given jump host"
+            yield "SSH: over the given jump host" + (
+                f", from {', '.join(self.sources)}" if self.sources else ""
+            )
         elif self.kind == "iap":
             yield "SSH: through IAP" + closed
         else:
@@ -47,13 +56,39 @@ def way_in(wanted: WantedNetwork, *, public: bool) -> Way:
     return Way("bastion", "public" if wanted.ssh_cidrs else "iap")
 
 
+def jump_sources(wanted: WantedNetwork, first: Vpc, facts: GcpFacts) -> tuple[str, ...]:
+    """Where a given jump host comes from: the written networks, else all subnets of the given VPC.
+
+    In a network that is made or shared, all within reach each other already.
+    """
+    if wanted.ssh_cidrs or first.origin != "given":
+        return wanted.ssh_cidrs
+    known = facts.network(first.name)
+    ranges = [each.cidr for each in known.subnets if each.cidr] if known else []
+    return tuple(each for each in ranges if ipaddress.ip_network(each).version == 4)
+
+
+def jump_findings(way: Way, first: Vpc) -> Iterator[Finding]:
+    """Whether a given jump host reaches the nodes."""
+    if way.kind != "given":
+        return
+    if first.origin == "made":
+        yield Finding(
+            "ORCH226",
+            "network.proxy_jump",
+            "the jump host lies outside the network that is made for the fleet",
+            hint="give the jump host's network with `vpc`, or remove `proxy_jump`",
+            severity=Severity.WARNING,
+        )
+    elif first.origin == "given" and not way.sources:
+        yield Finding(
+            "ORCH226",
+            "network.proxy_jump",
+            f"where the jump host comes from is not known: the VPC {first.name} has no IPv4 range here",
+            hint="name its address: `ssh_cidrs: [192.0.2.7/32]`",
+            severity=Severity.WARNING,
+        )
+
+
 def cidr_findings(wanted: WantedNetwork) -> Iterator[Finding]:
-    for index, cidr in enumerate(wanted.ssh_cidrs):
-        if ipaddress.ip_network(cidr, strict=False).prefixlen == 0:
-            yield Finding(
-                "ORCH224",
-                f"network.ssh_cidrs[{index}]" if wanted.block.ssh_cidrs else "network",
-                f"{cidr} lets the whole world knock at SSH",
-                hint="name your own networks, or remove it: without any, IAP leads in and no port is open",
-                severity=Severity.WARNING,
-            )
+    yield from source_findings(wanted.ssh_cidrs, written=bool(wanted.block.ssh_cidrs), alone="IAP")

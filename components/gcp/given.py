@@ -23,6 +23,7 @@ def given_findings(
     yield from _plain(wanted, candidate, shape, facts)
     yield from _rdma(wanted, candidate, shape, facts)
     yield from _egress(wanted, facts)
+    yield from _subnets(wanted, facts)
     if wanted.block.security_groups:
         yield Finding(
             "ORCH226",
@@ -107,6 +108,26 @@ def _there(wanted: WantedNetwork, facts: GcpFacts) -> Iterator[Finding]:
         if name in facts.missing:
             where = wanted.host_project or facts.project
             yield Finding("ORCH226", path, f"the project {where} has no VPC {name}")
+
+
+def _subnets(wanted: WantedNetwork, facts: GcpFacts) -> Iterator[Finding]:
+    """Written subnets are chosen among those of the given networks."""
+    known = {each.name for network in facts.networks for each in network.subnets}
+    for name in wanted.subnets:
+        if not wanted.names:
+            yield Finding(
+                "ORCH226",
+                "network.subnets",
+                f"the subnet {name} is not used: the networks are made with the fleet",
+                hint="give its network too: `vpc`",
+            )
+        elif name not in known and not facts.missing:
+            yield Finding(
+                "ORCH226",
+                "network.subnets",
+                f"none of the given networks has a subnet {name} in {facts.region}",
+                detail=f"they have {', '.join(sorted(known)) or 'none'}",
+            )
 
 
 def places(wanted: WantedNetwork) -> Iterator[tuple[str, str]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2
 from typing import Literal
 
 from orch.catalog.shapes import Shape
 from orch.components.findings import Finding
-from orch.components.gcp.access import IAP, SSH, Way, way_in
+from orch.components.gcp.access import IAP, SSH, Way, jump_findings, jump_sources, way_in
 from orch.components.gcp.candidates import Candidate
 from orch.components.gcp.facts import GcpFacts, Network
 from orch.components.gcp.given import given_findings, places
@@ -64,6 +64,9 @@ def reach(
     way = way_in(wanted, public=public)
     interfaces = tuple(_interfaces(vpcs, shape))
     first = vpcs[0]
+    if way.kind == "given":
+        way = replace(way, sources=jump_sources(wanted, first, facts))
+    findings += tuple(jump_findings(way, first))
     nat = f"{net_base if wanted.shared else base}-nat"
     own_nat = None if public or first.origin != "made" else nat
     project = wanted.host_project if any(each.origin == "given" for each in vpcs) else None
@@ -284,8 +287,8 @@ def _ways(way: Way, first: Vpc, wanted: WantedNetwork, base: str, project: str |
         yield Firewall(name, first.name, (IAP,), "nodes", SSH, "SSH through IAP")
     elif way.kind == "direct":
         yield Firewall(name, first.name, wanted.ssh_cidrs, "nodes", SSH, "SSH from ssh_cidrs")
-    elif wanted.ssh_cidrs:
-        yield Firewall(name, first.name, wanted.ssh_cidrs, "nodes", SSH, "SSH from the jump host")
+    elif way.sources:
+        yield Firewall(name, first.name, way.sources, "nodes", SSH, "SSH from the jump host")
 
 
 def reasons(reached: Reach, shape: Shape, wanted: WantedNetwork) -> Iterator[str]:

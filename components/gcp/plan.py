@@ -17,7 +17,7 @@ from orch.components.findings import Finding, settle
 from orch.components.gcp import capacity as capacities
 from orch.components.gcp import network as networks
 from orch.components.gcp import reasons as told
-from orch.components.gcp import userdata
+from orch.components.gcp import tunnels, userdata
 from orch.components.gcp.access import cidr_findings
 from orch.components.gcp.candidates import Candidate, with_fabric
 from orch.components.gcp.capacity import Demand
@@ -93,6 +93,8 @@ def plan(
     made = sum(each.origin == "made" for each in reached.networks.vpcs)
     demand = Demand(len(indices), len(set(indices) - live), 0 if live else made)
     found += reached.findings
+    if "iap" in (reached.way.kind, reached.way.bastion):
+        found += tunnels.findings(context.settings)
     found += networks.shared_findings(reached, context.network)
     found += networks.size_findings(wanted, reached, demand.new)
     found += capacities.placement_findings(fleet, shape, demand)

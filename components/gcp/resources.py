@@ -18,6 +18,7 @@ from orch.components.gcp.facts import Member
 from orch.components.gcp.ground import SCOPES, Ground, Text
 from orch.components.gcp.labels import label
 from orch.components.gcp.planned import GcpPlan, Group, Interface, Node
+from orch.components.gcp.tunnels import through_iap
 from orch.spec.models.backends import GcpBackend
 from orch.spec.state import SCHEMA
 
@@ -37,7 +38,7 @@ class GcpFleet(pulumi.ComponentResource):
 
     def __init__(self, plan: GcpPlan, settings: GcpBackend, members: Members | None = None) -> None:
         super().__init__("orch:fleet:Gcp", plan.fleet, None, pulumi.ResourceOptions(protect=plan.protect))
-        self._plan = plan
+        self._plan, self._settings = plan, settings
         self._ground = ground = Ground(plan, settings, self)
         policy = self._policy()
         template = self._template(policy)
@@ -315,9 +316,9 @@ class GcpFleet(pulumi.ComponentResource):
         ]
 
     def _through_iap(self, name: pulumi.Input[str]) -> Text:
-        where = f"--project={self._plan.project} --zone={self._plan.zone}"
-        return pulumi.Output.concat(
-            "gcloud compute start-iap-tunnel ", name, f" 22 --listen-on-stdin --verbosity=warning {where}"
+        plan, settings = self._plan, self._settings
+        return pulumi.Output.from_input(name).apply(
+            lambda known: through_iap(plan.project, plan.zone, settings, known)
         )
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orch.components.plan import NO_CONSENT, Consent
+from orch.runner.hosts.naming import located
 from orch.runner.hosts.results import Wanted
 from orch.runner.hosts.survey import Survey, survey
-from orch.runner.hosts.targets import Target, find_targets, located
+from orch.runner.hosts.targets import Target, find_targets
 from orch.runner.ssh import SshTransport
 
 if TYPE_CHECKING:
@@ -32,18 +34,25 @@ def ask(
     folder: Path,
     *,
     pinned: Mapping[str, str] | None = None,
-    accept: Collection[str] = (),
+    consent: Consent = NO_CONSENT,
     network: str | None = None,
 ) -> SshFacts:
     """Ask every host of `fleet`, whose file lies in `folder`; never raises for one of them.
 
-    `pinned` are the host keys the stack accepted, `accept` the hosts whose keys are asked anew, `network` the
-    one the stack uses. Raises BadSshConfig.
+    `pinned` are the host keys the stack accepted, `consent` says which others are, `network` is the one the
+    stack uses. A host whose key nobody has accepted is not logged in to. Raises BadSshConfig.
     """
     config = fleet.ssh_config
     if config is None:
         raise TypeError("a fleet without hosts")
-    found = find_targets(config, folder, pinned or {}, accept=accept)
+    found = find_targets(
+        config,
+        folder,
+        pinned or {},
+        accepted=consent.keys,
+        anew=consent.rekeyed,
+        unseen=consent.unseen,
+    )
     connect_s = float(config.connect_timeout_s)
     wanted = Wanted(
         cluster=fleet.placement == "cluster",

@@ -16,31 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 from orch.components.plan import NewHostKey, NodeProblem, NodeWarning, Order, PlanError
 from orch.components.ssh.facts import SshFacts
-from orch.runner.hosts.results import Result
+from orch.components.ssh.problems import KeysUnaccepted, Unfit, judged, new_keys_of
+from orch.runner.hosts.naming import hop_names, names, pins
 from orch.runner.hosts.survey import HostReport
-from orch.runner.hosts.targets import Target, names, pins
+from orch.runner.hosts.targets import Target
 from orch.spec.blocks import blocks_of
-from orch.spec.errors import ExitCode, OrchError
 from orch.spec.models import Fleet
 from orch.spec.models.ssh import Host
-from orch.spec.state import Gpus, NodeState
+from orch.spec.state import Gpus, NodeState, without_commands
 from orch.spec.values import Problem
 
 if TYPE_CHECKING:
-    from orch.spec import Document
+    pass
 
 Registered = dict[str, Any]
 """What a host was taken as, flat: `gpu_count`, `cpus`, … of `HostFacts.registered()`."""
-
-
-class Unfit(PlanError):
-    """None of a fleet's hosts can be taken."""
-
-    exit_code = ExitCode.HOSTS
-
-    def placed(self, document: Document) -> OrchError:
-        """Itself: the hosts are amiss, not the file."""
-        return self
 
 
 @dataclass(frozen=True)
@@ -110,7 +100,7 @@ def plan(order: Order, facts: SshFacts) -> SshPlan:
     new_keys: list[NewHostKey] = []
     for machine in machines:
         name, report = machine.name, reports[machine.name]
-        amiss, doubts = _judged(report, config.preflight)
+        amiss, doubts = judged(report, config.preflight)
         problems += amiss
         warnings += doubts
         host = _taken(
@@ -127,6 +117,8 @@ def plan(order: Order, facts: SshFacts) -> SshPlan:
             target = facts.targets.get(name)
             fresh = _new_keys(target, known_pins) if target and report.facts is not None else []
             new_keys += [new for new in fresh if new not in new_keys]
+    if not hosts and new_keys_of(problems):
+        raise KeysUnaccepted(fleet.name, problems)
     if not hosts:
         raise Unfit(
             "ORCH360",
@@ -158,9 +150,7 @@ def host_names(fleet: Fleet) -> tuple[str, ...]:
     """The names of a fleet's hosts and jump hosts, as `--accept-host-key` takes them."""
     if fleet.ssh_config is None:
         return ()
-    machines = fleet.ssh_config.machines()
-    jumps = dict.fromkeys(hop.hostname for machine in machines for hop in machine.proxy_jump or ())
-    return (*names(fleet.ssh_config), *jumps)
+    return tuple(dict.fromkeys((*names(fleet.ssh_config), *hop_names(fleet.ssh_config))))
 
 
 def _machines(fleet: Fleet) -> tuple[_Machine, ...]:
@@ -199,37 +189,6 @@ def _indices(names: Iterable[str], before: Mapping[str, NodeState]) -> dict[str,
     taken = {before[name].index for name in names if name in before}
     free = (index for index in range(len(names) + len(taken) + 1) if index not in taken)
     return {name: before[name].index if name in before else next(free) for name in names}
-
-
-def _amiss(report: HostReport) -> list[NodeProblem]:
-    """Failed checks of one host. One that was not reached has a single problem."""
-    name = report.name
-    return [
-        NodeProblem(
-            f"{check.id}: {check.detail}",
-            node=name,
-            where=name,
-            hint=check.hint or None,
-            code=check.code,
-        )
-        for check in report.checks
-        if check.result == "fail"
-    ]
-
-
-def _judged(report: HostReport, preflight: str) -> tuple[list[NodeProblem], list[NodeWarning]]:
-    """What keeps the host out, and what is told of it. Without `strict`, only silence keeps a host out."""
-    amiss = _amiss(report)
-    doubts = [
-        NodeWarning(report.name, f"{check.id}: {check.detail}")
-        for check in report.checks
-        if check.result is Result.WARN
-    ]
-    if report.facts is None or preflight == "strict":
-        return amiss, doubts
-    if preflight == "warn":
-        return [], doubts + [NodeWarning(report.name, each.summary) for each in amiss]
-    return [], []
 
 
 def _taken(
@@ -282,7 +241,7 @@ def _taken(
             "env": {key: value for key, value in machine.host.env.items() if value is not None},
         }
     )
-    return SshHostPlan(node, record, {**order.fleet.tags, **machine.host.tags})
+    return SshHostPlan(without_commands(node), record, {**order.fleet.tags, **machine.host.tags})
 
 
 def _blocks(fleet: Fleet, machine: _Machine, gpus: int, cpus: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import pulumi
 
 from orch.components.ssh.plan import SshHostPlan, SshPlan
-from orch.spec.state import SCHEMA
+from orch.spec.state import SCHEMA, Jump, NodeState
 
 UNREACHABLE_GRACE_S = 120.0
 """A server's network may be away for a minute; its job goes on meanwhile."""
@@ -48,6 +48,15 @@ class SshFleet(pulumi.ComponentResource):
         self.register_outputs({})
 
 
+def _hop(hop: Jump) -> dict[str, Any]:
+    """As before there were aliases, where there is none: no host is registered anew for a null."""
+    return {**hop.model_dump(mode="json", exclude={"ssh_alias"}), **_alias(hop)}
+
+
+def _alias(hop: Jump | NodeState) -> dict[str, Any]:
+    return {"ssh_alias": hop.ssh_alias} if hop.ssh_alias else {}
+
+
 def _inputs(plan: SshPlan, host: SshHostPlan) -> dict[str, Any]:
     node = host.node
     return {
@@ -57,8 +66,9 @@ def _inputs(plan: SshPlan, host: SshHostPlan) -> dict[str, Any]:
         "port": node.port,
         "user": node.user,
         "identity": node.identity,
-        "jump": [hop.model_dump(mode="json") for hop in node.jump],
-        "proxy_command": node.proxy_command,
+        "jump": [_hop(hop) for hop in node.jump],
+        "proxy_command": None,
+        **_alias(node),
         "host_key": node.host_key,
         "internal_ip": node.internal_ip,
         "blocks": node.blocks,

@@ -1,9 +1,11 @@
 """`orch:ssh:Host`: an existing server in a fleet.
 
 Inputs: the way to it (`address`, `port`, `user`, `identity` = path of a private key or null for the agent,
-`jump` = hops from the outside in, `proxy_command`, `host_key` pinned), what the fleet gives it (`name`,
-`stack`, `blocks`, `internal_ip`, `env`, `rack`, `tags`, `authorized_keys`), and what it was registered as
-(`status` = "reachable", and the facts of `HostFacts.registered()`). Drift is what differs from the latter.
+`jump` = hops from the outside in, `ssh_alias` = the name by which the caller's own SSH configuration may
+know a ProxyCommand, `host_key` pinned; a `proxy_command` that a former version recorded is not run), what the
+fleet gives it (`name`, `stack`, `blocks`, `internal_ip`, `env`, `rack`, `tags`, `authorized_keys`), and what
+it was registered as (`status` = "reachable", and the facts of `HostFacts.registered()`). Drift is what
+differs from the latter.
 Output: `facts`, everything known of it. A host that does not answer is a value here, not an error: only
 creating and mending it fail.
 """
@@ -20,7 +22,7 @@ from orch.runner.hosts.facts import HostFacts, read_facts
 from orch.runner.hosts.registration import BUSY, enter, leave
 from orch.runner.job import Claim
 from orch.runner.ssh import SshTransport
-from orch.spec.state import Jump, NodeState
+from orch.spec.state import Jump, NodeState, without_commands
 
 REACHABLE = "reachable"
 DEADLINE_S = 12.0
@@ -52,9 +54,12 @@ class SshHostHandler:
     def read(self, resource_id: str, state: State) -> State | None:
         try:
             facts = read_facts(_node(state), self._transport(), deadline_s=DEADLINE_S)
+            return _outputs(facts, state)
         except RunnerError as error:
-            return {"facts": state.get("facts"), OBSERVED: {"status": _trouble(error)}}
-        return _outputs(facts, state)
+            trouble = _trouble(error)
+        except Exception as error:  # noqa: BLE001 - what one host says must not end the refresh of all others
+            trouble = f"not understood: {type(error).__name__}: {error}"
+        return {"facts": state.get("facts"), OBSERVED: {"status": trouble}}
 
     def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
         found = self._enter(inputs)
@@ -136,7 +141,7 @@ def _node(inputs: Inputs) -> NodeState:
     hops = tuple(
         Jump(**{**hop, "identity": _at_home(hop.get("identity"))}) for hop in inputs.get("jump") or ()
     )
-    return NodeState(
+    node = NodeState(
         index=0,
         name=inputs["name"],
         address=inputs["address"],
@@ -146,7 +151,9 @@ def _node(inputs: Inputs) -> NodeState:
         host_key=inputs["host_key"],
         jump=hops,
         proxy_command=inputs.get("proxy_command"),
+        ssh_alias=inputs.get("ssh_alias"),
     )
+    return without_commands(node)
 
 
 def _at_home(identity: str | None) -> str | None:

@@ -6,12 +6,13 @@ not pass is skipped, and says which.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from orch.runner.hosts import device_checks as devices
 from orch.runner.hosts import host_checks as host
 from orch.runner.hosts import link_checks as links
-from orch.runner.hosts.described import Vendor
+from orch.runner.hosts.described import Unread, Vendor
 from orch.runner.hosts.results import CheckResult, Judge, Observed, Outcome, Result, Wanted, skipped
 
 FIRST_CODE = 364
@@ -173,7 +174,9 @@ def judge_host(observed: Observed, wanted: Wanted) -> tuple[CheckResult, ...]:
     """Every check of one host, in the order of CHECKS."""
     done: dict[str, CheckResult] = {}
     for check in CHECKS:
-        done[check.id] = _result(check, _judged(check, done, observed, wanted))
+        outcome = _judged(check, done, observed, wanted)
+        unread = observed.facts.unread if observed.facts is not None else ()
+        done[check.id] = _result(check, _with_doubts(check, outcome, unread))
     return tuple(done.values())
 
 
@@ -186,6 +189,40 @@ def _judged(check: Check, done: dict[str, CheckResult], observed: Observed, want
         return skipped(f"no {devices.NOUNS[check.vendor]} on this host")
     unmet = next((need for need in check.needs if not _met(done[need])), None)
     return skipped(f"needs {unmet}") if unmet else check.judge(observed.facts, observed, wanted)
+
+
+def _with_doubts(check: Check, outcome: Outcome, unread: Sequence[Unread]) -> Outcome:
+    """What could not be read of a host's answer is told with the check that would have needed it."""
+    told = [
+        f"what {each.tool} said cannot be read ({each.why})"
+        for each in unread
+        if _NEEDED_BY.get(each.part) == check.id
+    ]
+    if not told:
+        return outcome
+    result = outcome.result if outcome.result is Result.FAIL else Result.WARN
+    return replace(outcome, result=result, detail="; ".join([outcome.detail, *dict.fromkeys(told)]))
+
+
+_NEEDED_BY = {
+    "root": "sudo.nopasswd",
+    "system": "host.os",
+    "now": "host.clock",
+    "disks": "host.disk",
+    "docker": "docker.engine",
+    "nvidia": "nvidia.driver",
+    "nvidia.ctk": "nvidia.toolkit",
+    "amd.smi": "amd.driver",
+    "amd": "amd.driver",
+    "gaudi": "gaudi.driver",
+    "tt.smi": "tt.driver",
+    "tt": "tt.driver",
+    "pci": "host.os",
+    "sshd": "ssh.forwarding",
+    "net": "net.internal",
+    "rdma": "rdma.devices",
+}
+"""The check that a part of a host's answer is for."""
 
 
 def _met(result: CheckResult) -> bool:

@@ -56,6 +56,14 @@ class Seen(_Frozen):
     name: str | None = None
 
 
+class Unread(_Frozen):
+    """A part of a host's answer that could not be read: which (a section of the script), whose words, why."""
+
+    part: str
+    tool: str
+    why: str
+
+
 class Tool(_Frozen):
     """A vendor's tool that was asked: its exit code (124: it did not answer in time), what it said first."""
 
@@ -96,6 +104,7 @@ class HostFacts(_Frozen):
     `forwarding`: sshd's `AllowTcpForwarding` for this login (`yes no local remote`), None when not readable.
     `clock_offset_s`: how far the host's clock is ahead at the least; travel time cannot make it look worse.
     `memlock_kib` is None when unlimited. `sees_addresses` is false on a host without the tool to tell them.
+    `unread`: what the host said that no sense could be made of; the facts in it are missing here.
     """
 
     os: str = ""
@@ -125,6 +134,7 @@ class HostFacts(_Frozen):
     sees_addresses: bool = True
     rdma_ports: tuple[RdmaPort, ...] = ()
     rdma_files: bool = False
+    unread: tuple[Unread, ...] = ()
 
     def registered(self) -> dict[str, Json]:
         """What a host is registered as, and compared with later: nothing momentary."""

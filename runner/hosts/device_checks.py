@@ -130,7 +130,7 @@ def gpu_health(facts: HostFacts, observed: Observed, wanted: Wanted) -> Outcome:
     tool = facts.tool("dcgmi")
     if tool is None:
         return warned("no health data: there is no dcgmi")
-    match = re.search(r"(\d+) GPUs? found", tool.said)
+    match = re.search(r"([0-9]{1,9}) GPUs? found", tool.said)
     if tool.exit_code or match is None:
         return warned(f"no health data: {_failure(tool)}", "sudo systemctl enable --now nvidia-dcgm")
     found, here = int(match.group(1)), facts.count_of("nvidia")
@@ -204,4 +204,4 @@ def _driver(facts: HostFacts, vendor: Vendor) -> str:
 
 
 def _numbers(version: str | None) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version or "")[:2])
+    return tuple(int(part) for part in re.findall(r"[0-9]{1,9}", version or "")[:2])

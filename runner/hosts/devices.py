@@ -13,8 +13,8 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 from orch.runner.hosts.described import Gpu, Seen, Vendor
 
@@ -56,6 +56,16 @@ TENSTORRENT_GIB = {
 }
 
 
+class Reader(Protocol):
+    """Calls a parser; where that fails, what was meant to be read is told, and something else given."""
+
+    def __call__(self, part: str, parse: Callable[[], list[Gpu]], otherwise: list[Gpu]) -> list[Gpu]: ...
+
+
+def _all(part: str, parse: Callable[[], list[Gpu]], otherwise: list[Gpu]) -> list[Gpu]:
+    return parse()
+
+
 def gpus(
     *,
     nvidia: str | None,
@@ -65,13 +75,14 @@ def gpus(
     gaudi: str | None,
     tt: str,
     tt_smi: str | None,
+    read: Reader = _all,
 ) -> tuple[Gpu, ...]:
     """Equal accelerators together, by vendor, as their drivers know them."""
     found = [
-        *_nvidia(nvidia, nvidia_head),
-        *(_amd_smi(amd_smi) or _amd_kernel(amd)),
-        *_gaudi(gaudi),
-        *_tenstorrent(tt, tt_smi),
+        *read("nvidia", lambda: list(_nvidia(nvidia, nvidia_head)), []),
+        *(read("amd.smi", lambda: _amd_smi(amd_smi), []) or read("amd", lambda: _amd_kernel(amd), [])),
+        *read("gaudi", lambda: list(_gaudi(gaudi)), []),
+        *read("tt.smi", lambda: _tenstorrent(tt, tt_smi), []),
     ]
     module = _after(amd, "module ")
     found = [
@@ -143,15 +154,15 @@ def _amd_smi(text: str | None) -> list[Gpu]:
     if isinstance(data, dict) and "gpu_data" in data:
         data = data["gpu_data"]
     if isinstance(data, list):
-        return [_amd_row(row) for row in data if isinstance(row, dict) and "asic" in row]
+        return [_amd_row(row) for row in data if "asic" in row]
     if isinstance(data, dict):
-        driver = _known(str(data.get("system", {}).get("Driver version", "")))
+        driver = _known(str(_table(data.get("system")).get("Driver version", "")))
         return [
             Gpu(
                 vendor="amd",
-                name=_known(str(card.get("Card Series") or card.get("Card series") or "")),
+                name=_known(str(_table(card).get("Card Series") or _table(card).get("Card series") or "")),
                 count=1,
-                memory_mib=(_whole(str(card.get("VRAM Total Memory (B)", ""))) or 0) >> 20 or None,
+                memory_mib=(_whole(str(_table(card).get("VRAM Total Memory (B)", ""))) or 0) >> 20 or None,
                 driver=driver,
             )
             for key, card in data.items()
@@ -161,13 +172,13 @@ def _amd_smi(text: str | None) -> list[Gpu]:
 
 
 def _amd_row(row: dict[str, Any]) -> Gpu:
-    size = row.get("vram", {}).get("size")
+    size = _table(row.get("vram")).get("size")
     size = size.get("value") if isinstance(size, dict) else size
-    driver = row.get("driver") or {}
-    version = driver.get("version") or driver.get("driver_version") if isinstance(driver, dict) else None
+    driver = _table(row.get("driver"))
+    version = driver.get("version") or driver.get("driver_version")
     return Gpu(
         vendor="amd",
-        name=_known(str(row["asic"].get("market_name", ""))),
+        name=_known(str(_table(row["asic"]).get("market_name", ""))),
         count=1,
         memory_mib=_whole(str(size or "")),
         driver=_known(str(version or "")),
@@ -187,9 +198,9 @@ def _tenstorrent(text: str, snapshot: str | None) -> list[Gpu]:
     driver = _after(text, "module ")
     data = _json_in(snapshot)
     rows = data.get("device_info") if isinstance(data, dict) else None
-    boards = [row.get("board_info") or {} for row in rows or () if isinstance(row, dict)]
+    boards = [_table(row.get("board_info")) for row in rows or ()]
     if driver is None and isinstance(data, dict):
-        match = re.search(r"\d[\w.]*", str((data.get("host_info") or {}).get("Driver", "")))
+        match = re.search(r"\d[\w.]*", str(_table(data.get("host_info")).get("Driver", "")))
         driver = match.group() if match else None
     found: list[Gpu] = []
     for board in boards:
@@ -234,6 +245,15 @@ def _json_in(text: str | None) -> Any:
         return None
 
 
+def _table(value: object) -> dict[str, Any]:
+    """A part of a tool's JSON; nothing where the tool knows nothing (`N/A`)."""
+    if value is None or (isinstance(value, str) and _known(value) is None):
+        return {}
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r} stands where a mapping is expected")
+    return value
+
+
 def _after(text: str, word: str) -> str | None:
     return (
         next((line[len(word) :].strip() for line in text.splitlines() if line.startswith(word)), None) or None
@@ -251,5 +271,5 @@ def _known(value: str) -> str | None:
 
 
 def _whole(value: str) -> int | None:
-    match = re.match(r"\s*(\d+)", value)
+    match = re.match(r"\s*([0-9]{1,19})(?![0-9])", value)
     return int(match.group(1)) if match else None

@@ -9,19 +9,21 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from orch.runner.commands import Command
 from orch.runner.errors import HostUnreachable
 from orch.runner.hosts import devices, links
-from orch.runner.hosts.described import Disk, Docker, HostFacts, Tool
+from orch.runner.hosts.described import Disk, Docker, HostFacts, Tool, Unread
 from orch.runner.transport import Transport
 from orch.spec.state import NodeState
 from orch.templates import render
 
 __all__ = ["HostFacts", "facts_command", "parse", "read_facts"]
+
+T = TypeVar("T")
 
 LIMIT_S = 25
 """What slow vendor tools may take together; eight NVIDIA GPUs without persistence mode need about ten."""
@@ -83,9 +85,14 @@ def parse(text: str, *, sent: float | None = None, received: float | None = None
     if "now" not in found:
         return None
     parts: Mapping[str, Section] = {name: each[0] for name, each in found.items()}
-    root, trouble = _root(parts.get("root"))
-    interfaces, sees_addresses = links.interfaces(_text(parts, "net"))
-    rdma_ports, rdma_files = links.rdma(_text(parts, "rdma"))
+    read = _Reader()
+    root, trouble = read("root", lambda: _root(parts.get("root")), ("no", None))
+    interfaces, sees_addresses, odd = read(
+        "net", lambda: links.interfaces(_text(parts, "net")), ((), True, ())
+    )
+    for words in odd:
+        read.note("net", f"no address: {words}")
+    rdma_ports, rdma_files = read("rdma", lambda: links.rdma(_text(parts, "rdma")), ((), False))
     gpus = devices.gpus(
         nvidia=_answer(parts, "nvidia"),
         nvidia_head=_answer(parts, "nvidia.head"),
@@ -94,24 +101,26 @@ def parse(text: str, *, sent: float | None = None, received: float | None = None
         gaudi=_answer(parts, "gaudi"),
         tt=_text(parts, "tt"),
         tt_smi=_answer(parts, "tt.smi"),
+        read=read,
     )
     amd, tt = _text(parts, "amd").splitlines(), _text(parts, "tt").splitlines()
-    return HostFacts(
-        **_system(_text(parts, "system")),
+    moments = [each.text for each in found["now"]]
+    facts = HostFacts(
+        **read("system", lambda: _system(_text(parts, "system")), {}),
         root=root,
         root_trouble=trouble,
-        forwarding=_forwarding(parts.get("sshd")),
-        clock_offset_s=_offset([each.text for each in found["now"]], sent, received),
-        disks=_disks(_text(parts, "disks")),
-        docker=_docker(parts.get("docker"), _text(parts, "free")),
+        forwarding=read("sshd", lambda: _forwarding(parts.get("sshd")), None),
+        clock_offset_s=read("now", lambda: _offset(moments, sent, received), None),
+        disks=read("disks", lambda: _disks(_text(parts, "disks")), ()),
+        docker=_docker(parts.get("docker"), _text(parts, "free"), read),
         gpus=gpus,
-        seen=devices.seen(_text(parts, "pci")),
+        seen=read("pci", lambda: devices.seen(_text(parts, "pci")), ()),
         tools=tuple(
             Tool(name=name, exit_code=parts[key].exit_code, said=parts[key].said)
             for key, name in _TOOLS.items()
             if key in parts
         ),
-        nvidia_toolkit=_version(parts.get("nvidia.ctk")),
+        nvidia_toolkit=read("nvidia.ctk", lambda: _version(parts.get("nvidia.ctk")), None),
         kfd="kfd" in amd,
         amdgpu=next((line[7:].strip() for line in amd if line.startswith("module ")), None),
         tenstorrent_devices=sum(line.startswith("device ") for line in tt),
@@ -120,7 +129,46 @@ def parse(text: str, *, sent: float | None = None, received: float | None = None
         rdma_ports=rdma_ports,
         rdma_files=rdma_files,
     )
+    return facts.model_copy(update={"unread": tuple(read.unread)})
 
+
+class _Reader:
+    """Reads the parts of an answer one by one, and keeps what could not be read.
+
+    A host may print anything: whatever its parser then raises costs this part and is told with it.
+    """
+
+    def __init__(self) -> None:
+        self.unread: list[Unread] = []
+
+    def __call__(self, part: str, parse: Callable[[], T], otherwise: T) -> T:
+        try:
+            return parse()
+        except Exception as error:  # noqa: BLE001 - see above
+            self.note(part, f"{type(error).__name__}: {error}")
+            return otherwise
+
+    def note(self, part: str, why: str) -> None:
+        self.unread.append(Unread(part=part, tool=_WHOSE.get(part, part), why=" ".join(why.split())[:200]))
+
+
+_WHOSE = {
+    "nvidia": "nvidia-smi",
+    "amd.smi": "amd-smi or rocm-smi",
+    "gaudi": "hl-smi",
+    "tt.smi": "tt-smi",
+    "amd": "/sys/class/kfd",
+    "tt": "/dev/tenstorrent",
+    "nvidia.ctk": "nvidia-ctk",
+    "docker": "docker info",
+    "net": "ip addr",
+    "rdma": "/sys/class/infiniband",
+    "pci": "lspci",
+    "sshd": "sshd -T",
+    "system": "/proc and /etc",
+    "disks": "/sys/block",
+    "now": "date",
+}
 
 _TOOLS = {
     "nvidia": "nvidia-smi",
@@ -137,7 +185,7 @@ def _sections(text: str) -> dict[str, list[Section]]:
     for line in text.splitlines():
         if line.startswith("@@= "):
             code = line[4:].strip()
-            section = Section("\n".join(lines).strip(), int(code) if code.isdecimal() else 1)
+            section = Section("\n".join(lines).strip(), int(code) if re.fullmatch("[0-9]{1,3}", code) else 1)
             found.setdefault(name, []).append(section)
         elif line.startswith("@@"):
             # `@@root HOW` carries its text in the heading.
@@ -181,7 +229,7 @@ def _system(text: str) -> dict[str, Any]:
         "memory_mib": _int(words.get("MemTotal")) // 1024,
         "hugepages": _int(words.get("HugePages_Total")),
         "hugepage_kib": _int(words.get("Hugepagesize")),
-        "memlock_kib": int(memlock) if memlock.isdecimal() else None,
+        "memlock_kib": _int(memlock) if memlock[:1].isdecimal() else None,
     }
 
 
@@ -194,32 +242,58 @@ def _disks(text: str) -> tuple[Disk, ...]:
     )
 
 
-def _docker(section: Section | None, free: str) -> Docker | None:
+def _docker(section: Section | None, free: str, read: _Reader) -> Docker | None:
     """Docker as its client tells of the server; None without a client."""
     path = next((line[5:] for line in free.splitlines() if line.startswith("path ")), None)
     # POSIX: device, 1024-blocks, used, available, capacity, mount point.
-    row = re.search(r"^\S.* +(\d+) +\d+ +(-?\d+) +\d+% +\S", free, re.MULTILINE)
+    row = re.search(r"^\S.* +(\d+) +\d+ +(-?[0-9]{1,18}) +\d+% +\S", free, re.MULTILINE)
     space = int(row.group(2)) >> 10 if row else None
     if section is None:
         return None if space is None else Docker(trouble="there is no docker command", free_mib=space)
     lines = section.text.splitlines()
-    info: dict[str, Any] = {}
-    for line in lines:
-        if line.startswith("{"):
-            info = _json(line) or {}
-    version = info.get("ServerVersion") or None
-    errors = info.get("ServerErrors") or []
-    said = [*errors, *(line for line in lines if line and not line.startswith(("{", "cdi ")))]
+    found = next((line for line in reversed(lines) if line.startswith("{")), "{}")
+    info = read("docker", lambda: _object(found), {})
+    version = read("docker", lambda: _text_of(info.get("ServerVersion")), None)
+    said = [
+        *read("docker", lambda: _names(info.get("ServerErrors")), ()),
+        *(line for line in lines if line and not line.startswith(("{", "cdi "))),
+    ]
     if section.exit_code == 124:
         said = ["the Docker server does not answer", *said]
     return Docker(
         version=version,
         trouble=None if version else " ".join(said)[:300] or f"exit code {section.exit_code}",
-        root=info.get("DockerRootDir") or path,
+        root=read("docker", lambda: _text_of(info.get("DockerRootDir")), None) or path,
         free_mib=space,
-        runtimes=tuple(sorted(info.get("Runtimes") or ())),
+        runtimes=tuple(sorted(read("docker", lambda: _names(info.get("Runtimes")), ()))),
         cdi=tuple(dict.fromkeys(line[4:] for line in lines if line.startswith("cdi "))),
     )
+
+
+def _object(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise TypeError("it is no JSON object")
+    return found
+
+
+def _names(value: object) -> tuple[str, ...]:
+    """Names in a list, or the keys of a table. Raises TypeError, UnicodeError."""
+    if value is None:
+        return ()
+    if not isinstance(value, (list, dict)):
+        raise TypeError(f"{value!r} stands where names are expected")
+    return tuple(name for name in map(_text_of, value) if name)
+
+
+def _text_of(value: object) -> str | None:
+    """Text, or None where nothing stands. Raises TypeError, and UnicodeError for half a character."""
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} stands where text is expected")
+    value.encode()
+    return value
 
 
 def _forwarding(section: Section | None) -> str | None:
@@ -234,7 +308,9 @@ def _forwarding(section: Section | None) -> str | None:
 
 def _offset(moments: list[str], sent: float | None, received: float | None) -> float | None:
     """How far the host's clock must be off, given that both its readings were made between ours."""
-    readings = [float(match.group()) for text in moments if (match := re.match(r"\d+(\.\d+)?", text))]
+    readings = [
+        float(match.group()) for text in moments if (match := re.match(r"[0-9]{1,12}(\.[0-9]{1,9})?", text))
+    ]
     if not readings or sent is None or received is None:
         return None
     lowest, highest = readings[-1] - received, readings[0] - sent
@@ -246,13 +322,7 @@ def _version(section: Section | None) -> str | None:
     return match.group() if match else None
 
 
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
-
-
 def _int(text: str | None) -> int:
-    match = re.match(r"\s*(\d+)", text or "")
+    """A number of what a kernel counts; 0 for what is none. No kernel's number has more than 19 digits."""
+    match = re.match(r"\s*([0-9]{1,19})(?![0-9])", text or "")
     return int(match.group(1)) if match else 0

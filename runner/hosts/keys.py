@@ -21,12 +21,19 @@ from typing import Literal
 
 import paramiko
 
-from orch.runner.errors import HostKeyRefused, HostUnreachable
+from orch.runner.errors import HostKeyRefused, HostKeyUnaccepted, HostUnreachable
 from orch.runner.peers import Peer, read_host_key
 from orch.runner.ssh import Patience, SshTransport
 from orch.runner.wire import Wire, handshake_failed
 
-KeySource = Literal["given", "pinned", "known_hosts", "scanned"]
+KeySource = Literal["given", "pinned", "known_hosts", "accepted", "scanned"]
+ACCEPT = (
+    "compare with the host's own (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there), then accept: "
+    "`orch up FILE` on a terminal asks, `--accept-new-host-keys` takes every new one; a `host_key` in the "
+    "file and your known_hosts count too"
+)
+"""What to do about a key that nobody has accepted."""
+
 _BEST_FIRST = ("ssh-ed25519", "ecdsa-sha2-", "rsa-sha2-", "ssh-rsa")
 
 
@@ -126,6 +133,20 @@ def unknown_key(peer: Peer, offered: HostKey | HostUnreachable) -> HostKeyRefuse
     )
 
 
+def unaccepted_key(peer: Peer, offered: HostKey, host: str) -> HostKeyUnaccepted:
+    """The error for a host whose key nothing tells and nobody has accepted; `host`: what it is pinned as."""
+    return HostKeyUnaccepted(
+        f"not looked at: nobody has accepted the host key of {peer.label}",
+        host=host,
+        key=offered.public,
+        fingerprint=offered.fingerprint,
+        where=peer.where,
+        detail=f"it offers {offered.public.split()[0]} {offered.fingerprint}",
+        hint=ACCEPT,
+        code="ORCH388",
+    )
+
+
 def revoked_key(peer: Peer, key: HostKey) -> HostKeyRefused:
     return HostKeyRefused(
         f"the host key of {peer.label} is revoked in your known_hosts",
@@ -159,7 +180,8 @@ def _names(patterns: str, name: str) -> bool:
             salt, digest = map(base64.b64decode, hashed)
         except (ValueError, binascii.Error):
             return False
-        return hmac.compare_digest(hmac.digest(salt, name.encode(), "sha1"), digest)
+        # ssh makes a name lower-case before it looks it up, and before it hashes it.
+        return hmac.compare_digest(hmac.digest(salt, name.lower().encode(), "sha1"), digest)
     matched = False
     for pattern in patterns.lower().split(","):
         # Brackets stand for themselves here.

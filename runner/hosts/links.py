@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,9 +23,10 @@ class _Link:
     addresses: list[str] = field(default_factory=list)
 
 
-def interfaces(text: str) -> tuple[tuple[Interface, ...], bool]:
-    """The interfaces by name, and whether their addresses could be told."""
+def interfaces(text: str) -> tuple[tuple[Interface, ...], bool, tuple[str, ...]]:
+    """The interfaces by name, whether their addresses could be told, and what stood for one and is none."""
     found: dict[str, _Link] = {}
+    odd: list[str] = []
     told = True
     for line in text.splitlines():
         words = line.split()
@@ -34,10 +36,20 @@ def interfaces(text: str) -> tuple[tuple[Interface, ...], bool]:
             )
         elif words[:1] == ["addr"] and len(words) == 3 and words[1] in found and "/" in words[2]:
             # A peer's address (point to point) follows the own one and is left out by the script.
-            found[words[1]].addresses.append(words[2])
+            if _is_address(words[2]):
+                found[words[1]].addresses.append(words[2])
+            else:
+                odd.append(words[2])
         elif words == ["noip"]:
             told = False
-    return tuple(_interface(name, found) for name in sorted(found)), told
+    return tuple(_interface(name, found) for name in sorted(found)), told, tuple(odd)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return "%" not in text and bool(ipaddress.ip_interface(text))
+    except ValueError:
+        return False
 
 
 def _interface(name: str, links: Mapping[str, _Link]) -> Interface:
@@ -79,7 +91,7 @@ def rdma(text: str) -> tuple[tuple[RdmaPort, ...], bool]:
     """The ports of RDMA devices, and whether programs can open them (/dev/infiniband)."""
     ports: list[RdmaPort] = []
     for line in text.splitlines():
-        match = re.fullmatch(r"port (\S+) (\d+) \| (?:\d+: )?(.*?) \| (.*?) \| (.*)", line)
+        match = re.fullmatch(r"port (\S+) ([0-9]{1,9}) \| (?:\d+: )?(.*?) \| (.*?) \| (.*)", line)
         if match:
             device, port, state, layer, rate = (part.strip() for part in match.groups())
             ports.append(RdmaPort(device=device, port=int(port), state=state, layer=layer, rate=rate))
@@ -92,4 +104,4 @@ def _list(word: str) -> tuple[str, ...]:
 
 
 def _int(word: str) -> int:
-    return int(word) if re.fullmatch(r"-?\d+", word) else -1
+    return int(word) if re.fullmatch(r"-?[0-9]{1,18}", word) else -1

@@ -118,9 +118,9 @@ def views(
 
 def read_listener(text: str, fallback: int) -> Listener:
     """What the listening script said; sshd's port when nothing could listen."""
-    if match := re.search(r"^listen (\d+) (\w+) (\d+)$", text, re.MULTILINE):
+    if match := re.search(r"^listen ([0-9]{1,5}) (\w+) ([0-9]{1,9})$", text, re.MULTILINE):
         return Listener(int(match.group(1)), match.group(2), int(match.group(3)))
-    match = re.search(r"^sshd (\d+)$", text, re.MULTILINE)
+    match = re.search(r"^sshd ([0-9]{1,5})$", text, re.MULTILINE)
     return Listener(int(match.group(1)) if match else fallback)
 
 
@@ -138,8 +138,8 @@ def read_reaches(text: str, peers: Sequence[str]) -> dict[str, Reach]:
     return found
 
 
-_REACH = re.compile(r"^reach (\d+) (ok|no) ?(.*)$", re.MULTILINE)
-_SIZE = re.compile(r"^size (\d+) (ok|no|unknown) ?(.*)$", re.MULTILINE)
+_REACH = re.compile(r"^reach ([0-9]{1,9}) (ok|no) ?(.*)$", re.MULTILINE)
+_SIZE = re.compile(r"^size ([0-9]{1,9}) (ok|no|unknown) ?(.*)$", re.MULTILINE)
 
 
 def _line(at: int, here: Place, peer: Place, listener: Listener) -> str:

@@ -26,7 +26,7 @@ _LIKELY = r"cuda|nvidia|pytorch|tensorflow|orch/|dstack|ubuntu|debian|rocky|alma
 
 def why_not_outside(node: NodeState) -> str | None:
     """Why connections from here say nothing about outsiders; None when they do."""
-    if node.jump or node.proxy_command:
+    if node.jump or node.proxy_command or node.ssh_alias:
         return "reached by way of another host, not from outside"
     try:
         addresses = {
@@ -99,7 +99,7 @@ def read_container(text: str, image: str | None) -> ContainerTry:
     if word != "image":
         lacking = f"{image} is not on the host" if image else "no image to try it with is on the host"
         return ContainerTry(untried=f"{lacking}; a job brings its own")
-    code = re.search(r"^exit (\d+)$", rest, re.MULTILINE)
+    code = re.search(r"^exit ([0-9]{1,3})$", rest, re.MULTILINE)
     said = " ".join(line for line in rest.splitlines() if not line.startswith("exit "))
     return ContainerTry(
         image=used,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import getpass
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from orch.runner.errors import HostKeyRefused, HostUnreachable, JumpUnreachable, RunnerError
 from orch.runner.hosts.keys import (
@@ -22,14 +22,22 @@ from orch.runner.hosts.keys import (
     given_key,
     revoked_key,
     scan,
+    unaccepted_key,
     unknown_key,
 )
+from orch.runner.hosts.naming import absolute, located, names, pin_of
 from orch.runner.peers import Peer, known_as, of_jump, of_node
 from orch.runner.ssh import Patience, SshTransport, jump_failed
-from orch.runner.sshconfig import Hop, Said, UserConfig
+from orch.runner.sshconfig import Hop, Said, UserConfig, known_hosts_files
 from orch.spec.models.ssh import Host, SshConfig
 from orch.spec.models.ssh import Jump as JumpSpec
 from orch.spec.state import Jump, NodeState
+
+Unseen = Literal["none", "named", "all"]
+"""Which keys are taken that nobody has seen: none, those of hosts named to be asked anew, all new ones.
+
+A key that differs from a known one is never new.
+"""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -68,62 +76,34 @@ def find_targets(
     folder: Path,
     pinned: Mapping[str, str],
     *,
-    accept: Collection[str] = (),
+    accepted: Mapping[str, str] | None = None,
+    anew: Collection[str] = (),
+    unseen: Unseen = "none",
     user_config: UserConfig | None = None,
 ) -> tuple[Target | TargetError, ...]:
-    """Every machine of `config`, in its order.
+    """Every machine of `config`, in its order. Logs in to jump hosts only, once their keys are accepted.
 
-    `pinned` holds the keys accepted before, as `pins` gives them. Keys that nothing tells are asked of the
-    hosts, unless `known_hosts` is `strict`; those of the names in `accept` (nodes, addresses of jump hosts)
-    are asked anew whatever was pinned. Relative key files are in `folder`. Raises BadSshConfig.
+    `pinned` holds the keys accepted before, `accepted` those that a person has seen and accepted now, both as
+    `pins` gives them. Those of the names in `anew` (nodes; jump hosts by name or address) are asked of the
+    hosts whatever was pinned. A key that nothing tells is asked of its host; `unseen` says whether it is
+    taken, and a host whose key is not is a TargetError with HostKeyUnaccepted. Relative key files are in
+    `folder`. Raises BadSshConfig.
     """
     transport = SshTransport(connect_timeout_s=float(config.connect_timeout_s))
     try:
-        finder = _Finder(config, folder, pinned, frozenset(accept), user_config or UserConfig(), transport)
+        finder = _Finder(
+            config,
+            folder,
+            pinned,
+            accepted or {},
+            frozenset(anew),
+            unseen,
+            user_config or UserConfig(),
+            transport,
+        )
         return finder.find()
     finally:
         transport.close()
-
-
-def names(config: SshConfig) -> tuple[str, ...]:
-    """What each machine of `config` is called: `name`, else its host name as written; with the port where one
-    host name is listed with several.
-    """
-    machines = config.machines()
-    ports: dict[str, set[int | None]] = {}
-    for machine in machines:
-        ports.setdefault(machine.hostname, set()).add(machine.port)
-    return tuple(
-        machine.name
-        or machine.hostname.replace(":", "-")
-        + (f"-{machine.port}" if len(ports[machine.hostname]) > 1 else "")
-        for machine in machines
-    )
-
-
-def pins(nodes: Iterable[NodeState]) -> dict[str, str]:
-    """The keys of nodes and of the jump hosts before them, as `find_targets` takes them."""
-    found: dict[str, str] = {}
-    for node in nodes:
-        found[node.name] = node.host_key
-        found.update({_pin(jump): jump.host_key for jump in node.jump if jump.host_key})
-    return found
-
-
-def located(node: NodeState, folder: Path) -> NodeState:
-    """The same node with the paths of its keys made absolute."""
-    jumps = tuple(_absolute(jump, folder) for jump in node.jump)
-    return node.model_copy(update={"identity": resolved(node.identity, folder), "jump": jumps})
-
-
-def resolved(identity: str | None, folder: Path) -> str | None:
-    """Where a key file is: `~` expanded, relative to `folder`."""
-    return None if identity is None else str(folder.absolute() / Path(identity).expanduser())
-
-
-def _pin(jump: Jump) -> str:
-    # No node has a space in its name.
-    return f"jump {known_as(jump.address, jump.port)}"
 
 
 @dataclass(frozen=True)
@@ -141,10 +121,14 @@ class _Finder:
     _config: SshConfig
     _folder: Path
     _pinned: Mapping[str, str]
-    _accept: frozenset[str]
+    _accepted: Mapping[str, str]
+    _anew: frozenset[str]
+    _unseen: Unseen
     _user_config: UserConfig
     _transport: SshTransport
     _files: dict[tuple[str, ...], KnownHosts] = field(default_factory=dict)
+    # Jump hosts by address: what the file, or the user's configuration, calls them.
+    _called: dict[str, list[str]] = field(default_factory=dict)
     _jump_keys: dict[tuple[Jump, ...], HostKey | RunnerError] = field(default_factory=dict)
 
     def find(self) -> tuple[Target | TargetError, ...]:
@@ -203,13 +187,15 @@ class _Finder:
             host_key="",
             jump=jumps,
             proxy_command=command,
+            ssh_alias=host.hostname if command else None,
             internal_ip=host.internal_ip,
             blocks=host.blocks if isinstance(host.blocks, int) else 1,
             rack=host.rack,
             env={key: value for key, value in host.env.items() if value is not None},
         )
         alias = said.known_as or known_as(node.address, node.port)
-        return _Way(node, host.host_key, alias, self._known(said.known_hosts))
+        known = self._known(said, host.hostname, node.address, node.port, node.user)
+        return _Way(node, host.host_key, alias, known)
 
     def _chain(
         self, hops: Sequence[tuple[Hop, str | None]], seen: frozenset[str] = frozenset()
@@ -221,13 +207,16 @@ class _Finder:
             if at == 0 and said.proxy_jump and hop.host not in seen:
                 before = [(each, None) for each in said.proxy_jump]
                 made += self._chain(before, seen | {hop.host})
+            address = said.hostname or hop.host
+            self._called.setdefault(address, []).append(hop.host)
             made.append(
                 Jump(
-                    address=said.hostname or hop.host,
+                    address=address,
                     port=hop.port or said.port or 22,
                     user=hop.user or said.user or getpass.getuser(),
                     identity=identity or self._existing(said),
                     proxy_command=said.proxy_command if at == 0 else None,
+                    ssh_alias=hop.host if at == 0 and said.proxy_command else None,
                 )
             )
         return tuple(made)
@@ -236,7 +225,8 @@ class _Finder:
         """The first of the user's key files for a host that is there."""
         return next((path for path in said.identities if Path(path).expanduser().is_file()), None)
 
-    def _known(self, files: tuple[str, ...]) -> KnownHosts:
+    def _known(self, said: Said, name: str, address: str, port: int, user: str) -> KnownHosts:
+        files = known_hosts_files(said, name=name, address=address, port=port, user=user)
         return self._files.setdefault(files, KnownHosts(files))
 
     # --- keys
@@ -248,15 +238,13 @@ class _Finder:
         try:
             hops = self._hops(node.jump)
             node = node.model_copy(update={"jump": tuple(jump for jump, _ in hops)})
-            pin = self._pinned.get(node.name)
-            fresh = node.name in self._accept
+            anew = node.name in self._anew
+            key = self._decided(node.name, anew=anew)
             if way.given is not None:
                 key = given_key(of_node(node), way.given)
-            elif pin and not fresh:
-                key = HostKey(pin, "pinned")
-            else:
+            elif key is None:
                 peer = of_node(located(node, self._folder))
-                key = self._found(peer, way.known_as, way.known_hosts, fresh=fresh)
+                key = self._found(peer, node.name, way.known_as, way.known_hosts, anew=anew)
         except RunnerError as error:
             return TargetError(node.index, node.name, node.address, error)
         return Target(
@@ -276,24 +264,36 @@ class _Finder:
     def _jump_key(self, chain: tuple[Jump, ...]) -> HostKey | RunnerError:
         """The key of the last hop of a chain; the hops before it are known already."""
         last = chain[-1]
-        pin = self._pinned.get(_pin(last))
-        fresh = last.address in self._accept
-        if pin and not fresh:
-            return HostKey(pin, "pinned")
-        said = self._user_config.lookup(last.address)
+        called = self._called[last.address]
+        anew = not self._anew.isdisjoint({last.address, *called})
+        decided = self._decided(pin_of(last), anew=anew)
+        if decided is not None:
+            return decided
+        said = self._user_config.lookup(called[0])
         try:
             way = [*(jump for jump, _ in self._hops(chain[:-1])), last]
-            peer = of_jump(tuple(_absolute(jump, self._folder) for jump in way))
+            peer = of_jump(tuple(absolute(jump, self._folder) for jump in way))
             alias = said.known_as or known_as(last.address, last.port)
-            return self._found(peer, alias, self._known(said.known_hosts), fresh=fresh)
+            known = self._known(said, called[0], last.address, last.port, last.user)
+            return self._found(peer, pin_of(last), alias, known, anew=anew)
         except (HostKeyRefused, JumpUnreachable) as error:
             return error
         except HostUnreachable as error:
             return jump_failed(of_jump(chain), error)
 
-    def _found(self, peer: Peer, alias: str, files: KnownHosts, *, fresh: bool) -> HostKey:
-        """A key that is neither given nor pinned: the user's, unless it must be `fresh`, or the host's."""
-        known = None if fresh else files.lookup(alias)
+    def _decided(self, pin: str, *, anew: bool) -> HostKey | None:
+        """The key that was accepted, now or before."""
+        if pin in self._accepted:
+            return HostKey(self._accepted[pin], "accepted")
+        pinned = self._pinned.get(pin)
+        return HostKey(pinned, "pinned") if pinned and not anew else None
+
+    def _found(self, peer: Peer, pin: str, alias: str, files: KnownHosts, *, anew: bool) -> HostKey:
+        """A key that is neither given nor decided: the user's, unless it must be asked `anew`, or the host's.
+
+        Raises HostKeyUnaccepted for one of the host's that is not to be taken unseen.
+        """
+        known = None if anew else files.lookup(alias)
         if known is not None:
             return known
         strict = self._config.known_hosts == "strict"
@@ -308,11 +308,9 @@ class _Finder:
             raise revoked_key(peer, found)
         if strict:
             raise unknown_key(peer, found)
-        return found
-
-
-def _absolute(jump: Jump, folder: Path) -> Jump:
-    return jump.model_copy(update={"identity": resolved(jump.identity, folder)})
+        if self._unseen == "all" or (self._unseen == "named" and anew):
+            return found
+        raise unaccepted_key(peer, found, pin)
 
 
 def _as_hop(jump: JumpSpec) -> tuple[Hop, str | None]:

@@ -6,6 +6,8 @@ from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import Field
 
+from orch.spec.characters import check_word
+
 from . import forms
 from .base import Section
 from .blocks import Cidrs
@@ -21,12 +23,14 @@ from .creds import (
 )
 from .fields import (
     AutoFlag,
-    FilePath,
     Flag,
+    Image,
+    LocalPath,
     Names,
     Size,
     Tags,
     Text,
+    User,
     choice,
     duration,
     rows,
@@ -34,14 +38,14 @@ from .fields import (
     whole,
 )
 from .forms import Form
-from .reads import Reads
+from .reads import Reaches, Reads
 from .resources import GpuSpec
 from .ssh import Jumps, PortNumber
 
 
 def _texts_by_key(value: object) -> object:
     return (
-        {key: text(item) for key, item in cast("dict[str, object]", value).items()}
+        {key: check_word(text(item)) for key, item in cast("dict[str, object]", value).items()}
         if isinstance(value, dict)
         else value
     )
@@ -82,7 +86,7 @@ class LocalBackend(Backend):
     engine: Annotated[Literal["auto", "docker", "podman"], choice("auto", "docker", "podman")] = Field(
         default="auto", description="Container engine."
     )
-    node_image: Text | None = Field(default=None, description="Image of the node containers.")
+    node_image: Image | None = Field(default=None, description="Image of the node containers.")
     subnet: Text | None = Field(default=None, description="Network of the nodes; a free one if not given.")
     cpus: Annotated[int | None, whole(1, 4096)] = Field(
         default=None, description="CPUs nodes may use in all."
@@ -104,9 +108,9 @@ class SshBackend(Backend):
     type: Annotated[Literal["ssh", "remote"], choice("ssh", "remote")] = Field(
         default="ssh", description="`ssh`, or its other name `remote`."
     )
-    user: Text | None = Field(default=None, description="As in `ssh_config`.")
+    user: User | None = Field(default=None, description="As in `ssh_config`.")
     port: PortNumber | None = Field(default=None, description="As in `ssh_config`.")
-    identity_file: FilePath | None = Field(default=None, description="As in `ssh_config`.")
+    identity_file: LocalPath | None = Field(default=None, description="As in `ssh_config`.")
     proxy_jump: Jumps | None = Field(default=None, description="As in `ssh_config`.")
     known_hosts: Annotated[Literal["accept-new", "strict"] | None, choice("accept-new", "strict")] = Field(
         default=None, description="As in `ssh_config`."
@@ -127,7 +131,7 @@ class OsImage(Section):
 
     name: Text = Field(description="Its name.")
     owner: Text = Field(default="self", description="Account that owns it.")
-    user: Text = Field(default="ubuntu", description="User to log in as.")
+    user: User = Field(default="ubuntu", description="User to log in as.")
 
 
 class OsImages(Section):
@@ -148,14 +152,16 @@ class AwsBackend(Cloud):
     creds: AwsCreds = Field(default=None, description="The SDK's own chain if not given.")
     vpc_name: Text | None = Field(default=None, description="Network by name, in every region.")
     vpc_ids: ByRegion = Field(default={}, description="Networks by region; not with `vpc_name`.")
-    default_vpcs: Flag = Field(default=True, description="Use the default network of other regions.")
+    default_vpcs: Flag = Field(default=False, description="Later: use the default network of other regions.")
     subnet_ids: Names = Field(default=(), description="Subnets to use.")
     security_group_ids: Names = Field(default=(), description="Security groups to use.")
     iam_instance_profile: Text | None = Field(default=None, description="Profile of the instances.")
     os_images: OsImages = Field(default=OsImages(), description="Machine images.")
     kms_key: Text | None = Field(default=None, description="Key that disks are encrypted with.")
-    endpoint_url: Text | None = Field(default=None, description="Another endpoint of the API.")
-    experimental_instance_types: Flag = Field(default=False, description="Offer types not tested yet.")
+    endpoint_url: Annotated[Text | None, Reaches()] = Field(
+        default=None, description="Another endpoint of the API."
+    )
+    experimental_instance_types: Flag = Field(default=False, description="Later: offer types not tested yet.")
 
 
 class GcpBackend(Cloud):
@@ -176,7 +182,7 @@ class GcpBackend(Cloud):
     vpc_project_id: Text | None = Field(default=None, description="Project that shares its networks.")
     nat_check: Flag = Field(default=True, description="Check that private nodes reach the internet.")
     vm_service_account: Text | None = Field(default=None, description="Account of the instances.")
-    preview_features: Names = Field(default=(), description="Features to switch on.")
+    preview_features: Names = Field(default=(), description="Later: features to switch on.")
 
 
 def _one(what: str, value: object) -> object:
@@ -263,7 +269,9 @@ class KubernetesBackend(Backend):
     type: Annotated[Literal["kubernetes"], choice("kubernetes")] = Field(
         default="kubernetes", description="`kubernetes`."
     )
-    kubeconfig: Kubeconfig | None = Field(default=None, description="Your own if not given.")
+    kubeconfig: Annotated[Kubeconfig | None, Reaches()] = Field(
+        default=None, description="Your own if not given."
+    )
     contexts: Annotated[tuple[Context, ...], rows("contexts")] = Field(
         default=(), description="Contexts to use; the current one if not given."
     )

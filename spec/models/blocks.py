@@ -13,14 +13,16 @@ from . import forms
 from .base import Section, plain
 from .fields import (
     AutoFlag,
+    Block,
     Env,
-    FilePath,
     Flag,
+    LocalPath,
     Money,
     Name,
     Names,
     Size,
     Text,
+    User,
     absolute,
     choice,
     duration,
@@ -39,7 +41,7 @@ Cidrs = Annotated[tuple[str, ...], names_of("networks", hosts.parse_network)]
 def _subnets(value: object) -> object:
     if isinstance(value, dict):
         return {
-            region: names_of("subnets").read(given) if not isinstance(given, str) else (given,)
+            region: names_of("subnets").read([given] if isinstance(given, str) else given)
             for region, given in cast("dict[str, object]", value).items()
         }
     return names_of("subnets").read(value)
@@ -84,8 +86,8 @@ class InitStep(Section):
     short: ClassVar[tuple[Form, ...]] = (forms.TEXT,)
 
     name: Text | None = Field(default=None, description="What progress calls it.")
-    run: Text | None = Field(default=None, description="Commands; either these or `file`.")
-    file: FilePath | None = Field(default=None, description="A script beside the document.")
+    run: Block | None = Field(default=None, description="Commands; either these or `file`.")
+    file: LocalPath | None = Field(default=None, description="A script beside the document.")
     env: Env = Field(default={}, description="Its variables.")
     when: Annotated[Literal["change", "create", "boot"], choice("change", "create", "boot")] = Field(
         default="change", description="When it runs again."
@@ -93,7 +95,7 @@ class InitStep(Section):
     timeout_s: Annotated[int, duration(600, never=False, low=1)] = Field(
         default=600, validation_alias="timeout", description="Longest time; a failure keeps the node out."
     )
-    user: Text = Field(default="root", description="Who runs it.")
+    user: User = Field(default="root", description="Who runs it.")
 
     @classmethod
     def expand(cls, data: object) -> object:
@@ -147,7 +149,7 @@ def _raid(value: object) -> int:
 
 
 class Scratch(Section):
-    """Local NVMe disks as one file system; each job has a folder of its own there."""
+    """Local NVMe disks as one file system."""
 
     noun: ClassVar[str] = "`scratch`"
 
@@ -159,7 +161,7 @@ class Scratch(Section):
         default="xfs", description="File system."
     )
     clean: Annotated[Literal["job", "never"], choice("job", "never")] = Field(
-        default="job", description="When a job's folder is removed."
+        default="job", description="Later: when what a job left is removed."
     )
     required: Flag = Field(default=False, description="Keep a node without such disks out.")
 
@@ -204,7 +206,7 @@ class Budget(Section):
     noun: ClassVar[str] = "`budget`"
 
     hourly: Money | None = Field(default=None, description="Of all nodes at most; checked in the plan.")
-    total: Money | None = Field(default=None, description="Stops new nodes; warns at 80%.")
+    total: Money | None = Field(default=None, description="Later: stops new nodes; warns at 80%.")
 
     @classmethod
     def form(cls) -> str:

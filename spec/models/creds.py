@@ -10,8 +10,8 @@ from orch.spec.suggest import hint_for, listed
 from orch.spec.values import Problem, shown
 
 from .base import Section, describe
-from .fields import FilePath, Text, choice, text
-from .reads import Reads, read_as
+from .fields import Block, Line, LocalPath, Text, choice, text
+from .reads import Reaches, Reads, read_as
 
 C = TypeVar("C", bound="Creds")
 
@@ -91,8 +91,8 @@ class AccessKeyCreds(Creds):
     type: Annotated[Literal["access_key"], choice("access_key")] = Field(
         default="access_key", description="`access_key`."
     )
-    access_key: Text = Field(description="Its id.")
-    secret_key: Text = Field(description="Its secret.")
+    access_key: Line = Field(description="Its id.")
+    secret_key: Line = Field(description="Its secret.")
 
 
 class GcpServiceAccountCreds(Creds):
@@ -101,8 +101,8 @@ class GcpServiceAccountCreds(Creds):
     type: Annotated[Literal["service_account"], choice("service_account")] = Field(
         default="service_account", description="`service_account`."
     )
-    filename: FilePath | None = Field(default=None, description="File of the key.")
-    data: Text | None = Field(default=None, description="Text of the key.")
+    filename: LocalPath | None = Field(default=None, description="File of the key.")
+    data: Block | None = Field(default=None, description="Text of the key.")
 
 
 class NebiusServiceAccountCreds(Creds):
@@ -111,11 +111,11 @@ class NebiusServiceAccountCreds(Creds):
     type: Annotated[Literal["service_account"], choice("service_account")] = Field(
         default="service_account", description="`service_account`."
     )
-    filename: FilePath | None = Field(default=None, description="File with all of it.")
+    filename: LocalPath | None = Field(default=None, description="File with all of it.")
     service_account_id: Text | None = Field(default=None, description="The account's id.")
     public_key_id: Text | None = Field(default=None, description="The public key's id.")
-    private_key_file: FilePath | None = Field(default=None, description="File of the private key.")
-    private_key_content: Text | None = Field(default=None, description="Text of the private key.")
+    private_key_file: LocalPath | None = Field(default=None, description="File of the private key.")
+    private_key_content: Block | None = Field(default=None, description="Text of the private key.")
 
 
 class KeyCreds(Creds):
@@ -124,7 +124,7 @@ class KeyCreds(Creds):
     type: Annotated[Literal["api_key"], choice("api_key")] = Field(
         default="api_key", description="`api_key`."
     )
-    api_key: Text = Field(description="The key.")
+    api_key: Line = Field(description="The key.")
 
 
 class AzureClientCreds(Creds):
@@ -133,7 +133,7 @@ class AzureClientCreds(Creds):
     type: Annotated[Literal["client"], choice("client")] = Field(default="client", description="`client`.")
     tenant_id: Text | None = Field(default=None, description="Tenant; the backend's if not given.")
     client_id: Text = Field(description="Client.")
-    client_secret: Text = Field(description="Its secret.")
+    client_secret: Line = Field(description="Its secret.")
 
 
 class OciDefaultCreds(Creds):
@@ -142,7 +142,7 @@ class OciDefaultCreds(Creds):
     type: Annotated[Literal["default"], choice("default")] = Field(
         default="default", description="`default`."
     )
-    file: FilePath = Field(default="~/.oci/config", description="Its path.")
+    file: LocalPath = Field(default="~/.oci/config", description="Its path.")
     profile: Text = Field(default="DEFAULT", description="Profile in it.")
 
 
@@ -154,9 +154,9 @@ class OciClientCreds(Creds):
     tenancy: Text = Field(description="Tenancy.")
     fingerprint: Text = Field(description="Fingerprint of the key.")
     region: Text = Field(description="Home region.")
-    key_file: FilePath | None = Field(default=None, description="File of the private key.")
-    key_content: Text | None = Field(default=None, description="Text of the private key.")
-    pass_phrase: Text | None = Field(default=None, description="Pass phrase of the key.")
+    key_file: LocalPath | None = Field(default=None, description="File of the private key.")
+    key_content: Block | None = Field(default=None, description="Text of the private key.")
+    pass_phrase: Line | None = Field(default=None, description="Pass phrase of the key.")
 
 
 class Kubeconfig(Section):
@@ -164,20 +164,26 @@ class Kubeconfig(Section):
 
     noun: ClassVar[str] = "`kubeconfig`"
 
-    filename: FilePath | None = Field(default=None, description="Its path.")
-    data: Text | None = Field(default=None, description="Its text.")
+    filename: LocalPath | None = Field(default=None, description="Its path.")
+    data: Block | None = Field(default=None, description="Its text.")
 
     @classmethod
     def form(cls) -> str:
         return "write `{filename: ~/.kube/config}`"
 
 
-AwsCreds = Annotated[AwsDefaultCreds | AccessKeyCreds | None, by_type(AwsDefaultCreds, AccessKeyCreds)]
-GcpCreds = Annotated[
-    DefaultCreds | GcpServiceAccountCreds | None, by_type(DefaultCreds, GcpServiceAccountCreds)
+AwsCreds = Annotated[
+    AwsDefaultCreds | AccessKeyCreds | None, by_type(AwsDefaultCreds, AccessKeyCreds), Reaches()
 ]
-NebiusCreds = Annotated[NebiusServiceAccountCreds | None, by_type(NebiusServiceAccountCreds)]
-CrusoeCreds = Annotated[AccessKeyCreds | None, by_type(AccessKeyCreds)]
-ApiKeyCreds = Annotated[KeyCreds | None, by_type(KeyCreds)]
-AzureCreds = Annotated[DefaultCreds | AzureClientCreds | None, by_type(DefaultCreds, AzureClientCreds)]
-OciCreds = Annotated[OciDefaultCreds | OciClientCreds | None, by_type(OciDefaultCreds, OciClientCreds)]
+GcpCreds = Annotated[
+    DefaultCreds | GcpServiceAccountCreds | None, by_type(DefaultCreds, GcpServiceAccountCreds), Reaches()
+]
+NebiusCreds = Annotated[NebiusServiceAccountCreds | None, by_type(NebiusServiceAccountCreds), Reaches()]
+CrusoeCreds = Annotated[AccessKeyCreds | None, by_type(AccessKeyCreds), Reaches()]
+ApiKeyCreds = Annotated[KeyCreds | None, by_type(KeyCreds), Reaches()]
+AzureCreds = Annotated[
+    DefaultCreds | AzureClientCreds | None, by_type(DefaultCreds, AzureClientCreds), Reaches()
+]
+OciCreds = Annotated[
+    OciDefaultCreds | OciClientCreds | None, by_type(OciDefaultCreds, OciClientCreds), Reaches()
+]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Annotated, Literal, TypeVar, cast
 
-from orch.spec import values
+from orch.spec import characters, hosts, values
 from orch.spec.interpolate import split_words
 from orch.spec.suggest import hint_for, listed
 from orch.spec.values import Problem, Problems, shown
@@ -19,7 +19,7 @@ from orch.spec.values import Problem, Problems, shown
 from . import forms
 from .base import Section, describe, plain
 from .forms import Form
-from .reads import Reads, read_as
+from .reads import Here, Reads, read_as
 
 T = TypeVar("T")
 
@@ -45,6 +45,11 @@ def _nonempty(value: object) -> str:
     return read
 
 
+def nonempty(check: Callable[[str], str]) -> Callable[[object], str]:
+    """Text of at least one character that is no space, which `check` reads."""
+    return lambda value: check(_nonempty(value))
+
+
 def reader(
     read: Callable[[str], T],
     form: Form,
@@ -61,9 +66,27 @@ def reader(
     return Reads(validate, form, write=write)
 
 
-Text = Annotated[str, Reads(_nonempty, forms.TEXT)]
-AnyText = Annotated[str, reader(str, forms.TEXT)]
-FilePath = Annotated[str, Reads(_nonempty, forms.PATH)]
+def checked(check: Callable[[str], str], form: Form = forms.TEXT) -> Reads:
+    return Reads(nonempty(check), form)
+
+
+def _command_line(written: str) -> str:
+    """A program and its arguments, to be split as a shell does. Raises Problem ORCH135."""
+    split_words(characters.check_characters(written))
+    return characters.check_word(written)
+
+
+# One line that is no option; one line; several lines; what a person may choose freely.
+Text = Annotated[str, checked(characters.check_word)]
+Line = Annotated[str, checked(characters.check_line)]
+Block = Annotated[str, checked(characters.check_characters)]
+AnyText = Annotated[str, reader(characters.check_characters, forms.TEXT)]
+CommandLine = Annotated[str, reader(_command_line, forms.TEXT)]
+Image = Annotated[str, checked(characters.check_image)]
+User = Annotated[str, reader(hosts.check_user, forms.pattern("user", r"[A-Za-z0-9_.][A-Za-z0-9_.@+-]*\$?"))]
+# A path in a container, and one on this machine: what `--untrusted` keeps inside the repository.
+FilePath = Annotated[str, checked(characters.check_path, forms.PATH)]
+LocalPath = Annotated[str, checked(characters.check_path, forms.PATH), Here()]
 Name = Annotated[str, reader(values.check_name, forms.NAME)]
 Flag = Annotated[bool, reader(values.parse_bool, forms.FLAG, bool)]
 Size = Annotated[int, reader(values.parse_size, forms.SIZE, int, values.render_size)]
@@ -147,7 +170,12 @@ def switch(model: type[Section]) -> Reads:
     return Reads(read, forms.FLAG, beside=True, write=lambda value: plain(value) or True, nothing=False)
 
 
-def _texts(what: str, one: str, read_item: Callable[[str], object] = str) -> Reads:
+def _texts(
+    what: str,
+    one: str,
+    read_item: Callable[[str], object] = str,
+    check: Callable[[str], str] = characters.check_word,
+) -> Reads:
     def read(value: object) -> tuple[str, ...]:
         if not isinstance(value, (list, tuple)):
             written = text(value, f"a list of {what}")
@@ -159,7 +187,7 @@ def _texts(what: str, one: str, read_item: Callable[[str], object] = str) -> Rea
                 problems.append(_mapped_item(cast("dict[str, object]", item), index))
                 continue
             try:
-                items.append(cast(str, read_item(_nonempty(item))))
+                items.append(cast(str, read_item(check(_nonempty(item)))))
             except Problem as problem:
                 problem.at = (index, *problem.at)
                 problems.append(problem)
@@ -202,7 +230,7 @@ def _short(written: str) -> str:
     return written if len(written) <= 50 and "\n" not in written else "…"
 
 
-Texts = Annotated[tuple[str, ...], _texts("texts", "write `[{}]`")]
+EnvNames = Annotated[tuple[str, ...], _texts("variables", "write `[{}]`", values.check_env_name)]
 Names = Annotated[tuple[str, ...], _texts("names", "write `[{}]`")]
 
 
@@ -211,18 +239,21 @@ def names_of(what: str, check: Callable[[str], object] = str) -> Reads:
     return _texts(what, "write `[{}]`", check)
 
 
-Commands = Annotated[tuple[str, ...], _texts("commands", "begin a line below it with a dash: `- {}`")]
+Commands = Annotated[
+    tuple[str, ...],
+    _texts("commands", "begin a line below it with a dash: `- {}`", check=characters.check_characters),
+]
 
 
 def _args(value: object) -> tuple[str, ...]:
     if isinstance(value, (list, tuple)):
         return tuple(_arg(item, index) for index, item in enumerate(cast("list[object]", value)))
-    return split_words(text(value, "text or a list"))
+    return split_words(characters.check_characters(text(value, "text or a list")))
 
 
 def _arg(item: object, index: int) -> str:
     try:
-        return text(item)
+        return characters.check_characters(text(item))
     except Problem as problem:
         problem.at = (index,)
         raise
@@ -314,9 +345,17 @@ def absolute(what: str = "the path") -> Reads:
     return Reads(lambda value: check_absolute(text(value), what), forms.PATH)
 
 
+def mounted(what: str = "the path") -> Reads:
+    """The same, of a mount."""
+    return Reads(lambda value: check_mounted(text(value), what), forms.PATH)
+
+
+def check_mounted(path: str, what: str = "the path") -> str:
+    return characters.check_mounted(check_absolute(path, what))
+
+
 def check_absolute(path: str, what: str = "the path") -> str:
-    if "\0" in path:
-        raise Problem("ORCH129", f"{what} holds a null character")
+    characters.check_line(path)
     if not path.startswith("/"):
         raise Problem(
             "ORCH129", f"{what} must be absolute, {shown(path)} is not", hint=f"write `/{path.lstrip('./')}`"

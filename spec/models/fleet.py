@@ -6,13 +6,14 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field
 
+from orch.spec.characters import check_word
 from orch.spec.hosts import parse_public_key
 from orch.spec.values import Problem
 
 from . import forms
 from .base import describe
 from .blocks import Budget, Health, InitStep, Mount, Network, Partition, Scratch, ScratchSetting
-from .fields import Env, Flag, Name, Tags, Text, choice, duration, rows, switch, text
+from .fields import Env, Flag, Image, Name, Tags, choice, duration, rows, switch, text
 from .reads import Reads
 from .resources import Resources
 from .retry import FleetRetry
@@ -28,9 +29,10 @@ DEFAULT_IDLE_S = 3 * 86_400
 def _os_image(value: object) -> object:
     if isinstance(value, dict):
         return {
-            check_backend(backend): text(image) for backend, image in cast("dict[str, object]", value).items()
+            check_backend(backend): check_word(text(image))
+            for backend, image in cast("dict[str, object]", value).items()
         }
-    return text(value, "text, or `backend: image` lines")
+    return check_word(text(value, "text, or `backend: image` lines"))
 
 
 def _backend_options(value: object) -> tuple[dict[str, object], ...]:
@@ -124,7 +126,7 @@ class Fleet(Choosing):
         str | dict[str, str] | None,
         Reads(_os_image, forms.either("text, or {backend: image}", forms.TEXT, forms.SETTINGS)),
     ] = Field(default=None, description="Machine image; a tested one, pinned in `orch.lock`, if not given.")
-    image: Text | None = Field(default=None, description="Container image of jobs that name none.")
+    image: Image | None = Field(default=None, description="Container image of jobs that name none.")
     init: Annotated[tuple[InitStep, ...], rows("steps")] = Field(
         default=(), description="Scripts run on each host."
     )

@@ -8,11 +8,24 @@ from typing import Annotated, ClassVar, Literal, cast
 from pydantic import Field
 
 from orch.spec import values
+from orch.spec.characters import check_word
 from orch.spec.values import Problem, shown
 
 from . import forms
 from .base import Section
-from .fields import AnyText, FilePath, Flag, Text, absolute, check_absolute, choice, text, whole
+from .fields import (
+    AnyText,
+    FilePath,
+    Flag,
+    LocalPath,
+    Text,
+    check_mounted,
+    checked,
+    choice,
+    mounted,
+    text,
+    whole,
+)
 from .forms import Form
 from .reads import Reads
 
@@ -26,7 +39,7 @@ class FileMount(Section):
     noun: ClassVar[str] = "an entry of `files`"
     short: ClassVar[tuple[Form, ...]] = (forms.PATH,)
 
-    local_path: FilePath = Field(description="On this machine; `~` is your home.")
+    local_path: LocalPath = Field(description="On this machine; `~` is your home.")
     path: FilePath = Field(default="", description="In the container; the same as `local_path` if not given.")
 
     @classmethod
@@ -55,14 +68,26 @@ class FileMount(Section):
 _URL = re.compile(r"((?:https?|ssh|git)://[^/\s]+/[^:\s]+|[\w.-]+@[\w.-]+:[^:\s]+)(?::(\S+))?")
 
 
+def _remote(url: str) -> str:
+    """The URL of a repository. A host that begins with a dash would be an option of ssh."""
+    host = check_word(url).partition("://")[2].rpartition("@")[2] if "://" in url else url.rpartition("@")[2]
+    if host.startswith("-"):
+        raise Problem(
+            "ORCH129", f"{shown(url)} is not a repository", hint="such as `https://host/owner/name`"
+        )
+    return url
+
+
 class Repo(Section):
     """A Git repository, cloned with the changes that are not committed yet."""
 
     noun: ClassVar[str] = "an entry of `repos`"
     short: ClassVar[tuple[Form, ...]] = (forms.PATH,)
 
-    local_path: FilePath | None = Field(default=None, description="A working copy on this machine.")
-    url: Text | None = Field(default=None, description="A remote one; either this or `local_path`.")
+    local_path: LocalPath | None = Field(default=None, description="A working copy on this machine.")
+    url: Annotated[str | None, checked(_remote)] = Field(
+        default=None, description="A remote one; either this or `local_path`."
+    )
     branch: Text | None = Field(default=None, description="Branch; the remote's own if not given.")
     hash: Text | None = Field(default=None, description="Commit.")
     path: FilePath = Field(default=".", description="Where it is put, from the working directory.")
@@ -127,10 +152,10 @@ class VolumeMount(Section):
         tuple[str, ...],
         Reads(_volume_names, forms.either("name or list", forms.TEXT, forms.TEXTS), write=_written_names),
     ] = Field(default=(), validation_alias="name", description="A volume; of several the first usable one.")
-    instance_path: Annotated[str, absolute("`instance_path`")] = Field(
+    instance_path: Annotated[str, mounted("`instance_path`")] = Field(
         default="", description="Folder of the node."
     )
-    path: Annotated[str, absolute()] = Field(description="In the container.")
+    path: Annotated[str, mounted()] = Field(description="In the container.")
     instance: Flag = Field(
         default=False, description="With `name`: a folder on each node instead of a volume."
     )
@@ -153,10 +178,10 @@ class VolumeMount(Section):
                     hint="write `name:/path` or `/folder/of/node:/path`",
                 )
             if "/" not in host:
-                return {"name": [check_volume_name(host)], "path": check_absolute(path)}
+                return {"name": [check_volume_name(host)], "path": check_mounted(path)}
             return {
-                "instance_path": check_absolute(host, "the path on the node"),
-                "path": check_absolute(path),
+                "instance_path": check_mounted(host, "the path on the node"),
+                "path": check_mounted(path),
             }
         written = cast("dict[str, object]", data) if isinstance(data, dict) else None
         if written is not None and "path" in written:

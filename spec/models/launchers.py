@@ -7,12 +7,13 @@ from typing import Annotated, ClassVar, Literal, cast
 from pydantic import Field
 
 from orch.spec import values
+from orch.spec.characters import check_line, check_word
 from orch.spec.interpolate import split_words
 from orch.spec.values import Problem
 
 from . import forms
 from .base import Section
-from .fields import Args, Flag, Text, Texts, choice, duration, text, whole
+from .fields import Args, EnvNames, Flag, Text, choice, duration, text, whole
 from .forms import Form
 from .reads import Reads
 
@@ -36,7 +37,7 @@ def _settings(value: object) -> dict[str, str]:
             "a mapping of rendezvous settings is expected",
             hint="write `key: value` lines below it",
         )
-    return {key: text(item) for key, item in cast("dict[str, object]", value).items()}
+    return {check_word(key): check_line(text(item)) for key, item in cast("dict[str, object]", value).items()}
 
 
 def _elastic(value: object) -> tuple[int, int]:
@@ -136,7 +137,7 @@ class Mpirun(Section):
         Literal["auto", "openmpi", "mpich", "intel"], choice("auto", "openmpi", "mpich", "intel")
     ] = Field(default="auto", description="Which MPI the image holds.")
     bind_to: Text = Field(default="none", description="Binding of ranks to cores.")
-    export: Texts = Field(default=(), description="Variables passed to all ranks, besides `env`.")
+    export: EnvNames = Field(default=(), description="Variables passed to all ranks, besides `env`.")
     torch_env: Flag = Field(default=False, description="Set RANK, LOCAL_RANK and WORLD_SIZE per rank.")
     extra: Args = Field(default=(), description="More flags of mpirun.")
 

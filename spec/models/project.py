@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, cast
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
+from orch.spec.characters import check_line
 from orch.spec.values import Problem, Problems
 
 from . import forms
 from .backends import BACKEND_MODELS, AnyBackend, LocalBackend
 from .base import Section, describe, plain
-from .fields import Flag, Name, Tags, Text, choice, rows, text
+from .fields import Flag, Image, Name, Tags, Text, choice, rows, text
 from .fleet import Fleet
 from .forms import Form
-from .reads import Misread, Path, Reads, read_as
+from .reads import Misread, Path, Reaches, Reads, read_as
 from .run import Terms
 from .task import Task
 from .where import FOREIGN_BACKENDS, check_backend
@@ -81,12 +83,36 @@ Policies = Annotated[
 ]
 
 
+def _ledger(value: object) -> str:
+    """The URL of a ledger; it may hold a password, so no message quotes it."""
+    url = check_line(text(value))
+    scheme, colon, rest = url.partition("://")
+    if "${{" in url:
+        return url
+    hint = "write `sqlite:///PATH` or `postgresql://USER@HOST/DATABASE`"
+    if scheme == "postgres":
+        raise Problem("ORCH112", "the scheme of a ledger on PostgreSQL is `postgresql`", hint=hint)
+    if not colon or scheme not in ("sqlite", "postgresql", "postgresql+psycopg"):
+        raise Problem("ORCH112", "a ledger is a URL of SQLite or PostgreSQL", hint=hint)
+    if scheme == "sqlite" and (not rest.startswith("/") or not rest[1:] or ":memory:" in rest):
+        raise Problem("ORCH112", "the ledger's URL names no file", hint="write `sqlite:///PATH`")
+    try:
+        parts = urlsplit(url)
+        whole = scheme == "sqlite" or bool(parts.path.strip("/")) or bool(parts.query)
+        _ = parts.port
+    except ValueError:
+        raise Problem("ORCH112", "the ledger's URL cannot be read", hint=hint) from None
+    if not whole:
+        raise Problem("ORCH112", "the ledger's URL names no database", hint=hint)
+    return url
+
+
 class Defaults(Section):
     """What documents of the project need not repeat."""
 
     noun: ClassVar[str] = "`defaults`"
 
-    image: Text | None = Field(
+    image: Image | None = Field(
         default=None, description="Container image of jobs whose task and fleet name none."
     )
     fleet: Fleet | None = Field(default=None, description="Any property of a fleet.")
@@ -162,11 +188,15 @@ class Project(Section):
     noun: ClassVar[str] = "`orch.yml`"
 
     project: Name | None = Field(default=None, description="Name of the project; the folder's if not given.")
-    state: Text | None = Field(
+    state: Annotated[Text | None, Reaches()] = Field(
         default=None, description="URL of the Pulumi state; files under `.orch/` if not given."
     )
-    secrets_provider: Text | None = Field(default=None, description="Pulumi's secrets provider.")
-    ledger: Text | None = Field(default=None, description="SQLAlchemy URL of the ledger of runs.")
+    secrets_provider: Annotated[Text | None, Reaches()] = Field(
+        default=None, description="Pulumi's secrets provider."
+    )
+    ledger: Annotated[str | None, Reads(_ledger, forms.TEXT), Reaches()] = Field(
+        default=None, description="URL of the ledger of runs: `sqlite:///PATH` or `postgresql://…`."
+    )
     policies: Policies = Field(default={}, description="Levels and parameters of policies.")
     defaults: Defaults = Field(default=Defaults(), description="Defaults of documents.")
     profiles: Annotated[tuple[Profile, ...], rows("profiles")] = Field(

@@ -52,6 +52,19 @@ class Reads:
         return {"anyOf": [dict(self.form), handler(schema)]} if self.beside else dict(self.form)
 
 
+class Here:
+    """Marks a path on the machine that reads the file."""
+
+
+class Reaches:
+    """Marks a setting that is followed out of the machine, or by programs of its choosing."""
+
+
+def marked(info: FieldInfo, kind: type[Here] | type[Reaches]) -> bool:
+    """Whether a property has a mark, also within `X | None`."""
+    return any(isinstance(mark, kind) for mark in _marks(info.annotation, info.metadata))
+
+
 def reads_of(info: FieldInfo) -> Reads | None:
     """The annotation of a property, also from within `X | None`."""
     return next((mark for mark in _marks(info.annotation, info.metadata) if isinstance(mark, Reads)), None)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from orch.spec.characters import check_container_user, check_program
 from orch.spec.hosts import check_host
 from orch.spec.suggest import listed
 from orch.spec.values import Problem, shown
@@ -15,11 +16,12 @@ from .fields import (
     AutoFlag,
     Env,
     Flag,
+    Image,
     Name,
     Names,
     Tags,
-    Text,
     absolute,
+    checked,
     choice,
     duration,
     names_of,
@@ -111,7 +113,7 @@ class Run(Terms):
     name: Name | None = Field(
         default=None, description="Name of the run; the file's name and four characters if not given."
     )
-    image: Text | None = Field(
+    image: Image | None = Field(
         default=None, description="Container image; the fleet's, else the project's, if not given."
     )
     python: Annotated[
@@ -120,10 +122,12 @@ class Run(Terms):
     ] = Field(default=None, description="Of the default image.")
     nvcc: Flag = Field(default=False, description="The default image with the CUDA compiler.")
     docker: Flag = Field(default=False, description="The default image with Docker; implies `privileged`.")
-    shell: Text | None = Field(
+    shell: Annotated[str, checked(check_program)] | None = Field(
         default=None, description="`sh`, `bash` or a path; bash, with an image of your own sh."
     )
-    user: Text | None = Field(default=None, description="`user[:group]` in the container.")
+    user: Annotated[str, checked(check_container_user)] | None = Field(
+        default=None, description="`user[:group]` in the container."
+    )
     privileged: Flag = Field(default=False, description="Run the container privileged.")
     working_dir: Annotated[str | None, absolute("`working_dir`")] = Field(
         default=None, description="Directory commands start in."

@@ -11,7 +11,7 @@ from orch.spec.values import Problem
 
 from . import forms
 from .base import Section, describe, plain
-from .fields import Env, FilePath, Name, Tags, Text, choice, duration, reader, whole
+from .fields import Env, LocalPath, Name, Tags, Text, User, choice, duration, reader, whole
 from .forms import Form
 from .reads import Misread, Path, Reads, read_as
 from .sizes import Blocks
@@ -25,10 +25,12 @@ class Jump(Section):
 
     noun: ClassVar[str] = "`proxy_jump`"
 
-    hostname: Text = Field(description="Its name or address.")
-    user: Text | None = Field(default=None, description="Yours, if not given.")
+    hostname: Annotated[str, reader(addresses.check_hop, forms.pattern("host", r"[^\s@]+"))] = Field(
+        description="Its name or address."
+    )
+    user: User | None = Field(default=None, description="Yours, if not given.")
     port: PortNumber = Field(default=22, description="Port of its SSH server.")
-    identity_file: FilePath | None = Field(
+    identity_file: LocalPath | None = Field(
         default=None, description="Private key; the SSH agent's, if not given."
     )
 
@@ -37,14 +39,25 @@ class Jump(Section):
         return "write `{hostname: login.example.com, user: ubuntu}`"
 
 
+def _each(model: type[Section], items: list[object]) -> tuple[Section, ...]:
+    """Every item of a list as a block; what is wrong with any of them is told at once."""
+    found: list[Section] = []
+    wrong: list[tuple[Path, type[Section], object]] = []
+    for index, item in enumerate(items):
+        try:
+            found.append(read_as(model, item, (index,)))
+        except Misread as error:
+            wrong += error.parts
+    if wrong:
+        raise Misread(wrong)  # type: ignore[arg-type]
+    return tuple(found)
+
+
 def _jumps(value: object) -> tuple[Section, ...]:
     """One hop, or several from the outside in."""
     if not isinstance(value, (list, tuple)):
         return (read_as(Jump, value),)
-    read: list[Section] = []
-    for index, item in enumerate(cast("list[object]", value)):
-        read.append(read_as(Jump, item, (index,)))
-    return tuple(read)
+    return _each(Jump, cast("list[object]", value))
 
 
 def _written_jumps(jumps: object) -> object:
@@ -71,8 +84,10 @@ class Host(Section):
 
     hostname: Address = Field(description="Name or address; folded names stand for several hosts.")
     port: PortNumber | None = Field(default=None, description="Instead of `ssh_config.port`.")
-    user: Text | None = Field(default=None, description="Instead of `ssh_config.user`.")
-    identity_file: FilePath | None = Field(default=None, description="Instead of `ssh_config.identity_file`.")
+    user: User | None = Field(default=None, description="Instead of `ssh_config.user`.")
+    identity_file: LocalPath | None = Field(
+        default=None, description="Instead of `ssh_config.identity_file`."
+    )
     proxy_jump: Jumps | None = Field(default=None, description="Instead of `ssh_config.proxy_jump`.")
     internal_ip: Annotated[
         str | None, reader(addresses.parse_private_address, forms.pattern("address", "[0-9A-Fa-f:.]+"))
@@ -106,16 +121,7 @@ def _hosts(value: object) -> tuple[Section, ...]:
     if not isinstance(value, (list, tuple)):
         hint = f"write `[{value}]`" if isinstance(value, str) else "begin each with a dash"
         raise Problem("ORCH112", f"a list of hosts is expected, this is {describe(value)}", hint=hint)
-    found: list[Section] = []
-    wrong: list[tuple[Path, type[Section], object]] = []
-    for index, item in enumerate(cast("list[object]", value)):
-        try:
-            found.append(read_as(Host, item, (index,)))
-        except Misread as error:
-            wrong += error.parts
-    if wrong:
-        raise Misread(wrong)  # type: ignore[arg-type]
-    return tuple(found)
+    return _each(Host, cast("list[object]", value))
 
 
 class SshConfig(Section):
@@ -126,9 +132,9 @@ class SshConfig(Section):
     hosts: Annotated[tuple[Host, ...], Reads(_hosts)] = Field(
         description="`host`, `user@host:port`, folded names `gpu[01-10].lan`, or mappings."
     )
-    user: Text | None = Field(default=None, description="Yours, if not given.")
+    user: User | None = Field(default=None, description="Yours, if not given.")
     port: PortNumber = Field(default=22, description="Port of the SSH servers.")
-    identity_file: FilePath | None = Field(
+    identity_file: LocalPath | None = Field(
         default=None, description="Private key; the SSH agent's, if not given."
     )
     proxy_jump: Jumps | None = Field(default=None, description="Way to the hosts: one hop, or a list.")
@@ -137,7 +143,8 @@ class SshConfig(Section):
     )
     known_hosts: Annotated[Literal["accept-new", "strict"], choice("accept-new", "strict")] = Field(
         default="accept-new",
-        description="`strict`: only keys in `host_key` or your known_hosts file are accepted.",
+        description="Keys in `host_key` or your known_hosts file count. `accept-new`: a person may accept "
+        "others, when `up` asks or with `--accept-new-host-keys`; `strict`: nobody.",
     )
     connect_timeout_s: Annotated[int, duration(10, never=False, low=1)] = Field(
         default=10, validation_alias="connect_timeout", description="For each connection."

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from .base import Section
-from .fields import AnyText, Commands, Env, Name, Names, rows, whole
+from .fields import CommandLine, Commands, Env, Name, Names, rows, whole
 from .goods import PortMapping
 from .launchers import Mpirun, Torchrun
 from .resources import Resources
@@ -46,7 +46,7 @@ class Task(Run):
     commands: Commands = Field(
         default=(), description="Run one after the other; set-up steps before a launcher."
     )
-    entrypoint: AnyText | None = Field(default=None, description="Instead of the image's entrypoint.")
+    entrypoint: CommandLine | None = Field(default=None, description="Instead of the image's entrypoint.")
     groups: Annotated[tuple[NodeGroup, ...], rows("groups")] = Field(
         default=(), description="Unlike nodes in one run, in place of `nodes` and `commands`."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ import pytest
 
 from orch.components.plan import Consent, Order, PlanError, Previous
 from orch.components.ssh.facts import SshFacts
-from orch.components.ssh.plan import SshPlan, Unfit, host_names, plan
-from orch.runner.errors import HostUnreachable
+from orch.components.ssh.plan import SshPlan, host_names, plan
+from orch.components.ssh.problems import KeysUnaccepted, Unfit, new_keys_of
+from orch.runner.errors import HostKeyUnaccepted, HostUnreachable
 from orch.runner.hosts.described import Docker, Gpu, HostFacts
+from orch.runner.hosts.keys import HostKey
+from orch.runner.hosts.naming import names
 from orch.runner.hosts.network import ClusterNetwork, NetworkProblem, Place
 from orch.runner.hosts.results import CheckResult, Result
 from orch.runner.hosts.survey import HostReport, Survey
-from orch.runner.hosts.targets import Target, TargetError, names
+from orch.runner.hosts.targets import Target, TargetError
 from orch.spec.models import Fleet
 from orch.spec.state import Jump, NodeState
 
@@ -251,3 +255,80 @@ def test_what_is_pinned_is_read_back_from_the_stack() -> None:
     outputs = {"pins": made.pins, "fleet": {"nodes": [h.node.model_dump(mode="json") for h in made.hosts]}}
     assert Previous.of_outputs(json.loads(json.dumps(outputs))) == after(made)
     assert Jump(address="hop", user="ops") not in made.hosts[0].node.jump
+
+
+def test_a_proxy_command_of_the_user_s_own_configuration_is_not_recorded() -> None:
+    of = fleet("gpu1", "gpu2")
+    found = said(of)
+    hop = Jump(address="gate", user="me", host_key="ssh-ed25519 gate", proxy_command="nc gate 22")
+    ways = ({"proxy_command": "nc %h %p", "ssh_alias": "gpu1"}, {"jump": (hop,)})
+    targets = {
+        name: replace(target, node=target.node.model_copy(update=way), hops=())
+        for (name, target), way in zip(found.targets.items(), ways, strict=True)
+    }
+    keyed = {
+        **targets,
+        "gpu2": replace(targets["gpu2"], hops=((hop, HostKey("ssh-ed25519 gate", "pinned")),)),
+    }
+    first = replace(found, targets=keyed)
+    # A state of the former version, whose host is silent now.
+    old = plan(order(of), said(of))
+    before = Previous(
+        pins=old.pins,
+        nodes=tuple(h.node.model_copy(update={"proxy_command": "touch x"}) for h in old.hosts),
+    )
+    for made in (plan(order(of), first), plan(order(of, before), said(of, silent=["gpu1", "gpu2"]))):
+        for host in made.hosts:
+            told = host.node.model_dump_json()
+            assert "nc " not in told
+            assert "touch" not in told
+
+
+def waiting(*names: str, behind: str | None = None) -> dict[str, HostKeyUnaccepted]:
+    return {
+        name: HostKeyUnaccepted(
+            "not looked at",
+            host=behind or name,
+            key=f"ssh-ed25519 {behind or name}",
+            fingerprint="SHA256:x",
+            code="ORCH388",
+        )
+        for name in names
+    }
+
+
+def unaccepted(found: SshFacts, errors: dict[str, HostKeyUnaccepted]) -> SshFacts:
+    """The same, but for hosts whose keys nobody has accepted."""
+    reports = tuple(
+        HostReport(
+            TargetError(at, report.name, "10.0.0.9", errors[report.name]),
+            None,
+            (CheckResult("ssh.connect", Result.FAIL, "not looked at", None, "ORCH388"),),
+        )
+        if report.name in errors
+        else report
+        for at, report in enumerate(found.survey.hosts)
+    )
+    targets = {name: target for name, target in found.targets.items() if name not in errors}
+    return SshFacts(replace(found.survey, hosts=reports), targets)
+
+
+def test_hosts_whose_keys_nobody_has_accepted_are_kept_out_and_told_with_them() -> None:
+    of = fleet("gpu[1-3]")
+    made = plan(order(of), unaccepted(said(of), waiting("gpu2", "gpu3", behind="jump gate")))
+    assert [host.node.name for host in made.hosts] == ["gpu1"]
+    assert [(problem.node, problem.code) for problem in made.problems] == [
+        ("gpu2", "ORCH388"),
+        ("gpu3", "ORCH388"),
+    ]
+    assert [key.host for key in new_keys_of(made.problems)] == ["jump gate"]
+    assert [key.host for key in made.new_keys] == ["gpu1"]
+
+
+def test_a_fleet_of_such_hosts_alone_is_refused_with_every_fingerprint() -> None:
+    of = fleet("gpu[1-2]")
+    with pytest.raises(KeysUnaccepted) as refused:
+        plan(order(of), unaccepted(said(of), waiting("gpu1", "gpu2")))
+    assert (refused.value.code, int(refused.value.exit_code)) == ("ORCH388", 7)
+    assert "gpu1: ssh-ed25519 SHA256:x\ngpu2: ssh-ed25519 SHA256:x" in (refused.value.detail or "")
+    assert [key.host for key in refused.value.keys] == ["gpu1", "gpu2"]

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rehearsals import Rehearsed
+from rehearsals import Rehearsed, kill_points
 from support import until
 
 NODES = [f"p5-{index}" for index in range(8)]
 pytestmark = pytest.mark.timeout(600)  # three engines one after another, the first for the module
 # An `up` of eight nodes makes about 118 calls, a `down` about 95.
-UP = [13, 16, 20, 27, 35, 46, 58, 67, 80, 104]
-DOWN = [2, 14, 28, 42, 52, 60, 67, 74, 81, 88]
+UP = kill_points(often=[16, 58, 104], soak=[13, 20, 27, 35, 46, 67, 80])
+DOWN = kill_points(often=[14, 60, 81], soak=[2, 28, 42, 52, 67, 74, 88])
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_down_after_a_killed_down_leaves_nothing(tmp_path: Path, cluster: Rehear
     assert there.cloud.everything() == {}
 
 
-@pytest.mark.parametrize("call", [45, 75])
+@pytest.mark.parametrize("call", kill_points(often=[75], soak=[45]))
 def test_down_after_a_killed_up_leaves_nothing(tmp_path: Path, call: int) -> None:
     there = Rehearsed.make(tmp_path)
     there.fleet(8)

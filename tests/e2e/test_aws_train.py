@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from rehearsals import few_ranks
 from support import ROOT, Folder
 
 
@@ -25,10 +26,12 @@ def running() -> set[str]:
     return set(listed.stdout.split())
 
 
-@pytest.mark.timeout(900)  # sixteen ranks on as many cores as there are
+@pytest.mark.timeout(900)
 def test_the_example_cluster_trains_in_a_rehearsal_and_leaves_no_container(tmp_path: Path) -> None:
     (tmp_path / "orch.yml").write_text("project: tests\n")
     shutil.copytree(ROOT / "examples" / "aws", tmp_path / "aws")
+    # Two ranks a node: eight show no more, and share the cores there are.
+    few_ranks(tmp_path / "aws" / "train.yml")
     folder = Folder(tmp_path)
     containers: list[str] = []
     try:

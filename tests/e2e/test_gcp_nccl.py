@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from rehearsals import few_ranks
 from support import ROOT, Folder
 
 from orch.catalog.fabrics import fabric
@@ -22,13 +23,15 @@ NAMED = {
 }
 
 
-@pytest.mark.timeout(1500)  # sixteen ranks on as many cores as there are
+@pytest.mark.timeout(1500)
 def test_a_job_on_a3_mega_first_prints_the_variables_mounts_and_devices_of_its_fabric(tmp_path: Path) -> None:
     known = fabric("tcpxo", "a3-megagpu-8g")
     assert known is not None
     assert set(known.env) >= NAMED
     (tmp_path / "orch.yml").write_text("project: tests\n")
     shutil.copytree(ROOT / "examples" / "gcp", tmp_path / "gcp")
+    # Two ranks a node: eight show no more, and share the cores there are.
+    few_ranks(tmp_path / "gcp" / "nccl.yml")
     folder = Folder(tmp_path)
     try:
         said = folder.orch("up", "gcp/cluster.yml", "--rehearse", "--yes", timeout=600)

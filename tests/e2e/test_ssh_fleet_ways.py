@@ -56,7 +56,7 @@ ssh_config:
 """,
     )
     before = {server.name: server.snapshot() for server in (n1, n2)}
-    said = project.orch("up", file, "--yes", "--json")
+    said = project.orch("up", file, "--yes", "--json", "--accept-new-host-keys")
     assert said.code == 0, said.out + said.err
     pinned = [d["host"] for d in said.json["diagnostics"] if "pinned" in d["summary"]]
     assert len(pinned) == 4

@@ -16,11 +16,11 @@ import pytest
 from ledger_taker import take_all
 from sqlalchemy import delete, text
 
+from orch.runner import database, filesystems, schema
 from orch.runner import ledger as module
-from orch.runner import schema
 from orch.runner.errors import Conflict, LedgerUnusable, NewerLedger, UnknownRun
 from orch.runner.ledger import LeaseLost, Ledger, open_ledger
-from orch.runner.processes import process_owner
+from orch.runner.processes import here, process_owner
 from orch.spec.errors import ExitCode
 
 
@@ -128,7 +128,11 @@ def test_whoever_lost_the_lease_cannot_write(any_ledger: Ledger, monkeypatch: py
 def test_the_lease_of_a_dead_process_of_this_machine_is_free_at_once(any_ledger: Ledger):
     number = new(any_ledger)
     dead = subprocess.run(
-        [sys.executable, "-c", "from orch.runner.processes import process_owner; print(process_owner())"],
+        [
+            sys.executable,
+            "-c",
+            "from orch.runner.processes import here, process_owner; print(process_owner())",
+        ],
         capture_output=True,
         text=True,
         check=True,
@@ -227,3 +231,147 @@ def test_a_ledger_of_a_newer_orch_is_refused(tmp_path: Path):
 def test_a_server_that_is_away_is_told():
     with pytest.raises(LedgerUnusable):
         open_ledger("postgresql://nobody@127.0.0.1:9/none?connect_timeout=2")
+
+
+def test_a_run_that_is_being_packed_holds_nobody_up(
+    ledger: Ledger, dot: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Files of a gigabyte take minutes to pack: other runs' drivers, and `orch ps`, go on meanwhile."""
+    number = new(ledger, "other", 1)
+    monkeypatch.setattr(database, "PATIENCE_S", 0.2)
+    beside = open_ledger(f"sqlite:///{dot / 'ledger.db'}")
+
+    def pack(packed: int) -> str:
+        lease = beside.take(number, "driver")
+        assert lease is not None
+        beside.change(lease, "running", phase="running", status="running")
+        assert [row.name for row in beside.runs(active_only=True)] == ["other"]
+        assert [row.name for row in beside.runs()] == ["other"]
+        with pytest.raises(UnknownRun):
+            beside.get("big")
+        with pytest.raises(Conflict, match="a run named big is being submitted"):
+            beside.create("big", "lab", ["n0"], lambda _: "{}")
+        return f'{{"number": {packed}}}'
+
+    row = ledger.create("big", "lab", ["n0"], pack)
+    assert (row.status, row.owner, row.plan) == ("submitted", None, f'{{"number": {row.id}}}')
+    beside.close()
+
+
+def test_a_submission_that_was_killed_does_not_keep_its_name(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    killed = (
+        "import os; from orch.runner.ledger import open_ledger; "
+        f"open_ledger({url!r}).create('job', 'lab', ['n0'], lambda n: os.kill(os.getpid(), 9))"
+    )
+    assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == -9
+    ledger = open_ledger(url)
+    assert ledger.runs() == ()
+    assert new(ledger) == 2, "the number of the one before is not given twice"
+    ledger.close()
+
+
+def test_who_only_reads_waits_for_no_writer(ledger: Ledger, dot: Path, monkeypatch: pytest.MonkeyPatch):
+    number = new(ledger)
+    ledger.close()
+    monkeypatch.setattr(database, "PATIENCE_S", 0.2)
+    beside = open_ledger(f"sqlite:///{dot / 'ledger.db'}")
+    with ledger._begin():
+        assert beside.get("job").id == beside.by_id(number).id == number
+        assert len(beside.runs(active_only=True)) == len(beside.runs()) == 1
+        assert beside.uncollected() == ()
+        assert len(beside.events(number)) == 1
+    beside.close()
+
+
+def test_the_lease_of_another_machine_or_namespace_is_kept_until_it_ends(any_ledger: Ledger):
+    """Two containers of one host name, each with process numbers of its own."""
+    number = new(any_ledger)
+    name, form, pid, born, boot, namespace = process_owner().rsplit(":", 5)
+    elsewhere = [
+        f"{name}:{form}:999999:{born}:{boot}:{int(namespace) + 1}",
+        f"{name}:{form}:999999:{born}:{'0' * 36}:{namespace}",
+        f"{here()}:999999:12345",  # as orch wrote it before
+        f"{here()}:{pid}:12345",
+        f"{name}:{form}:999999:::",
+    ]
+    for owner in elsewhere:
+        lease = any_ledger.take(number, owner)
+        assert lease is not None
+        assert any_ledger.by_id(number).held, owner
+        assert any_ledger.take(number, process_owner()) is None, owner
+        any_ledger.release(lease)
+    here_and_dead = f"{name}:{form}:{pid}:1{born}:{boot}:{namespace}"
+    assert any_ledger.take(number, here_and_dead) is not None
+    assert any_ledger.take(number, process_owner()) is not None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql",
+        "mysql://u:hunter2@h/d",
+        "postgres://u:hunter2@h/d",
+        "postgresql://u:hunter2@h:x/d",
+        "sqlite://",
+    ],
+)
+def test_what_is_no_ledger_is_told_in_a_line_without_its_password(url: str):
+    with pytest.raises(LedgerUnusable) as caught:
+        open_ledger(url)
+    assert caught.value.exit_code == ExitCode.CONFIG
+    assert "postgresql://USER@HOST/DATABASE" in caught.value.text()
+    assert "hunter2" not in caught.value.text()
+
+
+def test_a_ledger_on_a_network_file_system_has_no_log_and_its_servers_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    on_the_network(tmp_path, monkeypatch)
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    ledger = open_ledger(url)
+    began = time.time()
+    row = ledger.by_id(new(ledger))
+    assert began - 5 < row.created_at <= row.now < time.time() + 5
+    ledger.close()
+    assert journal(tmp_path / "ledger.db") == "delete"
+    monkeypatch.undo()
+    open_ledger(url).close()  # on the server itself, where its folder is local
+    assert journal(tmp_path / "ledger.db") == "delete"
+
+
+def test_a_ledger_that_was_begun_on_one_machine_is_taken_to_a_network_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    ledger = open_ledger(url)
+    new(ledger)
+    ledger.close()
+    assert journal(tmp_path / "ledger.db") == "wal"
+    on_the_network(tmp_path, monkeypatch)
+    monkeypatch.setattr(database, "PATIENCE_S", 0.2)
+    busy = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
+    busy.execute("BEGIN")
+    busy.execute("SELECT * FROM run").fetchall()
+    with pytest.raises(LedgerUnusable, match="cannot be used"):
+        open_ledger(url)
+    busy.close()
+    ledger = open_ledger(url)
+    assert [row.name for row in ledger.runs()] == ["job"]
+    ledger.close()
+    assert journal(tmp_path / "ledger.db") == "delete"
+
+
+def on_the_network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the file system of this folder is one of those that other machines see."""
+    mounts = filesystems.read_mountinfo(Path("/proc/self/mountinfo").read_text())
+    kinds = frozenset({filesystems.kind_of(folder.resolve(), mounts)})
+    monkeypatch.setattr(filesystems, "SHARED", kinds)
+
+
+def journal(path: Path) -> str:
+    db = sqlite3.connect(path)
+    try:
+        return str(db.execute("PRAGMA journal_mode").fetchone()[0])
+    finally:
+        db.close()

@@ -1,5 +1,5 @@
 """Files in `good/` and `reference/` load; files in `bad/` say exactly what their `.expected` beside them
-holds, files in `launch/` what `up` and `run` add to that.
+holds, files in `launch/` what `up` and `run` add to that, files in `untrusted/` what is told of strangers'.
 
 `ORCHCTL_TEST_ACCEPT=1` writes the `.expected` files anew: read the difference before committing it.
 """
@@ -20,6 +20,7 @@ EXAMPLES = sorted((HERE / "good" / "examples").glob("*.yml"))
 REFERENCE = sorted((HERE / "reference").glob("*.yml"))
 BAD = sorted((HERE / "bad").rglob("*.yml"))
 LAUNCH = sorted((HERE / "launch").rglob("*.yml"))
+UNTRUSTED = sorted((HERE / "untrusted").rglob("*.yml"))
 SECRETS = ("hf_token", "wandb_api_key")
 
 
@@ -62,10 +63,11 @@ def test_a_file_written_for_others_is_accepted_as_it_is(path: Path) -> None:
 
 def diagnosed(path: Path) -> tuple[Diagnostic, ...]:
     launch = LAUNCH[0].parent in path.parents if LAUNCH else False
-    return load_paths([path], environ={}, secrets=SECRETS, launch=launch).diagnostics
+    untrusted = () if path in UNTRUSTED else None
+    return load_paths([path], environ={}, secrets=SECRETS, launch=launch, untrusted=untrusted).diagnostics
 
 
-@pytest.mark.parametrize("path", BAD + LAUNCH, ids=named)
+@pytest.mark.parametrize("path", BAD + LAUNCH + UNTRUSTED, ids=named)
 def test_a_mistake_is_pointed_at(path: Path) -> None:
     found = told(diagnosed(path))
     expected = path.with_suffix(".expected")
@@ -89,7 +91,7 @@ def test_no_word_of_the_libraries_underneath_reaches_the_reader(path: Path) -> N
 
 
 def test_every_code_is_listed_and_shown_by_a_file() -> None:
-    shown = {each.code for path in BAD + LAUNCH for each in diagnosed(path)}
+    shown = {each.code for path in BAD + LAUNCH + UNTRUSTED for each in diagnosed(path)}
     elsewhere = {"ORCH100", "ORCH152"}  # a missing file, a key file that others may read
     beyond_files = {code for code in CODES if code >= "ORCH200"}  # the suites of what tells them
     assert shown | elsewhere | beyond_files == set(CODES)

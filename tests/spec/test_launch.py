@@ -52,6 +52,11 @@ def test_a_launch_of_one_kind_leaves_the_others_alone(tmp_path: Path) -> None:
     assert load_paths([path]).diagnostics == ()
 
 
+def test_switches_that_are_off_are_no_reason_to_refuse(tmp_path: Path) -> None:
+    path = Path(__file__).parent / "good" / "orch-of-clouds" / "orch.yml"
+    assert load_paths([path], launch=True).diagnostics == ()
+
+
 def test_every_row_of_the_table_is_a_property_of_the_language() -> None:
     assert set(ROWS) == set(LAUNCHED)
     for kind, rows in ROWS.items():

@@ -212,11 +212,11 @@ def test_a_document_without_errors_is_there_beside_one_with_errors(tmp_path: Pat
 
 def test_a_variable_that_is_not_set_warns_and_stops_a_launch(tmp_path: Path) -> None:
     path = tmp_path / "task.yml"
-    path.write_text("type: task\nimage: ${{ env.IMAGE }}\nnodes: ${{ env.NODES }}\n")
+    path.write_text("type: task\nimage: x\nshell: ${{ env.WITH }}\nnodes: ${{ env.NODES }}\n")
     assert not load_paths([path], environ={}).failed
     assert load_paths([path], environ={}, launch=True).failed
-    (read,) = load_paths([path], environ={"IMAGE": "a$$b", "NODES": "3"}, launch=True).require().tasks
-    assert (read.image, read.nodes) == ("a$$b", 3)
+    (read,) = load_paths([path], environ={"WITH": "a$$b", "NODES": "3"}, launch=True).require().tasks
+    assert (read.shell, read.nodes) == ("a$$b", 3)
 
 
 def test_variables_are_taken_from_the_caller_and_missing_ones_pointed_at(tmp_path: Path) -> None:

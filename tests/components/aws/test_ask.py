@@ -221,3 +221,47 @@ def test_a_forbidden_question_names_the_action(account: Account) -> None:
 
 def test_the_same_account_and_file_give_the_same_plan(account: Account) -> None:
     assert account.compiled().plan == account.compiled().plan
+
+
+def test_a_name_that_two_networks_have_is_refused_with_both_ids(account: Account) -> None:
+    ids = sorted(account.network()[0] for _ in range(2))
+    with pytest.raises(PlanErrors) as error:
+        account.compiled(network={"vpc": "research"})
+    (finding,) = error.value.findings
+    assert (finding.code, finding.path) == ("ORCH226", "network.vpc")
+    assert ", ".join(ids) in finding.summary
+
+
+def test_a_name_of_a_subnet_is_one_of_the_given_network(account: Account) -> None:
+    (vpc, subnet), (other, elsewhere) = account.network(), account.network()
+    for each in (subnet, elsewhere):
+        account.ec2().create_tags(Resources=[each], Tags=[{"Key": "Name", "Value": "nodes"}])
+    fleet: dict[str, Any] = {"zones": ["use1-az1"]}
+    assert account.wrong(network={"subnets": ["nodes"]}, **fleet) == [("ORCH226", "network.subnets")]
+    for network, own in ((vpc, subnet), (other, elsewhere)):
+        made = account.compiled(network={"vpc": network, "subnets": ["nodes"]}, **fleet)
+        assert made.plan.network.subnet == own
+
+
+def test_a_name_of_two_security_groups_is_refused(account: Account) -> None:
+    vpc, subnet = account.network()
+    ec2 = account.ec2()
+    for number in range(2):
+        group = ec2.create_security_group(GroupName=f"g{number}", Description="given", VpcId=vpc)["GroupId"]
+        ec2.create_tags(Resources=[group], Tags=[{"Key": "Name", "Value": "training"}])
+        itself = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
+        ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=itself)
+        ec2.authorize_security_group_egress(GroupId=group, IpPermissions=itself)
+    given = {"subnets": [subnet], "security_groups": ["training"]}
+    assert account.wrong(network=given, zones=["use1-az1"]) == [("ORCH226", "network.security_groups")]
+
+
+def test_subnets_of_two_networks_are_refused(account: Account) -> None:
+    (vpc, subnet), (_, elsewhere) = account.network(), account.network()
+    fleet: dict[str, Any] = {"zones": ["use1-az1"]}
+    assert account.wrong(network={"subnets": [subnet, elsewhere]}, **fleet) == [
+        ("ORCH226", "network.subnets")
+    ]
+    assert account.wrong(network={"vpc": vpc, "subnets": [elsewhere]}, **fleet) == [
+        ("ORCH226", "network.subnets")
+    ]

@@ -133,3 +133,30 @@ def test_warnings_alone_stop_nothing() -> None:
     assert settle([warning, warning]) == (warning,)
     with pytest.raises(PlanErrors):
         settle([warning, Finding("ORCH220", "network", "too small")])
+
+
+def wrong(case: Case) -> list[tuple[str, str, str]]:
+    with pytest.raises(PlanErrors) as caught:
+        case.plan()
+    errors = [each for each in caught.value.findings if each.severity is Severity.ERROR]
+    return [(each.code, each.path, each.summary) for each in errors]
+
+
+@pytest.mark.parametrize("name", ["p5", "own-jump-host"])
+def test_ipv6_networks_are_refused_where_they_stand_for_nobody_comes_from_them(name: str) -> None:
+    case = Case.of(name)
+    cidrs = ["198.51.100.0/24", "2001:db8::/32"]
+    case.data["fleet"]["network"] = {**case.data["fleet"].get("network", {}), "ssh_cidrs": cidrs}
+    ((code, path, summary),) = wrong(case)
+    assert (code, path) == ("ORCH226", "network.ssh_cidrs[1]")
+    assert "2001:db8::/32" in summary
+
+
+def test_ipv6_networks_of_the_backend_are_refused_too() -> None:
+    case = Case.of("p5")
+    case.data["settings"] = {"ssh_cidrs": ["2001:db8::/32"]}
+    assert [each[:2] for each in wrong(case)] == [("ORCH226", "network")]
+
+
+def test_the_plan_says_where_a_given_jump_host_comes_from() -> None:
+    assert "SSH: over the given jump host, from 10.9.0.0/16" in Case.of("own-jump-host").plan().reasons

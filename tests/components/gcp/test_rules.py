@@ -274,3 +274,62 @@ def test_what_is_refused_is_told_at_its_place_in_the_file(
     lines = {each.code: file.read_text().splitlines()[each.span.line - 1] for each in reversed(errors_)}
     assert lines[code].startswith(text)
     assert all(each.span.column > 1 for each in errors_)
+
+
+def jumping(**network: Any) -> Case:
+    """The case with given networks, whose nodes are reached over a jump host."""
+    case = Case.of("given-networks")
+    hop = {"hostname": "login.example.com", "user": "ubuntu"}
+    case.data["fleet"]["network"] = {**case.data["fleet"]["network"], "proxy_jump": hop, **network}
+    return case
+
+
+def ssh_rules(case: Case) -> list[tuple[str, ...]]:
+    made = case.plan()
+    return [each.peers for each in made.networks.firewalls if each.port == 22]
+
+
+def test_a_jump_host_in_a_given_network_is_let_in() -> None:
+    case = jumping()
+    (name, *_) = [each["name"] for each in case.data["facts"]["networks"]]
+    first = case.plan().networks.first
+    assert first.name == name
+    ranges = tuple(each.cidr for each in first.subnets)
+    assert ssh_rules(case) == [ranges]
+    assert f"SSH: over the given jump host, from {', '.join(map(str, ranges))}" in case.plan().reasons
+
+
+def test_written_networks_of_a_jump_host_are_let_in_instead() -> None:
+    assert ssh_rules(jumping(ssh_cidrs=["192.0.2.7/32"])) == [("192.0.2.7/32",)]
+
+
+def test_a_jump_host_outside_a_network_that_is_made_is_told() -> None:
+    case = Case.of("a3-mega")
+    case.data["fleet"]["network"] = {"proxy_jump": {"hostname": "login.example.com", "user": "ubuntu"}}
+    (warning,) = [each for each in case.plan().warnings if each.code == "ORCH226"]
+    assert (warning.path, warning.severity) == ("network.proxy_jump", Severity.WARNING)
+
+
+@pytest.mark.parametrize("cidrs", [["2001:db8::/32"], ["192.0.2.0/24", "2001:db8::/32"]])
+def test_ipv6_networks_are_refused_where_they_stand(cidrs: list[str]) -> None:
+    case = Case.of("a3-mega")
+    case.data["fleet"]["network"] = {"ssh_cidrs": cidrs}
+    with pytest.raises(PlanErrors) as caught:
+        case.plan()
+    assert [(each.code, each.path) for each in caught.value.findings] == [
+        ("ORCH226", f"network.ssh_cidrs[{len(cidrs) - 1}]")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("network", "path"),
+    [({"subnets": ["nodes"]}, "network.subnets"), ({"vpc": "net", "subnets": ["nodes"]}, "network.subnets")],
+)
+def test_subnets_that_no_given_network_has_are_refused(network: dict[str, Any], path: str) -> None:
+    case = Case.of("cpu")
+    case.data["fleet"]["network"] = network
+    case.data.setdefault("facts", {})["networks"] = [{"name": "net", "subnets": 2}]
+    with pytest.raises(PlanErrors) as caught:
+        case.plan()
+    errors = [each for each in caught.value.findings if each.severity is Severity.ERROR]
+    assert [(each.code, each.path) for each in errors] == [("ORCH226", path)]

@@ -157,7 +157,7 @@ def test_the_bus_is_read_from_the_kernel_and_from_terse_forms_of_lspci(line: str
 
 
 def test_a_bond_a_vlan_and_a_bridge_with_a_cable_are_as_physical_as_what_they_are_built_on() -> None:
-    found, told = links.interfaces(recorded("net-server"))
+    found, told, _ = links.interfaces(recorded("net-server"))
     by_name = {interface.name: interface for interface in found}
     assert told
     assert {name: each.kind for name, each in by_name.items()} == {

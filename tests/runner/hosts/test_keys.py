@@ -133,3 +133,14 @@ def test_a_scan_of_something_else_says_what_answered(transport: SshTransport):
         with pytest.raises(HostUnreachable, match="is not an SSH server") as caught:
             scan(transport, peer("127.0.0.1", port), Patience(3.0, 3.0))
         assert "400 Bad Request" in (caught.value.detail or "")
+
+
+@pytest.mark.parametrize("hashed", [False, True], ids=["plain", "hashed"])
+@pytest.mark.parametrize("written", ["GPU1.Lan", "gpu1.lan"])
+def test_a_name_with_capitals_is_the_one_that_ssh_has_recorded(
+    tmp_path: Path, written: str, hashed: bool
+) -> None:
+    hosts = known(tmp_path, f"{written.lower()} {KEY}")
+    if hashed:  # as Debian's ssh writes it
+        subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(tmp_path / "known_hosts")], check=True)
+    assert hosts.lookup(written) == HostKey(KEY, "known_hosts")

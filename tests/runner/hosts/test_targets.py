@@ -11,7 +11,8 @@ from hostlab import Room
 
 from orch.runner.commands import Command
 from orch.runner.errors import BadSshConfig
-from orch.runner.hosts.targets import Target, TargetError, find_targets, located, names, pins, resolved
+from orch.runner.hosts.naming import located, names, pins, resolved
+from orch.runner.hosts.targets import Target, TargetError, find_targets
 from orch.runner.ssh import SshTransport
 from orch.runner.sshconfig import UserConfig
 from orch.runner.store import new_key_pair
@@ -153,7 +154,7 @@ def test_keys_are_given_else_pinned_else_known_else_asked_of_the_host(room: Room
 
     def find(pinned: dict[str, str], **more: object) -> Target:
         settings = config(hosts=[{**there, "name": "gpu1", **more}], connect_timeout="20s")
-        return target(find_targets(settings, tmp_path, pinned, user_config=user)[0])
+        return target(find_targets(settings, tmp_path, pinned, unseen="all", user_config=user)[0])
 
     asked = find({})
     assert (asked.key_source, asked.node.host_key) == ("scanned", server.host_key)
@@ -173,7 +174,12 @@ def test_a_key_to_be_accepted_is_asked_anew_whatever_was_pinned(room: Room, tmp_
     (tmp_path / "known").write_text(f"[127.0.0.1]:{server.port} {OTHER}\n")
     with server.other_host_key() as new:
         found = find_targets(
-            settings, tmp_path, {"gpu1": server.host_key}, accept=("gpu1",), user_config=user_config(tmp_path)
+            settings,
+            tmp_path,
+            {"gpu1": server.host_key},
+            anew=("gpu1",),
+            unseen="named",
+            user_config=user_config(tmp_path),
         )
         assert (target(found[0]).key_source, target(found[0]).node.host_key) == ("scanned", new)
 
@@ -211,7 +217,11 @@ def test_one_host_that_is_away_fails_alone_and_a_dead_jump_host_by_its_own_name(
             ),
         ]
         found = find_targets(
-            config(hosts=hosts, connect_timeout="6s"), tmp_path, {}, user_config=user_config(tmp_path)
+            config(hosts=hosts, connect_timeout="6s"),
+            tmp_path,
+            {},
+            unseen="all",
+            user_config=user_config(tmp_path),
         )
     assert target(found[0]).key_source == "scanned"
     said = [failure(each).error.summary for each in found[1:]]
@@ -232,7 +242,8 @@ def test_a_host_behind_a_jump_host_is_found_and_reached_with_both_keys(room: Roo
         "identity_file": str(room.lab.key.path),
     }
     host = {"hostname": address, "user": "ops", "identity_file": str(room.lab.key.path), "proxy_jump": jump}
-    found = find_targets(config(hosts=[host]), tmp_path, {}, user_config=user_config(tmp_path))
+    user = user_config(tmp_path)
+    found = find_targets(config(hosts=[host]), tmp_path, {}, unseen="all", user_config=user)
     here = target(found[0])
     assert (here.key_source, here.node.host_key) == ("scanned", hidden.host_key)
     assert [(hop.host_key, key.source) for hop, key in here.hops] == [(login.host_key, "scanned")]
@@ -246,8 +257,52 @@ def test_a_host_behind_a_jump_host_is_found_and_reached_with_both_keys(room: Roo
 
 def test_the_users_configuration_alone_is_enough(room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     text = (room.home / ".ssh" / "config").read_text()
-    found = find_targets(config(hosts=["gpu[1-4]"]), tmp_path, {}, user_config=user_config(tmp_path, text))
+    known = user_config(tmp_path, text)
+    found = find_targets(config(hosts=["gpu[1-4]"]), tmp_path, {}, unseen="all", user_config=known)
     transport = SshTransport(deadline_s=30.0)
     said = [transport.run(located(target(each).node, tmp_path), Command("hostname")).stdout for each in found]
     transport.close()
     assert said == ["gpu1\n", "gpu2\n", "gpu3\n", "gpu4\n"]
+
+
+@pytest.mark.parametrize(
+    ("written", "file"),
+    [
+        ("%d/known", "home/known"),
+        ("~/known", "home/known"),
+        ("${HOME}/known", "home/known"),
+        ("%d/known-%h", "home/known-10.0.0.4"),
+        ("%d/%n.%p.%r", "home/Login.2200.ops"),
+        ("%d/100%%", "home/100%"),
+        ('none "%d/a name"', "home/a name"),
+    ],
+)
+def test_a_known_hosts_file_is_found_where_ssh_looks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, file: str
+) -> None:
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / file).write_text(f"[10.0.0.4]:2200 {KEY}\n")
+    (tmp_path / "config").write_text(f"Host Login\n HostName 10.0.0.4\n UserKnownHostsFile {written}\n")
+    hosts = [{"hostname": "Login", "port": 2200, "user": "ops"}]
+    user = UserConfig(tmp_path / "config", None)
+    (found,) = find_targets(config(hosts=hosts), tmp_path, {}, user_config=user)
+    assert (target(found).key_source, target(found).node.host_key) == ("known_hosts", KEY)
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ("%C/known", "%C is not known here"),
+        ("~/known%", "% is not known here"),
+        ("${NO_SUCH}/known", "the variable NO_SUCH is not set"),
+    ],
+)
+def test_a_known_hosts_file_that_cannot_be_told_is_refused_and_not_passed_over(
+    tmp_path: Path, written: str, why: str
+) -> None:
+    (tmp_path / "config").write_text(f"Host a\n UserKnownHostsFile {written}\n")
+    user = UserConfig(tmp_path / "config", None)
+    with pytest.raises(BadSshConfig) as caught:
+        find_targets(config(hosts=["a"]), tmp_path, {}, user_config=user)
+    assert why in (caught.value.detail or "")

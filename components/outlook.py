@@ -1,0 +1,118 @@
+"""What can be said of a fleet from its file and the catalogue alone: no account, host or state is asked.
+
+For files of strangers (`orch preview --untrusted`). Pure but for the scripts beside the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orch.catalog.load import catalog as load_catalog
+from orch.components.candidates import Candidate
+from orch.components.clouds import scripts
+from orch.components.doubts import doubts
+from orch.components.findings import Finding, settle
+from orch.components.local.facts import LocalFacts
+from orch.components.local.plan import plan as plan_local
+from orch.components.machines import budget_findings
+from orch.components.plan import PlanError, Previous
+from orch.components.wanted import wanted_of
+from orch.spec.diagnostics import property_path
+from orch.spec.models import Fleet
+from orch.spec.models.backends import AnyBackend
+
+STATE = "the state: what is up already, and what would change"
+_ANY_MACHINE = LocalFacts(cpus=1 << 20, memory_mib=1 << 40, node_image="orch/node")
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """`lines` tell what the fleet is. `hourly`: US dollars for all nodes, None where it is not known.
+
+    `unseen`: what a plan would look at and this did not, each as a noun and why it matters.
+    """
+
+    fleet: str
+    backend: str
+    nodes: int
+    lines: tuple[str, ...]
+    hourly: float | None
+    findings: tuple[Finding, ...]
+    unseen: tuple[str, ...]
+
+
+def outlook(fleet: Fleet, settings: Sequence[AnyBackend], folder: Path) -> Outlook:
+    """The outlook of a fleet. `settings` are the backends of orch.yml, `folder` where the file's paths begin.
+
+    Raises PlanError, PlanErrors.
+    """
+    if fleet.ssh_config is not None:
+        return _hosts(fleet)
+    backend = next((name for name in fleet.backends if name in ("local", "aws", "gcp")), None)
+    if backend is None:
+        raise PlanError(
+            "ORCH201",
+            f"this version provisions aws, gcp, local only, not {', '.join(fleet.backends)}",
+            path="backends",
+            hint="write `backend: local` to rehearse on this machine",
+        )
+    return _local(fleet) if backend == "local" else _cloud(fleet, backend, settings, folder)
+
+
+def _hosts(fleet: Fleet) -> Outlook:
+    config = fleet.ssh_config
+    hosts = tuple(name for host in (config.hosts if config else ()) for name in host.hostnames)
+    few = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
+    unseen = (
+        "the hosts: nobody logged in to them, nor looked up their names",
+        "your SSH configuration and keys",
+    )
+    return Outlook(fleet.name, "ssh", len(hosts), (f"existing hosts: {few}",), 0.0, (), (*unseen, STATE))
+
+
+def _local(fleet: Fleet) -> Outlook:
+    made = plan_local(fleet, _ANY_MACHINE, Previous(), "outlook")
+    limits = [f"{each.cpus:g} CPUs" if each.cpus else "CPUs shared" for each in made.nodes[:1]] + [
+        f"{each.memory_mib} MiB" if each.memory_mib else "memory shared" for each in made.nodes[:1]
+    ]
+    lines = (f"containers on the machine that brings it up: {', '.join(limits)} each",) if limits else ()
+    unseen = ("this machine: its Docker, CPUs and memory", STATE)
+    return Outlook(fleet.name, "local", len(made.nodes), lines, 0.0, (), unseen)
+
+
+def _cloud(fleet: Fleet, backend: str, settings: Sequence[AnyBackend], folder: Path) -> Outlook:
+    known = load_catalog()
+    scripts(fleet, folder)
+    places = _places(fleet, backend, settings)
+    count = fleet.nodes.target if fleet.nodes is not None else 0
+    first = places[0]
+    doubtful = [
+        Finding(each.code, property_path(each.path), each.summary, each.detail, each.hint, each.severity)
+        for each in doubts(wanted_of(fleet, known), known)
+        if each.path[0] != "backends"
+    ]
+    findings = settle((*doubtful, *budget_findings(fleet, first.price, 0.0)))
+    lines = [f"{count} nodes, first choice: {first.words}"]
+    if len(places) > 1:
+        lines.append(f"{len(places) - 1} more places after it, the next {places[1].words}")
+    unseen = ["the account: its networks, images, quotas and prices", "what there is room for"]
+    if fleet.reservation is not None:
+        unseen.append(f"the reservation {fleet.reservation}, which decides type and zone")
+    hourly = None if first.price is None else round(first.price * count, 6)
+    return Outlook(fleet.name, backend, count, tuple(lines), hourly, findings, (*unseen, STATE))
+
+
+def _places(fleet: Fleet, backend: str, settings: Sequence[AnyBackend]) -> Sequence[Candidate]:
+    """Types and zones that fit, in the order in which they would be tried."""
+    known = load_catalog()
+    if backend == "aws":
+        from orch.components.aws.candidates import candidates as on_aws
+        from orch.components.aws.compile import settings_of as aws_settings
+
+        return on_aws(fleet, aws_settings(settings), known)
+    from orch.components.gcp.candidates import candidates as on_gcp
+    from orch.components.gcp.compile import settings_of as gcp_settings
+
+    return on_gcp(fleet, gcp_settings(settings), known)

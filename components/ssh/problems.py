@@ -1,0 +1,95 @@
+"""What keeps a host out of its fleet, by what was found of it; the errors of a fleet without any. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from orch.components.plan import KeyProblem, NewHostKey, NodeProblem, NodeWarning, PlanError
+from orch.runner.errors import HostKeyUnaccepted
+from orch.runner.hosts.keys import ACCEPT
+from orch.runner.hosts.results import Result
+from orch.runner.hosts.survey import HostReport
+from orch.runner.hosts.targets import TargetError
+from orch.spec.errors import ExitCode, OrchError
+
+if TYPE_CHECKING:
+    from orch.spec import Document
+
+
+class Unfit(PlanError):
+    """None of a fleet's hosts can be taken."""
+
+    exit_code = ExitCode.HOSTS
+
+    def placed(self, document: Document) -> OrchError:
+        """Itself: the hosts are amiss, not the file."""
+        return self
+
+
+class KeysUnaccepted(Unfit):
+    """None of a fleet's hosts can be taken, of some for nobody has accepted a host key yet (`problems`)."""
+
+    def __init__(self, fleet: str, problems: Sequence[NodeProblem]) -> None:
+        self.problems = tuple(problems)
+        self.keys = new_keys_of(problems)
+        waiting = [problem.node for problem in problems if isinstance(problem, KeyProblem)]
+        others = [problem.text() for problem in problems if not isinstance(problem, KeyProblem)]
+        lines = [f"{key.host}: {key.key.split()[0]} {key.fingerprint}" for key in self.keys]
+        super().__init__(
+            "ORCH388",
+            f"nobody has accepted the host keys that {len(waiting)} hosts of {fleet} wait for",
+            path="ssh_config.hosts",
+            detail="\n".join([*lines, *others]),
+            hint=ACCEPT,
+        )
+
+
+def new_keys_of(problems: Iterable[NodeProblem]) -> tuple[NewHostKey, ...]:
+    """The keys that have to be accepted first, each once: a jump host has one for all behind it."""
+    return tuple(dict.fromkeys(problem.new for problem in problems if isinstance(problem, KeyProblem)))
+
+
+def _amiss(report: HostReport) -> list[NodeProblem]:
+    """Failed checks of one host. One that was not reached has a single problem."""
+    name = report.name
+    error = report.target.error if isinstance(report.target, TargetError) else None
+    if isinstance(error, HostKeyUnaccepted):
+        new = NewHostKey(error.host, error.key, error.fingerprint, "scanned")
+        return [
+            KeyProblem(
+                error.summary,
+                node=name,
+                new=new,
+                where=name,
+                detail=error.detail,
+                hint=error.hint,
+                code=error.code,
+            )
+        ]
+    return [
+        NodeProblem(
+            f"{check.id}: {check.detail}",
+            node=name,
+            where=name,
+            hint=check.hint or None,
+            code=check.code,
+        )
+        for check in report.checks
+        if check.result == "fail"
+    ]
+
+
+def judged(report: HostReport, preflight: str) -> tuple[list[NodeProblem], list[NodeWarning]]:
+    """What keeps the host out, and what is told of it. Without `strict`, only silence keeps a host out."""
+    amiss = _amiss(report)
+    doubts = [
+        NodeWarning(report.name, f"{check.id}: {check.detail}")
+        for check in report.checks
+        if check.result is Result.WARN
+    ]
+    if report.facts is None or preflight == "strict":
+        return amiss, doubts
+    if preflight == "warn":
+        return [], doubts + [NodeWarning(report.name, each.summary) for each in amiss]
+    return [], []

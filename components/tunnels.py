@@ -1,0 +1,44 @@
+"""Ways to nodes through a cloud's own tunnel, by its command line: whose credentials that takes. Pure.
+
+A way is recorded in the fleet's state and used by whoever has that, so it holds no secret. What a key of
+`orch.yml` has to do with it is given to the command in its environment, under names of ours: somebody without
+that `orch.yml` is told so, and does not come in by another account.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+from orch.components.findings import Finding
+
+# As it stands between double quotes.
+_MISSING = r"the credentials that \`creds\` in orch.yml names are not at hand here"
+
+
+def command(words: Sequence[str]) -> str:
+    """Words as a proxy command: each stays one word, and `%` is no mark of ssh's."""
+    return shlex.join(words).replace("%", "%%")
+
+
+def with_environment(words: Sequence[str], given: Mapping[str, str], unset: Sequence[str]) -> str:
+    """The same with variables set from others that the caller has: `given` is name -> the caller's name.
+
+    They are set by the shell itself: a word of a command is seen in the list of processes. `unset` are those
+    that would overrule them.
+    """
+    sets = " ".join(f'{name}="${{{ours}:?{_MISSING}}}"' for name, ours in given.items())
+    script = f"export {sets}; unset {' '.join((*unset, *given.values()))}; exec {shlex.join(words)}"
+    return command(["sh", "-c", script])
+
+
+def line_findings(values: Mapping[str, str | None]) -> Iterator[Finding]:
+    """Whether settings can be words of a command; `values` by their name."""
+    for name, value in values.items():
+        if value is not None and not value.isprintable():
+            yield Finding(
+                "ORCH303",
+                "network",
+                f"`{name}` of `creds` in orch.yml is no name: it holds a line break or the like",
+                hint="write it as the cloud's own configuration has it",
+            )

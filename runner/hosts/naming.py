@@ -1,0 +1,70 @@
+"""What machines and jump hosts of an `ssh_config` are called, as what their keys are pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from orch.runner.peers import known_as
+from orch.runner.sshconfig import UserConfig
+from orch.spec.models.ssh import SshConfig
+from orch.spec.state import Jump, NodeState
+
+
+def names(config: SshConfig) -> tuple[str, ...]:
+    """What each machine of `config` is called: `name`, else its host name as written; with the port where one
+    host name is listed with several.
+    """
+    machines = config.machines()
+    ports: dict[str, set[int | None]] = {}
+    for machine in machines:
+        ports.setdefault(machine.hostname, set()).add(machine.port)
+    return tuple(
+        machine.name
+        or machine.hostname.replace(":", "-")
+        + (f"-{machine.port}" if len(ports[machine.hostname]) > 1 else "")
+        for machine in machines
+    )
+
+
+def hop_names(config: SshConfig, user_config: UserConfig | None = None) -> tuple[str, ...]:
+    """What the jump hosts on the ways to the machines of `config` are called: names as written, addresses."""
+    known = user_config or UserConfig()
+    found: dict[str, None] = {}
+    for machine in config.machines():
+        said = known.lookup(machine.hostname)
+        hops = [hop.hostname for hop in machine.proxy_jump or ()] or [hop.host for hop in said.proxy_jump]
+        for hop in hops:
+            found.setdefault(hop)
+            found.setdefault(known.lookup(hop).hostname or hop)
+    return tuple(found)
+
+
+def pins(nodes: Iterable[NodeState]) -> dict[str, str]:
+    """The keys of nodes and of the jump hosts before them, as `find_targets` takes them."""
+    found: dict[str, str] = {}
+    for node in nodes:
+        found[node.name] = node.host_key
+        found.update({pin_of(jump): jump.host_key for jump in node.jump if jump.host_key})
+    return found
+
+
+def pin_of(jump: Jump) -> str:
+    """What the key of a jump host is pinned as: no node has a space in its name."""
+    return f"jump {known_as(jump.address, jump.port)}"
+
+
+def located(node: NodeState, folder: Path) -> NodeState:
+    """The same node with the paths of its keys made absolute."""
+    jumps = tuple(absolute(jump, folder) for jump in node.jump)
+    return node.model_copy(update={"identity": resolved(node.identity, folder), "jump": jumps})
+
+
+def resolved(identity: str | None, folder: Path) -> str | None:
+    """Where a key file is: `~` expanded, relative to `folder`."""
+    return None if identity is None else str(folder.absolute() / Path(identity).expanduser())
+
+
+def absolute(jump: Jump, folder: Path) -> Jump:
+    """The same jump host with the path of its key made absolute."""
+    return jump.model_copy(update={"identity": resolved(jump.identity, folder)})

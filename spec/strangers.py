@@ -1,0 +1,232 @@
+"""Files of strangers are data: what of their machine's surroundings they would use is told, and not used.
+
+A pull request's configuration is read by a pipeline that has credentials. With `--untrusted` nothing of the
+environment is filled in, no path leads out of the repository (links resolved without a look outside), and no
+setting of orch.yml is followed that reaches out or has programs run. `--allow` names variables and paths that
+may be named; they are not looked at either.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, cast, get_args, get_origin
+
+from .diagnostics import Diagnostic, Severity
+from .draft import Draft, Path_
+from .interpolate import Rule, fill_environment
+from .models import MODELS
+from .models.base import Section
+from .models.reads import Here, Reaches, marked
+from .source import Mapping, Scalar, Sequence
+from .values import Problem, shown
+
+MAX_LINKS = 40
+# What a checkout holds beside its files: tokens of the checkout, state and keys of orch.
+HIDDEN = frozenset({".git", ".orch"})
+
+
+@dataclass(frozen=True)
+class Fence:
+    """Where strangers' documents may look: the folder `root`, and nowhere else. `allowed`: see above."""
+
+    root: Path
+    allowed: frozenset[str] = frozenset()
+
+    def holds(self, path: Path | str) -> bool:
+        """Whether a path, absolute or from the working directory, leads to a file of the repository."""
+        roots = (str(self.root), os.path.realpath(self.root))
+        rest = _below(roots, str(path) if os.path.isabs(path) else f"{os.getcwd()}/{path}")
+        links = 0
+        here: list[str] = []
+        while rest is not None and rest:
+            part, rest = rest[0], rest[1:]
+            if part in ("", "."):
+                continue
+            if part == "..":
+                if not here:
+                    return False
+                here.pop()
+                continue
+            if part in HIDDEN:
+                return False
+            target = _link(os.path.join(self.root, *here, part))
+            if target is None:
+                here.append(part)
+                continue
+            links += 1
+            if links > MAX_LINKS:
+                return False
+            if os.path.isabs(target):
+                below = _below(roots, target)
+                here, rest = [], None if below is None else [*below, *rest]
+            else:
+                rest = [*target.split("/"), *rest]
+        return rest is not None
+
+
+def fence_around(path: str, allowed: frozenset[str]) -> Fence:
+    """The repository that a file, a folder or standard input (`-`) belongs to: its Git checkout, else the
+    folder."""
+    given = Path.cwd() if path == "-" else Path(os.path.abspath(path))
+    folder = given if path == "-" or given.is_dir() else given.parent
+    root = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), folder)
+    return Fence(root, allowed)
+
+
+def _below(roots: tuple[str, ...], path: str) -> list[str] | None:
+    """The parts of a path below the first of some roots that it begins with; None for one outside."""
+    for root in roots:
+        if path == root or path.startswith(root.rstrip("/") + "/"):
+            return path[len(root.rstrip("/")) :].split("/")
+    return None
+
+
+def _link(path: str) -> str | None:
+    try:
+        return os.readlink(path) if stat.S_ISLNK(os.lstat(path).st_mode) else None
+    except (OSError, ValueError):
+        return None
+
+
+def strange_uses(draft: Draft) -> Iterator[Diagnostic]:
+    """What a document would use outside its repository, beside the references in its texts.
+
+    Read from the nodes: a property is told of also when another one, or itself, is wrong.
+    """
+    fence = draft.outside.fence
+    if fence is None or draft.kind not in MODELS:
+        return
+    for use in dict.fromkeys(_uses(draft.node, MODELS[draft.kind], ())):
+        if use.kind is Here and use.text is not None:
+            yield from _outside(draft, fence, use.path, use.text)
+        elif use.kind is Reaches:
+            yield draft.diagnostic(
+                "ORCH178",
+                use.path,
+                f"`{use.path[-1]}` is not followed in files that are not trusted",
+                key=True,
+                severity=Severity.NOTE,
+                hint="it takes effect where the file is trusted: look at it closely",
+            )
+        elif use.kind is Env and use.text is not None:
+            yield not_lent(draft, use.path, use.text)
+
+
+def not_lent(draft: Draft, path: Path_, name: str) -> Diagnostic:
+    """That a document asks for a variable of the environment."""
+    fence = draft.outside.fence
+    allowed = fence is not None and name in fence.allowed
+    return draft.diagnostic(
+        "ORCH176",
+        path,
+        f"environment variable {shown(name)} is not read for files that are not trusted",
+        severity=Severity.NOTE if allowed else Severity.ERROR,
+        hint=None if allowed else f"write the value here; who trusts the use adds `--allow {name}`",
+    )
+
+
+def _outside(draft: Draft, fence: Fence, path: Path_, value: str) -> Iterator[Diagnostic]:
+    if "${{" in value:
+        return  # told of its reference
+    allowed = bool(fence.allowed) and bool({value, os.path.expanduser(value)} & fence.allowed)
+    if not value.startswith("~") and fence.holds(folder_of(draft) / value):
+        return
+    yield draft.diagnostic(
+        "ORCH177",
+        path,
+        f"{shown(value)} is no file of the repository: files that are not trusted lead nowhere else",
+        severity=Severity.NOTE if allowed else Severity.ERROR,
+        hint=None if allowed else f"name a file of the repository; who trusts the use adds `--allow {value}`",
+    )
+
+
+def folder_of(draft: Draft) -> Path:
+    """Where relative paths of a document start."""
+    file = draft.source.file
+    return Path.cwd() if file == "<stdin>" else Path(os.path.abspath(file)).parent
+
+
+class Env:
+    """A variable without a value."""
+
+
+@dataclass(frozen=True)
+class _Use:
+    kind: type[Here] | type[Reaches] | type[Env]
+    path: Path_
+    text: str | None = None
+
+
+def _uses(node: object, model: type[Section], at: Path_) -> Iterator[_Use]:
+    """In a block: nodes of the file, or the plain values that a short form of it stands for."""
+    if isinstance(node, Sequence):
+        for index, item in enumerate(node.items):
+            yield from _uses(item, model, (*at, index))
+        return
+    if isinstance(node, Scalar):
+        if node.is_null or not model.short:
+            return
+        try:
+            node = model.expand(node.text)
+        except Problem:
+            return  # told when it was read
+    entries: dict[str, object] = {}
+    if isinstance(node, Mapping):
+        entries = {key: entry.value for key, entry in node.entries.items()}
+    elif isinstance(node, dict):
+        entries = cast("dict[str, object]", node)
+    names = model.properties()
+    for key, value in entries.items():
+        name = names.get(model.spellings.get(key, key))
+        if name is not None and not (isinstance(value, Scalar) and value.is_null):
+            yield from _use(value, model, name, (*at, key))
+
+
+def _use(value: object, model: type[Section], name: str, at: Path_) -> Iterator[_Use]:
+    info = model.model_fields[name]
+    if marked(info, Reaches):
+        yield _Use(Reaches, at)  # and nothing below it is
+        return
+    if marked(info, Here):
+        yield _Use(Here, at, _text(value))
+    if name == "env":
+        yield from (_Use(Env, (*at, key), str(variable)) for key, variable in _bare(value))
+    for block in _sections_in(info.annotation):
+        if get_origin(_plain(info.annotation)) is dict and isinstance(value, Mapping):
+            for key, entry in value.entries.items():
+                yield from _uses(entry.value, block, (*at, key))
+        else:
+            yield from _uses(value, block, at)
+
+
+def _bare(value: object) -> Iterator[tuple[str | int, str]]:
+    """Variables without a value, each with its key or its place in the list."""
+    if isinstance(value, Mapping):
+        for key, entry in value.entries.items():
+            if isinstance(entry.value, Scalar) and entry.value.is_null:
+                yield key, key
+    elif isinstance(value, Sequence):
+        for index, item in enumerate(value.items):
+            if isinstance(item, Scalar) and "=" not in item.text and "${{" not in item.text:
+                yield index, item.text
+
+
+def _text(value: object) -> str | None:
+    text = value.text if isinstance(value, Scalar) else value
+    return fill_environment(text, Rule.READ, {})[0] if isinstance(text, str) else None
+
+
+@cache
+def _sections_in(annotation: Any) -> tuple[type[Section], ...]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return (annotation,)
+    return tuple(dict.fromkeys(block for part in get_args(annotation) for block in _sections_in(part)))
+
+
+def _plain(annotation: Any) -> Any:
+    return annotation.__origin__ if hasattr(annotation, "__metadata__") else annotation

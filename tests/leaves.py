@@ -1,0 +1,237 @@
+"""Every property of every document, found by walking the models: what generated tests are made from.
+
+A `Leaf` is a place where a file holds one scalar. `Leaf.documents` are documents that hold a value there,
+`valid` gives those without an error.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import yaml
+
+from orch.spec.load import Loaded, load_paths
+from orch.spec.models import KINDS, Project
+from orch.spec.models.base import Section
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBKrx4rDJg2Zm1Fz2Ym8Vz1e9m0wq3o0X4xYyTq1qf7N me"
+# Texts of which at least one is valid in each place.
+CANDIDATES = (
+    "hello", "/data/here", "2", "3", "7", "5m", "16GB", "4..8", "24GB..80GB", "true", "false", "auto",
+    "10.0.0.5", "10.0.0.0/24", "H100", "nvidia", "arm", "9.0", "USR1", "USR1@5m", "0 3 * * *", "aws", "gcp",
+    "local", "us-east-1", "8080", "here.py:there.py", "/here:/there", "A=b", "static", "1..2", "3.12", "0",
+    "mandatory", KEY, "H100:2", "2.50", "git@host.example:me/it", "1-4",
+)  # fmt: skip
+# What a block needs beside its required properties to mean one thing.
+BESIDE: dict[str, tuple[dict[str, object], ...]] = {
+    "Mount": ({}, {"source": "server:/export"}),
+    "VolumeMount": ({}, {"instance_path": "/data"}, {"name": "data"}),
+    "InitStep": ({}, {"run": "true"}),
+    "InstanceRef": ({}, {"fleet": "lab"}, {"instance": "1"}),
+    "Torchrun": ({}, {"program": "train.py"}),
+    "Repo": ({}, {"local_path": "."}),
+    "NodeGroup": ({}, {"commands": ["true"]}),
+    "GcpServiceAccountCreds": ({}, {"filename": "key"}),
+    "NebiusServiceAccountCreds": (
+        {},
+        {"filename": "key"},
+        {"public_key_id": "a", "private_key_file": "b"},
+        {"service_account_id": "a", "private_key_file": "b"},
+        {"service_account_id": "a", "public_key_id": "b"},
+    ),
+    "OciClientCreds": ({}, {"key_file": "key"}),
+    "Task": (
+        {},
+        {"image": "x"},
+        {"image": "x", "nodes": "2"},
+        {"image": "x", "max_duration": "1h"},
+        {"commands": ["true"]},
+    ),
+    "DevEnvironment": ({}, {"ide": "vscode"}, {"max_duration": "1h"}),
+    "Fleet": ({"nodes": "1"}, {}, {"nodes": "1", "resources": {"gpu": "H100:8"}}),
+    "Volume": ({}, {"size": "100GB", "region": "r"}, {"volume_id": "v", "region": "r"}, {"region": "r"}),
+}
+HEADS: dict[str, dict[str, object]] = {
+    "fleet": {"type": "fleet", "name": "lab"},
+    "task": {"type": "task", "name": "job"},
+    "dev-environment": {"type": "dev-environment", "name": "lab"},
+    "volume": {"type": "volume", "name": "disk"},
+    "project": {},
+}
+
+
+KEYS = {"backend_options": "type", "os_image": "aws"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A property on the way to a leaf. `within`: what stands between it and the next block, or the scalar."""
+
+    owner: type[Section]
+    key: str
+    name: str
+    within: tuple[str | int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Leaf:
+    kind: str
+    steps: tuple[Step, ...]
+    annotation: Any
+
+    @property
+    def path(self) -> tuple[str | int, ...]:
+        return tuple(part for step in self.steps for part in (step.key, *step.within))
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{'.'.join(map(str, self.path))}"
+
+    def documents(self, value: object) -> Iterator[dict[str, object]]:
+        """Documents with the value in its place, each with other things beside it."""
+        return self._built(0, value, {**HEADS[self.kind]})
+
+    def _built(self, at: int, value: object, head: dict[str, object]) -> Iterator[dict[str, object]]:
+        step = self.steps[at]
+        last = at == len(self.steps) - 1
+        needed = minimal(step.owner, step.key)
+        inner: Iterator[object] = (
+            iter((value,)) if last else self._built(at + 1, value, {})  # type: ignore[assignment]
+        )
+        for content in inner:
+            held = content
+            for part in reversed(step.within):
+                held = [held] if isinstance(part, int) else {part: held}
+            for beside in BESIDE.get(step.owner.__name__, ({},)):
+                yield {**head, **needed, **beside, step.key: held}
+
+
+def leaves(kind: str) -> tuple[Leaf, ...]:
+    """All of a kind of document, `project` for orch.yml."""
+    model = Project if kind == "project" else KINDS[kind]
+    return tuple(leaf for leaf in _walk(kind, model, ()) if leaf.path != ("type",))
+
+
+def all_leaves() -> tuple[Leaf, ...]:
+    return tuple(leaf for kind in (*KINDS, "project") for leaf in leaves(kind))
+
+
+def distinct_leaves() -> tuple[Leaf, ...]:
+    """Of properties that several blocks hold alike, the first one of each kind of document."""
+    found: dict[object, Leaf] = {}
+    for leaf in all_leaves():
+        last = leaf.steps[-1]
+        found.setdefault((leaf.kind, last.owner, last.name, last.within), leaf)
+    return tuple(found.values())
+
+
+def _walk(kind: str, model: type[Section], before: tuple[Step, ...]) -> Iterator[Leaf]:
+    for key, name in model.properties().items():
+        if any(step.owner is model and step.name == name for step in before):
+            continue  # a block within itself
+        annotation = model.model_fields[name].annotation
+        yield from _below(kind, (*before, Step(model, key, name)), annotation)
+
+
+def _below(kind: str, steps: tuple[Step, ...], annotation: Any) -> Iterator[Leaf]:
+    *before, last = steps
+    scalar = False
+    for part in _parts(annotation):
+        origin, arguments = get_origin(part), get_args(part)
+        if isinstance(part, type) and issubclass(part, Section):
+            # Defaults hold documents of their own: the properties are the same, and refused as a whole.
+            if part.__name__ in ("Fleet", "Task") and before:
+                continue
+            scalar = scalar or bool(part.short)
+            yield from _walk(kind, part, steps)
+        elif origin is tuple and arguments[-1] is not ...:
+            scalar = True  # `2..4`
+        elif origin is tuple:
+            inner = Step(last.owner, last.key, last.name, (*last.within, 0))
+            yield from _below(kind, (*before, inner), arguments[0])
+        elif origin is dict:
+            inner = Step(last.owner, last.key, last.name, (*last.within, KEYS.get(last.key, "X")))
+            yield from _below(kind, (*before, inner), arguments[1])
+        elif part is not type(None):
+            scalar = True
+    if scalar:
+        yield Leaf(kind, steps, annotation)
+
+
+def _parts(annotation: Any) -> tuple[Any, ...]:
+    if hasattr(annotation, "__metadata__"):
+        return _parts(annotation.__origin__)
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(inner for part in get_args(annotation) for inner in _parts(part))
+    return (annotation,)
+
+
+@cache
+def _required(model: type[Section]) -> tuple[tuple[str, str], ...]:
+    """Required properties with a text that each takes, and `type` where it tells blocks apart."""
+    found: list[tuple[str, str]] = []
+    for key, name in model.properties().items():
+        info = model.model_fields[name]
+        words = [
+            word for part in _parts(info.annotation) if get_origin(part) is Literal for word in get_args(part)
+        ]
+        if name == "type" and words:
+            found.append((key, str(words[0])))
+        elif info.is_required():
+            found.append((key, str(words[0]) if words else _FIRST.get((model.__name__, key), "1")))
+    return tuple(found)
+
+
+_FIRST = {
+    ("SshConfig", "hosts"): "[10.0.0.4]",
+    ("Host", "hostname"): "10.0.0.4",
+    ("Mount", "path"): "/shared",
+    ("VolumeMount", "path"): "/there",
+    ("Checkpoint", "path"): "/ckpt",
+    ("Signal", "name"): "USR1",
+    ("UtilizationPolicy", "time_window"): "1h",
+    ("Schedule", "cron"): "0 3 * * *",
+    ("Jump", "hostname"): "login.example",
+    ("Volume", "backend"): "aws",
+}
+
+
+def minimal(model: type[Section], besides: str) -> dict[str, object]:
+    return {
+        key: yaml.safe_load(text) if text.startswith("[") else text
+        for key, text in _required(model)
+        if key != besides
+    }
+
+
+def written(folder: Path, leaf: Leaf, document: dict[str, object]) -> Path:
+    path = folder / ("orch.yml" if leaf.kind == "project" else "document.yml")
+    path.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=False), "utf-8")
+    return path
+
+
+def values_of(leaf: Leaf) -> tuple[str, ...]:
+    """What may be written there: the words of a choice, else anything of the candidates."""
+    words = [
+        str(word).lower() if isinstance(word, bool) else str(word)
+        for part in _parts(leaf.annotation)
+        if get_origin(part) is Literal
+        for word in get_args(part)
+    ]
+    return tuple(dict.fromkeys((*words, *CANDIDATES)))
+
+
+def valid(
+    folder: Path, leaf: Leaf, candidates: tuple[str, ...] | None = None
+) -> Iterator[tuple[str, dict[str, object], Loaded]]:
+    """Documents without an error, by the value that they hold at the leaf."""
+    for value in candidates if candidates is not None else values_of(leaf):
+        for document in leaf.documents(value):
+            loaded = load_paths([written(folder, leaf, document)], environ={})
+            if not loaded.failed and loaded.documents:
+                yield value, document, loaded
+                break

@@ -1,0 +1,107 @@
+"""Drivers that nobody looks at: they outlast a ledger that is away, and say what ended them."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from support import Folder, until
+
+from orch import images
+from orch.runner import database, driver, lifecycle
+from orch.runner.events import Notice, Recorder
+from orch.runner.ledger import open_ledger
+from orch.runner.lifecycle import Workplace
+from orch.runner.rows import RunRow
+from orch.runner.ssh import SshTransport
+from orch.spec.models import Task
+from orch.spec.state import FleetState, NodeState
+
+
+def submit(place: Workplace, grace_s: float) -> RunRow:
+    """A run on a node that does not answer."""
+    node = NodeState(
+        name="away",
+        index=0,
+        address="127.0.0.1",
+        port=9,
+        user="root",
+        internal_ip="127.0.0.1",
+        host_key="ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPk4xsZSJ7GW4EP2gFSoVPLFVQLD5W8Yv7D9c7R5QmLJ",
+        cpus=1,
+        memory_mib=1024,
+    )
+    fleet = FleetState(name="lab", stack="lab", backend="local", nodes=(node,), unreachable_grace_s=grace_s)
+    task = Task.model_validate({"name": "job", "commands": ["true"]})
+    return lifecycle.submit(place, task, fleet, image=images.resolve("orch/mpi"), base=place.dot)
+
+
+@pytest.fixture
+def away(dot: Path) -> Workplace:
+    ledger = open_ledger(f"sqlite:///{dot / 'ledger.db'}")
+    return Workplace(dot, ledger, SshTransport(connect_timeout_s=1.0, deadline_s=1.0), Recorder())
+
+
+def test_a_ledger_that_is_away_for_a_while_costs_no_run(away: Workplace, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(database, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(driver, "LEDGER_PAUSE_S", 0.1)
+    row = submit(away, 1.0)
+    ledger = open_ledger(f"sqlite:///{away.dot / 'ledger.db'}")
+    there = Workplace(away.dot, ledger, away.transport, Recorder())
+    other = sqlite3.connect(away.dot / "ledger.db", isolation_level=None, check_same_thread=False)
+    seen: list[str] = []
+
+    class Locks(Recorder):
+        """Somebody takes the ledger as soon as the run begins, and gives it back once that was told."""
+
+        def handle(self, event: object, /) -> None:
+            if not seen:
+                seen.append("locked")
+                other.execute("BEGIN IMMEDIATE")
+            if isinstance(event, Notice) and "trying again" in event.text:
+                seen.append(event.text)
+                threading.Timer(0.5, other.execute, ["COMMIT"]).start()
+
+    done = lifecycle.drive(Workplace(there.dot, ledger, there.transport, Locks()), row, follow_logs=False)
+    assert done.status == "failed"
+    assert "node away" in (done.message or "")
+    assert len(seen) == 2
+    assert "the run ledger cannot be used: database is locked; trying again" in seen[1]
+    other.close()
+
+
+DETACH = """
+import sys
+from pathlib import Path
+from orch.cli.detaching import drive_behind
+from orch.runner.ledger import open_ledger
+from orch.runner.lifecycle import Workplace
+
+class Broken:
+    def run(self, *words, **more): raise RuntimeError("the way\\nis broken")
+    def close(self): pass
+    def hang_up(self): pass
+
+dot = Path(sys.argv[1])
+ledger = open_ledger(f"sqlite:///{dot / 'ledger.db'}")
+drive_behind(Workplace(dot, ledger, Broken()), ledger.get("job"))
+"""
+
+
+def test_a_driver_in_the_background_that_fails_says_why_and_ps_tells(tmp_path: Path, away: Workplace):
+    (tmp_path / "orch.yml").write_text("project: tests\n")
+    row = submit(away, 3600.0)
+    subprocess.run([sys.executable, "-c", DETACH, str(away.dot)], check=True, timeout=60)
+    log = away.dot / "runs/job/driver.log"
+    until(lambda: log.exists() and "the driver ended" in log.read_text(), 60, "the driver has ended")
+    assert "Traceback" in log.read_text()
+    assert log.read_text().splitlines()[-1] == "the driver ended: RuntimeError: the way is broken"
+    assert away.ledger.by_id(row.id).active
+    said = Folder(tmp_path).orch("ps")
+    assert said.code == 0, said.err
+    assert "nobody drives run job; `orch attach job` does" in said.err
+    assert "its driver ended: RuntimeError: the way is broken" in said.err

@@ -1,0 +1,55 @@
+"""Variables that a task leaves open: `--env` gives them, then the caller's environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from orch.cli.main import app
+from orch.runner.compile import Request, compile_run
+from orch.runner.environment import is_name
+from orch.runner.errors import BadTask
+from orch.runner.placement import place
+from orch.spec.models import Task
+from orch.spec.state import FleetState, NodeState
+
+NODE = NodeState(index=0, name="n0", address="127.0.0.1", user="root", host_key="k", internal_ip="10.0.0.1")
+LAB = FleetState(name="lab", stack="lab", backend="local", placement="any", nodes=(NODE,))
+
+
+def environment(cli: Mapping[str, str], caller: Mapping[str, str]) -> dict[str, str]:
+    task = Task.model_validate({"commands": ["train"], "env": ["LR", "SEED"]})
+    request = Request(
+        task, "job", 1, LAB, place(task, LAB), "image", Path("/base"), cli_env=cli, caller_env=caller
+    )
+    return compile_run(request).environments[0]
+
+
+def test_a_variable_given_on_the_command_line_need_not_be_exported() -> None:
+    found = environment({"LR": "0.1$$"}, {"SEED": "7"})
+    assert (found["LR"], found["SEED"]) == ("0.1$$", "7")
+
+
+def test_the_command_line_comes_before_the_environment() -> None:
+    assert environment({"LR": "0.1"}, {"LR": "0.2", "SEED": "7"})["LR"] == "0.1"
+
+
+def test_one_that_nobody_gives_is_still_told() -> None:
+    with pytest.raises(BadTask, match="SEED is not set here"):
+        environment({"LR": "0.1"}, {})
+
+
+@pytest.mark.parametrize("given", ["A B=1", "X\n=1", "$(id)=1", "-x=1", "=1", "A=\0"])
+def test_what_is_no_variable_is_refused_on_the_command_line(given: str, tmp_path: Path) -> None:
+    path = tmp_path / "task.yml"
+    path.write_text("type: task\ncommands: [a]\n")
+    said = CliRunner().invoke(app, ["run", str(path), "--env", given])
+    assert said.exit_code == 2, said.output
+
+
+@pytest.mark.parametrize("name", ["FOO\n", "FOO\nBAR", "", "1A", "A-B", "\nFOO", "FÖO"])
+def test_a_name_is_one_word(name: str) -> None:
+    assert not is_name(name)

@@ -1,0 +1,109 @@
+"""What `${{ env.X }}` brings into a file comes out in no message, whole or in part."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from leaves import distinct_leaves, written
+
+from orch.cli.validate import Format, validate
+from orch.spec import load_paths
+from orch.spec.diagnostics import Diagnostic, render_human, render_json
+from orch.spec.formats import render_github, render_sarif
+
+# Made so that parts of them are in no English word; with what readers split texts at.
+CANARIES = (
+    "qzxwv7-KJQXZ.jvbqk",
+    "Zxqjk/wvqzj:pqxzk..vkqjz@xjqwz=vqkxj",
+    "  vjqxz\n\n  KQZJW 9qzjx ",
+    "4077139288GX",
+    "k" * 90,
+)
+PART = 5
+
+
+def parts(canary: str) -> set[str]:
+    bare = "".join(char for char in canary.casefold() if char.isalnum())
+    return {bare[at : at + PART] for at in range(len(bare) - PART + 1)}
+
+
+def leaks(text: str, canary: str) -> bool:
+    bare = "".join(char for char in text.casefold() if char.isalnum())
+    return any(part in bare for part in parts(canary))
+
+
+def every_form(found: tuple[Diagnostic, ...]) -> str:
+    return "\n".join(form(found) for form in (render_human, render_json, render_github, render_sarif))
+
+
+@pytest.mark.parametrize("canary", CANARIES)
+def test_no_property_quotes_what_came_from_the_environment(tmp_path: Path, canary: str) -> None:
+    told = 0
+    for leaf in distinct_leaves():
+        for text in ("${{ env.TOKEN }}", "a${{ env.TOKEN }}:${{env.TOKEN}}"):
+            document = next(leaf.documents(text))
+            path = written(tmp_path, leaf, document)
+            found = load_paths([path], environ={"TOKEN": canary}, launch=True).diagnostics
+            told += bool(found)
+            assert not leaks(every_form(found), canary), (str(leaf), render_human(found))
+    assert told > 500
+
+
+def test_a_password_in_the_wrong_place_is_told_by_its_reference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "fleet.yml"
+    path.write_text("type: fleet\nnodes: 2\nspot_policy: ${{ env.AWS_SECRET_ACCESS_KEY }}\n")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
+    for format in Format:
+        assert validate([str(path)], format) == 3
+        out, err = capsys.readouterr()
+        assert "wJalr" not in out + err
+        assert "${{ env.AWS_SECRET_ACCESS_KEY }}' is not `spot`, `on-demand` or `auto`" in out + err
+
+
+def test_the_same_mistake_is_told_of_the_text_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yml"
+    path.write_text("type: fleet\nnodes: 2\nresources: {memory: '${{ env.MEMORY }}'}\n")
+    (found,) = load_paths([path], environ={"MEMORY": "16Gi"}).diagnostics
+    assert (found.code, found.summary) == ("ORCH120", "'${{ env.MEMORY }}' is not a size")
+    assert found.hint == "write a number and a unit, such as `16GB`"
+    assert found.replacement is None
+
+
+def test_a_mistake_that_only_the_value_makes_is_told_by_its_code(tmp_path: Path) -> None:
+    path = tmp_path / "task.yml"
+    path.write_text(
+        "type: task\nimage: x\nmax_duration: ${{ env.LONG }}\nports: ['${{ env.P }}:80', '9999:81']\n"
+    )
+    found = load_paths([path], environ={"LONG": "4:00:00", "P": "9999"}).diagnostics
+    assert [each.code for each in found] == ["ORCH124", "ORCH153"]
+    assert json.loads(render_json(found))["diagnostics"][0]["replacement"] is None
+    assert "4h" not in render_human(found[:1])
+
+
+def test_what_one_file_borrowed_is_not_quoted_by_another(tmp_path: Path) -> None:
+    (tmp_path / "fleet.yml").write_text("type: fleet\nname: ${{ env.NAME }}\nnodes: 2\n")
+    (tmp_path / "task.yml").write_text("type: task\nimage: x\nnodes: 2\nfleets: ['${{ env.NAME }}']\n")
+    (found,) = load_paths([tmp_path], environ={"NAME": "qzxwv-pool"}).diagnostics
+    assert found.code == "ORCH241"
+    assert "qzxwv" not in render_json([found])
+    assert found.hint == "add `placement: cluster` to `${{ env.NAME }}`"
+
+
+def test_a_plan_says_nothing_of_it_either(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yml"
+    path.write_text(
+        "type: fleet\nname: lab\nnodes: 2\nbackends: [aws]\ninstance_types: ['${{ env.TYPE }}']\n"
+    )
+    (document,) = load_paths([path], environ={"TYPE": "qzxwv.48xlarge"}).documents
+    found = document.diagnostic(
+        "ORCH202",
+        "instance_types[0]",
+        "the catalogue has no AWS type 'qzxwv.48xlarge'",
+        hint="did you mean 'p5.48xlarge'?",
+    )
+    assert found.summary == "the catalogue has no AWS type '${{ env.TYPE }}'"
+    assert "48xl" not in render_json([found])
