@@ -1,8 +1,8 @@
 """`orch:ssh:Host`: an existing server in a fleet.
 
 Inputs: the way to it (`address`, `port`, `user`, `identity` = path of a private key or null for the agent,
-`jump` = hops from the outside in, `ssh_alias` = the name by which the caller's own SSH configuration may
-know a ProxyCommand, `host_key` pinned; a `proxy_command` that a former version recorded is not run), what the
+`jump` = hops from the outside in, `ssh_alias` = the name by which the caller's own SSH configuration may know
+a ProxyCommand, `host_key` pinned; a `proxy_command` that a former version recorded is not run), what the
 fleet gives it (`name`, `stack`, `blocks`, `internal_ip`, `env`, `rack`, `tags`, `authorized_keys`), and what
 it was registered as (`status` = "reachable", and the facts of `HostFacts.registered()`). Drift is what
 differs from the latter.

@@ -1,4 +1,4 @@
-"""A ProxyCommand of one user's ~/.ssh/config runs on nobody else's machine: what a state holds is not run."""
+"""A ProxyCommand of one user's ~/.ssh/config is run on nobody else's machine, whatever a state holds."""
 
 from __future__ import annotations
 
