@@ -8,6 +8,7 @@ import typer
 
 from orch.cli import cordon, nodes, offers, outcome, schema, validate
 from orch.cli import run as runs
+from orch.cli.confidential import cover_arguments
 from orch.cli.where import Rehearse
 
 app = typer.Typer(
@@ -291,6 +292,7 @@ def engine_env(
 
 def main() -> None:
     """The console script `orch`."""
+    cover_arguments()
     outcome.run(lambda: app(standalone_mode=False))
 
 

@@ -33,7 +33,8 @@ def write_private(path: Path, text: str) -> None:
 
 def tighten(folder: Path) -> bool:
     """Close a folder and all it holds to others, where a former version left it open. Whether it had."""
-    if not folder.stat().st_mode & 0o077:
+    found = folder.stat()
+    if not found.st_mode & 0o077 or os.geteuid() not in (0, found.st_uid):
         return False
     folder.chmod(FOLDER)
     for root, folders, files in os.walk(folder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 from .diagnostics import Diagnostic, Related, Severity
@@ -26,13 +27,14 @@ def secrets_are_references(draft: Draft) -> Findings:
             continue
         name = _secret_name(draft, path, key)
         reference = f"${{{{ secrets.{name} }}}}"
-        yield draft.diagnostic(
+        found = draft.diagnostic(
             "ORCH132",
             path,
             f"`{key}` stands here in plain text",
             severity=Severity.WARNING,
             hint=f"`orch secret set {name}`, then write `{reference}`",
         )
+        yield replace(found, excerpt=None)  # the line is the secret
 
 
 def _secret_name(draft: Draft, path: Path_, key: str) -> str:

@@ -81,6 +81,7 @@ CODES = {
     "ORCH161": "a signal before the run begins",
     # one property again
     "ORCH162": "text that cannot stand here: unseen characters, more than a line, an option's dash",
+    # a task
     "ORCH163": "a link that leads out of the folder",
     # documents together
     "ORCH170": "two documents of one type and name",

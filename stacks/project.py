@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shlex
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from orch.runner.private import private_file, private_folder, tighten, write_private
 from orch.stacks.engine import Engine, home, search_path
 from orch.stacks.errors import ProjectError
-from orch.stacks.trust import require_trusted
+from orch.stacks.trust import owner_of, require_trusted
 
 if TYPE_CHECKING:
     from orch.spec.models.backends import AnyBackend
@@ -142,7 +143,21 @@ def find(path: Path | str | None = None) -> Project:
     if root is None:
         root = next((f for f in chain if (f / ".git").exists()), folder)
     require_trusted(root)
+    _require_entry(root / ".orch")
     return _load(root)
+
+
+def _require_entry(dot: Path) -> None:
+    """Raises ProjectError for an `.orch` that this user may not enter, as one that `sudo orch` made."""
+    if not dot.is_dir() or os.access(dot, os.R_OK | os.W_OK | os.X_OK):
+        return
+    raise ProjectError(
+        "the project's state folder is closed to you",
+        where=str(dot),
+        detail=f"it is its owner's alone, {owner_of(dot)}",
+        hint=f"call orch as that user, or make it yours: `sudo chown -R $(id -u) {shlex.quote(str(dot))}`",
+        code="ORCH302",
+    )
 
 
 def _load(root: Path) -> Project:

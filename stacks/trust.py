@@ -54,6 +54,11 @@ def open_to_all(root: Path) -> Path | None:
     return written if written.is_file() and written.stat().st_mode & stat.S_IWOTH else None
 
 
+def owner_of(path: Path) -> str:
+    """Who owns it, as people call them."""
+    return _called(path.stat().st_uid)
+
+
 def _owners(root: Path) -> Iterator[tuple[Path, int]]:
     """What makes this folder a project, links and what they lead to."""
     marks = [root / "orch.yml"] if (root / "orch.yml").exists() else [root / ".git"]

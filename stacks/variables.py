@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -89,11 +90,12 @@ def forget_clear_text(project: Project, stack: str) -> tuple[Path, ...]:
     copies = [checkpoint.with_name(f"{checkpoint.name}.bak")]
     for kept in ("backups", "history"):
         copies += sorted((state / ".pulumi" / kept / project.name / stack).glob("*.json"))
-    return tuple(copy for copy in copies if _forget(copy))
+    return tuple(copy for copy in copies if _forget(copy, private=not project.shares_files))
 
 
-def _forget(copy: Path) -> bool:
+def _forget(copy: Path, *, private: bool) -> bool:
     try:
+        mode = 0o600 if private else stat.S_IMODE(copy.stat().st_mode)
         data = json.loads(copy.read_text())
         places = [place for place in _places(_latest(data)) if list(_readable(place))]
     except (OSError, ValueError, AttributeError):
@@ -104,6 +106,7 @@ def _forget(copy: Path) -> bool:
         place.update({name: REMOVED for name, _ in _readable(place)})
     staged = copy.with_name(f".{copy.name}.{os.getpid()}")
     with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        os.fchmod(file.fileno(), mode)
         json.dump(data, file)
     copy.with_name(f"{copy.name}.attrs").unlink(missing_ok=True)  # its digest; the engine does without
     staged.replace(copy)

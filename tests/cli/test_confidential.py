@@ -50,3 +50,27 @@ def test_the_caller_s_own_secrets_are_masked_by_their_names() -> None:
 
 def test_words_for_the_job_are_none_of_orch_s_options() -> None:
     assert masked("epochs", ["orch", "run", "t.yml", "--", "-epochs"], {}) == "epochs"
+
+
+def test_the_command_line_that_all_users_see_is_covered() -> None:
+    """A run lasts for days; its command line is shown to everybody by `ps`."""
+    code = (
+        "import sys; from orch.cli.confidential import cover_arguments; cover_arguments(); "
+        "print(open('/proc/self/cmdline', 'rb').read().split(bytes(1))[3:-1], sys.argv[1:])"
+    )
+    words = ["run", "t.yml", "--env", "T=hf_é", "-eU=b=c", "--env=V=x", "--env", "W", "--", "-e", "X=1"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    covered = [
+        b"run",
+        b"t.yml",
+        b"--env",
+        b"T=*****",
+        b"-eU=***",
+        b"--env=V=*",
+        b"--env",
+        b"W",
+        b"--",
+        b"-e",
+        b"X=1",
+    ]
+    assert done.stdout.strip() == f"{covered} {words}"

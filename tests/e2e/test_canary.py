@@ -7,6 +7,7 @@ may be written holds a canary of its own.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -129,18 +130,13 @@ VERBS: dict[str, tuple[str, ...]] = {
     "preview of a change": ("preview", "hosts.yml"),
     "preview of a change, as data": ("preview", "hosts.yml", "--json"),
     "up after a change": ("up", "hosts.yml", "--yes", "--json"),
+    "preview of a takeover after": ("preview", "hosts.yml", "--json"),
+    "up of a takeover after": ("up", "hosts.yml", "--yes", "--json"),
+    "preview when it is taken over after": ("preview", "hosts.yml", "--exit-code"),
     "down of hosts": ("down", "servers", "--yes", "--json"),
 }
-BEFORE = (
-    "validate",
-    "validate, wrong",
-    "validate, as data",
-    "preview",
-    "preview, wrong",
-    "preview, too large",
-)
 STEPS: tuple[tuple[str, ...], ...] = (
-    (*BEFORE, "preview of a cloud", "doctor", "run of a login", "offers"),
+    (*list(VERBS)[:7], "doctor", "run of a login", "offers"),
     ("preview of a cloud, as data", "up"),
     ("up of hosts", "run"),
     ("fleets", "fleets, as data", "fleet", "check", "drift", "refresh", "engine env", "unlock", "init"),
@@ -151,9 +147,12 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ("attach", "preview of a change"),
     ("preview of a change, as data",),
     ("up after a change",),
+    ("preview of a takeover after",),
+    ("up of a takeover after",),
+    ("preview when it is taken over after",),
     ("down of hosts",),
 )
-"""Verbs of one step are called two at a time."""
+"""Verbs of one step are called two at a time; the first ones look at files alone."""
 
 FAILING = {
     *("validate, wrong", "validate, as data", "preview, wrong", "preview, too large", "run of a login"),
@@ -195,6 +194,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 def call_all(place: Place) -> None:
     for step in STEPS:
+        if "preview of a takeover after" in step:
+            write_as_formerly(place)
         with ThreadPoolExecutor(2) as both:
             list(both.map(lambda what: call(place, what), step))
         if "run in the background" in step:
@@ -213,6 +214,27 @@ def call(place: Place, what: str) -> None:
     if "after" in what or "change" in what:
         env[variable(nest["host"])] = nest["rotated"].value
     place.said[what] = place.client.orch(*words, env=env)
+
+
+def write_as_formerly(place: Place) -> None:
+    """The state of the servers as the version before wrote it: variables in clear, also in a backup."""
+    state = place.path / ".orch" / "state" / ".pulumi"
+    checkpoint = state / "stacks" / "canaries" / "servers.json"
+    recorded = json.loads(checkpoint.read_text())
+    fleet, host = {"FLEET": place.nest["fleet"].value}, {"HOST": place.nest["rotated"].value}
+    for resource in recorded["checkpoint"]["latest"]["resources"]:
+        if resource["type"] == "pulumi:pulumi:Stack":
+            found = resource["outputs"]
+            assert place.nest.in_bytes(json.dumps(found).encode()) == set()
+            del found["env"]
+            found["orch"]["schema"] = found["fleet"]["schema_version"] = 1
+            found["fleet"]["env"] = fleet
+            found["fleet"]["nodes"][0]["env"] = host
+        if resource["type"] == "orch:ssh:Host":
+            resource["inputs"]["env"] = resource["outputs"]["env"] = {**fleet, **host}
+    checkpoint.write_text(json.dumps(recorded))
+    (state / "backups" / "canaries" / "servers" / "servers.1.json").write_text(json.dumps(recorded))
+    assert place.nest.in_bytes(checkpoint.read_bytes()) == {"fleet", "rotated"}
 
 
 def inspected(place: Place) -> dict[str, set[str]]:
@@ -272,6 +294,18 @@ def test_a_rotated_secret_is_seen_to_change(place: Place) -> None:
     ]
 
 
+def test_a_state_with_clear_text_is_taken_over_without_a_replacement(place: Place) -> None:
+    for what in ("preview of a takeover after", "up of a takeover after"):
+        changed = [each for each in place.said[what].json["changes"] if each["op"] != "same"]
+        assert [(each["op"], each["name"]) for each in changed] == [("update", "gpu9")]
+        leaves = {(leaf["path"], leaf["old"], leaf["new"]) for each in changed for leaf in each["diff"]}
+        assert leaves == {(f"env.{name}", "(secret)", "(secret)") for name in ("FLEET", "HOST")}
+    told = place.said["up of a takeover after"].err
+    assert "a former version wrote FLEET, HOST in clear into the state" in told
+    assert "older copies" in told
+    # That nothing of it is left is what the test of all files says.
+
+
 def test_no_file_holds_one_but_those_that_were_written_with_it(place: Place) -> None:
     written = {"local.yml", "wrong.yml", "more.yml", "cloud.yml", "registry.yml"}
     found = dict(place.nest.in_files(place.path))
@@ -305,6 +339,8 @@ def test_neither_docker_nor_the_machines_keep_one(place: Place) -> None:
     assert {what: names for what, names in place.during.items() if names} == {}
 
 
-def test_how_many_places_were_searched(place: Place, record_property: Callable[[str, object], None]) -> None:
-    record_property("places", place.nest.searched)
+def test_how_many_places_were_searched(
+    place: Place, record_testsuite_property: Callable[[str, object], None]
+) -> None:
+    record_testsuite_property("canary-places", place.nest.searched)
     assert place.nest.searched > 500

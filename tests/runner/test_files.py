@@ -58,4 +58,4 @@ def test_modes_are_kept_and_a_job_of_any_user_reads_what_is_its(
         *("/tmp/single 600", "mine"),
     ]
     notices = [event.text for event in recorder.events if isinstance(event, Notice)]
-    assert "packed 5 files, 42 bytes" in notices
+    assert "packed 5 files, 36 bytes" in notices

@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -141,6 +142,30 @@ def test_a_folder_that_a_former_version_left_open_is_closed_with_all_in_it(tmp_p
     assert open_to_others(dot) == []
     assert (dot / "bin" / "tool").stat().st_mode & 0o777 == 0o700
     assert outside.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_folder_that_is_closed_to_the_caller_is_told(tmp_path: Path) -> None:
+    """As `sudo orch up` leaves it to who called sudo."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "orch.yml").write_text("project: tests\n")
+        find(folder).prepare()
+        told = tmp_path / "told"
+        told.touch()
+        told.chmod(0o666)
+        with told.open("w") as stream:
+            if not (child := os.fork()):
+                os.setuid(65534)
+                try:
+                    find(folder)
+                except ProjectError as error:
+                    stream.write(error.text())
+                    stream.flush()
+                os._exit(0)
+        os.waitpid(child, 0)
+    assert "closed to you" in told.read_text()
+    assert f"sudo chown -R $(id -u) {folder / '.orch'}" in told.read_text()
 
 
 def test_a_state_elsewhere_is_as_open_as_its_user_makes_it(tmp_path: Path) -> None:
