@@ -52,9 +52,16 @@ class Explained:
     theirs: bool = False
     lost: str = "what is on their disks"
 
+    # A thousand nodes have the same few properties.
+    _found: dict[tuple[str, str], Row | None] = field(
+        default_factory=dict[tuple[str, str], Row | None], init=False, repr=False, compare=False
+    )
+
     def row(self, type_: str, path: str) -> Row | None:
         """The first row about a property."""
-        return next((row for row in self.rows if row.about(type_, path)), None)
+        if (type_, path) not in self._found:
+            self._found[type_, path] = next((row for row in self.rows if row.about(type_, path)), None)
+        return self._found[type_, path]
 
 
 NOTHING = Explained()

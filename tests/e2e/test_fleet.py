@@ -71,11 +71,12 @@ def test_changed_memory_is_shown_at_its_leaf_and_changed_in_place(up: Folder) ->
     changed = [c for c in said.json["changes"] if c["op"] != "same"]
     assert [c["name"] for c in changed] == [f"{FLEET}-0", f"{FLEET}-1"]
     assert changed[0]["op"] == "update"
-    assert changed[0]["diff"] == [{"path": "memory_mib", "old": 1024, "new": 1536, "replaces": False}]
+    (leaf,) = changed[0]["diff"]
+    assert leaf == {"path": "memory_mib", "old": 1024, "new": 1536, "replaces": False, "drift": None}
     text = up.orch("preview", "larger.yml").out
     (up.path / "larger.yml").unlink()
     assert f"~ orch:local:Node  {FLEET}-[0-1]" in text
-    assert "memory_mib: 1024 -> 1536" in text
+    assert "memory 1024 MiB -> 1536 MiB, in place on 2 resources" in text
 
 
 def test_a_second_up_says_no_changes(up: Folder) -> None:
