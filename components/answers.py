@@ -72,7 +72,9 @@ class CloudError:
     @property
     def answer(self) -> CloudAnswer:
         """The same for whoever tries places in turn."""
-        return CloudAnswer(self.verdict == "next", f"{self.code}: {self.meaning}", self.orch, self.hint)
+        verdict = self.verdict
+        reason = f"{self.code}: {self.meaning}"
+        return CloudAnswer(verdict == "next", reason, self.orch, self.hint, again=verdict == "again")
 
 
 class CloudRefused(OrchError):

@@ -65,7 +65,9 @@ class NodeWarning:
 
 @dataclass(frozen=True)
 class CloudAnswer:
-    """What an error of a cloud means. `elsewhere`: another place may do; else trying on would repeat it.
+    """What an error of a cloud means.
+
+    `elsewhere`: another place may do; `again`: the same may, a little later; else trying on would repeat it.
 
     `reason` holds the cloud's own code and what it means, `code` is ours.
     """
@@ -74,6 +76,7 @@ class CloudAnswer:
     reason: str
     code: str
     hint: str | None = None
+    again: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orch.components.compiled import Compiled, Place, Queue
 from orch.components.plan import CloudAnswer, NodeWarning
 from orch.spec.errors import OrchError
 from orch.spec.values import render_duration
+from orch.stacks.again import repeatedly
 from orch.stacks.calls import Call, Listener, Note, engine
 from orch.stacks.changes import name_of
+from orch.stacks.command import Event
 from orch.stacks.errors import EngineFailed, Interrupted, NoCapacity, StackError
 from orch.stacks.program import program
 from orch.stacks.project import Project
@@ -34,17 +36,55 @@ class Tried:
 
 @dataclass(frozen=True)
 class Gang:
-    """One fleet that is brought up. `before`: the nodes it has, each with the resource that made it."""
+    """One fleet that is brought up.
+
+    `before`: the nodes it has, each with the resource that made it. `read`: what an error of the cloud means.
+    """
 
     project: Project
     wish: Wish
     listener: Listener
     before: Mapping[str, str] = field(default_factory=dict[str, str])
+    read: Callable[[str], CloudAnswer | None] = lambda text: None
 
-    def bring(self, compiled: Compiled) -> tuple[Call, EngineFailed | None]:
-        """One plan carried out, in its steps: the last call with the events of all, and what failed beyond
-        single nodes."""
-        call = Call(self.listener, planning=False)
+    def persist(self, compiled: Compiled) -> tuple[Call, EngineFailed | None]:
+        """One plan carried out, as often as the cloud asks to repeat it, from what is there.
+
+        The last call with the events of all, and what failed beyond single nodes.
+        """
+        events: list[Event] = []
+
+        def between(outcome: tuple[Call, EngineFailed | None]) -> None:
+            nonlocal events
+            call, _ = outcome
+            events = _besides(call.events, call.errors)
+            # What was refused half way is made, and not always recorded: it would be made twice.
+            clear_clouds(left_by(self.project, self.wish.name), self.listener)
+
+        return repeatedly(
+            self.wish.name,
+            lambda: self.bring(compiled, events),
+            lambda outcome: self.answer(*outcome),
+            self.listener,
+            between=between,
+        )
+
+    def answer(self, call: Call, failed: EngineFailed | None) -> CloudAnswer | None:
+        """What the errors of a call come to."""
+        if failed is not None and failed.answer is not None:
+            return failed.answer
+        return self._read(call.errors)
+
+    def _read(self, errors: Mapping[str, str]) -> CloudAnswer | None:
+        """One that stops outweighs the others, and one that leads elsewhere those that ask to come back."""
+        answers = [self.read(text) for text in errors.values() if text]
+        known = [answer for answer in answers if answer is not None]
+        return min(known, key=lambda each: 2 if each.again else int(each.elsewhere), default=None)
+
+    def bring(self, compiled: Compiled, earlier: Sequence[Event] = ()) -> tuple[Call, EngineFailed | None]:
+        """One plan carried out, in its steps: the last call with the events of all, `earlier` ones first, and
+        what failed beyond single nodes."""
+        call = Call(self.listener, planning=False, events=list(earlier))
         try:
             if compiled.shared is not None:
                 bring_shared(self.project, self.wish.name, compiled.shared, call)
@@ -93,8 +133,24 @@ class Gang:
         call = Call(self.listener, planning=False)
         there = left_by(self.project, self.wish.name)
         stands_on = shared_by(deployment(self.project, self.wish.name))
+
+        def destroy() -> EngineFailed | None:
+            run = Call(self.listener, planning=False)
+            try:
+                engine(self.project, self.wish.name, ["destroy", "--yes", "--skip-preview"], run)
+            except EngineFailed as failed:
+                return failed
+            return None
+
         try:
-            engine(self.project, self.wish.name, ["destroy", "--yes", "--skip-preview"], call)
+            failed = repeatedly(
+                self.wish.name,
+                destroy,
+                lambda failed: self._read(failed.errors) if failed else None,
+                self.listener,
+            )
+            if failed is not None:
+                raise failed
             # What was refused half way is made, and not always recorded.
             clear_clouds(there.emptied(), self.listener)
             release(self.project, stands_on | also, call, without=self.wish.name)
@@ -105,7 +161,7 @@ class Gang:
         """Have these nodes of a plan alone, and record it so. Raises StackError."""
         running = len(self.there(compiled))
         kept = compiled.only(names, running) if compiled.only else compiled
-        _, failed = self.bring(replace(kept, shared=None))
+        _, failed = self.persist(replace(kept, shared=None))
         if failed is not None:
             raise self._left(failed) from failed
         clear_clouds(left_by(self.project, self.wish.name), self.listener)
@@ -139,7 +195,7 @@ def bring_up(project: Project, wish: Wish, first: Compiled, listener: Listener) 
 
     Raises NoCapacity with every place tried, StackError, Interrupted.
     """
-    gang = Gang(project, wish, listener, nodes_up(project, wish.name))
+    gang = Gang(project, wish, listener, nodes_up(project, wish.name), first.answer)
     if first.only is None:
         call, failed = gang.bring(first)
         if failed is not None:
@@ -160,10 +216,10 @@ def bring_up(project: Project, wish: Wish, first: Compiled, listener: Listener) 
             tried.append(Tried(place.words, refused.summary))
             continue
         listener(Note(f"trying {place.words}"))
-        call, failed = gang.bring(compiled)
+        call, failed = gang.persist(compiled)
         if failed is None and not call.node_errors():
             return compiled, call
-        answer = failed.answer if failed and failed.answer else _answer(compiled, call.errors)
+        answer = gang.answer(call, failed)
         there = tuple(name for name in gang.there(compiled) if name in compiled.nodes)
         if there and not compiled.whole:
             if failed is not None:
@@ -196,13 +252,6 @@ def parallel(compiled: Compiled) -> list[str]:
     return ["--parallel", str(compiled.parallel)] if compiled.parallel else []
 
 
-def _answer(compiled: Compiled, errors: Mapping[str, str]) -> CloudAnswer | None:
-    """What the errors come to: one that trying elsewhere cannot mend outweighs the others."""
-    answers = [compiled.answer(text) for text in errors.values() if text]
-    known = [answer for answer in answers if answer is not None]
-    return next((each for each in known if not each.elsewhere), next(iter(known), None))
-
-
 def _taken_back(gang: Gang, compiled: Compiled) -> str:
     """Leave what was there before, nothing or the fleet with the nodes it had; what is so now, in words."""
     if not gang.before:
@@ -232,9 +281,13 @@ def _short(gang: Gang, compiled: Compiled, call: Call, there: Sequence[str]) -> 
             hint="they are kept: `orch up` tries for the others, `orch down` removes them",
             code="ORCH325",
         )
-    urns = {urn for urn in call.errors if name_of(urn) in failed}
-    events = [event for event in call.events if _urn(event) not in urns]
+    events = _besides(call.events, {urn for urn in call.errors if name_of(urn) in failed})
     return replace(kept, warnings=(*kept.warnings, *warnings)), replace(call, events=events, errors={})
+
+
+def _besides(events: Sequence[Event], urns: Collection[str]) -> list[Event]:
+    """Events of all but these resources."""
+    return [event for event in events if _urn(event) not in urns]
 
 
 def _urn(event: Mapping[str, object]) -> str | None:

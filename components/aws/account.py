@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
-from orch.catalog.nics import unit_quota, vcpu_quota
+from orch.catalog.nics import Market, QuotaRow, unit_quota, vcpu_quota
 from orch.components.aws import errors
 from orch.components.aws.facts import Allowance, AwsFacts, Group, Image, Reservation, Subnet, Vpc, Zone
 from orch.components.aws.lookup import Lookup
 from orch.components.aws.refusals import client_error, pages, told
+from orch.components.aws.used import used
 from orch.components.aws.wanted import Question, WantedImage
 
 
@@ -47,9 +48,11 @@ class Region:
     def facts(self, question: Question) -> AwsFacts:
         look = Lookup(self.client("ec2"))
         vpc, subnets, groups = self._network(question, look)
-        quota = vcpu_quota(question.instance_type, "spot" if question.spot else "on-demand")
+        market: Market = "spot" if question.spot else "on-demand"
+        quota, account = vcpu_quota(question.instance_type, market), self._account()
+        counted = used(self.client("ec2"), account, quota, market, question.own)
         return AwsFacts(
-            account=self._account(),
+            account=account,
             region=self.region,
             zones=self.zones(),
             image=self._image(question.image),
@@ -58,9 +61,9 @@ class Region:
             subnets=subnets,
             groups=groups,
             reservation=self.reservation(question.reservation) if question.reservation else None,
-            vcpus=self._allowance(quota.service, quota.code, quota.name) if quota else None,
+            vcpus=self._allowance(quota, counted.vcpus) if quota else None,
             addresses=self._addresses() if question.addresses else None,
-            interfaces=self._unit("interface"),
+            interfaces=self._allowance(unit_quota("interface"), counted.interfaces),
             cards=self._cards(question.instance_type),
             missing=tuple(look.missing),
             elsewhere=self._elsewhere(look.missing) if look.missing else {},
@@ -215,27 +218,22 @@ class Region:
         ]
         return Image(str(row["ImageId"]), str(row.get("Name", "")), device, max(sizes, default=0))
 
-    def _allowance(self, service: str, code: str, name: str, used: int | None = None) -> Allowance | None:
+    def _allowance(self, quota: QuotaRow, there: int | None) -> Allowance | None:
         client = self.client("service-quotas")
-        with told(f"read the quota {code}"):
+        with told(f"read the quota {quota.code}"):
             try:
-                answer = client.get_service_quota(ServiceCode=service, QuotaCode=code)["Quota"]
+                answer = client.get_service_quota(ServiceCode=quota.service, QuotaCode=quota.code)["Quota"]
             except client_error() as error:
                 # Where the account has no value of its own, the default holds; some regions know neither.
                 if error.response["Error"]["Code"] != "NoSuchResourceException":
                     raise
                 return None
-        return Allowance(code, name, float(answer["Value"]), used)
-
-    def _unit(self, unit: Literal["address", "interface"]) -> Allowance | None:
-        row = unit_quota(unit)
-        return self._allowance(row.service, row.code, row.name)
+        return Allowance(quota.code, quota.name, float(answer["Value"]), there)
 
     def _addresses(self) -> Allowance | None:
         with told("count the Elastic IPs"):
-            used = len(self.client("ec2").describe_addresses()["Addresses"])
-        row = unit_quota("address")
-        return self._allowance(row.service, row.code, row.name, used)
+            there = len(self.client("ec2").describe_addresses()["Addresses"])
+        return self._allowance(unit_quota("address"), there)
 
     def _cards(self, instance_type: str) -> tuple[int, int] | None:
         with told(f"ask about {instance_type}"):

@@ -80,6 +80,14 @@ def reservation_findings(fleet: Fleet, facts: AwsFacts, demand: Demand) -> Itera
             hint="`aws ec2 describe-capacity-reservations` lists ids, also those of Capacity Blocks",
         )
         return
+    if given.tenancy != "default":
+        yield Finding(
+            "ORCH323",
+            "reservation",
+            f"the reservation {given.id} is for {given.tenancy} tenancy, nodes are of default tenancy",
+            detail="AWS would refuse the launch",
+            hint="name a reservation of default tenancy",
+        )
     if given.state not in _USABLE:
         yield Finding(
             "ORCH322",
@@ -148,11 +156,14 @@ def _reservation_warnings(fleet: Fleet, given: Reservation) -> Iterator[Finding]
 
 
 def quota_findings(
-    candidate: Candidate, facts: AwsFacts, demand: Demand, addresses: int, *, block: bool
+    candidate: Candidate, facts: AwsFacts, demand: Demand, addresses: int
 ) -> Iterator[Finding]:
-    """Whether the account's quotas hold the fleet; what was not asked does. Blocks have their own."""
-    each, vcpus = candidate.type, facts.vcpus
-    if vcpus is not None and each.vcpus and not block and demand.nodes * each.vcpus > vcpus.limit:
+    """Whether the account's quotas hold the fleet beside what others use; what was not asked does.
+
+    A given reservation counts already, and Capacity Blocks have quotas of their own.
+    """
+    each, vcpus = candidate.type, facts.vcpus if facts.reservation is None else None
+    if vcpus is not None and each.vcpus and demand.nodes * each.vcpus + (vcpus.used or 0) > vcpus.limit:
         yield _over(
             vcpus, "ORCH310", "nodes", f"{demand.nodes} x {each.name} need {demand.nodes * each.vcpus} vCPUs"
         )
@@ -161,7 +172,7 @@ def quota_findings(
         yield _over(limit, "ORCH311", "network", f"the NAT gateway needs {addresses} Elastic IP")
     limit = facts.interfaces
     wanted = demand.nodes * demand.interfaces
-    if limit is not None and wanted > limit.limit:
+    if limit is not None and wanted + (limit.used or 0) > limit.limit:
         words = f"{demand.nodes} nodes of {demand.interfaces} network interfaces need {wanted}"
         yield _over(limit, "ORCH312", "nodes", words)
 

@@ -82,7 +82,8 @@ def compile_aws(
 
     Raises PlanErrors, CloudRefused.
     """
-    facts = ask.ask(session, question(fleet, settings, candidate, previous), settings.endpoint_url)
+    asked = question(fleet, settings, candidate, previous, scope)
+    facts = ask.ask(session, asked, settings.endpoint_url)
     texts = scripts(fleet, folder or Path.cwd())
     context = Context(settings, load_catalog(), scope, tags or {}, texts)
     final = plan(fleet, candidate, facts, previous, context)

@@ -79,7 +79,10 @@ class Image:
 
 @dataclass(frozen=True)
 class Allowance:
-    """A quota and what counts against it already; `used` is None where it was not counted."""
+    """A quota and what counts against it already; `used` is None where it was not counted.
+
+    Of vCPUs and interfaces, what the fleet itself has is not among it.
+    """
 
     code: str
     name: str

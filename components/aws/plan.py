@@ -85,7 +85,7 @@ def plan(
     if "ssm" in (reached.access.way, reached.bastion):
         found += tunnels.findings(context.settings)
     found += capacities.reservation_findings(fleet, facts, demand)
-    found += capacities.quota_findings(candidate, facts, demand, nat_ips, block=block)
+    found += capacities.quota_findings(candidate, facts, demand, nat_ips)
     cloud_init = userdata.node_init(
         fleet, each, gpus=nvidia(candidate.type), efa=efa, scripts=context.scripts
     )

@@ -49,7 +49,11 @@ class WantedImage:
 
 @dataclass(frozen=True)
 class Question:
-    """All that a plan for one candidate has to ask. `image` and `bastion_image` are None where pinned."""
+    """All that a plan for one candidate has to ask.
+
+    `image` and `bastion_image` are None where pinned. `own`: how the tag `orch:stack` of the fleet's own
+    resources ends.
+    """
 
     region: str
     instance_type: str
@@ -59,6 +63,7 @@ class Question:
     bastion_image: WantedImage | None
     reservation: str | None
     addresses: bool
+    own: str
 
 
 def wanted_network(fleet: Fleet, settings: AwsBackend, region: str) -> WantedNetwork:
@@ -107,7 +112,9 @@ def bastion_image(candidate: Candidate) -> WantedImage:
     return WantedImage(row.user, parameter=row.parameter)
 
 
-def question(fleet: Fleet, settings: AwsBackend, candidate: Candidate, previous: Previous) -> Question:
+def question(
+    fleet: Fleet, settings: AwsBackend, candidate: Candidate, previous: Previous, scope: str
+) -> Question:
     """What has to be asked for a plan. An image that the stack has pinned is asked for by its id."""
     network = wanted_network(fleet, settings, candidate.region)
     return Question(
@@ -119,6 +126,7 @@ def question(fleet: Fleet, settings: AwsBackend, candidate: Candidate, previous:
         bastion_image=pinned(bastion_image(candidate), "bastion_image", candidate, previous),
         reservation=fleet.reservation,
         addresses=not network.given or network.public_ips is True,
+        own=f"/{fleet.name}/{previous.pins.get('scope', scope)}",
     )
 
 

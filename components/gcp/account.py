@@ -58,6 +58,7 @@ class Project:
             capacity=self._region_quota(question.region, question.metric) if question.metric else None,
             network_quota=self._network_quota() if question.made_networks else None,
             missing=tuple(missing),
+            own=len(self.members(question.zone, "orch-group", question.own)) if question.own else 0,
         )
 
     def zones(self, region: str) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ def group(fleet: Fleet, previous: Previous, base: str, *, live: int, nodes: int)
 
 def placement(fleet: Fleet, shape: Shape, facts: GcpFacts, name: str, *, grouped: bool) -> Placement | None:
     """What keeps the nodes close; none where a reservation decides the place of its instances."""
-    if fleet.placement != "cluster" or shape.placement == "none":
+    if fleet.placement != "cluster" or shape.placement == "none" or given_policy(facts) is not None:
         return None
     if facts.reservation is not None and shape.placement == "compact":
         return None
@@ -91,7 +91,17 @@ def placement(fleet: Fleet, shape: Shape, facts: GcpFacts, name: str, *, grouped
     return Placement(f"{name}-placement", "workload" if grouped else "policy", shape.topology or None)
 
 
+def given_policy(facts: GcpFacts) -> str | None:
+    """The placement policy of the fleet's reservation, which all instances in it must have.
+
+    Source: Google Cloud "About reservations", placement policies.
+    """
+    return facts.reservation.policy if facts.reservation is not None else None
+
+
 def placement_reason(fleet: Fleet, shape: Shape, facts: GcpFacts, made: Placement | None) -> str | None:
+    if (given := given_policy(facts)) is not None:
+        return f"placement: the policy of the reservation ({given.rpartition('/')[2]})"
     if fleet.placement != "cluster":
         return None
     if made is not None and made.topology is not None:
@@ -219,6 +229,14 @@ def reservation_findings(fleet: Fleet, facts: GcpFacts, demand: Demand) -> Itera
             f"the project {facts.project} has no reservation {fleet.reservation} in {facts.region}",
             hint="`gcloud compute reservations list` lists them",
         )
+    elif not given.specific:
+        yield Finding(
+            "ORCH323",
+            "reservation",
+            f"the reservation {given.name} serves all instances that match it, and cannot be named",
+            detail="only one that was made with --require-specific-reservation can",
+            hint="remove the line: instances of its type and zone take from it by themselves",
+        )
     elif given.status != "READY":
         yield Finding("ORCH322", "reservation", f"the reservation {given.name} is {given.status}")
     elif given.total < demand.nodes:
@@ -245,10 +263,11 @@ def quota_findings(candidate: Candidate, facts: GcpFacts, demand: Demand) -> Ite
     if quota is not None and facts.reservation is None:
         gpus = "GPU" in quota.metric
         per_node = each.gpu_count if gpus else each.vcpus or 0
-        needed = demand.new * per_node
-        if quota.used + needed > quota.limit:
+        # What a killed call made is there and not recorded as a node.
+        new = max(0, min(demand.new, demand.nodes - facts.own))
+        if new and quota.used + new * per_node > quota.limit:
             unit = "GPUs" if gpus else "vCPUs"
-            words = f"{demand.new} x {each.name} need {needed} {unit}"
+            words = f"{new} x {each.name} need {new * per_node} {unit}"
             yield _over(quota, "ORCH313" if gpus else "ORCH310", "nodes", words)
     networks = facts.network_quota
     if networks is not None and demand.networks and networks.used + demand.networks > networks.limit:

@@ -26,6 +26,8 @@ _IN_WORDS = (
     (re.compile(r"Machine type with name .* does not exist in zone", re.I), "UNSUPPORTED_OPERATION"),
     (re.compile(r"Quota '\w+' exceeded", re.I), "QUOTA_EXCEEDED"),
     (re.compile(r"Required '[\w.]+' permission"), "PERMISSION_DENIED"),
+    (re.compile(r"Internal error\. Please try again", re.I), "INTERNAL_ERROR"),
+    (re.compile(r"Operation rate exceeded", re.I), "RESOURCE_OPERATION_RATE_EXCEEDED"),
     (re.compile(r"is already being used by '"), "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE"),
 )
 _BY_STATUS = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 429: "RATE_LIMIT_EXCEEDED"}

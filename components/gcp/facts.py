@@ -36,8 +36,11 @@ class Network:
 
 @dataclass(frozen=True)
 class Reservation:
-    """A reservation of a zone. `specific`: only instances that name it use it; `dense`: its hosts stand
-    together, as those of the newest types do."""
+    """A reservation of a zone.
+
+    `specific`: only instances that name it use it; `policy`: the placement policy its instances must have;
+    `dense`: its hosts stand together, as those of the newest types do.
+    """
 
     name: str
     project: str
@@ -80,6 +83,7 @@ class GcpFacts:
 
     `zones`: those of the region. `offered`: whether the zone has the type; `profile`: whether it has the
     network profile the type needs. `missing`: given things that are not there, by name.
+    `own`: instances that the fleet has in the zone already, recorded or not: `capacity` counts them too.
     """
 
     project: str
@@ -94,6 +98,7 @@ class GcpFacts:
     capacity: Allowance | None = None
     network_quota: Allowance | None = None
     missing: tuple[str, ...] = ()
+    own: int = 0
 
     def network(self, name: str) -> Network | None:
         return next((each for each in self.networks if each.name == name), None)

@@ -122,6 +122,9 @@ def plan(
         userdata.node_scratch(fleet, shape, os), disk, fleet.reservation, group is not None,
     )  # fmt: skip
     own = labels(fleet.tags, context.tags, context.settings.tags, {"orch-fleet": fleet.name})
+    given_policy = capacities.given_policy(facts)
+    content = (layout, cloud_init, own, placed, context.settings.vm_service_account)
+    content += (given_policy,) if given_policy else ()
     interconnect = shape.fabric
     fast = fabric(interconnect, candidate.type.name)
     name, _, count = shape.accelerator.partition(":")
@@ -142,10 +145,11 @@ def plan(
         access=Access(reached.way.kind, wanted.block.proxy_jump or ()),
         public=reached.public,
         placement_policy=placed,
+        given_policy=given_policy,
         group=group,
         reservation=_reservation(facts),
         scheduling=taken,
-        template=f"{base}-{mark(layout, cloud_init, own, placed, context.settings.vm_service_account)[:8]}",
+        template=f"{base}-{mark(*content)[:8]}",
         image=facts.image.link,
         disk=disk,
         accelerator=(name, int(count)) if name else None,

@@ -178,9 +178,10 @@ class GcpPlan:
     """A whole fleet. Prices in US dollars an hour.
 
     `layout` changes with what only a new instance can have; `settled`: the stack's nodes have this one.
-    `template` is the instance template's name, which changes with its content. `group`: nodes are members of
-    it; else each is an instance of its own. `cloud_init` is the nodes' user data with marks for what is known
-    later. `labels` are on everything that takes labels.
+    `template` is the instance template's name, which changes with its content. `given_policy`: the placement
+    policy of the reservation. `group`: nodes are members of it; else each is an instance of its own.
+    `cloud_init` is the nodes' user data with marks for what is known later. `labels` are on everything that
+    takes labels.
     """
 
     fleet: str
@@ -196,6 +197,7 @@ class GcpPlan:
     access: Access
     public: bool
     placement_policy: Placement | None
+    given_policy: str | None
     group: Group | None
     reservation: str | None
     scheduling: Scheduling

@@ -131,7 +131,7 @@ class GcpFleet(pulumi.ComponentResource):
             guest_accelerators=accelerators,
             scheduling=self._scheduling(),
             reservation_affinity=affinity,
-            resource_policies=policy.id if policy is not None and not grouped else None,
+            resource_policies=policy.id if policy is not None and not grouped else plan.given_policy,
             service_account={"email": plan.service_account, "scopes": SCOPES},  # type: ignore[arg-type]
             tags=[plan.tag],
             metadata=ground.metadata(shared, plan.cloud_init) if grouped else None,

@@ -7,6 +7,8 @@ from typing import Literal
 
 from orch.catalog.shapes import Shape, gcp_image, shapes, type_quota
 from orch.components.gcp.candidates import Candidate
+from orch.components.gcp.labels import label
+from orch.components.gcp.planned import base_name
 from orch.components.plan import Previous
 from orch.spec.models import Fleet
 from orch.spec.models.backends import GcpBackend
@@ -67,7 +69,7 @@ class WantedImage:
 
 @dataclass(frozen=True)
 class Question:
-    """All that a plan for one candidate has to ask."""
+    """All that a plan for one candidate has to ask. `own`: the label `orch-group` of nodes there may be."""
 
     region: str
     zone: str
@@ -80,6 +82,7 @@ class Question:
     reservation: str | None
     metric: str | None
     made_networks: bool
+    own: str | None
 
 
 def wanted_network(fleet: Fleet, settings: GcpBackend, region: str) -> WantedNetwork:
@@ -181,6 +184,7 @@ def question(fleet: Fleet, settings: GcpBackend, candidate: Candidate, previous:
         reservation=fleet.reservation,
         metric=quota.metric if quota else None,
         made_networks=network.shared is None,
+        own=label(base_name(fleet.name, previous.pins["scope"])) if "scope" in previous.pins else None,
     )
 
 

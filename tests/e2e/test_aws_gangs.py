@@ -79,6 +79,26 @@ def test_what_the_account_may_not_do_stops_at_once_and_leaves_nothing(tmp_path: 
     assert there.cloud.everything() == {}
 
 
+def test_one_call_that_aws_asks_to_repeat_removes_nothing(tmp_path: Path) -> None:
+    """Beyond what the provider repeats by itself: one launch fails, the fleet is made all the same."""
+    once = {"code": "ServiceUnavailable", "action": "RunInstances", "nth": 3}
+    there = Rehearsed.make(tmp_path, failures=[once])
+    there.fleet(3, **A_AND_B)
+    said = there.up()
+    assert said.code == 0, said.err
+    assert "ServiceUnavailable: AWS asks to come back later" in said.err
+    assert said.err.count("trying ") == 1
+    calls = Counter(call.action for call in there.cloud.calls)
+    removals = {action for action in calls if action.startswith(("Terminate", "Delete", "Cancel", "Release"))}
+    assert removals == set()
+    assert calls["CreateVpc"] == 1
+    assert there.names() == ["p5-0", "p5-1", "p5-2"]
+    assert there.unrecorded() == {}
+    # What both calls of the engine made is told as one.
+    assert "created" in said.err.splitlines()[-1] + said.out
+    assert there.preview("p5.yml", "--exit-code").code == 0
+
+
 def test_a_quota_that_only_the_launch_knows_of_stops_at_once(tmp_path: Path) -> None:
     late = {"code": "VcpuLimitExceeded", "action": "RunInstances", "nth": 6}
     there = Rehearsed.make(tmp_path, failures=[late])

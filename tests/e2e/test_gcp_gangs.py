@@ -26,6 +26,20 @@ def two_zones(**more: Any) -> dict[str, Any]:
     return {"availability_zones": ["us-central1-a", "us-central1-b"], **more}
 
 
+def test_one_operation_that_gcp_asks_to_repeat_removes_nothing(tmp_path: Path) -> None:
+    said_by_gcp = "Internal error. Please try again or contact Google Support. (Code: '4D15E1F2')"
+    once = {"code": "INTERNAL_ERROR", "message": said_by_gcp, "action": INSERT, "nth": 2}
+    there = RehearsedGcp.make(tmp_path, failures=[once])
+    there.fleet(3, **two_zones(), gang="all-or-nothing")
+    said = there.up()
+    assert said.code == 0, said.err
+    assert "GCP asks to come back later" in said.err
+    assert said.err.count("trying ") == 1
+    assert not [call.action for call in there.cloud.calls if call.action.endswith(".delete")]
+    assert there.names() == ["lab-0", "lab-1", "lab-2"]
+    assert there.unrecorded() == {}
+
+
 @pytest.mark.timeout(600)
 def test_eight_nodes_that_find_three_in_one_zone_are_eight_in_the_next_with_networks_of_its_own(
     tmp_path: Path,

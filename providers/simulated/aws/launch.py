@@ -315,6 +315,7 @@ def _reservation(
         "preference": spec.get("CapacityReservationPreference"),
         "group": group,
         "market": market,
+        "tenancy": (request.get("Placement") or {}).get("Tenancy", "default"),
     }
     return find_reservation(request, wanted, kind, zone, count)
 

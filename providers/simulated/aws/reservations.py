@@ -233,8 +233,8 @@ def find_reservation(
 ) -> Doc | None:
     """The reservation a launch goes into: the one it names, else an open one that matches.
 
-    `wanted`: `target` (id), `preference`, `group` (placement group), `market`. Raises what a launch into a
-    reservation that cannot take it is answered.
+    `wanted`: `target` (id), `preference`, `group` (placement group), `tenancy`, `market`. Raises what a
+    launch into a reservation that cannot take it is answered.
     """
     exceeded = AwsError(
         "ReservationCapacityExceeded",
@@ -249,7 +249,11 @@ def find_reservation(
             raise AwsError(
                 "InvalidCapacityReservationState.PendingActivation", "Your Capacity Block is not active yet."
             )
-        same = (now["InstanceType"], now["AvailabilityZone"]) == (kind.name, zone)
+        same = (now["InstanceType"], now["AvailabilityZone"], now["Tenancy"]) == (
+            kind.name,
+            zone,
+            wanted["tenancy"],
+        )
         if now["State"] != "active" or not same or now["AvailableInstanceCount"] < count:
             raise exceeded
         if group and now.get("PlacementGroupArn") not in (None, group):
@@ -266,6 +270,7 @@ def find_reservation(
             now["State"] == "active"
             and now["InstanceMatchCriteria"] == "open"
             and (now["InstanceType"], now["AvailabilityZone"]) == (kind.name, zone)
+            and now["Tenancy"] == wanted["tenancy"]
             and now.get("PlacementGroupArn") == group
             and now["AvailableInstanceCount"] >= count
         ):

@@ -265,3 +265,91 @@ def test_subnets_of_two_networks_are_refused(account: Account) -> None:
     assert account.wrong(network={"vpc": vpc, "subnets": [elsewhere]}, **fleet) == [
         ("ORCH226", "network.subnets")
     ]
+
+
+def run(account: Account, count: int, kind: str, **tags: str) -> None:
+    """Instances of this account that run already, of somebody else unless `tags` say otherwise."""
+    ec2 = account.ec2()
+    image = account.compiled().plan.bastion.image
+    zone = {"AvailabilityZone": account.zone_name("use1-az4")}
+    named = [{"Key": key.replace("_", ":"), "Value": value} for key, value in tags.items()]
+    marks = {"TagSpecifications": [{"ResourceType": "instance", "Tags": named}]} if named else {}
+    disk = [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 100}}]
+    ec2.run_instances(
+        InstanceType=kind, ImageId=image, MinCount=count, MaxCount=count, Placement=zone,
+        BlockDeviceMappings=disk, **marks,
+    )  # fmt: skip
+
+
+def test_a_quota_that_others_use_is_told_before_anything_is_made(account: Account) -> None:
+    account.cloud.turn(quotas={P_QUOTA: 4 * 192})
+    run(account, 2, "p5.48xlarge")
+    assert account.compiled(nodes="2").plan.nodes
+    with pytest.raises(PlanErrors) as error:
+        account.compiled(nodes="3")
+    (finding,) = [each for each in error.value.findings if each.severity.value == "error"]
+    assert (finding.code, finding.path) == ("ORCH310", "nodes")
+    assert finding.summary.endswith("3 x p5.48xlarge need 576 vCPUs, the account's quota is 768, 384 in use")
+
+
+def test_only_what_counts_against_the_same_quota_is_counted(account: Account) -> None:
+    account.cloud.turn(quotas={P_QUOTA: 4 * 192, "L-DB2E81BA": 2000})
+    run(account, 2, "g5.48xlarge")
+    run(account, 3, "c7i.8xlarge")
+    assert account.compiled(nodes="4").plan.nodes
+    ended = account.ec2().describe_instances()["Reservations"][0]["Instances"]
+    account.ec2().terminate_instances(InstanceIds=[each["InstanceId"] for each in ended])
+    # A reservation counts whole, what runs in it not again.
+    account.reservation(2)
+    run(account, 1, "p5.48xlarge")
+    assert account.compiled(nodes="2").plan.nodes
+    assert account.wrong(nodes="3") == [("ORCH310", "nodes")]
+
+
+def test_what_the_fleet_itself_has_is_not_counted_against_it(account: Account) -> None:
+    account.cloud.turn(quotas={P_QUOTA: 4 * 192})
+    run(account, 3, "p5.48xlarge", orch_stack="tests/p5/abc123")
+    assert account.compiled(nodes="4").plan.nodes
+    run(account, 1, "p5.48xlarge", orch_stack="tests/other/abc123")
+    assert account.wrong(nodes="4") == [("ORCH310", "nodes")]
+
+
+def test_interfaces_that_others_have_are_counted(account: Account) -> None:
+    account.cloud.turn(quotas={P_QUOTA: 2000, "L-DF5E4CA3": 67})
+    assert account.compiled(nodes="2").plan.nodes
+    run(account, 4, "m7i.4xlarge")
+    assert account.wrong(nodes="2") == [("ORCH312", "nodes")]
+
+
+def test_who_may_not_look_at_instances_plans_without_what_is_used(account: Account) -> None:
+    account.cloud.turn(quotas={P_QUOTA: 2 * 192})
+    run(account, 1, "p5.48xlarge")
+    account.cloud.turn(quotas={P_QUOTA: 2 * 192}, denied=["DescribeInstances"])
+    assert account.compiled(nodes="2").plan.nodes
+
+
+def test_a_given_reservation_counts_against_the_quota_already(account: Account) -> None:
+    reserved = account.reservation(4)
+    account.cloud.turn(quotas={P_QUOTA: 4 * 192})
+    assert account.compiled(reservation=reserved, nodes="4").plan.nodes
+
+
+def test_a_reservation_for_dedicated_tenancy_is_told_and_would_fail_at_the_launch(account: Account) -> None:
+    made = account.ec2().create_capacity_reservation(
+        InstanceType="p5.48xlarge",
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone=account.zone_name("use1-az4"),
+        InstanceCount=2,
+        Tenancy="dedicated",
+    )["CapacityReservation"]["CapacityReservationId"]
+    assert account.wrong(reservation=made) == [("ORCH323", "reservation")]
+    target = {"CapacityReservationTarget": {"CapacityReservationId": made}}
+    with pytest.raises(Exception, match="ReservationCapacityExceeded"):
+        account.ec2().run_instances(
+            InstanceType="p5.48xlarge",
+            ImageId=account.compiled().plan.bastion.image,
+            MinCount=1,
+            MaxCount=1,
+            Placement={"AvailabilityZone": account.zone_name("use1-az4")},
+            CapacityReservationSpecification=target,
+        )

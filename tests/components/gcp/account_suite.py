@@ -207,3 +207,14 @@ def test_a_refusal_is_told_with_the_permission() -> None:
     assert caught.value.error is not None
     assert caught.value.error.verdict == "stop"
     assert "compute.zones.list" in (caught.value.detail or "")
+
+
+def test_what_a_stack_has_already_is_counted_before_a_quota_is() -> None:
+    rows = [instance(name, "2026-01-02", "/b1/s1/h1") for name in "ab"]
+    account = Account(InstancesClient__list=lambda **_: rows)
+    settings, wanted = GcpBackend(), fleet(instance_types=["a2-highgpu-8g"])
+    (chosen, *_) = candidates(wanted, settings, CATALOG)
+    begun = Previous({"scope": "abc123"})
+    made = compile_gcp(wanted, settings, begun, "abc123", session=account, candidate=chosen)
+    assert "InstancesClient.list" in account.asked
+    assert made.plan.nodes

@@ -333,3 +333,45 @@ def test_subnets_that_no_given_network_has_are_refused(network: dict[str, Any], 
         case.plan()
     errors = [each for each in caught.value.findings if each.severity is Severity.ERROR]
     assert [(each.code, each.path) for each in errors] == [("ORCH226", path)]
+
+
+# Capacity
+
+
+def test_a_reservation_that_cannot_be_named_is_refused() -> None:
+    case = Case.of("reservation")
+    case.data["facts"]["reservation"]["specific"] = False
+    with pytest.raises(PlanErrors) as caught:
+        case.plan()
+    assert [(each.code, each.path) for each in caught.value.findings] == [("ORCH323", "reservation")]
+
+
+@pytest.mark.parametrize("placement", ["cluster", "any"])
+@pytest.mark.parametrize("name", ["reservation", "reservation-dense"])
+def test_nodes_have_the_placement_policy_of_their_reservation(name: str, placement: str) -> None:
+    case = Case.of(name)
+    without = case.plan()
+    policy = (
+        "https://www.googleapis.com/compute/v1/projects/acme-ml/regions/us-central1/resourcePolicies/near"
+    )
+    case.data["facts"]["reservation"]["policy"] = policy
+    case.data["fleet"]["placement"] = placement
+    made = case.plan()
+    assert (made.placement_policy, made.given_policy) == (None, policy)
+    assert "placement: the policy of the reservation (near)" in made.reasons
+    assert made.template != without.template
+
+
+def test_nodes_that_a_killed_call_made_are_not_asked_for_twice() -> None:
+    """Their own use is part of what the cloud tells: a quota for the fleet holds the fleet."""
+    case = Case.of("a2")
+    quota = {"metric": "NVIDIA_A100_GPUS", "name": "GPUs"}
+    per_node = case.candidates()[0].type.gpu_count
+    nodes = int(case.data["fleet"]["nodes"])
+    full = {**quota, "limit": nodes * per_node, "used": nodes * per_node}
+    case.data["facts"] = {**case.data.get("facts", {}), "capacity": full, "own": nodes}
+    assert case.plan().nodes
+    case.data["facts"]["own"] = 0
+    with pytest.raises(PlanErrors) as caught:
+        case.plan()
+    assert [each.code for each in caught.value.findings if each.severity is Severity.ERROR] == ["ORCH313"]

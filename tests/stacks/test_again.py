@@ -1,0 +1,71 @@
+"""What the errors of a fleet's nodes come to together, and when the same is done again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orch.components.aws import errors
+from orch.components.plan import CloudAnswer
+from orch.spec.models import Fleet
+from orch.stacks.again import repeatedly
+from orch.stacks.calls import Call, Note, Step
+from orch.stacks.gangs import Gang
+from orch.stacks.project import Project
+from orch.stacks.wishes import Wish
+
+AGAIN, ELSEWHERE, STOP = "RequestLimitExceeded", "InsufficientInstanceCapacity", "VcpuLimitExceeded"
+
+
+def gang(path: Path) -> Gang:
+    project = Project(path, "tests", f"file://{path}", None, "sqlite://", "image")
+    fleet = Fleet.model_validate({"type": "fleet", "name": "p5", "nodes": "2"})
+    return Gang(project, Wish(fleet, path), lambda _: None, read=answer)
+
+
+def answer(text: str) -> CloudAnswer | None:
+    error = errors.read(text)
+    return error.answer if error else None
+
+
+@pytest.mark.parametrize(
+    ("codes", "counts"),
+    [
+        ([AGAIN], AGAIN),
+        ([AGAIN, ELSEWHERE], ELSEWHERE),
+        ([ELSEWHERE, AGAIN, STOP], STOP),
+        (["SomethingNew", AGAIN], "SomethingNew"),
+    ],
+)
+def test_what_stops_outweighs_what_leads_elsewhere_and_that_a_throttle(
+    tmp_path: Path, codes: list[str], counts: str
+) -> None:
+    call = Call(lambda _: None, planning=False)
+    call.errors = {f"urn::{code}": f"creating: api error {code}: no" for code in codes}
+    found = gang(tmp_path).answer(call, None)
+    assert found is not None
+    assert found.reason.startswith(f"{counts}: ")
+    assert found.again == (counts == AGAIN)
+
+
+def test_what_a_throttle_interrupts_goes_on_and_is_told() -> None:
+    told: list[Step | Note] = []
+    outcomes = iter([AGAIN, ""])
+    ready: list[str] = []
+    done = repeatedly(
+        "p5",
+        lambda: next(outcomes),
+        lambda code: errors.by_code(code).answer if code else None,
+        told.append,
+        between=ready.append,
+    )
+    assert (done, ready) == ("", [AGAIN])
+    assert [each.text for each in told if isinstance(each, Note)] == [
+        "once more in 2s: RequestLimitExceeded: AWS asks to come back later"
+    ]
+
+
+def test_what_stops_is_tried_once() -> None:
+    outcomes = iter([STOP])
+    assert repeatedly("p5", lambda: next(outcomes), lambda code: errors.by_code(code).answer, print) == STOP
