@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all a newcomer needs; both set the machine up first and do nothing twice.
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz docs check bench clean distclean set-up-demo set-up-test
+.PHONY: help demo test fuzz soak docs check bench clean distclean set-up-demo set-up-test
 SHELL := /bin/bash
 BIN := .venv/bin
 FLEET := examples/quickstart/fleet.yml
@@ -18,6 +18,10 @@ test: set-up-test ## set-up, then all tests in three processes (fewer: make test
 
 fuzz: set-up-test ## 100,000 mutated documents through `orch validate`
 	ORCHCTL_FUZZ_RUNS=100000 $(BIN)/pytest tests/spec/test_fuzz.py --timeout 0
+
+soak: set-up-test ## what may happen at the same time, 20 times over with kills (half an hour)
+	$(BIN)/orch engine install
+	$(BIN)/pytest -m soak $(ARGS)
 
 docs: set-up-test ## write docs/reference/configuration.md from the models
 	$(BIN)/python -m orch.spec.reference > docs/reference/configuration.md

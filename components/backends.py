@@ -151,6 +151,11 @@ def _gcp(order: Order) -> Compiled:
 BACKENDS: dict[str, Callable[[Order], Compiled]] = {"local": _local, "aws": _aws, "gcp": _gcp}
 
 
+def in_clouds(crash: Crash) -> bool:
+    """Whether anything of a stack is in a cloud, where what is not recorded may be left."""
+    return any(crash.of("aws:")) or any(crash.of("gcp:"))
+
+
 def clear(crash: Crash) -> tuple[str, ...]:
     """Remove what a call that did not end left in the clouds of a stack; what was removed.
 

@@ -15,7 +15,7 @@ from orch.stacks.changes import name_of
 from orch.stacks.errors import EngineFailed, Interrupted, NoCapacity, StackError
 from orch.stacks.program import program
 from orch.stacks.project import Project
-from orch.stacks.recovery import clear_clouds, left_by
+from orch.stacks.recovery import clear_left, left_by
 from orch.stacks.shared import bring_shared, release, shared_by
 from orch.stacks.states import deployment
 from orch.stacks.wishes import Wish, compile_for, nodes_up
@@ -91,12 +91,12 @@ class Gang:
 
         Raises StackError."""
         call = Call(self.listener, planning=False)
-        there = left_by(self.project, self.wish.name)
-        stands_on = shared_by(deployment(self.project, self.wish.name))
+        recorded = deployment(self.project, self.wish.name)
+        there, stands_on = left_by(recorded, self.project), shared_by(recorded)
         try:
             engine(self.project, self.wish.name, ["destroy", "--yes", "--skip-preview"], call)
             # What was refused half way is made, and not always recorded.
-            clear_clouds(there.emptied(), self.listener)
+            clear_left(self.project, self.wish.name, self.listener, there)
             release(self.project, stands_on | also, call, without=self.wish.name)
         except EngineFailed as failed:
             raise self._left(failed) from failed
@@ -108,7 +108,7 @@ class Gang:
         _, failed = self.bring(replace(kept, shared=None))
         if failed is not None:
             raise self._left(failed) from failed
-        clear_clouds(left_by(self.project, self.wish.name), self.listener)
+        clear_left(self.project, self.wish.name, self.listener)
         return kept
 
     def there(self, compiled: Compiled) -> tuple[str, ...]:
