@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -172,3 +173,60 @@ def test_a_lock_that_cannot_be_read_is_somebodys(tmp_path: Path) -> None:
     assert [held.user for held in locks(project, "fleet")] == ["unknown"]
     with pytest.raises(Conflict):
         claim(project, "fleet")
+
+
+# In a pid namespace and on a host of its own, as a container has them: one holds the lock of a fleet as an
+# engine does, the other wants it.
+CONTAINER = ["unshare", "--pid", "--fork", "--mount-proc", "--uts", "--ipc"]
+CONTAINER += ["--user", "--map-root-user"] if os.getuid() else []
+HOLD = """
+import json, os, socket, sys, time
+from pathlib import Path
+from orch.stacks.holders import Marking, locks_folder
+from orch.stacks.project import find
+socket.sethostname("ci")
+project = find(sys.argv[1])
+with Marking(project, "fleet", ["up"]) as marking:
+    marking.begin(os.getpid())
+    folder = locks_folder(project, "fleet")
+    folder.mkdir(parents=True)
+    now = time.strftime("%Y-%m-%dT%H:%M:%S.999999999Z", time.gmtime())
+    lock = {"pid": os.getpid(), "username": "root", "hostname": "ci", "timestamp": now}
+    (folder / "lock.json").write_text(json.dumps(lock))
+    marking.then(lambda event: None)({"preludeEvent": {}})
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
+"""
+CLAIM = """
+import os, socket, sys
+from orch.stacks.errors import Held
+from orch.stacks.locks import claim, locks
+from orch.stacks.project import find
+socket.sethostname("ci")
+project = find(sys.argv[1])
+(lock,) = locks(project, "fleet")
+try:
+    os.kill(lock.pid, 0)
+except ProcessLookupError:
+    print("no such process here:", end=" ")
+try:
+    print("broken" if claim(project, "fleet") else "free")
+except Held as held:
+    print("held by", held.where)
+"""
+
+
+def test_two_containers_of_one_host_name_do_not_break_each_others_locks(tmp_path: Path) -> None:
+    # A shell goes before it, so that its number is one that the other container does not have.
+    script = '"$0" -c "$1" "$2"; true'
+    words = [*CONTAINER, "sh", "-c", script, sys.executable, HOLD, str(tmp_path)]
+    holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "2\n"
+    mark = tmp_path / f".orch/state/.orch/holders/{find(tmp_path).name}/fleet/lock.json"
+    assert json.loads(mark.read_text())["pid"] == 2
+    said = subprocess.run(
+        [*CONTAINER, sys.executable, "-c", CLAIM, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.startswith("no such process here: held by process 2 of root@ci"), said
+    holder.communicate("", timeout=60)
