@@ -180,6 +180,11 @@ def tunnels(settings: Sequence[AnyBackend]) -> dict[str, str]:
     return found
 
 
+def in_clouds(crash: Crash) -> bool:
+    """Whether anything of a stack is in a cloud, where what is not recorded may be left."""
+    return any(crash.of("aws:")) or any(crash.of("gcp:"))
+
+
 def clear(crash: Crash) -> tuple[str, ...]:
     """Remove what a call that did not end left in the clouds of a stack; what was removed.
 

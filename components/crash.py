@@ -25,13 +25,15 @@ class Crash:
     """A stack's resources: those that are `known` to be there, and those whose creation had `begun`.
 
     `settings` are the backends' of orch.yml; `session` gives what a backend is asked through, None where it
-    is the user's own account.
+    is the user's own account. `still_held` is called before anything is looked for or removed, and raises
+    when the stack is no longer held: from then on what is there may be somebody else's.
     """
 
     known: tuple[Recorded, ...]
     begun: tuple[Recorded, ...]
     settings: Sequence[AnyBackend] = ()
     session: Callable[[str], Any] = lambda backend: None
+    still_held: Callable[[], None] = lambda: None
 
     def of(self, prefix: str) -> Iterator[Recorded]:
         """Resources of one provider (`aws:`), both kinds."""
@@ -40,6 +42,11 @@ class Crash:
     def emptied(self) -> Crash:
         """The same after all that is recorded was removed."""
         return replace(self, known=tuple(replace(each, id=None) for each in self.known))
+
+    def before(self, now: Crash) -> Crash:
+        """What was there before a removal, by what is recorded `now`, after it."""
+        gone = self.emptied()
+        return replace(now, known=(*now.known, *gone.known), begun=(*now.begun, *gone.begun))
 
     @property
     def ids(self) -> frozenset[str]:

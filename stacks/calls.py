@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from orch.stacks import engine as engines
 from orch.stacks.changes import name_of, type_of
-from orch.stacks.command import CALLERS, PRIVATE, Event, Finished, Program, call
-from orch.stacks.errors import Conflict, EngineFailed, Interrupted, StackError
+from orch.stacks.command import CALLERS, PRIVATE, Aside, Event, Finished, Program, call
+from orch.stacks.errors import Conflict, EngineFailed, Held, Interrupted, StackError
+from orch.stacks.holders import Marking
 from orch.stacks.locks import held_by
 from orch.stacks.project import Project
 from orch.stacks.states import deployment, work_folder
 
-# What the engine says of a stack that somebody else changes.
-LOCKED = "currently locked by"
+# What the engine says of a stack that somebody else changes, with a state in files and with Pulumi Cloud's.
+LOCKED = ("currently locked by", "Another update is currently in progress")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ class Call:
 
 
 def engine(
-    project: Project, stack: str, words: list[str], run: Call, code: Program | None = None
+    project: Project, stack: str, words: list[str], run: Call, code: Program | Aside | None = None
 ) -> Finished:
     """Run one engine operation on a stack, which is made when it is new."""
     found = engines.require()
@@ -118,15 +122,17 @@ def engine(
     if deployment(project, stack) is None:
         provider = ["--secrets-provider", project.secrets_provider] if project.secrets_provider else []
         plain(project, stack, ["stack", "init", *provider])
-    done = call(
-        found,
-        [*words, "--stack", stack],
-        folder=folder,
-        environment=environment,
-        program=code,
-        on_event=run,
-        umask=CALLERS if project.shares_files else PRIVATE,
-    )
+    with Marking(project, stack, words) as marking:
+        done = call(
+            found,
+            [*words, "--stack", stack],
+            folder=folder,
+            environment=environment,
+            program=code,
+            on_event=marking.then(run),
+            on_start=marking.begin,
+            umask=CALLERS if project.shares_files else PRIVATE,
+        )
     if done.interrupted:
         raise Interrupted(
             f"stopped while changing the fleet {stack}" if not run.planning else "stopped",
@@ -136,6 +142,44 @@ def engine(
     if done.code and not (run.apart and run.node_errors()):
         raise _failure(stack, words[0], run, done)
     return done
+
+
+def while_held(
+    project: Project, stack: str, work: Callable[[Callable[[], None]], T], listener: Listener
+) -> T:
+    """Do some work while the engine holds a stack, wherever its state is kept; nothing of it is changed.
+
+    Nobody else can begin to change it until the work is done. It is given what raises Interrupted once the
+    stack is no longer held: an engine may be killed. Raises Held when somebody else changes the stack, and
+    what the work raises.
+    """
+    ended = threading.Event()
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def still_held() -> None:
+        if ended.is_set():
+            raise Interrupted(f"stopped while clearing up what is left of {stack}")
+
+    def run() -> None:
+        try:
+            done.append(work(still_held))
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            failed.append(error)
+
+    words = ["up", "--yes", "--skip-preview", "--refresh=false"]
+    try:
+        engine(project, stack, words, Call(listener, planning=True), Aside(run))
+    except (Held, Interrupted):
+        raise
+    except StackError:
+        if not done and not failed:
+            raise
+    finally:
+        ended.set()
+    if failed:
+        raise failed[0]
+    return done[0]
 
 
 def plain(project: Project, stack: str, words: list[str], stdin: str | None = None) -> Finished:
@@ -148,7 +192,7 @@ def plain(project: Project, stack: str, words: list[str], stdin: str | None = No
         stdin=stdin,
         umask=CALLERS if project.shares_files else PRIVATE,
     )
-    if done.code and LOCKED in done.stderr:
+    if done.code and is_held(done.stderr):
         raise _held(stack, done.stderr)
     if done.code and "already exists" not in done.stderr:
         raise StackError(
@@ -160,14 +204,21 @@ def plain(project: Project, stack: str, words: list[str], stdin: str | None = No
     return done
 
 
+def is_held(said: str) -> bool:
+    """Whether the engine refused because somebody else changes the stack."""
+    return any(words in said for words in LOCKED)
+
+
 def _held(stack: str, said: str) -> StackError:
-    lines = (line.strip() for line in said.splitlines())
-    return held_by(stack, next((line for line in lines if "locked by" in line or "created by" in line), ""))
+    lines = [line.strip() for line in said.splitlines()]
+    # Who it is stands in a line of its own, after the number of them.
+    told = (line for words in ("created by", *LOCKED) for line in lines if words in line)
+    return held_by(stack, next(told, ""))
 
 
 def _failure(stack: str, verb: str, run: Call, done: Finished) -> StackError:
     said = "\n".join([done.stderr, *run.errors.values()])
-    if LOCKED in said:
+    if is_held(said):
         return _held(stack, said)
     if done.code < 0:
         return StackError(

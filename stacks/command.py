@@ -36,6 +36,14 @@ CALLERS = -1
 
 
 @dataclass(frozen=True)
+class Aside:
+    """Work that the engine waits for in the place of a program. Nothing is registered, and its end is no
+    success: of the stack nothing is changed."""
+
+    work: Callable[[], None]
+
+
+@dataclass(frozen=True)
 class Finished:
     """How a call ended. `interrupted`: it was asked to stop by a signal to orch."""
 
@@ -51,14 +59,16 @@ def call(
     *,
     folder: Path,
     environment: Mapping[str, str],
-    program: Program | None = None,
+    program: Program | Aside | None = None,
     on_event: OnEvent | None = None,
+    on_start: Callable[[int], None] | None = None,
     stdin: str | None = None,
     umask: int = PRIVATE,
 ) -> Finished:
     """Run `pulumi WORDS` in `folder` to its end. Events arrive in the calling thread, in order.
 
     What it and its providers write is their owner's alone, unless another `umask` is given.
+    `on_start` hears the engine's process number before anything else.
     """
     with _serving(program, on_event is not None) as (flags, events), _stopping() as stop:
         process = subprocess.Popen(
@@ -79,6 +89,8 @@ def call(
             umask=umask,
         )
         stop.begin(process)
+        if on_start:
+            on_start(process.pid)
         output = futures.ThreadPoolExecutor(1).submit(process.communicate, stdin)
         while not output.done() or not events.empty():
             try:
@@ -145,7 +157,9 @@ def _stopping() -> Iterator[_Stop]:
 
 
 @contextmanager
-def _serving(program: Program | None, wants_events: bool) -> Iterator[tuple[list[str], queue.Queue[Event]]]:
+def _serving(
+    program: Program | Aside | None, wants_events: bool
+) -> Iterator[tuple[list[str], queue.Queue[Event]]]:
     """The gRPC services the CLI dials back to, and the flags that tell it where."""
     events: queue.Queue[Event] = queue.Queue()
     if program is None and not wants_events:
@@ -160,7 +174,8 @@ def _serving(program: Program | None, wants_events: bool) -> Iterator[tuple[list
     port = server.add_insecure_port("127.0.0.1:0")
     flags: list[str] = []
     if program is not None:
-        language_pb2_grpc.add_LanguageRuntimeServicer_to_server(LanguageServer(program), server)
+        servicer = _aside(program) if isinstance(program, Aside) else LanguageServer(program)
+        language_pb2_grpc.add_LanguageRuntimeServicer_to_server(servicer, server)
         flags += [f"--client=127.0.0.1:{port}", "--exec-kind", "auto.inline"]
     if wants_events:
         events_pb2_grpc.add_EventsServicer_to_server(_events_servicer(events), server)
@@ -170,6 +185,19 @@ def _serving(program: Program | None, wants_events: bool) -> Iterator[tuple[list
         yield flags, events
     finally:
         server.stop(grace=1).wait()
+
+
+def _aside(aside: Aside) -> Any:
+    from pulumi.automation._server import LanguageServer
+    from pulumi.runtime.proto import language_pb2
+
+    class Servicer(LanguageServer):
+        def Run(self, request: Any, context: Any) -> Any:
+            if not request.dryRun:
+                aside.work()
+            return language_pb2.RunResponse(bail=True)
+
+    return Servicer(lambda: None)
 
 
 def _events_servicer(events: queue.Queue[Event]) -> Any:

@@ -17,7 +17,7 @@ from orch.stacks.command import Event
 from orch.stacks.errors import EngineFailed, Interrupted, NoCapacity, StackError
 from orch.stacks.program import program
 from orch.stacks.project import Project
-from orch.stacks.recovery import clear_clouds, left_by
+from orch.stacks.recovery import clear_left, left_by
 from orch.stacks.shared import bring_shared, release, shared_by
 from orch.stacks.states import deployment
 from orch.stacks.wishes import Wish, compile_for, nodes_up
@@ -59,7 +59,7 @@ class Gang:
             call, _ = outcome
             events = _besides(call.events, call.errors)
             # What was refused half way is made, and not always recorded: it would be made twice.
-            clear_clouds(left_by(self.project, self.wish.name), self.listener)
+            clear_left(self.project, self.wish.name, self.listener)
 
         return repeatedly(
             self.wish.name,
@@ -131,8 +131,8 @@ class Gang:
 
         Raises StackError."""
         call = Call(self.listener, planning=False)
-        there = left_by(self.project, self.wish.name)
-        stands_on = shared_by(deployment(self.project, self.wish.name))
+        recorded = deployment(self.project, self.wish.name)
+        there, stands_on = left_by(recorded, self.project), shared_by(recorded)
 
         def destroy() -> EngineFailed | None:
             run = Call(self.listener, planning=False)
@@ -152,7 +152,7 @@ class Gang:
             if failed is not None:
                 raise failed
             # What was refused half way is made, and not always recorded.
-            clear_clouds(there.emptied(), self.listener)
+            clear_left(self.project, self.wish.name, self.listener, there)
             release(self.project, stands_on | also, call, without=self.wish.name)
         except EngineFailed as failed:
             raise self._left(failed) from failed
@@ -164,7 +164,7 @@ class Gang:
         _, failed = self.persist(replace(kept, shared=None))
         if failed is not None:
             raise self._left(failed) from failed
-        clear_clouds(left_by(self.project, self.wish.name), self.listener)
+        clear_left(self.project, self.wish.name, self.listener)
         return kept
 
     def there(self, compiled: Compiled) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from orch.stacks.changes import Change, Drifted, changes, drifted, name_of
 from orch.stacks.errors import NoSuchNode, StackError
 from orch.stacks.gangs import bring_up, parallel
 from orch.stacks.headlines import NO_HEADLINE, Headline, Recorded, headline
+from orch.stacks.holders import forget
 from orch.stacks.lockfile import write_lock
 from orch.stacks.locks import locks
 from orch.stacks.program import program
@@ -218,6 +219,7 @@ def unlock(project: Project, name: str) -> None:
     if project.local_state is not None:
         for lock in locks(project, name):
             lock.file.unlink(missing_ok=True)
+        forget(project, name)
         return
     plain(project, name, ["cancel", "--yes"])
 

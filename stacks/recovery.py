@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from orch.components.backends import clear
+from orch.components.backends import clear, in_clouds
 from orch.components.crash import Crash, Recorded
-from orch.stacks.calls import Listener, Note, plain
+from orch.stacks.calls import Listener, Note, plain, while_held
 from orch.stacks.changes import name_of
-from orch.stacks.locks import claim, locks
+from orch.stacks.locks import claim, held_by, locks
 from orch.stacks.project import Project
-from orch.stacks.states import deployment
+from orch.stacks.states import Deployment, deployment
+
+# How often a stack is read anew because somebody has changed it meanwhile.
+TRIES = 5
+
+# What the engine calls a secret by.
+SECRET = "4dabf18193072939515e22adb298388d"
 
 
 def take(project: Project, stack: str, listener: Listener, *, removing: bool = False) -> None:
@@ -21,30 +28,89 @@ def take(project: Project, stack: str, listener: Listener, *, removing: bool = F
     Creations of ours repeat without making a second one, so `up` only forgets that they were begun. Before a
     removal they are recorded as made (our ids are the names they were asked for by), so that they are removed
     too. Those of a cloud would be made twice: what is there of them and not recorded is removed.
+
+    What is under way looks the same as what was killed. So it is looked at once more, and removed, while the
+    engine holds the stack: nobody can be at work on it then, wherever its state is kept. Raises Held when
+    somebody is.
     """
     broken = claim(project, stack)
     mend(project, stack)
     for lock in broken:
         listener(Note(f"broke the lock that {lock} had left: that process is gone"))
-    recorded = deployment(project, stack)
-    pending = (recorded or {}).get("pending_operations") or []
-    if broken or pending:
-        clear_clouds(left_by(project, stack), listener)
-    if not pending:
-        return
-    names = ", ".join(sorted({name_of(operation["resource"]["urn"]) for operation in pending}))
-    exported = json.loads(plain(project, stack, ["stack", "export"]).stdout)
-    whole = exported["deployment"]
-    begun = [o["resource"] for o in whole.pop("pending_operations") if o["type"] == "creating"]
+    for _ in range(TRIES):
+        recorded = deployment(project, stack)
+        pending = (recorded or {}).get("pending_operations") or []
+        if recorded is None or not (pending or (broken and recorded.get("resources"))):
+            return
+        whole = _cleared(project, stack, None, listener)
+        if not whole["deployment"].get("pending_operations"):
+            return
+        # Nobody has changed it since it was held. Who did so from here on would have to begin and to end
+        # before the engine takes the lock again to record this.
+        if same(_exported(project, stack)["deployment"], whole["deployment"]):
+            names = ", ".join(_taken_up(whole["deployment"], removing=removing))
+            plain(project, stack, ["stack", "import"], stdin=json.dumps(whole))
+            listener(Note(f"an earlier call was killed while changing {names}: taking it up again"))
+            return
+    raise held_by(stack, "somebody who changes it again and again")
+
+
+def clear_left(project: Project, stack: str, listener: Listener, before: Crash | None = None) -> None:
+    """Remove what is in the clouds of a stack and not recorded, while the engine holds it.
+
+    `before`: what was recorded before a removal, which tells what to look for after it. Raises Held, and what
+    asking the cloud raises."""
+    crash = left_by(deployment(project, stack), project)
+    if in_clouds(before.before(crash) if before else crash):
+        _cleared(project, stack, before, listener)
+
+
+def _cleared(project: Project, stack: str, before: Crash | None, listener: Listener) -> dict[str, Any]:
+    """Remove what is not recorded of a stack, while it is held; its state as it was then."""
+
+    def clean(still_held: Callable[[], None]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        whole = _exported(project, stack)
+        found = left_by(whole["deployment"], project)
+        crash = replace(before.before(found) if before else found, still_held=still_held)
+        return whole, clear(crash)
+
+    whole, gone = while_held(project, stack, clean, listener)
+    if gone:
+        listener(Note(f"removed what an earlier call had made and not recorded: {', '.join(gone)}"))
+    return whole
+
+
+def same(one: Deployment, other: Deployment) -> bool:
+    """Whether two readings of a stack's state say the same.
+
+    Who holds a stack writes when it was held, and may encrypt anew what is secret."""
+    return all(_open(one.get(part)) == _open(other.get(part)) for part in ("resources", "pending_operations"))
+
+
+def _open(value: Any) -> Any:
+    if isinstance(value, dict):
+        found: dict[str, Any] = value
+        if SECRET in found:
+            return SECRET
+        return {key: _open(each) for key, each in found.items()}
+    return [_open(each) for each in value] if isinstance(value, list) else value or None
+
+
+def _exported(project: Project, stack: str) -> dict[str, Any]:
+    return json.loads(plain(project, stack, ["stack", "export"]).stdout)
+
+
+def _taken_up(whole: dict[str, Any], *, removing: bool) -> list[str]:
+    """Forget in a state what was begun, or before a removal take that as made; the names of it."""
+    begun = whole.pop("pending_operations")
     if removing:
         known = {resource["urn"] for resource in whole["resources"]}
         whole["resources"] += [
             {**resource, "id": resource["inputs"]["name"], "outputs": resource["inputs"]}
-            for resource in begun
+            for resource in (o["resource"] for o in begun if o["type"] == "creating")
             if resource["urn"] not in known and resource["type"].startswith(("orch:local:", "orch:ssh:"))
         ]
-    plain(project, stack, ["stack", "import"], stdin=json.dumps(exported))
-    listener(Note(f"an earlier call was killed while changing {names}: taking it up again"))
+    return sorted({name_of(operation["resource"]["urn"]) for operation in begun})
 
 
 def mend(project: Project, stack: str) -> None:
@@ -63,9 +129,9 @@ def mend(project: Project, stack: str) -> None:
         file.unlink(missing_ok=True)
 
 
-def left_by(project: Project, stack: str) -> Crash:
-    """What a call that did not end may have left: what the stack records, and what was being created."""
-    recorded = deployment(project, stack) or {}
+def left_by(recorded: Deployment | None, project: Project) -> Crash:
+    """What a call that did not end may have left: what a stack records, and what was being created."""
+    recorded = recorded or {}
     known = [_recorded(each) for each in recorded.get("resources") or ()]
     begun = [
         replace(_recorded(operation["resource"]), id=None)
@@ -73,13 +139,6 @@ def left_by(project: Project, stack: str) -> Crash:
         if operation["type"] == "creating"
     ]
     return Crash(tuple(known), tuple(begun), project.backends, project.session)
-
-
-def clear_clouds(crash: Crash, listener: Listener) -> None:
-    """Remove what is in the clouds and not recorded; it is told. Raises what asking the cloud raises."""
-    gone = clear(crash)
-    if gone:
-        listener(Note(f"removed what an earlier call had made and not recorded: {', '.join(gone)}"))
 
 
 def _recorded(resource: dict[str, Any]) -> Recorded:

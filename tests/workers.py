@@ -23,6 +23,7 @@ APART = frozenset(
         "tests/e2e/test_aws_gangs.py",
         "tests/e2e/test_aws_kills.py",
         "tests/e2e/test_aws_preview.py",
+        "tests/e2e/test_aws_together.py",
         "tests/e2e/test_aws_types.py",
         "tests/e2e/test_gcp_gangs.py",
         "tests/e2e/test_gcp_kills.py",

@@ -41,6 +41,7 @@ def clear(crash: Crash) -> tuple[str, ...]:
     session = crash.session("aws") or ask.session(settings)
     done: list[str] = []
     for name in regions:
+        crash.still_held()
         region = Region(session, name, settings.endpoint_url)
         ec2 = region.client("ec2")
         found: dict[str, dict[str, str]] = {}
@@ -52,6 +53,7 @@ def clear(crash: Crash) -> tuple[str, ...]:
         for kind, remove in ORDER:
             here = _left(ec2, kind, found.get(kind, {}), crash.ids)
             if here:
+                crash.still_held()
                 with told(f"remove what a call that did not end left: {', '.join(here)}"):
                     remove(ec2, list(here))
                 done += [f"{label} ({each})" for each, label in here.items()]

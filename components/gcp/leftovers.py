@@ -77,6 +77,7 @@ def clear(crash: Crash) -> tuple[str, ...]:
     for project, region in sorted(places):
         there = Leftovers(session, project, region, crash, marks)
         for step in there.steps():
+            crash.still_held()
             with told("look at what a call that did not end left"):
                 found = list(step())
             for each in found:

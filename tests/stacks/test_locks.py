@@ -1,64 +1,170 @@
-"""Locks of dead processes are told apart from those of live ones and of other hosts."""
+"""Locks of dead processes are told apart from those of live ones, of other hosts and of other containers."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+import sys
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from orch.runner.processes import Process, process, this_process
 from orch.stacks.errors import Conflict
+from orch.stacks.holders import Marking, holder_of
 from orch.stacks.locks import claim, locks
 from orch.stacks.project import Project, find, this_host
 
 
-def lock(project: Project, pid: int, host: str, *, age_s: float = 10, fraction: str = ".123456789") -> Path:
+def lock(
+    project: Project, pid: int, host: str, *, age_s: float = 10, fraction: str = ".123456789", name: str = ""
+) -> Path:
     assert project.local_state is not None
     folder = project.local_state / ".pulumi/locks/organization" / project.name / "fleet"
     folder.mkdir(parents=True, exist_ok=True)
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() - age_s)) + fraction + "Z"
-    file = folder / f"{pid}-{host}.json"
+    file = folder / f"{name or pid}-{host}.json"
     file.write_text(json.dumps({"pid": pid, "username": "ada", "hostname": host, "timestamp": stamp}))
     return file
 
 
-def dead_pid() -> int:
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return process.pid
+def mark(lock: Path, project: Project, holder: Process) -> Path:
+    """What orch writes beside the lock of its engine."""
+    assert project.local_state is not None
+    folder = project.local_state / ".orch/holders" / project.name / "fleet"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / lock.name).write_text(json.dumps(asdict(holder)))
+    return folder / lock.name
 
 
-def test_the_lock_of_a_dead_process_of_this_host_is_broken_and_returned(tmp_path: Path) -> None:
-    project = find(tmp_path)
-    file = lock(project, dead_pid(), this_host())
+def this() -> Process:
+    found = this_process()
+    assert found is not None
+    return found
+
+
+def ended() -> Process:
+    """A process of this machine that is no more."""
+    child = subprocess.Popen(["sleep", "600"])
+    found = process(child.pid)
+    child.kill()
+    child.wait()
+    assert found is not None
+    return found
+
+
+def test_the_lock_of_a_dead_process_is_broken_and_returned(tmp_path: Path) -> None:
+    project, dead = find(tmp_path), ended()
+    file = lock(project, dead.pid, this_host())
+    beside = mark(file, project, dead)
     (broken,) = claim(project, "fleet")
     assert not file.exists()
+    assert not beside.exists()
     assert 9 < broken.age_s < 60
 
 
 def test_a_killed_child_that_nobody_collected_holds_nothing(tmp_path: Path) -> None:
-    process = subprocess.Popen(["sleep", "60"])
-    process.kill()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    child = subprocess.Popen(["sleep", "60"])
+    there = process(child.pid)
+    assert there is not None
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     project = find(tmp_path)
-    lock(project, process.pid, this_host())
+    mark(lock(project, child.pid, this_host()), project, there)
     assert len(claim(project, "fleet")) == 1
-    process.wait()
+    child.wait()
 
 
-@pytest.mark.parametrize("host", ["here", "elsewhere"])
-def test_a_live_process_or_another_host_keeps_its_lock(tmp_path: Path, host: str) -> None:
+def test_a_live_process_keeps_its_lock(tmp_path: Path) -> None:
     project = find(tmp_path)
-    pid = os.getpid() if host == "here" else dead_pid()
-    file = lock(project, pid, this_host() if host == "here" else host, fraction="")
+    file = lock(project, os.getpid(), this_host(), fraction="")
+    mark(file, project, this())
     with pytest.raises(Conflict) as caught:
         claim(project, "fleet")
     assert caught.value.exit_code == 9
-    assert f"process {pid} of ada@" in (caught.value.where or "")
+    assert f"process {os.getpid()} of ada@" in (caught.value.where or "")
     assert file.exists()
+
+
+def test_a_lock_of_this_host_name_without_a_mark_is_somebodys(tmp_path: Path) -> None:
+    """A `pulumi` by hand in another container has this host's name and a number that is dead here."""
+    project = find(tmp_path)
+    file = lock(project, ended().pid, this_host())
+    with pytest.raises(Conflict):
+        claim(project, "fleet")
+    assert file.exists()
+
+
+@pytest.mark.parametrize("other", ["namespace", "boot", "number"])
+def test_a_mark_of_another_container_or_boot_or_number_breaks_no_lock(tmp_path: Path, other: str) -> None:
+    project, dead = find(tmp_path), ended()
+    file = lock(project, dead.pid, this_host())
+    changed = {
+        "namespace": replace(dead, namespace="1"),
+        "boot": replace(dead, boot="0" * 36),
+        "number": replace(dead, pid=dead.pid + 1),
+    }
+    beside = mark(file, project, changed[other])
+    with pytest.raises(Conflict):
+        claim(project, "fleet")
+    assert file.exists()
+    assert beside.exists()
+
+
+def test_marks_whose_locks_are_gone_are_swept_and_those_of_the_living_stay(tmp_path: Path) -> None:
+    project = find(tmp_path)
+    old, live = (lock(project, pid, this_host()) for pid in (1, 2))
+    swept, kept = mark(old, project, ended()), mark(live, project, this())
+    old.unlink()
+    live.unlink()
+    assert claim(project, "fleet") == ()
+    assert not swept.exists()
+    assert kept.exists()
+
+
+def engine_of(pid: int, words: list[str], project: Project) -> Marking:
+    marking = Marking(project, "fleet", words)
+    marking.begin(pid)
+    return marking
+
+
+@pytest.mark.parametrize(("words", "marked"), [(["up"], True), (["preview"], False)])
+def test_an_operation_marks_the_lock_that_its_engine_took(
+    tmp_path: Path, words: list[str], marked: bool
+) -> None:
+    project = find(tmp_path)
+    with engine_of(os.getpid(), words, project) as marking:
+        lock(project, os.getpid(), this_host(), age_s=100)  # of an engine before with this number
+        file = lock(project, os.getpid(), this_host(), age_s=0, name="mine")
+        heard: list[object] = []
+        listener = marking.then(heard.append)
+        listener({"preludeEvent": {}})
+        assert holder_of(project, "fleet", file.name) == (this() if marked else None)
+        assert heard == [{"preludeEvent": {}}]
+        file.unlink()
+    assert holder_of(project, "fleet", file.name) is None
+
+
+def test_of_two_locks_that_may_be_its_own_an_operation_marks_none(tmp_path: Path) -> None:
+    project = find(tmp_path)
+    with engine_of(os.getpid(), ["up"], project) as marking:
+        files = [lock(project, os.getpid(), this_host(), age_s=0, name=name) for name in "ab"]
+        marking.then(lambda event: None)({"preludeEvent": {}})
+        assert [holder_of(project, "fleet", file.name) for file in files] == [None, None]
+
+
+def test_the_mark_of_an_engine_that_was_killed_stays_with_its_lock(tmp_path: Path) -> None:
+    project = find(tmp_path)
+    child = subprocess.Popen(["sleep", "600"])
+    with engine_of(child.pid, ["up"], project) as marking:
+        lock(project, child.pid, this_host(), age_s=0)
+        marking.then(lambda event: None)({"preludeEvent": {}})
+        child.kill()
+        child.wait()
+    assert len(claim(project, "fleet")) == 1
 
 
 def test_a_lock_that_cannot_be_read_is_somebodys(tmp_path: Path) -> None:
@@ -67,3 +173,60 @@ def test_a_lock_that_cannot_be_read_is_somebodys(tmp_path: Path) -> None:
     assert [held.user for held in locks(project, "fleet")] == ["unknown"]
     with pytest.raises(Conflict):
         claim(project, "fleet")
+
+
+# In a pid namespace and on a host of its own, as a container has them: one holds the lock of a fleet as an
+# engine does, the other wants it.
+CONTAINER = ["unshare", "--pid", "--fork", "--mount-proc", "--uts", "--ipc"]
+CONTAINER += ["--user", "--map-root-user"] if os.getuid() else []
+HOLD = """
+import json, os, socket, sys, time
+from pathlib import Path
+from orch.stacks.holders import Marking, locks_folder
+from orch.stacks.project import find
+socket.sethostname("ci")
+project = find(sys.argv[1])
+with Marking(project, "fleet", ["up"]) as marking:
+    marking.begin(os.getpid())
+    folder = locks_folder(project, "fleet")
+    folder.mkdir(parents=True)
+    now = time.strftime("%Y-%m-%dT%H:%M:%S.999999999Z", time.gmtime())
+    lock = {"pid": os.getpid(), "username": "root", "hostname": "ci", "timestamp": now}
+    (folder / "lock.json").write_text(json.dumps(lock))
+    marking.then(lambda event: None)({"preludeEvent": {}})
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
+"""
+CLAIM = """
+import os, socket, sys
+from orch.stacks.errors import Held
+from orch.stacks.locks import claim, locks
+from orch.stacks.project import find
+socket.sethostname("ci")
+project = find(sys.argv[1])
+(lock,) = locks(project, "fleet")
+try:
+    os.kill(lock.pid, 0)
+except ProcessLookupError:
+    print("no such process here:", end=" ")
+try:
+    print("broken" if claim(project, "fleet") else "free")
+except Held as held:
+    print("held by", held.where)
+"""
+
+
+def test_two_containers_of_one_host_name_do_not_break_each_others_locks(tmp_path: Path) -> None:
+    # A shell goes before it, so that its number is one that the other container does not have.
+    script = '"$0" -c "$1" "$2"; true'
+    words = [*CONTAINER, "sh", "-c", script, sys.executable, HOLD, str(tmp_path)]
+    holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "2\n"
+    mark = tmp_path / f".orch/state/.orch/holders/{find(tmp_path).name}/fleet/lock.json"
+    assert json.loads(mark.read_text())["pid"] == 2
+    said = subprocess.run(
+        [*CONTAINER, sys.executable, "-c", CLAIM, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.startswith("no such process here: held by process 2 of root@ci"), said
+    holder.communicate("", timeout=60)
