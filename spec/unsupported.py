@@ -95,6 +95,7 @@ ROWS: dict[str, dict[str, str | None]] = {
         "budget": _LOCAL,
         "budget.total": "write `hourly`, which each plan checks; nothing adds up yet what was spent",
         "partitions": "name the fleet in the task's `fleets`",
+        "resources.shm_size": "write it in the task's `resources`: it is of a job",
     },
     "task": {
         **_CHOICE,
@@ -242,8 +243,30 @@ def _idleness(draft: Draft) -> Findings:
         )
 
 
+def _architecture(draft: Draft) -> Findings:
+    if _backend(draft) == "local" and cast(Fleet, draft.partial).resources.cpu.arch is not None:
+        yield draft.diagnostic(
+            "ORCH196",
+            ("resources", "cpu"),
+            "local nodes have the architecture of this machine",
+            severity=Severity.WARNING,
+            hint="write the number alone",
+        )
+
+
 def _nodes_on_demand(draft: Draft) -> Findings:
     nodes = cast(Fleet, draft.partial).nodes
+    # A range begins at its target, and a number with `idle_duration` is told there.
+    if nodes is not None and nodes.min < nodes.target and draft.node_at(("nodes", "min")) is not None:
+        yield draft.diagnostic(
+            "ORCH197",
+            ("nodes", "min"),
+            f"{nodes.target} nodes are created and stay: going down to {nodes.min} is not supported by this "
+            "version",
+            key=True,
+            severity=Severity.WARNING,
+            hint="set the target to what you need",
+        )
     if nodes is None or nodes.max is None or nodes.max <= nodes.target:
         return
     if nodes.target == 0:
@@ -293,7 +316,7 @@ def _switches(draft: Draft) -> Findings:
 
 
 _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
-    "fleet": (_one_backend, _options, _idleness, _nodes_on_demand),
+    "fleet": (_one_backend, _options, _idleness, _nodes_on_demand, _architecture),
     "task": (_volumes,),
     "project": (_other_backends, _switches),
 }
