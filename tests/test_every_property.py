@@ -33,17 +33,13 @@ from orch.runner.hosts.network import ClusterNetwork
 from orch.runner.hosts.network import Place as Address
 from orch.runner.hosts.survey import HostReport, Survey
 from orch.runner.hosts.targets import Target, names
-from orch.runner.ledger import open_ledger
-from orch.runner.lifecycle import Workplace, submit
-from orch.runner.placement import choose_fleet
-from orch.runner.ssh import SshTransport
 from orch.spec.diagnostics import property_path
 from orch.spec.errors import OrchError
 from orch.spec.load import Loaded, load_paths
-from orch.spec.models import Fleet, Range, Task
+from orch.spec.models import Fleet, Range
 from orch.spec.models.backends import AwsBackend, GcpBackend
 from orch.spec.models.base import Section
-from orch.spec.state import FleetState, Gpus, NodeState
+from orch.spec.state import NodeState
 from orch.spec.unsupported import not_acted_on
 
 BASES: dict[str, dict[str, Any]] = {
@@ -295,58 +291,6 @@ def test_each_property_of_a_fleet_is_refused_or_acted_on(tmp_path: Path, backend
         if (last.owner.__name__, last.name) in NOTHING_TO_ACT_ON:
             continue
         good, how = acted_on(tmp_path, leaf, BASES[backend], ACTS[backend])
-        if not good:
-            idle[str(leaf)] = how
-    assert idle == {}, "\n".join(f"{leaf}: {how}" for leaf, how in idle.items())
-
-
-TASK: dict[str, Any] = {"commands": ["true"], "nodes": "2", "resources": {"gpu": "H100:8"}}
-LAB = FleetState(
-    name="lab",
-    stack="lab",
-    backend="aws",
-    placement="cluster",
-    image="x",
-    nodes=tuple(
-        NodeState(
-            index=index,
-            name=f"lab-{index}",
-            address="127.0.0.2",
-            port=1,
-            user="root",
-            host_key="ssh-ed25519 AAAA",
-            internal_ip=f"10.0.0.{index + 1}",
-            cpus=64,
-            memory_mib=1 << 20,
-            gpus=Gpus(count=8, vendor="nvidia", name="H100", memory_mib=81_559),
-        )
-        for index in range(2)
-    ),
-)
-
-
-def run_task(task: Task, folder: Path) -> None:
-    """Submitted to a fleet whose nodes do not answer."""
-    ledger, transport = open_ledger(f"sqlite:///{folder / 'ledger.db'}"), SshTransport(connect_timeout_s=1)
-    for item in task.__dict__["files"]:
-        if not Path(item.__dict__["local_path"]).is_absolute():
-            (folder / item.__dict__["local_path"]).touch()
-    try:
-        fleet = choose_fleet(task, {"lab": LAB}, None)
-        submit(Workplace(folder, ledger, transport), task, fleet, image="x", base=folder)
-    finally:
-        transport.close()
-        ledger.close()
-
-
-def test_each_property_of_a_task_is_refused_or_acted_on(tmp_path: Path) -> None:
-    # `image`: whoever submits passes the task's, the fleet's or the project's (cli/run.py).
-    idle: dict[str, str] = {}
-    for leaf in leaves("task"):
-        last = leaf.steps[-1]
-        if (last.owner.__name__, last.name) in {*NOTHING_TO_ACT_ON, ("Task", "image")}:
-            continue
-        good, how = acted_on(tmp_path, leaf, TASK, run_task)
         if not good:
             idle[str(leaf)] = how
     assert idle == {}, "\n".join(f"{leaf}: {how}" for leaf, how in idle.items())
