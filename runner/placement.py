@@ -201,7 +201,36 @@ def _node_misfit(task: Task, node: NodeState) -> Misfit | None:
         if size not in gpu.memory_mib:
             told = f"node {node.name} has GPUs of {size / 1024:g}GB, the task asks for other ones"
             return Misfit(told, path="resources.gpu")
-    return _too_many_gpus(task, node)
+    return _gpu_misfit(task, node) or _too_large(task, node) or _too_many_gpus(task, node)
+
+
+def _gpu_misfit(task: Task, node: NodeState) -> Misfit | None:
+    """What the node's GPUs are together, and what their model can, as far as it is known."""
+    gpu, model = task.resources.gpu, model_of(node.gpus.name) if node.gpus.name is not None else None
+    if gpu.total_memory_mib is not None and node.gpus.memory_mib is not None:
+        total = nominal_mib(node.gpus.name, node.gpus.memory_mib) * Seat(node, _blocks(task, node)).gpus
+        if total not in gpu.total_memory_mib:
+            told = f"node {node.name} has {total / 1024:g}GB on all GPUs of the job"
+            return Misfit(f"{told}, the task asks for another size", path="resources.gpu")
+    able = model.compute_capability if model is not None else None
+    if gpu.compute_capability is not None and able is not None and able not in gpu.compute_capability:
+        told = f"node {node.name} has GPUs of compute capability {able:g}, the task asks for another one"
+        return Misfit(told, path="resources.gpu")
+    return None
+
+
+def _too_large(task: Task, node: NodeState) -> Misfit | None:
+    """Upper ends of CPUs and memory, against what the job gets of the node."""
+    resources, share = task.resources, Seat(node, _blocks(task, node)).share
+    wanted: list[tuple[str, float | None, float | None]] = [
+        ("CPUs", share.cpus, resources.cpu.count.max),
+        ("MiB of memory", share.memory_mib, resources.memory_mib.max),
+    ]
+    for what, found, most in wanted:
+        if found is not None and most is not None and found > most:
+            told = f"a job gets {found:g} {what} of node {node.name}, the task asks for {most:g} at most"
+            return Misfit(told, path=_PATHS[what])
+    return None
 
 
 def _is_one_of(device: str, names: tuple[str, ...]) -> bool:

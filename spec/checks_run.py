@@ -144,6 +144,14 @@ def torchrun_has_program(draft: Draft) -> Findings:
 
 def elastic_fits(draft: Draft) -> Findings:
     task = _task(draft)
+    host = task.torchrun.rdzv.host if task.torchrun is not None else None
+    if host is not None and host >= task.nodes:
+        yield draft.diagnostic(
+            "ORCH119",
+            ("torchrun", "rdzv", "host"),
+            f"the run has no rank {host}, its last node is rank {task.nodes - 1}",
+            hint="write `0`, or remove the line",
+        )
     if task.torchrun is None or task.torchrun.nnodes is None:
         return
     most = task.torchrun.nnodes[1]

@@ -95,6 +95,7 @@ ROWS: dict[str, dict[str, str | None]] = {
         "budget": _LOCAL,
         "budget.total": "write `hourly`, which each plan checks; nothing adds up yet what was spent",
         "partitions": "name the fleet in the task's `fleets`",
+        "resources.shm_size": "write it in the task's `resources`: it is of a job",
     },
     "task": {
         **_CHOICE,
@@ -120,6 +121,7 @@ ROWS: dict[str, dict[str, str | None]] = {
         "depends_on": None,
         "singleton": None,
         "priority": None,
+        "resources.disk": "choose nodes with `fleets`: nothing is known of their disks",
     },
     "project": {
         "policies": None,
@@ -242,8 +244,30 @@ def _idleness(draft: Draft) -> Findings:
         )
 
 
+def _architecture(draft: Draft) -> Findings:
+    if _backend(draft) == "local" and cast(Fleet, draft.partial).resources.cpu.arch is not None:
+        yield draft.diagnostic(
+            "ORCH196",
+            ("resources", "cpu"),
+            "local nodes have the architecture of this machine",
+            severity=Severity.WARNING,
+            hint="write the number alone",
+        )
+
+
 def _nodes_on_demand(draft: Draft) -> Findings:
     nodes = cast(Fleet, draft.partial).nodes
+    # A range begins at its target, and a number with `idle_duration` is told there.
+    if nodes is not None and nodes.min < nodes.target and draft.node_at(("nodes", "min")) is not None:
+        yield draft.diagnostic(
+            "ORCH197",
+            ("nodes", "min"),
+            f"{nodes.target} nodes are created and stay: going down to {nodes.min} is not supported by this "
+            "version",
+            key=True,
+            severity=Severity.WARNING,
+            hint="set the target to what you need",
+        )
     if nodes is None or nodes.max is None or nodes.max <= nodes.target:
         return
     if nodes.target == 0:
@@ -258,6 +282,13 @@ def _nodes_on_demand(draft: Draft) -> Findings:
         )
     summary += " not supported by this version"
     yield draft.diagnostic("ORCH197", ("nodes",), summary, severity=Severity.WARNING, hint=hint)
+
+
+def _processors(draft: Draft) -> Findings:
+    """Of a node, nothing tells the architecture once it is up."""
+    if cast(Run, draft.partial).resources.cpu.arch is not None:
+        hint = "choose nodes of this architecture with `fleets`"
+        yield _refusal(draft, ("resources", "cpu"), "an architecture in `resources.cpu` of a task", hint)
 
 
 def _volumes(draft: Draft) -> Findings:
@@ -293,7 +324,7 @@ def _switches(draft: Draft) -> Findings:
 
 
 _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
-    "fleet": (_one_backend, _options, _idleness, _nodes_on_demand),
-    "task": (_volumes,),
+    "fleet": (_one_backend, _options, _idleness, _nodes_on_demand, _architecture),
+    "task": (_volumes, _processors),
     "project": (_other_backends, _switches),
 }

@@ -188,7 +188,7 @@ def _load(root: Path) -> Project:
         secrets_provider=settings.secrets_provider,
         ledger_url=settings.ledger or f"sqlite:///{root / '.orch' / 'ledger.db'}",
         default_image=settings.defaults.image or DEFAULT_IMAGE,
-        backends=settings.backends,
+        backends=settings.all_backends,
         tags=dict(settings.tags),
     )
 

@@ -29,6 +29,7 @@ CANDIDATES = (
 )  # fmt: skip
 # What a block needs beside its required properties to mean one thing.
 BESIDE: dict[str, tuple[dict[str, object], ...]] = {
+    "Nodes": ({}, {"target": "12"}, {"target": "1", "max": "12"}),
     "Mount": ({}, {"source": "server:/export"}),
     "VolumeMount": ({}, {"instance_path": "/data"}, {"name": "data"}),
     "InitStep": ({}, {"run": "true"}),

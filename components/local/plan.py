@@ -110,7 +110,7 @@ def plan(fleet: Fleet, facts: LocalFacts, previous: Previous, scope: str) -> Loc
 def _limits(fleet: Fleet, facts: LocalFacts) -> tuple[float | None, int | None]:
     resources = fleet.resources
     written = resources.model_fields_set
-    if "gpu" in written and (resources.gpu.count.min or 0) > 0:
+    if "gpu" in written and 0 not in resources.gpu.count:
         raise PlanError(
             "ORCH211",
             "local nodes have no accelerators",
@@ -120,8 +120,9 @@ def _limits(fleet: Fleet, facts: LocalFacts) -> tuple[float | None, int | None]:
         )
     cpus: float | None = None
     memory: int | None = None
-    if "cpu" in written and resources.cpu.count.min:
-        cpus = resources.cpu.count.min
+    count, size = resources.cpu.count, resources.memory_mib
+    if "cpu" in written and (count.min or count.max):
+        cpus = count.min or min(count.max or facts.cpus, facts.cpus)
         if cpus > facts.cpus:
             raise PlanError(
                 "ORCH210",
@@ -129,8 +130,8 @@ def _limits(fleet: Fleet, facts: LocalFacts) -> tuple[float | None, int | None]:
                 path="resources.cpu",
                 hint=f"ask for at most {facts.cpus}; nodes may share CPUs, so each may have all of them",
             )
-    if "memory_mib" in written and resources.memory_mib.min:
-        memory = math.ceil(resources.memory_mib.min)
+    if "memory_mib" in written and (size.min or size.max):
+        memory = math.ceil(size.min or min(size.max or facts.memory_mib, facts.memory_mib))
         if memory > facts.memory_mib:
             raise PlanError(
                 "ORCH210",

@@ -70,7 +70,8 @@ _URL = re.compile(r"((?:https?|ssh|git)://[^/\s]+/[^:\s]+|[\w.-]+@[\w.-]+:[^:\s]
 
 def _remote(url: str) -> str:
     """The URL of a repository. A host that begins with a dash would be an option of ssh."""
-    host = check_word(url).partition("://")[2].rpartition("@")[2] if "://" in url else url.rpartition("@")[2]
+    check_word(url)
+    host = (url.partition("://")[2] or url).rpartition("@")[2]
     if host.startswith("-"):
         raise Problem(
             "ORCH129", f"{shown(url)} is not a repository", hint="such as `https://host/owner/name`"

@@ -209,8 +209,3 @@ class Project(Section):
     projects: Annotated[tuple[NamedProject, ...], rows("projects")] = Field(
         default=(), description="Projects with their backends, as a server lists them."
     )
-
-    @property
-    def backends(self) -> tuple[LocalBackend, ...]:
-        """The settings of local nodes."""
-        return tuple(each for each in self.all_backends if isinstance(each, LocalBackend))

@@ -1,0 +1,68 @@
+"""Each text of each property, with what shells and terminals take amiss: refused in its place, or whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from leaves import distinct_leaves, written
+
+from orch.cli.validate import Format, validate
+from orch.spec import load_paths
+from orch.spec.diagnostics import render_human
+
+HOSTILE = {
+    "quotes": "a'b\"c",
+    "line": "a\nb",
+    "return": "a\rb",
+    "substitution": "$(touch pwned)",
+    "backticks": "`touch pwned`",
+    "separator": "a; touch pwned #",
+    "dash": "-oProxyCommand=touch pwned",
+    "option": "--privileged",
+    "null": "a\0b",
+    "escape": "a\x1b[2Jb",
+    "line separator": "a\u2028b",
+    "right to left": "a\u202eb",
+    "long": "a" * 10_000,
+    "template": "{{ 7 * 7 }}{% raw %}",
+    "open reference": "${{ orch.node_rank",
+    "percent": "%h%n",
+    "colon": "/a:/b:rw",
+    "upwards": "../../../etc/passwd",
+}
+
+
+def test_a_hostile_text_is_refused_in_its_place_or_kept_whole(tmp_path: Path) -> None:
+    cases = refused = accepted = 0
+    for leaf in distinct_leaves():
+        for what, text in HOSTILE.items():
+            cases += 1
+            path = written(tmp_path, leaf, next(leaf.documents(text)))
+            lines = path.read_text("utf-8").splitlines()
+            loaded = load_paths([path], environ={})
+            errors = [each for each in loaded.diagnostics if each.severity.value == "error"]
+            if not errors:
+                accepted += 1
+                # What this version acts on takes none; parameters of policies are refused by a launch.
+                assert what != "null" or load_paths([path], environ={}, launch=True).failed, str(leaf)
+                continue
+            refused += 1
+            for each in errors:
+                assert each.span.file == str(path)
+                assert 1 <= each.span.line <= len(lines), (str(leaf), what)
+                assert 1 <= each.span.column <= len(lines[each.span.line - 1]) + 1, (str(leaf), what)
+            said = render_human(errors)
+            assert all(char.isprintable() or char == "\n" for char in said), (str(leaf), what)
+            assert max(map(len, said.splitlines())) < 12_000
+    print(f"{cases} cases: {refused} refused in their place, {accepted} accepted")
+    assert cases > 9_000
+    assert refused > 5_000
+
+
+def test_no_message_carries_what_a_terminal_acts_on(tmp_path: Path, capfd: object) -> None:
+    path = tmp_path / "x\n::error title=forged::\x1b[2J.yml"
+    path.write_text('type: fleet\nname: "a\\e[2J\\nb"\nnodes: "\\e]0;x\\a"\nspot_policy: "\\u202eb"\n')
+    assert validate([str(path)], Format.HUMAN) == 3
+    said = capfd.readouterr().err  # type: ignore[attr-defined]
+    assert "\x1b" not in said
+    assert not [line for line in said.splitlines() if line.startswith("::")]

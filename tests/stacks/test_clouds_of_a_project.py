@@ -1,0 +1,17 @@
+"""What orch.yml says of clouds reaches their plans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orch.components.aws.compile import settings_of
+from orch.stacks.project import find
+
+
+def test_the_account_and_regions_of_orch_yml_are_those_of_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "orch.yml").write_text(
+        "backends:\n  - {type: aws, regions: [eu-west-1], creds: {type: default, profile: mine}}\n"
+    )
+    settings = settings_of(find(tmp_path).backends)
+    assert settings.regions == ("eu-west-1",)
+    assert settings.creds is not None
