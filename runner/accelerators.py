@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orch.spec.state import Gpus
+from orch.templates import ShellText
 
 # Names of a node's devices in the order blocks count them, one per line.
 # Without KFD's topology (a stripped /sys) the render nodes' own order has to do.
-_AMD_RENDER_NODES = """\
+_AMD_RENDER_NODES = ShellText("""\
 for n in $(ls -d /sys/class/kfd/kfd/topology/nodes/* 2>/dev/null | sort -V); do
   m=$(sed -n 's/^drm_render_minor //p' $n/properties 2>/dev/null)
   [ "${m:-0}" -lt 128 ] || echo "/dev/dri/renderD$m"
-done | grep . || ls -d /dev/dri/renderD* 2>/dev/null | sort -V"""
+done | grep . || ls -d /dev/dri/renderD* 2>/dev/null | sort -V""")
 # A card's index may change at a boot, its module does not; neighbouring modules are wired to each other.
-_GAUDI_BY_MODULE = """\
+_GAUDI_BY_MODULE = ShellText("""\
 hl-smi -Q index,module_id -f csv,noheader 2>/dev/null |
-  sed -n 's/^ *\\([0-9]*\\), *\\([0-9]*\\) *$/\\2 \\1/p' | sort -n | cut -d' ' -f2"""
+  sed -n 's/^ *\\([0-9]*\\), *\\([0-9]*\\) *$/\\2 \\1/p' | sort -n | cut -d' ' -f2""")
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Access:
     whole: tuple[str, ...] = ()
     joined: str | None = None
     each: str | None = None
-    devices: str | None = None
+    devices: ShellText | None = None
     folders: tuple[str, ...] = ()
     group: str | None = None
 

@@ -10,6 +10,8 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from orch.templates import ShellText
+
 # The state of runs on a node: `claims/BLOCK` and `runs/CONTAINER/`.
 NODE_HOME = "/var/lib/orch"
 
@@ -41,9 +43,9 @@ class StdinSource:
         return iter(self.chunks)
 
 
-def argv(*words: str | int) -> str:
+def argv(*words: str | int) -> ShellText:
     """Words as one shell-quoted text."""
-    return " ".join(shlex.quote(str(word)) for word in words)
+    return ShellText(shlex.join(str(word) for word in words))
 
 
 def as_root(script: str) -> str:

@@ -18,7 +18,7 @@ from orch.runner.environment import SSH_PORT
 from orch.runner.errors import BadTask
 from orch.runner.plan import RunPlan, StagedFile
 from orch.runner.store import RunKeys
-from orch.templates import render
+from orch.templates import ShellText, render
 
 # Two hours of waiting for the other ranks: as long as an image may take to any of them (`images.TRANSFER_S`).
 BARRIER_TICKS = 2 * 3600 * 20
@@ -122,13 +122,13 @@ def stage_files(
     return texts
 
 
-def target_text(item: StagedFile) -> str:
+def target_text(item: StagedFile) -> ShellText:
     """Where a file goes, as shell text for the container: `~` is the home of the container's user."""
     if item.target == "~":
-        return '"$HOME"'
+        return ShellText('"$HOME"')
     if item.target.startswith("~/"):
-        return '"$HOME"/' + shlex.quote(item.target[2:])
-    return shlex.quote(item.target)
+        return ShellText('"$HOME"/' + shlex.quote(item.target[2:]))
+    return ShellText(shlex.quote(item.target))
 
 
 def _login_files(plan: RunPlan, rank: int, keys: RunKeys) -> dict[str, str]:

@@ -1,12 +1,23 @@
-"""Text that is filled in and sent elsewhere: shell scripts for nodes and job containers. One `*.j2` file
-each.
+"""Text that is filled in and sent elsewhere: shell scripts for nodes and job containers, and cloud-configs.
+One `*.j2` file each.
 
-Imports nothing of orch. `render` is the only way in; in a template `{{ value | q }}` is shell-quoted.
+Imports nothing of orch. `render` is the only way in, and it quotes every `{{ value }}`: as one shell word in
+`*.sh.j2`, as one double-quoted scalar in `*.yml.j2`. In a shell template
+
+- `{{ values | words }}` is one word for each of several values,
+- `{{ value | comment }}` is the value on one line, for `#` lines, which would end at a newline,
+- `{{ text | shell }}` is put in as it stands, and must be `ShellText`: what `argv` and its like have quoted.
+
+A quoted word stands by itself or beside other text (`"$H/runs/"{{ name }}`), never inside quotes of the
+template's own. In YAML `{{ text | block(6) }}` keeps the lines of a text, where they survive that.
 """
 
 from __future__ import annotations
 
+import math
 import shlex
+import textwrap
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -15,22 +26,103 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
+class ShellText(str):
+    """Shell text as opposed to a value: quoted already where it holds values, or a constant of ours."""
+
+    __slots__ = ()
+
+
+class _Ready(str):
+    """What a filter has made fit for its place."""
+
+    __slots__ = ()
+
+
 def render(template: str, /, **values: object) -> str:
-    """`template` filled with `values`; a value the template needs and does not get is an error."""
-    return _environment().get_template(template).render(**values)
+    """`template` filled with `values`, each quoted for its kind of file.
+
+    A value that the template needs and does not get is an error, and so is one that is neither text nor a
+    number where it is put in. Raises ValueError for a text with a null character, which no shell can hold.
+    """
+    return (
+        environment(template.removesuffix(".j2").rpartition(".")[2]).get_template(template).render(**values)
+    )
 
 
 @cache
-def _environment() -> Environment:
+def environment(kind: str) -> Environment:
+    """The environment of Jinja for templates of one kind: `sh` or `yml`."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    environment = Environment(
+    quote = {"sh": _shell_word, "yml": yaml_scalar}[kind]
+    made = Environment(
         loader=FunctionLoader(lambda name: (files(__name__) / name).read_text("utf-8")),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
+        finalize=lambda value: _finished(value, quote),
     )
-    environment.filters["q"] = lambda value: shlex.quote(str(value))
-    return environment
+    made.filters |= (
+        {"shell": _shell, "words": _words, "comment": _comment} if kind == "sh" else {"block": _block}
+    )
+    return made
+
+
+def yaml_scalar(text: str) -> str:
+    """`text` as a double-quoted scalar of printable ASCII, which YAML's readers take for exactly `text`."""
+    return '"' + "".join(map(_yaml_character, text)) + '"'
+
+
+def _finished(value: object, quote: Callable[[str], str]) -> object:
+    if isinstance(value, _Ready):
+        return value
+    if isinstance(value, str):
+        return quote(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return value
+    from jinja2 import Undefined
+
+    if isinstance(value, Undefined):
+        return value  # printing it is what raises, with its name
+    raise TypeError(f"a template shows text and numbers, not a {type(value).__name__}")
+
+
+def _shell_word(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("a text with a null character cannot reach a shell")
+    return shlex.quote(text)
+
+
+def _shell(text: object) -> _Ready:
+    if not isinstance(text, ShellText):
+        raise TypeError("`| shell` takes ShellText only: anything else is quoted")
+    return _Ready(text)
+
+
+def _words(values: Iterable[object]) -> _Ready:
+    return _Ready(" ".join(_shell_word(str(value)) for value in values))
+
+
+def _comment(text: object) -> _Ready:
+    return _Ready(" ".join(str(text).replace("\0", " ").split()))
+
+
+def _block(text: str, indent: int) -> _Ready:
+    """A literal block below a key that stands two columns to the left of `indent`."""
+    plain = all(one in "\n\t" or " " <= one <= "~" for one in text)
+    if not plain or len(text) < 2 or text[-1] != "\n" or text[-2] == "\n":
+        return _Ready(yaml_scalar(text))
+    return _Ready("|2\n" + textwrap.indent(text, " " * indent, lambda line: line != "\n"))
+
+
+def _yaml_character(one: str) -> str:
+    if one in '"\\':
+        return f"\\{one}"
+    if " " <= one <= "~":
+        return one
+    code = ord(one)
+    if code == 10:
+        return "\\n"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from orch.runner.hostfile import Dialect
+from orch.templates import ShellText
 
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
 
@@ -62,7 +63,12 @@ class Launcher(Protocol):
         ...
 
 
-def quote_word(word: str) -> str:
+def quote_words(*words: str) -> ShellText:
+    """Words as `quote_word` quotes them, spaces between."""
+    return ShellText(" ".join(map(quote_word, words)))
+
+
+def quote_word(word: str) -> ShellText:
     """`word` as shell text: all literal except `$NAME` and `${NAME}`, which the job's environment fills.
 
     So that `--out $ORCH_CHECKPOINT_DIR` means what its writer expects, while `$(…)`, backquotes and spaces
@@ -77,4 +83,4 @@ def quote_word(word: str) -> str:
         end = match.end()
     if end < len(word) or not word:
         parts.append(shlex.quote(word[end:]))
-    return "".join(parts)
+    return ShellText("".join(parts))

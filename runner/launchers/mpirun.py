@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from orch.runner.environment import MPI_HOSTFILE, SSH_PORT
 from orch.runner.hostfile import Dialect
-from orch.runner.launchers.base import LaunchContext, quote_word
+from orch.runner.launchers.base import LaunchContext, quote_words
 from orch.templates import render
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class MpirunLauncher:
             mca=(*(_ETHERNET if ethernet else ()), *_KEEPALIVE),
             ethernet=ethernet,
             export=tuple(dict.fromkeys((*self.task_env, *self.block.export))),
-            extra=" ".join(quote_word(word) for word in self.block.extra),
+            extra=quote_words(*self.block.extra),
             torch_env=self.block.torch_env,
-            program=" ".join(quote_word(word) for word in (self.block.program, *self.args)),
+            program=quote_words(self.block.program, *self.args),
         )

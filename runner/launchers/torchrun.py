@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from orch.runner.hostfile import Dialect
-from orch.runner.launchers.base import LaunchContext, quote_word
+from orch.runner.launchers.base import LaunchContext, quote_word, quote_words
 
 if TYPE_CHECKING:
     from orch.spec.models import Torchrun
@@ -84,4 +84,4 @@ class TorchrunLauncher:
             words = ("--no_python", self.block.program, *self.args)
         else:
             words = (self.block.program or "", *self.args)
-        return " ".join(quote_word(word) for word in words)
+        return quote_words(*words)
