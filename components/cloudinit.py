@@ -166,7 +166,7 @@ def first_boot_findings(previous: Previous, pins: Mapping[str, str], live: int) 
 
 
 def bastion_config(fleet: str, nodes: Sequence[str]) -> str:
-    """The cloud-config of a machine that passes SSH on, to these networks; none: where they are is not known."""
+    """The cloud-config of a machine that passes SSH on. `nodes`: their networks, where they are known."""
     forwards = render("cloud-init-forwards.sh.j2", user=JUMP_USER, nodes=nodes)
     files = (
         File("/etc/ssh/sshd_config.d/10-orch.conf", _BASTION_SSHD),

@@ -1,5 +1,5 @@
-"""Steps of `init`, from the file to what runs: the cloud-config read as cloud-init reads it, its scripts run by
-a shell with stand-ins for the tools of a machine."""
+"""Steps of `init`, from the file to what runs: the cloud-config is read as cloud-init does, and a shell runs
+its scripts with stand-ins for the tools of a machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TOOLS = {
     "install": 'shift 4; for file; do :; done; cp "$@" && chmod 0400 "$file"/*',
     "lsblk": "",
     "docker": "echo tried",
-    **dict.fromkeys(("getent", "sysctl", "systemctl", "apt-get", "mountpoint"), "exit 0"),
+    **dict.fromkeys(("getent", "sysctl", "systemctl", "apt-get", "mountpoint", "mount", "iptables"), "exit 0"),
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from nodelab import docker
 from rehearsals import L4, Rehearsed, RehearsedGcp
+from support import until
 
 from orch import images
 from orch.providers.simulated.knobs import Nodes
@@ -30,7 +31,7 @@ while True:
 ASKS = f"""
 import socket
 try:
-    with socket.create_connection(("{ADDRESS}", 80), timeout=20) as asked:
+    with socket.create_connection(("{ADDRESS}", 80), timeout=10) as asked:
         print("the metadata says", asked.makefile().read())
 except OSError as error:
     print("no answer:", error)
@@ -48,6 +49,11 @@ AWS: dict[str, Any] = {"instance_types": ["m7i.large"], "placement": "any", "net
 GCP: dict[str, Any] = {"instance_types": [L4]}
 
 
+def answers(node: str) -> bool:
+    """Whether the metadata answers a program of the node itself."""
+    return SECRET in docker("exec", node, "python3", "-c", ASKS)
+
+
 @contextmanager
 def metadata_service(node: str, network: str) -> Iterator[None]:
     """A machine of the node's network that answers at the metadata's address."""
@@ -57,6 +63,7 @@ def metadata_service(node: str, network: str) -> Iterator[None]:
     docker("run", "-d", "--rm", "--name", name, *options, images.resolve("orch/node"), "-c", serve)
     try:
         docker("exec", node, "ip", "route", "replace", ADDRESS, "dev", "eth0")
+        until(lambda: answers(node), 120, "the stand-in answers the node itself")
         yield
     finally:
         docker("rm", "-f", name)
@@ -77,7 +84,6 @@ def test_a_job_gets_no_answer_where_the_node_itself_gets_one(
         assert said.code == 0, said.err
         (endpoint,) = there.cloud.endpoints().values()
         with metadata_service(endpoint.container, f"orch-sim-{scope(there.cloud)}"):
-            assert SECRET in docker("exec", endpoint.container, "python3", "-c", ASKS)
             said = there.orch("run", "ask.yml", "--rehearse")
             assert said.code == 0, said.err
             assert "no answer" in said.out
@@ -88,7 +94,7 @@ def test_a_job_gets_no_answer_where_the_node_itself_gets_one(
             docker("exec", endpoint.container, "iptables", "-F")
             said = there.orch("run", "ask.yml", "--rehearse")
             assert (said.code, SECRET in said.out) == (0, False), said.out + said.err
-            assert SECRET in docker("exec", endpoint.container, "python3", "-c", ASKS)
+            assert answers(endpoint.container)
     finally:
         said = there.down("lab")
     assert said.code == 0, said.err
