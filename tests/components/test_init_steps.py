@@ -40,7 +40,8 @@ TOOLS = {
     "install": 'shift 4; for file; do :; done; cp "$@" && chmod 0400 "$file"/*',
     "lsblk": "",
     "docker": "echo tried",
-    **dict.fromkeys(("getent", "sysctl", "systemctl", "apt-get", "mountpoint", "mount", "iptables"), "exit 0"),
+    **dict.fromkeys(("getent", "sysctl", "systemctl", "apt-get", "mountpoint", "mount"), "exit 0"),
+    "iptables": "exit 0",
 }
 
 
