@@ -50,6 +50,10 @@ def run(
 
     Ctrl-C detaches: the run goes on, `orch attach` finds it again.
     """
+    if name is not None:
+        from orch.runner.names import RunName
+
+        name = RunName.given(name)
     variables = _variables(env or [])
     documents = _load(file, variables)
     tasks = [document for document in documents if _is_task(document)]

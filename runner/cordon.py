@@ -71,7 +71,7 @@ def _change(
             raise RunnerError(
                 f"the cordon of node {node.name} could not be changed",
                 where=node.name,
-                detail=done.stderr.strip() or f"exit code {done.exit_code}",
+                detail=done.stderr.strip() or done.ending,
             )
         return value
 

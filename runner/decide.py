@@ -104,6 +104,10 @@ def decide(plan: RunPlan, known: Known, seen: Sequence[Seen]) -> Act:
         live = [one.rank for one in seen if one.alive and (kill or "stopping" not in one.marks)]
         if live:
             return Stop(tuple(live), verdict, kill)
+        # What was asked for once may have failed: a Docker that was restarted has forgotten it.
+        late = [one.rank for one in seen if one.alive and "overdue" in one.marks]
+        if late:
+            return Stop(tuple(late), verdict, kill=True)
         pending = [one for one in seen if one.alive or (one.state == "silent" and one.rank not in lost)]
         return Wait() if pending else Collect(verdict)
     if any(one.state == "silent" for one in seen):
@@ -154,6 +158,9 @@ def _verdict(plan: RunPlan, known: Known, seen: Sequence[Seen], lost: set[int]) 
             "job_failed",
             f"node {names} did not answer for {grace}" + (f" ({told})" if told else ""),
         )
+    late = [one for one in seen if one.alive and "overdue" in one.marks]
+    if late and plan.max_duration_s:
+        return Verdict("failed", "job_failed", describe(plan, late[0]))
     if known.phase in (Phase.GOING, Phase.RUNNING):
         gone = [one for one in seen if one.state == "absent"]
         if gone:
@@ -181,7 +188,7 @@ def describe(plan: RunPlan, one: Seen) -> str:
     where = f"rank {one.rank} on node {plan.ranks[one.rank].node.name}"
     if one.state == "absent":
         return f"the container of {where} disappeared"
-    if "expired" in one.marks:
+    if "expired" in one.marks or (one.alive and "overdue" in one.marks):
         return f"{where} reached max_duration ({plan.max_duration_s} s)"
     if one.out_of_memory:
         return f"{where} ran out of memory (exit code {one.exit_code})"

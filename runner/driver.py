@@ -16,7 +16,7 @@ from orch.runner.events import Notice, RankChanged, RunChanged
 from orch.runner.job import Seen
 from orch.runner.ledger import LeaseLost
 from orch.runner.outcomes import end_reason, rank_status, start_reason, told, verdict_of
-from orch.runner.plan import RunPlan
+from orch.runner.plan import plan_of
 from orch.runner.renewal import Renewal
 from orch.runner.rows import Lease, RunRow
 from orch.runner.starting import first_to_go, start_ranks
@@ -38,7 +38,7 @@ class Driver:
         self._desk = desk
         self._lease = lease
         self._row = row
-        self._plan = RunPlan.model_validate_json(row.plan)
+        self._plan = plan_of(row)
         self._follow_logs = follow_logs
         self._followers: dict[int, logs.Follower] = {}
         self._ended: dict[int, Seen] = {}
@@ -79,7 +79,9 @@ class Driver:
             return True
         if isinstance(act, Stop):
             self._stop(act, seen)
-        elif isinstance(act, Collect):
+            # What is asked for again did not help at once before.
+            return act.kill and all("stopping" in seen[rank].marks for rank in act.ranks)
+        if isinstance(act, Collect):
             self._collect(act.verdict, seen)
         elif only_end:
             return True

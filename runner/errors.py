@@ -113,6 +113,12 @@ class ImageUnavailable(RunFailed):
     """A node cannot get the job's image."""
 
 
+class BadRunName(RunnerError):
+    """A name that no run can have (ORCH115)."""
+
+    exit_code = ExitCode.USAGE
+
+
 class UnknownRun(RunnerError):
     """No run of that name in this project's ledger."""
 

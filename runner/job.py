@@ -32,6 +32,8 @@ from orch.templates import render
 BUSY, NO_IMAGE, FAILED, NO_STAGE, NO_DOCKER, CORDONED, PREPARING, UNFIT = 40, 41, 42, 44, 45, 46, 47, 48
 # How long lifting the barrier waits to see commands begin: most do within one tick, and it saves a look.
 GO_TICKS = 20
+# How much later than it should a container ends before it is killed, and killed again.
+SLACK_S = 30
 
 _SAYS = re.compile(r"^orch:(\w+)=(.*)$", re.MULTILINE)
 _NO_SPACE = re.compile(
@@ -159,7 +161,8 @@ def _options(plan: RunPlan, rank: int) -> list[str]:
         "--init",
         "--network=host",
         "--entrypoint=/bin/sh",
-        f"--volume={stage_folder}:/run/orch",
+        f"--volume={stage_folder}:/run/orch:ro",
+        f"--volume={stage_folder}/state:/run/orch/state",
         # docker-init hands a signal to the whole process group of the job, not to its shell alone.
         "--env=TINI_KILL_PROCESS_GROUP=1",
         # The runner reads whole logs back; a node's own default may rotate lines away.
@@ -239,7 +242,7 @@ def read_started(plan: RunPlan, rank: int, done: Completed) -> Started:
 def failure(done: Completed, summary: str) -> RunFailed:
     """A command of ours that failed on a node, told in the node's words."""
     told = (done.stderr.strip() or done.stdout.strip()).splitlines()
-    detail = told[-1] if told else f"exit code {done.exit_code}"
+    detail = told[-1] if told else done.ending
     detail = re.sub(r"^(docker: )?Error response from daemon: ", "", detail).removesuffix(
         "See 'docker run --help'."
     )
@@ -264,6 +267,7 @@ def go_command(plan: RunPlan, rank: int, port: int | None) -> Command:
         name=plan.container(rank),
         max_duration_s=plan.max_duration_s,
         stop_duration_s=plan.stop_duration_s,
+        slack_s=SLACK_S,
         content=content,
         ticks=GO_TICKS,
     )
@@ -304,6 +308,7 @@ def stop_command(plan: RunPlan, rank: int, *, kill: bool = False) -> Command:
         name=plan.container(rank),
         kill=kill,
         stop_duration_s=plan.stop_duration_s,
+        slack_s=SLACK_S,
     )
     return Command(as_root(text), f"{'kill' if kill else 'stop'} {plan.container(rank)}", timeout_s=30.0)
 
@@ -312,6 +317,12 @@ def release_command(plan: RunPlan, rank: int) -> Command:
     """Remove a rank's container and stage, and give its blocks back."""
     text = render("node-release.sh.j2", home=NODE_HOME, name=plan.container(rank))
     return Command(as_root(text), f"remove {plan.container(rank)}", timeout_s=120.0)
+
+
+def hold_command(plan: RunPlan, rank: int) -> Command:
+    """Keep a rank's claims while it has no container yet."""
+    text = render("node-hold.sh.j2", home=NODE_HOME, name=plan.container(rank))
+    return Command(as_root(text), f"hold {plan.container(rank)}", timeout_s=15.0)
 
 
 def log_command(
@@ -333,7 +344,11 @@ def log_command(
         words.append(f"--since={since}")
     name = plan.container(rank)
     # Checked first: with both streams merged, Docker's complaint would look like a line of the job.
-    text = f"docker inspect {name} >/dev/null 2>&1 || exit {NO_STAGE}; {argv(*words, name)} 2>&1"
+    there = argv("docker", "inspect", "--type", "container", "-f", "ok", "--", name)
+    text = (
+        f"out=$({there} 2>&1) || case $out in *[Nn]'o such'*) exit {NO_STAGE};; "
+        f"*) printf '%s\\n' \"$out\" >&2; exit {NO_DOCKER};; esac; {argv(*words, '--', name)} 2>&1"
+    )
     if skip:
         # Plain `tail` writes to a pipe in blocks of 4 KiB, which a quiet job takes hours to fill; `sed -u`
         # reads bytewise.

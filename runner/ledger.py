@@ -21,6 +21,7 @@ from orch.runner.errors import Conflict, UnknownRun
 from orch.runner.processes import here, is_dead_here
 from orch.runner.rows import ACTIVE, Desired, Lease, RankRow, RunRow
 from orch.runner.schema import clock
+from orch.spec.values import shown
 
 LEASE_S = 60.0
 RENEW_S = 15.0
@@ -106,7 +107,7 @@ class Ledger:
             if number is None:
                 known = db.scalars(select(schema.run.c.name).order_by(schema.run.c.id.desc()).limit(5)).all()
                 raise UnknownRun(
-                    f"no run named {name}",
+                    f"no run named {shown(name)}",
                     detail=f"latest runs: {', '.join(dict.fromkeys(known))}"
                     if known
                     else "nothing was run here yet",

@@ -18,13 +18,15 @@ from orch.runner import logs
 from orch.runner.compile import Compiled, Request, compile_run
 from orch.runner.desk import Desk, collect_rank
 from orch.runner.driver import Driver
-from orch.runner.errors import LedgerUnusable, RunnerError
+from orch.runner.errors import BadRunName, LedgerUnusable, RunnerError
 from orch.runner.events import Notice, Processor, RunChanged, Silent
 from orch.runner.ledger import LeaseLost, Ledger
+from orch.runner.names import RunName
 from orch.runner.nodes import node_statuses
 from orch.runner.placement import Seat, Standing, cordoned, kept_out, place
-from orch.runner.plan import RunPlan
+from orch.runner.plan import plan_of
 from orch.runner.processes import process_owner
+from orch.runner.renewal import Renewal
 from orch.runner.rows import Desired, RunRow
 from orch.runner.stage import check_files, pack_files
 from orch.runner.store import find_folder, open_folder
@@ -50,7 +52,9 @@ class Workplace:
     processor: Processor = field(default_factory=Silent)
 
     def desk(self, row: RunRow) -> Desk:
-        return Desk(self.ledger, self.transport, find_folder(self.dot, row.name, row.id), self.processor)
+        return Desk(
+            self.ledger, self.transport, find_folder(self.dot, RunName.kept(row.name), row.id), self.processor
+        )
 
 
 def submit(
@@ -69,10 +73,11 @@ def submit(
     """Write a run into the ledger, with all it needs to be started from here; nodes are only looked at.
 
     `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
-    Raises Conflict (a run of that name is active), NodeCordoned, NodeUnfit, NoFit, BadTask,
+    Raises BadRunName, Conflict (a run of that name is active), NodeCordoned, NodeUnfit, NoFit, BadTask,
     HostfileIncomplete or LedgerUnusable.
     """
-    chosen = name or task.name or f"{stem}-{secrets.token_hex(2)}"
+    wanted = name if name is not None else task.name
+    chosen = RunName.made(stem) if wanted is None else RunName.given(wanted)
     seats = _choose(workplace, task, fleet)
     compiled: list[Compiled] = []
 
@@ -119,6 +124,8 @@ def drive(workplace: Workplace, row: RunRow, *, follow_logs: bool = True) -> Run
     it is.
     """
     owner = process_owner()
+    if row.active:
+        plan_of(row)
     while row.active:
         lease = workplace.ledger.take(row.id, owner)
         if lease is None:
@@ -137,7 +144,7 @@ def drive(workplace: Workplace, row: RunRow, *, follow_logs: bool = True) -> Run
 
 def _follow(workplace: Workplace, row: RunRow, follow_logs: bool) -> RunRow:
     """Show a run that another process acts on, until it ends or that process is gone."""
-    desk, plan = workplace.desk(row), RunPlan.model_validate_json(row.plan)
+    desk, plan = workplace.desk(row), plan_of(row)
     followers: list[logs.Follower] = []
     told = row.status
     workplace.processor.handle(
@@ -176,7 +183,23 @@ def stop(workplace: Workplace, row: RunRow, *, abort: bool = False) -> RunRow:
         return row
     desired: Desired = "abort" if abort else "stop"
     workplace.ledger.want(row.id, desired)
+    try:
+        plan_of(row)
+    except BadRunName as error:
+        return _write_off(workplace, row, error)
     return drive(workplace, workplace.ledger.by_id(row.id), follow_logs=False)
+
+
+def _write_off(workplace: Workplace, row: RunRow, error: BadRunName) -> RunRow:
+    """End a run that nothing can be done for, because nothing of it can be on a node."""
+    lease = workplace.ledger.take(row.id, process_owner())
+    if lease is None:
+        raise error
+    try:
+        workplace.ledger.finish(lease, "terminated", "stopped_by_user", error.summary)
+    finally:
+        workplace.ledger.release(lease)
+    return workplace.ledger.by_id(row.id)
 
 
 def reconcile_once(workplace: Workplace, rows: Sequence[RunRow] | None = None) -> None:
@@ -186,27 +209,42 @@ def reconcile_once(workplace: Workplace, rows: Sequence[RunRow] | None = None) -
     """
     owner = process_owner()
     for row in rows if rows is not None else workplace.ledger.runs(active_only=True):
-        if not row.active or row.held:
+        if not row.active or row.held or not _readable(workplace, row):
             continue
         lease = workplace.ledger.take(row.id, owner)
         if lease is None:
             continue
         try:
             driver = Driver(workplace.desk(row), workplace.ledger.by_id(row.id), lease, follow_logs=False)
-            driver.pass_once()
+            # Nodes that do not answer may hold a pass up for longer than a lease lasts.
+            with Renewal(workplace.ledger, lease):
+                driver.pass_once()
         except LeaseLost:
             continue
         finally:
             workplace.ledger.release(lease)
     for row in workplace.ledger.uncollected():
-        _collect_late(workplace, row, owner)
+        if _readable(workplace, row, told=False):
+            _collect_late(workplace, row, owner)
+
+
+def _readable(workplace: Workplace, row: RunRow, *, told: bool = True) -> bool:
+    """Whether anything can be done for a run: one that cannot be read must not keep the others waiting."""
+    try:
+        plan_of(row)
+    except RunnerError as error:
+        if told:
+            hint = f"; {error.hint}" if error.hint else ""
+            workplace.processor.handle(Notice(f"{error.summary}{hint}", "warning"))
+        return False
+    return True
 
 
 def _collect_late(workplace: Workplace, row: RunRow, owner: str) -> None:
     lease = workplace.ledger.take(row.id, owner)
     if lease is None:
         return
-    plan, desk = RunPlan.model_validate_json(row.plan), workplace.desk(row)
+    plan, desk = plan_of(row), workplace.desk(row)
     left = [plan.ranks[one.rank] for one in row.ranks if not one.collected]
     rank_of = {rank.node.name: rank.rank for rank in left}
 
@@ -214,9 +252,10 @@ def _collect_late(workplace: Workplace, row: RunRow, owner: str) -> None:
         collect_rank(desk, plan, rank_of[node.name], tell=False, deadline_s=2.0)
 
     try:
-        for result in fan_out([rank.node for rank in left], collect):
-            if result.ok:
-                workplace.ledger.change_rank(lease, row.attempt, rank_of[result.node.name], collected=1)
+        with Renewal(workplace.ledger, lease):
+            for result in fan_out([rank.node for rank in left], collect):
+                if result.ok:
+                    workplace.ledger.change_rank(lease, row.attempt, rank_of[result.node.name], collected=1)
     except LeaseLost:
         return
     finally:
@@ -272,13 +311,3 @@ def _coming(ledger: Ledger, fleet: str) -> dict[str, dict[str, int]]:
         for rank in plan.ranks:
             found.setdefault(rank.node.name, {})[plan.container(rank.rank)] = rank.blocks
     return found
-
-
-def plan_of(row: RunRow) -> RunPlan:
-    """The plan a run was submitted with. Raises RunnerError for one this orch cannot read."""
-    try:
-        return RunPlan.model_validate_json(row.plan)
-    except ValueError as error:
-        raise RunnerError(
-            f"the plan of run {row.name} cannot be read", detail="it was written by another version of orch"
-        ) from error

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
+from orch.runner.errors import BadRunName, RunnerError
 from orch.runner.hostfile import Dialect
+from orch.runner.names import RunName
+from orch.runner.rows import RunRow
 from orch.spec.state import NodeState
 
 
@@ -98,6 +101,14 @@ class RunPlan(_Frozen):
     files: tuple[StagedFile, ...] = ()
     fabric: FabricAccess = FabricAccess()
 
+    @field_validator("run", "run_id")
+    @classmethod
+    def _fits_a_node(cls, text: str) -> str:
+        try:
+            return RunName.kept(text)
+        except BadRunName as error:
+            raise ValueError(error.summary) from error
+
     def container(self, rank: int) -> str:
         """The name of a rank's container, claim and stage directory: in use means this very job.
 
@@ -109,3 +120,23 @@ class RunPlan(_Frozen):
     def nodes(self) -> tuple[NodeState, ...]:
         """The nodes in rank order."""
         return tuple(rank.node for rank in self.ranks)
+
+
+def plan_of(row: RunRow) -> RunPlan:
+    """The plan a run was submitted with.
+
+    Raises BadRunName for a run that no node can hold, RunnerError for a plan this orch cannot read.
+    """
+    RunName.kept(row.name)
+    try:
+        plan = RunPlan.model_validate_json(row.plan)
+    except ValueError as error:
+        raise RunnerError(
+            f"the plan of run {row.name} cannot be read", detail="it was written by another version of orch"
+        ) from error
+    if (plan.run, plan.number) != (row.name, row.id):
+        raise RunnerError(
+            f"the plan of run {row.name} cannot be read",
+            detail=f"it is of run {plan.run}, number {plan.number}",
+        )
+    return plan

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from orch.runner import job, logs
 from orch.runner.errors import CommandTimeout, HostUnreachable
 from orch.runner.events import LogLine, Notice
-from orch.runner.lifecycle import Workplace, plan_of
-from orch.runner.plan import RunPlan
+from orch.runner.lifecycle import Workplace
+from orch.runner.plan import RunPlan, plan_of
 from orch.runner.rows import RunRow
 from orch.runner.transport import fan_out
 from orch.spec.state import NodeState

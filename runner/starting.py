@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from orch.runner import images, job
 from orch.runner.boot import LOOK_AGAIN_S, PREPARE_S
+from orch.runner.claims import LEFT_AFTER_S
 from orch.runner.desk import Desk
 from orch.runner.environment import fold
 from orch.runner.errors import NodePreparing, RunFailed
@@ -17,6 +20,9 @@ from orch.runner.stage import stage
 from orch.runner.transport import NodeResult, fan_out
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
+
+# Often enough that a node which is away at one time or another still has a fresh claim.
+HOLD_EVERY_S = LEFT_AFTER_S / 6
 
 
 @dataclass(frozen=True)
@@ -53,12 +59,15 @@ def start_ranks(
         return job.read_started(plan, rank, done)
 
     results = fan_out([plan.ranks[rank].node for rank in ranks], start)
-    results = _when_prepared(desk, results, start, wanted)
+    if any(isinstance(result.error, NodePreparing) for result in results):
+        with holding(desk, plan, ranks):
+            results = _when_prepared(desk, results, start, wanted)
     missing = [result.node for result in results if isinstance(result.error, job.ImageMissing)]
     if missing and len(missing) == sum(not result.ok for result in results):
         for node in missing:
             pulling(rank_of[node.name])
-        provided = _provide(desk, plan, missing)
+        with holding(desk, plan, ranks):
+            provided = _provide(desk, plan, missing)
         again = {r.node.name: r for r in fan_out([r.node for r in provided if r.ok], start)}
         failed = {r.node.name: NodeResult[job.Started](r.node, error=r.error) for r in provided if not r.ok}
         results = tuple({**again, **failed}.get(result.node.name, result) for result in results)
@@ -66,6 +75,28 @@ def start_ranks(
         tuple(result.value for result in results if result.value is not None),
         tuple((rank_of[result.node.name], result.error) for result in results if result.error is not None),
     )
+
+
+@contextmanager
+def holding(desk: Desk, plan: RunPlan, ranks: Sequence[int], every_s: float = HOLD_EVERY_S) -> Iterator[None]:
+    """Keep the claims of `ranks` from looking left behind, while they wait and have no container yet."""
+    rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
+    over = threading.Event()
+
+    def hold(node: NodeState) -> None:
+        desk.transport.run(node, job.hold_command(plan, rank_of[node.name]), deadline_s=5.0)
+
+    def keep() -> None:
+        while not over.wait(every_s):
+            # A node that does not answer is asked again the next time.
+            fan_out([plan.ranks[rank].node for rank in ranks], hold)
+
+    thread = threading.Thread(target=keep, name="orch-hold", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def _when_prepared(

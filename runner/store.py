@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orch.runner.errors import LedgerUnusable, RunFailed
+from orch.runner.names import RunName
 
 _NUMBER = "number"
 _ENVIRONMENT = "environment.json"
@@ -87,7 +88,7 @@ class RunFolder:
             ) from error
 
 
-def open_folder(dot: Path, name: str, number: int) -> RunFolder:
+def open_folder(dot: Path, name: RunName, number: int) -> RunFolder:
     """The folder of a run, made when missing; an earlier run's of this name is moved to `NAME~NUMBER`.
 
     Raises LedgerUnusable when `.orch` cannot be written.
@@ -110,7 +111,7 @@ def open_folder(dot: Path, name: str, number: int) -> RunFolder:
     return RunFolder(path, number)
 
 
-def find_folder(dot: Path, name: str, number: int) -> RunFolder:
+def find_folder(dot: Path, name: RunName, number: int) -> RunFolder:
     """Where a run's folder is, without making it."""
     path = dot / "runs" / name
     if _number_of(path) not in (None, number):

@@ -6,6 +6,8 @@ reached is an exception of one call, and a value again at the level of many node
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +39,13 @@ class Completed:
     @property
     def ok(self) -> bool:
         return self.exit_code == 0
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words: its exit code, and the signal that it stands for."""
+        with contextlib.suppress(ValueError):
+            return f"exit code {self.exit_code} ({signal.Signals(self.exit_code - 128).name})"
+        return f"exit code {self.exit_code}"
 
 
 class Transport(Protocol):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import socket
 from typing import Any
 
 import paramiko
+from paramiko.common import MSG_CHANNEL_REQUEST
 
 from orch.runner.dialing import ProxySocket
 from orch.runner.errors import HostUnreachable
@@ -17,6 +19,24 @@ Stream = socket.socket | paramiko.Channel
 
 # Without a handler of its own the library's log of failed handshakes goes to stderr, traceback included.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
+def _channel_request(channel: paramiko.Channel, message: paramiko.Message) -> None:
+    """A server's word about a channel.
+
+    The library passes over the news that a signal ended a command (RFC 4254, 6.10), which then looks like a
+    lost connection; here it becomes the exit code that shells give it.
+    """
+    kind = message.get_text()
+    if kind == "exit-signal":
+        message.get_boolean()
+        number = getattr(signal, f"SIG{message.get_text()}", None)
+        channel.exit_status = 128 + number if isinstance(number, signal.Signals) else 255
+        channel.status_event.set()
+        return
+    message.rewind()
+    message.get_int()  # the channel, which the caller has read
+    channel._handle_request(message)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class Wire(paramiko.Transport):
@@ -30,6 +50,10 @@ class Wire(paramiko.Transport):
         "aes192-ctr",
         "aes256-ctr",
     )
+    _channel_handler_table = {  # noqa: RUF012 - as the library has it
+        **paramiko.Transport._channel_handler_table,  # pyright: ignore[reportAttributeAccessIssue]
+        MSG_CHANNEL_REQUEST: _channel_request,
+    }
     # How often an idle connection looks up from its socket; the library does so ten times a second. `close`
     # wakes it.
     _active_check_timeout = 1.0

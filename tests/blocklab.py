@@ -70,5 +70,5 @@ def end_all(place: Workplace) -> None:
 def left_on(server: Server) -> str:
     """What runs have left: containers, stages, claims."""
     return server.run(
-        "docker ps -aq; ls /var/lib/orch/claims /var/lib/orch/runs | grep -v -e : -e '^$'; true"
+        "docker ps -aq; cd /var/lib/orch && ls claims runs control | grep -v -e : -e '^$'; true"
     )

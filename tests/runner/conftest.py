@@ -70,7 +70,7 @@ def left_on(transport: SshTransport) -> Callable[[NodeState], str]:
     """What runs have left on a node: containers, stages, claims."""
 
     def look(node: NodeState) -> str:
-        script = "docker ps -aq; cd /var/lib/orch && ls runs claims | grep -v -e : -e '^$'; true"
+        script = "docker ps -aq; cd /var/lib/orch && ls runs control claims | grep -v -e : -e '^$'; true"
         return transport.run(node, Command(script)).stdout.strip()
 
     return look

@@ -18,6 +18,7 @@ from orch.runner.errors import NodeCordoned
 from orch.runner.events import Notice, Recorder
 from orch.runner.lifecycle import Workplace
 from orch.runner.nodes import node_statuses
+from orch.runner.plan import plan_of
 from orch.runner.rows import RunRow
 from orch.runner.ssh import SshTransport
 from orch.spec.errors import ExitCode
@@ -72,7 +73,7 @@ def all_at_once(
 
 
 def blocks_each(rows: list[RunRow]) -> int:
-    return lifecycle.plan_of(rows[0]).ranks[0].blocks
+    return plan_of(rows[0]).ranks[0].blocks
 
 
 @pytest.mark.parametrize(("gpus", "winners"), [(2, 4), (4, 2)])

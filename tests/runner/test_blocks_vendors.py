@@ -39,7 +39,7 @@ def options(server: Server) -> dict[str, object]:
         "groups": host["GroupAdd"],
         "runtime": host["Runtime"],
         "caps": host["CapAdd"],
-        "mounts": sorted(bind for bind in host["Binds"] if not bind.endswith(":/run/orch")),
+        "mounts": sorted(bind for bind in host["Binds"] if ":/run/orch" not in bind),
         "env": [entry for entry in found["Config"]["Env"] if entry.startswith("HABANA_")],
     }
 

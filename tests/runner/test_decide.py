@@ -42,6 +42,8 @@ def seen(*states: str | int) -> tuple[Seen, ...]:
         if isinstance(state, int):
             return Seen(rank, "exited", state, finished_at=f"t{rank}", marks=frozenset({"go", "started"}))
         marks = {"go": {"go"}, "up": {"go", "started"}, "stopping": {"go", "started", "stopping"}}
+        marks["overdue"] = {"go", "started", "stopping", "overdue"}
+        marks["late"] = {"go", "started", "overdue"}
         if state in (ABSENT, SILENT):
             return Seen(rank, state)
         return Seen(rank, "running", marks=frozenset(marks.get(state, ())))
@@ -163,3 +165,16 @@ def test_time_and_memory_are_told_as_such():
         act = decide(plan(max_duration_s=60), Known("run", Phase.RUNNING), (one, *seen(0, 0, 0)[1:]))
         assert isinstance(act, Collect)
         assert words in (act.verdict.message or "")
+
+
+def test_what_should_be_gone_and_is_not_is_killed():
+    known = Known("stop", Phase.STOPPING, FAILED)
+    assert decide(plan(), known, seen("overdue", "stopping", 0)) == Stop((0,), FAILED, kill=True)
+    assert decide(plan(), known, seen("overdue", "up", 0)) == Stop((1,), FAILED), "first everybody is asked"
+    assert decide(plan(), known, seen("stopping", "stopping", 0)) == Wait()
+
+
+def test_max_duration_holds_where_the_nodes_clock_died():
+    act = decide(plan(max_duration_s=60), Known("run", Phase.RUNNING), seen("late", "up", "up"))
+    assert isinstance(act, Stop)
+    assert act.verdict.message == "rank 0 on node n0 reached max_duration (60 s)"

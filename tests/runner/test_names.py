@@ -1,0 +1,162 @@
+"""Names of runs, which become folders, containers and words of commands: checked where they enter."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from support import Folder
+
+from orch.runner import lifecycle
+from orch.runner.errors import BadRunName
+from orch.runner.events import Notice, Recorder
+from orch.runner.ledger import Ledger, open_ledger
+from orch.runner.lifecycle import Workplace
+from orch.runner.names import RunName
+from orch.runner.plan import plan_of
+from orch.runner.rows import RunRow
+from orch.runner.transport import Transport
+from orch.spec.models import Task
+from orch.spec.state import FleetState, NodeState
+
+HOSTILE = (
+    "x;touch${IFS}pwned;",
+    "../../escaped",
+    "..",
+    "x /home y",
+    "$(touch pwned)",
+    "`touch pwned`",
+    "it's",
+    'a"b',
+    "x\ntouch pwned",
+    "train\n",
+    "-rf",
+    "--privileged",
+    "x\0y",
+    "x\u2028y",
+    "*",
+    "",
+    "x" * 42,
+)
+
+
+class NoNode:
+    """A way to nodes that nobody may take."""
+
+    def run(self, node: NodeState, command: object, **_: object) -> object:
+        raise AssertionError(f"{node.name} was sent {command}")
+
+    close = hang_up = lambda self: None
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Workplace:
+    dot = tmp_path / "deep" / "project" / ".orch"
+    transport: Transport = NoNode()  # type: ignore[assignment]
+    return Workplace(dot, open_ledger(f"sqlite:///{dot / 'ledger.db'}"), transport, Recorder())
+
+
+FLEET = FleetState(
+    name="lab",
+    stack="lab",
+    backend="local",
+    nodes=(
+        NodeState(index=0, name="n0", address="127.0.0.1", user="root", host_key="k", cpus=8, memory_mib=1),
+    ),
+)
+
+
+def listing(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if "ledger.db" not in path.name}
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_a_name_that_is_none_is_refused_before_anything_happens(
+    name: str, place: Workplace, tmp_path: Path
+) -> None:
+    before = listing(tmp_path)
+    with pytest.raises(BadRunName, match="cannot be the name of a run") as told:
+        lifecycle.submit(place, Task(commands=["true"]), FLEET, image="i", base=tmp_path, name=name)
+    assert (told.value.code, int(told.value.exit_code)) == ("ORCH115", 2)
+    assert "\n" not in told.value.summary
+    assert listing(tmp_path) == before
+    assert place.ledger.runs() == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["x;touch${IFS}pwned;", "../../escaped", "x /home y", "-rf", "--privileged", "", "x" * 5000]
+)
+def test_the_command_line_refuses_it_with_the_name_and_a_way_on(name: str, folder: Folder) -> None:
+    folder.write("train.yml", "type: task\ncommands: [echo hello]\n")
+    said = folder.orch("run", "train.yml", f"--name={name}")
+    assert said.code == 2
+    assert "ORCH115" in said.err
+    assert "cannot be the name of a run" in said.err
+    assert "Traceback" not in said.err
+    assert not list(folder.path.parent.rglob("escaped*"))
+    assert not list(folder.path.rglob("pwned*"))
+
+
+@pytest.mark.parametrize("verb", ["logs", "attach", "stop"])
+def test_verbs_know_no_run_of_such_a_name(verb: str, folder: Folder) -> None:
+    for name in ("../../orch.yml", "x;touch pwned", "x\ny"):
+        said = folder.orch(verb, name)
+        assert (said.code, "no run named" in said.err) == (2, True), said.err
+    assert not list(folder.path.rglob("pwned*"))
+
+
+def test_a_long_or_odd_stem_gives_a_name_that_fits() -> None:
+    for stem in ("train", "x" * 500, "a-" * 40):
+        assert re.fullmatch(r"[a-z][a-z0-9-]{1,35}-[0-9a-f]{4}", RunName.made(stem))
+
+
+# --- what the ledger holds already
+
+
+def old_row(ledger: Ledger, name: str) -> RunRow:
+    """A run that a version wrote which did not check names."""
+    node = FLEET.nodes[0].model_dump(mode="json")
+    plan = {
+        "run": name,
+        "run_id": "0123456789ab",
+        "fleet": "lab",
+        "backend": "local",
+        "image": "i",
+        "ranks": [{"rank": 0, "node": node, "blocks": 1, "script": ""}],
+        "launcher": "commands",
+        "hostfile": "",
+    }
+    return ledger.create(name, "lab", ["n0"], lambda number: json.dumps({**plan, "number": number}))
+
+
+@pytest.mark.parametrize("name", sorted({*HOSTILE} - {"-rf", "--privileged", "x" * 42}), ids=ascii)
+def test_a_row_with_such_a_name_touches_no_node_and_can_be_ended(
+    name: str, place: Workplace, tmp_path: Path
+) -> None:
+    row = old_row(place.ledger, name)
+    before = listing(tmp_path)
+    for act in (lambda: plan_of(row), lambda: lifecycle.drive(place, row), lambda: place.desk(row)):
+        with pytest.raises(BadRunName, match="which no node can hold"):
+            act()
+    lifecycle.reconcile_once(place)
+    recorder = place.processor
+    assert isinstance(recorder, Recorder)
+    assert any(isinstance(event, Notice) and "no node can hold" in event.text for event in recorder.events)
+    assert lifecycle.stop(place, row).status == "terminated"
+    assert listing(tmp_path) == before
+
+
+def test_a_row_whose_name_docker_takes_is_served_as_before(place: Workplace) -> None:
+    """Names were not checked before, and such a run may be on a node now."""
+    row = old_row(place.ledger, "Train_1.b")
+    assert plan_of(row).container(0) == "orch-Train_1.b-0-0-01234567"
+    assert place.desk(row).folder.path == place.dot / "runs" / "Train_1.b"
+
+
+def test_a_plan_of_another_run_is_not_carried_out(place: Workplace) -> None:
+    row = old_row(place.ledger, "one")
+    plan = row.plan.replace('"one"', '"two"')
+    with pytest.raises(Exception, match="cannot be read"):
+        plan_of(RunRow(**{**row.__dict__, "plan": plan}))

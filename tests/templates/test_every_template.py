@@ -1,0 +1,420 @@
+"""Every template with values that somebody else chose: each stays one word, and nothing else runs.
+
+A new template needs a row in `CASES`. Scripts run for real, in a folder that their absolute paths are moved
+to, with commands that only write down how they were called.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+import orch.templates
+from orch.runner.commands import argv
+from orch.runner.launchers.base import quote_words
+from orch.runner.plan import StagedFile
+from orch.runner.stage import target_text
+from orch.templates import ShellText, environment, render
+
+FOLDER = Path(orch.templates.__file__).parent
+NAMES = sorted(path.name for path in FOLDER.glob("*.j2"))
+Values = dict[str, Any]
+
+HOSTILE = (
+    "plain",
+    "two words",
+    "it's",
+    'a "quote"',
+    "x;canary;",
+    "x${IFS}y;canary",
+    "$(canary)",
+    "`canary`",
+    "'; canary; '",
+    '"; canary; "',
+    '"$(canary)"',
+    "x\ncanary\n",
+    "x\r\ncanary",
+    "x && canary || canary & canary | canary > pwned",
+    "-rf",
+    "--privileged",
+    "* ? [a-z] {a,b} ~",
+    "back\\slash \\$(canary) \\",
+    "# not a comment\ncanary",
+    "{{ canary }} {% canary %}",
+    "@@HOST_KEY@@",
+    "caf\u00e9 \u2028 \u2029 \x85 \U0001f600",
+    "x" * 10_000,
+)
+# Few do for running: each way to break out, with and without a newline, and words that look like options.
+RUN = (" ".join(HOSTILE[:10]), "\n".join(HOSTILE[:10]), HOSTILE[13], "-rf", HOSTILE[16] + HOSTILE[17])
+# Where it stands inside quotes of the template's own, or in a comment, the shell cannot read the script.
+TRAP = 'x(;"(;\n(;'
+
+
+def scratches(v: str) -> Iterator[Any]:
+    yield None
+    for required in (True, False):
+        for fs in ("xfs", "ext4"):
+            yield SimpleNamespace(path=v, required=required, fs=fs)
+
+
+def init_steps(v: str) -> list[Any]:
+    step = {"name": v, "file": "00", "mark": "00.done", "timeout_s": 60, "user": v, "env": {"K": v}}
+    return [SimpleNamespace(when=when, **step) for when in ("create", "boot")]
+
+
+def aws_prepare(v: str) -> Iterator[Values]:
+    for scratch in scratches(v):
+        yield {"gpus": 8, "efa": 32, "efa_installer": v, "scratch": scratch, "steps": init_steps(v)}
+
+
+def gcp_prepare(v: str) -> Iterator[Values]:
+    given = {"gpus": 8, "rdmas": 8, "nics": 9, "queues": v, "steps": init_steps(v)}
+    given["software"] = {"plugin": v, "receiver": v}
+    for scratch in scratches(v):
+        for system in ("ubuntu", "cos"):
+            yield {**given, "os": system, "fabric": "gib", "scratch": scratch}
+    for fabric in ("tcpx", "tcpxo"):
+        yield {**given, "os": "cos", "fabric": fabric, "scratch": None}
+
+
+def started(v: str) -> Iterator[Values]:
+    part = {"per_block": 1, "devices": ShellText("echo dev"), "before": v, "after": v}
+    given = {
+        "home": "/var/lib/orch",
+        "name": v,
+        "claim": f"{v}|{v}",
+        "blocks": 1,
+        "blocks_total": 4,
+        "left_after_s": 3600,
+        "cordoned": 46,
+        "preparing": 47,
+        "unfit": 48,
+        "internal_ip": v,
+        "ifname_for": (v,),
+        "image": v,
+        "image_command": True,
+        "mounts": [{"source": v, "bind": v, "optional": optional} for optional in (True, False)],
+        "access": SimpleNamespace(group=v, folders=(v,)),
+        "fabric": SimpleNamespace(devices=(v,), optional_devices=(v,)),
+        "options": argv(f"--label={v}", v),
+        "find_port": True,
+        "first_port": 29500,
+    }
+    for simulated in (True, False):
+        for joined in (True, False):
+            for blocks in (1, 2):
+                more = {"simulated": simulated, "left_out": v if simulated else "", "blocks": blocks}
+                yield {**given, **more, "part": {**part, "joined": joined}}
+
+
+def entries(v: str) -> Iterator[Values]:
+    given = {"barrier_ticks": 3, "slurm": True, "entrypoint": (v, v), "image_command": False, "tasks": 1}
+    files = [
+        {"target": target_text(StagedFile(source="s", target=target)), "folder": folder, "name": v}
+        for target in (v, f"~/{v}", f"{v}/")
+        for folder in (True, False)
+    ]
+    yield {**given, "files": files, "shell": v}
+    yield {**given, "files": [], "shell": "sh", "tasks": 2}
+    yield {**given, "files": [], "shell": "sh"}
+    yield {**given, "files": [], "shell": "sh", "image_command": True}
+
+
+def mpiruns(v: str) -> Iterator[Values]:
+    given = {
+        "port": 10022,
+        "total": 4,
+        "hostfile": v,
+        "mpi": v,
+        "bind_to": v,
+        "mca": ((v, v),),
+        "ethernet": True,
+        "export": (v,),
+        "extra": quote_words(v),
+        "torch_env": True,
+        "program": quote_words(v, v),
+    }
+    for addresses in ((v, v), (v,)):
+        for rank in range(len(addresses)):
+            yield {**given, "addresses": addresses, "rank": rank}
+
+
+def node(**more: Any) -> Callable[[str], Iterator[Values]]:
+    return lambda v: iter([{"home": "/var/lib/orch", "name": v, "slack_s": 30, **more}])
+
+
+def host(**more: Any) -> Callable[[str], Iterator[Values]]:
+    return lambda v: iter(
+        [{"home": "/var/lib/orch", "registration": v, "label": v, "user": v, "authorized_keys": (v,), **more}]
+    )
+
+
+def images(v: str) -> Iterator[Values]:
+    for pull in (True, False):
+        yield {"image": v, "pull": pull, "likely": v, "limit_s": 60}
+
+
+def software(v: str) -> Iterator[Values]:
+    yield {"software": {"plugin": v, "receiver": v}, "queues": v, "rdmas": 8}
+
+
+def config(v: str) -> Iterator[Values]:
+    files = [
+        SimpleNamespace(path=v, mode=v, encoded="", content=content)
+        for content in (v, f"{v}\n", f" {v}\n\n{v}\n")
+    ]
+    files.append(SimpleNamespace(path=v, mode=v, encoded=v, content=v))
+    yield {"fleet": v, "hostname": v, "authorized_keys": (v, v), "files": files}
+
+
+def nothing(v: str) -> Iterator[Values]:
+    yield {}
+
+
+CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
+    "cloud-init-bastion.yml.j2": lambda v: iter([{"fleet": v, "hostname": v, "user": v}]),
+    "cloud-init-node.yml.j2": config,
+    "cloud-init-prepare.sh.j2": aws_prepare,
+    "entry.sh.j2": entries,
+    "gcp-prepare.sh.j2": gcp_prepare,
+    "gcp-start-gib.sh.j2": software,
+    "gcp-start-tcpx.sh.j2": software,
+    "gcp-start-tcpxo.sh.j2": software,
+    "host-authorize.sh.j2": host(),
+    "host-container.sh.j2": images,
+    "host-facts.sh.j2": lambda v: iter([{"limit_s": 1}]),
+    "host-listen.sh.j2": lambda v: iter([{"address": v, "lives_s": 1}]),
+    "host-reach.sh.j2": lambda v: iter([{"at_once": 2}]),
+    "host-register.sh.j2": host(),
+    "host-unregister.sh.j2": host(busy=40),
+    "mpirun.sh.j2": mpiruns,
+    "node-go.sh.j2": node(max_duration_s=60, stop_duration_s=5, content="x", ticks=1),
+    "node-hold.sh.j2": node(),
+    "node-observe.sh.j2": node(),
+    "node-release.sh.j2": node(),
+    "node-start.sh.j2": started,
+    "node-stop.sh.j2": lambda v: (
+        values for kill in (True, False) for values in node(kill=kill, stop_duration_s=5)(v)
+    ),
+    "rsh.sh.j2": nothing,
+    "scontrol.sh.j2": nothing,
+    "torch-env.sh.j2": nothing,
+}
+SHELL = [name for name in NAMES if name.endswith(".sh.j2")]
+
+
+def test_every_template_has_a_row() -> None:
+    assert sorted(CASES) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_rows_show_every_value_of_a_template(name: str) -> None:
+    """So that a value which is added is tried here too."""
+    shown: set[int] = set()
+    count = 0
+
+    def mark(match: re.Match[str]) -> str:
+        nonlocal count
+        count += 1
+        return f"{{{{ ({match.group(1)}) | seen({count}) }}}}"
+
+    def seen(value: object, number: int) -> str:
+        shown.add(number)
+        return "x"
+
+    text = (FOLDER / name).read_text()
+    raw = re.compile(r"\{% raw %\}.*?\{% endraw %\}", re.DOTALL)
+    marked = re.sub(r"\{\{(.+?)\}\}", mark, raw.sub("", text))
+    kind = environment(name.removesuffix(".j2").rpartition(".")[2])
+    own = kind.overlay()
+    own.filters = {**kind.filters, "seen": seen}
+    for values in CASES[name]("x"):
+        own.from_string(marked).render(**values)
+    assert shown == set(range(1, count + 1))
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize("name", SHELL)
+def test_a_shell_reads_it_whatever_the_values_hold(name: str, shell: str) -> None:
+    if shell == "sh" and (FOLDER / name).read_text().startswith("#!/bin/bash"):
+        shell = "bash"
+    for hostile in (TRAP, *HOSTILE):
+        for values in list(CASES[name](hostile))[: None if hostile == TRAP else 1]:
+            text = render(name, **values)
+            read = subprocess.run([shell, "-n"], input=text, capture_output=True, text=True, check=False)
+            assert (read.returncode, read.stderr) == (0, ""), (hostile, read.stderr)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda text: text[:12].encode("unicode_escape").decode())
+def test_yaml_gives_values_back_as_they_were(hostile: str) -> None:
+    (values,) = config(hostile)
+    read = yaml.safe_load(keyed(render("cloud-init-node.yml.j2", **values)))
+    assert read["hostname"] == hostile
+    assert read["users"][0]["ssh_authorized_keys"][1:] == [hostile, hostile]
+    assert [each["path"] for each in read["write_files"]] == [hostile] * 4
+    assert [each["content"] for each in read["write_files"]] == [
+        hostile,
+        f"{hostile}\n",
+        f" {hostile}\n\n{hostile}\n",
+        hostile,
+    ]
+    assert set(read) == {
+        *("hostname", "disable_root", "ssh_pwauth", "ssh_deletekeys", "ssh_genkeytypes", "ssh_keys", "users"),
+        *("write_files", "runcmd"),
+    }
+    bastion = render("cloud-init-bastion.yml.j2", fleet=hostile, hostname=hostile, user=hostile)
+    read = yaml.safe_load(keyed(bastion))
+    assert (read["hostname"], read["users"][0]["name"]) == (hostile, hostile)
+
+
+def keyed(text: str) -> str:
+    """With keys where marks for them are."""
+    return text.replace("@@HOST_KEY_PUBLIC@@", "public").replace("@@AUTHORIZED_KEY@@", "mine")
+
+
+# --- running them
+
+TOOLS = """
+sh bash mkdir rm cat sed grep tr ln readlink chmod touch sort tar date find cut head tail dirname basename cp
+mv mktemp ls tee wc awk env nohup setsid rmdir cmp install printenv uname id
+"""
+STUBS = """
+docker canary timeout runuser systemctl apt-get curl gpg sysctl modprobe modinfo mount umount mountpoint
+nvidia-smi nvidia-ctk lsblk mdadm wipefs blkid mkfs.xfs mkfs.ext4 vgs vgremove xargs iptables cos-extensions
+getent sleep mpirun ssh sshd stat flock python3 perl socat nc ping ip job df kill lspci dcgmi hl-smi tt-smi
+amd-smi rocm-smi nproc
+"""
+MOVED = re.compile(r"(?<![\w./-])/(?=(?:var|etc|usr|run|opt|mnt|sys|lib|tmp)/)")
+EXITS = {"docker": "case $1 in inspect) echo 'No such object' >&2; exit 1;; esac", "modinfo": "exit 0"}
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A folder whose `bin` has all commands that can be found."""
+
+    folder: Path
+
+    def run(self, text: str, shell: str, *args: str) -> subprocess.CompletedProcess[bytes]:
+        """`text` with its paths moved into the folder."""
+        script = self.folder / "script"
+        script.write_text(MOVED.sub(f"{self.folder}/", text), newline="")
+        return subprocess.run(
+            [shell, str(script), *args],
+            cwd=self.folder / "work",
+            env={"PATH": str(self.folder / "bin"), "HOME": str(self.folder / "work"), "ORCH_NODE_RANK": "0"},
+            input=bytes(10240),  # an archive without members
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+
+    def calls(self) -> list[tuple[str, ...]]:
+        """Name and arguments of every command that was called."""
+        found: list[tuple[str, ...]] = []
+        for file in (self.folder / "calls").iterdir():
+            for call in file.read_bytes().decode(errors="surrogateescape").split("\0\n\0")[:-1]:
+                found.append(tuple(call.split("\0")))
+        return found
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Sandbox:
+    for name in ("bin", "calls", "work", "tmp", "etc/ssh", "run/orch/state", "run/sshd", "var/lib/orch/runs"):
+        (tmp_path / name).mkdir(parents=True)
+    for tool in TOOLS.split():
+        if found := shutil.which(tool):
+            (tmp_path / "bin" / tool).symlink_to(found)
+    for stub in STUBS.split():
+        path = tmp_path / "bin" / stub
+        path.write_text(
+            f'#!/bin/sh\nprintf \'%s\\0\' "${{0##*/}}" "$@" >> {tmp_path}/calls/$$\n'
+            f"printf '\\n\\0' >> {tmp_path}/calls/$$\n{EXITS.get(stub, '')}\n"
+        )
+        path.chmod(0o755)
+    (tmp_path / "etc/ssh/sshd_config").write_text("")
+    for name, text in {"env": "export FROM_ENV=1\n", "go": ":\n", "image-command": "job\n"}.items():
+        (tmp_path / "run/orch" / name).write_text(text)
+    return Sandbox(tmp_path)
+
+
+def names_of(sandbox: Sandbox) -> set[str]:
+    return {path.name for path in sandbox.folder.rglob("*")}
+
+
+@pytest.mark.parametrize("hostile", RUN, ids=range(len(RUN)))
+@pytest.mark.parametrize("name", [name for name in SHELL if not name.startswith("gcp-start")])
+def test_only_what_is_written_there_runs(name: str, hostile: str, sandbox: Sandbox) -> None:
+    shell = "bash" if (FOLDER / name).read_text().startswith("#!/bin/bash") else "sh"
+    for values in list(CASES[name](hostile))[:4]:
+        text = render(name, **values)
+        if name == "host-authorize.sh.j2":
+            text = f"H=/var/lib/orch\n{text}"
+        sandbox.run(text, shell)
+    called = {call[0] for call in sandbox.calls()}
+    assert "canary" not in called
+    assert not {"pwned", "canary"} & names_of(sandbox) - {"canary"}
+    assert {path.name for path in (sandbox.folder / "work").iterdir()} <= left_by(name, hostile)
+
+
+def left_by(name: str, hostile: str) -> set[str]:
+    """What may lie in the working folder after it."""
+    if name == "entry.sh.j2":
+        return {hostile, hostile.split("/", maxsplit=1)[0]}
+    return {hostile} if name.endswith("-prepare.sh.j2") else {".ssh"}
+
+
+ARRIVES: Sequence[tuple[str, str, Callable[[str], tuple[str, ...]]]] = (
+    ("node-observe.sh.j2", "docker", lambda v: ("--", v)),
+    ("node-release.sh.j2", "docker", lambda v: ("rm", "-f", "-v", "--", v)),
+    ("node-stop.sh.j2", "docker", lambda v: ("kill", "--", v)),
+    ("node-start.sh.j2", "docker", lambda v: (f"--label={v}", v, "--", v)),
+    ("mpirun.sh.j2", "mpirun", lambda v: ("--mca", v, v)),
+    ("cloud-init-prepare.sh.j2", "timeout", lambda v: ("runuser", "-u", v, "--", "env", f"K={v}")),
+)
+
+
+@pytest.mark.parametrize("hostile", RUN, ids=range(len(RUN)))
+@pytest.mark.parametrize(("name", "command", "words"), ARRIVES, ids=[row[0] for row in ARRIVES])
+def test_values_arrive_as_they_were(
+    name: str, command: str, words: Callable[[str], tuple[str, ...]], hostile: str, sandbox: Sandbox
+) -> None:
+    shell = "bash" if (FOLDER / name).read_text().startswith("#!/bin/bash") else "sh"
+    for values in CASES[name](hostile):
+        if name == "mpirun.sh.j2":
+            values |= {"mpi": "openmpi", "hostfile": "h", "extra": quote_words(), "torch_env": False}
+        if name == "cloud-init-prepare.sh.j2":
+            values |= {"gpus": 0, "efa": 0, "scratch": None}
+        done = sandbox.run(render(name, **values), shell)
+    wanted = words(hostile)
+    assert any(
+        call[0] == command and any(call[i : i + len(wanted)] == wanted for i in range(len(call)))
+        for call in sandbox.calls()
+    ), (sandbox.calls(), done.stderr)
+
+
+def test_bare_text_cannot_pass_for_shell_text() -> None:
+    with pytest.raises(TypeError, match="ShellText"):
+        render(
+            "mpirun.sh.j2", **{**next(mpiruns("x")), "rank": 0, "addresses": ("a",), "program": "rm -rf /"}
+        )
+
+
+@pytest.mark.parametrize("value", [None, True, ("a", "b"), b"x", float("nan")], ids=str)
+def test_what_is_neither_text_nor_number_is_an_error(value: object) -> None:
+    with pytest.raises(TypeError, match="text and numbers"):
+        render("host-reach.sh.j2", at_once=value)
+
+
+def test_a_null_character_reaches_no_shell() -> None:
+    with pytest.raises(ValueError, match="null character"):
+        render("node-observe.sh.j2", home="/var/lib/orch", name="a\0b")
