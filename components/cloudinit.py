@@ -28,8 +28,8 @@ ENDED = (
     'echo "the preparation was ended: $SERVICE_RESULT" > failed; }\''
 )
 
-# A mark ends its line, behind what a template of ours says: quoted text of the user's holds none.
-_MARK = re.compile(r"^([ \w:-]*)@@([A-Z_]+)@@$", re.MULTILINE)
+# A mark ends its line, behind what a template of ours says; text of files is further in, or in quotes.
+_MARK = re.compile(r"^(hostname: |  ed25519_public: |    |    - )@@([A-Z_]+)@@$", re.MULTILINE)
 
 _BASTION_SSHD = """\
 # Passes SSH on, runs nothing, listens for nobody. A thousand nodes may be opened at once.
