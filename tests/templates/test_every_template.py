@@ -295,10 +295,10 @@ sh bash mkdir rm cat sed grep tr ln readlink chmod touch sort tar date find cut 
 mv mktemp ls tee wc awk env nohup setsid rmdir cmp printenv uname id
 """
 STUBS = """
-docker canary timeout runuser install systemctl apt-get curl gpg sysctl modprobe modinfo mount umount mountpoint
+docker canary timeout install systemctl apt-get curl gpg sysctl modprobe modinfo mount umount mountpoint
 nvidia-smi nvidia-ctk lsblk mdadm wipefs blkid mkfs.xfs mkfs.ext4 vgs vgremove xargs iptables cos-extensions
 getent sleep mpirun ssh sshd stat flock python3 perl socat nc ping ip job df kill lspci dcgmi hl-smi tt-smi
-amd-smi rocm-smi nproc ip6tables iptables-restore
+amd-smi rocm-smi nproc ip6tables iptables-restore runuser
 """
 MOVED = re.compile(r"(?<![\w./-])/(?=(?:var|etc|usr|run|opt|mnt|sys|lib|tmp)/)")
 EXITS = {"docker": "case $1 in inspect) echo 'No such object' >&2; exit 1;; esac", "modinfo": "exit 0"}
