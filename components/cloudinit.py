@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import re
+import shlex
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +18,50 @@ from orch.spec.models.blocks import InitStep, Scratch
 from orch.templates import render
 
 JUMP_USER = "jump"
+INIT = "/var/lib/orch/init"
+METADATA = "metadata"
+CLOSES_METADATA = "/var/lib/orch/metadata.sh"
+
+# systemd runs it when the preparation is over, also when it was killed: it never ends without a word.
+ENDED = (
+    "/bin/sh -c 'cd /var/lib/orch/boot && { [ -e ok ] || [ -s failed ] || "
+    'echo "the preparation was ended: $SERVICE_RESULT" > failed; }\''
+)
+
+# A mark ends its line, behind what a template of ours says; text of files is further in, or in quotes.
+_MARK = re.compile(r"^(hostname: |  ed25519_public: |    |    - )@@([A-Z_]+)@@$", re.MULTILINE)
+
+_BASTION_SSHD = """\
+# Passes SSH on, runs nothing, listens for nobody. A thousand nodes may be opened at once.
+PasswordAuthentication no
+PermitTTY no
+X11Forwarding no
+AllowAgentForwarding no
+AllowStreamLocalForwarding no
+AllowTcpForwarding local
+PermitListen none
+PermitOpen *:22
+PermitTunnel no
+GatewayPorts no
+MaxStartups 100:30:200
+MaxSessions 1000
+"""
+_FORWARDS = """\
+[Unit]
+Description=lets who is logged in reach the nodes of an orch fleet only
+Before=ssh.service
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/local/sbin/orch-forwards
+[Install]
+WantedBy=multi-user.target
+"""
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of the node. A script of the user's travels encoded: it may hold what YAML does not."""
+    """A file of the node. What holds text of the user's travels encoded: it may be more than YAML keeps."""
 
     path: str
     content: str
@@ -28,7 +70,7 @@ class File:
 
     @property
     def encoded(self) -> str:
-        return b64encode(self.content.encode()).decode() if self.foreign else ""
+        return b64encode(gzip.compress(self.content.encode(), mtime=0)).decode() if self.foreign else ""
 
 
 @dataclass(frozen=True)
@@ -56,6 +98,22 @@ def steps(fleet: Fleet, scripts: Mapping[str, str]) -> tuple[Step, ...]:
     return tuple(_step(index, step, scripts) for index, step in enumerate(fleet.init))
 
 
+def prepared(path: str, script: str, init: Sequence[Step], *, ssm: bool = False) -> Iterator[File]:
+    """What prepares a machine: the `script` at this path, and all that it runs.
+
+    `ssm`: the machine is reached through an agent of its own, which needs the instance metadata.
+    """
+    yield File(path, script, "0700", foreign=True)
+    yield File(CLOSES_METADATA, render("cloud-init-metadata.sh.j2", ssm=ssm), "0700", foreign=True)
+    for step in init:
+        yield File(f"{INIT}/{step.file}.sh", step.content, "0700", foreign=True)
+        yield File(f"{INIT}/{step.file}.env", _exports(step.env), "0600", foreign=True)
+
+
+def _exports(env: Mapping[str, str]) -> str:
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
+
+
 def node_config(fleet: Fleet, files: Sequence[File]) -> str:
     """The cloud-config of a node, with marks for its name and keys."""
     # Its folder is what tells a runner that the preparation is under way, before that has begun.
@@ -63,17 +121,18 @@ def node_config(fleet: Fleet, files: Sequence[File]) -> str:
     return render(
         "cloud-init-node.yml.j2",
         fleet=fleet.name,
-        hostname="@@NAME@@",
         authorized_keys=fleet.authorized_keys,
         files=(begun, *files),
     )
 
 
 def first_boot_pins(fleet: Fleet, scripts: Mapping[str, str]) -> dict[str, str]:
-    """Marks of what a node is given at its first boot alone: one for each property, where it is written."""
+    """Marks of what a node is given at its first boot alone: one for each property, where it is written, and
+    one for what keeps jobs from the instance metadata."""
     given = {
         "init": repr([(step.mark, step.when) for step in steps(fleet, scripts)]) if fleet.init else "",
         "authorized_keys": repr(sorted(fleet.authorized_keys)) if fleet.authorized_keys else "",
+        METADATA: "closed to jobs",
     }
     return {
         f"boot.{name}": hashlib.sha256(text.encode()).hexdigest()[:12] for name, text in given.items() if text
@@ -94,11 +153,27 @@ def first_boot_findings(previous: Previous, pins: Mapping[str, str], live: int) 
                 hint="`orch fleet delete NAME -i N` and `orch up` make a node anew",
                 severity=Severity.WARNING,
             )
+    if f"boot.{METADATA}" not in previous.pins:
+        yield Finding(
+            "ORCH232",
+            "nodes",
+            f"jobs on the {live} nodes that run can read their instance metadata: the SSH host key, the "
+            "variables of `init`, and credentials where the nodes have any",
+            detail="an earlier version made them; new nodes keep their jobs from it",
+            hint="`orch fleet delete NAME -i N` and `orch up` make a node anew; runs tell which are old",
+            severity=Severity.WARNING,
+        )
 
 
-def bastion_config(fleet: str) -> str:
-    """The cloud-config of a machine that passes SSH on."""
-    return render("cloud-init-bastion.yml.j2", fleet=fleet, hostname="@@NAME@@", user=JUMP_USER)
+def bastion_config(fleet: str, nodes: Sequence[str]) -> str:
+    """The cloud-config of a machine that passes SSH on. `nodes`: their networks, where they are known."""
+    forwards = render("cloud-init-forwards.sh.j2", user=JUMP_USER, nodes=nodes)
+    files = (
+        File("/etc/ssh/sshd_config.d/10-orch.conf", _BASTION_SSHD),
+        File("/etc/systemd/system/orch-forwards.service", _FORWARDS),
+        File("/usr/local/sbin/orch-forwards", forwards, "0755"),
+    )
+    return render("cloud-init-bastion.yml.j2", fleet=fleet, user=JUMP_USER, files=files)
 
 
 def scratch(fleet: Fleet, disks: int) -> Scratch | None:
@@ -112,22 +187,19 @@ def scratch(fleet: Fleet, disks: int) -> Scratch | None:
 
 def filled(text: str, *, name: str, host_key: str, host_key_public: str, authorized_key: str) -> str:
     """The same with a machine's name and keys."""
-    key = host_key.strip().replace("\n", "\n    ")
-    marks = {
+    values = {
         "NAME": name,
-        "HOST_KEY": key,
-        "HOST_KEY_PUBLIC": host_key_public,
-        "AUTHORIZED_KEY": authorized_key,
+        "HOST_KEY": host_key.strip().replace("\n", "\n    "),
+        "HOST_KEY_PUBLIC": host_key_public.strip(),
+        "AUTHORIZED_KEY": authorized_key.strip(),
     }
-    for mark, value in marks.items():
-        text = text.replace(f"@@{mark}@@", value.strip())
-    return text
+    return _MARK.sub(lambda mark: mark[1] + values[mark[2]], text)
 
 
 def _step(index: int, step: InitStep, scripts: Mapping[str, str]) -> Step:
     content = scripts.get(step.file, "") if step.file else step.run or ""
     return Step(
-        name=step.name or f"step {index}",
+        name=" ".join((step.name or f"step {index}").split()),
         file=f"{index:02d}",
         content=content if content.endswith("\n") else content + "\n",
         when=step.when,

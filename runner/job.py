@@ -110,6 +110,7 @@ def start_command(plan: RunPlan, rank: int, archive: Stage) -> Command:
         if access is None or (mine.whole and access.whole)
         else _part(access, share_of(node, 1).gpus),
         simulated=plan.simulated,
+        privileged=plan.privileged,
         fabric=plan.fabric,
         left_out=_left_out(plan),
         options=argv(*_options(plan, rank), *_accelerators(access, whole=mine.whole), *_fabric_options(plan)),

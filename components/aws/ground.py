@@ -17,7 +17,15 @@ from orch.components.registered import Keys
 from orch.spec.models.backends import AwsBackend
 from orch.spec.models.creds import AccessKeyCreds, AwsDefaultCreds
 
-SSM_POLICY = "arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"
+# What Session Manager's agent needs. AWS's own AmazonSSMManagedInstanceCore also reads all of the account's
+# parameters. Source: Systems Manager user guide, "Create a custom IAM role for Session Manager".
+SSM_ACTIONS = (
+    "ssm:UpdateInstanceInformation",
+    "ssmmessages:CreateControlChannel",
+    "ssmmessages:CreateDataChannel",
+    "ssmmessages:OpenControlChannel",
+    "ssmmessages:OpenDataChannel",
+)
 Text = pulumi.Output[str]
 
 
@@ -216,13 +224,20 @@ class Ground:
             tags=self.tags("aws:iam/role:Role", name),
             opts=self.opts,
         )
-        attached = aws.iam.RolePolicyAttachment(name, role=role.name, policy_arn=SSM_POLICY, opts=self.opts)
+        allowed = {"Effect": "Allow", "Action": list(SSM_ACTIONS), "Resource": "*"}
+        policy = aws.iam.RolePolicy(
+            name,
+            name=name,
+            role=role.name,
+            policy=json.dumps({"Version": "2012-10-17", "Statement": [allowed]}),
+            opts=self.opts,
+        )
         return aws.iam.InstanceProfile(
             name,
             name=f"{plan.base}-ssm",
             role=role.name,
             tags=self.tags("aws:iam/instanceProfile:InstanceProfile", name),
-            opts=self.after([attached]),
+            opts=self.after([policy]),
         )
 
     def _bastion_machine(self, group: aws.ec2.SecurityGroup | None) -> aws.ec2.Instance | None:
@@ -239,7 +254,9 @@ class Ground:
             associate_public_ip_address=bastion.public,
             iam_instance_profile=self.profile.name if self.profile is not None else None,
             metadata_options={"http_tokens": "required", "http_put_response_hop_limit": 1},
+            root_block_device={"encrypted": True},
             user_data_base64=self.user_data(f"{self.plan.fleet}-bastion", self.plan.bastion_init),
             tags=self.tags("aws:ec2/instance:Instance", f"{self.plan.fleet}-bastion"),
-            opts=self.after(self.ready, ignore_changes=["userDataBase64"]),
+            # One that runs stays as it is: it may be the only way in.
+            opts=self.after(self.ready, ignore_changes=["userDataBase64", "rootBlockDevice"]),
         )

@@ -96,6 +96,11 @@ def _attachment(ec2: Any, iam: Any, inputs: Mapping[str, Any], marks: Collection
     return True
 
 
+def _policy(ec2: Any, iam: Any, inputs: Mapping[str, Any], marks: Collection[str]) -> bool:
+    iam.delete_role_policy(RoleName=inputs["role"], PolicyName=inputs["name"])
+    return True
+
+
 def _profile(ec2: Any, iam: Any, inputs: Mapping[str, Any], marks: Collection[str]) -> bool:
     found = iam.get_instance_profile(InstanceProfileName=inputs["name"])["InstanceProfile"]
     if not _ours(found, marks):
@@ -116,6 +121,7 @@ def _role(ec2: Any, iam: Any, inputs: Mapping[str, Any], marks: Collection[str])
 BY_INPUTS: Mapping[str, Callable[[Any, Any, Mapping[str, Any], Collection[str]], bool]] = {
     "aws:ec2/routeTableAssociation:RouteTableAssociation": _association,
     "aws:iam/rolePolicyAttachment:RolePolicyAttachment": _attachment,
+    "aws:iam/rolePolicy:RolePolicy": _policy,
     "aws:iam/instanceProfile:InstanceProfile": _profile,
     "aws:iam/role:Role": _role,
 }

@@ -19,7 +19,7 @@ from orch.components.aws import tunnels, userdata
 from orch.components.aws.candidates import Candidate, with_efa
 from orch.components.aws.capacity import Demand
 from orch.components.aws.facts import AwsFacts, Image
-from orch.components.aws.planned import AwsPlan, Bastion, Disk, Node
+from orch.components.aws.planned import AwsPlan, Bastion, Disk, GivenNetwork, MadeNetwork, Node
 from orch.components.aws.wanted import BASTION_TYPE, bastion_image, layout, wanted_image, wanted_network
 from orch.components.cloudinit import bastion_config, first_boot_findings, first_boot_pins, scratch
 from orch.components.clouds import place_reason
@@ -87,7 +87,12 @@ def plan(
     found += capacities.reservation_findings(fleet, facts, demand)
     found += capacities.quota_findings(candidate, facts, demand, nat_ips)
     cloud_init = userdata.node_init(
-        fleet, each, gpus=nvidia(candidate.type), efa=efa, scripts=context.scripts
+        fleet,
+        each,
+        gpus=nvidia(candidate.type),
+        efa=efa,
+        scripts=context.scripts,
+        ssm=reached.access.way == "ssm",
     )
     found += _size_findings(cloud_init)
     boot = first_boot_pins(fleet, context.scripts)
@@ -137,7 +142,7 @@ def plan(
         ssm=reached.profile_for,
         nodes=tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
         cloud_init=cloud_init,
-        bastion_init=bastion_config(fleet.name) if bastion else "",
+        bastion_init=bastion_config(fleet.name, [_nodes_cidr(reached.network)]) if bastion else "",
         tags=_tags(fleet, context),
         layout=layout_mark,
         settled=previous.pins.get("layout") == layout_mark,
@@ -257,6 +262,10 @@ def _bastion(
     ]
     image = facts.bastion_image.id
     return Bastion(BASTION_TYPE, image, public, cidrs if public else (), min(prices, default=None))
+
+
+def _nodes_cidr(network: MadeNetwork | GivenNetwork) -> str:
+    return network.nodes_cidr if isinstance(network, MadeNetwork) else network.cidr
 
 
 def _tags(fleet: Fleet, context: Context) -> dict[str, str]:

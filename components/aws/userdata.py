@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 
 from orch.catalog.nics import Nics
-from orch.components.cloudinit import File, node_config, scratch, steps
+from orch.components.cloudinit import ENDED, File, node_config, prepared, scratch, steps
 from orch.spec.models import Fleet
 from orch.templates import render
 
@@ -17,7 +17,7 @@ EFA_INSTALLER = "1.43.2"
 # Linux gives EFA's libfabric huge pages of 2 MiB; the EFA installer reserves as many.
 HUGE_PAGES = 5128
 
-_UNIT = """\
+_UNIT = f"""\
 [Unit]
 Description=makes this machine a node of an orch fleet
 After=network-online.target
@@ -27,6 +27,7 @@ Type=oneshot
 RemainAfterExit=yes
 LimitMEMLOCK=infinity
 ExecStart=/usr/local/sbin/orch-prepare
+ExecStopPost={ENDED}
 [Install]
 WantedBy=multi-user.target
 """
@@ -36,10 +37,13 @@ _SSHD = (
 _LIMITS = "".join(f"{who} {kind} memlock unlimited\n" for who in ("*", "root") for kind in ("soft", "hard"))
 
 
-def node_init(fleet: Fleet, each: Nics, *, gpus: int, efa: int, scripts: Mapping[str, str]) -> str:
+def node_init(
+    fleet: Fleet, each: Nics, *, gpus: int, efa: int, scripts: Mapping[str, str], ssm: bool = False
+) -> str:
     """The cloud-config of a node, with marks for its name and keys.
 
     `gpus`: NVIDIA GPUs that must be there; `efa`: EFA devices. `scripts`: the text of `init[].file` by path.
+    `ssm`: SSM leads in.
     """
     init = steps(fleet, scripts)
     prepare = render(
@@ -54,8 +58,7 @@ def node_init(fleet: Fleet, each: Nics, *, gpus: int, efa: int, scripts: Mapping
         File("/etc/ssh/sshd_config.d/10-orch.conf", _SSHD),
         File("/etc/security/limits.d/90-orch.conf", _LIMITS),
         File("/etc/systemd/system/orch-prepare.service", _UNIT),
-        File("/usr/local/sbin/orch-prepare", prepare, "0755"),
-        *(File(f"/etc/orch/init/{step.file}", step.content, "0700", foreign=True) for step in init),
+        *prepared("/usr/local/sbin/orch-prepare", prepare, init, ssm=ssm),
     ]
     if efa:
         files.append(File("/etc/sysctl.d/90-orch.conf", f"vm.nr_hugepages = {HUGE_PAGES}\n"))

@@ -242,7 +242,8 @@ class Ground:
             tags=[name],
             metadata=self.metadata(f"{plan.fleet}-bastion", plan.bastion_init),
             labels=self.labels("gcp:compute/instance:Instance", f"{plan.fleet}-bastion"),
-            opts=self.after(self.networks.ready),
+            # User data is for the first boot.
+            opts=self.after(self.networks.ready, ignore_changes=['metadata["user-data"]']),
         )
 
 

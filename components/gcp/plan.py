@@ -100,7 +100,14 @@ def plan(
     found += capacities.placement_findings(fleet, shape, demand)
     found += capacities.quota_findings(candidate, facts, demand)
     os = node_os(fleet, candidate)
-    cloud_init = userdata.node_init(fleet, shape, gpus=nvidia(candidate.type), os=os, scripts=context.scripts)
+    cloud_init = userdata.node_init(
+        fleet,
+        shape,
+        gpus=nvidia(candidate.type),
+        os=os,
+        scripts=context.scripts,
+        account=context.settings.vm_service_account is not None,
+    )
     found += _size_findings(cloud_init)
     boot = first_boot_pins(fleet, context.scripts)
     found += first_boot_findings(previous, boot, len(live))
@@ -156,7 +163,7 @@ def plan(
         service_account=context.settings.vm_service_account,
         nodes=tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
         cloud_init=cloud_init,
-        bastion_init=bastion_config(fleet.name) if bastion else "",
+        bastion_init=bastion_config(fleet.name, _node_cidrs(reached)) if bastion else "",
         labels=own,
         layout=layout,
         settled=previous.pins.get("layout") == layout,
@@ -187,6 +194,7 @@ def plan(
             *filter(None, [capacities.placement_reason(fleet, shape, facts, placed)]),
             *told.capacity_reasons(fleet, group, taken, facts),
             *told.image_reasons(facts, previous),
+            *told.account_reasons(context.settings.vm_service_account),
             *told.software_reasons(shape),
             *told.scratch_reasons(userdata.node_scratch(fleet, shape, os), shape),
             *told.rank_reasons(fleet, shape, told=ranked),
@@ -257,6 +265,11 @@ def node_os(fleet: Fleet, candidate: Candidate) -> str:
         return "cos" if "cos" in written.split("/")[-1].split("-") else "ubuntu"
     row = gcp_image(candidate.type, image_fabric(candidate))
     return row.os if row else "ubuntu"
+
+
+def _node_cidrs(reached: networks.Reach) -> tuple[str, ...]:
+    """Networks of the nodes' first interfaces; nothing for those that were there before."""
+    return tuple(each.cidr for each in reached.networks.first.subnets if each.cidr)
 
 
 def _reservation(facts: GcpFacts) -> str | None:

@@ -50,6 +50,13 @@ def image_reasons(facts: GcpFacts, previous: Previous) -> Iterator[str]:
     yield f"image: {facts.image.link.removeprefix('projects/')}, {how}"
 
 
+def account_reasons(account: str | None) -> Iterator[str]:
+    if account is None:
+        yield "service account: none, so nodes can call no API of Google; `vm_service_account` names one"
+    else:
+        yield f"service account: {account}, for root of a node, not for jobs"
+
+
 def software_reasons(shape: Shape) -> Iterator[str]:
     parts = software(shape.fabric, shape.type)
     if parts:

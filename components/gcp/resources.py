@@ -111,6 +111,10 @@ class GcpFleet(pulumi.ComponentResource):
             affinity = {"type": "SPECIFIC_RESERVATION", "specific_reservation": held}
         elif plan.scheduling.model != "STANDARD":
             affinity = {"type": "NO_RESERVATION"}
+        # None at all unless one is named: with an empty name GCP attaches the project's default one.
+        account: Any = None
+        if plan.service_account is not None:
+            account = {"email": plan.service_account, "scopes": SCOPES}
         grouped = plan.group is not None
         shared = f"{plan.fleet}-group"
         return gcp.compute.InstanceTemplate(
@@ -132,7 +136,7 @@ class GcpFleet(pulumi.ComponentResource):
             scheduling=self._scheduling(),
             reservation_affinity=affinity,
             resource_policies=policy.id if policy is not None and not grouped else plan.given_policy,
-            service_account={"email": plan.service_account, "scopes": SCOPES},  # type: ignore[arg-type]
+            service_account=account,
             tags=[plan.tag],
             metadata=ground.metadata(shared, plan.cloud_init) if grouped else None,
             labels={**ground.labels(token, name), "orch-group": label(plan.base)},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orch.catalog.shapes import Shape, software
-from orch.components.cloudinit import File, node_config, scratch, steps
+from orch.components.cloudinit import ENDED, File, node_config, prepared, scratch, steps
 from orch.spec.models import Fleet
 from orch.spec.models.blocks import Scratch
 from orch.templates import render
@@ -25,6 +25,7 @@ Type=oneshot
 RemainAfterExit=yes
 LimitMEMLOCK=infinity
 ExecStart=/bin/bash {PREPARE}
+ExecStopPost={ENDED}
 [Install]
 WantedBy=multi-user.target
 """
@@ -50,10 +51,13 @@ def node_scratch(fleet: Fleet, shape: Shape, os: str) -> Scratch | None:
     return Scratch(path="/mnt/disks/scratch") if made is not None and os == "cos" and not written else made
 
 
-def node_init(fleet: Fleet, shape: Shape, *, gpus: int, os: str, scripts: Mapping[str, str]) -> str:
+def node_init(
+    fleet: Fleet, shape: Shape, *, gpus: int, os: str, scripts: Mapping[str, str], account: bool = False
+) -> str:
     """The cloud-config of a node, with marks for its name and keys.
 
     `shape`: of the interfaces the node has; `gpus`: NVIDIA GPUs that must be there; `os`: ubuntu or cos.
+    `account`: the machine has a service account.
     """
     own = steps(fleet, scripts)
     parts = software(shape.fabric, shape.type)
@@ -68,13 +72,13 @@ def node_init(fleet: Fleet, shape: Shape, *, gpus: int, os: str, scripts: Mappin
         queues=QUEUES_FILE,
         scratch=node_scratch(fleet, shape, os),
         steps=own,
+        account=account,
     )
     files = [
         File("/etc/ssh/sshd_config.d/10-orch.conf", _SSHD),
         File("/etc/security/limits.d/90-orch.conf", _LIMITS),
         File("/etc/systemd/system/orch-prepare.service", _UNIT),
-        File(PREPARE, prepare, "0755"),
-        *(File(f"/var/lib/orch/init/{step.file}.sh", step.content, "0700", foreign=True) for step in own),
+        *prepared(PREPARE, prepare, own),
     ]
     if shape.fabric == "tcpx":
         files.append(File(QUEUES_FILE, _queues()))

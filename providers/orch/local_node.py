@@ -94,7 +94,7 @@ class LocalNodeHandler:
                 _set_limits(container, inputs)
             if state.get("authorized_key") != inputs["authorized_key"]:
                 container.put_archive(
-                    "/", _archive({AUTHORIZED_KEYS: inputs["authorized_key"].strip() + "\n"})
+                    "/", archive({AUTHORIZED_KEYS: inputs["authorized_key"].strip() + "\n"})
                 )
             if container.status == "paused":
                 container.unpause()
@@ -193,7 +193,7 @@ def _create_container(client: Any, inputs: Inputs, port: int) -> Any:
 
 
 def _key_files(inputs: Inputs) -> bytes:
-    return _archive(
+    return archive(
         {
             "etc/ssh/ssh_host_ed25519_key": _openssh(inputs["host_key_seed"]),
             AUTHORIZED_KEYS: inputs["authorized_key"].strip() + "\n",
@@ -201,15 +201,15 @@ def _key_files(inputs: Inputs) -> bytes:
     )
 
 
-def _archive(files: dict[str, str]) -> bytes:
+def archive(files: dict[str, str]) -> bytes:
     """A tar archive of text files for root alone."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
         for path, text in files.items():
             data = text.encode()
             entry = tarfile.TarInfo(path)
             entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
-            archive.addfile(entry, io.BytesIO(data))
+            tar.addfile(entry, io.BytesIO(data))
     return buffer.getvalue()
 
 

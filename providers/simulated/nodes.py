@@ -2,7 +2,7 @@
 
 An instance whose user data holds a host key and an authorized key gets a container of the node image; its
 address for this machine is in `cloud.endpoints()`. Devices of the type are placeholders: files of the right
-names, nothing behind.
+names, nothing behind. Of what the user data prepares, a node has what keeps jobs from the instance metadata.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import threading
 import zlib
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,12 @@ _starting: set[str] = set()
 """Instances whose container is being made: until it hangs on it, the network looks unused."""
 
 
+CLOSES_METADATA = "/var/lib/orch/metadata.sh"
+"""A file of user data: it is run, and proves itself, as when a real machine is prepared."""
+
+FAILED = "/var/lib/orch/boot/failed"
+
+
 @dataclass(frozen=True)
 class Keys:
     """What user data says about SSH. `host_seed`: the Ed25519 private seed, hex."""
@@ -45,6 +52,29 @@ class Keys:
 
 def keys_of(user_data: bytes) -> Keys | None:
     """The keys in cloud-init user data, or None where it carries no host key or nobody who may log in."""
+    return next((found for config in _configs(user_data) if (found := _keys(config)) is not None), None)
+
+
+def file_of(user_data: bytes, path: str) -> bytes | None:
+    """What cloud-init user data writes to a path."""
+    for config in _configs(user_data):
+        for file in config.get("write_files") or ():
+            if isinstance(file, dict) and file.get("path") == path:
+                return _content(file)
+    return None
+
+
+def _content(file: Doc) -> bytes:
+    """A file's content as cloud-init decodes it."""
+    text, encoding = str(file.get("content") or ""), str(file.get("encoding") or "")
+    known = {"b64": ("b64",), "base64": ("b64",), "gz+b64": ("b64", "gz"), "gzip+base64": ("b64", "gz")}
+    data = text.encode()
+    for step in known.get(encoding, ()):
+        data = b64decode(data) if step == "b64" else gzip.decompress(data)
+    return data
+
+
+def _configs(user_data: bytes) -> Iterator[Doc]:
     for part in _parts(user_data):
         if not part.lstrip().startswith("#cloud-config"):
             continue
@@ -53,10 +83,7 @@ def keys_of(user_data: bytes) -> Keys | None:
         except yaml.YAMLError:
             continue
         if isinstance(config, dict):
-            found = _keys(config)
-            if found is not None:
-                return found
-    return None
+            yield config
 
 
 def _parts(data: bytes) -> list[str]:
@@ -191,6 +218,9 @@ def _started(
     )
     placeholders = machine.placeholders if wanted.placeholders else ()
     _make_files(container, placeholders)
+    closes = file_of(machine.user_data, CLOSES_METADATA)
+    if closes is not None:
+        _close_metadata(container, closes)
     endpoint = Endpoint(
         instance=instance,
         container=container,
@@ -225,6 +255,19 @@ def _make_files(container: str, names: tuple[str, ...]) -> None:
             detail=done.output.decode(errors="replace").strip(),
             hint="turn the knob `nodes.placeholders` off",
         )
+
+
+def _close_metadata(container: str, script: bytes) -> None:
+    """What the preparation of a machine does last. Where it fails, the node takes no jobs, as a real one."""
+    from orch.images.client import connect
+    from orch.providers.orch.local_node import archive
+
+    node: Any = connect().containers.get(container)
+    node.put_archive("/", archive({CLOSES_METADATA.lstrip("/"): script.decode()}))
+    done: Any = node.exec_run(["bash", CLOSES_METADATA, "prove"])
+    if done.exit_code:
+        reason = done.output.decode(errors="replace").strip().rpartition("\n")[2]
+        node.put_archive("/", archive({FAILED.lstrip("/"): f"{reason}\n"}))
 
 
 def stop(cloud: SimulatedAccount, instance: str) -> None:

@@ -22,6 +22,12 @@ def test_some_types_need_more() -> None:
     assert trainium.optional_devices == ()
 
 
+def test_no_interconnect_lets_a_job_past_the_packet_filter_of_its_node() -> None:
+    types = ("p5.48xlarge", "a3-highgpu-8g", "a3-megagpu-8g", "a3-ultragpu-8g", "a4x-highgpu-4g")
+    known = [each for name in fabrics() for type_ in types if (each := fabric(name, type_)) is not None]
+    assert {one for each in known for one in each.capabilities} == {"IPC_LOCK"}
+
+
 def test_each_entry_has_a_source() -> None:
     for name in fabrics():
         known = fabric(name, "p5.48xlarge")

@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 import orch.templates
+from orch.components.cloudinit import filled
 from orch.runner.commands import argv
 from orch.runner.launchers.base import quote_words
 from orch.runner.plan import StagedFile
@@ -78,7 +79,7 @@ def aws_prepare(v: str) -> Iterator[Values]:
 
 
 def gcp_prepare(v: str) -> Iterator[Values]:
-    given = {"gpus": 8, "rdmas": 8, "nics": 9, "queues": v, "steps": init_steps(v)}
+    given = {"gpus": 8, "rdmas": 8, "nics": 9, "queues": v, "steps": init_steps(v), "account": True}
     given["software"] = {"plugin": v, "receiver": v}
     for scratch in scratches(v):
         for system in ("ubuntu", "cos"):
@@ -114,6 +115,7 @@ def started(v: str) -> Iterator[Values]:
         for joined in (True, False):
             for blocks in (1, 2):
                 more = {"simulated": simulated, "left_out": v if simulated else "", "blocks": blocks}
+                more["privileged"] = simulated
                 yield {**given, **more, "part": {**part, "joined": joined}}
 
 
@@ -165,7 +167,8 @@ def images(v: str) -> Iterator[Values]:
 
 
 def software(v: str) -> Iterator[Values]:
-    yield {"software": {"plugin": v, "receiver": v}, "queues": v, "rdmas": 8}
+    for account in (True, False):
+        yield {"software": {"plugin": v, "receiver": v}, "queues": v, "rdmas": 8, "account": account}
 
 
 def config(v: str) -> Iterator[Values]:
@@ -174,7 +177,7 @@ def config(v: str) -> Iterator[Values]:
         for content in (v, f"{v}\n", f" {v}\n\n{v}\n")
     ]
     files.append(SimpleNamespace(path=v, mode=v, encoded=v, content=v))
-    yield {"fleet": v, "hostname": v, "authorized_keys": (v, v), "files": files}
+    yield {"fleet": v, "user": v, "authorized_keys": (v, v), "files": files}
 
 
 def nothing(v: str) -> Iterator[Values]:
@@ -182,7 +185,11 @@ def nothing(v: str) -> Iterator[Values]:
 
 
 CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
-    "cloud-init-bastion.yml.j2": lambda v: iter([{"fleet": v, "hostname": v, "user": v}]),
+    "cloud-init-bastion.yml.j2": config,
+    "cloud-init-begin.sh.j2": nothing,
+    "cloud-init-end.sh.j2": lambda v: iter([{"steps": init_steps(v)}]),
+    "cloud-init-forwards.sh.j2": lambda v: iter([{"user": v, "nodes": (v,)}, {"user": v, "nodes": ()}]),
+    "cloud-init-metadata.sh.j2": lambda v: iter([{"ssm": ssm} for ssm in (True, False)]),
     "cloud-init-node.yml.j2": config,
     "cloud-init-prepare.sh.j2": aws_prepare,
     "entry.sh.j2": entries,
@@ -259,7 +266,6 @@ def test_a_shell_reads_it_whatever_the_values_hold(name: str, shell: str) -> Non
 def test_yaml_gives_values_back_as_they_were(hostile: str) -> None:
     (values,) = config(hostile)
     read = yaml.safe_load(keyed(render("cloud-init-node.yml.j2", **values)))
-    assert read["hostname"] == hostile
     assert read["users"][0]["ssh_authorized_keys"][1:] == [hostile, hostile]
     assert [each["path"] for each in read["write_files"]] == [hostile] * 4
     assert [each["content"] for each in read["write_files"]] == [
@@ -272,27 +278,27 @@ def test_yaml_gives_values_back_as_they_were(hostile: str) -> None:
         *("hostname", "disable_root", "ssh_pwauth", "ssh_deletekeys", "ssh_genkeytypes", "ssh_keys", "users"),
         *("write_files", "runcmd"),
     }
-    bastion = render("cloud-init-bastion.yml.j2", fleet=hostile, hostname=hostile, user=hostile)
-    read = yaml.safe_load(keyed(bastion))
-    assert (read["hostname"], read["users"][0]["name"]) == (hostile, hostile)
+    files = read["write_files"]
+    read = yaml.safe_load(keyed(render("cloud-init-bastion.yml.j2", **values)))
+    assert (read["users"][0]["name"], read["write_files"]) == (hostile, files)
 
 
 def keyed(text: str) -> str:
     """With keys where marks for them are."""
-    return text.replace("@@HOST_KEY_PUBLIC@@", "public").replace("@@AUTHORIZED_KEY@@", "mine")
+    return filled(text, name="n-0", host_key="key", host_key_public="public", authorized_key="mine")
 
 
 # --- running them
 
 TOOLS = """
 sh bash mkdir rm cat sed grep tr ln readlink chmod touch sort tar date find cut head tail dirname basename cp
-mv mktemp ls tee wc awk env nohup setsid rmdir cmp install printenv uname id
+mv mktemp ls tee wc awk env nohup setsid rmdir cmp printenv uname id
 """
 STUBS = """
-docker canary timeout runuser systemctl apt-get curl gpg sysctl modprobe modinfo mount umount mountpoint
+docker canary timeout install systemctl apt-get curl gpg sysctl modprobe modinfo mount umount mountpoint
 nvidia-smi nvidia-ctk lsblk mdadm wipefs blkid mkfs.xfs mkfs.ext4 vgs vgremove xargs iptables cos-extensions
 getent sleep mpirun ssh sshd stat flock python3 perl socat nc ping ip job df kill lspci dcgmi hl-smi tt-smi
-amd-smi rocm-smi nproc
+amd-smi rocm-smi nproc ip6tables iptables-restore runuser
 """
 MOVED = re.compile(r"(?<![\w./-])/(?=(?:var|etc|usr|run|opt|mnt|sys|lib|tmp)/)")
 EXITS = {"docker": "case $1 in inspect) echo 'No such object' >&2; exit 1;; esac", "modinfo": "exit 0"}
@@ -370,7 +376,7 @@ def left_by(name: str, hostile: str) -> set[str]:
     """What may lie in the working folder after it."""
     if name == "entry.sh.j2":
         return {hostile, hostile.split("/", maxsplit=1)[0]}
-    return {hostile} if name.endswith("-prepare.sh.j2") else {".ssh"}
+    return {hostile} if name.endswith(("-prepare.sh.j2", "-end.sh.j2")) else {".ssh"}
 
 
 ARRIVES: Sequence[tuple[str, str, Callable[[str], tuple[str, ...]]]] = (
@@ -379,7 +385,7 @@ ARRIVES: Sequence[tuple[str, str, Callable[[str], tuple[str, ...]]]] = (
     ("node-stop.sh.j2", "docker", lambda v: ("kill", "--", v)),
     ("node-start.sh.j2", "docker", lambda v: (f"--label={v}", v, "--", v)),
     ("mpirun.sh.j2", "mpirun", lambda v: ("--mca", v, v)),
-    ("cloud-init-prepare.sh.j2", "timeout", lambda v: ("runuser", "-u", v, "--", "env", f"K={v}")),
+    ("cloud-init-prepare.sh.j2", "timeout", lambda v: ("runuser", "-u", v, "--", "bash")),
 )
 
 

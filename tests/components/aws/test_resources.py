@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 from base64 import b64decode
 from collections import Counter
 from typing import Any
@@ -99,7 +100,7 @@ def test_all_that_takes_tags_can_be_found_again() -> None:
     )
     assert set(untagged) == {
         "aws:ec2/routeTableAssociation:RouteTableAssociation",
-        "aws:iam/rolePolicyAttachment:RolePolicyAttachment",
+        "aws:iam/rolePolicy:RolePolicy",
     }
 
 
@@ -145,3 +146,21 @@ def test_without_ssh_networks_no_rule_lets_the_world_in() -> None:
     rules = [rule for _, inputs in kept.of("aws:ec2/securityGroup:") for rule in inputs.get("ingress", ())]
     assert rules
     assert not [rule for rule in rules if rule.get("cidrBlocks")]
+
+
+def test_what_leads_ssm_in_may_do_nothing_else() -> None:
+    kept, _ = register(Case.of("p5"))
+    assert not kept.of("aws:iam/rolePolicyAttachment:")
+    ((_, policy),) = kept.of("aws:iam/rolePolicy:")
+    (allowed,) = json.loads(policy["policy"])["Statement"]
+    assert {action.partition(":")[0] for action in allowed["Action"]} == {"ssm", "ssmmessages"}
+    assert [action for action in allowed["Action"] if action.startswith("ssm:")] == [
+        "ssm:UpdateInstanceInformation"
+    ]
+
+
+def test_the_bastion_s_disk_is_encrypted() -> None:
+    kept, _ = register(Case.of("p5"))
+    assert dict(kept.of("aws:ec2/instance:Instance"))["train-bastion"]["rootBlockDevice"] == {
+        "encrypted": True
+    }

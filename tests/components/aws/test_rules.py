@@ -128,6 +128,18 @@ def test_a_change_that_only_new_nodes_get_is_told() -> None:
     assert told() == []
 
 
+def test_nodes_of_a_version_that_left_the_metadata_open_are_told_once_and_kept() -> None:
+    case = Case.of("p5")
+    assert not [each for each in case.plan().warnings if each.code == "ORCH232"]
+    now = case.plan().pins
+    case.data["pins"] = {key: value for key, value in now.items() if key != "boot.metadata"}
+    (told,) = [each for each in case.plan().warnings if each.code == "ORCH232"]
+    assert "can read their instance metadata" in told.summary
+    assert case.plan().settled, "nodes that run stay as they are"
+    case.data["pins"] = dict(case.plan().pins)
+    assert not [each for each in case.plan().warnings if each.code == "ORCH232"]
+
+
 def test_warnings_alone_stop_nothing() -> None:
     warning = Finding("ORCH223", "placement", "slow", severity=Severity.WARNING)
     assert settle([warning, warning]) == (warning,)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import cloudconfig
 import pytest
 import yaml
 from aws_cases import Case, cases
@@ -20,26 +20,19 @@ PLANNED = [name for name in cases() if not name.startswith("bad-")]
 
 
 def config(name: str) -> dict[str, Any]:
-    keys = {"host_key": "-----BEGIN-----\nabc\n-----END-----\n", "host_key_public": "ssh-ed25519 AAAA"}
-    text = filled(Case.of(name).plan().cloud_init, name="n-0", authorized_key="ssh-ed25519 BBBB me", **keys)
-    return yaml.safe_load(text)
+    return cloudconfig.config(Case.of(name).plan().cloud_init)
 
 
 def written(name: str) -> dict[str, str]:
     """Files of a node, by path."""
-    files = config(name)["write_files"]
-    return {
-        each["path"]: base64.b64decode(each["content"]).decode()
-        if each.get("encoding") == "b64"
-        else each["content"]
-        for each in files
-    }
+    files = cloudconfig.files(Case.of(name).plan().cloud_init)
+    return {path: file.content for path, file in files.items()}
 
 
 @pytest.mark.parametrize("name", PLANNED)
 def test_a_shell_reads_the_scripts(name: str, tmp_path: Path) -> None:
     files = written(name)
-    for path in [path for path in files if path.startswith(("/usr/local/sbin/", "/etc/orch/init/"))]:
+    for path in [path for path in files if path.startswith(("/usr/local/sbin/", "/var/lib/orch/"))]:
         script = tmp_path / "script"
         script.write_text(files[path])
         done = subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True, check=False)
@@ -87,21 +80,10 @@ def test_plain_nodes_look_for_no_devices() -> None:
 
 def test_scripts_of_the_file_arrive_as_they_are() -> None:
     files = written("scripts")
-    assert files["/etc/orch/init/00"] == "apt-get install -y htop\n"
-    assert files["/etc/orch/init/01"] == "  curl $URL\n"
-    prepare = files["/usr/local/sbin/orch-prepare"]
-    assert "env URL=http://mirror bash /etc/orch/init/01" in prepare
-    assert "mkfs.ext4" in prepare
-
-
-def test_a_script_runs_again_when_its_text_changes() -> None:
-    case = Case.of("scripts")
-    other = Case("x", {**case.data, "fleet": {**case.data["fleet"], "init": ["apt-get install -y tmux"]}})
-    assert _marks(case.plan().cloud_init) != _marks(other.plan().cloud_init)
-
-
-def _marks(cloud_init: str) -> list[str]:
-    return [line.strip() for line in cloud_init.splitlines() if "DONE=/var" in line]
+    assert files["/var/lib/orch/init/00.sh"] == "apt-get install -y htop\n"
+    assert files["/var/lib/orch/init/01.sh"] == "  curl $URL\n"
+    assert files["/var/lib/orch/init/01.env"] == "export URL=http://mirror\n"
+    assert "mkfs.ext4" in files["/usr/local/sbin/orch-prepare"]
 
 
 @pytest.mark.parametrize("name", PLANNED)

@@ -241,3 +241,12 @@ def test_shared_networks_are_a_stack_of_their_own() -> None:
     made = {inputs["name"] for _, inputs in kept.of("subnetwork:Subnetwork")}
     assert made == {each.subnet for each in plan.interfaces}
     assert len(kept.of("routerNat:RouterNat")) == 1
+
+
+def test_nodes_have_no_account_unless_one_is_named() -> None:
+    template = "instanceTemplate:InstanceTemplate"
+    for name in ("cpu", "a3-mega", "flex-start"):
+        ((_, inputs),) = register(Case.of(name))[0].of(template)
+        assert "serviceAccount" not in inputs
+    ((_, inputs),) = register(Case.of("given-by-the-backend"))[0].of(template)
+    assert inputs["serviceAccount"]["email"] == "nodes@acme-ml.iam.gserviceaccount.com"
