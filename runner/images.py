@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from orch import images
 from orch.images import docker as local_docker
 from orch.images.build import PREFIX
 from orch.runner import job
-from orch.runner.commands import Command, StdinSource, as_root
+from orch.runner.commands import Command, StdinSource, argv, as_root
 from orch.runner.errors import ImageUnavailable
 from orch.runner.events import ImageProgress, Notice, Processor
 from orch.runner.transport import NodeResult, Transport, fan_out
@@ -64,7 +63,7 @@ class _Saved:
 
     def __iter__(self) -> Iterator[bytes]:
         with subprocess.Popen(
-            ["docker", "save", self.image],
+            ["docker", "save", "--", self.image],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -104,7 +103,7 @@ def _stream(transport: Transport, node: NodeState, image: str, processor: Proces
     processor.handle(ImageProgress(node.name, image, 0, total))
     command = Command(
         # An empty stream loads well: only the image itself tells that it has come.
-        as_root(f"docker load -q && docker image inspect -f ok {shlex.quote(image)}"),
+        as_root(f"docker load -q && {argv('docker', 'image', 'inspect', '-f', 'ok', '--', image)}"),
         f"load {image}",
         stdin=StdinSource(source),
         timeout_s=TRANSFER_S,
@@ -117,9 +116,9 @@ def _stream(transport: Transport, node: NodeState, image: str, processor: Proces
 
 def _pull(transport: Transport, node: NodeState, image: str, processor: Processor) -> None:
     processor.handle(ImageProgress(node.name, image, 0, None))
-    quoted = shlex.quote(image)
     # Somebody may have brought it by other means since it was missed.
-    script = f"docker image inspect {quoted} >/dev/null 2>&1 || docker pull -q {quoted}"
+    here = argv("docker", "image", "inspect", "-f", "ok", "--", image)
+    script = f"{here} >/dev/null 2>&1 || {argv('docker', 'pull', '-q', '--', image)}"
     done = transport.run(node, Command(as_root(script), f"pull {image}", timeout_s=TRANSFER_S))
     if not done.ok:
         told = job.failure(done, f"node {node.name} cannot get the image {image}")

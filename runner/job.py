@@ -163,11 +163,9 @@ def _options(plan: RunPlan, rank: int) -> list[str]:
         "--entrypoint=/bin/sh",
         f"--volume={stage_folder}:/run/orch:ro",
         f"--volume={stage_folder}/state:/run/orch/state",
-        # docker-init hands a signal to the whole process group of the job, not to its shell alone.
-        "--env=TINI_KILL_PROCESS_GROUP=1",
+        "--env=TINI_KILL_PROCESS_GROUP=1",  # signals go to the job's process group, not to its shell alone
         # The runner reads whole logs back; a node's own default may rotate lines away.
-        "--log-driver=json-file",
-        "--log-opt=max-size=1t",
+        *("--log-driver=json-file", "--log-opt=max-size=1t"),
     ]
     labels = {
         "run": plan.run,
@@ -276,8 +274,8 @@ def go_command(plan: RunPlan, rank: int, port: int | None) -> Command:
 
 def observe_command(plan: RunPlan, rank: int) -> Command:
     """Look at one rank."""
-    text = render("node-observe.sh.j2", home=NODE_HOME, name=plan.container(rank))
-    return Command(as_root(text), f"look at {plan.container(rank)}", timeout_s=10.0)
+    script = as_root(render("node-observe.sh.j2", home=NODE_HOME, name=plan.container(rank)))
+    return Command(script, f"look at {plan.container(rank)}", timeout_s=10.0)
 
 
 def read_seen(rank: int, done: Completed | HostUnreachable | CommandTimeout) -> Seen:
@@ -315,14 +313,14 @@ def stop_command(plan: RunPlan, rank: int, *, kill: bool = False) -> Command:
 
 def release_command(plan: RunPlan, rank: int) -> Command:
     """Remove a rank's container and stage, and give its blocks back."""
-    text = render("node-release.sh.j2", home=NODE_HOME, name=plan.container(rank))
-    return Command(as_root(text), f"remove {plan.container(rank)}", timeout_s=120.0)
+    script = as_root(render("node-release.sh.j2", home=NODE_HOME, name=plan.container(rank)))
+    return Command(script, f"remove {plan.container(rank)}", timeout_s=120.0)
 
 
 def hold_command(plan: RunPlan, rank: int) -> Command:
     """Keep a rank's claims while it has no container yet."""
-    text = render("node-hold.sh.j2", home=NODE_HOME, name=plan.container(rank))
-    return Command(as_root(text), f"hold {plan.container(rank)}", timeout_s=15.0)
+    name = plan.container(rank)
+    return Command(as_root(render("node-hold.sh.j2", home=NODE_HOME, name=name)), f"hold {name}")
 
 
 def log_command(
@@ -335,23 +333,19 @@ def log_command(
     since: str | None = None,
 ) -> Command:
     """A rank's log from line `skip` on, each line led by its time."""
-    words: list[str | int] = ["docker", "logs", "--timestamps"]
+    options = ["--timestamps"]
     if follow:
-        words.append("--follow")
+        options.append("--follow")
     if tail is not None:
-        words.append(f"--tail={tail}")
+        options.append(f"--tail={tail}")
     if since is not None:
-        words.append(f"--since={since}")
-    name = plan.container(rank)
-    # Checked first: with both streams merged, Docker's complaint would look like a line of the job.
-    there = argv("docker", "inspect", "--type", "container", "-f", "ok", "--", name)
-    text = (
-        f"out=$({there} 2>&1) || case $out in *[Nn]'o such'*) exit {NO_STAGE};; "
-        f"*) printf '%s\\n' \"$out\" >&2; exit {NO_DOCKER};; esac; {argv(*words, '--', name)} 2>&1"
+        options.append(f"--since={since}")
+    text = render(
+        "node-log.sh.j2",
+        name=plan.container(rank),
+        options=options,
+        skip=skip,
+        no_stage=NO_STAGE,
+        no_docker=NO_DOCKER,
     )
-    if skip:
-        # Plain `tail` writes to a pipe in blocks of 4 KiB, which a quiet job takes hours to fill; `sed -u`
-        # reads bytewise.
-        text += " | if command -v stdbuf >/dev/null; "
-        text += f"then stdbuf -o0 tail -n +{skip + 1}; else sed -u 1,{skip}d; fi"
     return Command(as_root(text), f"log of {plan.container(rank)}", timeout_s=None)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
+from oldrows import FLEET, old_row
 from support import Folder
 
 from orch.runner import lifecycle
 from orch.runner.errors import BadRunName
 from orch.runner.events import Notice, Recorder
-from orch.runner.ledger import Ledger, open_ledger
+from orch.runner.ledger import open_ledger
 from orch.runner.lifecycle import Workplace
 from orch.runner.names import RunName
 from orch.runner.plan import plan_of
 from orch.runner.rows import RunRow
 from orch.runner.transport import Transport
 from orch.spec.models import Task
-from orch.spec.state import FleetState, NodeState
+from orch.spec.state import NodeState
 
 HOSTILE = (
     "x;touch${IFS}pwned;",
@@ -56,16 +56,6 @@ def place(tmp_path: Path) -> Workplace:
     dot = tmp_path / "deep" / "project" / ".orch"
     transport: Transport = NoNode()  # type: ignore[assignment]
     return Workplace(dot, open_ledger(f"sqlite:///{dot / 'ledger.db'}"), transport, Recorder())
-
-
-FLEET = FleetState(
-    name="lab",
-    stack="lab",
-    backend="local",
-    nodes=(
-        NodeState(index=0, name="n0", address="127.0.0.1", user="root", host_key="k", cpus=8, memory_mib=1),
-    ),
-)
 
 
 def listing(folder: Path) -> set[str]:
@@ -113,22 +103,6 @@ def test_a_long_or_odd_stem_gives_a_name_that_fits() -> None:
 
 
 # --- what the ledger holds already
-
-
-def old_row(ledger: Ledger, name: str) -> RunRow:
-    """A run that a version wrote which did not check names."""
-    node = FLEET.nodes[0].model_dump(mode="json")
-    plan = {
-        "run": name,
-        "run_id": "0123456789ab",
-        "fleet": "lab",
-        "backend": "local",
-        "image": "i",
-        "ranks": [{"rank": 0, "node": node, "blocks": 1, "script": ""}],
-        "launcher": "commands",
-        "hostfile": "",
-    }
-    return ledger.create(name, "lab", ["n0"], lambda number: json.dumps({**plan, "number": number}))
 
 
 @pytest.mark.parametrize("name", sorted({*HOSTILE} - {"-rf", "--privileged", "x" * 42}), ids=ascii)

@@ -51,6 +51,11 @@ def test_a_command_that_reads_none_of_its_input_still_ends(transport: SshTranspo
     assert transport.run(pair[0], Command("exit 5", stdin=endless)).exit_code == 5
 
 
+def test_a_command_that_a_signal_ends_is_told_as_that(transport: SshTransport, pair: Pair):
+    done = transport.run(pair[0], Command("echo before; kill -KILL $$"))
+    assert (done.stdout, done.exit_code, done.ending) == ("before\n", 137, "exit code 137 (SIGKILL)")
+
+
 def test_more_commands_at_once_than_a_server_allows_take_turns(transport: SshTransport, room: Room):
     node = room.servers[0].state(0)
     with ThreadPoolExecutor(30) as pool:

@@ -207,6 +207,10 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "mpirun.sh.j2": mpiruns,
     "node-go.sh.j2": node(max_duration_s=60, stop_duration_s=5, content="x", ticks=1),
     "node-hold.sh.j2": node(),
+    "node-log.sh.j2": lambda v: (
+        {"name": v, "options": ("--timestamps", v), "skip": skip, "no_stage": 44, "no_docker": 45}
+        for skip in (0, 3)
+    ),
     "node-observe.sh.j2": node(),
     "node-release.sh.j2": node(),
     "node-start.sh.j2": started,
