@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -153,15 +152,14 @@ def while_held(
     stack is no longer held: an engine may be killed. Raises Held when somebody else changes the stack, and
     what the work raises.
     """
-    ended = threading.Event()
     done: list[T] = []
     failed: list[BaseException] = []
 
-    def still_held() -> None:
-        if ended.is_set():
-            raise Interrupted(f"stopped while clearing up what is left of {stack}")
+    def run(is_held: Callable[[], bool]) -> None:
+        def still_held() -> None:
+            if not is_held():
+                raise Interrupted(f"the engine ended while {stack} was cleared up")
 
-    def run() -> None:
         try:
             done.append(work(still_held))
         except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
@@ -175,8 +173,6 @@ def while_held(
     except StackError:
         if not done and not failed:
             raise
-    finally:
-        ended.set()
     if failed:
         raise failed[0]
     return done[0]

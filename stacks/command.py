@@ -38,9 +38,12 @@ CALLERS = -1
 @dataclass(frozen=True)
 class Aside:
     """Work that the engine waits for in the place of a program. Nothing is registered, and its end is no
-    success: of the stack nothing is changed."""
+    success: of the stack nothing is changed.
 
-    work: Callable[[], None]
+    It is given what says whether the engine still waits. Once that does not, neither does this process: the
+    work goes on in a thread that ends with it."""
+
+    work: Callable[[Callable[[], bool]], None]
 
 
 @dataclass(frozen=True)
@@ -193,8 +196,11 @@ def _aside(aside: Aside) -> Any:
 
     class Servicer(LanguageServer):
         def Run(self, request: Any, context: Any) -> Any:
+            thread = threading.Thread(target=aside.work, args=(context.is_active,), daemon=True)
             if not request.dryRun:
-                aside.work()
+                thread.start()
+            while thread.is_alive() and context.is_active():
+                thread.join(0.1)
             return language_pb2.RunResponse(bail=True)
 
     return Servicer(lambda: None)

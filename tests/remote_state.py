@@ -37,7 +37,7 @@ LOG_CALL = (
     "*--non-interactive*) caller=$(ps -o ppid= -p $ORCH_SIM_PARENT);; esac; "
     "echo $ORCH_SIM_ACTION $caller $(date +%s.%N) >> calls.txt; "
 )
-# Instances are made once the test says so, or never by who was killed.
+# An instance is there, and whoever makes it hears so once the test says it, or never when it was killed.
 WAIT = "while [ ! -e go ] && kill -0 $ORCH_SIM_PID; do sleep 0.1; done"
 
 
@@ -71,7 +71,7 @@ class Shared(Rehearsed):
         commands = {"RunInstances": log + WAIT, "TerminateInstances": log}
         there.cloud.turn(
             hooks=[
-                {"action": action, "when": "before", "command": command}
+                {"action": action, "when": "after", "command": command}
                 for action, command in commands.items()
             ]
         )
@@ -103,7 +103,7 @@ class Shared(Rehearsed):
         )
 
     def go(self) -> None:
-        """From now on instances are made."""
+        """From now on those who make instances hear that they are there."""
         (self.path / "go").touch()
 
     def calls_made(self) -> list[Called]:

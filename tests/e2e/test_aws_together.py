@@ -64,7 +64,7 @@ def test_whoever_is_killed_none_ends_what_another_makes(tmp_path: Path, state: s
     victims = {"nobody": [], "first": callers[:1], "second": callers[1:], "both": callers}[victim]
     until(lambda: launched(there), 120, "an instance is being made")
     ended: dict[int, float] = {}
-    acts = [*victims, None]  # None: instances are made from then on
+    acts = [*victims, None]  # None: who makes instances hears of them from then on
     chance.shuffle(acts)
     for process in acts:
         time.sleep(chance.uniform(0.0, 6.0))

@@ -1,0 +1,78 @@
+"""Work that is done while the engine holds a stack: alone, and never after the engine has ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cloud_engine import quiet
+from support import kill, until
+
+from orch.stacks.calls import plain, while_held
+from orch.stacks.errors import Held, Interrupted, StackError
+from orch.stacks.locks import Lock, claim, locks
+from orch.stacks.project import Project, find
+from orch.stacks.recovery import same
+from orch.stacks.states import deployment
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    (tmp_path / "orch.yml").write_text("project: tests\n")
+    made = find(tmp_path)
+    made.prepare()
+    plain(made, "fleet", ["stack", "init"])
+    return made
+
+
+def held(project: Project) -> Lock:
+    """The lock of the engine at work, once it is marked."""
+    until(lambda: [each.holder for each in locks(project, "fleet")] != [None], 60, "the lock is marked")
+    (lock,) = locks(project, "fleet")
+    return lock
+
+
+def test_nobody_else_changes_a_stack_meanwhile_and_it_stays_as_it_was(project: Project) -> None:
+    before = deployment(project, "fleet")
+
+    def work(still_held: Callable[[], None]) -> Lock:
+        lock = held(project)
+        exported = plain(project, "fleet", ["stack", "export"]).stdout
+        for others in (
+            lambda: plain(project, "fleet", ["stack", "import"], stdin=json.dumps(json.loads(exported))),
+            lambda: while_held(project, "fleet", lambda _: None, quiet),
+            lambda: claim(project, "fleet"),
+        ):
+            with pytest.raises(Held):
+                others()
+        still_held()
+        return lock
+
+    lock = while_held(project, "fleet", work, quiet)
+    assert lock.holder is not None
+    assert lock.holder.pid == lock.pid
+    assert locks(project, "fleet") == ()
+    after = deployment(project, "fleet")
+    assert before is not None
+    assert after is not None
+    assert same(before, after)
+
+
+def test_when_the_engine_is_killed_the_work_ends_and_its_lock_is_broken_later(project: Project) -> None:
+    heard: list[str] = []
+
+    def work(still_held: Callable[[], None]) -> None:
+        kill(held(project).pid)
+        try:
+            until(lambda: bool(still_held()), 60, "the end is heard")
+        except Interrupted as ended:
+            heard.append(ended.summary)
+            raise
+
+    with pytest.raises(StackError):
+        while_held(project, "fleet", work, quiet)
+    until(lambda: bool(heard), 60, "the work has ended")
+    assert heard == ["the engine ended while fleet was cleared up"]
+    assert len(claim(project, "fleet")) == 1
