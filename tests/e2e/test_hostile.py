@@ -1,0 +1,187 @@
+"""A stranger's names, values and files through every verb, on four servers with sshd and two local nodes.
+
+The judge is a listing of each machine before and after: nothing outside the job's container changed, and
+no command of the stranger's ran where orch was called.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hostlab import Client, Room
+from support import Folder, Said, containers, fleet_yaml
+
+# Each would leave a file named `pwned` wherever a shell reads it as more than one word of text.
+VALUE = """a b'c"d$(touch /tmp/pwned)`touch /tmp/pwned`; touch /tmp/pwned # \\ {{ 7*7 }} *\u2028|&\n-x"""
+NAMES = (
+    "x;touch${IFS}/tmp/pwned;",
+    "$(touch /tmp/pwned)",
+    "x /etc",
+    "../../escaped",
+    "-x",
+    "--help=x",
+    "x\ny",
+    "n" * 10_000,
+    "ｕｎｉ\u2028code",
+)
+# Verbs that take the name of a fleet, a run or a node.
+VERBS = (
+    ("fleet", "show"),
+    ("down",),
+    ("drift",),
+    ("refresh",),
+    ("unlock",),
+    ("logs",),
+    ("attach",),
+    ("stop",),
+    ("ssh",),
+    ("cordon",),
+)
+FILE = "a b;$(touch pwned)'.txt"
+
+TASK = """type: task
+nodes: {nodes}
+image: orch/mpi
+env:
+  EVIL: {value}
+  target: prod
+  ticks: "7"
+  R: "4.3"
+  N: "1"
+  S: "2"
+working_dir: {folder}
+files:
+  - {file}
+commands:
+  - printf '%s' "$EVIL" | od -An -tx1 | tr -d ' \\n'; echo
+  - echo "kept $target $ticks $R $N $S"
+  - ls
+resources: {{memory: 512MB}}
+"""
+
+
+def quoted(text: str) -> str:
+    """A YAML string in double quotes."""
+    import json
+
+    return json.dumps(text)
+
+
+def task(nodes: int) -> str:
+    return TASK.format(
+        nodes=nodes,
+        value=quoted(VALUE),
+        folder=quoted("/tmp/it's; touch pwned $(touch pwned)"),
+        file=quoted(FILE),
+    )
+
+
+def clean(said: Said) -> Said:
+    """Whatever came of it, it is told in words and not as a defect of orch."""
+    assert "Traceback" not in said.err, said.err
+    assert "bug in orch" not in said.err, said.err
+    return said
+
+
+def try_all(project: Folder, fleet: str, nodes: int) -> None:
+    """Every verb with every name, and runs whose values and files are the stranger's."""
+    (project.path / FILE).write_text("data\n")
+    file = project.write("evil.yml", task(nodes))
+    assert clean(project.orch("validate", file)).code == 0
+    for name in NAMES:
+        said = clean(project.orch("run", file, "--name", name, "--fleet", fleet, timeout=120))
+        assert said.code in (2, 3), (name, said.code, said.err)
+    for at, verb in enumerate(VERBS):
+        # Each verb reads a name by the same code; three of nine in turn show it on real machines.
+        for name in NAMES[at % 3 :: 3]:
+            words = [*verb, *(["--"] if name.startswith("-") else []), name]
+            words += ["--yes"] if verb == ("down",) else []
+            assert clean(project.orch(*words, timeout=120)).code != 0, (verb, name)
+    said = clean(project.orch("cordon", "--reason", VALUE, *node_names(project, fleet)[:1], timeout=120))
+    if said.code == 0:
+        assert clean(project.orch("fleet", "show", fleet)).code == 0
+        assert clean(project.orch("cordon", "--undo", *node_names(project, fleet)[:1])).code == 0
+
+    said = clean(project.orch("run", file, "--fleet", fleet, "--env", f"MORE={VALUE}", "--json", timeout=300))
+    assert said.code == 0, said.err
+    assert [node["exit_code"] for node in said.json["nodes"]] == [0] * nodes
+    logs = clean(project.orch("logs", said.json["run"])).out
+    assert logs.count(VALUE.encode().hex()) == nodes
+    assert logs.count("kept prod 7 4.3 1 2") == nodes
+    assert logs.count(FILE) == nodes
+    said = clean(project.orch("exec", fleet, "--", "printf", "%s", VALUE))
+    assert said.code == 0, said.err
+
+
+def node_names(project: Folder, fleet: str) -> list[str]:
+    (shown,) = project.orch("fleet", "show", fleet, "--json").json["fleets"]
+    return [node["name"] for node in shown["nodes"]]
+
+
+def nothing_ran_here(*folders: Path) -> None:
+    assert not Path("/tmp/pwned").exists()
+    for folder in folders:
+        assert list(folder.rglob("*pwned")) == []
+
+
+@pytest.mark.timeout(900)
+def test_servers_are_left_as_they_were_found(room: Room, tmp_path: Path) -> None:
+    (tmp_path / "orch.yml").write_text("project: tests\n")
+    project = Client(tmp_path, room.home)
+    before = {server.name: server.snapshot() for server in room.servers}
+    hosts = "[gpu1, gpu2, gpu3, {hostname: gpu4, proxy_jump: {hostname: login}}]"
+    text = (
+        f"type: fleet\nname: strange\nenv: {{FLEET_EVIL: {quoted(VALUE)}}}\nssh_config: {{hosts: {hosts}}}\n"
+    )
+    file = project.write("fleet.yml", text)
+    for words in (("validate", file), ("check", file), ("preview", file)):
+        clean(project.orch(*words))
+    said = clean(project.orch("up", file, "--yes", "--accept-new-host-keys", timeout=300))
+    assert said.code == 0, said.err
+    try:
+        try_all(project, "strange", 4)
+    finally:
+        said = project.orch("down", file, "--yes", timeout=300)
+    assert said.code == 0, said.err
+    for server in room.servers:
+        assert server.snapshot() == before[server.name], server.name
+    nothing_ran_here(tmp_path, room.home)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Folder]:
+    (tmp_path / "orch.yml").write_text("project: tests\n")
+    project = Folder(tmp_path)
+    project.write("fleet.yml", fleet_yaml("strange", 2, f"env: {{FLEET_EVIL: {quoted(VALUE)}}}\n"))
+    yield project
+    assert project.orch("down", "fleet.yml", "--yes").code == 0
+
+
+def listing(container: str) -> set[str]:
+    """Files of a local node with mode and size, but for Docker's own and what the kernel shows."""
+    prune = " -o ".join(
+        f"-path {path}"
+        for path in ("/proc", "/sys", "/dev", "/var/lib/docker", "/run", "/template", "/var/log")
+    )
+    find = rf"find / \( {prune} \) -prune -o -type f -printf '%m %u %s %p\n' -o -printf '%m %u %y %p\n'"
+    done = subprocess.run(
+        ["docker", "exec", container, "sh", "-c", find], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.splitlines())
+
+
+@pytest.mark.timeout(900)
+def test_local_nodes_are_left_as_they_were_found(local: Folder) -> None:
+    said = clean(local.orch("up", "fleet.yml", "--yes"))
+    assert said.code == 0, said.err
+    # The first job brings images and the folders of orch.
+    warm = local.write("warm.yml", "type: task\nimage: orch/mpi\nnodes: 2\ncommands: ['true']\n")
+    assert local.orch("run", warm, timeout=300).code == 0
+    nodes = list(containers(local, "strange"))
+    before = {node: listing(node) for node in nodes}
+    try_all(local, "strange", 2)
+    assert {node: listing(node) for node in nodes} == before
+    nothing_ran_here(local.path)
