@@ -183,12 +183,12 @@ def test_a_full_disk_is_told_with_the_nodes_name(place: Workplace, lab: Lab, lef
     docker("rm", "-f", "-v", node.name)
 
 
-def test_a_full_disk_under_the_stage_is_told_too(place: Workplace, lab: Lab):
+def test_a_full_disk_under_the_stage_is_told_too(place: Workplace, lab: Lab, tmp_path: Path):
     node = lab.node("--tmpfs", "/var/lib/orch:size=64k")
     load_image(node, "mpi")
-    place.dot.mkdir(exist_ok=True)
-    (place.dot / "big.bin").write_bytes(b"x" * (1 << 20))
-    row = lifecycle.drive(place, submit(place, lab.fleet(node), commands=["true"], files=["big.bin"]))
+    (tmp_path / "big.bin").write_bytes(b"x" * (1 << 20))
+    big = {"files": [str(tmp_path / "big.bin")]}
+    row = lifecycle.drive(place, submit(place, lab.fleet(node), commands=["true"], **big))
     assert row.status == "failed"
     assert f"the disk of node {node.name} is full" in (row.message or "")
     docker("rm", "-f", "-v", node.name)
