@@ -65,7 +65,10 @@ def test_a_quota_of_zero_is_told_before_anything_is_made(tmp_path: Path) -> None
     assert not [call for call in there.cloud.calls if call.caller == "pulumi"]
 
 
-@pytest.mark.parametrize("action", ["CreateVpc", "CreateCapacityReservation", "RunInstances"])
+@pytest.mark.parametrize(
+    "action",
+    [pytest.param("CreateVpc", marks=pytest.mark.soak), "CreateCapacityReservation", "RunInstances"],
+)
 def test_what_the_account_may_not_do_stops_at_once_and_leaves_nothing(tmp_path: Path, action: str) -> None:
     there = Rehearsed.make(tmp_path, denied=[action])
     there.fleet(8, **A_AND_B)
@@ -110,7 +113,9 @@ def test_a_quota_that_only_the_launch_knows_of_stops_at_once(tmp_path: Path) -> 
     assert there.cloud.everything() == {}
 
 
-@pytest.mark.parametrize("fault", ["no room", "a quota at the sixth node"])
+@pytest.mark.parametrize(
+    "fault", ["no room", pytest.param("a quota at the sixth node", marks=pytest.mark.soak)]
+)
 def test_growth_that_does_not_fit_leaves_the_fleet_as_it_was(tmp_path: Path, fault: str) -> None:
     there = lab(tmp_path, a=6)
     there.fleet(4, **A_AND_B)

@@ -103,7 +103,7 @@ def test_a_quota_is_told_before_anything_is_made(tmp_path: Path) -> None:
     assert there.cloud.everything() == {}
 
 
-@pytest.mark.parametrize("action", ["compute.networks.insert", INSERT])
+@pytest.mark.parametrize("action", [pytest.param("compute.networks.insert", marks=pytest.mark.soak), INSERT])
 def test_what_the_project_may_not_do_stops_at_once_and_leaves_nothing(tmp_path: Path, action: str) -> None:
     there = RehearsedGcp.make(tmp_path, denied=[action])
     there.fleet(4, **two_zones())
@@ -115,6 +115,7 @@ def test_what_the_project_may_not_do_stops_at_once_and_leaves_nothing(tmp_path: 
     assert there.cloud.everything() == {}
 
 
+@pytest.mark.soak
 def test_a_quota_that_only_the_launch_knows_of_stops_at_once(tmp_path: Path) -> None:
     told = "Quota 'NVIDIA_L4_GPUS' exceeded.  Limit: 3.0 in region us-central1."
     late = {"code": "QUOTA_EXCEEDED", "message": told, "action": INSERT, "nth": 3}
@@ -127,6 +128,7 @@ def test_a_quota_that_only_the_launch_knows_of_stops_at_once(tmp_path: Path) -> 
     assert there.cloud.everything() == {}
 
 
+@pytest.mark.soak
 def test_growth_that_does_not_fit_leaves_the_fleet_as_it_was(tmp_path: Path) -> None:
     there = lab(tmp_path, a=3)
     there.fleet(2, **two_zones())
@@ -143,6 +145,7 @@ def test_growth_that_does_not_fit_leaves_the_fleet_as_it_was(tmp_path: Path) -> 
     assert there.preview(None, "--exit-code").code == 0
 
 
+@pytest.mark.soak
 def test_a_best_effort_fleet_keeps_what_it_got_and_asks_for_the_rest_next_time(tmp_path: Path) -> None:
     there = lab(tmp_path, a=2)
     there.fleet({"min": 1, "target": 4, "max": 4}, gang="best-effort", **two_zones())

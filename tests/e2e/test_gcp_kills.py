@@ -62,6 +62,7 @@ def test_down_after_a_killed_down_leaves_nothing(tmp_path: Path, cluster: Rehear
     assert there.cloud.everything() == {}
 
 
+@pytest.mark.soak
 def test_down_after_a_killed_up_leaves_nothing(tmp_path: Path) -> None:
     there: RehearsedGcp = RehearsedGcp.make(tmp_path)
     there.fleet(3)

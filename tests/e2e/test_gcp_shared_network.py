@@ -111,7 +111,7 @@ def test_a_fleet_that_finds_no_room_takes_its_network_along_and_leaves_that_of_o
 PLACES = {"up": "compute.firewalls.insert", "down": "compute.networks.delete"}
 
 
-@pytest.mark.parametrize("words", PLACES)
+@pytest.mark.parametrize("words", ["up", pytest.param("down", marks=pytest.mark.soak)])
 def test_a_kill_amid_the_shared_network_leaves_nothing_behind(tmp_path: Path, words: str) -> None:
     there: RehearsedGcp = RehearsedGcp.make(tmp_path)
     there.fleet(1, **SHARED)

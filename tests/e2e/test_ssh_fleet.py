@@ -71,6 +71,7 @@ def test_a_second_up_changes_nothing_and_drift_is_clean(onprem: Client) -> None:
     assert drifted(onprem) == (0, set())
 
 
+@pytest.mark.soak  # the ring goes through all four, and two nodes train in the quickstart
 @pytest.mark.timeout(900)  # four ranks on as many cores as there are
 def test_torchrun_trains_across_all_four(onprem: Client) -> None:
     said = onprem.orch("run", "examples/ssh/train.yml", "--json", timeout=540)
@@ -245,7 +246,10 @@ DRIFTS: dict[str, tuple[Callable[[Room], AbstractContextManager[object]], str, s
 }
 
 
-@pytest.mark.parametrize("what", DRIFTS)
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(each, marks=pytest.mark.soak if each == "a silent host" else ()) for each in DRIFTS],
+)
 def test_drift_tells(onprem: Client, room: Room, what: str) -> None:
     broken, name, path = DRIFTS[what]
     with broken(room):

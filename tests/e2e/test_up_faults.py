@@ -52,7 +52,9 @@ def started(folder: Folder) -> tuple[subprocess.Popen[str], int]:
     return process, engines[0]
 
 
-@pytest.mark.parametrize("victim", ["command line", "engine", "whole tree"])
+@pytest.mark.parametrize(
+    "victim", ["command line", pytest.param("engine", marks=pytest.mark.soak), "whole tree"]
+)
 def test_after_a_kill_the_next_up_completes_the_fleet_without_making_a_node_twice(
     faulty: Folder, victim: str
 ) -> None:

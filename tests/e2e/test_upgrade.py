@@ -56,7 +56,9 @@ GCP_IMAGES = Images(
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("images", [AMIS, GCP_IMAGES], ids=["aws", "gcp"])
+@pytest.mark.parametrize(
+    "images", [AMIS, pytest.param(GCP_IMAGES, marks=pytest.mark.soak)], ids=["aws", "gcp"]
+)
 def test_nodes_have_the_image_of_the_lock_file_until_an_upgrade(tmp_path: Path, images: Images) -> None:
     there = images.project.make(tmp_path)
     # SSH by the cloud's own tunnel, so that there is no other machine.
