@@ -20,6 +20,7 @@ from tracing import traced
 
 from orch.components.aws import wanted as aws_wanted
 from orch.components.clouds import Cloud, CloudFleet, compiled, scripts
+from orch.components.explain import NOTHING
 from orch.components.gcp import wanted as gcp_wanted
 from orch.components.gcp.capacity import max_wait_s
 from orch.components.local.facts import LocalFacts
@@ -194,8 +195,8 @@ def plan_on_cloud(case: Any, question: Callable[..., object], folder: Path) -> A
     places = case.candidates()
     question(case.fleet, case.settings, places[0], Previous())
     scripts(case.fleet, folder)
-    made = CloudFleet(case.plan(), places[0], lambda: None, lambda names, running: None)  # type: ignore[arg-type,return-value]
-    compiled(case.fleet, Cloud("node", (), lambda text: None), places, lambda place: made)
+    made = CloudFleet(case.plan(), places[0], {}, lambda: None, lambda names, running: None)  # type: ignore[arg-type,return-value]
+    compiled(case.fleet, Cloud("node", (), lambda text: None, NOTHING), places, lambda place: made)
     return made.plan
 
 
