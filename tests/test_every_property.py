@@ -174,7 +174,7 @@ def plan_on_aws(fleet: Fleet, folder: Path) -> None:
         def fleet(self) -> Fleet:
             return fleet
 
-    made = plan_on_cloud(OnAws("given", {}), aws_wanted.question, folder)
+    made = plan_on_cloud(OnAws("given", {}), lambda *asked: aws_wanted.question(*asked, "scope"), folder)
     if fleet.__dict__["network"] is not None:
         register_on_aws(made, AwsBackend())
 
