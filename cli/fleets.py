@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.cli.diagnose import load
@@ -225,7 +224,7 @@ def fleets_of(
 
 def is_file(target: str) -> bool:
     """Whether FILE|NAME is a file."""
-    return Path(target).exists() or "/" in target or target.endswith((".yml", ".yaml")) or target == "-"
+    return os.path.exists(target) or "/" in target or target.endswith((".yml", ".yaml")) or target == "-"
 
 
 def _targets(target: str, *, by_name: bool = False, rehearse: bool = False) -> list[tuple[Project, str]]:

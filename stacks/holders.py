@@ -20,14 +20,14 @@ from typing import Any
 
 from orch.runner.processes import Process, is_dead, process
 from orch.stacks.command import Event
-from orch.stacks.project import Project, this_host
+from orch.stacks.project import Project, is_stack_name, this_host
 
 OPERATIONS = ("up", "destroy", "refresh")
 
 
 def locks_folder(project: Project, stack: str) -> Path | None:
     """Where the engine keeps the locks of a stack; None for a state elsewhere."""
-    state = project.local_state
+    state = project.local_state if is_stack_name(stack) else None
     return state / ".pulumi" / "locks" / "organization" / project.name / stack if state else None
 
 
@@ -145,5 +145,5 @@ def _python_time(text: str) -> str:
 
 
 def _folder(project: Project, stack: str) -> Path | None:
-    state = project.local_state
+    state = project.local_state if is_stack_name(stack) else None
     return state / ".orch" / "holders" / project.name / stack if state else None

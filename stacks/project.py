@@ -222,3 +222,8 @@ def _make_passphrase(path: Path) -> None:
 
 def this_host() -> str:
     return socket.gethostname()
+
+
+def is_stack_name(text: str) -> bool:
+    """Whether a stack of ours can be called so: a fleet's name, or that of a network that fleets share."""
+    return re.fullmatch(r"[a-z][a-z0-9.-]{0,99}", text) is not None

@@ -9,10 +9,11 @@ from typing import Any
 from orch.components.plan import whole
 from orch.runner.private import private_folder, write_private
 from orch.spec.state import SCHEMA, FleetState, NodeState
+from orch.spec.values import shown
 from orch.stacks import engine as engines
 from orch.stacks.command import call
 from orch.stacks.errors import Conflict, NoSuchFleet, StackError
-from orch.stacks.project import Project
+from orch.stacks.project import Project, is_stack_name
 
 Deployment = dict[str, Any]
 
@@ -22,6 +23,8 @@ def deployment(project: Project, stack: str) -> Deployment | None:
 
     A file state is read as it lies; any other is exported through the engine (0.5 s and a network call).
     """
+    if not is_stack_name(stack):
+        return None
     checkpoint = project.checkpoint(stack)
     if checkpoint is not None:
         try:
@@ -161,7 +164,7 @@ def require_up(project: Project, name: str) -> dict[str, Any]:
 def not_up(project: Project, name: str) -> NoSuchFleet:
     others = known_fleets(project)
     return NoSuchFleet(
-        f"the fleet {name} is not up in this project",
+        f"the fleet {name if is_stack_name(name) else shown(name)} is not up in this project",
         where=str(project.root),
         detail=f"up here: {', '.join(others)}" if others else "no fleet is up here",
         hint="bring it up first: `orch up fleet.yml`",

@@ -24,7 +24,7 @@ NAMES = (
     "-x",
     "--help=x",
     "x\ny",
-    "n" * 10_000,
+    "n" * 5_000,
     "ｕｎｉ\u2028code",
 )
 # Verbs that take the name of a fleet, a run or a node.
@@ -81,8 +81,8 @@ def task(nodes: int) -> str:
 
 def clean(said: Said) -> Said:
     """Whatever came of it, it is told in words and not as a defect of orch."""
-    assert "Traceback" not in said.err, said.err
-    assert "bug in orch" not in said.err, said.err
+    assert "Traceback" not in said.err, said.err[-2000:]
+    assert "bug in orch" not in said.err, said.err[-2000:]
     return said
 
 
