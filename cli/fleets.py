@@ -191,10 +191,13 @@ def show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool = Fal
 
 def unlock(target: str, *, yes: bool) -> None:
     from orch.stacks.locks import locks
+    from orch.stacks.states import deployment, not_up
 
     for project, name in _targets(target):
         held = locks(project, name)
         if project.local_state is not None and not held:
+            if deployment(project, name) is None:
+                raise not_up(project, name)
             print(f"fleet {name}: nobody holds it")
             continue
         for lock in held:

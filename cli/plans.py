@@ -114,8 +114,11 @@ def refused_json(fleet: str, error: OrchError, problems: Iterable[NodeProblem]) 
         "schema": SCHEMA,
         "fleet": fleet,
         "stack": fleet,
+        "headline": [],
+        "moves": False,
         "summary": None,
         "changes": [],
+        "drift": [],
         "cost": None,
         "diagnostics": [
             {"severity": "error", "code": error.code, "summary": error.summary, "hint": error.hint},

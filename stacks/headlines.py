@@ -50,13 +50,14 @@ def headline(changes: Sequence[Change], before: Recorded, compiled: Compiled) ->
 
 
 def fold(names: Iterable[str]) -> str:
-    """`laptop-[0-2]` for laptop-0, laptop-1, laptop-2."""
+    """`laptop-[0-2]` for laptop-0, laptop-1, laptop-2; names without a number stand beside it."""
     listed = list(names)
-    if len(listed) < 2 or not all(re.search(r"\d", name) for name in listed):
+    numbered = [name for name in listed if re.search(r"\d", name)]
+    if len(numbered) < 2:
         return ", ".join(listed)
     from ClusterShell.NodeSet import NodeSet
 
-    return str(NodeSet.fromlist(listed))
+    return ", ".join([str(NodeSet.fromlist(numbered)), *(name for name in listed if name not in numbered)])
 
 
 @dataclass(frozen=True)
