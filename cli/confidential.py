@@ -16,6 +16,9 @@ MASK = "(secret)"
 SHORTEST = 6
 """Characters of a value that is masked: shorter ones stand anywhere by chance."""
 
+_VALUED = frozenset({"--name", "-n", "--fleet"})
+"""Other options of verbs with `--env` that take the next word."""
+
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.I)
 
 
@@ -35,17 +38,28 @@ def masked(text: str, argv: Sequence[str] | None = None, environ: Mapping[str, s
 
 
 def _given(argv: Sequence[str]) -> Iterator[str]:
-    """What follows `--env` or `-e`, in every way it may be written."""
+    """What follows `--env` or `-e`, in every way it may be written, as the command line is read."""
     words = iter(argv)
     for word in words:
         if word == "--":
             return
-        if word in ("--env", "-e"):
+        if word in _VALUED:
+            next(words, "")  # whatever it is: `--` too
+        elif word == "--env":
             yield next(words, "")
-        elif word.startswith("--env="):
-            yield word.removeprefix("--env=")
-        elif word.startswith("-e") and not word.startswith("--"):
-            yield word[2:]
+        elif word.startswith("--"):
+            if word.startswith("--env="):
+                yield word.removeprefix("--env=")
+        elif word.startswith("-"):
+            for at, letter in enumerate(word[1:], 2):
+                if letter == "e":
+                    yield word[at:].removeprefix("=") or next(words, "")
+                elif f"-{letter}" in _VALUED:
+                    if not word[at:]:
+                        next(words, "")
+                else:
+                    continue  # a flag; others may stand behind it
+                break
 
 
 def _forms(value: str) -> set[str]:

@@ -24,6 +24,7 @@ ENDED = "the driver ended: "
 def see_through(project: Project, place: Workplace, row: RunRow) -> RunRow:
     """Drive or follow a run to its end; being told to leave, hand it to a process in the background."""
     from orch.runner.lifecycle import drive
+    from orch.runner.names import as_argument
     from orch.runner.private import private_file
 
     def leave(number: int, frame: Any) -> None:
@@ -40,14 +41,15 @@ def see_through(project: Project, place: Workplace, row: RunRow) -> RunRow:
             signal.signal(number, lambda _number, _frame: None)
         with private_file(place.desk(row).folder.path / LOG).open("ab") as log:
             subprocess.Popen(
-                [sys.executable, "-m", "orch.cli.main", "attach", row.name, "--supervise"],
+                [sys.executable, "-m", "orch.cli.main", "attach", "--supervise", "--", row.name],
                 cwd=project.root,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        tell(f"\ndetached, the run goes on; `orch attach {row.name}` follows, `orch stop {row.name}` ends it")
+        name = as_argument(row.name)
+        tell(f"\ndetached, the run goes on; `orch attach {name}` follows, `orch stop {name}` ends it")
         end(ExitCode.INTERRUPTED)
 
 
@@ -93,11 +95,13 @@ def supervise(place: Workplace, row: RunRow) -> int:
 
 def why_undriven(place: Workplace, row: RunRow) -> str | None:
     """What ended the last driver of a run that nobody drives, where that driver could still say it."""
+    from orch.runner.errors import BadRunName
+
     try:
         with (place.desk(row).folder.path / LOG).open("rb") as log:
             log.seek(0, os.SEEK_END)
             log.seek(max(0, log.tell() - 65_536))
             last = log.read().decode(errors="replace").rstrip().rpartition("\n")[2]
-    except OSError:
+    except (OSError, BadRunName):  # a name that the ledger holds and no folder can have is told of elsewhere
         return None
     return last.removeprefix(ENDED) if last.startswith(ENDED) else None

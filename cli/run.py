@@ -96,12 +96,13 @@ def ps(
     with opened(None, as_json=True, rehearse=rehearse) as (_, place):
         from orch.cli.run_output import SCHEMA, run_json, runs_table
         from orch.runner.lifecycle import reconcile_once
+        from orch.runner.names import as_argument
 
         reconcile_once(place)
         rows = place.ledger.runs(active_only=not everything) or place.ledger.runs(limit=1)
         undriven = [(row, why_undriven(place, row)) for row in rows if row.active and not row.held]
     for row, why in undriven:
-        tell(f"note: nobody drives run {row.name}; `orch attach {row.name}` does")
+        tell(f"note: nobody drives run {row.name}; `orch attach {as_argument(row.name)}` does")
         if why is not None:
             tell(f"  its driver ended: {why} (more in {LOG} of its folder under .orch/runs)")
     if as_json:

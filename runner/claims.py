@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from orch.runner.errors import NodesBusy
+from orch.runner.names import as_argument
 from orch.runner.processes import here
 
 # How long a claim may stand for a job that is over, or was never started, before another run takes it: its
@@ -46,8 +47,8 @@ class Claim:
 def busy(node: str, blocks: int, total: int, holders: Sequence[Claim]) -> NodesBusy:
     """The error of a run that needs `blocks` of `total` and did not get them."""
     runs = ", ".join(dict.fromkeys(map(str, holders))) or "another run"
-    stop = " ".join(dict.fromkeys(claim.run for claim in holders if claim.run)) or "RUN"
-    hint = f"wait for it, or `orch stop {stop}` where it was started"
+    stops = dict.fromkeys(f"`orch stop {as_argument(claim.run)}`" for claim in holders if claim.run)
+    hint = f"wait for it, or {' and '.join(stops) or '`orch stop RUN`'} where it was started"
     if other := {claim.of for claim in holders if claim.of and claim.of != str(total)}:
         return NodesBusy(
             f"node {node} is busy with {runs}",

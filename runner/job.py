@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from orch.runner.accelerators import Access, access_to
+from orch.runner.answers import NUMBER, STATES, number
 from orch.runner.boot import unfit
 from orch.runner.claims import LEFT_AFTER_S, Claim, busy
 from orch.runner.commands import NODE_HOME, Command, StdinSource, argv, as_root
@@ -206,8 +207,11 @@ def read_started(plan: RunPlan, rank: int, done: Completed) -> Started:
     if done.ok:
         return Started(
             rank,
-            int(first["port"]) if "port" in first else None,
-            tuple(int(block) for block in first.get("blocks", "").split()),
+            number(done, "port", first["port"], 1, 65535) if "port" in first else None,
+            tuple(
+                number(done, "blocks", block, 0, plan.ranks[rank].node.blocks - 1)
+                for block in first.get("blocks", "").split()
+            ),
             tuple(f"{done.node}: {value}" for key, value in said if key == "notice"),
         )
     if done.exit_code == BUSY:
@@ -282,16 +286,19 @@ def read_seen(rank: int, done: Completed | HostUnreachable | CommandTimeout) -> 
     """What `observe_command` came to; a node that does not answer, or whose Docker does not, is silent."""
     if isinstance(done, (HostUnreachable, CommandTimeout)):
         return Seen(rank, "silent", detail=done.detail or done.summary)
-    parts = done.stdout.strip().split("|")
-    if not done.ok or len(parts) != 6:
-        told = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        return Seen(rank, "silent", detail=f"Docker on the node: {told[0]}" if told else "no answer")
-    state, code, oom, _, finished, marks = parts
+    # The last line: what a login shell prints comes before it.
+    state, code, oom, _, finished, marks, *more = (
+        *done.stdout.strip().rpartition("\n")[2].split("|"),
+        *[""] * 6,
+    )
     ended = state in ("exited", "dead")
+    if not done.ok or len(more) != 6 or state not in STATES or (ended and not NUMBER.fullmatch(code)):
+        told = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        return Seen(rank, "silent", detail=f"Docker on the node: {told[0][:200]}" if told else "no answer")
     return Seen(
         rank,
         state,
-        exit_code=int(code) if ended and code else None,
+        exit_code=int(code) if ended else None,
         out_of_memory=oom == "true",
         finished_at=finished if ended else "",
         marks=frozenset(marks.split()),

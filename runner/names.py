@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import shlex
 
 from orch.runner.errors import BadRunName
 from orch.spec.values import Problem, check_name, shown
@@ -47,3 +48,8 @@ class RunName(str):
             detail="it was written by a version that did not check names, or by hand",
             hint="`orch stop` with this name ends it in the ledger; then submit it with another one",
         )
+
+
+def as_argument(name: str) -> str:
+    """A name as it is typed behind a verb: older ledgers, and claims of others, hold names of any kind."""
+    return f"-- {shlex.quote(name)}" if name.startswith("-") else shlex.quote(name)

@@ -6,18 +6,34 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
+from typer.models import OptionInfo
 
 from orch.cli import outcome
-from orch.cli.confidential import masked
+from orch.cli.confidential import _VALUED, masked  # pyright: ignore[reportPrivateUsage]
+from orch.cli.main import app
 
 CANARY = "hf_canary'42\"\\"
 
 
 @pytest.mark.parametrize(
     "words",
-    [["--env", f"T={CANARY}"], ["-e", f"T={CANARY}"], [f"--env=T={CANARY}"], [f"-eT={CANARY}"], ["-e", "T"]],
+    [
+        ["--env", f"T={CANARY}"],
+        ["-e", f"T={CANARY}"],
+        [f"--env=T={CANARY}"],
+        [f"-eT={CANARY}"],
+        ["-e", "T"],
+        ["-de", f"T={CANARY}"],
+        [f"-deT={CANARY}"],
+        [f"-e=T={CANARY}"],
+        ["-n", "--", "-e", f"T={CANARY}"],
+        ["-dn", "--", "-e", f"T={CANARY}"],
+        ["--fleet", "--", "--env", f"T={CANARY}"],
+        ["-ne", "-e", f"T={CANARY}"],
+    ],
 )
 def test_a_crash_does_not_tell_what_env_was_given(
     words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -74,3 +90,30 @@ def test_the_command_line_that_all_users_see_is_covered() -> None:
         b"X=1",
     ]
     assert done.stdout.strip() == f"{covered} {words}"
+
+
+@pytest.mark.parametrize(
+    "words", [["-de", "T=secret"], ["-deT=secret"], ["-n", "--", "-e", "T=secret"], ["-ne", "-eT=secret"]]
+)
+def test_it_is_covered_however_options_are_joined(words: list[str]) -> None:
+    code = (
+        "from orch.cli.confidential import cover_arguments; cover_arguments(); "
+        "print(open('/proc/self/cmdline').read())"
+    )
+    command = [sys.executable, "-c", code, "run", "t.yml", *words]
+    assert "secret" not in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_every_option_that_takes_a_word_beside_env_is_known_to_the_masking() -> None:
+    run = next(each for each in app.registered_commands if each.name == "run").callback
+    assert run is not None
+    options = [each for name, each in get_type_hints(run, include_extras=True).items() if name != "arguments"]
+    taking = {
+        word
+        for each in options
+        for told in getattr(each, "__metadata__", ())
+        if isinstance(told, OptionInfo) and bool not in get_args(each)
+        for word in (told.default, *(told.param_decls or ()))
+        if str(word).startswith("-")
+    }
+    assert taking - {"--env", "-e"} == _VALUED

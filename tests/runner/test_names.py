@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from oldrows import FLEET, old_row
 from support import Folder
 
 from orch.runner import lifecycle
+from orch.runner.claims import Claim, busy
 from orch.runner.errors import BadRunName
 from orch.runner.events import Notice, Recorder
 from orch.runner.ledger import open_ledger
@@ -134,3 +137,28 @@ def test_a_plan_of_another_run_is_not_carried_out(place: Workplace) -> None:
     plan = row.plan.replace('"one"', '"two"')
     with pytest.raises(Exception, match="cannot be read"):
         plan_of(RunRow(**{**row.__dict__, "plan": plan}))
+
+
+@pytest.mark.parametrize("name", ["x;touch y", "..", "-x"], ids=ascii)
+def test_a_row_with_such_a_name_that_nobody_drives_hides_no_other_run(name: str, folder: Folder) -> None:
+    ledger = folder.path / ".orch" / "ledger.db"
+    ledger.parent.mkdir()
+    opened = open_ledger(f"sqlite:///{ledger}")
+    for each in (name, "other"):
+        old_row(opened, each)
+    opened.close()
+    with sqlite3.connect(ledger) as connection:
+        connection.execute("UPDATE run SET owner = NULL, status = 'running'")
+    connection.close()
+    said = folder.orch("ps", "-a", "--json")
+    assert (said.code, "Traceback" in said.err) == (0, False), said.err
+    assert {run["run"] for run in json.loads(said.out)["runs"]} == {name, "other"}
+    assert "`orch attach other`" in said.err
+    if name.startswith("-"):
+        assert f"`orch attach -- {name}`" in said.err
+
+
+def test_whom_to_ask_for_a_busy_node_is_a_command_that_may_be_pasted() -> None:
+    claims = [Claim("c", run, "eve@away", "then", "1") for run in ("a", "-b", "$(touch pwned)")]
+    hint = busy("n0", 1, 1, claims).hint or ""
+    assert "`orch stop a` and `orch stop -- -b` and `orch stop '$(touch pwned)'`" in hint

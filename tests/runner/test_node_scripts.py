@@ -15,8 +15,10 @@ import pytest
 
 from orch.runner import job
 from orch.runner.commands import NODE_HOME, Command
+from orch.runner.errors import RunFailed
 from orch.runner.plan import RankPlan, RunPlan
 from orch.runner.stage import stage
+from orch.runner.transport import Completed
 from orch.spec.state import NodeState
 
 NO_SUCH = "echo 'Error: No such container: x' >&2; exit 1"
@@ -161,7 +163,7 @@ def test_releasing_a_job_ends_its_own_clock_and_nobody_elses(node: Node) -> None
         foreign.kill()
         foreign.wait()
         if own:
-            assert not _alive(number)
+            _wait_for_end(number)
         else:
             os.killpg(number, 9)
     assert list(node.home.glob("control/*")) == list(node.home.glob("runs/*")) == []
@@ -192,6 +194,85 @@ def test_marks_that_an_older_version_left_in_the_stage_count_and_a_job_s_own_do_
     node.docker("echo 'running|0|false|then|'")
     # A job of the old layout may make `stopping` itself: it is stopped all the same.
     assert node.run(job.observe_command(plan(), 0)).stdout.strip().endswith("|go started expired")
+
+
+WARNS = "echo 'WARNING: Error loading config file: no such file or directory' >&2; "
+NO_SOCKET = "echo 'dial unix /var/run/docker.sock: connect: no such file or directory' >&2; exit 1"
+
+
+def completed(out: str, err: str = "", code: int = 0) -> Completed:
+    return Completed("n0", Command("look", "look"), code, out, err, 0.0)
+
+
+def looked(node: Node) -> job.Seen:
+    done = node.run(job.observe_command(plan(), 0))
+    return job.read_seen(0, completed(done.stdout, done.stderr, done.returncode))
+
+
+def test_a_docker_that_warns_beside_its_answer_is_understood(node: Node) -> None:
+    node.docker(WARNS + "echo 'exited|3|false|then|later'")
+    assert (looked(node).state, looked(node).exit_code) == ("exited", 3)
+    node.docker(WARNS + NO_SUCH)
+    assert looked(node).state == "absent"
+
+
+def test_a_docker_without_its_socket_does_not_say_that_the_job_is_gone(node: Node) -> None:
+    node.docker(NO_SOCKET)
+    assert (looked(node).state, looked(node).ended) == ("silent", False)
+    assert "docker.sock" in (looked(node).detail or "")
+    claim = node.claim("orch-other-0-0-x", 7200)
+    node.docker("case $1 in inspect) " + NO_SOCKET + ";; esac")
+    assert node.start(plan()).returncode == job.BUSY
+    assert os.readlink(claim).startswith("orch-other-0-0-x|")
+
+
+def test_a_claim_of_a_job_that_ended_long_ago_is_taken_over_also_where_docker_warns(node: Node) -> None:
+    claim = node.claim("orch-other-0-0-x", 7200)
+    node.docker("case $1 in inspect) " + WARNS + "echo 'exited 2020-01-01T00:00:00Z';; esac")
+    assert node.start(plan()).returncode == 0
+    assert os.readlink(claim).startswith("orch-job-0-0-")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "exited|abc|false|a|b|c",
+        "exited|" + "9" * 5000 + "|false|a|b|c",
+        "exited|٣|false|a|b|c",
+        "WARNING\nrunnin|0|false|a|b|c",
+        "silent|0|false|a|b|",
+        "|||||",
+        "exited|0",
+        "",
+    ],
+    ids=lambda said: ascii(said[:20]),
+)
+def test_a_node_that_says_what_docker_never_says_is_silent(said: str) -> None:
+    seen = job.read_seen(0, completed(said))
+    assert (seen.state, seen.exit_code, seen.marks) == ("silent", None, frozenset())
+    assert seen.detail
+
+
+def test_what_a_login_shell_says_before_an_answer_is_none_of_it() -> None:
+    assert job.read_seen(0, completed("Welcome!\nexited|0|false|a|b|go\n")).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "said", ["port=abc", "port=0", "port=65536", "port=" + "9" * 5000, "blocks=x y", "blocks=-1", "blocks=7"]
+)
+def test_a_node_whose_answer_to_a_start_makes_no_sense_fails_the_run_and_is_named(said: str) -> None:
+    with pytest.raises(RunFailed, match="n0") as told:
+        job.read_started(plan(), 0, completed(f"orch:{said}\n"))
+    assert told.value.where == "n0"
+    assert said.split(" ", maxsplit=1)[0][:20] in (told.value.detail or "")
+
+
+def _wait_for_end(pid: int) -> None:
+    """A process that was sent a signal ends a little later."""
+    end = time.monotonic() + 60
+    while _alive(pid):
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def _alive(pid: int) -> bool:
