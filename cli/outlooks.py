@@ -6,6 +6,7 @@ No project is opened: no state, no keys, no `.orch`; no engine is started, no ac
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,10 +84,10 @@ def _settings(file: str, documents: Sequence[Document], allowed: Sequence[str]) 
     """Backends of the nearest orch.yml upwards in the repository, which is a stranger's too."""
     known = [each.model for each in documents if isinstance(each.model, Project)]
     if not known:
-        root = fence_around(file, frozenset()).root
-        here = Path.cwd() if file == "-" else Path(file).absolute()
-        folders = [each for each in (here, *here.parents) if each == root or root in each.parents]
-        names = [each / "orch.yml" for each in folders]
+        fence = fence_around(file, frozenset())
+        here = Path.cwd() if file == "-" else Path(os.path.abspath(file))
+        folders = [each for each in (here, *here.parents) if each == fence.root or fence.root in each.parents]
+        names = [each / "orch.yml" for each in folders if fence.holds(each)]
         path = next((each for each in names if each.is_symlink() or each.is_file()), None)
         if path is not None:
             found = load_paths([path], untrusted=allowed).require()

@@ -16,7 +16,9 @@ LONGEST = 4096
 """The longest path Linux takes; names of clouds and images are far shorter."""
 
 _CONTAINER_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?")
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]*")
+_IMAGE = re.compile(r"(?:\[[0-9A-Fa-f:.]+\](?::[0-9]+)?/)?[A-Za-z0-9][A-Za-z0-9._/:@+-]*")
+JOINERS = "\u200c\u200d"
+"""Names of files in Persian and Hindi are spelled with them, and emoji are joined by them."""
 
 
 def check_characters(text: str) -> str:
@@ -30,14 +32,14 @@ def check_characters(text: str) -> str:
     return text
 
 
-def check_line(text: str) -> str:
-    """One line of visible characters. Raises Problem."""
+def check_line(text: str, invisible: str = "") -> str:
+    """One line of visible characters, and of those in `invisible`. Raises Problem."""
     if len(text) > LONGEST:
         raise Problem("ORCH162", f"this text is longer than {LONGEST:,} characters", hint="shorten it")
     if text.isascii() and text.isprintable():
         return text
     for char in text:
-        if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+        if char not in invisible and unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
             what = "a line break" if char in "\n\r\v\f\x85\u2028\u2029" else "an invisible character"
             summary = f"this text holds {what} (U+{ord(char):04X}), one line of visible ones is expected"
             raise Problem("ORCH162", summary, hint="remove it")
@@ -58,7 +60,7 @@ def check_path(text: str) -> str:
     if text.startswith("-"):
         hint = f"write `./{text}`" if len(text) < 60 else "begin with `./`"
         raise Problem("ORCH162", f"{shown(text)} begins with a dash: it would be an option", hint=hint)
-    return check_line(text)
+    return check_line(text, JOINERS)
 
 
 def check_mounted(path: str) -> str:

@@ -1,8 +1,8 @@
 """What the environment lent to a document is never quoted back: a message goes into logs that others read.
 
 `${{ env.X }}` may be a password, also when it stands where none belongs (`spot_policy: ${{ env.TOKEN }}`). A
-message shows the reference in place of the value. One that holds a part of the value, cut off or changed, is
-replaced by what its code means.
+message shows the reference in place of the value, of a PIN as of a key. One that holds a part of the value,
+cut off or changed, is replaced by what its code means.
 """
 
 from __future__ import annotations
@@ -12,14 +12,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from .diagnostics import CODES, Diagnostic
+from .values import shown
 
 PART = 5
-"""So many letters and digits in a row are a part of a value. Shorter values are counts and words."""
+"""So many letters and digits in a row are a part of a value."""
+
+WHOLE = 4
+"""A value of so many characters, whichever, is not shown as a whole. Shorter ones are counts."""
+
+_REFERENCE = r"\$\{\{ env\.\w+ \}\}"
 
 
 def masked(found: Diagnostic, lent: Mapping[str, str]) -> Diagnostic:
     """The diagnostic without what the environment lent; `lent` maps variables to their values."""
-    values = {name: value for name, value in lent.items() if len(_bare(value)) >= PART}
+    values = {name: value for name, value in lent.items() if _forms(value) or _parts(value)}
     if not values:
         return found
     summary = _hidden(found.summary, values)
@@ -29,7 +35,7 @@ def masked(found: Diagnostic, lent: Mapping[str, str]) -> Diagnostic:
         replace(other, message=_hidden(other.message, values) or "the other place") for other in found.related
     )
     replacement = found.replacement
-    if replacement is not None and _holds_part(replacement, values):
+    if replacement is not None and _hidden(replacement, values) != replacement:
         replacement = None
     if found.hint is not None and hint is None:
         hint = not_quoted(values)
@@ -62,21 +68,30 @@ def _hidden(text: str | None, values: Mapping[str, str]) -> str | None:
     """The text with references in place of values; None when a part of one is left."""
     if text is None:
         return None
-    for name, value in sorted(values.items(), key=lambda item: -len(item[1])):
-        for form in (value, value.strip(), " ".join(value.split())):
-            text = text.replace(form, reference(name))
-    rest = re.sub(r"\$\{\{ env\.\w+ \}\}", " ", text)
-    return None if _holds_part(rest, values) else text
+    forms = {form: name for name, value in values.items() for form in _forms(value)}
+    longest = sorted(forms, key=len, reverse=True)
+    # A reference is passed over: what is a part of it too (`env`) is looked for beside it.
+    whole = re.compile("|".join([*map(re.escape, longest), _REFERENCE]), re.IGNORECASE)
+    names = {form.casefold(): name for form, name in forms.items()}
+    text = whole.sub(lambda found: _named(found[0], names), text)
+    parts = set[str]().union(*map(_parts, values.values()))
+    return None if parts & _parts(re.sub(_REFERENCE, " ", text)) else text
 
 
-def _holds_part(text: str, values: Mapping[str, str]) -> bool:
+def _named(found: str, names: Mapping[str, str]) -> str:
+    name = names.get(found.casefold())
+    return found if name is None else reference(name)
+
+
+def _forms(value: str) -> frozenset[str]:
+    """A whole value as messages may hold it: as it is, in one line, without what a terminal acts on."""
+    forms = (value, value.strip(), " ".join(value.split()), shown(value)[1:-1])
+    return frozenset(form for form in forms if len(form.strip()) >= WHOLE)
+
+
+def _parts(text: str) -> set[str]:
     bare = _bare(text)
-    parts = {bare[at : at + PART] for at in range(len(bare) - PART + 1)}
-    return any(
-        value[at : at + PART] in parts
-        for value in map(_bare, values.values())
-        for at in range(len(value) - PART + 1)
-    )
+    return {bare[at : at + PART] for at in range(len(bare) - PART + 1)}
 
 
 def _bare(text: str) -> str:

@@ -191,7 +191,7 @@ def _parsed(
     seen: set[str] = set()
     for path in map(str, paths):
         fence = None if allowed is None or "\0" in path else fence_around(path, allowed)
-        if path != "-" and os.path.isdir(path):
+        if path != "-" and (fence is None or fence.holds(path)) and os.path.isdir(path):
             yield from ((parsed, fence) for parsed in _folder(path, seen, found, fence))
         elif (parsed := _file(path, seen, found, fence)) is not None:
             yield parsed, fence
@@ -199,7 +199,7 @@ def _parsed(
 
 def _file(path: str, seen: set[str], found: list[Diagnostic], fence: Fence | None) -> Parsed | None:
     if fence is not None and path != "-" and not fence.holds(path):
-        summary = "this file lies outside the repository: it is not read, for nobody trusts its name"
+        summary = "this lies outside the repository: it is not read, for nobody trusts its name"
         found.append(Diagnostic("ORCH177", Span(path, 1, 1, 1, 1), summary, hint="remove the link"))
         return None
     key = path if path == "-" else os.path.realpath(path) if "\0" not in path else path

@@ -18,7 +18,7 @@ from typing import Any, cast, get_args, get_origin
 
 from .diagnostics import Diagnostic, Severity
 from .draft import Draft, Path_
-from .interpolate import Rule, fill_environment
+from .interpolate import Rule, fill_environment, references
 from .models import MODELS
 from .models.base import Section
 from .models.reads import Here, Reaches, marked
@@ -40,7 +40,7 @@ class Fence:
     def holds(self, path: Path | str) -> bool:
         """Whether a path, absolute or from the working directory, leads to a file of the repository."""
         roots = (str(self.root), os.path.realpath(self.root))
-        rest = _below(roots, str(path) if os.path.isabs(path) else f"{os.getcwd()}/{path}")
+        rest = _below(roots, _absolute(str(path)))
         links = 0
         here: list[str] = []
         while rest is not None and rest:
@@ -71,11 +71,36 @@ class Fence:
 
 def fence_around(path: str, allowed: frozenset[str]) -> Fence:
     """The repository that a file, a folder or standard input (`-`) belongs to: its Git checkout, else the
-    folder."""
-    given = Path.cwd() if path == "-" else Path(os.path.abspath(path))
-    folder = given if path == "-" or given.is_dir() else given.parent
-    root = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), folder)
-    return Fence(root, allowed)
+    folder.
+
+    Links that lead to a checkout are the caller's. Those inside one, or below the working directory where
+    there is none, are a stranger's: the checkout that holds the link is the repository, wherever it leads.
+    """
+    here = Path.cwd()
+    given = here if path == "-" else Path(os.path.abspath(path))
+    checkout = None
+    for each in (*reversed(given.parents), given):
+        if checkout is not None and each.is_symlink():
+            break
+        if os.path.lexists(each / ".git"):
+            checkout = each
+    if checkout is not None:
+        return Fence(checkout, allowed)
+    below = [each for each in (*reversed(given.parents), given) if here in each.parents]
+    link = next((each for each in below if each.is_symlink()), None)
+    if link is not None:
+        return Fence(link.parent, allowed)
+    return Fence(given if given.is_dir() else given.parent, allowed)
+
+
+def _absolute(path: str) -> str:
+    """A path from the root. The working directory has no links, so `..` before a name are taken off it."""
+    if os.path.isabs(path):
+        return path
+    here, parts = os.getcwd(), path.split("/")
+    while parts and parts[0] in ("", ".", ".."):
+        here = os.path.dirname(here) if parts.pop(0) == ".." else here
+    return os.path.join(here, *parts)
 
 
 def _below(roots: tuple[str, ...], path: str) -> list[str] | None:
@@ -102,7 +127,7 @@ def strange_uses(draft: Draft) -> Iterator[Diagnostic]:
     if fence is None or draft.kind not in MODELS:
         return
     for use in dict.fromkeys(_uses(draft.node, MODELS[draft.kind], ())):
-        if use.kind is Here and use.text is not None:
+        if use.kind is Here and use.text is not None and not _references(use.text):
             yield from _outside(draft, fence, use.path, use.text)
         elif use.kind is Reaches:
             yield draft.diagnostic(
@@ -130,9 +155,16 @@ def not_lent(draft: Draft, path: Path_, name: str) -> Diagnostic:
     )
 
 
-def _outside(draft: Draft, fence: Fence, path: Path_, value: str) -> Iterator[Diagnostic]:
-    if "${{" in value:
-        return  # told of its reference
+def _references(text: str) -> bool:
+    """Whether a path as written has references, of which the reading told. An escaped one is a name."""
+    try:
+        return bool(references(text, Rule.READ))
+    except Problem:
+        return False
+
+
+def _outside(draft: Draft, fence: Fence, path: Path_, written: str) -> Iterator[Diagnostic]:
+    value = fill_environment(written, Rule.READ, {})[0]
     allowed = bool(fence.allowed) and bool({value, os.path.expanduser(value)} & fence.allowed)
     if not value.startswith("~") and fence.holds(folder_of(draft) / value):
         return
@@ -218,7 +250,7 @@ def _bare(value: object) -> Iterator[tuple[str | int, str]]:
 
 def _text(value: object) -> str | None:
     text = value.text if isinstance(value, Scalar) else value
-    return fill_environment(text, Rule.READ, {})[0] if isinstance(text, str) else None
+    return text if isinstance(text, str) else None
 
 
 @cache

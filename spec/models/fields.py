@@ -355,7 +355,7 @@ def check_mounted(path: str, what: str = "the path") -> str:
 
 
 def check_absolute(path: str, what: str = "the path") -> str:
-    characters.check_line(path)
+    characters.check_line(path, characters.JOINERS)
     if not path.startswith("/"):
         raise Problem(
             "ORCH129", f"{what} must be absolute, {shown(path)} is not", hint=f"write `/{path.lstrip('./')}`"

@@ -282,3 +282,81 @@ def test_links_are_followed_inside_only(tmp_path: Path) -> None:
         assert not fence.holds(f"{root}/{path}"), path
     for path in ("/etc/passwd", f"{root}-other/x", str(tmp_path)):
         assert not fence.holds(path), path
+
+
+SECRET = "type: task\nname: secretxx\nimage: x\nspot_policy: secretxx\n"
+
+
+def check_refused(repository: Repository, *words: str) -> None:
+    found, said = watched(repository, *words, "--untrusted")
+    check_innocent(repository, found, said)
+    assert (found["code"], "ORCH177" in said) == (3, True), said
+    assert "secretxx" not in said
+
+
+@pytest.mark.parametrize("planted", [True, False])
+@pytest.mark.parametrize("named", ["configs/k.yml", "configs", "a/up/outside/k.yml", "./configs/../outside"])
+def test_a_link_in_a_checkout_makes_nothing_else_the_repository(
+    repository: Repository, named: str, planted: bool
+) -> None:
+    (repository.outside / "k.yml").write_text(SECRET)
+    if planted:
+        (repository.outside / ".git").mkdir()
+        (repository.outside.parent / ".git").mkdir()
+    (repository.root / "configs").symlink_to("../outside")
+    (repository.root / "a" / "b").mkdir(parents=True)
+    (repository.root / "a" / "up").symlink_to("b/../../..")
+    for verb in ("validate", "preview"):
+        check_refused(repository, verb, named)
+
+
+def test_a_link_below_the_working_directory_is_a_strangers_without_a_checkout_too(
+    repository: Repository,
+) -> None:
+    (repository.root / ".git" / "config").unlink()
+    (repository.root / ".git").rmdir()
+    (repository.outside / "k.yml").write_text(SECRET)
+    (repository.root / "configs").symlink_to("../outside")
+    for named in ("configs", "configs/k.yml"):
+        check_refused(repository, "validate", named)
+
+
+def test_links_that_lead_to_a_checkout_are_the_callers(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.write({"fleet.yml": HARMLESS["local"]})
+    (repository.root / "deep").mkdir()
+    (repository.root / "in").symlink_to("deep")
+    (repository.root / "deep" / "fleet.yml").write_text(HARMLESS["local"])
+    (repository.outside / "link").symlink_to(repository.root)
+    here = repository.outside / "link"
+    monkeypatch.chdir(repository.home)
+    for path in (
+        here / "fleet.yml",
+        here / "in",
+        here / "in" / "fleet.yml",
+        "../checkout/fleet.yml",
+    ):
+        assert load_paths([path], untrusted=()).diagnostics == (), path
+    monkeypatch.chdir(repository.root / "deep")
+    for path in ("../fleet.yml", "../in/fleet.yml", "..", "../../checkout/fleet.yml", "fleet.yml", "."):
+        assert [each.code for each in load_paths([path], untrusted=()).diagnostics] in (
+            [],
+            ["ORCH177"],  # linked.yml, where the whole checkout is read
+        ), path
+
+
+ESCAPED = """\
+type: task
+name: train
+image: x
+files: ["$${{x/../../outside/key", "$${{ env.X }}/../../../outside/key", "$${{x", "$$PWD"]
+"""
+
+
+def test_what_only_looks_like_a_reference_is_a_path(repository: Repository) -> None:
+    repository.write({"task.yml": ESCAPED})
+    found = load_paths([repository.root / "task.yml"], untrusted=()).diagnostics
+    assert [(each.code, each.path) for each in found] == [
+        ("ORCH177", f"files[{index}].local_path") for index in (0, 1)
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from leaves import distinct_leaves, written
 
 from orch.cli.validate import Format, validate
@@ -66,3 +67,32 @@ def test_no_message_carries_what_a_terminal_acts_on(tmp_path: Path, capfd: objec
     said = capfd.readouterr().err  # type: ignore[attr-defined]
     assert "\x1b" not in said
     assert not [line for line in said.splitlines() if line.startswith("::")]
+
+
+@pytest.mark.parametrize("image", ["[::1]:5000/x:1", "[2001:db8::7]/team/train@sha256:0123", "host:5000/x"])
+def test_an_image_may_come_from_a_registry_at_an_address(tmp_path: Path, image: str) -> None:
+    path = tmp_path / "train.yml"
+    path.write_text(f"type: task\nimage: '{image}'\n")
+    assert load_paths([path], environ={}).diagnostics == ()
+
+
+@pytest.mark.parametrize("image", ["[::1]", "[::1]:5000", "[--x]/y", "[::1]/-y", "[x]/y", "[::1]:/y", "[]/y"])
+def test_brackets_are_around_addresses_only(tmp_path: Path, image: str) -> None:
+    path = tmp_path / "train.yml"
+    path.write_text(f"type: task\nimage: '{image}'\n")
+    assert [each.code for each in load_paths([path], environ={}).diagnostics] == ["ORCH162"]
+
+
+def test_files_may_be_spelled_with_joiners_and_not_turned_around(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name, codes in {
+        "data/\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645": [],
+        "data/\U0001f469\u200d\U0001f4bb": [],
+        "data/\u202etxt.exe": ["ORCH162"],
+        "data/\u2066x": ["ORCH162"],
+    }.items():
+        for line in (f"files: ['{name}:/x']", f"files: [{{local_path: '{name}', path: '/{name}'}}]"):
+            path = tmp_path / "train.yml"
+            path.write_text(f"type: task\nimage: x\n{line}\n", "utf-8")
+            found = load_paths([path], environ={}).diagnostics
+            assert [each.code for each in found if each.code == "ORCH162"][:1] == codes, line

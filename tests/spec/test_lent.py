@@ -20,6 +20,9 @@ CANARIES = (
     "  vjqxz\n\n  KQZJW 9qzjx ",
     "4077139288GX",
     "k" * 90,
+    "Q7X9",
+    "@;#~",
+    " %qj=  ",
 )
 PART = 5
 
@@ -30,6 +33,8 @@ def parts(canary: str) -> set[str]:
 
 
 def leaks(text: str, canary: str) -> bool:
+    if canary.strip().casefold() in text.casefold():
+        return True
     bare = "".join(char for char in text.casefold() if char.isalnum())
     return any(part in bare for part in parts(canary))
 
@@ -107,3 +112,25 @@ def test_a_plan_says_nothing_of_it_either(tmp_path: Path) -> None:
     )
     assert found.summary == "the catalogue has no AWS type '${{ env.TYPE }}'"
     assert "48xl" not in render_json([found])
+
+
+@pytest.mark.parametrize("pin", ["q7x9", "4711", "a-b1"])
+def test_a_value_of_four_characters_is_told_by_its_reference(tmp_path: Path, pin: str) -> None:
+    (tmp_path / "fleet.yml").write_text("type: fleet\nname: ${{ env.NAME }}\nnodes: 2\n")
+    (tmp_path / "task.yml").write_text("type: task\nimage: x\nnodes: 2\nfleets: ['${{ env.NAME }}']\n")
+    found = load_paths([tmp_path], environ={"NAME": pin}).diagnostics
+    assert pin not in render_json(found)
+    (document,) = load_paths([tmp_path / "fleet.yml"], environ={"NAME": "good-name", "PIN": pin}).documents
+    document.draft.outside.lent["PIN"] = pin
+    told = document.diagnostic("ORCH202", "name", f"{pin!r} is none", hint=f"not {pin.upper()}, nor env")
+    assert told.summary == "'${{ env.PIN }}' is none"
+    assert told.hint == "not ${{ env.PIN }}, nor env"
+
+
+def test_values_that_are_parts_of_references_leave_references_whole(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yml"
+    path.write_text("type: fleet\nname: lab\nnodes: 2\n")
+    (document,) = load_paths([path], environ={}).documents
+    document.draft.outside.lent.update({"A": "env.", "BLANK": "    ", "B": "${{ env.A }}", "C": "xenv"})
+    found = document.diagnostic("ORCH202", "name", "env. and ${{ env.C }}, xenv")
+    assert found.summary == "${{ env.A }} and ${{ env.C }}, ${{ env.C }}"
