@@ -86,17 +86,19 @@ def clean(said: Said) -> Said:
     return said
 
 
-def try_all(project: Folder, fleet: str, nodes: int) -> None:
-    """Every verb with every name, and runs whose values and files are the stranger's."""
+def try_all(project: Folder, fleet: str, nodes: int, every: int) -> None:
+    """Every verb with hostile names, and a run whose values and files are the stranger's.
+
+    Verbs read a name by the same code: each tries one name of `every`, in turn.
+    """
     (project.path / FILE).write_text("data\n")
     file = project.write("evil.yml", task(nodes))
     assert clean(project.orch("validate", file)).code == 0
-    for name in NAMES:
+    for name in NAMES[::every]:
         said = clean(project.orch("run", file, "--name", name, "--fleet", fleet, timeout=120))
         assert said.code in (2, 3), (name, said.code, said.err)
     for at, verb in enumerate(VERBS):
-        # Each verb reads a name by the same code; three of nine in turn show it on real machines.
-        for name in NAMES[at % 3 :: 3]:
+        for name in NAMES[at % every :: every]:
             words = [*verb, *(["--"] if name.startswith("-") else []), name]
             words += ["--yes"] if verb == ("down",) else []
             assert clean(project.orch(*words, timeout=120)).code != 0, (verb, name)
@@ -112,8 +114,6 @@ def try_all(project: Folder, fleet: str, nodes: int) -> None:
     assert logs.count(VALUE.encode().hex()) == nodes
     assert logs.count("kept prod 7 4.3 1 2") == nodes
     assert logs.count(FILE) == nodes
-    said = clean(project.orch("exec", fleet, "--", "printf", "%s", VALUE))
-    assert said.code == 0, said.err
 
 
 def node_names(project: Folder, fleet: str) -> list[str]:
@@ -142,7 +142,7 @@ def test_servers_are_left_as_they_were_found(room: Room, tmp_path: Path) -> None
     said = clean(project.orch("up", file, "--yes", "--accept-new-host-keys", timeout=300))
     assert said.code == 0, said.err
     try:
-        try_all(project, "strange", 4)
+        try_all(project, "strange", 4, every=9)
     finally:
         said = project.orch("down", file, "--yes", timeout=300)
     assert said.code == 0, said.err
@@ -182,6 +182,6 @@ def test_local_nodes_are_left_as_they_were_found(local: Folder) -> None:
     assert local.orch("run", warm, timeout=300).code == 0
     nodes = list(containers(local, "strange"))
     before = {node: listing(node) for node in nodes}
-    try_all(local, "strange", 2)
+    try_all(local, "strange", 2, every=4)
     assert {node: listing(node) for node in nodes} == before
     nothing_ran_here(local.path)
