@@ -37,10 +37,11 @@ def preview(file: str, allowed: Sequence[str], *, as_json: bool) -> None:
     if not fleets:
         raise ProjectError("there is no fleet in it", where=file, hint="a fleet begins with `type: fleet`")
     settings = _settings(file, documents, allowed)
+    fence = fence_around(file, frozenset(allowed))
     for document, fleet in fleets:
         doubtful = document.effective()
         try:
-            found = outlook(fleet, settings, document.directory.absolute())
+            found = outlook(fleet, settings, document.directory.absolute(), fence)
         except PlanError as error:
             raise error.placed(document) from error
         told = (*doubtful, *(finding.placed(document) for finding in found.findings))

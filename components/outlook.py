@@ -11,9 +11,8 @@ from pathlib import Path
 
 from orch.catalog.load import catalog as load_catalog
 from orch.components.candidates import Candidate
-from orch.components.clouds import scripts
 from orch.components.doubts import doubts
-from orch.components.findings import Finding, settle
+from orch.components.findings import Finding, PlanErrors, settle
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
 from orch.components.machines import budget_findings
@@ -22,6 +21,9 @@ from orch.components.wanted import wanted_of
 from orch.spec.diagnostics import property_path
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AnyBackend
+from orch.spec.strangers import Fence
+from orch.spec.text import MAX_BYTES, content
+from orch.spec.values import shown
 
 STATE = "the state: what is up already, and what would change"
 _ANY_MACHINE = LocalFacts(cpus=1 << 20, memory_mib=1 << 40, node_image="orch/node")
@@ -43,8 +45,9 @@ class Outlook:
     unseen: tuple[str, ...]
 
 
-def outlook(fleet: Fleet, settings: Sequence[AnyBackend], folder: Path) -> Outlook:
+def outlook(fleet: Fleet, settings: Sequence[AnyBackend], folder: Path, fence: Fence) -> Outlook:
     """The outlook of a fleet. `settings` are the backends of orch.yml, `folder` where the file's paths begin.
+    Nothing outside `fence` is read, whatever its `allowed` says.
 
     Raises PlanError, PlanErrors.
     """
@@ -58,7 +61,11 @@ def outlook(fleet: Fleet, settings: Sequence[AnyBackend], folder: Path) -> Outlo
             path="backends",
             hint="write `backend: local` to rehearse on this machine",
         )
-    return _local(fleet) if backend == "local" else _cloud(fleet, backend, settings, folder)
+    return (
+        _local(fleet)
+        if backend == "local"
+        else _cloud(fleet, backend, settings, _unread(fleet, folder, fence))
+    )
 
 
 def _hosts(fleet: Fleet) -> Outlook:
@@ -82,9 +89,33 @@ def _local(fleet: Fleet) -> Outlook:
     return Outlook(fleet.name, "local", len(made.nodes), lines, 0.0, (), unseen)
 
 
-def _cloud(fleet: Fleet, backend: str, settings: Sequence[AnyBackend], folder: Path) -> Outlook:
+def _unread(fleet: Fleet, folder: Path, fence: Fence) -> tuple[str, ...]:
+    """The scripts of `init` outside the repository. Raises PlanErrors for those in it that cannot be read."""
+    outside: list[str] = []
+    found: list[Finding] = []
+    for index, step in enumerate(fleet.init):
+        if step.file is None:
+            continue
+        if step.file.startswith("~") or not fence.holds(folder / step.file):
+            outside.append(f"the script {shown(step.file)}, outside the repository")
+            continue
+        try:
+            data = content(folder / step.file)
+            reason = "it is larger than 1 MiB" if len(data) > MAX_BYTES else None
+            if reason is None:
+                data.decode("utf-8")
+        except (OSError, ValueError) as error:
+            reason = str(error)
+        if reason is not None:
+            summary = f"the script {step.file} cannot be read"
+            found.append(Finding("ORCH129", f"init[{index}].file", summary, detail=reason))
+    if found:
+        raise PlanErrors(found)
+    return tuple(outside)
+
+
+def _cloud(fleet: Fleet, backend: str, settings: Sequence[AnyBackend], unread: tuple[str, ...]) -> Outlook:
     known = load_catalog()
-    scripts(fleet, folder)
     places = _places(fleet, backend, settings)
     count = fleet.nodes.target if fleet.nodes is not None else 0
     first = places[0]
@@ -97,7 +128,7 @@ def _cloud(fleet: Fleet, backend: str, settings: Sequence[AnyBackend], folder: P
     lines = [f"{count} nodes, first choice: {first.words}"]
     if len(places) > 1:
         lines.append(f"{len(places) - 1} more places after it, the next {places[1].words}")
-    unseen = ["the account: its networks, images, quotas and prices", "what there is room for"]
+    unseen = ["the account: its networks, images, quotas and prices", "what there is room for", *unread]
     if fleet.reservation is not None:
         unseen.append(f"the reservation {fleet.reservation}, which decides type and zone")
     hourly = None if first.price is None else round(first.price * count, 6)

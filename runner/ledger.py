@@ -21,7 +21,7 @@ from orch.runner.errors import Conflict, LedgerUnusable, UnknownRun
 from orch.runner.processes import here, is_dead_owner, owner_words, process_owner
 from orch.runner.rows import ACTIVE, RESERVED, Desired, Lease, RankRow, RunRow, lives
 from orch.runner.schema import clock
-from orch.spec.values import shown
+from orch.spec.values import encodable, shown
 
 LEASE_S = 60.0
 RENEW_S = 15.0
@@ -148,7 +148,7 @@ class Ledger:
         with self._looking() as db:
             number = db.execute(
                 select(schema.run.c.id)
-                .where(schema.run.c.name == name, schema.run.c.status != RESERVED)
+                .where(schema.run.c.name == encodable(name), schema.run.c.status != RESERVED)
                 .order_by(schema.run.c.id.desc())
                 .limit(1)
             ).scalar()

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from .values import encodable
+
 CODES = {
     # YAML
     "ORCH100": "the file cannot be read",
@@ -312,7 +314,7 @@ def property_path(parts: Iterable[str | int]) -> str:
 
 def _place(span: Span) -> dict[str, object]:
     return {
-        "file": span.file,
+        "file": encodable(span.file),
         "line": span.line,
         "column": span.column,
         "end_line": span.end_line,

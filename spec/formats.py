@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote
 
 from .diagnostics import CODES, Diagnostic, Severity, Span, ordered, render_json
+from .values import encodable
 
 __all__ = ["render_github", "render_json", "render_sarif"]
 
@@ -21,7 +23,7 @@ def render_github(diagnostics: Iterable[Diagnostic]) -> str:
 
 def _command(diagnostic: Diagnostic) -> str:
     span = diagnostic.span
-    place = {"file": span.file, "line": span.line, "col": span.column, "endLine": span.end_line}
+    place = {"file": encodable(span.file), "line": span.line, "col": span.column, "endLine": span.end_line}
     if span.end_line == span.line:
         place["endColumn"] = span.end_column
     place["title"] = diagnostic.code
@@ -102,7 +104,7 @@ def _location(span: Span) -> dict[str, object]:
 
 def _artifact(span: Span) -> dict[str, str]:
     path = Path(span.file)
-    return {"uri": path.as_uri() if path.is_absolute() else quote(path.as_posix())}
+    return {"uri": path.as_uri() if path.is_absolute() else quote(os.fsencode(path.as_posix()))}
 
 
 def _region(span: Span) -> dict[str, int]:

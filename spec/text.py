@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,13 @@ from .diagnostics import Diagnostic, Span
 MAX_BYTES = 1024 * 1024
 
 BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # where libyaml counts a new line
+
+# What a shell hands over as a file: `orch validate <(generate)`.
+_STREAM = re.compile(r"/dev/stdin|/dev/fd/[0-9]+|/proc/(?:self|[0-9]+)/fd/[0-9]+")
+
+
+class NoRegularFile(OSError):
+    """A pipe with a name, a device or a socket: opening it can wait forever, or do something."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +46,10 @@ def read(file: str) -> Source | Diagnostic:
         return decode("<stdin>", data)
     start = Span(file, 1, 1, 1, 1)
     try:
-        with Path(file).open("rb") as stream:
-            return decode(file, stream.read(MAX_BYTES + 1))
+        return decode(file, content(file))
+    except NoRegularFile:
+        hint = "`-` is standard input"
+        return Diagnostic("ORCH100", start, "this is no regular file", hint=hint)
     except FileNotFoundError:
         return Diagnostic("ORCH100", start, "there is no such file", hint="check the path")
     except OSError as error:
@@ -46,6 +57,25 @@ def read(file: str) -> Source | Diagnostic:
         return Diagnostic("ORCH100", start, f"the file cannot be read: {reason}")
     except ValueError:  # a path with a null character
         return Diagnostic("ORCH100", start, "this is not the path of a file")
+
+
+def content(file: Path | str) -> bytes:
+    """What a file holds, up to one byte more than `MAX_BYTES`; a pipe only where a shell made it.
+
+    Raises OSError, NoRegularFile for what is neither a file nor a folder, ValueError.
+    """
+    if _STREAM.fullmatch(str(file)):
+        with Path(file).open("rb") as stream:
+            return stream.read(MAX_BYTES + 1)
+    _check_regular(os.stat(file))
+    with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
+        _check_regular(os.fstat(stream.fileno()))  # it may be another one by now
+        return stream.read(MAX_BYTES + 1)
+
+
+def _check_regular(found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise NoRegularFile("this is no regular file")
 
 
 def decode(file: str, data: bytes) -> Source | Diagnostic:

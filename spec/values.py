@@ -76,6 +76,11 @@ def shown(text: str) -> str:
     return f"'{line}'" if len(line) <= 60 else f"'{line[:57]}…'"
 
 
+def encodable(text: str) -> str:
+    """The text with escapes (`\\udcff`) for bytes of a name or an argument that are no character."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def parse_int(
     text: str, *, low: int | None = None, high: int | None = None, what: str = "a whole number"
 ) -> int:

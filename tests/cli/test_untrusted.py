@@ -360,3 +360,61 @@ def test_what_only_looks_like_a_reference_is_a_path(repository: Repository) -> N
     assert [(each.code, each.path) for each in found] == [
         ("ORCH177", f"files[{index}].local_path") for index in (0, 1)
     ]
+
+
+@pytest.mark.parametrize("script", ["../outside/script.sh", "linked-script.sh", "~/.aws/credentials"])
+def test_an_allowed_script_outside_is_not_read_by_a_preview(repository: Repository, script: str) -> None:
+    repository.write({"fleet.yml": HARMLESS["aws"].replace("setup.sh", script)})
+    (repository.outside / "script.sh").write_bytes(b"\xff canary-of-a-file")
+    found, said = watched(repository, "preview", "fleet.yml", "--untrusted", "--allow", script)
+    check_innocent(repository, found, said)
+    assert found["code"] == 0, said
+    assert f"not looked at: the script '{script}', outside the repository" in said
+
+
+def test_a_script_that_is_no_small_file_is_told_and_not_read(repository: Repository) -> None:
+    repository.write({"fleet.yml": HARMLESS["aws"]})
+    script = repository.root / "setup.sh"
+    script.write_bytes(b"#" * (1024 * 1024))
+    command = ["preview", str(repository.root / "fleet.yml"), "--untrusted"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    script.write_bytes(b"#" * (1024 * 1024 + 1))
+    assert "larger than 1 MiB" in str(told(command))
+    script.unlink()
+    os.mkfifo(script)
+    assert "no regular file" in str(told(command))
+    script.unlink()
+    script.mkdir()
+    assert "ORCH129" in str(told(command))
+
+
+def told(command: list[str]) -> Any:
+    error: Any = CliRunner().invoke(app, command).exception
+    return error.text()
+
+
+def test_a_pipe_with_a_name_is_no_configuration(repository: Repository) -> None:
+    pipe = repository.root / "k.yml"
+    os.mkfifo(pipe)
+    for untrusted in (None, ()):
+        (found,) = load_paths([pipe], untrusted=untrusted).diagnostics
+        assert (found.code, found.summary) == ("ORCH100", "this is no regular file")
+    assert "k.yml" not in render_json(load_paths([repository.root], untrusted=()).diagnostics)
+
+
+def test_what_another_process_writes_is_read_from_where_the_shell_says() -> None:
+    read, write = os.pipe()
+    os.write(write, b"type: task\nname: train\nimage: x\n")
+    os.close(write)
+    try:
+        assert [each.name for each in load_paths([f"/dev/fd/{read}"]).tasks] == ["train"]
+    finally:
+        os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "orch.cli.main", "validate", "/dev/stdin"],
+        input="type: task\nname: train\nimage: x\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "1 valid document\n"), done.stderr

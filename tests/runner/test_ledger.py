@@ -198,13 +198,18 @@ def test_a_new_ledger_that_another_process_is_making_is_waited_for(tmp_path: Pat
 
 
 def test_an_unknown_run_is_told_with_those_that_exist(ledger: Ledger):
-    with pytest.raises(UnknownRun, match="no run named nope") as caught:
+    with pytest.raises(UnknownRun, match="no run named 'nope'") as caught:
         ledger.get("nope")
     assert caught.value.detail == "nothing was run here yet"
     new(ledger)
     with pytest.raises(UnknownRun) as caught:
         ledger.get("nope")
     assert "job" in (caught.value.detail or "")
+
+
+def test_a_run_whose_name_is_no_text_is_unknown(ledger: Ledger):
+    with pytest.raises(UnknownRun, match="no run named '<dcff>'"):
+        ledger.get("\udcff")
 
 
 def test_a_ledger_that_cannot_be_made_is_told(tmp_path: Path):
