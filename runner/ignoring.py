@@ -14,7 +14,11 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 NAMES = (".gitignore", ".dstackignore", ".orchignore")
-ALWAYS = frozenset({".orch", ".git"})
+ALWAYS_WHY = {
+    ".orch": "keys, states and the variables of runs are kept there",
+    ".git": "its settings may hold credentials, and its history what was removed",
+}
+ALWAYS = frozenset(ALWAYS_WHY)
 """Never packed, whatever an ignore file says: keys, states, runs' variables; history and credentials."""
 
 
@@ -43,14 +47,14 @@ def rules_of(folder: Path) -> Rules | None:
 
 
 def rules_above(folder: Path) -> tuple[Rules, ...]:
-    """Those of the folders above, outermost first; none that leave out the folder itself: it was named."""
+    """Those of the folders above, outermost first; no pattern that leaves out the folder: it was named."""
     if not any(_is_root(each) for each in (folder, *folder.parents)):
         return ()
     found: list[Rules] = []
     for each in () if _is_root(folder) else folder.parents:
         rules = rules_of(each)
-        if rules is not None and not _within_ignored(rules, folder):
-            found.insert(0, rules)
+        if rules is not None:
+            found.insert(0, _for_named(rules, folder))
         if _is_root(each):
             break
     return tuple(found)
@@ -65,9 +69,16 @@ def left_out(path: Path, *, is_folder: bool, rules: Sequence[Rules]) -> bool:
     return False
 
 
-def _within_ignored(rules: Rules, folder: Path) -> bool:
+def _for_named(rules: Rules, folder: Path) -> Rules:
+    """The rules without those patterns that leave out a folder below, or one that it lies in."""
     between = [each for each in (folder, *folder.parents) if each.is_relative_to(rules.folder)]
-    return any(rules.says(each, is_folder=True) for each in between if each != rules.folder)
+    names = [f"{each.relative_to(rules.folder).as_posix()}/" for each in between if each != rules.folder]
+    kept = [
+        pattern
+        for pattern in rules.spec.patterns
+        if not (pattern.include and any(pattern.match_file(name) for name in names))
+    ]
+    return Rules(rules.folder, GitIgnoreSpec(kept))
 
 
 def _is_root(folder: Path) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from orch.runner.dialing import proxy_words
 from orch.runner.peers import Peer, of_jump, of_node, read_host_key
+from orch.runner.private import write_private
 from orch.runner.ssh import identity_agent
 from orch.runner.ssh_text import one_line, quoted, refuse_host, word
 from orch.runner.sshconfig import UserConfig
@@ -31,9 +31,9 @@ def write_config(node: NodeState, folder: Path, user_config: UserConfig) -> Path
         blocks.append(_block(name, peer, before, known, user_config))
         before = name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write(known, keys)
+    write_private(known, keys)
     config = folder / "config"
-    _write(config, "\n".join(blocks))
+    write_private(config, "\n".join(blocks))
     return config
 
 
@@ -76,11 +76,3 @@ def _key_line(peer: Peer) -> str:
     """The pinned key and nothing beside it. Raises HostKeyRefused."""
     key = read_host_key(peer)
     return f"{key.get_name()} {key.get_base64()}"
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all: another `orch ssh` may be reading it."""
-    staged = path.with_name(f".{path.name}.{os.getpid()}")
-    staged.write_text(text)
-    staged.chmod(0o600)
-    staged.rename(path)

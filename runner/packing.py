@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orch.runner.errors import BadTask
-from orch.runner.ignoring import ALWAYS, NAMES, Rules, left_out, rules_above, rules_of
+from orch.runner.ignoring import ALWAYS, ALWAYS_WHY, NAMES, Rules, left_out, rules_above, rules_of
 from orch.runner.keylike import looks_like_a_key
 from orch.runner.plan import StagedFile
 
@@ -55,7 +55,8 @@ class Chosen:
 def source_of(base: Path, written: str) -> Path:
     """What a task means by a path in `files`, links followed.
 
-    Raises BadTask for a link that leads out of the task's own folder, and for what lies in `.orch`.
+    Raises BadTask for a link that leads out of the task's own folder, and for what lies in `.orch` or
+    `.git`.
     """
     here = Path(os.path.realpath(base))
     named = Path(os.path.normpath(here / Path(written).expanduser()))
@@ -66,10 +67,11 @@ def source_of(base: Path, written: str) -> Path:
             detail=f"it leads to {real}",
             hint=f"to pack that, name it: `{real}:{written}`",
         )
-    if ".orch" in real.parts:
+    names = {part.lower() for path in (named, real) for part in path.parts}
+    for never in sorted(ALWAYS & names):
         raise BadTask(
-            f"{written} lies in `.orch` and is never packed",
-            detail="keys, states and the variables of runs are kept there",
+            f"{written} lies in `{never}` and is never packed",
+            detail=ALWAYS_WHY[never],
             hint="copy what you need to another folder first",
         )
     return real
@@ -176,9 +178,14 @@ def _closed(mode: int) -> bool:
 
 
 def _staged(mode: int, *, folder: bool) -> int:
-    """Readable by all, and run by all where its owner runs it; without the bits that lend rights."""
+    """Readable by all, and run by all where its owner runs it; without the bits that lend rights.
+
+    A folder is its owner's to write: what is private in it is copied there later.
+    """
     mode &= 0o777
-    return mode | (0o555 if folder or mode & stat.S_IXUSR else 0o444)
+    if folder:
+        return mode | 0o755
+    return mode | (0o555 if mode & stat.S_IXUSR else 0o444)
 
 
 def _folder(name: str) -> tarfile.TarInfo:

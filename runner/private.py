@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 
 FOLDER = 0o700
@@ -25,10 +26,30 @@ def private_file(path: Path) -> Path:
 
 def write_private(path: Path, text: str) -> None:
     """Whole or not at all: another process may be reading it."""
-    staged = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE), "w") as stream:
-        stream.write(text)
-    staged.replace(path)
+    staged = stage_beside(path, text)
+    try:
+        staged.replace(path)
+    except OSError:
+        staged.unlink(missing_ok=True)
+        raise
+
+
+def stage_beside(path: Path, text: str, mode: int = FILE) -> Path:
+    """The text in a new file beside `path`, to be renamed or linked there.
+
+    Its name is drawn: processes of two containers that share the folder may have one and the same number.
+    """
+    staged = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    with os.fdopen(
+        os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8"
+    ) as stream:
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError:
+            staged.unlink(missing_ok=True)
+            raise
+    return staged
 
 
 def tighten(folder: Path) -> bool:

@@ -10,7 +10,6 @@ hand or of a call that was killed in the moment between the two, it takes `orch 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from orch.runner.private import stage_beside
 from orch.runner.processes import Process, is_dead, process
 from orch.stacks.command import Event
 from orch.stacks.project import Project, is_stack_name, this_host
@@ -115,9 +115,9 @@ class Marking:
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            staged = self._folder / f".{mine[0].name}.{os.getpid()}"
-            staged.write_text(json.dumps(asdict(engine)))
-            self._mark = staged.rename(self._folder / mine[0].name)
+            mark = self._folder / mine[0].name
+            # Who shares the state reads it too.
+            self._mark = stage_beside(mark, json.dumps(asdict(engine)), 0o666).rename(mark)
         except OSError:
             return  # a full disk: the engine will tell; the lock has no mark then
 

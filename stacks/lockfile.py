@@ -6,12 +6,12 @@ so that the same file brings up the same machines.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
 
+from orch.runner.private import stage_beside
 from orch.stacks.errors import ProjectError
 
 VERSION = 1
@@ -35,10 +35,8 @@ def write_lock(path: Path, fleet: str, pins: dict[str, str]) -> None:
     text = HEAD + yaml.safe_dump(
         {"version": VERSION, "fleets": dict(sorted(fleets.items()))}, sort_keys=False
     )
-    staged = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        staged.write_text(text, "utf-8")
-        staged.replace(path)
+        stage_beside(path, text, 0o666).replace(path)
     except OSError as error:
         raise ProjectError(
             "the lock file cannot be written",

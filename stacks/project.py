@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orch.runner.private import private_file, private_folder, tighten, write_private
+from orch.runner.private import private_folder, stage_beside, tighten, write_private
 from orch.stacks.engine import Engine, home, search_path
 from orch.stacks.errors import ProjectError
 from orch.stacks.trust import owner_of, require_trusted
@@ -101,7 +101,7 @@ class Project:
                     private_folder(self.local_state)
                 if self.secrets_provider is None and "PULUMI_CONFIG_PASSPHRASE" not in os.environ:
                     _make_passphrase(self.passphrase_file)
-            private_file(self.dot / f".probe-{os.getpid()}").unlink()
+            stage_beside(self.dot / "probe", "").unlink(missing_ok=True)
         except OSError as error:
             raise ProjectError(
                 "cannot write the project's state folder",
@@ -209,15 +209,13 @@ def project_name(root: Path) -> str:
 def _make_passphrase(path: Path) -> None:
     if path.exists():
         return
-    staged = path.with_name(f"{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(secrets.token_urlsafe(32))
+    staged = stage_beside(path, secrets.token_urlsafe(32))
     try:
         os.link(staged, path)  # of two processes, the first one's passphrase stays
     except FileExistsError:
         pass
     finally:
-        staged.unlink()
+        staged.unlink(missing_ok=True)
 
 
 def this_host() -> str:

@@ -23,7 +23,7 @@ from orch.components.answers import sdk
 from orch.providers.simulated.account import Endpoint, SimulatedAccount
 from orch.providers.simulated.core import Cloud
 from orch.providers.simulated.knobs import Knobs, Nodes
-from orch.runner.private import private_folder, write_private
+from orch.runner.private import private_folder, stage_beside, write_private
 from orch.stacks.engine import Engine
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import Project
@@ -318,8 +318,7 @@ def _put_shims(project: RehearsalProject) -> None:
         )
         path = project.shims / name
         if not path.exists() or path.read_text() != text:
-            staged = path.with_name(f".{name}.{os.getpid()}")
-            write_private(staged, text)
+            staged = stage_beside(path, text)
             staged.chmod(0o700)
             staged.rename(path)
 

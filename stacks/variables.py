@@ -8,12 +8,12 @@ the output `env` holds all of them, encrypted, and only a run asks for it. Forme
 from __future__ import annotations
 
 import json
-import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from orch.runner.private import stage_beside
 from orch.spec.state import FleetState
 from orch.stacks import engine as engines
 from orch.stacks.command import call
@@ -104,10 +104,8 @@ def _forget(copy: Path, *, private: bool) -> bool:
         return False
     for place in places:
         place.update({name: REMOVED for name, _ in _readable(place)})
-    staged = copy.with_name(f".{copy.name}.{os.getpid()}")
-    with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        os.fchmod(file.fileno(), mode)
-        json.dump(data, file)
+    staged = stage_beside(copy, json.dumps(data))
+    staged.chmod(mode)
     copy.with_name(f"{copy.name}.attrs").unlink(missing_ok=True)  # its digest; the engine does without
     staged.replace(copy)
     return True

@@ -8,6 +8,7 @@ Each cloud says what its calls are and how it refuses.
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import time
 from abc import ABC, abstractmethod
@@ -122,7 +123,7 @@ class SimulatedAccount(ABC):
         """A new, empty account. `seed` decides its ids."""
         target = Path(path)
         private_folder(target.parent)
-        staged = target.with_name(f"{target.name}.{os.getpid()}")
+        staged = target.with_name(f"{target.name}.{secrets.token_hex(8)}")
         store = Store(staged, create=True)
         with store.transaction():
             store.put_meta("cloud", cls.name)

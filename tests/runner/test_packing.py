@@ -217,3 +217,37 @@ def test_how_much_is_packed_is_told_in_one_line(tmp_path: Path) -> None:
     home = put(tmp_path / "w", a="x" * 1500, b="")
     assert packed(home, ".")[1] == "note: packed 2 files, 1.5 KB"
     assert packed(home, "b")[1] == "note: packed 1 file, 0 bytes"
+
+
+@pytest.mark.parametrize("path", [".git", ".git/config", ".GIT/config", "lib/.git", "given", ".git:/there"])
+def test_what_git_keeps_is_not_packed_even_when_it_is_named(project: Path, path: str) -> None:
+    put(project / ".GIT", config="token")
+    (project / "given").symlink_to(".git")
+    with pytest.raises(BadTask, match=r"`\.git` and is never packed"):
+        packed(project, path)
+
+
+def test_what_is_only_called_like_git_is_packed(project: Path) -> None:
+    put(project, **{".gitignore": "x", ".github__ci.yml": "x"})
+    members, _ = packed(project, ".gitignore", ".github")
+    assert {"files/0", "files/1/ci.yml"} <= members.keys()
+
+
+def test_a_folder_that_is_named_keeps_what_other_patterns_leave_out(tmp_path: Path) -> None:
+    home = put(tmp_path / "work", **{"orch.yml": "", ".gitignore": "build/\n*.pem\n.env\n/build/x/secret\n"})
+    put(home / "build" / "x", **{"a.py": "", "key.pem": "", ".env": "", "secret": "", "y__b.pem": ""})
+    for named in ("build", "build/x"):
+        members, _ = packed(home, named)
+        files = {Path(name).name for name, member in members.items() if member.isfile()}
+        assert files == {"a.py"}
+
+
+def test_a_folder_that_its_owner_may_not_write_takes_private_files_all_the_same(tmp_path: Path) -> None:
+    """The job's user copies the private ones into the copied folder: one of mode 0555 would refuse them."""
+    home = put(tmp_path / "work", **{"data__key": "k", "data__open": "o"})
+    (home / "data" / "key").chmod(0o400)
+    (home / "data").chmod(0o555)
+    members, _ = packed(home, "data")
+    (home / "data").chmod(0o755)
+    assert "files/0.private/key" in members
+    assert [member.mode & 0o700 for member in members.values() if member.isdir()] == [0o700] * 2

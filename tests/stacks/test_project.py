@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +18,7 @@ from orch.runner.store import open_folder
 from orch.spec import InvalidConfiguration
 from orch.stacks.engine import Engine, fits
 from orch.stacks.errors import ProjectError
-from orch.stacks.project import find
+from orch.stacks.project import Project, find
 from orch.stacks.rehearsal import rehearse
 from orch.stacks.states import work_folder
 
@@ -191,3 +193,39 @@ def test_a_state_elsewhere_is_as_open_as_its_user_makes_it(tmp_path: Path) -> No
 )
 def test_engines_of_the_known_range_fit(version: str, fit: bool) -> None:
     assert fits(version) is fit
+
+
+def test_processes_of_one_number_make_one_project_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of two containers that share a folder: here they are threads, which share a number."""
+    monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE", raising=False)
+    for turn in range(10):
+        (tmp_path / str(turn)).mkdir()
+        project = find(tmp_path / str(turn))
+        together = threading.Barrier(8)
+
+        def begin(project: Project = project, together: threading.Barrier = together) -> str:
+            together.wait()
+            project.prepare()
+            return project.passphrase_file.read_text()
+
+        with ThreadPoolExecutor(8) as pool:
+            seen = [each.result() for each in [pool.submit(begin) for _ in range(8)]]
+        assert len(set(seen)) == 1
+        assert len(seen[0]) > 40
+        assert project.passphrase_file.read_text() == seen[0]
+        assert not list(project.dot.glob(".p*"))
+
+
+def test_what_a_killed_process_left_half_made_becomes_no_passphrase(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between linking it and removing the other name: the next of that number must not write there."""
+    monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE", raising=False)
+    elsewhere = tmp_path / "live"
+    elsewhere.write_text("live")
+    (tmp_path / ".orch").mkdir()
+    os.link(elsewhere, tmp_path / ".orch" / f"passphrase.{os.getpid()}")
+    find(tmp_path).prepare()
+    assert elsewhere.read_text() == "live"
