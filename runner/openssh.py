@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orch.runner.dialing import proxy_words
 from orch.runner.peers import Peer, of_jump, of_node, read_host_key
-from orch.runner.private import write_private
+from orch.runner.private import private_folder, write_private
 from orch.runner.ssh import identity_agent
 from orch.runner.ssh_text import one_line, quoted, refuse_host, word
 from orch.runner.sshconfig import UserConfig
@@ -30,7 +30,7 @@ def write_config(node: NodeState, folder: Path, user_config: UserConfig) -> Path
     for name, peer in peers:
         blocks.append(_block(name, peer, before, known, user_config))
         before = name
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(folder)
     write_private(known, keys)
     config = folder / "config"
     write_private(config, "\n".join(blocks))

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from orch.runner.private import stage_beside
+from orch.runner.private import private_folder, stage_beside
 from orch.runner.processes import Process, is_dead, process
 from orch.stacks.command import Event
 from orch.stacks.project import Project, is_stack_name, this_host
