@@ -63,6 +63,7 @@ class Marking:
         locking = words[0] in OPERATIONS and "--preview-only" not in words
         self._folder = _folder(project, stack) if locking else None
         self._locks = locks_folder(project, stack)
+        self._shared = project.shares_files
         self._engine: Process | None = None
         self._began = 0.0
         self._mark: Path | None = None
@@ -114,10 +115,14 @@ class Marking:
         if len(mine) != 1:
             return
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            # Who shares the state reads it too; in `.orch` it is its owner's alone.
+            if self._shared:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            else:
+                private_folder(self._folder)
             mark = self._folder / mine[0].name
-            # Who shares the state reads it too.
-            self._mark = stage_beside(mark, json.dumps(asdict(engine)), 0o666).rename(mark)
+            mode = 0o666 if self._shared else 0o600
+            self._mark = stage_beside(mark, json.dumps(asdict(engine)), mode).rename(mark)
         except OSError:
             return  # a full disk: the engine will tell; the lock has no mark then
 

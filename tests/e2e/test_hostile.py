@@ -133,7 +133,8 @@ def test_servers_are_left_as_they_were_found(room: Room, tmp_path: Path) -> None
     project = Client(tmp_path, room.home)
     before = {server.name: server.snapshot() for server in room.servers}
     hosts = "[gpu1, gpu2, gpu3, {hostname: gpu4, proxy_jump: {hostname: login}}]"
-    text = f"type: fleet\nname: strange\nplacement: cluster\nenv: {{FLEET_EVIL: {quoted(VALUE)}}}\nssh_config: {{hosts: {hosts}}}\n"
+    text = f"type: fleet\nname: strange\nplacement: cluster\nenv: {{FLEET_EVIL: {quoted(VALUE)}}}\n"
+    text += f"ssh_config: {{hosts: {hosts}}}\n"
     file = project.write("fleet.yml", text)
     for words in (("validate", file), ("check", file), ("preview", file)):
         clean(project.orch(*words))
