@@ -14,7 +14,7 @@ import typer
 from typer.exceptions import TyperException
 
 from orch.cli.confidential import masked
-from orch.spec.errors import ExitCode, OrchError
+from orch.spec.errors import ExitCode, OrchError, visible_lines
 
 
 class UsageError(OrchError):
@@ -33,7 +33,7 @@ def end(code: int) -> NoReturn:
 
 def tell(text: str) -> None:
     """A line for people, on stderr: stdout is for data."""
-    print(text, file=sys.stderr, flush=True)
+    print(visible_lines(text), file=sys.stderr, flush=True)
 
 
 def run(app: Callable[[], object]) -> NoReturn:

@@ -17,6 +17,7 @@ from orch.runner.events import (
     RankChanged,
     RunChanged,
 )
+from orch.spec.errors import visible_lines
 
 if TYPE_CHECKING:
     from orch.runner.rows import RankRow, RunRow
@@ -42,7 +43,7 @@ class Live:
                 return
             text = _event_text(event)
             if text is not None:
-                print(text, file=sys.stderr, flush=True)
+                print(visible_lines(text), file=sys.stderr, flush=True)
 
     def line(self, line: LogLine) -> str:
         """A log line, led by its rank and node."""

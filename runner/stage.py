@@ -24,6 +24,9 @@ from orch.templates import ShellText, render
 BARRIER_TICKS = 2 * 3600 * 20
 CHUNK = 1 << 18
 
+_SHELL_OWN = frozenset({"UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO"})
+"""Variables that `sh` does not let anybody set where it is bash."""
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -81,7 +84,7 @@ def stage_files(
     """Name and text of everything that is made for one rank."""
     mine = plan.ranks[rank]
     texts = {
-        "env": "".join(f"export {key}={shlex.quote(value)}\n" for key, value in environment.items()),
+        "env": "".join(_export(key, value) for key, value in environment.items()),
         "hostfile": plan.hostfile,
         "job.sh": mine.script,
         "entry.sh": render(
@@ -108,6 +111,12 @@ def stage_files(
     if keys is not None:
         texts |= _login_files(plan, rank, keys)
     return texts
+
+
+def _export(name: str, value: str) -> str:
+    line = f"export {name}={shlex.quote(value)}"
+    # Some of a shell's own can be given no value; it would end here. Which, its own copy finds out.
+    return f"if ({line}) 2>/dev/null; then {line}; fi\n" if name in _SHELL_OWN else f"{line}\n"
 
 
 def target_text(item: StagedFile) -> ShellText:

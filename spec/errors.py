@@ -7,8 +7,11 @@ block of text and an exit code; a bug is any other exception.
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import ClassVar
+
+_COLOUR = re.compile(r"(\x1b\[(?:[0-4]|3[0-7]|9[0-7])m)")
 
 
 class ExitCode(IntEnum):
@@ -48,9 +51,36 @@ class OrchError(Exception):
         self.code = code
 
     def text(self) -> str:
-        """All of it for people: what, where, why and what to do, in that order."""
-        head = f"error {self.code}: {self.summary}" if self.code else f"error: {self.summary}"
-        lines = [f"{self.where}: {head}" if self.where else head]
-        lines += [f"  {line}" for line in (self.detail or "").splitlines()]
-        lines += [f"  hint: {self.hint}"] if self.hint else []
+        """All of it for people: what, where, why and what to do, in that order.
+
+        Names and answers of hosts and files are in it: what would move a terminal's cursor, or begin a line
+        that looks like another message, is shown as what it is.
+        """
+        summary = visible(self.summary)
+        head = f"error {self.code}: {summary}" if self.code else f"error: {summary}"
+        lines = [f"{visible(self.where)}: {head}" if self.where else head]
+        lines += [f"  {visible(line)}" for line in _lines(self.detail)]
+        hint = _lines(self.hint)
+        lines += [f"  {'      ' if at else 'hint: '}{visible(line)}" for at, line in enumerate(hint)]
         return "\n".join(lines)
+
+
+def visible(text: str) -> str:
+    """One line, in which every character that does not print is its number: `<1b>`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else "    " if each == "\t" else f"<{ord(each):02x}>" for each in text
+    )
+
+
+def visible_lines(text: str) -> str:
+    """The same of a text whose line breaks are meant, and colours: they hide nothing."""
+    return "".join(
+        part if at % 2 else "\n".join(map(visible, part.split("\n")))
+        for at, part in enumerate(_COLOUR.split(text))
+    )
+
+
+def _lines(text: str | None) -> list[str]:
+    return [line.removesuffix("\r") for line in (text or "").rstrip("\n").split("\n")] if text else []

@@ -17,7 +17,7 @@ from orch.runner import job
 from orch.runner.commands import NODE_HOME, Command
 from orch.runner.errors import RunFailed
 from orch.runner.plan import RankPlan, RunPlan
-from orch.runner.stage import stage
+from orch.runner.stage import stage, stage_files
 from orch.runner.transport import Completed
 from orch.spec.state import NodeState
 
@@ -265,6 +265,16 @@ def test_a_node_whose_answer_to_a_start_makes_no_sense_fails_the_run_and_is_name
         job.read_started(plan(), 0, completed(f"orch:{said}\n"))
     assert told.value.where == "n0"
     assert said.split(" ", maxsplit=1)[0][:20] in (told.value.detail or "")
+
+
+@pytest.mark.parametrize("shell", [["sh"], ["bash", "--posix"]], ids=lambda shell: shell[0])
+def test_variables_that_a_shell_keeps_for_itself_end_no_job(shell: list[str], tmp_path: Path) -> None:
+    given = {"UID": "7", "PPID": "1", "SHELLOPTS": "x", "A": "b"}
+    (tmp_path / "env").write_text(stage_files(plan(), 0, given, None)["env"])
+    done = subprocess.run(
+        [*shell, "-c", f'. {tmp_path}/env; echo "A=$A"'], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("A=b\n", "")
 
 
 def _wait_for_end(pid: int) -> None:
