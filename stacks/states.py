@@ -172,6 +172,27 @@ def not_up(project: Project, name: str) -> NoSuchFleet:
     )
 
 
+def secret_output(project: Project, stack: str, name: str, what: str, *words: str) -> str:
+    """A secret output of a stack, decrypted by the engine (half a second). `what` it is, for the error.
+
+    Raises StackError."""
+    engine = engines.require()
+    done = call(
+        engine,
+        ["stack", "output", name, "--show-secrets", *words, "--stack", stack],
+        folder=work_folder(project, stack),
+        environment=project.environment(engine),
+    )
+    if done.code:
+        raise StackError(
+            f"{what} of the fleet {stack} cannot be decrypted",
+            detail=done.stderr.strip()[-400:],
+            hint="the passphrase or secrets provider of the state is needed",
+            code="ORCH354",
+        )
+    return done.stdout
+
+
 def work_folder(project: Project, stack: str) -> Path:
     """Where the engine works for a stack. One folder each: selecting a stack changes its folder's state."""
     folder = private_folder(project.dot / "work" / stack)
@@ -211,22 +232,9 @@ def _identity(project: Project, stack: str, state: FleetState) -> Path:
     generation = state.nodes[0].host_key if state.nodes else ""
     if key.exists() and mark.exists() and mark.read_text() == generation:
         return key
-    engine = engines.require()
-    done = call(
-        engine,
-        ["stack", "output", "identity", "--show-secrets", "--stack", stack],
-        folder=work_folder(project, stack),
-        environment=project.environment(engine),
-    )
-    if done.code:
-        raise StackError(
-            f"the key of the fleet {stack} cannot be decrypted",
-            detail=done.stderr.strip()[-400:],
-            hint="the passphrase or secrets provider of the state is needed",
-            code="ORCH354",
-        )
+    private = secret_output(project, stack, "identity", "the key")
     private_folder(key.parent)
-    write_private(key, done.stdout.strip() + "\n")
+    write_private(key, private.strip() + "\n")
     write_private(mark, generation)
     return key
 

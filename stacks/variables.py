@@ -15,12 +15,9 @@ from typing import Any, cast
 
 from orch.runner.private import stage_beside
 from orch.spec.state import FleetState
-from orch.stacks import engine as engines
-from orch.stacks.command import call
-from orch.stacks.errors import StackError
 from orch.stacks.masking import is_secret
 from orch.stacks.project import Project
-from orch.stacks.states import Deployment, deployment, outputs, work_folder
+from orch.stacks.states import Deployment, deployment, outputs, secret_output
 
 REMOVED = "(removed)"
 """What stands in old copies of a state where a value stood in clear."""
@@ -57,21 +54,9 @@ def revealed(project: Project, state: FleetState) -> FleetState:
     """
     if not outputs(deployment(project, state.stack)).get("env"):
         return state
-    engine = engines.require()
-    done = call(
-        engine,
-        ["stack", "output", "env", "--show-secrets", "--json", "--stack", state.stack],
-        folder=work_folder(project, state.stack),
-        environment=project.environment(engine),
+    return with_values(
+        state, json.loads(secret_output(project, state.stack, "env", "the variables", "--json"))
     )
-    if done.code:
-        raise StackError(
-            f"the variables of the fleet {state.name} cannot be decrypted",
-            detail=done.stderr.strip()[-400:],
-            hint="the passphrase or secrets provider of the state is needed",
-            code="ORCH354",
-        )
-    return with_values(state, json.loads(done.stdout))
 
 
 def in_clear(recorded: Deployment | None) -> tuple[str, ...]:
