@@ -8,9 +8,7 @@ that `orch.yml` is told so, and does not come in by another account.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-
-from orch.components.findings import Finding
+from collections.abc import Mapping, Sequence
 
 # As it stands between double quotes.
 _MISSING = r"the credentials that \`creds\` in orch.yml names are not at hand here"
@@ -30,15 +28,3 @@ def with_environment(words: Sequence[str], given: Mapping[str, str], unset: Sequ
     sets = " ".join(f'{name}="${{{ours}:?{_MISSING}}}"' for name, ours in given.items())
     script = f"export {sets}; unset {' '.join((*unset, *given.values()))}; exec {shlex.join(words)}"
     return command(["sh", "-c", script])
-
-
-def line_findings(values: Mapping[str, str | None]) -> Iterator[Finding]:
-    """Whether settings can be words of a command; `values` by their name."""
-    for name, value in values.items():
-        if value is not None and not value.isprintable():
-            yield Finding(
-                "ORCH303",
-                "network",
-                f"`{name}` of `creds` in orch.yml is no name: it holds a line break or the like",
-                hint="write it as the cloud's own configuration has it",
-            )

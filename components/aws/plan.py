@@ -15,7 +15,7 @@ from orch.components.aws import capacity as capacities
 from orch.components.aws import network as networks
 from orch.components.aws import nics as cards
 from orch.components.aws import reasons as told
-from orch.components.aws import tunnels, userdata
+from orch.components.aws import userdata
 from orch.components.aws.candidates import Candidate, with_efa
 from orch.components.aws.capacity import Demand
 from orch.components.aws.facts import AwsFacts, Image
@@ -82,8 +82,6 @@ def plan(
     _, nat_ips = networks.elastic_ips(reached, demand)
     found += _place_findings(fleet, candidate, facts, previous, bastion=reached.bastion is not None)
     found += reached.findings
-    if "ssm" in (reached.access.way, reached.bastion):
-        found += tunnels.findings(context.settings)
     found += capacities.reservation_findings(fleet, facts, demand)
     found += capacities.quota_findings(candidate, facts, demand, nat_ips)
     cloud_init = userdata.node_init(

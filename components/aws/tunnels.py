@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 
-from orch.components.findings import Finding
-from orch.components.tunnels import command, line_findings, with_environment
+from orch.components.tunnels import command, with_environment
 from orch.spec.models.backends import AwsBackend
 from orch.spec.models.creds import AccessKeyCreds, AwsDefaultCreds
 
@@ -50,9 +48,3 @@ def environment(settings: AwsBackend) -> dict[str, str]:
     if not isinstance(creds, AccessKeyCreds):
         return {}
     return dict(zip(_KEYS.values(), (creds.access_key, creds.secret_key), strict=True))
-
-
-def findings(settings: AwsBackend) -> Iterator[Finding]:
-    creds = settings.creds
-    if isinstance(creds, AwsDefaultCreds):
-        yield from line_findings({"profile": creds.profile, "role_arn": creds.role_arn})

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from aws_cases import Case
 from gcp_cases import Case as GcpCase
+from pydantic import ValidationError
 
 from orch.components.aws.state import Seen, fleet_state
 from orch.components.findings import PlanErrors
@@ -173,12 +174,11 @@ def test_ssh_by_hand_is_told_the_same_way_in_one_line(machine: Machine) -> None:
     assert case.plan().access.way == "bastion"
 
 
-def test_a_profile_of_two_lines_is_refused(machine: Machine) -> None:
+def test_a_profile_of_two_lines_is_refused() -> None:
     case = Case.of("p5")
     case.data["settings"] = {"creds": {"type": "default", "profile": "a\n  ProxyCommand touch owned #"}}
-    with pytest.raises(PlanErrors) as caught:
+    with pytest.raises(ValidationError, match="creds"):
         case.plan()
-    assert [(each.code, each.path) for each in caught.value.findings] == [("ORCH303", "network")]
 
 
 # GCP

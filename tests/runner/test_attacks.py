@@ -39,7 +39,8 @@ LISTING = (
     r" -o -path /var/lib/orch -o -path /var/log -o -path /dev -o -path /var/lib/containerd \) -prune"
     r" -o -type f -printf '%p %s %m %u %T@\n' -o -printf '%p %y %m %u %l\n' | sort"
 )
-HOSTILE = "x'; touch /pwned; '$(touch /pwned)`touch /pwned`\n\"; touch /pwned; \" \u2028 -rf * ${IFS}"
+# What the models refuse (line breaks, leading dashes, words for the name of a shell) never comes so far.
+HOSTILE = "x'; touch /pwned; '$(touch /pwned)`touch /pwned`; \"; touch /pwned; \" \u3000 -rf * ${IFS}"
 
 
 def submit(place: Workplace, fleet: FleetState, **task: object) -> RunRow:
@@ -65,7 +66,7 @@ def test_a_job_changes_nothing_that_root_trusts_and_sees_no_other_job(
     node = pair[0]
     before = on(node, LISTING)
     on(node, "mkdir -p /var/lib/orch/runs/orch-other && echo secret > /var/lib/orch/runs/orch-other/env")
-    env = {"R": "4.3", "target": "prod", "ticks": "7", "word": HOSTILE.replace("\n", " ")}
+    env = {"R": "4.3", "target": "prod", "ticks": "7", "word": HOSTILE}
     env["STAGE"] = "/var/lib/orch/runs/orch-other"
     row = lifecycle.drive(
         place,
@@ -86,11 +87,10 @@ def test_a_job_changes_nothing_that_root_trusts_and_sees_no_other_job(
     [
         {"env": {"A": HOSTILE}, "commands": ['test "$A" != ""']},
         {"working_dir": f"/tmp/{HOSTILE}", "commands": ["pwd"]},
-        {"user": HOSTILE, "commands": ["id"]},
-        {"user": "--privileged", "commands": ["id"]},
+        {"user": "no_one:0.0", "commands": ["id"]},
         {"volumes": [{"instance_path": "/tmp/$(touch /pwned)", "path": f"/x{HOSTILE}"}], "commands": ["ls"]},
-        {"entrypoint": "--privileged", "commands": ["true"]},
-        {"shell": "sh;touch /pwned", "commands": ["true"]},
+        {"entrypoint": f"{HOSTILE} --privileged".replace("'", ""), "commands": ["true"]},
+        {"shell": "/bin/$(touch${IFS}pwned)", "commands": ["true"]},
     ],
     ids=lambda task: next(iter(task)),
 )
