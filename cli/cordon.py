@@ -92,9 +92,15 @@ def _one(name: str, found: Sequence[tuple[str, NodeState]]) -> NodeState:
 def _unfolded(word: str) -> list[str]:
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
+    reason: NodeSetException | None = None
     try:
-        return list(NodeSet(word, resolver=RESOLVER_NOGROUP))
+        names = list(NodeSet(word, resolver=RESOLVER_NOGROUP))
     except NodeSetException as error:
+        names, reason = [], error
+    if not names:
         raise UnknownNode(
-            f"{word!r} is not the name of nodes", detail=str(error), hint="such as gpu1 or gpu[1-4,7]"
-        ) from error
+            f"{word!r} is not the name of nodes",
+            detail=str(reason) if reason else None,
+            hint="such as gpu1 or gpu[1-4,7]",
+        ) from reason
+    return names

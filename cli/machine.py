@@ -50,7 +50,12 @@ def doctor(*, as_json: bool) -> None:
 
 def init(folder: str) -> None:
     root = Path(folder).absolute()
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ProjectError(
+            "this folder cannot be made", where=str(root), detail=error.strerror or str(error), code="ORCH302"
+        ) from error
     if not (root / "orch.yml").exists():
         # A folder inside another project becomes one of its own, unless it has runs or fleets already.
         own = find(root) if (root / ".orch").is_dir() else None

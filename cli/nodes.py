@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orch.cli.cordon import chosen_nodes
-from orch.cli.outcome import end, tell
+from orch.cli.outcome import UsageError, end, tell
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.values import Problem, parse_duration
 
@@ -83,7 +83,12 @@ def ssh(
 
     project = find()
     names = [fleet] if fleet is not None else known_fleets(project)
-    (chosen,) = chosen_nodes([node], {name: fleet_state(project, name) for name in names})
+    chosen, *others = chosen_nodes([node], {name: fleet_state(project, name) for name in names})
+    if others:
+        raise UsageError(
+            f"{node!r} is {len(others) + 1} nodes, a login is to one",
+            hint=f"`orch ssh {chosen.name}`, or `orch exec` for a command on several",
+        )
     program = shutil.which("ssh")
     if program is None:
         raise NoSsh("there is no ssh command on this machine", hint="install OpenSSH's client")

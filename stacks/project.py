@@ -137,7 +137,12 @@ def find(path: Path | str | None = None) -> Project:
     """
     start = Path(path) if path is not None else Path.cwd()
     start = start.expanduser().absolute()
-    folder = start if start.is_dir() else start.parent
+    try:
+        folder = start if start.is_dir() else start.parent
+    except OSError as error:  # a name that no file can have
+        raise ProjectError(
+            "this folder cannot be looked at", where=str(start), detail=error.strerror or str(error)
+        ) from error
     chain = [folder, *folder.parents]
     root = next((f for f in chain if (f / "orch.yml").is_file()), None)
     if root is None:

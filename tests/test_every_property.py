@@ -5,42 +5,22 @@ Generated from the models: a property that is added is asked for here at once.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-import aws_cases
-import gcp_cases
-import pulumi
-import pulumi.runtime
+import acting
 import pytest
+from acting import Act
 from leaves import Leaf, leaves, values_of, written
 from tracing import traced
 
-from orch.components.aws import wanted as aws_wanted
-from orch.components.clouds import Cloud, CloudFleet, compiled, scripts
-from orch.components.explain import NOTHING
-from orch.components.gcp import wanted as gcp_wanted
-from orch.components.gcp.capacity import max_wait_s
-from orch.components.local.facts import LocalFacts
-from orch.components.local.plan import plan as plan_local
-from orch.components.plan import Order, PlanError, Previous
-from orch.components.ssh.facts import SshFacts
-from orch.components.ssh.facts import ask as ask_hosts
-from orch.components.ssh.plan import plan as plan_ssh
-from orch.runner.hosts.described import Docker, Gpu, HostFacts
-from orch.runner.hosts.network import ClusterNetwork
-from orch.runner.hosts.network import Place as Address
-from orch.runner.hosts.survey import HostReport, Survey
-from orch.runner.hosts.targets import Target, names
+from orch.components.plan import PlanError
 from orch.spec.diagnostics import property_path
 from orch.spec.errors import OrchError
 from orch.spec.load import Loaded, load_paths
-from orch.spec.models import Fleet, Range
-from orch.spec.models.backends import AwsBackend, GcpBackend
+from orch.spec.models import Range
 from orch.spec.models.base import Section
-from orch.spec.state import NodeState
 from orch.spec.unsupported import not_acted_on
 
 BASES: dict[str, dict[str, Any]] = {
@@ -60,8 +40,20 @@ BASES: dict[str, dict[str, Any]] = {
         "resources": {"gpu": "H100:8"},
     },
 }
-# Values that mean something to a cloud, or to the nodes of these tests; tried before those of `leaves`.
-MEANT = ("us-east-1", "p5.48xlarge", "a3-megagpu-8g", "H100:8", "H100", "nvidia", "80GB", "640GB", "8", "x86")
+# Values that mean something to a cloud, a state or the nodes of these tests; tried before those of `leaves`.
+MEANT = (
+    "sqlite:///ledger.db",
+    "us-east-1",
+    "p5.48xlarge",
+    "a3-megagpu-8g",
+    "H100:8",
+    "H100",
+    "nvidia",
+    "80GB",
+    "640GB",
+    "8",
+    "x86",
+)
 NOTHING_TO_ACT_ON = {
     # What a document is, and what it is called: read as the document is found.
     ("Fleet", "type"),
@@ -101,8 +93,9 @@ def holders(model: Section, leaf: Leaf) -> Iterator[tuple[Section, str]]:
 
 
 def about(path: str, leaf: Leaf) -> bool:
-    """Whether a place in a file is that of a leaf, or of what it stands in."""
+    """Whether a place in a file is that of a leaf, or of what it stands in: a `type` stands for its block."""
     own = property_path(leaf.path)
+    path = path.removesuffix(".type") if "." in path else path
     return bool(path) and (own == path or own.startswith((f"{path}.", f"{path}[")) or path.startswith(own))
 
 
@@ -123,9 +116,7 @@ def documents(folder: Path, leaf: Leaf, base: Mapping[str, Any]) -> Iterator[tup
             yield value, loaded
 
 
-def acted_on(
-    folder: Path, leaf: Leaf, base: Mapping[str, Any], act: Callable[[Any, Path], None]
-) -> tuple[bool, str]:
+def acted_on(folder: Path, leaf: Leaf, base: Mapping[str, Any], act: Act) -> tuple[bool, str]:
     """Whether a property is refused by name or looked at, and how that was seen."""
     wrong: set[str] = set()
     for value, loaded in documents(folder, leaf, base):
@@ -141,7 +132,7 @@ def acted_on(
         said = ""
         with traced() as reads:
             try:
-                act(document.model, folder)
+                act(document, folder, [])
             except PlanError as error:
                 findings = getattr(error, "findings", (error,))
                 said = next((each.code for each in findings if about(each.path, leaf)), "")
@@ -168,130 +159,40 @@ def single(leaf: Leaf) -> bool:
     return len({*get_args(leaf.annotation)}) == 1
 
 
-def plan_on_aws(fleet: Fleet, folder: Path) -> None:
-    class OnAws(aws_cases.Case):
-        @property
-        def fleet(self) -> Fleet:
-            return fleet
-
-    made = plan_on_cloud(OnAws("given", {}), lambda *asked: aws_wanted.question(*asked, "scope"), folder)
-    if fleet.__dict__["network"] is not None:
-        register_on_aws(made, AwsBackend())
-
-
-def plan_on_gcp(fleet: Fleet, folder: Path) -> None:
-    class OnGcp(gcp_cases.Case):
-        @property
-        def fleet(self) -> Fleet:
-            return fleet
-
-    max_wait_s(fleet)
-    made = plan_on_cloud(OnGcp("given", {}), gcp_wanted.question, folder)
-    if fleet.__dict__["network"] is not None:
-        register_on_gcp(made, GcpBackend())
-
-
-def plan_on_cloud(case: Any, question: Callable[..., object], folder: Path) -> Any:
-    places = case.candidates()
-    question(case.fleet, case.settings, places[0], Previous())
-    scripts(case.fleet, folder)
-    made = CloudFleet(case.plan(), places[0], {}, lambda: None, lambda names, running: None)  # type: ignore[arg-type,return-value]
-    compiled(case.fleet, Cloud("node", (), lambda text: None, NOTHING), places, lambda place: made)
-    return made.plan
-
-
-class Given(pulumi.runtime.Mocks):
-    """Resources that get what a cloud would give them."""
-
-    def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
-        more: dict[str, Any] = {"arn": f"arn:{args.name}", "latestVersion": 1, "instanceId": args.name}
-        if args.typ == "orch:index:Keys":
-            more |= {"client_private_key": "private", "client_public_key": "ssh-ed25519 AAAA me"}
-            more |= {"host_seed": "ab" * 32}
-        if "nstance" in args.typ:
-            nic = {"networkIp": "10.0.0.9", "accessConfigs": [{"natIp": "203.0.113.7"}]}
-            more |= {"privateIp": "10.0.0.9", "publicIp": "203.0.113.7", "networkInterfaces": [nic]}
-            more |= {"primaryNetworkInterfaceId": f"eni-{args.name}", "selfLinkUnique": args.name}
-        return f"{args.name}-id", {**args.inputs, **more}
-
-    def call(self, args: pulumi.runtime.MockCallArgs) -> dict[str, Any]:
-        raise AssertionError(f"{args.token} is asked inside the program")
-
-
-def registered(make: Callable[[], Any]) -> None:
-    asyncio.set_event_loop(asyncio.new_event_loop())
-    pulumi.runtime.set_mocks(Given(), project="tests", stack="lab")
-
-    @pulumi.runtime.test
-    def run() -> Any:
-        return make().state.apply(lambda state: None)
-
-    run()
-
-
-def register_on_aws(plan: Any, settings: AwsBackend) -> None:
-    from orch.components.aws.resources import AwsFleet
-
-    registered(lambda: AwsFleet(plan, settings, lambda ids: {}))
-
-
-def register_on_gcp(plan: Any, settings: GcpBackend) -> None:
-    from orch.components.gcp.resources import GcpFleet
-
-    registered(lambda: GcpFleet(plan, settings, lambda group, count: ()))
-
-
-def plan_locally(fleet: Fleet, folder: Path) -> None:
-    plan_local(fleet, LocalFacts(cpus=64, memory_mib=1 << 20, node_image="orch/node"), Previous(), "abc")
-
-
-def plan_hosts(fleet: Fleet, folder: Path) -> None:
-    """Asked where nothing listens, and planned as if all were fit."""
-    ask_hosts(fleet, folder)
-    plan_ssh(Order(fleet, (), Previous(), "abc", root=folder, folder=folder), fit_hosts(fleet))
-
-
-def fit_hosts(fleet: Fleet) -> SshFacts:
-    """What hosts without a fault would have said."""
-    assert fleet.ssh_config is not None
-    cards = (Gpu(vendor="nvidia", name="H100", count=8, memory_mib=81_559),)
-    facts = HostFacts(cpus=64, memory_mib=1 << 20, gpus=cards, docker=Docker(version="27"), machine_id="m")
-    called = names(fleet.ssh_config)
-    targets = {
-        name: Target(
-            NodeState(
-                index=index,
-                name=name,
-                address=f"10.0.0.{index + 1}",
-                user="ops",
-                host_key=f"ssh-ed25519 {name}",
-            ),
-            "scanned",
-            f"SHA256:{name}",
-        )
-        for index, name in enumerate(called)
-    }
-    reports = tuple(HostReport(targets[name], facts, ()) for name in called)
-    places = tuple(Address(name, f"192.168.1.{index + 1}", "eth1", 1500) for index, name in enumerate(called))
-    return SshFacts(Survey(reports, ClusterNetwork("192.168.1.0/24", places), ()), targets)
-
-
-ACTS: dict[str, Callable[[Any, Path], None]] = {
-    "local": plan_locally,
-    "ssh": plan_hosts,
-    "aws": plan_on_aws,
-    "gcp": plan_on_gcp,
+ACTS: dict[str, Act] = {
+    "local": acting.fleets(acting.plan_locally),
+    "ssh": acting.fleets(acting.plan_hosts),
+    "aws": acting.fleets(acting.plan_on_aws),
+    "gcp": acting.fleets(acting.plan_on_gcp),
 }
+
+
+def idle(folder: Path, kind: str, base: Mapping[str, Any], act: Act) -> dict[str, str]:
+    """Properties of a kind of document that are neither refused nor acted on, and how that was seen."""
+    found = dict[str, str]()
+    for leaf in leaves(kind):
+        last = leaf.steps[-1]
+        if (last.owner.__name__, last.name) in NOTHING_TO_ACT_ON:
+            continue
+        good, how = acted_on(folder, leaf, base, act)
+        if not good:
+            found[str(leaf)] = how
+    return found
 
 
 @pytest.mark.parametrize("backend", BASES)
 def test_each_property_of_a_fleet_is_refused_or_acted_on(tmp_path: Path, backend: str) -> None:
-    idle = {}
-    for leaf in leaves("fleet"):
-        last = leaf.steps[-1]
-        if (last.owner.__name__, last.name) in NOTHING_TO_ACT_ON:
-            continue
-        good, how = acted_on(tmp_path, leaf, BASES[backend], ACTS[backend])
-        if not good:
-            idle[str(leaf)] = how
-    assert idle == {}, "\n".join(f"{leaf}: {how}" for leaf, how in idle.items())
+    assert idle(tmp_path, "fleet", BASES[backend], ACTS[backend]) == {}
+
+
+@pytest.mark.parametrize(
+    "backend", ["local", "aws", *(pytest.param(each, marks=pytest.mark.soak) for each in ("ssh", "gcp"))]
+)
+def test_each_property_of_a_task_is_refused_or_acted_on(tmp_path: Path, backend: str) -> None:
+    (tmp_path / "here").mkdir()
+    assert idle(tmp_path, "task", {}, acting.run_on(backend)) == {}
+
+
+def test_each_property_of_a_project_is_refused_or_acted_on(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("{}")
+    assert idle(tmp_path, "project", {}, acting.use_project) == {}

@@ -1,22 +1,20 @@
 """Every template with values that somebody else chose: each stays one word, and nothing else runs.
 
-A new template needs a row in `CASES`. Scripts run for real, in a folder that their absolute paths are moved
-to, with commands that only write down how they were called.
+A new template needs a row in `CASES`. Scripts run for real, in a sandbox.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from sandbox import Sandbox
 
 import orch.templates
 from orch.components.cloudinit import filled
@@ -294,67 +292,10 @@ def keyed(text: str) -> str:
 
 # --- running them
 
-TOOLS = """
-sh bash mkdir rm cat sed grep tr ln readlink chmod touch sort tar date find cut head tail dirname basename cp
-mv mktemp ls tee wc awk env nohup setsid rmdir cmp printenv uname id
-"""
-STUBS = """
-docker canary timeout install systemctl apt-get curl gpg sysctl modprobe modinfo mount umount mountpoint
-nvidia-smi nvidia-ctk lsblk mdadm wipefs blkid mkfs.xfs mkfs.ext4 vgs vgremove xargs iptables cos-extensions
-getent sleep mpirun ssh sshd stat flock python3 perl socat nc ping ip job df kill lspci dcgmi hl-smi tt-smi
-amd-smi rocm-smi nproc ip6tables iptables-restore runuser
-"""
-MOVED = re.compile(r"(?<![\w./-])/(?=(?:var|etc|usr|run|opt|mnt|sys|lib|tmp)/)")
-EXITS = {"docker": "case $1 in inspect) echo 'No such object' >&2; exit 1;; esac", "modinfo": "exit 0"}
-
-
-@dataclass(frozen=True)
-class Sandbox:
-    """A folder whose `bin` has all commands that can be found."""
-
-    folder: Path
-
-    def run(self, text: str, shell: str, *args: str) -> subprocess.CompletedProcess[bytes]:
-        """`text` with its paths moved into the folder."""
-        script = self.folder / "script"
-        script.write_text(MOVED.sub(f"{self.folder}/", text), newline="")
-        return subprocess.run(
-            [shell, str(script), *args],
-            cwd=self.folder / "work",
-            env={"PATH": str(self.folder / "bin"), "HOME": str(self.folder / "work"), "ORCH_NODE_RANK": "0"},
-            input=bytes(10240),  # an archive without members
-            capture_output=True,
-            timeout=120,
-            check=False,
-        )
-
-    def calls(self) -> list[tuple[str, ...]]:
-        """Name and arguments of every command that was called."""
-        found: list[tuple[str, ...]] = []
-        for file in (self.folder / "calls").iterdir():
-            for call in file.read_bytes().decode(errors="surrogateescape").split("\0\n\0")[:-1]:
-                found.append(tuple(call.split("\0")))
-        return found
-
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Sandbox:
-    for name in ("bin", "calls", "work", "tmp", "etc/ssh", "run/orch/state", "run/sshd", "var/lib/orch/runs"):
-        (tmp_path / name).mkdir(parents=True)
-    for tool in TOOLS.split():
-        if found := shutil.which(tool):
-            (tmp_path / "bin" / tool).symlink_to(found)
-    for stub in STUBS.split():
-        path = tmp_path / "bin" / stub
-        path.write_text(
-            f'#!/bin/sh\nprintf \'%s\\0\' "${{0##*/}}" "$@" >> {tmp_path}/calls/$$\n'
-            f"printf '\\n\\0' >> {tmp_path}/calls/$$\n{EXITS.get(stub, '')}\n"
-        )
-        path.chmod(0o755)
-    (tmp_path / "etc/ssh/sshd_config").write_text("")
-    for name, text in {"env": "export FROM_ENV=1\n", "go": ":\n", "image-command": "job\n"}.items():
-        (tmp_path / "run/orch" / name).write_text(text)
-    return Sandbox(tmp_path)
+    return Sandbox.made(tmp_path)
 
 
 def names_of(sandbox: Sandbox) -> set[str]:

@@ -1,0 +1,325 @@
+"""What plans and runs each kind of document, without a cloud and without nodes: `act(document, folder)`.
+
+An act adds to `told` the shell text that it would send elsewhere, but for what templates render.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+from unittest.mock import patch
+
+import aws_cases
+import gcp_cases
+import pulumi
+import pulumi.runtime
+from google.auth.credentials import AnonymousCredentials
+
+from orch.cli import run
+from orch.components.aws import ask as aws_ask
+from orch.components.aws import wanted as aws_wanted
+from orch.components.aws.tunnels import through_ssm
+from orch.components.backends import compile_fleet
+from orch.components.clouds import Cloud, CloudFleet, compiled, scripts
+from orch.components.explain import NOTHING
+from orch.components.gcp import ask as gcp_ask
+from orch.components.gcp import wanted as gcp_wanted
+from orch.components.gcp.capacity import max_wait_s
+from orch.components.gcp.tunnels import through_iap
+from orch.components.local.facts import LocalFacts
+from orch.components.local.plan import plan as plan_local
+from orch.components.plan import Order, Previous
+from orch.components.ssh.facts import SshFacts
+from orch.components.ssh.facts import ask as ask_hosts
+from orch.components.ssh.plan import plan as plan_ssh
+from orch.runner.errors import HostUnreachable
+from orch.runner.hosts.described import Docker, Gpu, HostFacts
+from orch.runner.hosts.network import ClusterNetwork
+from orch.runner.hosts.network import Place as Address
+from orch.runner.hosts.survey import HostReport, Survey
+from orch.runner.hosts.targets import Target, names
+from orch.runner.job import (
+    go_command,
+    log_command,
+    observe_command,
+    release_command,
+    start_command,
+    stop_command,
+)
+from orch.runner.ledger import open_ledger
+from orch.runner.lifecycle import Workplace
+from orch.runner.plan import plan_of
+from orch.runner.stage import Stage, stage_files
+from orch.runner.transport import Transport
+from orch.spec.errors import OrchError
+from orch.spec.load import Document
+from orch.spec.models import Fleet
+from orch.spec.models.backends import AwsBackend, GcpBackend, LocalBackend
+from orch.spec.state import FleetState, Gpus, NodeState
+from orch.stacks.project import find
+
+Act = Callable[[Document, Path, list[str]], None]
+
+
+def fleets(plan: Callable[[Fleet, Path], None]) -> Act:
+    """The act of a backend's plan."""
+
+    def act(document: Document, folder: Path, told: list[str]) -> None:
+        assert isinstance(document.model, Fleet)
+        plan(document.model, folder)
+
+    return act
+
+
+def plan_on_aws(fleet: Fleet, folder: Path, given: AwsBackend | None = None) -> None:
+    class OnAws(aws_cases.Case):
+        @property
+        def fleet(self) -> Fleet:
+            return fleet
+
+        @property
+        def settings(self) -> AwsBackend:
+            return given or AwsBackend()
+
+    made = plan_on_cloud(OnAws("given", {}), lambda *asked: aws_wanted.question(*asked, "scope"), folder)
+    if given is not None or fleet.__dict__["network"] is not None:
+        register_on_aws(made, given or AwsBackend())
+
+
+def plan_on_gcp(fleet: Fleet, folder: Path, given: GcpBackend | None = None) -> None:
+    class OnGcp(gcp_cases.Case):
+        @property
+        def fleet(self) -> Fleet:
+            return fleet
+
+        @property
+        def settings(self) -> GcpBackend:
+            return given or GcpBackend()
+
+    max_wait_s(fleet)
+    made = plan_on_cloud(OnGcp("given", {}), gcp_wanted.question, folder)
+    if given is not None or fleet.__dict__["network"] is not None:
+        register_on_gcp(made, given or GcpBackend())
+
+
+def plan_on_cloud(case: Any, question: Callable[..., object], folder: Path) -> Any:
+    places = case.candidates()
+    question(case.fleet, case.settings, places[0], Previous())
+    scripts(case.fleet, folder)
+    made = CloudFleet(case.plan(), places[0], {}, lambda: None, lambda names, running: None)  # type: ignore[arg-type,return-value]
+    compiled(case.fleet, Cloud("node", (), lambda text: None, NOTHING), places, lambda place: made)
+    return made.plan
+
+
+class Given(pulumi.runtime.Mocks):
+    """Resources that get what a cloud would give them."""
+
+    def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
+        more: dict[str, Any] = {"arn": f"arn:{args.name}", "latestVersion": 1, "instanceId": args.name}
+        if args.typ == "orch:index:Keys":
+            more |= {"client_private_key": "private", "client_public_key": "ssh-ed25519 AAAA me"}
+            more |= {"host_seed": "ab" * 32}
+        if "nstance" in args.typ:
+            nic = {"networkIp": "10.0.0.9", "accessConfigs": [{"natIp": "203.0.113.7"}]}
+            more |= {"privateIp": "10.0.0.9", "publicIp": "203.0.113.7", "networkInterfaces": [nic]}
+            more |= {"primaryNetworkInterfaceId": f"eni-{args.name}", "selfLinkUnique": args.name}
+        return f"{args.name}-id", {**args.inputs, **more}
+
+    def call(self, args: pulumi.runtime.MockCallArgs) -> dict[str, Any]:
+        raise AssertionError(f"{args.token} is asked inside the program")
+
+
+def registered(make: Callable[[], Any]) -> None:
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    pulumi.runtime.set_mocks(Given(), project="tests", stack="lab")
+
+    @pulumi.runtime.test
+    def run() -> Any:
+        return make().state.apply(lambda state: None)
+
+    run()
+
+
+def register_on_aws(plan: Any, settings: AwsBackend) -> None:
+    from orch.components.aws.resources import AwsFleet
+
+    registered(lambda: AwsFleet(plan, settings, lambda ids: {}))
+
+
+def register_on_gcp(plan: Any, settings: GcpBackend) -> None:
+    from orch.components.gcp.resources import GcpFleet
+
+    registered(lambda: GcpFleet(plan, settings, lambda group, count: ()))
+
+
+def plan_locally(fleet: Fleet, folder: Path) -> None:
+    plan_local(fleet, LocalFacts(cpus=64, memory_mib=1 << 20, node_image="orch/node"), Previous(), "abc")
+
+
+def plan_hosts(fleet: Fleet, folder: Path) -> None:
+    """Asked where nothing listens, and planned as if all were fit."""
+    ask_hosts(fleet, folder)
+    plan_ssh(Order(fleet, (), Previous(), "abc", root=folder, folder=folder), fit_hosts(fleet))
+
+
+def fit_hosts(fleet: Fleet) -> SshFacts:
+    """What hosts without a fault would have said."""
+    assert fleet.ssh_config is not None
+    cards = (Gpu(vendor="nvidia", name="H100", count=8, memory_mib=81_559),)
+    facts = HostFacts(cpus=64, memory_mib=1 << 20, gpus=cards, docker=Docker(version="27"), machine_id="m")
+    called = names(fleet.ssh_config)
+    targets = {
+        name: Target(
+            NodeState(
+                index=index,
+                name=name,
+                address=f"10.0.0.{index + 1}",
+                user="ops",
+                host_key=f"ssh-ed25519 {name}",
+            ),
+            "scanned",
+            f"SHA256:{name}",
+        )
+        for index, name in enumerate(called)
+    }
+    reports = tuple(HostReport(targets[name], facts, ()) for name in called)
+    places = tuple(Address(name, f"192.168.1.{index + 1}", "eth1", 1500) for index, name in enumerate(called))
+    return SshFacts(Survey(reports, ClusterNetwork("192.168.1.0/24", places), ()), targets)
+
+
+# Tasks: the command line's own way, up to what a node is asked to start
+
+
+class Unreachable:
+    """A way to nodes that leads to none: where they do not answer, a run is planned all the same."""
+
+    def run(self, node: NodeState, command: object, **more: object) -> Any:
+        raise HostUnreachable(f"{node.name} does not answer")
+
+    def close(self) -> None: ...
+
+    def hang_up(self) -> None: ...
+
+
+def fleets_of(backend: str, names: tuple[str, ...]) -> dict[str, FleetState]:
+    """Fleets of two nodes each with eight H100."""
+    gpus = Gpus(count=8, vendor="nvidia", name="H100", memory_mib=81_559)
+    kinds = {"aws": ("p5.48xlarge", "efa"), "gcp": ("a3-megagpu-8g", "tcpxo")}
+    kind, interconnect = kinds.get(backend, (None, "none"))
+    nodes = tuple(
+        NodeState(
+            index=index,
+            name=f"n{index}",
+            address=f"127.0.0.{index + 2}",
+            internal_ip=f"10.0.0.{index + 2}",
+            user="root",
+            host_key="k",
+            cpus=64,
+            memory_mib=1 << 20,
+            gpus=gpus,
+            instance_type=kind,
+        )
+        for index in range(2)
+    )
+    more: dict[str, Any] = {"placement": "cluster", "interconnect": interconnect}
+    return {name: FleetState(name=name, stack=name, backend=backend, nodes=nodes, **more) for name in names}
+
+
+def run_on(backend: str, **given: Any) -> Act:
+    """`given` is what a command line may hold: `name`, `arguments`, `variables`."""
+
+    def act(document: Document, folder: Path, told: list[str]) -> None:
+        here = fleets_of(backend, document.model.__dict__["fleets"] or ("lab",))
+        ledger = open_ledger(f"sqlite:///{folder / 'ledger.db'}")
+        place = Workplace(folder / ".orch", ledger, cast(Transport, Unreachable()))
+        try:
+            with (
+                patch("orch.cli.run._fleets", lambda *asked: here),
+                patch("orch.images.resolve", lambda image: image),
+            ):
+                row = run._submit(
+                    find(folder),
+                    place,
+                    document,
+                    wanted=None,
+                    **{"arguments": (), "name": None, "variables": {}, **given},
+                )
+            plan = plan_of(row)
+            environments = place.desk(row).folder.environments()
+            for rank in range(len(plan.ranks)):
+                staged = stage_files(plan, rank, environments[rank], None)
+                told += [staged["env"], *(text for name, text in staged.items() if name.endswith(".sh"))]
+                nothing = Stage(b"", None)
+                made = [start_command(plan, rank, nothing), go_command(plan, rank, 29_500)]
+                made += [
+                    ask(plan, rank) for ask in (observe_command, stop_command, release_command, log_command)
+                ]
+                told += [each.text for each in made]
+        finally:
+            ledger.close()
+            (folder / "ledger.db").unlink()
+
+    return act
+
+
+# orch.yml: a fleet of each backend of it, and what logs in there
+
+FLEETS = {
+    "aws": ({"instance_types": ["c7i.8xlarge"]}, {"resources": {"gpu": "H100:8"}}),
+    "gcp": ({"instance_types": ["n2-standard-8"]}, {"resources": {"gpu": "H100:8"}, "placement": "cluster"}),
+}
+
+
+@contextmanager
+def nobody_answers() -> Iterator[None]:
+    """The SDKs ask no machine but this one, where nothing listens."""
+    nowhere = "http://127.0.0.1:1"
+    given = {"AWS_ENDPOINT_URL": nowhere, "AWS_MAX_ATTEMPTS": "1", "AWS_EC2_METADATA_DISABLED": "true"}
+    given |= {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"}
+    anonymous = patch("google.auth.default", lambda: (AnonymousCredentials(), "acme"))
+    with patch.dict(os.environ, given), anonymous:
+        yield
+
+
+def use_project(document: Document, folder: Path, told: list[str]) -> None:
+    project = find(folder)
+    project.tunnels()
+    for settings in project.backends:
+        if isinstance(settings, LocalBackend):
+            fleet = fleet_of("local", {})
+            compile_fleet(Order(fleet, project.backends, Previous(), "abc", root=folder, folder=folder))
+        elif isinstance(settings, AwsBackend):
+            told.append(through_ssm("us-east-1", settings, "i-0").replace("%%", "%"))
+            with nobody_answers():
+                if settings.__dict__["creds"] is not None:
+                    aws_ask.session(settings)
+                places = [fleet_of("aws", more) for more in FLEETS["aws"]]
+                all_of(partial(plan_on_aws, fleet, folder, settings) for fleet in places)
+        elif isinstance(settings, GcpBackend):
+            told.append(through_iap("acme", "us-west1-b", settings, "node").replace("%%", "%"))
+            with nobody_answers():
+                gcp_ask.session(settings)
+                places = [fleet_of("gcp", more) for more in FLEETS["gcp"]]
+                all_of(partial(plan_on_gcp, fleet, folder, settings) for fleet in places)
+
+
+def all_of(steps: Iterable[Callable[[], object]]) -> None:
+    """Take each step, whatever became of those before. Raises the first error."""
+    errors = list[OrchError]()
+    for step in steps:
+        try:
+            step()
+        except OrchError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def fleet_of(backend: str, more: dict[str, Any]) -> Fleet:
+    given = {"type": "fleet", "name": "lab", "backends": [backend], "nodes": "2", **more}
+    return Fleet.model_validate(given)
