@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
 from cloud_engine import quiet
 from rehearsals import Rehearsed
@@ -159,8 +160,8 @@ def project_of(folder: Path, state: str) -> Project:
 
 def recorded_instances(there: Shared) -> set[str]:
     """Instances that the state knows."""
-    os.environ.update(there.environment)
-    found = (deployment(project_of(there.path, there.state), there.called) or {}).get("resources") or ()
+    with patch.dict(os.environ, there.environment):
+        found = (deployment(project_of(there.path, there.state), there.called) or {}).get("resources") or ()
     return {each["id"] for each in found if each["type"] == "aws:ec2/instance:Instance"}
 
 

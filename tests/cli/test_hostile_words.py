@@ -77,15 +77,17 @@ def test_a_hostile_word_is_told_or_taken_as_it_is(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     verb, arguments, option = tried
-    project, ran = tmp_path / "project", tmp_path / "ran"
+    # So deep that three folders up are still the test's.
+    project, ran = tmp_path / "a/b/project", tmp_path / "ran"
     for folder in (project, tmp_path / "bin"):
-        folder.mkdir()
+        folder.mkdir(parents=True)
     (project / "fleet.yml").write_text(FLEET)
     (project / "known").write_text("")
     (tmp_path / "bin/canary").write_text(f"#!/bin/sh\ntouch {ran}\n")
     (tmp_path / "bin/canary").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     monkeypatch.chdir(project)
+    (tmp_path / "etc").mkdir()  # the same for all verbs: `init` makes it
     before = {path.name for path in tmp_path.iterdir()}
     for text in HOSTILE:
         dashes = ["--"] if not option and text.startswith("-") else []
