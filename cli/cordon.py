@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orch.cli import completion
 from orch.cli.outcome import end, tell
 from orch.spec.errors import ExitCode, OrchError
 
@@ -25,10 +26,18 @@ class UnknownNode(OrchError):
 
 def cordon(
     nodes: Annotated[
-        list[str], typer.Argument(metavar="NODE...", help="Names of nodes, also folded: gpu[1-4,7].")
+        list[str],
+        typer.Argument(
+            metavar="NODE...",
+            help="Names of nodes, also folded: gpu[1-4,7].",
+            autocompletion=completion.nodes,
+        ),
     ],
     *,
-    fleet: Annotated[str | None, typer.Option("--fleet", help="The fleet the nodes are of.")] = None,
+    fleet: Annotated[
+        str | None,
+        typer.Option("--fleet", help="The fleet the nodes are of.", autocompletion=completion.fleets),
+    ] = None,
     reason: Annotated[str, typer.Option("--reason", "-r", metavar="TEXT", help="Shown to everybody.")] = "",
     undo: Annotated[bool, typer.Option("--undo", help="Let the nodes take jobs again.")] = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from orch.cli.diagnose import load
 from orch.cli.host_keys import accepting, after_keys, planned, rekeyed
-from orch.cli.outcome import UsageError, end, print_json, tell
+from orch.cli.outcome import UsageError, coloured, end, print_json, tell
 from orch.cli.plans import cost_line, counts, key_lines, plan_json, plan_lines, warning_lines
 from orch.cli.plantree import drift_lines, paint
 from orch.cli.where import project_at
@@ -52,10 +52,10 @@ def preview(
         if as_json:
             print_json(plan_json(plan, document))
             continue
-        for line in [*plan_lines(plan, colour=_colour(), verbose=verbose), *key_lines(plan.new_keys)]:
+        for line in _shown(plan, verbose=verbose):
             print(line)
         for reason in plan.reasons:
-            print(paint(f"  · {reason}", "2", _colour()))
+            print(paint(f"  · {reason}", "2", coloured(sys.stdout)))
         print(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
         _tell_problems(plan, document)
     if unfit:
@@ -74,9 +74,11 @@ def up(
     upgrade: bool = False,
     rehearse: bool = False,
     verbose: bool = False,
+    mixed: bool = False,
 ) -> None:
+    """`mixed`: the file's other documents are somebody else's, who goes on when all is well."""
     unfit = False
-    for project, document, fleet in fleets_of(file, launch=("fleet",), rehearse=rehearse):
+    for project, document, fleet in fleets_of(file, launch=("fleet",), rehearse=rehearse, mixed=mixed):
         # Whoever asks for `--yes` has seen no key; on a terminal each is shown before it is used.
         unseen = "all" if accept_new_host_keys else "named" if yes else "none"
         consent = Consent(accept_drift, upgrade, rekeyed(fleet, accept_host_keys), unseen=unseen)
@@ -86,7 +88,7 @@ def up(
             plan, wish = after_keys(
                 document, wish, lambda w, p=project: operations.preview(p, w, _quiet), _confirm
             )
-            for line in [*plan_lines(plan, colour=_colour(), verbose=verbose), *key_lines(plan.new_keys)]:
+            for line in _shown(plan, verbose=verbose):
                 tell(line)
             tell(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
             _tell_problems(plan, document)
@@ -110,7 +112,8 @@ def up(
         suffix = f"; {amiss} not in order" if amiss else ""
         print(f"fleet {fleet.name}: {counts(done.changes, done=True)}{suffix}")
         _tell_problems(done, document)
-    end(ExitCode.HOSTS if unfit else ExitCode.OK)
+    if unfit:
+        end(ExitCode.HOSTS)
 
 
 def down(
@@ -186,7 +189,7 @@ def show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool = Fal
     elif not found:
         tell("no fleet is up in this project; bring one up with `orch up fleet.yml`")
     else:
-        print(fleet_table(found, verbose=verbose, colour=_colour()))
+        print(fleet_table(found, verbose=verbose, colour=coloured(sys.stdout)))
 
 
 def unlock(target: str, *, yes: bool) -> None:
@@ -210,19 +213,23 @@ def unlock(target: str, *, yes: bool) -> None:
 
 
 def fleets_of(
-    file: str, *, launch: Sequence[str] = (), rehearse: bool = False
+    file: str, *, launch: Sequence[str] = (), rehearse: bool = False, mixed: bool = False
 ) -> Iterator[tuple[Project, Document, Fleet]]:
-    """The fleets of a file, with the project it belongs to. Other documents get a note."""
+    """The fleets of a file, with the project it belongs to. Other documents get a note, unless `mixed`."""
     documents = load(file, launch=launch)
     project = project_at(None if file == "-" else file, rehearse=rehearse)
     fleets = [(document, document.model) for document in documents if isinstance(document.model, Fleet)]
     others = len(documents) - len(fleets)
-    if others:
+    if others and not mixed:
         tell(f"note: {others} of {len(documents)} documents are no fleets; start tasks with `orch run`")
     if not fleets:
         raise ProjectError("there is no fleet in it", where=file, hint="a fleet begins with `type: fleet`")
     for document, fleet in fleets:
         yield project, document, fleet
+
+
+def _shown(plan: Plan, *, verbose: bool) -> list[str]:
+    return [*plan_lines(plan, colour=coloured(sys.stdout), verbose=verbose), *key_lines(plan.new_keys)]
 
 
 def is_file(target: str) -> bool:
@@ -286,7 +293,3 @@ def _confirm(question: str) -> None:
     if input().strip().lower() not in ("y", "yes"):
         tell("nothing was done")
         end(ExitCode.OK)
-
-
-def _colour() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ

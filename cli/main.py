@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from orch.cli import cordon, nodes, offers, outcome, schema, validate
+from orch.cli import completion, cordon, nodes, offers, outcome, schema, validate
 from orch.cli import run as runs
 from orch.cli.confidential import cover_arguments
+from orch.cli.file_option import ALSO, FileCommand
 from orch.cli.where import Rehearse
 
 app = typer.Typer(
     name="orch",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="GPU clusters from one YAML file, and distributed jobs on them.",
     epilog="Exit codes: 0 done, 3 configuration, 4 policy, 5 provisioning, 6 run failed, 7 hosts, "
@@ -22,13 +22,28 @@ app = typer.Typer(
 )
 fleet_app = typer.Typer(no_args_is_help=False, help="Fleets that are up: list, show, delete.")
 engine_app = typer.Typer(no_args_is_help=True, help="The Pulumi engine: install it, see it, use it by hand.")
-app.add_typer(fleet_app, name="fleet")
-app.add_typer(engine_app, name="engine")
-app.add_typer(offers.app, name="offers")
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML file, a folder of them, or -.")]
-FileOrName = Annotated[str, typer.Argument(metavar="FILE|NAME", help="A fleet's file, or its name.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A fleet's name.")]
+# Headings of `orch --help`, in the order in which their first verbs stand below.
+FILES = "Files"
+BOTH = "Fleets and runs"
+FLEETS = "Fleets"
+RUNS = "Runs"
+NODES = "Nodes"
+MACHINE = "This machine"
+
+
+File = Annotated[str, typer.Argument(metavar="FILE", help=f"A YAML file, a folder of them, or -. {ALSO}")]
+FileOrName = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE|NAME",
+        help=f"A fleet's file, or its name. {ALSO}",
+        autocompletion=completion.files_or_fleets,
+    ),
+]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A fleet's name.", autocompletion=completion.fleets)
+]
 Json = Annotated[bool, typer.Option("--json", help="Data on stdout, for pipelines.")]
 Indices = Annotated[
     list[int] | None,
@@ -48,11 +63,53 @@ Verbose = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-app.command("validate", epilog="Example: orch validate fleet.yml train.yml")(validate.command)
-app.command("schema", epilog="Example: orch schema > .orch.schema.json")(schema.command)
+app.command(
+    "validate", rich_help_panel=FILES, cls=FileCommand, epilog="Example: orch validate fleet.yml train.yml"
+)(validate.command)
+app.command("schema", rich_help_panel=FILES, epilog="Example: orch schema > .orch.schema.json")(
+    schema.command
+)
 
 
-@app.command("preview", epilog="Example: orch preview fleet.yml --exit-code")
+@app.command(
+    "apply", rich_help_panel=BOTH, cls=FileCommand, epilog="Example: orch apply -f train.dstack.yml --yes"
+)
+def apply(
+    file: File,
+    *,
+    yes: Yes = False,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="The run's name.")] = None,
+    env: runs.Variables = None,
+    detach: runs.Detach = False,
+    fleet: runs.OnFleet = None,
+    rehearse: Rehearse = False,
+) -> None:
+    """Bring up the fleets of a file, then run its tasks: `up` and `run` in one, as dstack users type it."""
+    from orch.cli import applying
+
+    applying.apply(file, yes=yes, name=name, env=env or [], detach=detach, fleet=fleet, rehearse=rehearse)
+
+
+@app.command("show", rich_help_panel=BOTH, epilog="Example: orch show laptop")
+def show(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="Of a fleet or a run.", autocompletion=completion.fleets_and_runs
+        ),
+    ],
+    as_json: Json = False,
+    rehearse: Rehearse = False,
+) -> None:
+    """All there is to know of a fleet or a run, on one screen."""
+    from orch.cli import show as shows
+
+    shows.show(name, as_json=as_json, rehearse=rehearse)
+
+
+@app.command(
+    "preview", rich_help_panel=FLEETS, cls=FileCommand, epilog="Example: orch preview fleet.yml --exit-code"
+)
 def preview(
     file: File,
     *,
@@ -93,7 +150,7 @@ def preview(
     )
 
 
-@app.command("plan", hidden=True)
+@app.command("plan", hidden=True, cls=FileCommand)
 def plan(
     file: File,
     *,
@@ -118,7 +175,7 @@ def plan(
     )
 
 
-@app.command("up", epilog="Example: orch up fleet.yml --yes")
+@app.command("up", rich_help_panel=FLEETS, cls=FileCommand, epilog="Example: orch up fleet.yml --yes")
 def up(
     file: File,
     *,
@@ -152,7 +209,7 @@ def up(
     )
 
 
-@app.command("down", epilog="Example: orch down fleet.yml --yes")
+@app.command("down", rich_help_panel=FLEETS, cls=FileCommand, epilog="Example: orch down fleet.yml --yes")
 def down(
     target: FileOrName,
     indices: Indices = None,
@@ -166,7 +223,12 @@ def down(
     fleets.down(target, yes=yes, as_json=as_json, indices=indices or (), rehearse=rehearse)
 
 
-@app.command("drift", epilog="Example: orch drift laptop  (exit code 10 when something differs)")
+@app.command(
+    "drift",
+    rich_help_panel=FLEETS,
+    cls=FileCommand,
+    epilog="Example: orch drift laptop  (exit code 10 when something differs)",
+)
 def drift(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False) -> None:
     """Tell what is no longer as `up` left it. Changes nothing."""
     from orch.cli import fleets
@@ -174,7 +236,12 @@ def drift(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False)
     fleets.drift(target, as_json=as_json, rehearse=rehearse)
 
 
-@app.command("check", epilog="Example: orch check fleet.yml  (exit code 7 when a host lacks something)")
+@app.command(
+    "check",
+    rich_help_panel=FLEETS,
+    cls=FileCommand,
+    epilog="Example: orch check fleet.yml  (exit code 7 when a host lacks something)",
+)
 def check(target: FileOrName, as_json: Json = False, accept_new_host_keys: NewKeys = False) -> None:
     """Tell what the hosts of a fleet lack, and what to do about it. Changes nothing."""
     from orch.cli import check as checks
@@ -182,7 +249,7 @@ def check(target: FileOrName, as_json: Json = False, accept_new_host_keys: NewKe
     checks.check(target, as_json=as_json, accept_new_host_keys=accept_new_host_keys)
 
 
-@app.command("refresh", epilog="Example: orch refresh laptop")
+@app.command("refresh", rich_help_panel=FLEETS, cls=FileCommand, epilog="Example: orch refresh laptop")
 def refresh(target: FileOrName, as_json: Json = False) -> None:
     """Record in the state what is really there. `up` does this by itself."""
     from orch.cli import fleets
@@ -190,14 +257,27 @@ def refresh(target: FileOrName, as_json: Json = False) -> None:
     fleets.refresh(target, as_json=as_json)
 
 
-app.command("run", epilog="Example: orch run train.yml --env LR=0.1 -- --epochs 3")(runs.run)
-app.command("ps", epilog="Example: orch ps -a")(runs.ps)
-app.command("logs", epilog="Example: orch logs train-k3f9 --node 1 --tail 50")(runs.logs)
-app.command("attach", epilog="Example: orch attach train-k3f9")(runs.attach)
-app.command("stop", epilog="Example: orch stop train-k3f9")(runs.stop)
-app.command("exec", epilog="Example: orch exec cluster --node gpu[1-4] -- nvidia-smi -L")(nodes.execute)
-app.command("ssh", epilog="Example: orch ssh gpu3 -- -L 8888:localhost:8888")(nodes.ssh)
-app.command("cordon", epilog='Example: orch cordon "gpu[1-2]" --reason "fan broken"')(cordon.cordon)
+app.command(
+    "run",
+    rich_help_panel=RUNS,
+    cls=FileCommand,
+    epilog="Example: orch run train.yml --env LR=0.1 -- --epochs 3",
+)(runs.run)
+app.command("ps", rich_help_panel=RUNS, epilog="Example: orch ps -a")(runs.ps)
+app.command("logs", rich_help_panel=RUNS, epilog="Example: orch logs train-k3f9 --node 1 --tail 50")(
+    runs.logs
+)
+app.command("attach", rich_help_panel=RUNS, epilog="Example: orch attach train-k3f9")(runs.attach)
+app.command("stop", rich_help_panel=RUNS, epilog="Example: orch stop train-k3f9")(runs.stop)
+app.command(
+    "exec", rich_help_panel=NODES, epilog="Example: orch exec cluster --node gpu[1-4] -- nvidia-smi -L"
+)(nodes.execute)
+app.command("ssh", rich_help_panel=NODES, epilog="Example: orch ssh gpu3 -- -L 8888:localhost:8888")(
+    nodes.ssh
+)
+app.command("cordon", rich_help_panel=NODES, epilog='Example: orch cordon "gpu[1-2]" --reason "fan broken"')(
+    cordon.cordon
+)
 
 
 @fleet_app.callback(invoke_without_command=True)
@@ -238,7 +318,7 @@ def fleet_delete(
     fleets.down(name, yes=yes, as_json=as_json, indices=indices or (), by_name=True, rehearse=rehearse)
 
 
-@app.command("unlock", epilog="Example: orch unlock laptop")
+@app.command("unlock", rich_help_panel=FLEETS, epilog="Example: orch unlock laptop")
 def unlock(target: FileOrName, yes: Yes = False) -> None:
     """Break the lock on a fleet's state, after showing who holds it and since when."""
     from orch.cli import fleets
@@ -246,7 +326,7 @@ def unlock(target: FileOrName, yes: Yes = False) -> None:
     fleets.unlock(target, yes=yes)
 
 
-@app.command("doctor", epilog="Example: orch doctor")
+@app.command("doctor", rich_help_panel=MACHINE, epilog="Example: orch doctor")
 def doctor(as_json: Json = False) -> None:
     """What this machine has and lacks, and what to do about it."""
     from orch.cli import machine
@@ -254,7 +334,7 @@ def doctor(as_json: Json = False) -> None:
     machine.doctor(as_json=as_json)
 
 
-@app.command("init", epilog="Example: cd infra && orch init")
+@app.command("init", rich_help_panel=MACHINE, epilog="Example: cd infra && orch init")
 def init(
     folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Where; default here.")] = ".",
 ) -> None:
@@ -288,6 +368,11 @@ def engine_env(
     from orch.cli import machine
 
     machine.engine_env(folder)
+
+
+app.add_typer(fleet_app, name="fleet", rich_help_panel=FLEETS)
+app.add_typer(offers.app, name="offers", rich_help_panel=FLEETS)
+app.add_typer(engine_app, name="engine", rich_help_panel=MACHINE)
 
 
 def main() -> None:

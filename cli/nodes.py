@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orch.cli import completion
 from orch.cli.cordon import chosen_nodes
 from orch.cli.outcome import UsageError, end, tell
 from orch.spec.errors import ExitCode, OrchError
@@ -28,14 +29,21 @@ class NoSsh(OrchError):
 
 
 def execute(
-    fleet: Annotated[str, typer.Argument(metavar="FLEET", help="A fleet's name.")],
+    fleet: Annotated[
+        str, typer.Argument(metavar="FLEET", help="A fleet's name.", autocompletion=completion.fleets)
+    ],
     command: Annotated[
         list[str], typer.Argument(metavar="-- CMD...", help="For the nodes' shell; joined, as with ssh.")
     ],
     *,
     node: Annotated[
         list[str] | None,
-        typer.Option("--node", metavar="NODE", help="Only these: a name, an index, gpu[1-4]; repeatable."),
+        typer.Option(
+            "--node",
+            metavar="NODE",
+            help="Only these: a name, an index, gpu[1-4]; repeatable.",
+            autocompletion=completion.nodes,
+        ),
     ] = None,
     timeout: Annotated[
         str | None, typer.Option("--timeout", metavar="TIME", help="Give the command up after this: 30s, 5m.")
@@ -68,12 +76,17 @@ def execute(
 
 
 def ssh(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="A node's name.")],
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", help="A node's name.", autocompletion=completion.nodes)
+    ],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="For ssh: its options, a command.")
     ] = None,
     *,
-    fleet: Annotated[str | None, typer.Option("--fleet", help="The fleet the node is of.")] = None,
+    fleet: Annotated[
+        str | None,
+        typer.Option("--fleet", help="The fleet the node is of.", autocompletion=completion.fleets),
+    ] = None,
 ) -> None:
     """Log in to a node by its own way, jump hosts included, with its own key and its pinned host key."""
     from orch.runner.openssh import ssh_words, write_config

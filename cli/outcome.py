@@ -8,7 +8,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import typer
 from typer.exceptions import TyperException
@@ -29,6 +29,11 @@ def print_json(data: dict[str, Any]) -> None:
 
 def end(code: int) -> NoReturn:
     raise typer.Exit(code)
+
+
+def coloured(stream: IO[str]) -> bool:
+    """Whether colours go there."""
+    return stream.isatty() and "NO_COLOR" not in os.environ
 
 
 def tell(text: str) -> None:

@@ -8,12 +8,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orch.cli import completion
 from orch.cli.detaching import LOG, drive_behind, see_through, supervise, why_undriven
-from orch.cli.outcome import end, tell
+from orch.cli.file_option import ALSO
+from orch.cli.outcome import coloured, end, tell
 from orch.cli.where import Rehearse, project_at
 from orch.spec.errors import ExitCode, OrchError
 
@@ -26,23 +28,34 @@ if TYPE_CHECKING:
     from orch.spec.state import FleetState
     from orch.stacks.project import Project
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, as `orch ps -a` shows it.")]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="The run's name, as `orch ps -a` shows it.", autocompletion=completion.runs
+    ),
+]
+OnFleet = Annotated[
+    str | None,
+    typer.Option("--fleet", help="The fleet to run on.", autocompletion=completion.fleets),
+]
+Variables = Annotated[
+    list[str] | None,
+    typer.Option("--env", "-e", metavar="K=V", help="A variable for the job; repeatable."),
+]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return at once; the run goes on.")]
 Json = Annotated[bool, typer.Option("--json", help="Data on stdout, for pipelines.")]
 
 
 def run(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A YAML file with a task, or -.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help=f"A YAML file with a task, or -. {ALSO}")],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="For ${{ run.args }} in the task.")
     ] = None,
     *,
-    fleet: Annotated[str | None, typer.Option("--fleet", help="The fleet to run on.")] = None,
+    fleet: OnFleet = None,
     name: Annotated[str | None, typer.Option("--name", "-n", help="The run's name.")] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option("--env", "-e", metavar="K=V", help="A variable for the job; repeatable."),
-    ] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return at once; the run goes on.")] = False,
+    env: Variables = None,
+    detach: Detach = False,
     as_json: Json = False,
     rehearse: Rehearse = False,
 ) -> None:
@@ -50,18 +63,43 @@ def run(
 
     Ctrl-C detaches: the run goes on, `orch attach` finds it again.
     """
+    start(
+        file,
+        arguments or (),
+        fleet=fleet,
+        name=name,
+        env=env or (),
+        detach=detach,
+        as_json=as_json,
+        rehearse=rehearse,
+    )
+
+
+def start(
+    file: str,
+    arguments: Sequence[str] = (),
+    *,
+    fleet: str | None,
+    name: str | None,
+    env: Sequence[str],
+    detach: bool,
+    as_json: bool = False,
+    rehearse: bool = False,
+    mixed: bool = False,
+) -> None:
+    """`mixed`: the file's other documents are somebody else's."""
     if name is not None:
         from orch.runner.names import RunName
 
         name = RunName.given(name)
-    variables = _variables(env or [])
+    variables = given_variables(env)
     documents = _load(file, variables)
     tasks = [document for document in documents if _is_task(document)]
     if not tasks:
         from orch.runner.errors import BadTask
 
         raise BadTask("there is no task in it", where=file, hint="a task begins with `type: task`")
-    if len(documents) > len(tasks):
+    if len(documents) > len(tasks) and not mixed:
         tell("note: only tasks are run; documents of other types are left out")
     with opened(None if file == "-" else file, as_json=as_json, rehearse=rehearse) as (project, place):
         for document in tasks:
@@ -69,7 +107,7 @@ def run(
                 project,
                 place,
                 document,
-                arguments=arguments or [],
+                arguments=arguments,
                 wanted=fleet,
                 name=name,
                 variables=variables,
@@ -108,7 +146,7 @@ def ps(
     if as_json:
         print(json.dumps({"schema": SCHEMA, "runs": [run_json(row) for row in rows]}))
     elif rows:
-        print(runs_table(rows, colour=_colour(sys.stdout)))
+        print(runs_table(rows, colour=coloured(sys.stdout)))
     else:
         tell("nothing was run in this project yet")
 
@@ -143,7 +181,7 @@ def logs(
         if node is not None and node not in known:
             raise UnknownRun(f"run {name} has no rank {node}", hint=f"its ranks are 0 to {known[-1]}")
         ranks = known if node is None else [node]
-        live = Live(sys.stdout, colour=_colour(sys.stdout), prefix=len(ranks) > 1)
+        live = Live(sys.stdout, colour=coloured(sys.stdout), prefix=len(ranks) > 1)
         read_logs(replace(place, processor=live), row, Selection(tuple(ranks), tail, moment), follow=follow)
 
 
@@ -195,7 +233,7 @@ def opened(path: str | None, *, as_json: bool, rehearse: bool = False) -> Iterat
     project.prepare()
     ledger, transport = open_ledger(project.ledger_url), SshTransport(tunnels=project.tunnels())
     # With --json stdout is for one object, so live logs move to stderr.
-    live = Live(sys.stderr if as_json else sys.stdout, colour=_colour(sys.stderr if as_json else sys.stdout))
+    live = Live(sys.stderr if as_json else sys.stdout, colour=coloured(sys.stderr if as_json else sys.stdout))
     try:
         yield project, Workplace(project.dot, ledger, transport, live)
     finally:
@@ -307,7 +345,7 @@ def _code(row: RunRow) -> ExitCode:
     return exit_code(row)
 
 
-def _variables(given: list[str]) -> dict[str, str]:
+def given_variables(given: Sequence[str]) -> dict[str, str]:
     """`K=V`, or `K` for the caller's value of it."""
     from orch.spec.values import Problem, parse_env_item
 
@@ -357,7 +395,3 @@ def _stem(file: Path) -> str:
     name = file.name.removesuffix(".yml").removesuffix(".yaml").removesuffix(".dstack") or file.parent.name
     word = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     return word if re.match(r"[a-z]", word) else "run"
-
-
-def _colour(stream: Any) -> bool:
-    return stream.isatty() and "NO_COLOR" not in os.environ

@@ -99,8 +99,8 @@ def run_json(row: RunRow) -> dict[str, Any]:
             }
             for rank in row.ranks
         ],
-        "started_at": _moment(row.started_at),
-        "finished_at": _moment(row.finished_at),
+        "started_at": moment(row.started_at),
+        "finished_at": moment(row.finished_at),
     }
 
 
@@ -185,7 +185,8 @@ def duration(seconds: float) -> str:
     return f"{whole}s"
 
 
-def _moment(seconds: float | None) -> str | None:
+def moment(seconds: float | None) -> str | None:
+    """RFC 3339, in UTC."""
     if seconds is None:
         return None
     return (

@@ -156,3 +156,15 @@ def processes(*words: str) -> list[int]:
         if all(word in line for word in words):
             found.append(int(entry.parent.name))
     return found
+
+
+def verbs() -> list[tuple[str, ...]]:
+    """The words of every verb of the command line."""
+    from orch.cli.main import app, engine_app, fleet_app
+
+    groups = (("", app), ("fleet", fleet_app), ("engine", engine_app))
+    return [
+        tuple(filter(None, (group, command.name)))
+        for group, typer in groups
+        for command in typer.registered_commands
+    ]

@@ -6,19 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support import ROOT, Folder
-from typer import Typer
-
-from orch.cli.main import app, engine_app, fleet_app
-
-GROUPS = (("", app), ("fleet", fleet_app), ("engine", engine_app))
-
-
-def verbs() -> list[tuple[str, ...]]:
-    def of(group: str, typer: Typer) -> list[tuple[str, ...]]:
-        return [tuple(filter(None, (group, command.name))) for command in typer.registered_commands]
-
-    return [verb for group, typer in GROUPS for verb in of(group, typer)]
+from support import ROOT, Folder, verbs
 
 
 @pytest.mark.parametrize("verb", verbs(), ids=" ".join)

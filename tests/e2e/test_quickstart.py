@@ -61,6 +61,25 @@ def test_nodes_are_busy_while_a_run_holds_them_and_idle_after_it(quickstart: Fol
     assert ended["hold"] == "terminated"
 
 
+def test_apply_takes_each_document_as_its_type_wants_and_show_tells_all_of_it(quickstart: Folder) -> None:
+    fleet = (quickstart.path / "fleet.yml").read_text()
+    task = "type: task\nname: both\nnodes: 2\nimage: orch/job\ncommands: [echo rank $NODE_RANK]\n"
+    quickstart.write("both.yml", f"{fleet}\n---\n{task}")
+    said = quickstart.orch("apply", "-f", "both.yml", "-y", timeout=280)
+    assert said.code == 0, said.err
+    assert "fleet laptop: no changes" in said.out
+    assert {"rank 0", "rank 1"} <= {line.rpartition("] ")[2] for line in said.out.splitlines()}
+    assert "note: " not in said.err
+
+    shown = quickstart.orch("show", "laptop")
+    assert shown.code == 0, shown.err
+    for word in ("laptop (active)", "local", "cluster", "laptop-0", "laptop-1", "file://"):
+        assert word in shown.out
+    run = quickstart.orch("show", "both", "--json").json
+    assert (run["fleet"], run["run"]["status"], run["run"]["launcher"]) == (None, "done", "commands")
+    assert "both (done" in quickstart.orch("show", "both").out
+
+
 def test_a_node_killed_in_the_middle_of_a_run_fails_it_by_name_and_up_makes_that_node_anew(
     quickstart: Folder,
 ) -> None:

@@ -1,0 +1,95 @@
+"""Names that a shell completes: fleets, runs and nodes of the project here.
+
+Completion is asked at each press of a key, so nothing but files of this machine is looked at: a state or a
+ledger elsewhere completes nothing. It never fails, and never tells anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orch.stacks.project import Project
+
+MANY = 200
+
+
+def fleets(incomplete: str) -> list[str]:
+    """Fleets that are up."""
+    return _quietly(incomplete, _fleets)
+
+
+def files_or_fleets(incomplete: str) -> list[str]:
+    """Fleets that are up, and YAML files and folders here."""
+    return [*_files(incomplete), *fleets(incomplete)]
+
+
+def fleets_and_runs(incomplete: str) -> list[str]:
+    """What `orch show` knows."""
+    return [*fleets(incomplete), *runs(incomplete)]
+
+
+def runs(incomplete: str) -> list[str]:
+    """Runs, the newest first."""
+    return _quietly(incomplete, _runs)
+
+
+def nodes(incomplete: str) -> list[str]:
+    """Nodes of all fleets."""
+    return _quietly(incomplete, _nodes)
+
+
+def _quietly(incomplete: str, names: Callable[[Project], Iterable[str]]) -> list[str]:
+    from orch.stacks.project import find
+
+    try:
+        found = dict.fromkeys(names(find()))
+    except Exception:  # noqa: BLE001 - no name is better than a message amid a line that is being typed
+        return []
+    return [name for name in found if name.startswith(incomplete)][:MANY]
+
+
+def _files(incomplete: str) -> list[str]:
+    from pathlib import Path
+
+    folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
+    head = incomplete.rpartition("/")[0] + "/" if "/" in incomplete else ""
+    try:
+        found = [(head + each.name, each) for each in sorted(folder.expanduser().iterdir())]
+        return [
+            f"{name}/" if each.is_dir() else name
+            for name, each in found
+            if name.startswith(incomplete)
+            and (each.suffix in (".yml", ".yaml") or each.is_dir())
+            and not each.name.startswith(".")
+        ][:MANY]
+    except OSError:
+        return []
+
+
+def _fleets(project: Project) -> Iterable[str]:
+    from orch.stacks.states import known_fleets
+
+    return known_fleets(project) if project.local_state is not None else ()
+
+
+def _nodes(project: Project) -> Iterable[str]:
+    from orch.stacks.states import deployment, nodes_there
+
+    return [node["name"] for name in _fleets(project) for node in nodes_there(deployment(project, name))]
+
+
+def _runs(project: Project) -> Iterable[str]:
+    from pathlib import Path
+
+    from orch.runner.ledger import open_ledger
+
+    kind, _, path = project.ledger_url.partition(":///")
+    if kind != "sqlite" or not Path(path).is_file():
+        return ()
+    ledger = open_ledger(project.ledger_url)
+    try:
+        return [row.name for row in ledger.runs(limit=MANY)]
+    finally:
+        ledger.close()

@@ -1,0 +1,149 @@
+"""`orch show NAME`: all there is to know of a fleet or a run, on one screen."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from orch.cli.fleet_table import fleet_json, fleet_status, fleet_table
+from orch.cli.outcome import coloured, print_json
+from orch.cli.run import opened
+from orch.cli.run_output import SCHEMA, duration, moment, rank_text, run_json
+from orch.spec.errors import visible_lines
+from orch.stacks.errors import NoSuchFleet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orch.runner.lifecycle import Workplace
+    from orch.runner.nodes import NodeStatus
+    from orch.runner.rows import RunRow
+    from orch.spec.state import FleetState
+    from orch.stacks.project import Project
+
+Pairs = list[tuple[str, str]]
+
+
+def show(name: str, *, as_json: bool, rehearse: bool) -> None:
+    """The fleet of that name and the newest run of that name, whichever there is.
+
+    Raises NoSuchFleet, which names both, when there is neither.
+    """
+    with opened(None, as_json=True, rehearse=rehearse) as (project, place):
+        from orch.runner.lifecycle import reconcile_once
+
+        reconcile_once(place)
+        fleet = _fleet(project, place, name)
+        row = next((each for each in place.ledger.runs() if each.name == name), None)
+        if fleet is None and row is None:
+            raise _neither(project, place, name)
+        on_fleet = [each for each in place.ledger.runs(active_only=True) if fleet and each.fleet == name]
+        if as_json:
+            data: dict[str, Any] = {"schema": SCHEMA, "fleet": None, "run": None}
+            if fleet is not None:
+                data["fleet"] = {**fleet_json(*fleet), "runs": [each.name for each in on_fleet]}
+            if row is not None:
+                data["run"] = {**run_json(row), **_planned(row)}
+            print_json(data)
+            return
+        if fleet is not None:
+            print(visible_lines(_fleet_text(project, *fleet, on_fleet)))
+        if fleet is not None and row is not None:
+            print()
+        if row is not None:
+            print(visible_lines(_run_text(place, row)))
+
+
+def _fleet(project: Project, place: Workplace, name: str) -> tuple[FleetState, Sequence[NodeStatus]] | None:
+    from orch.runner.nodes import node_statuses
+    from orch.stacks.states import fleet_state
+
+    try:
+        state = fleet_state(project, name)
+    except NoSuchFleet:
+        return None
+    return state, node_statuses(state, place.transport)
+
+
+def _neither(project: Project, place: Workplace, name: str) -> NoSuchFleet:
+    from orch.spec.values import shown
+    from orch.stacks.states import known_fleets
+
+    runs = dict.fromkeys(row.name for row in place.ledger.runs(limit=5))
+    return NoSuchFleet(
+        f"neither a fleet nor a run of this project is named {shown(name)}",
+        where=str(project.root),
+        detail=f"fleets: {', '.join(known_fleets(project)) or 'none is up'}; "
+        f"latest runs: {', '.join(runs) or 'none'}",
+        hint="`orch fleet` and `orch ps -a` list them",
+        code="ORCH353",
+    )
+
+
+def _fleet_text(
+    project: Project, state: FleetState, statuses: Sequence[NodeStatus], runs: Sequence[RunRow]
+) -> str:
+    places = dict.fromkeys(node.zone or node.region for node in state.nodes if node.zone or node.region)
+    types = dict.fromkeys(node.instance_type for node in state.nodes if node.instance_type)
+    hourly = sum(node.price_hourly or 0 for node in state.nodes) + (state.beside_hourly or 0)
+    pairs: Pairs = [
+        ("fleet", f"{state.name} ({fleet_status(statuses)})"),
+        ("backend", state.backend + (" (simulated)" if state.simulated else "")),
+        ("where", ", ".join(map(str, places))),
+        ("type", ", ".join(map(str, types))),
+        ("nodes", str(len(state.nodes))),
+        ("placement", state.placement),
+        ("interconnect", state.interconnect),
+        ("image", state.image or ""),
+        ("variables", ", ".join(state.env)),
+        ("costs", f"${hourly:.2f} an hour" if hourly else ""),
+        ("runs", ", ".join(f"{row.name} ({row.status})" for row in runs) or "none"),
+        ("state", project.state_url),
+    ]
+    return "\n".join(
+        [*_lines(pairs), "", fleet_table([(state, statuses)], verbose=True, colour=coloured(sys.stdout))]
+    )
+
+
+def _run_text(place: Workplace, row: RunRow) -> str:
+    from orch.runner.processes import owner_words
+
+    planned = _planned(row)
+    end = row.finished_at or row.now
+    why = row.message or row.reason
+    pairs: Pairs = [
+        ("run", f"{row.name} ({row.status}{f': {why}' if why else ''})"),
+        ("fleet", row.fleet),
+        ("submitted", f"{moment(row.created_at)} by {owner_words(row.submitted_by)}"),
+        ("started", moment(row.started_at) or "not yet"),
+        ("took", duration(end - row.started_at) if row.started_at else ""),
+        ("driven by", owner_words(row.owner) if row.held and row.owner else "nobody" if row.active else ""),
+        ("launcher", str(planned["launcher"])),
+        ("image", str(planned["image"])),
+        ("files", ", ".join(planned["files"])),
+        ("folder", str(place.desk(row).folder.path)),
+    ]
+    width = max(len(rank.node) for rank in row.ranks)
+    ranks = [f"  rank {rank.rank}  {rank.node:<{width}}  {rank_text(rank)}" for rank in row.ranks]
+    return "\n".join([*_lines(pairs), *ranks, f"  its log: orch logs {row.name}"])
+
+
+def _planned(row: RunRow) -> dict[str, Any]:
+    """What the run was planned as; nothing but blanks when another version planned it."""
+    from orch.runner.errors import RunnerError
+    from orch.runner.plan import plan_of
+
+    try:
+        plan = plan_of(row)
+    except RunnerError:
+        return {"launcher": None, "image": None, "files": []}
+    return {
+        "launcher": plan.launcher,
+        "image": plan.image,
+        "files": [f"{file.source} -> {file.target}" for file in plan.files],
+    }
+
+
+def _lines(pairs: Pairs) -> list[str]:
+    width = max(len(key) for key, _ in pairs)
+    return [f"{key:<{width}}  {value}" for key, value in pairs if value]
