@@ -292,7 +292,8 @@ def use_project(document: Document, folder: Path, told: list[str]) -> None:
     for settings in project.backends:
         if isinstance(settings, LocalBackend):
             fleet = fleet_of("local", {})
-            compile_fleet(Order(fleet, project.backends, Previous(), "abc", root=folder, folder=folder))
+            with patch("orch.components.local.facts.ask", lambda image: LocalFacts(64, 1 << 20, image or "")):
+                compile_fleet(Order(fleet, project.backends, Previous(), "abc", root=folder, folder=folder))
         elif isinstance(settings, AwsBackend):
             told.append(through_ssm("us-east-1", settings, "i-0").replace("%%", "%"))
             with nobody_answers():

@@ -211,7 +211,11 @@ def minimal(model: type[Section], besides: str) -> dict[str, object]:
 
 def written(folder: Path, leaf: Leaf, document: dict[str, object]) -> Path:
     path = folder / ("orch.yml" if leaf.kind == "project" else "document.yml")
-    path.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=False), "utf-8")
+    # A file that is written over is flushed to the disk when it is closed, a new one is not.
+    path.unlink(missing_ok=True)
+    path.write_text(
+        yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=False), "utf-8"
+    )
     return path
 
 

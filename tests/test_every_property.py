@@ -128,7 +128,7 @@ def acted_on(folder: Path, leaf: Leaf, base: Mapping[str, Any], act: Act) -> tup
             continue
         (document, *_) = loaded.documents
         if found := [each for each in (*not_acted_on(document), *told) if about(each.path, leaf)]:
-            return True, f"{value}: {found[0].code}"
+            return True, f"{value}: {found[0].code} at {found[0].path}"
         said = ""
         with traced() as reads:
             try:
@@ -169,12 +169,14 @@ ACTS: dict[str, Act] = {
 
 def idle(folder: Path, kind: str, base: Mapping[str, Any], act: Act) -> dict[str, str]:
     """Properties of a kind of document that are neither refused nor acted on, and how that was seen."""
-    found = dict[str, str]()
+    found, refused = dict[str, str](), set[object]()
     for leaf in leaves(kind):
         last = leaf.steps[-1]
-        if (last.owner.__name__, last.name) in NOTHING_TO_ACT_ON:
+        if (last.owner.__name__, last.name) in NOTHING_TO_ACT_ON or leaf.path[0] in refused:
             continue
         good, how = acted_on(folder, leaf, base, act)
+        if how.endswith(f"ORCH118 at {leaf.path[0]}"):
+            refused.add(leaf.path[0])  # and so is all that stands in it
         if not good:
             found[str(leaf)] = how
     return found

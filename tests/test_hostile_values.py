@@ -131,7 +131,8 @@ def test_a_hostile_text_is_refused_or_a_word_where_it_arrives(
     examined = Examined(tmp_path)
     cases = kept = 0
     for leaf in leaves(of):
-        if leaf.steps[-1].name in SCRIPTS:
+        # What stands in a project of `projects` is refused with it, and stands in orch.yml itself too.
+        if leaf.steps[-1].name in SCRIPTS or leaf.path[0] == "projects":
             continue
         for text in HOSTILE:
             cases += 1

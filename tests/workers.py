@@ -33,8 +33,24 @@ APART = frozenset(
         "tests/e2e/test_up_faults.py",
         "tests/e2e/test_upgrade.py",
         "tests/providers/simulated/test_in_the_engine.py",
+        "tests/test_every_property.py",
+        "tests/test_hostile_values.py",
     }
 )
+
+# What needs an engine or containers, by file and by fixture. All else is `quick`.
+WITH_PARTS = (
+    "tests/components/aws/test_engine.py",
+    "tests/components/gcp/test_engine.py",
+    "tests/components/gcp/test_shapes.py",
+    "tests/e2e/",
+    "tests/images/",
+    "tests/providers/gcp/test_local_nodes.py",
+    "tests/providers/simulated/test_in_the_engine.py",
+    "tests/providers/simulated/test_local_nodes.py",
+    "tests/stacks/test_while_held.py",
+)
+PARTS = frozenset({"lab", "room", "rack", "server", "local", "quickstart"})
 
 # What takes minutes begins first, so that no process is left alone with it at the end. Roughly by length.
 FIRST = (
@@ -80,6 +96,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing
         return None  # another way was asked for
     config.option.loadscopereorder = False
     return Sharing(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    parts = item.nodeid.startswith(WITH_PARTS) or not PARTS.isdisjoint(getattr(item, "fixturenames", ()))
+    if not parts and item.get_closest_marker("soak") is None:
+        item.add_marker(pytest.mark.quick)
 
 
 @pytest.hookimpl(trylast=True)
