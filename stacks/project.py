@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 DEFAULT_IMAGE = "orch/job"
 
+COMPRESSED = (".gz", ".zst")
+"""What the engine adds to the name of a state's file that it compresses."""
+
 
 @dataclass(frozen=True)
 class Project:
@@ -124,6 +127,8 @@ class Project:
         }
         if self.local_state:
             found["PULUMI_HOME"] = str(home().parent / "pulumi-home")
+            # Its files are read as they lie; whatever the caller's environment says.
+            found |= {f"PULUMI_DIY_BACKEND_{way}": "false" for way in ("GZIP", "ZSTD")}
             if self.passphrase_file.exists() and "PULUMI_CONFIG_PASSPHRASE" not in os.environ:
                 found["PULUMI_CONFIG_PASSPHRASE_FILE"] = str(self.passphrase_file)
         return found

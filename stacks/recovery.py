@@ -15,7 +15,7 @@ from orch.components.crash import Crash, Recorded
 from orch.stacks.calls import Listener, Note, plain, while_held
 from orch.stacks.changes import name_of
 from orch.stacks.locks import claim, held_by, locks
-from orch.stacks.project import Project
+from orch.stacks.project import COMPRESSED, Project
 from orch.stacks.states import Deployment, deployment
 
 # How often a stack is read anew because somebody has changed it meanwhile.
@@ -23,6 +23,8 @@ TRIES = 5
 
 # What the engine calls a secret by.
 SECRET = "4dabf18193072939515e22adb298388d"
+
+_PACKED = "|".join(map(re.escape, COMPRESSED))
 
 
 def take(project: Project, stack: str, listener: Listener, *, removing: bool = False) -> None:
@@ -136,7 +138,7 @@ def _half_written(project: Project, stack: str) -> list[Path]:
     checkpoint = project.checkpoint(stack)
     if checkpoint is None or not checkpoint.parent.is_dir():
         return []
-    ours = re.compile(rf"{re.escape(stack)}\.json(\.gz)?((\.bak)?(?P<empty>\.attrs)|\.[0-9a-f]+\.tmp)")
+    ours = re.compile(rf"{re.escape(stack)}\.json({_PACKED})?((\.bak)?(?P<empty>\.attrs)|\.[0-9a-f]+\.tmp)")
     found: list[Path] = []
     for file in checkpoint.parent.iterdir():
         if match := ours.fullmatch(file.name):
