@@ -115,9 +115,9 @@ def _asked(target: str, unseen: Unseen) -> Iterator[Asked]:
 
 def _of_name(project: Project, name: str) -> Asked:
     """A fleet that is up, of whatever backend. Raises NoSuchFleet."""
-    from orch.runner.hosts.keys import fingerprint
     from orch.runner.hosts.results import Wanted
     from orch.runner.hosts.targets import Target
+    from orch.runner.known_hosts import fingerprint
     from orch.stacks.states import fleet_state
 
     state = fleet_state(project, name)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orch.catalog.devices import model_of, nominal_mib
-from orch.runner.hosts.keys import fingerprint
+from orch.runner.known_hosts import fingerprint
 from orch.runner.nodes import NodeStatus
 from orch.spec.state import FleetState, Gpus, NodeState
 
