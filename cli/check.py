@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orch.cli.outcome import end
+from orch.cli.outcome import end, say
 from orch.cli.plantree import paint
 from orch.spec.errors import ExitCode
 from orch.stacks.headlines import fold
@@ -41,7 +41,7 @@ def check(target: str, *, as_json: bool, accept_new_host_keys: bool = False) -> 
             continue
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         for line in survey_lines(name, found, width=shutil.get_terminal_size().columns, colour=colour):
-            print(line)
+            say(line)
     end(ExitCode.HOSTS if any_failed else ExitCode.OK)
 
 

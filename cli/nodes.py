@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orch.cli.cordon import chosen_nodes
-from orch.cli.outcome import UsageError, end, tell
+from orch.cli.outcome import UsageError, end, say, tell
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.values import Problem, parse_duration
 
@@ -63,7 +63,7 @@ def execute(
     if as_json:
         print(json.dumps(answers_json(fleet, answers), indent=2, ensure_ascii=False))
     else:
-        _show(answers)
+        show_answers(answers)
     end(exit_code(answers))
 
 
@@ -117,14 +117,17 @@ def answers_json(fleet: str, answers: Sequence[Answer]) -> dict[str, Any]:
     }
 
 
-def _show(answers: Sequence[Answer]) -> None:
+def show_answers(answers: Sequence[Answer]) -> None:
+    """What the command came to, for people. A pipe gets what the nodes wrote, to the byte; a terminal is not
+    left to them."""
     from orch.runner.everywhere import folded, folded_errors
 
+    show = say if sys.stdout.isatty() else print
     for group in folded(answers):
         nodes = f" ({group.count})" if group.count > 1 else ""
-        print(f"{group.nodes}{nodes}:{f' exit code {group.exit_code}' if group.exit_code else ''}")
+        say(f"{group.nodes}{nodes}:{f' exit code {group.exit_code}' if group.exit_code else ''}")
         for line in group.stdout.splitlines():
-            print(f"  {line}")
+            show(f"  {line}")
         sys.stdout.flush()
         for line in group.stderr.splitlines():
             tell(f"  {line}")

@@ -36,6 +36,11 @@ def tell(text: str) -> None:
     print(visible_lines(text), file=sys.stderr, flush=True)
 
 
+def say(text: str) -> None:
+    """The same on stdout: an answer that people read. What programs read is printed as it is."""
+    print(visible_lines(text))
+
+
 def run(app: Callable[[], object]) -> NoReturn:
     """Call `app` (not in its standalone mode) and leave with an exit code of the table in docs/reference."""
     code: object = 0

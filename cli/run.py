@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orch.cli.detaching import LOG, drive_behind, see_through, supervise, why_undriven
-from orch.cli.outcome import end, tell
+from orch.cli.outcome import end, say, tell
 from orch.cli.where import Rehearse, project_at
 from orch.spec.errors import ExitCode, OrchError
 
@@ -76,7 +76,7 @@ def run(
             )
             if detach:
                 drive_behind(place, row)
-                _print_run(row) if as_json else print(row.name)
+                _print_run(row) if as_json else say(row.name)
                 continue
             if not as_json:
                 tell(f"run {row.name} on fleet {row.fleet}: {', '.join(rank.node for rank in row.ranks)}")
@@ -108,7 +108,7 @@ def ps(
     if as_json:
         print(json.dumps({"schema": SCHEMA, "runs": [run_json(row) for row in rows]}))
     elif rows:
-        print(runs_table(rows, colour=_colour(sys.stdout)))
+        say(runs_table(rows, colour=_colour(sys.stdout)))
     else:
         tell("nothing was run in this project yet")
 
