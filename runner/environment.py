@@ -19,6 +19,8 @@ SSH_PORT = 10022
 FIRST_RENDEZVOUS_PORT = 29500
 FOUND_ON_NODE = ("MASTER_PORT", "ORCH_IFNAME", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
+RENDEZVOUS = frozenset({"MASTER_ADDR", "NODE_RANK", "NNODES", "NPROC_PER_NODE", "WORLD_SIZE", *FOUND_ON_NODE})
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FOLDABLE = re.compile(r"[^][{}(),!&^@%*/\s]+")
 _RUN_NAMESPACE = uuid.UUID("6f0e3a52-6a0a-4b6e-9d0c-0f7d5f1f2a11")
@@ -97,6 +99,11 @@ def rank_environment(run: RunFacts, rank: int) -> Environment:
 def is_protected(name: str, *, slurm: bool) -> bool:
     """Whether a user may not set `name`: jobs rely on these being true."""
     return name.startswith(("DSTACK_", "ORCH_")) or (slurm and name.startswith("SLURM_"))
+
+
+def is_ours(name: str) -> bool:
+    """Whether a variable of a job has a value that orch makes up, which is no secret."""
+    return is_protected(name, slurm=True) or name in RENDEZVOUS
 
 
 def is_name(name: str) -> bool:
