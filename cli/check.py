@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from orch.cli.outcome import end, say
 from orch.cli.plantree import paint
+from orch.cli.where import project_at
 from orch.spec.errors import ExitCode
 from orch.stacks.headlines import fold
 
@@ -101,10 +102,9 @@ class Asked:
 
 def _asked(target: str, unseen: Unseen) -> Iterator[Asked]:
     from orch.cli.fleets import fleets_of, is_file
-    from orch.stacks.project import find
 
     if not is_file(target):
-        yield _of_name(find(), target)
+        yield _of_name(project_at(), target)
         return
     for project, document, fleet in fleets_of(target):
         if fleet.ssh_config is None:

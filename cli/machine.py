@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from orch.cli.outcome import end, say, tell
+from orch.cli.where import project_at
 from orch.spec.errors import ExitCode
 from orch.stacks import engine as engines
 from orch.stacks.errors import ProjectError
@@ -78,7 +79,7 @@ def engine_version() -> None:
 
 
 def engine_env(folder: str) -> None:
-    project = find(folder)
+    project = project_at(folder)
     project.prepare()
     for key, value in project.environment(engines.require()).items():
         print(f"export {key}={shlex.quote(value)}")

@@ -13,6 +13,7 @@ import typer
 
 from orch.cli.cordon import chosen_nodes
 from orch.cli.outcome import UsageError, end, say, tell
+from orch.cli.where import project_at
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.values import Problem, parse_duration
 
@@ -49,11 +50,10 @@ def execute(
     """
     from orch.runner.everywhere import ask, exit_code
     from orch.runner.ssh import SshTransport
-    from orch.stacks.project import find
     from orch.stacks.states import fleet_state
 
     timeout_s = _seconds(timeout)
-    project = find()
+    project = project_at()
     nodes = _some(fleet_state(project, fleet), node or ())
     transport = SshTransport(tunnels=project.tunnels())
     try:
@@ -78,10 +78,9 @@ def ssh(
     """Log in to a node by its own way, jump hosts included, with its own key and its pinned host key."""
     from orch.runner.openssh import ssh_words, write_config
     from orch.runner.sshconfig import UserConfig
-    from orch.stacks.project import find
     from orch.stacks.states import fleet_state, known_fleets
 
-    project = find()
+    project = project_at()
     names = [fleet] if fleet is not None else known_fleets(project)
     chosen, *others = chosen_nodes([node], {name: fleet_state(project, name) for name in names})
     if others:
