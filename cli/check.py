@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orch.cli.outcome import end
+from orch.cli.outcome import end, say
 from orch.cli.plantree import paint
+from orch.cli.where import project_at
 from orch.spec.errors import ExitCode
 from orch.stacks.headlines import fold
 
@@ -41,7 +42,7 @@ def check(target: str, *, as_json: bool, accept_new_host_keys: bool = False) -> 
             continue
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         for line in survey_lines(name, found, width=shutil.get_terminal_size().columns, colour=colour):
-            print(line)
+            say(line)
     end(ExitCode.HOSTS if any_failed else ExitCode.OK)
 
 
@@ -101,10 +102,9 @@ class Asked:
 
 def _asked(target: str, unseen: Unseen) -> Iterator[Asked]:
     from orch.cli.fleets import fleets_of, is_file
-    from orch.stacks.project import find
 
     if not is_file(target):
-        yield _of_name(find(), target)
+        yield _of_name(project_at(), target)
         return
     for project, document, fleet in fleets_of(target):
         if fleet.ssh_config is None:
@@ -115,9 +115,9 @@ def _asked(target: str, unseen: Unseen) -> Iterator[Asked]:
 
 def _of_name(project: Project, name: str) -> Asked:
     """A fleet that is up, of whatever backend. Raises NoSuchFleet."""
-    from orch.runner.hosts.keys import fingerprint
     from orch.runner.hosts.results import Wanted
     from orch.runner.hosts.targets import Target
+    from orch.runner.known_hosts import fingerprint
     from orch.stacks.states import fleet_state
 
     state = fleet_state(project, name)

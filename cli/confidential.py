@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 MASK = "(secret)"
@@ -22,8 +22,14 @@ _VALUED = frozenset({"--name", "-n", "--fleet"})
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.I)
 
 
-def masked(text: str, argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> str:
-    """The text without the values of `--env`, and without those of variables that are named like secrets.
+def masked(
+    text: str,
+    argv: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    more: Iterable[str] = (),
+) -> str:
+    """The text without the values of `--env`, without those of variables that are named like secrets, and
+    without those in `more`.
 
     `argv` and `environ` are this process's own where they are not given.
     """
@@ -31,6 +37,7 @@ def masked(text: str, argv: Sequence[str] | None = None, environ: Mapping[str, s
     environ = os.environ if environ is None else environ
     values = [environ.get(item, "") if "=" not in item else item.partition("=")[2] for item in given]
     values += [value for name, value in environ.items() if _SECRET_NAME.search(name)]
+    values += more
     forms = {form for value in values if len(value) >= SHORTEST for form in _forms(value)}
     for form in sorted(forms, key=len, reverse=True):
         text = text.replace(form, MASK)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orch.cli import completion
-from orch.cli.outcome import end, tell
+from orch.cli.outcome import end, say, tell
 from orch.spec.errors import ExitCode, OrchError
+from orch.spec.hosts import folded_size
+from orch.spec.values import Problem, shown
 
 if TYPE_CHECKING:
     from orch.spec.state import FleetState, NodeState
@@ -59,7 +62,7 @@ def cordon(
             results = [*mark(chosen, place.transport, reason, deadline_s=DEADLINE_S)]
             done = f"cordoned ({reason})" if reason else "cordoned"
     if good := [result.node.name for result in results if result.ok]:
-        print(f"{fold(good)}: {done}")
+        say(f"{fold(good)}: {done}")
     errors = [result.error for result in results if result.error is not None]
     for error in errors:
         tell(error.text())
@@ -99,16 +102,22 @@ def _one(name: str, found: Sequence[tuple[str, NodeState]]) -> NodeState:
 
 
 def _unfolded(word: str) -> list[str]:
+    """The names that a word stands for, counted first: a thousand million would take all memory."""
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
-    reason: NodeSetException | None = None
+    reason: NodeSetException | Problem | None = None
+    names: list[str] = []
     try:
-        names = list(NodeSet(word, resolver=RESOLVER_NOGROUP))
-    except NodeSetException as error:
-        names, reason = [], error
+        # What a comma, or another sign of this notation, parts outside of brackets is counted by itself.
+        for part in re.split(r"[,!&^\s](?![^\[]*\])", word):
+            folded_size(part)
+        if not re.search(r"\[(?![0-9,/-]*\])", word):
+            names = list(NodeSet(word, resolver=RESOLVER_NOGROUP))
+    except (NodeSetException, Problem) as error:
+        reason = error
     if not names:
         raise UnknownNode(
-            f"{word!r} is not the name of nodes",
+            f"{shown(word)} is not the name of nodes",
             detail=str(reason) if reason else None,
             hint="such as gpu1 or gpu[1-4,7]",
         ) from reason

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import traceback
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from orch.cli.outcome import end, tell
+from orch.cli.confidential import masked
+from orch.cli.outcome import end, mask_threads, tell
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
@@ -78,19 +80,38 @@ def drive_behind(place: Workplace, row: RunRow) -> None:
 
 
 def supervise(place: Workplace, row: RunRow) -> int:
-    """Drive a run where nobody looks; the exit code. What ended the driver too early stands in its log."""
+    """Drive a run where nobody looks; the exit code. What ended the driver too early stands in its log.
+
+    No value that jobs are given stands there: that log stays, and may be sent to others.
+    """
+    given = _given_to_jobs(place, row)
+    hide = partial(masked, more=given)
+    mask_threads(given)
     try:
         from orch.runner.lifecycle import drive, exit_code
 
         return int(exit_code(drive(place, row, follow_logs=False)))
     except OrchError as error:
-        tell(error.text())
-        tell(f"{ENDED}{' '.join(error.text().splitlines()[0].split())}")
+        tell(hide(error.text()))
+        tell(hide(f"{ENDED}{' '.join(error.text().splitlines()[0].split())}"))
         return int(error.exit_code)
     except BaseException as error:  # noqa: BLE001 - the border of this process: nobody else tells of it
-        traceback.print_exc()
-        tell(f"{ENDED}{type(error).__name__}: {' '.join(str(error).split())}")
+        tell(hide(traceback.format_exc().rstrip("\n")))
+        tell(hide(f"{ENDED}{type(error).__name__}: {' '.join(str(error).split())}"))
         return int(ExitCode.BUG)
+
+
+def _given_to_jobs(place: Workplace, row: RunRow) -> tuple[str, ...]:
+    """Values of the variables of a run that has not started yet, but for those that orch itself makes up.
+
+    Afterwards they are nowhere on this machine."""
+    from orch.runner.environment import is_ours
+
+    try:
+        found = place.desk(row).folder.environments()
+    except (OSError, ValueError, OrchError):  # they are gone, or never were here
+        return ()
+    return tuple({value for each in found for name, value in each.items() if not is_ours(name)})
 
 
 def why_undriven(place: Workplace, row: RunRow) -> str | None:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from orch.catalog.devices import model_of, nominal_mib
-from orch.runner.hosts.keys import fingerprint
+from orch.runner.known_hosts import fingerprint
 from orch.runner.nodes import NodeStatus
+from orch.spec.errors import visible
 from orch.spec.state import FleetState, Gpus, NodeState
 
 # A cordoned node is healthy: somebody keeps jobs off it.
@@ -41,6 +42,7 @@ def fleet_table(
     """A line per node. The verbose one is wide and never wraps, so that it can be cut and searched."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
     headings = _VERBOSE if verbose else _BRIEF
@@ -51,7 +53,7 @@ def fleet_table(
             cells = _cells(state, node, status)
             if not verbose:
                 cells["BACKEND"] += f" ({node.zone})" if node.zone else ""
-            table.add_row(*(cells[heading] for heading in headings))
+            table.add_row(*(Text(visible(cells[heading])) for heading in headings))
     text = io.StringIO()
     width = 1000 if verbose else None if colour else 200
     Console(file=text, force_terminal=colour, width=width).print(table)

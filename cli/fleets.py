@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from orch.cli.diagnose import load
 from orch.cli.host_keys import accepting, after_keys, planned, rekeyed
-from orch.cli.outcome import UsageError, coloured, end, print_json, tell
+from orch.cli.outcome import UsageError, coloured, end, print_json, say, tell
 from orch.cli.plans import cost_line, counts, key_lines, plan_json, plan_lines, warning_lines
 from orch.cli.plantree import drift_lines, paint
 from orch.cli.where import project_at
@@ -53,10 +53,10 @@ def preview(
             print_json(plan_json(plan, document))
             continue
         for line in _shown(plan, verbose=verbose):
-            print(line)
+            say(line)
         for reason in plan.reasons:
-            print(paint(f"  · {reason}", "2", coloured(sys.stdout)))
-        print(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
+            say(paint(f"  · {reason}", "2", coloured(sys.stdout)))
+        say(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
         _tell_problems(plan, document)
     if unfit:
         end(ExitCode.HOSTS)
@@ -110,7 +110,7 @@ def up(
             tell(line)
         amiss = len({problem.node for problem in done.problems})
         suffix = f"; {amiss} not in order" if amiss else ""
-        print(f"fleet {fleet.name}: {counts(done.changes, done=True)}{suffix}")
+        say(f"fleet {fleet.name}: {counts(done.changes, done=True)}{suffix}")
         _tell_problems(done, document)
     if unfit:
         end(ExitCode.HOSTS)
@@ -127,7 +127,7 @@ def down(
 ) -> None:
     for project, name in _targets(target, by_name=by_name, rehearse=rehearse):
         if target != name and deployment(project, name) is None:
-            print(
+            say(
                 f"fleet {name}: not up, nothing to remove"
             )  # a pipeline may ask twice; a mistyped name is told
             continue
@@ -143,7 +143,7 @@ def down(
         if as_json:
             print_json(plan_json(done))
         else:
-            print(f"fleet {name}: {counts(done.changes, done=True)}")
+            say(f"fleet {name}: {counts(done.changes, done=True)}")
 
 
 def drift(target: str, *, as_json: bool, rehearse: bool = False) -> None:
@@ -164,11 +164,11 @@ def _show_drift(
         if as_json:
             print_json({"schema": SCHEMA, "fleet": name, "drift": [item.as_json() for item in found]})
             continue
-        print(f"fleet {name}: {'drifted' if found else 'as registered'}")
+        say(f"fleet {name}: {'drifted' if found else 'as registered'}")
         for line in drift_lines(found):
-            print(line)
+            say(line)
         if found:
-            print("`orch up` mends what it can; `orch up --accept-drift` takes existing hosts as they are")
+            say("`orch up` mends what it can; `orch up --accept-drift` takes existing hosts as they are")
     end(code if any_found else ExitCode.OK)
 
 
@@ -189,7 +189,7 @@ def show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool = Fal
     elif not found:
         tell("no fleet is up in this project; bring one up with `orch up fleet.yml`")
     else:
-        print(fleet_table(found, verbose=verbose, colour=coloured(sys.stdout)))
+        say(fleet_table(found, verbose=verbose, colour=coloured(sys.stdout)))
 
 
 def unlock(target: str, *, yes: bool) -> None:
@@ -201,7 +201,7 @@ def unlock(target: str, *, yes: bool) -> None:
         if project.local_state is not None and not held:
             if deployment(project, name) is None:
                 raise not_up(project, name)
-            print(f"fleet {name}: nobody holds it")
+            say(f"fleet {name}: nobody holds it")
             continue
         for lock in held:
             tell(f"fleet {name} is held by {lock}{' (that process is gone)' if lock.dead else ''}")
@@ -209,7 +209,7 @@ def unlock(target: str, *, yes: bool) -> None:
             _need_terminal(f"orch unlock {target} --yes")
             _confirm("Break the lock? If its holder is still at work, the state will be damaged.")
         operations.unlock(project, name)
-        print(f"fleet {name}: unlocked")
+        say(f"fleet {name}: unlocked")
 
 
 def fleets_of(

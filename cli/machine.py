@@ -10,7 +10,8 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from orch.cli.outcome import end, tell
+from orch.cli.outcome import end, say, tell
+from orch.cli.where import project_at
 from orch.spec.errors import ExitCode
 from orch.stacks import engine as engines
 from orch.stacks.errors import ProjectError
@@ -42,9 +43,9 @@ def doctor(*, as_json: bool) -> None:
     else:
         width = max(len(finding.id) for finding in found)
         for finding in found:
-            print(f"{finding.result:<4} {finding.id:<{width}}  {finding.detail}")
+            say(f"{finding.result:<4} {finding.id:<{width}}  {finding.detail}")
             if finding.hint and finding.result != "ok":
-                print(f"     {'':<{width}}  hint: {finding.hint}")
+                say(f"     {'':<{width}}  hint: {finding.hint}")
     end(ExitCode.PROVISION if any(finding.result == "fail" for finding in found) else ExitCode.OK)
 
 
@@ -69,16 +70,16 @@ def init(folder: str) -> None:
 
 def engine_install() -> None:
     engine = engines.install(tell)
-    print(f"Pulumi engine {engine.version} ({engine.origin}): {engine.command}")
+    say(f"Pulumi engine {engine.version} ({engine.origin}): {engine.command}")
 
 
 def engine_version() -> None:
     engine = engines.require()
-    print(f"{engine.version} ({engine.origin}) {engine.command}")
+    say(f"{engine.version} ({engine.origin}) {engine.command}")
 
 
 def engine_env(folder: str) -> None:
-    project = find(folder)
+    project = project_at(folder)
     project.prepare()
     for key, value in project.environment(engines.require()).items():
         print(f"export {key}={shlex.quote(value)}")
@@ -86,10 +87,10 @@ def engine_env(folder: str) -> None:
 
 def _write(path: Path, text: str) -> None:
     if path.exists():
-        print(f"kept    {path.name} (it was there)")
+        say(f"kept    {path.name} (it was there)")
         return
     path.write_text(text)
-    print(f"written {path.name}")
+    say(f"written {path.name}")
 
 
 def _machine() -> list[Finding]:

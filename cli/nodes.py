@@ -13,7 +13,8 @@ import typer
 
 from orch.cli import completion
 from orch.cli.cordon import chosen_nodes
-from orch.cli.outcome import UsageError, end, tell
+from orch.cli.outcome import UsageError, end, say, tell
+from orch.cli.where import project_at
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.values import Problem, parse_duration
 
@@ -57,11 +58,10 @@ def execute(
     """
     from orch.runner.everywhere import ask, exit_code
     from orch.runner.ssh import SshTransport
-    from orch.stacks.project import find
     from orch.stacks.states import fleet_state
 
     timeout_s = _seconds(timeout)
-    project = find()
+    project = project_at()
     nodes = _some(fleet_state(project, fleet), node or ())
     transport = SshTransport(tunnels=project.tunnels())
     try:
@@ -71,7 +71,7 @@ def execute(
     if as_json:
         print(json.dumps(answers_json(fleet, answers), indent=2, ensure_ascii=False))
     else:
-        _show(answers)
+        show_answers(answers)
     end(exit_code(answers))
 
 
@@ -91,10 +91,9 @@ def ssh(
     """Log in to a node by its own way, jump hosts included, with its own key and its pinned host key."""
     from orch.runner.openssh import ssh_words, write_config
     from orch.runner.sshconfig import UserConfig
-    from orch.stacks.project import find
     from orch.stacks.states import fleet_state, known_fleets
 
-    project = find()
+    project = project_at()
     names = [fleet] if fleet is not None else known_fleets(project)
     chosen, *others = chosen_nodes([node], {name: fleet_state(project, name) for name in names})
     if others:
@@ -130,14 +129,17 @@ def answers_json(fleet: str, answers: Sequence[Answer]) -> dict[str, Any]:
     }
 
 
-def _show(answers: Sequence[Answer]) -> None:
+def show_answers(answers: Sequence[Answer]) -> None:
+    """What the command came to, for people. A pipe gets what the nodes wrote, to the byte; a terminal is not
+    left to them."""
     from orch.runner.everywhere import folded, folded_errors
 
+    show = say if sys.stdout.isatty() else print
     for group in folded(answers):
         nodes = f" ({group.count})" if group.count > 1 else ""
-        print(f"{group.nodes}{nodes}:{f' exit code {group.exit_code}' if group.exit_code else ''}")
+        say(f"{group.nodes}{nodes}:{f' exit code {group.exit_code}' if group.exit_code else ''}")
         for line in group.stdout.splitlines():
-            print(f"  {line}")
+            show(f"  {line}")
         sys.stdout.flush()
         for line in group.stderr.splitlines():
             tell(f"  {line}")

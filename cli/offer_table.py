@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from orch.components.misses import reason_text
 from orch.components.offers import gpu_memory_mib, gpu_text, money, range_text
+from orch.spec.errors import visible
 from orch.spec.values import render_size
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, colour: bool
             no_wrap=column not in ("RESOURCES", "WHY NOT"),
         )
     for row in rows:
-        grid.add_row(*(Text(cell) for cell in row))
+        grid.add_row(*(Text(visible(cell)) for cell in row))
     text = io.StringIO()
     Console(file=text, force_terminal=colour, width=None if colour else 240).print(grid)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from orch.cli.outcome import tell
+from orch.cli.outcome import say, tell
 
 if TYPE_CHECKING:
     from orch.components.searches import Search
@@ -81,12 +81,12 @@ def _print(searches: tuple[Search, ...], limit: int, explain: bool) -> None:
 
     colour = sys.stdout.isatty()
     for each in searches:
-        print(offers_text(each, limit or None, colour=colour))
+        say(offers_text(each, limit or None, colour=colour))
         if explain or each.empty:
-            print(misses_text(each, (limit or None) if explain else SHOWN_MISSES, colour=colour))
-        print()
+            say(misses_text(each, (limit or None) if explain else SHOWN_MISSES, colour=colour))
+        say("")
     if dates := sources_text(searches):
-        print(dates)
+        say(dates)
 
 
 def _configured(documents: tuple[Any, ...], file: str) -> tuple[str, ...]:
@@ -120,4 +120,4 @@ def refresh(
     from orch.catalog.refresh import refresh as fetch
 
     done = fetch(backend, regions=tuple(region or ()), profile=profile)
-    print(f"{backend}: {len(done.prices.offers)} offers as of {done.prices.as_of}, in {done.path}")
+    say(f"{backend}: {len(done.prices.offers)} offers as of {done.prices.as_of}, in {done.path}")

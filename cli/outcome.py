@@ -6,8 +6,9 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import IO, Any, NoReturn
 
 import typer
@@ -41,9 +42,15 @@ def tell(text: str) -> None:
     print(visible_lines(text), file=sys.stderr, flush=True)
 
 
+def say(text: str) -> None:
+    """The same on stdout: an answer that people read. What programs read is printed as it is."""
+    print(visible_lines(text))
+
+
 def run(app: Callable[[], object]) -> NoReturn:
     """Call `app` (not in its standalone mode) and leave with an exit code of the table in docs/reference."""
     code: object = 0
+    mask_threads()
     try:
         code = app()
     except typer.Abort:  # Ctrl-C, as Typer passes it on
@@ -71,6 +78,20 @@ def run(app: Callable[[], object]) -> NoReturn:
         tell(f"  the full trace is in {trace}; please report it with that file")
         sys.exit(int(ExitCode.BUG))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def mask_threads(more: Iterable[str] = ()) -> None:
+    """What ends a thread is told without what was given in confidence, too; `more`: values beside those of
+    this process."""
+    hidden = tuple(more)
+
+    def told(ended: threading.ExceptHookArgs) -> None:
+        if issubclass(ended.exc_type, SystemExit):
+            return
+        trace = traceback.format_exception(ended.exc_type, ended.exc_value, ended.exc_traceback)
+        tell(masked("".join(trace), more=hidden))
+
+    threading.excepthook = told
 
 
 def _command(context: Any) -> str:

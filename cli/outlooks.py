@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.cli.diagnose import load
-from orch.cli.outcome import tell
+from orch.cli.outcome import say, tell
 from orch.components.outlook import Outlook, outlook
 from orch.components.plan import PlanError
 from orch.spec import load_paths
@@ -49,7 +49,7 @@ def preview(file: str, allowed: Sequence[str], *, as_json: bool) -> None:
             print(json.dumps(outlook_json(found, told), indent=2, ensure_ascii=False))
             continue
         for line in outlook_lines(found):
-            print(line)
+            say(line)
         if told:
             tell(render_human(told))
 

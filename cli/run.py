@@ -15,7 +15,7 @@ import typer
 from orch.cli import completion
 from orch.cli.detaching import LOG, drive_behind, see_through, supervise, why_undriven
 from orch.cli.file_option import ALSO
-from orch.cli.outcome import coloured, end, tell
+from orch.cli.outcome import coloured, end, say, tell
 from orch.cli.where import Rehearse, project_at
 from orch.spec.errors import ExitCode, OrchError
 
@@ -114,7 +114,7 @@ def start(
             )
             if detach:
                 drive_behind(place, row)
-                _print_run(row) if as_json else print(row.name)
+                _print_run(row) if as_json else say(row.name)
                 continue
             if not as_json:
                 tell(f"run {row.name} on fleet {row.fleet}: {', '.join(rank.node for rank in row.ranks)}")
@@ -146,7 +146,7 @@ def ps(
     if as_json:
         print(json.dumps({"schema": SCHEMA, "runs": [run_json(row) for row in rows]}))
     elif rows:
-        print(runs_table(rows, colour=coloured(sys.stdout)))
+        say(runs_table(rows, colour=coloured(sys.stdout)))
     else:
         tell("nothing was run in this project yet")
 

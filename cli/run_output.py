@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import IO, TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from orch.runner.events import (
     RankChanged,
     RunChanged,
 )
-from orch.spec.errors import visible_lines
+from orch.spec.errors import visible, visible_lines
 
 if TYPE_CHECKING:
     from orch.runner.rows import RankRow, RunRow
@@ -46,10 +46,11 @@ class Live:
                 print(visible_lines(text), file=sys.stderr, flush=True)
 
     def line(self, line: LogLine) -> str:
-        """A log line, led by its rank and node."""
+        """A log line, led by its rank and node. What the job wrote stays as it is, colours and all, as
+        `docker logs` has it."""
         if not self._prefix:
             return line.text
-        head = f"[{line.rank} {line.node}]"
+        head = f"[{line.rank} {visible(line.node)}]"
         if self._colour:
             head = f"\x1b[{_COLOURS[line.rank % len(_COLOURS)]}m{head}\x1b[0m"
         return f"{head} {line.text}"
@@ -132,20 +133,25 @@ def rank_text(rank: RankRow) -> str:
 def runs_table(rows: Sequence[RunRow], *, colour: bool) -> str:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
+
+    from orch.runner.environment import fold
 
     table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
     for heading in ("RUN", "FLEET", "NODES", "STATUS", "SUBMITTED", "TOOK"):
         table.add_column(heading)
     for row in rows:
         end = row.finished_at or row.now
-        table.add_row(
+        cells = (
             row.name,
             row.fleet,
-            _fold(rank.node for rank in row.ranks),
+            fold([rank.node for rank in row.ranks]),
             _status_text(row),
             f"{duration(row.now - row.created_at)} ago",
             duration(end - row.started_at) if row.started_at else "-",
         )
+        # Others write to a ledger that is shared: no markup, and no line of their own.
+        table.add_row(*(Text(visible(cell)) for cell in cells))
     text = io.StringIO()
     Console(file=text, force_terminal=colour, width=None if colour else 200).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
@@ -164,12 +170,6 @@ def _ended(code: int | None, reason: str | None) -> str:
     if reason == "container_exited_with_error" and code is not None:
         return f"exited with code {code}"
     return (reason or "failed").replace("_", " ")
-
-
-def _fold(names: Iterable[str]) -> str:
-    from ClusterShell.NodeSet import NodeSet
-
-    return str(NodeSet.fromlist(list(names)))
 
 
 def _count(number: int, what: str) -> str:

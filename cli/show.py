@@ -6,10 +6,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from orch.cli.fleet_table import fleet_json, fleet_status, fleet_table
-from orch.cli.outcome import coloured, print_json
+from orch.cli.outcome import coloured, print_json, say
 from orch.cli.run import opened
 from orch.cli.run_output import SCHEMA, duration, moment, rank_text, run_json
-from orch.spec.errors import visible_lines
 from orch.stacks.errors import NoSuchFleet
 
 if TYPE_CHECKING:
@@ -47,11 +46,11 @@ def show(name: str, *, as_json: bool, rehearse: bool) -> None:
             print_json(data)
             return
         if fleet is not None:
-            print(visible_lines(_fleet_text(project, *fleet, on_fleet)))
+            say(_fleet_text(project, *fleet, on_fleet))
         if fleet is not None and row is not None:
-            print()
+            say("")
         if row is not None:
-            print(visible_lines(_run_text(place, row)))
+            say(_run_text(place, row))
 
 
 def _fleet(project: Project, place: Workplace, name: str) -> tuple[FleetState, Sequence[NodeStatus]] | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from orch.cli.outcome import say, tell
 
 if TYPE_CHECKING:
     from orch.spec.diagnostics import Diagnostic
@@ -84,11 +85,11 @@ def validate(
     elif format is Format.GITHUB:
         if found:
             print(render_github(found))
-        print(_summary(found, len(loaded.documents)), file=sys.stderr)
+        tell(_summary(found, len(loaded.documents)))
     else:
         if found:
-            print(render_human(found), file=sys.stderr)
-        print(_summary(found, len(loaded.documents)))
+            tell(render_human(found))
+        say(_summary(found, len(loaded.documents)))
     return ExitCode.CONFIG if failed else ExitCode.OK
 
 

@@ -23,7 +23,7 @@ def project_at(path: Path | str | None = None, *, rehearse: bool = False) -> Pro
     from orch.stacks.trust import open_to_all
 
     project = find(path)
-    if exposed := open_to_all(project.root):
+    if exposed := open_to_all(project.root, project.local_state):
         tell(f"warning: every user of this machine may change {exposed}; close it: `chmod o-w {exposed}`")
     if not rehearse:
         return project

@@ -12,14 +12,17 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ClusterShell.NodeSet import NodeSet
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
 MPI_HOSTFILE = "/run/orch/hostfile"
 SSH_PORT = 10022
 FIRST_RENDEZVOUS_PORT = 29500
 FOUND_ON_NODE = ("MASTER_PORT", "ORCH_IFNAME", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
+RENDEZVOUS = frozenset({"MASTER_ADDR", "NODE_RANK", "NNODES", "NPROC_PER_NODE", "WORLD_SIZE", *FOUND_ON_NODE})
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FOLDABLE = re.compile(r"[^][{}(),!&^@%*/\s]+")
 _RUN_NAMESPACE = uuid.UUID("6f0e3a52-6a0a-4b6e-9d0c-0f7d5f1f2a11")
 
 
@@ -98,6 +101,11 @@ def is_protected(name: str, *, slurm: bool) -> bool:
     return name.startswith(("DSTACK_", "ORCH_")) or (slurm and name.startswith("SLURM_"))
 
 
+def is_ours(name: str) -> bool:
+    """Whether a variable of a job has a value that orch makes up, which is no secret."""
+    return is_protected(name, slurm=True) or name in RENDEZVOUS
+
+
 def is_name(name: str) -> bool:
     """Whether a shell can export `name`."""
     return _NAME.fullmatch(name) is not None
@@ -168,8 +176,11 @@ def host_names(run: str, nodes: int) -> tuple[str, ...]:
 
 
 def fold(names: Sequence[str]) -> str:
-    """`a-0 a-1 a-3` as `a-[0-1,3]`."""
-    return str(NodeSet.fromlist(list(names)))
+    """`a-0 a-1 a-3` as `a-[0-1,3]`. What means more than itself in such a notation stands beside it as it is:
+    names may come from others, and `a[1-99999999999]` would be unfolded."""
+    plain = [name for name in names if _FOLDABLE.fullmatch(name)]
+    folded = [str(NodeSet.fromlist(plain, resolver=RESOLVER_NOGROUP))] if plain else []
+    return ",".join([*folded, *dict.fromkeys(name for name in names if not _FOLDABLE.fullmatch(name))])
 
 
 def _slurm(run: RunFacts, rank: int) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orch.runner.dialing import proxy_words
+from orch.runner.known_hosts import Revoked
 from orch.runner.peers import Peer, of_jump, of_node, read_host_key
 from orch.runner.private import private_folder, write_private
 from orch.runner.ssh import identity_agent
@@ -18,11 +19,14 @@ def write_config(node: NodeState, folder: Path, user_config: UserConfig) -> Path
     """Write `config` and `known_hosts` for a node into `folder`, for `ssh -F`; gives the former.
 
     Raises UnsafeName for what would be more than a name or a path there, HostKeyRefused for a pinned key that
-    is none.
+    is none, or that the user's own known hosts ban: `ssh` reads only the file that is written here.
     """
     refuse_host(node.name)
     hops = [of_jump(node.jump[: length + 1]) for length in range(len(node.jump))]
     peers = [*((f"hop-{at + 1}", hop) for at, hop in enumerate(hops)), (node.name, of_node(node))]
+    revoked = Revoked(user_config)
+    for _, peer in peers:
+        revoked.refuse(peer)
     known = folder / "known_hosts"
     keys = "".join(f"{name} {_key_line(peer)}\n" for name, peer in peers if peer.host_key)
     blocks: list[str] = []

@@ -34,17 +34,15 @@ def write_private(path: Path, text: str) -> None:
         raise
 
 
-def stage_beside(path: Path, text: str, mode: int = FILE) -> Path:
-    """The text in a new file beside `path`, to be renamed or linked there.
+def stage_beside(path: Path, text: str | bytes, mode: int = FILE) -> Path:
+    """The text (or bytes) in a new file beside `path`, to be renamed or linked there.
 
     Its name is drawn: processes of two containers that share the folder may have one and the same number.
     """
     staged = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    with os.fdopen(
-        os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8"
-    ) as stream:
+    with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
         try:
-            stream.write(text)
+            stream.write(text.encode() if isinstance(text, str) else text)
             stream.flush()
         except OSError:
             staged.unlink(missing_ok=True)

@@ -30,6 +30,7 @@ from orch.runner.errors import (
 )
 from orch.runner.exchange import Exchange, unreachable
 from orch.runner.identities import Keyring
+from orch.runner.known_hosts import Revoked
 from orch.runner.login import log_in
 from orch.runner.peers import Peer, of_jump, of_node
 from orch.runner.sshconfig import UserConfig
@@ -110,6 +111,7 @@ class SshTransport:
         self._handshakes: dict[tuple[Jump, ...], threading.BoundedSemaphore] = {}
         self._keyring = Keyring()
         self._user_config = UserConfig()
+        self._revoked = Revoked(self._user_config)
         self._closed = False
 
     def run(
@@ -225,13 +227,22 @@ class SshTransport:
 
     def _connect(self, peer: Peer, patience: Patience) -> Connection:
         """One attempt."""
+        self._revoked.refuse(peer)
         identities = list(
             self._keyring.identities(
                 peer.label, peer.identity, lambda: identity_agent(self._user_config, peer)
             )
         )
         with self.stream_to(peer, patience) as stream:
-            return log_in(peer, stream, identities, patience.for_connect)
+            connection = log_in(peer, stream, identities, patience.for_connect)
+        if not peer.host_key and (wire := connection.transport) is not None:
+            shown = wire.get_remote_server_key()
+            try:
+                self._revoked.refuse(peer, f"{shown.get_name()} {shown.get_base64()}")
+            except HostKeyRefused:
+                connection.close()
+                raise
+        return connection
 
     def _gateway(self, chain: tuple[Jump, ...], patience: Patience) -> Connection:
         """The shared connection to the last jump host of a chain, through those before it.

@@ -9,6 +9,7 @@ may be named; they are not looked at either.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast, get_args, get_origin
 
+from .characters import JOINERS
 from .diagnostics import Diagnostic, Severity
 from .draft import Draft, Path_
 from .interpolate import Rule, fill_environment, references
@@ -52,7 +54,7 @@ class Fence:
                     return False
                 here.pop()
                 continue
-            if part in HIDDEN:
+            if _is_hidden(part):
                 return False
             target = _link(os.path.join(self.root, *here, part))
             if target is None:
@@ -67,6 +69,16 @@ class Fence:
             else:
                 rest = [*target.split("/"), *rest]
         return rest is not None
+
+
+def _is_hidden(part: str) -> bool:
+    """Whether a name may lead to a hidden folder, on any file system.
+
+    macOS and Windows do not tell upper from lower case, HFS+ skips joiners, NTFS skips dots and spaces at the
+    end and has short names. As git's `protectHFS` and `protectNTFS`.
+    """
+    name = part.translate(dict.fromkeys(map(ord, JOINERS))).rstrip(" .").lower()
+    return name in HIDDEN or re.fullmatch(r"(git|orch)~[0-9]+", name) is not None
 
 
 def fence_around(path: str, allowed: frozenset[str]) -> Fence:

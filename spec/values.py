@@ -81,11 +81,6 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def encodable(text: str) -> str:
-    """The text with escapes for what is no character: bytes of a file's name or an argument, as in `\\udcff`."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 def parse_int(
     text: str, *, low: int | None = None, high: int | None = None, what: str = "a whole number"
 ) -> int:

@@ -55,9 +55,9 @@ def fold(names: Iterable[str]) -> str:
     numbered = [name for name in listed if re.search(r"\d", name)]
     if len(numbered) < 2:
         return ", ".join(listed)
-    from ClusterShell.NodeSet import NodeSet
+    from orch.runner.environment import fold as folded
 
-    return ", ".join([str(NodeSet.fromlist(numbered)), *(name for name in listed if name not in numbered)])
+    return ", ".join([folded(numbered), *(name for name in listed if name not in numbered)])
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,10 @@ def read_lock(path: Path, fleet: str) -> dict[str, str]:
 
 
 def write_lock(path: Path, fleet: str, pins: dict[str, str]) -> None:
-    """Record the pins of a fleet; those of others stay, and so does a file that says the same already."""
+    """Record the pins of a fleet; those of others stay, and so does a file that says the same already.
+
+    It is open to whom its folder is: all who see the project, or the owner alone for that of a rehearsal.
+    """
     fleets = _fleets(path)
     if fleets.get(fleet) == pins or not (pins or fleet in fleets):
         return
@@ -36,7 +39,7 @@ def write_lock(path: Path, fleet: str, pins: dict[str, str]) -> None:
         {"version": VERSION, "fleets": dict(sorted(fleets.items()))}, sort_keys=False
     )
     try:
-        stage_beside(path, text, 0o666).replace(path)
+        stage_beside(path, text, path.parent.stat().st_mode & 0o666).replace(path)
     except OSError as error:
         raise ProjectError(
             "the lock file cannot be written",

@@ -32,7 +32,7 @@ from orch.stacks.states import (
     outputs,
     require_up,
 )
-from orch.stacks.variables import forget_clear_text, in_clear
+from orch.stacks.variables import forget_clear_text, in_clear, unread_copies
 from orch.stacks.wishes import Wish, compile_for, nodes_up
 
 
@@ -284,6 +284,9 @@ def _forget_clear_text(project: Project, name: str, before: Deployment | None, l
         if project.local_state
         else f"its older versions at {project.state_url} still have them"
     )
+    if unread := unread_copies(project, name):
+        files = f"{len(unread)} that cannot be read here, such as {unread[0]}"
+        copies += f", but for {files}: delete them"
     listener(
         Note(
             f"warning: a former version wrote {', '.join(names)} in clear into the state; now encrypted, and "

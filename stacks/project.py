@@ -8,6 +8,7 @@ import secrets
 import shlex
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,16 @@ from typing import TYPE_CHECKING, Any
 from orch.runner.private import private_folder, stage_beside, tighten, write_private
 from orch.stacks.engine import Engine, home, search_path
 from orch.stacks.errors import ProjectError
-from orch.stacks.trust import owner_of, require_trusted
+from orch.stacks.trust import owner_of, require_trusted, require_trusted_data
 
 if TYPE_CHECKING:
     from orch.spec.models.backends import AnyBackend
     from orch.spec.state import FleetState
 
 DEFAULT_IMAGE = "orch/job"
+
+COMPRESSED = (".gz", ".zst")
+"""What the engine adds to the name of a state's file that it compresses."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,8 @@ class Project:
         }
         if self.local_state:
             found["PULUMI_HOME"] = str(home().parent / "pulumi-home")
+            # Its files are read as they lie; whatever the caller's environment says.
+            found |= {f"PULUMI_DIY_BACKEND_{way}": "false" for way in ("GZIP", "ZSTD")}
             if self.passphrase_file.exists() and "PULUMI_CONFIG_PASSPHRASE" not in os.environ:
                 found["PULUMI_CONFIG_PASSPHRASE_FILE"] = str(self.passphrase_file)
         return found
@@ -149,7 +155,23 @@ def find(path: Path | str | None = None) -> Project:
         root = next((f for f in chain if (f / ".git").exists()), folder)
     require_trusted(root)
     _require_entry(root / ".orch")
-    return _load(root)
+    project = _load(root)
+    _require_own_data(project)
+    return project
+
+
+def _require_own_data(project: Project) -> None:
+    """Raises ProjectError for a state or a ledger in files that somebody else could have put there."""
+    if (state := project.local_state) is not None:
+        stacks = state / ".pulumi" / "stacks"
+        mine = stacks / project.name
+        files: list[Path] = []
+        with suppress(OSError):  # not there, or not to be read: who needs it tells
+            files += mine.iterdir()
+        require_trusted_data(project.root, state, (state / ".pulumi", stacks, mine, *files), "state")
+    if project.ledger_url.startswith("sqlite:///"):
+        ledger = Path(project.ledger_url.removeprefix("sqlite:///").partition("?")[0])
+        require_trusted_data(project.root, ledger.parent, (ledger,), "ledger")
 
 
 def _require_entry(dot: Path) -> None:

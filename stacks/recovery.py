@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from orch.components.backends import clear, in_clouds
@@ -12,7 +15,7 @@ from orch.components.crash import Crash, Recorded
 from orch.stacks.calls import Listener, Note, plain, while_held
 from orch.stacks.changes import name_of
 from orch.stacks.locks import claim, held_by, locks
-from orch.stacks.project import Project
+from orch.stacks.project import COMPRESSED, Project
 from orch.stacks.states import Deployment, deployment
 
 # How often a stack is read anew because somebody has changed it meanwhile.
@@ -20,6 +23,8 @@ TRIES = 5
 
 # What the engine calls a secret by.
 SECRET = "4dabf18193072939515e22adb298388d"
+
+_PACKED = "|".join(map(re.escape, COMPRESSED))
 
 
 def take(project: Project, stack: str, listener: Listener, *, removing: bool = False) -> None:
@@ -119,14 +124,28 @@ def mend(project: Project, stack: str) -> None:
     The engine writes a state and its attributes as two files; a kill between leaves the second one empty, and
     then it refuses to read the first (measured). It does without attributes.
     """
-    checkpoint = project.checkpoint(stack)
-    if checkpoint is None or any(not lock.dead for lock in locks(project, stack)):
+    left = _half_written(project, stack)
+    # In this order: whose file is seen half written holds the stack until it is whole, and its name is drawn
+    # for each writing. An engine that begins only now makes no file that is on the list but attributes.
+    if not left or any(not lock.dead for lock in locks(project, stack)):
         return
-    for file in checkpoint.parent.glob(f"{checkpoint.name}*.attrs"):
-        if not file.stat().st_size:
-            file.unlink(missing_ok=True)
-    for file in checkpoint.parent.glob(f"{checkpoint.name}.*.tmp"):
+    for file in left:
         file.unlink(missing_ok=True)
+
+
+def _half_written(project: Project, stack: str) -> list[Path]:
+    """What an engine that writes the state of a stack has not ended, dead or at work."""
+    checkpoint = project.checkpoint(stack)
+    if checkpoint is None or not checkpoint.parent.is_dir():
+        return []
+    ours = re.compile(rf"{re.escape(stack)}\.json({_PACKED})?((\.bak)?(?P<empty>\.attrs)|\.[0-9a-f]+\.tmp)")
+    found: list[Path] = []
+    for file in checkpoint.parent.iterdir():
+        if match := ours.fullmatch(file.name):
+            with suppress(FileNotFoundError):  # whole, or gone, just now
+                if not match["empty"] or not file.stat().st_size:
+                    found.append(file)
+    return found
 
 
 def left_by(recorded: Deployment | None, project: Project) -> Crash:

@@ -13,7 +13,7 @@ from orch.spec.values import shown
 from orch.stacks import engine as engines
 from orch.stacks.command import call
 from orch.stacks.errors import Conflict, NoSuchFleet, StackError
-from orch.stacks.project import Project, is_stack_name
+from orch.stacks.project import COMPRESSED, Project, is_stack_name
 
 Deployment = dict[str, Any]
 
@@ -21,12 +21,13 @@ Deployment = dict[str, Any]
 def deployment(project: Project, stack: str) -> Deployment | None:
     """The recorded state of a stack, or None when there is no such stack.
 
-    A file state is read as it lies; any other is exported through the engine (0.5 s and a network call).
+    A file state is read as it lies; any other, and one that a `pulumi` by hand has compressed, is exported
+    through the engine (0.5 s, and a network call for one elsewhere).
     """
     if not is_stack_name(stack):
         return None
     checkpoint = project.checkpoint(stack)
-    if checkpoint is not None:
+    if checkpoint is not None and not _is_compressed(checkpoint):
         try:
             return json.loads(checkpoint.read_text())["checkpoint"].get("latest") or {}
         except FileNotFoundError:
@@ -53,6 +54,20 @@ def deployment(project: Project, stack: str) -> Deployment | None:
             f"the state of {stack} cannot be read", detail=done.stderr.strip()[-600:], code="ORCH351"
         )
     return json.loads(done.stdout).get("deployment") or {}
+
+
+def _is_compressed(checkpoint: Path) -> bool:
+    """Whether the engine takes another file for the state: of several the one that was written last."""
+
+    def written(file: Path) -> int:
+        try:
+            return file.stat().st_mtime_ns
+        except FileNotFoundError:
+            return -1
+
+    return max(written(checkpoint.with_name(checkpoint.name + each)) for each in COMPRESSED) > written(
+        checkpoint
+    )
 
 
 def outputs(recorded: Deployment | None) -> dict[str, Any]:
@@ -92,7 +107,9 @@ def stacks(project: Project) -> list[str]:
     if project.local_state is None:
         return sorted(_remote_stacks(project))
     folder = project.local_state / ".pulumi" / "stacks" / project.name
-    return sorted(f.stem for f in folder.glob("*.json")) if folder.is_dir() else []
+    endings = tuple(f".json{compressed}" for compressed in ("", *COMPRESSED))
+    found = (file.name for file in folder.iterdir()) if folder.is_dir() else ()
+    return sorted({name.rpartition(".json")[0] for name in found if name.endswith(endings)})
 
 
 def nodes_there(recorded: Deployment | None) -> tuple[dict[str, Any], ...]:

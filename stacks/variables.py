@@ -7,8 +7,11 @@ the output `env` holds all of them, encrypted, and only a run asks for it. Forme
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 import stat
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +26,8 @@ REMOVED = "(removed)"
 """What stands in old copies of a state where a value stood in clear."""
 
 State = dict[str, Any]
+
+_GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 def without_values(state: State) -> State:
@@ -69,27 +74,55 @@ def forget_clear_text(project: Project, stack: str) -> tuple[Path, ...]:
 
     The engine keeps them for ever. Only a state in files is ours to change; all else in the copies stays.
     """
-    checkpoint, state = project.checkpoint(stack), project.local_state
-    if checkpoint is None or state is None:
-        return ()
-    copies = [checkpoint.with_name(f"{checkpoint.name}.bak")]
-    for kept in ("backups", "history"):
-        copies += sorted((state / ".pulumi" / kept / project.name / stack).glob("*.json"))
+    copies = _copies(project, stack)
     return tuple(copy for copy in copies if _forget(copy, private=not project.shares_files))
 
 
+def unread_copies(project: Project, stack: str) -> tuple[Path, ...]:
+    """Copies of which nobody here can say what they hold: compressed in a way that Python does not know."""
+    return tuple(copy for copy in _copies(project, stack) if _begins_with(copy, _ZSTANDARD))
+
+
+def _copies(project: Project, stack: str) -> list[Path]:
+    """What the engine keeps of a stack in files beside its state: the one before, what it was told to retain
+    (PULUMI_DIY_BACKEND_RETAIN_CHECKPOINTS), backups and history; each may be compressed."""
+    checkpoint, state = project.checkpoint(stack), project.local_state
+    if checkpoint is None or state is None:
+        return []
+    older = re.compile(rf"{re.escape(checkpoint.name)}(\.gz|\.zst)?\.(bak|\d+)")
+    beside = checkpoint.parent.iterdir() if checkpoint.parent.is_dir() else ()
+    copies = sorted(file for file in beside if older.fullmatch(file.name))
+    for kept in ("backups", "history"):
+        folder = state / ".pulumi" / kept / project.name / stack
+        copies += sorted(
+            file for file in folder.glob("*.json*") if not file.name.endswith((".attrs", ".tmp"))
+        )
+    return copies
+
+
+def _begins_with(file: Path, mark: bytes) -> bool:
+    try:
+        with file.open("rb") as stream:
+            return stream.read(len(mark)) == mark
+    except OSError:
+        return False  # gone meanwhile
+
+
 def _forget(copy: Path, *, private: bool) -> bool:
+    packed = _begins_with(copy, _GZIP)
     try:
         mode = 0o600 if private else stat.S_IMODE(copy.stat().st_mode)
-        data = json.loads(copy.read_text())
+        read = copy.read_bytes()
+        data = json.loads(gzip.decompress(read) if packed else read)
         places = [place for place in _places(_latest(data)) if list(_readable(place))]
-    except (OSError, ValueError, AttributeError):
+    except (OSError, EOFError, zlib.error, ValueError, AttributeError):
         return False  # not there, or no state
     if not places:
         return False
     for place in places:
         place.update({name: REMOVED for name, _ in _readable(place)})
-    staged = stage_beside(copy, json.dumps(data))
+    text = json.dumps(data).encode()
+    staged = stage_beside(copy, gzip.compress(text) if packed else text)
     staged.chmod(mode)
     copy.with_name(f"{copy.name}.attrs").unlink(missing_ok=True)  # its digest; the engine does without
     staged.replace(copy)

@@ -94,7 +94,7 @@ def some(names: Sequence[str]) -> str:
     """Names in a sentence, folded when they are many."""
     if len(names) <= 4:
         return ", ".join(names)
-    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+    from orch.runner.environment import fold
 
-    folded = str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
+    folded = fold(names)
     return folded if len(folded) <= 100 else f"{names[0]} and {len(names) - 1} more"

@@ -15,17 +15,9 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from orch.runner.errors import HostKeyRefused, HostUnreachable, JumpUnreachable, RunnerError
-from orch.runner.hosts.keys import (
-    HostKey,
-    KeySource,
-    KnownHosts,
-    given_key,
-    revoked_key,
-    scan,
-    unaccepted_key,
-    unknown_key,
-)
+from orch.runner.hosts.keys import given_key, scan, unaccepted_key, unknown_key
 from orch.runner.hosts.naming import absolute, located, names, pin_of
+from orch.runner.known_hosts import HostKey, KeySource, KnownHosts, revoked_key
 from orch.runner.peers import Peer, known_as, of_jump, of_node
 from orch.runner.ssh import Patience, SshTransport, jump_failed
 from orch.runner.sshconfig import Hop, Said, UserConfig, known_hosts_files
@@ -245,6 +237,8 @@ class _Finder:
             elif key is None:
                 peer = of_node(located(node, self._folder))
                 key = self._found(peer, node.name, way.known_as, way.known_hosts, anew=anew)
+            if way.known_hosts.revoked(key.public):
+                raise revoked_key(of_node(node), key)
         except RunnerError as error:
             return TargetError(node.index, node.name, node.address, error)
         return Target(
@@ -267,14 +261,15 @@ class _Finder:
         called = self._called[last.address]
         anew = not self._anew.isdisjoint({last.address, *called})
         decided = self._decided(pin_of(last), anew=anew)
-        if decided is not None:
-            return decided
         said = self._user_config.lookup(called[0])
+        known = self._known(said, called[0], last.address, last.port, last.user)
+        if decided is not None:
+            banned = known.revoked(decided.public)
+            return revoked_key(of_jump(chain), decided) if banned else decided
         try:
             way = [*(jump for jump, _ in self._hops(chain[:-1])), last]
             peer = of_jump(tuple(absolute(jump, self._folder) for jump in way))
             alias = said.known_as or known_as(last.address, last.port)
-            known = self._known(said, called[0], last.address, last.port, last.user)
             return self._found(peer, pin_of(last), alias, known, anew=anew)
         except (HostKeyRefused, JumpUnreachable) as error:
             return error

@@ -20,7 +20,7 @@ import pytest
 from paramiko import common
 from support import ORCH, Folder, Said
 
-from orch.runner.hosts.keys import fingerprint
+from orch.runner.known_hosts import fingerprint
 from orch.runner.store import new_key_pair
 
 VERBS = {

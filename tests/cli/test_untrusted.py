@@ -267,7 +267,16 @@ def test_links_are_followed_inside_only(tmp_path: Path) -> None:
     (root / "etc").symlink_to("/etc")
     (root / "chain").symlink_to("absolute/up")
     fence = Fence(root)
-    for path in ("a/b/file", "in/file", "absolute/b", "in/../file", "gone/file", "a/./b"):
+    for path in (
+        "a/b/file",
+        "in/file",
+        "absolute/b",
+        "in/../file",
+        "gone/file",
+        "a/./b",
+        ".github/x",
+        "git/x",
+    ):
         assert fence.holds(root / path), path
     for path in (
         "etc/passwd",
@@ -278,6 +287,12 @@ def test_links_are_followed_inside_only(tmp_path: Path) -> None:
         "in/../../../x",
         ".git/config",
         "a/.orch/key",
+        # The same files where the file system does not tell upper from lower case, or takes more names.
+        ".GIT/config",
+        "a/.Orch/key",
+        ".g\u200cit/config",
+        ".git./config",
+        "GIT~1/config",
     ):
         assert not fence.holds(f"{root}/{path}"), path
     for path in ("/etc/passwd", f"{root}-other/x", str(tmp_path)):

@@ -16,12 +16,12 @@ from orch.components.ssh.plan import SshPlan, host_names, plan
 from orch.components.ssh.problems import KeysUnaccepted, Unfit, new_keys_of
 from orch.runner.errors import HostKeyUnaccepted, HostUnreachable
 from orch.runner.hosts.described import Docker, Gpu, HostFacts
-from orch.runner.hosts.keys import HostKey
 from orch.runner.hosts.naming import names
 from orch.runner.hosts.network import ClusterNetwork, NetworkProblem, Place
 from orch.runner.hosts.results import CheckResult, Result
 from orch.runner.hosts.survey import HostReport, Survey
 from orch.runner.hosts.targets import Target, TargetError
+from orch.runner.known_hosts import HostKey
 from orch.spec.models import Fleet
 from orch.spec.state import Jump, NodeState
 

@@ -12,17 +12,19 @@ import pytest
 from support import Folder, until
 
 from orch import images
+from orch.cli.detaching import ENDED, supervise
 from orch.runner import database, driver, lifecycle
 from orch.runner.events import Notice, Recorder
 from orch.runner.ledger import open_ledger
 from orch.runner.lifecycle import Workplace
 from orch.runner.rows import RunRow
 from orch.runner.ssh import SshTransport
+from orch.runner.transport import Transport
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 
 
-def submit(place: Workplace, grace_s: float) -> RunRow:
+def submit(place: Workplace, grace_s: float, **more: object) -> RunRow:
     """A run on a node that does not answer."""
     node = NodeState(
         name="away",
@@ -36,7 +38,7 @@ def submit(place: Workplace, grace_s: float) -> RunRow:
         memory_mib=1024,
     )
     fleet = FleetState(name="lab", stack="lab", backend="local", nodes=(node,), unreachable_grace_s=grace_s)
-    task = Task.model_validate({"name": "job", "commands": ["true"]})
+    task = Task.model_validate({"name": "job", "commands": ["true"], **more})
     return lifecycle.submit(place, task, fleet, image=images.resolve("orch/mpi"), base=place.dot)
 
 
@@ -72,6 +74,40 @@ def test_a_ledger_that_is_away_for_a_while_costs_no_run(away: Workplace, monkeyp
     assert len(seen) == 2
     assert "the run ledger cannot be used: database is locked; trying again" in seen[1]
     other.close()
+
+
+class Broken:
+    """A way to nodes with a bug in it, and one in a thread, both of which tell what jobs are given."""
+
+    def run(self, node: NodeState, command: object, **_: object) -> object:
+        def crash() -> None:
+            raise RuntimeError(f"in a thread: {GIVEN} {OWN}")
+
+        thread = threading.Thread(target=crash)
+        thread.start()
+        thread.join()
+        raise KeyError(f"{node.name} was sent {GIVEN!r} and {OWN}")
+
+    close = hang_up = lambda self: None
+
+
+GIVEN, OWN = "postgres://ada:canary'1@db/x", "hf_canary_2"
+
+
+def test_what_a_driver_leaves_in_its_log_tells_no_value(
+    away: Workplace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("HF_TOKEN", OWN)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    row = submit(away, 1.0, env={"DATABASE": GIVEN})
+    broken: Transport = Broken()  # type: ignore[assignment]
+    place = Workplace(away.dot, away.ledger, broken, Recorder())
+    assert supervise(place, row) == 1
+    told = capfd.readouterr().err
+    assert "canary" not in told
+    assert "in a thread: (secret) (secret)" in told
+    assert 'raise KeyError(f"{node.name} was sent' in told
+    assert told.splitlines()[-1].startswith(f"{ENDED}KeyError:")
 
 
 DETACH = """

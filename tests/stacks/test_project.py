@@ -18,6 +18,7 @@ from orch.runner.store import open_folder
 from orch.spec import InvalidConfiguration
 from orch.stacks.engine import Engine, fits
 from orch.stacks.errors import ProjectError
+from orch.stacks.lockfile import write_lock
 from orch.stacks.project import Project, find
 from orch.stacks.rehearsal import rehearse
 from orch.stacks.states import work_folder
@@ -121,8 +122,13 @@ def test_all_that_orch_keeps_is_its_owner_s_alone_whatever_the_umask(tmp_path: P
         assert (project.dot / "ledger.db-wal").exists()
         assert open_to_others(project.dot) == []
         ledger.close()
-        rehearse(project)
+        rehearsed = rehearse(project).project
+        write_lock(rehearsed.lock_file, "p5", {"image": "ami-1"})
         assert open_to_others(project.dot) == []
+        # Beside orch.yml it is committed, for all to read.
+        tmp_path.chmod(0o755)
+        write_lock(project.lock_file, "p5", {"image": "ami-1"})
+        assert project.lock_file.stat().st_mode & 0o777 == 0o644
     finally:
         os.umask(before)
 

@@ -1,12 +1,18 @@
-"""What of two readings of a stack's state says that somebody has changed it between them."""
+"""What a killed engine left is told from what a live one writes, and one reading of a state from another."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
-from orch.stacks.recovery import SECRET, same
+from orch.stacks.project import Project, find, this_host
+from orch.stacks.recovery import SECRET, mend, same
 
 NODE = {"urn": "urn:pulumi:p5::tests::aws:ec2/instance:Instance::p5-0", "id": "i-1", "outputs": {"a": 1}}
 STATE: dict[str, Any] = {
@@ -39,3 +45,77 @@ def test_the_time_of_a_look_and_another_encryption_are_no_change(unchanged: dict
 )
 def test_a_resource_more_or_less_or_another_is_a_change(changed: dict[str, Any]) -> None:
     assert not same(STATE, {**STATE, **changed})
+
+
+class AnotherEngine:
+    """Somebody else's engine, which takes the lock and begins to write the state, when a folder of the state
+    is listed for the given time: as it does, file by file."""
+
+    heard: ClassVar[list[AnotherEngine]] = []
+
+    def __init__(self, project: Project, begins_at: int) -> None:
+        assert project.local_state is not None
+        self._state = project.local_state / ".pulumi"
+        self.lock = self._state / "locks" / "organization" / project.name / "f" / "another.json"
+        self.half = self._state / "stacks" / project.name / f"f.json.{time.time_ns():x}.tmp"
+        self._left = begins_at
+
+    @classmethod
+    def hear(cls, event: str, args: tuple[Any, ...]) -> None:
+        if event in ("os.listdir", "os.scandir") and cls.heard:
+            cls.heard[0].look(os.fsdecode(args[0]))
+
+    def look(self, folder: str) -> None:
+        self._left -= folder.startswith(str(self._state))
+        if self._left == 0:
+            self.lock.parent.mkdir(parents=True, exist_ok=True)
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            told = {"pid": os.getpid(), "username": "bob", "hostname": this_host(), "timestamp": stamp}
+            self.lock.write_text(json.dumps(told))
+            self.half.write_text('{"checkpoint"')
+
+    def end(self) -> None:
+        self.half.rename(self.half.with_name("f.json"))
+
+
+sys.addaudithook(AnotherEngine.hear)
+
+
+def checkpoint_of(project: Project) -> Path:
+    checkpoint = project.checkpoint("f")
+    assert checkpoint is not None
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    return checkpoint
+
+
+@pytest.mark.parametrize("moment", [1, 2, 3])
+def test_what_another_engine_begins_to_write_meanwhile_is_left_to_it(tmp_path: Path, moment: int) -> None:
+    project = find(tmp_path)
+    old = checkpoint_of(project).with_name("f.json.18d0c2e5a1b3f000.tmp")
+    old.write_text("{")
+    (project.local_state or tmp_path).joinpath(".pulumi/locks/organization", project.name, "f").mkdir(
+        parents=True
+    )
+    another = AnotherEngine(project, moment)
+    AnotherEngine.heard.append(another)
+    try:
+        mend(project, "f")
+    finally:
+        AnotherEngine.heard.clear()
+    if another.lock.exists():
+        another.end()
+    else:
+        assert not old.exists()
+
+
+def test_half_written_files_of_a_dead_engine_go_and_those_of_other_stacks_stay(tmp_path: Path) -> None:
+    project = find(tmp_path)
+    checkpoint = checkpoint_of(project)
+    left = ["f.json.attrs", "f.json.bak.attrs", "f.json.18d0c2e5a1b3f000.tmp", "f.json.gz.bak.attrs"]
+    left += ["f.json.gz.attrs", "f.json.gz.18d0c2e5a1b3f000.tmp"]
+    others = ["f.json.json.attrs", "f.json.json.18d0c2e5a1b3f000.tmp", "ff.json.attrs", "f-json.attrs"]
+    for name in (*left, *others):
+        checkpoint.with_name(name).touch()
+    checkpoint.write_text("{}")
+    mend(project, "f")
+    assert sorted(file.name for file in checkpoint.parent.iterdir()) == sorted(["f.json", *others])

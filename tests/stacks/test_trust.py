@@ -5,18 +5,25 @@ Files are given away with chown, so these tests are root's, as all that make nod
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from oldrows import FLEET
 from support import Folder
 
+from orch.cli import outcome
+from orch.cli.main import app
+from orch.runner.store import new_key_pair
 from orch.spec.errors import OrchError
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import find
 from orch.stacks.trust import VARIABLE, open_to_all, trusted_owners
 
 MALLORY = 54_321
+KEY = new_key_pair().public
 
 
 @pytest.fixture
@@ -95,6 +102,121 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     (theirs / "orch.yml").write_text("project: tests\n")
     with pytest.raises(OrchError, match="somebody else"):
         find(theirs)
+
+
+VERBS = [
+    ("ssh", "n0"),
+    ("exec", "lab", "--", "true"),
+    ("check", "lab"),
+    ("cordon", "n0"),
+    ("fleet",),
+    ("drift", "lab"),
+    ("ps",),
+    ("logs", "x"),
+    ("attach", "x"),
+    ("stop", "x"),
+]
+
+
+def state_of(project: Path, state: Path, mark: Path) -> Path:
+    """A state in which a fleet is up whose node is reached by a command, recorded as the engine does."""
+    node = FLEET.nodes[0].model_copy(update={"proxy_command": f"touch {mark}", "host_key": KEY})
+    fleet = FLEET.model_copy(update={"nodes": (node,)}).model_dump(mode="json")
+    resources = [
+        {"urn": "urn::lab", "type": "pulumi:pulumi:Stack", "outputs": {"fleet": fleet}},
+        {"urn": "urn::n0", "type": "t", "outputs": {}},
+    ]
+    folder = state / ".pulumi" / "stacks" / "tests"
+    folder.mkdir(parents=True)
+    (folder / "lab.json").write_text(json.dumps({"checkpoint": {"latest": {"resources": resources}}}))
+    project.mkdir(exist_ok=True)
+    (project / "orch.yml").write_text(f"project: tests\nstate: file://{state}\n")
+    return folder
+
+
+Orch = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def orch(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Orch:
+    """The command line in this process: its exit code, and what it wrote to stderr."""
+
+    def call(folder: Path, verb: Sequence[str]) -> tuple[int, str]:
+        monkeypatch.chdir(folder)
+        with pytest.raises(SystemExit) as ended:
+            outcome.run(lambda: app([*verb], standalone_mode=False))
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, capfd.readouterr().err
+
+    return call
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_no_verb_takes_a_state_of_somebody_else_s(tmp_path: Path, verb: tuple[str, ...], orch: Orch) -> None:
+    mark, state = tmp_path / "ran", tmp_path / "elsewhere"
+    state_of(tmp_path / "mine", state, mark)
+    os.chown(state, MALLORY, MALLORY)
+    code, told = orch(tmp_path / "mine", verb)
+    assert code == 3, told
+    assert "ORCH305" in told
+    assert "belongs to somebody else" in told
+    assert f"export {VARIABLE}={state}" in told
+    assert not mark.exists()
+
+
+def test_a_state_that_was_planted_where_everybody_may_write_is_refused(scratch: Path) -> None:
+    mark, mine = scratch.parent / "ran", scratch / "alice"
+    folder = state_of(mine, scratch, mark)
+    assert find(mine).local_state == scratch
+    for planted_one in (scratch / ".pulumi", folder / "lab.json"):
+        os.chown(planted_one, MALLORY, MALLORY)
+        folder.chmod(0o1777)
+        with pytest.raises(ProjectError, match="somebody else"):
+            find(mine)
+        os.chown(planted_one, 0, 0)
+    find(mine)
+
+
+def test_a_state_that_its_user_shares_with_colleagues_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "team"
+    folder = state_of(tmp_path / "mine", state, tmp_path / "ran")
+    # The folder is root's, and a colleague wrote into it, who was let.
+    for path in (state / ".pulumi", folder / "lab.json"):
+        os.chown(path, MALLORY, MALLORY)
+    assert find(tmp_path / "mine").local_state == state
+    # It is the colleague's, and this user says so.
+    os.chown(state, MALLORY, MALLORY)
+    monkeypatch.setenv(VARIABLE, str(state))
+    assert find(tmp_path / "mine").local_state == state
+
+
+def test_a_ledger_of_somebody_else_s_is_refused(tmp_path: Path, scratch: Path) -> None:
+    theirs = planted(tmp_path / "theirs", None)
+    (tmp_path / "orch.yml").write_text(f"project: tests\nledger: sqlite:///{theirs}/ledger.db\n")
+    with pytest.raises(ProjectError, match="somebody else"):
+        find(tmp_path)
+    (tmp_path / "orch.yml").write_text(f"project: tests\nledger: sqlite:///{scratch}/ledger.db\n")
+    find(tmp_path)
+    planted(scratch / "ledger.db", "")
+    with pytest.raises(ProjectError, match="somebody else"):
+        find(tmp_path)
+
+
+@pytest.mark.parametrize("verb", [*VERBS, ("engine", "env")], ids=" ".join)
+def test_every_verb_warns_of_what_everybody_may_change(
+    tmp_path: Path, verb: tuple[str, ...], orch: Orch
+) -> None:
+    (tmp_path / "orch.yml").write_text("project: tests\n")
+    (tmp_path / ".orch").mkdir()
+    (tmp_path / ".orch").chmod(0o777)
+    assert f"chmod o-w {tmp_path}/.orch" in orch(tmp_path, verb)[1]
+    (tmp_path / ".orch").chmod(0o700)
+    (tmp_path / "orch.yml").write_text(f"project: tests\nstate: file://{tmp_path}/shared\n")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    assert f"chmod o-w {tmp_path}/shared" in orch(tmp_path, verb)[1]
 
 
 def test_who_called_sudo_is_root_s_equal_and_nobody_else_s() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from orch.stacks.variables import (
     REMOVED,
     forget_clear_text,
     in_clear,
+    unread_copies,
     values_of,
     with_values,
     without_values,
@@ -83,6 +85,43 @@ def test_what_stands_in_clear_is_named() -> None:
     assert in_clear(hidden) == ()
     hidden["resources"][1]["inputs"]["env"] = SECRET
     assert in_clear(hidden) == ()
+
+
+@pytest.mark.parametrize(
+    "copy_of",
+    ["stacks/{p}/f.json.gz.bak", "backups/{p}/f/f.17.json.gz", "history/{p}/f/f-17.checkpoint.json.gz"],
+)
+def test_so_do_compressed_copies(tmp_path: Path, copy_of: str) -> None:
+    project = find(tmp_path)
+    file = tmp_path / ".orch/state/.pulumi" / copy_of.format(p=project.name)
+    file.parent.mkdir(parents=True)
+    text = json.dumps({"version": 3, "checkpoint": {"stack": "f", "latest": former()}})
+    file.write_bytes(gzip.compress(text.encode()))
+    assert forget_clear_text(project, "f") == (file,)
+    left = gzip.decompress(file.read_bytes()).decode()
+    assert "hf_" not in left
+    assert REMOVED in left
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert forget_clear_text(project, "f") == ()
+
+
+def test_so_do_those_that_the_engine_retains_when_it_is_told_to_and_no_other_fleet_s(tmp_path: Path) -> None:
+    project = find(tmp_path)
+    folder = tmp_path / ".orch/state/.pulumi/stacks" / project.name
+    folder.mkdir(parents=True)
+    names = ["f.json.1790000000000000000", "f.json.bak", "ff.json.bak", "f.json"]
+    for name in names:
+        (folder / name).write_text(json.dumps({"version": 3, "checkpoint": {"latest": former()}}))
+    assert forget_clear_text(project, "f") == (folder / names[0], folder / names[1])
+
+
+def test_copies_that_cannot_be_read_here_are_told_of(tmp_path: Path) -> None:
+    project = find(tmp_path)
+    file = tmp_path / ".orch/state/.pulumi/backups" / project.name / "f" / "f.17.json.zst"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"\x28\xb5\x2f\xfd")
+    assert forget_clear_text(project, "f") == ()
+    assert unread_copies(project, "f") == (file,)
 
 
 @pytest.mark.parametrize("place", ["stacks", "backups", "history"])

@@ -12,7 +12,8 @@ import pytest
 from hostlab import Room
 
 from orch.runner.errors import HostKeyRefused, HostUnreachable
-from orch.runner.hosts.keys import HostKey, KnownHosts, fingerprint, given_key, scan
+from orch.runner.hosts.keys import given_key, scan
+from orch.runner.known_hosts import HostKey, KnownHosts, fingerprint
 from orch.runner.peers import Peer, of_node
 from orch.runner.ssh import Patience, SshTransport
 from orch.runner.store import new_key_pair

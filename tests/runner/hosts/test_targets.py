@@ -10,13 +10,15 @@ import pytest
 from hostlab import Room
 
 from orch.runner.commands import Command
-from orch.runner.errors import BadSshConfig
+from orch.runner.errors import BadSshConfig, HostKeyRefused, HostUnreachable, RunnerError
 from orch.runner.hosts.naming import located, names, pins, resolved
 from orch.runner.hosts.targets import Target, TargetError, find_targets
+from orch.runner.openssh import write_config
 from orch.runner.ssh import SshTransport
 from orch.runner.sshconfig import UserConfig
 from orch.runner.store import new_key_pair
 from orch.spec.models.ssh import SshConfig
+from orch.spec.state import NodeState
 
 KEY, OTHER = new_key_pair().public, new_key_pair().public
 
@@ -118,6 +120,59 @@ def test_hops_come_from_the_file_or_the_users_configuration_with_their_own_setti
     assert all(j.host_key == KEY for j in (*by_config.jump, *by_file.jump))
     assert direct.jump == ()
     assert pins((by_config, by_file, direct)) == pinned
+
+
+@pytest.mark.parametrize("way", ["given", "pinned", "accepted", "pinned for a jump host"])
+def test_a_key_that_is_revoked_is_refused_however_it_came_to_be_known(tmp_path: Path, way: str):
+    user = user_config(tmp_path)
+    (tmp_path / "known").write_text(f"@revoked * {KEY} stolen\n")
+    host: dict[str, object] = {"hostname": "127.0.0.1", "port": 9, "name": "gpu1", "host_key": OTHER}
+    pinned, accepted = {}, {}
+    if way == "pinned for a jump host":
+        host["proxy_jump"] = {"hostname": "login", "user": "me"}
+        pinned = {"jump login": KEY}
+    elif way == "given":
+        host["host_key"] = KEY
+    else:
+        del host["host_key"]
+        (pinned if way == "pinned" else accepted)["gpu1"] = KEY
+    found = find_targets(config(hosts=[host]), tmp_path, pinned, accepted=accepted, user_config=user)
+    told = failure(found[0]).error.text()
+    assert "ORCH363" in told
+    assert "is revoked in your known_hosts" in told
+    assert "@revoked" in told
+
+
+@pytest.mark.parametrize("kind", ["node", "jump host"])
+def test_nobody_connects_to_a_host_of_a_state_whose_key_is_revoked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "known_hosts").write_text(f"gpu1 {OTHER}\n")
+    jump = {"address": "127.0.0.1", "port": 9, "user": "me", "host_key": KEY}
+    node = NodeState.model_validate(
+        {"index": 0, "name": "gpu1", "address": "127.0.0.1", "port": 9, "user": "ops"}
+        | ({"host_key": KEY} if kind == "node" else {"host_key": OTHER, "jump": [jump]})
+    )
+
+    def refused() -> RunnerError:
+        transport = SshTransport(deadline_s=0)
+        try:
+            with pytest.raises(RunnerError) as caught:
+                transport.run(node, Command("true", "nothing"))
+        finally:
+            transport.close()
+        return caught.value
+
+    assert isinstance(refused(), HostUnreachable)
+    write_config(node, tmp_path / "before", UserConfig())
+    (tmp_path / ".ssh" / "known_hosts").write_text(f"gpu1 {OTHER}\n@revoked 10.* {KEY}\n")
+    told = refused()
+    assert isinstance(told, HostKeyRefused)
+    assert "revoked" in told.summary
+    with pytest.raises(HostKeyRefused, match="revoked"):
+        write_config(node, tmp_path / "ssh", UserConfig())
 
 
 def test_a_jump_host_for_all_hosts_is_not_its_own(tmp_path: Path):
