@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from orch.catalog.records import Catalog, InstanceType, Offer
 from orch.components.findings import Finding, PlanErrors
+from orch.components.machines import blocks
 from orch.components.misses import near_misses, reason_text
 from orch.components.offers import Fit, Judgement, money, type_misses
 from orch.components.plan import Previous
@@ -136,6 +137,22 @@ def where_reserved(found: Sequence[Candidate], instance_type: str, zone: str) ->
 def places(found: Sequence[Candidate], most: int = 4) -> str:
     zones = list(dict.fromkeys(each.zone for each in found))
     return ", ".join(zones[:most]) + (f" and {len(zones) - most} more" if len(zones) > most else "")
+
+
+def into_blocks(fleet: Fleet, found: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Those whose GPUs divide into the fleet's blocks. Raises PlanError when none's do."""
+    refused: PlanErrors | None = None
+    fitting: list[Candidate] = []
+    for each in found:
+        try:
+            blocks(fleet, each.type)
+        except PlanErrors as error:
+            refused = refused or error
+        else:
+            fitting.append(each)
+    if refused is not None and not fitting:
+        raise refused
+    return tuple(fitting)
 
 
 def with_fabric_alone(

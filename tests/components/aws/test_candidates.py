@@ -88,3 +88,18 @@ def test_a_price_nobody_asks_is_told_with_the_condition() -> None:
     with pytest.raises(PlanErrors) as error:
         places(instance_types=["p5.48xlarge"], max_price="10")
     assert [(each.code, each.path) for each in error.value.findings] == [("ORCH200", "max_price")]
+
+
+def test_types_whose_gpus_do_not_make_the_blocks_are_left_out() -> None:
+    counts = {each.type.gpu_count for each in places(resources={"gpu": "1..8"}, placement="any", blocks="4")}
+    assert counts
+    assert all(count % 4 == 0 for count in counts)
+
+
+def test_a_running_fleet_is_not_cut_into_blocks_that_its_gpus_do_not_make() -> None:
+    with pytest.raises(PlanErrors) as refused:
+        places(STAYED, **H100, blocks="3")
+    (told,) = refused.value.findings
+    assert (told.code, told.path) == ("ORCH147", "blocks")
+    assert told.summary == "p5.48xlarge: 8 GPUs do not split into 3 blocks"
+    assert told.hint == "possible: 1, 2, 4, 8"
