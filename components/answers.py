@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from orch.components.plan import CloudAnswer
 from orch.spec.errors import ExitCode, OrchError
@@ -85,23 +84,3 @@ class CloudRefused(OrchError):
     def __init__(self, summary: str, *, error: CloudError | None = None, **told: str | None) -> None:
         super().__init__(summary, **told)
         self.error = error
-
-
-class NoSdk(CloudRefused):
-    """A cloud cannot be asked: the library that asks it is not installed."""
-
-    exit_code = ExitCode.CONFIG
-
-
-def sdk(module: str, cloud: str) -> Any:
-    """A module of a cloud's SDK, an extra of ours that bears its name. Raises NoSdk."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        extra = cloud.lower()
-        raise NoSdk(
-            f"{cloud}'s SDK is not installed",
-            detail=str(error),
-            hint=f"pip install 'orch-fleet[{extra}]'; in a checkout: pip install -e '.[{extra}]'",
-            code="ORCH303",
-        ) from error

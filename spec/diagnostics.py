@@ -151,6 +151,7 @@ CODES = {
     # credentials and quotas; capacity; what a cloud says
     "ORCH303": "no credentials, or refused ones",
     "ORCH304": "something the credentials may not do",
+    "ORCH306": "a cloud's SDK that is not installed",
     "ORCH310": "too few vCPUs in the quota",
     "ORCH311": "too few Elastic IPs in the quota",
     "ORCH312": "too few network interfaces in the quota",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import ValidationError
 
-from orch.components.answers import sdk
+from orch.catalog.sdks import require_sdk
 from orch.providers.simulated.account import Endpoint, SimulatedAccount
 from orch.providers.simulated.core import Cloud
 from orch.providers.simulated.knobs import Knobs, Nodes
@@ -116,7 +116,7 @@ class RehearsalProject(Project):
 
             cloud = self.cloud("aws")
             assert isinstance(cloud, Cloud)
-            sdk("boto3", "AWS")
+            require_sdk("boto3", "AWS")
             return session(cloud)
         return None
 
