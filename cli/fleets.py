@@ -213,8 +213,8 @@ def fleets_of(
     file: str, *, launch: Sequence[str] = (), rehearse: bool = False
 ) -> Iterator[tuple[Project, Document, Fleet]]:
     """The fleets of a file, with the project it belongs to. Other documents get a note."""
-    documents = load(file, launch=launch)
     project = project_at(None if file == "-" else file, rehearse=rehearse)
+    documents = load(file, launch=launch, backends=[each.type for each in project.backends])
     fleets = [(document, document.model) for document in documents if isinstance(document.model, Fleet)]
     others = len(documents) - len(fleets)
     if others:

@@ -34,7 +34,7 @@ CODES: dict[Kind, str] = {
 }
 _MEANING: dict[Kind, str] = {
     "capacity": "{} has no capacity for this here and now",
-    "quota": "a quota of the {} is used up",
+    "quota": "a quota of {} is used up",
     "permission": "{} does not let these credentials do this",
     "credentials": "{} does not accept the credentials",
     "parameter": "{} refuses a parameter",
@@ -42,15 +42,17 @@ _MEANING: dict[Kind, str] = {
     "gone": "something is still in use, or not there yet",
     "unknown": "{} refuses this",
 }
-# What has quotas.
-_OWNER = {"AWS": "account", "GCP": "project"}
 
 
 @dataclass(frozen=True)
 class CloudError:
-    """An error of a cloud. `code` is the cloud's, `orch` ours; `message` is what the cloud said."""
+    """An error of a cloud. `code` is the cloud's, `orch` ours; `message` is what the cloud said.
+
+    `owner`: what has quotas there, as `the account`.
+    """
 
     cloud: str
+    owner: str
     code: str
     kind: Kind
     message: str
@@ -66,7 +68,7 @@ class CloudError:
 
     @property
     def meaning(self) -> str:
-        return _MEANING[self.kind].format(_OWNER[self.cloud] if self.kind == "quota" else self.cloud)
+        return _MEANING[self.kind].format(self.owner if self.kind == "quota" else self.cloud)
 
     @property
     def answer(self) -> CloudAnswer:

@@ -14,9 +14,8 @@ from orch.components.plan import Previous
 from orch.components.searches import PROPERTIES
 from orch.components.wanted import Wanted
 from orch.spec.models import Fleet
+from orch.spec.models.where import TITLES
 from orch.spec.suggest import hint_for
-
-NAMES = {"aws": "AWS", "gcp": "GCP"}
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def known_types(wanted: Wanted, catalog: Catalog) -> None:
         Finding(
             "ORCH202",
             f"instance_types[{index}]",
-            f"the catalogue has no {NAMES[cloud]} type '{written}'",
+            f"the catalogue has no {TITLES[cloud]} type '{written}'",
             hint=hint_for(written, known),
         )
         for index, written in enumerate(wanted.instance_types)
@@ -97,7 +96,7 @@ def known_types(wanted: Wanted, catalog: Catalog) -> None:
 
 def no_offer(fleet: Fleet, wanted: Wanted, judgement: Judgement) -> Finding:
     """That nothing fits, and what comes nearest."""
-    summary = f"no {NAMES[wanted.backends[0]]} offer fits the fleet '{fleet.name}'"
+    summary = f"no {TITLES[wanted.backends[0]]} offer fits the fleet '{fleet.name}'"
     listed = near_misses(judgement)
     # Another type would be the nearest as soon as types are written: what these lack tells more.
     own = (each for each in listed if all(r.constraint != "instance type" for r in each.reasons))

@@ -23,6 +23,7 @@ from orch.spec.models import Fleet
 from orch.spec.models.backends import AnyBackend
 from orch.spec.strangers import Fence
 from orch.spec.text import MAX_BYTES, content
+from orch.spec.unsupported import backends_hint
 from orch.spec.values import shown
 
 STATE = "the state: what is up already, and what would change"
@@ -59,7 +60,7 @@ def outlook(fleet: Fleet, settings: Sequence[AnyBackend], folder: Path, fence: F
             "ORCH201",
             f"this version provisions aws, gcp, local only, not {', '.join(fleet.backends)}",
             path="backends",
-            hint="write `backend: local` to rehearse on this machine",
+            hint=backends_hint(each.type for each in settings),
         )
     return (
         _local(fleet)

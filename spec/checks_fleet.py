@@ -11,6 +11,7 @@ from .draft import Draft
 from .models import Fleet, Volume
 from .models.where import BACKENDS
 from .suggest import listed
+from .unsupported import backends_hint
 from .values import Problem
 
 Findings = Iterator[Diagnostic]
@@ -73,7 +74,7 @@ def backends_have_drivers(draft: Draft) -> Findings:
     usable = [name for name in backends if name in BACKENDS]
     if not usable:
         summary = f"orch has no driver for {backends[0]}" if backends else "no backend is listed"
-        yield draft.diagnostic("ORCH201", ("backends",), summary, hint="write `backend: local`, or a cloud")
+        yield draft.diagnostic("ORCH201", ("backends",), summary, hint=backends_hint())
         return
     for index, name in enumerate(backends):
         if name not in BACKENDS:
