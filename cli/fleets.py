@@ -21,7 +21,7 @@ from orch.stacks.calls import Note, Step
 from orch.stacks.errors import ProjectError
 from orch.stacks.operations import Plan
 from orch.stacks.project import Project
-from orch.stacks.states import deployment
+from orch.stacks.states import deployment, not_up
 from orch.stacks.wishes import Wish
 
 if TYPE_CHECKING:
@@ -123,10 +123,11 @@ def down(
     rehearse: bool = False,
 ) -> None:
     for project, name in _targets(target, by_name=by_name, rehearse=rehearse):
-        if target != name and deployment(project, name) is None:
-            print(
-                f"fleet {name}: not up, nothing to remove"
-            )  # a pipeline may ask twice; a mistyped name is told
+        if deployment(project, name) is None:
+            if target == name:
+                raise not_up(project, name, removing=True)
+            # A pipeline may ask twice; a mistyped name is told.
+            print(f"fleet {name}: not up, nothing to remove")
             continue
         what = f"node {', '.join(map(str, indices))} of the fleet {name}" if indices else f"the fleet {name}"
         if not yes:
@@ -147,8 +148,8 @@ def drift(target: str, *, as_json: bool, rehearse: bool = False) -> None:
     _show_drift(target, operations.drift, as_json=as_json, code=ExitCode.CHANGES, rehearse=rehearse)
 
 
-def refresh(target: str, *, as_json: bool) -> None:
-    _show_drift(target, operations.refresh, as_json=as_json, code=ExitCode.OK)
+def refresh(target: str, *, as_json: bool, rehearse: bool = False) -> None:
+    _show_drift(target, operations.refresh, as_json=as_json, code=ExitCode.OK, rehearse=rehearse)
 
 
 def _show_drift(
@@ -189,11 +190,10 @@ def show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool = Fal
         print(fleet_table(found, verbose=verbose, colour=_colour()))
 
 
-def unlock(target: str, *, yes: bool) -> None:
+def unlock(target: str, *, yes: bool, rehearse: bool = False) -> None:
     from orch.stacks.locks import locks
-    from orch.stacks.states import deployment, not_up
 
-    for project, name in _targets(target):
+    for project, name in _targets(target, rehearse=rehearse):
         held = locks(project, name)
         if project.local_state is not None and not held:
             if deployment(project, name) is None:

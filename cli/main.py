@@ -175,19 +175,24 @@ def drift(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False)
 
 
 @app.command("check", epilog="Example: orch check fleet.yml  (exit code 7 when a host lacks something)")
-def check(target: FileOrName, as_json: Json = False, accept_new_host_keys: NewKeys = False) -> None:
+def check(
+    target: FileOrName,
+    as_json: Json = False,
+    accept_new_host_keys: NewKeys = False,
+    rehearse: Rehearse = False,
+) -> None:
     """Tell what the hosts of a fleet lack, and what to do about it. Changes nothing."""
     from orch.cli import check as checks
 
-    checks.check(target, as_json=as_json, accept_new_host_keys=accept_new_host_keys)
+    checks.check(target, as_json=as_json, accept_new_host_keys=accept_new_host_keys, rehearse=rehearse)
 
 
 @app.command("refresh", epilog="Example: orch refresh laptop")
-def refresh(target: FileOrName, as_json: Json = False) -> None:
+def refresh(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False) -> None:
     """Record in the state what is really there. `up` does this by itself."""
     from orch.cli import fleets
 
-    fleets.refresh(target, as_json=as_json)
+    fleets.refresh(target, as_json=as_json, rehearse=rehearse)
 
 
 app.command("run", epilog="Example: orch run train.yml --env LR=0.1 -- --epochs 3")(runs.run)
@@ -239,11 +244,11 @@ def fleet_delete(
 
 
 @app.command("unlock", epilog="Example: orch unlock laptop")
-def unlock(target: FileOrName, yes: Yes = False) -> None:
+def unlock(target: FileOrName, yes: Yes = False, rehearse: Rehearse = False) -> None:
     """Break the lock on a fleet's state, after showing who holds it and since when."""
     from orch.cli import fleets
 
-    fleets.unlock(target, yes=yes)
+    fleets.unlock(target, yes=yes, rehearse=rehearse)
 
 
 @app.command("doctor", epilog="Example: orch doctor")
