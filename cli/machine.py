@@ -64,7 +64,8 @@ def init(folder: str) -> None:
     project.prepare()
     _write(root / "Pulumi.yaml", project_file(project.name, ".orch/config"))
     _write(root / "__main__.py", MAIN)
-    tell('now write a fleet, then `orch up fleet.yml`; by hand: eval "$(orch engine env)" && pulumi preview')
+    tell("now write a fleet, then `orch up fleet.yml`")
+    tell('by hand, NAME being the fleet: eval "$(orch engine env)" && pulumi preview --stack NAME')
 
 
 def engine_install() -> None:

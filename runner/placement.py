@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -316,13 +316,19 @@ def _no_fit(task: Task, reasons: Mapping[str, Misfit]) -> NoFit:
         return NoFit(
             f"fleet {next(iter(reasons))} does not fit this task",
             detail=first.summary,
-            hint=first.hint or _hint(task),
+            hint=first.hint or _hint(task, (first,)),
             path=first.path,
         )
-    return NoFit("no fleet fits this task", detail=detail, hint=_hint(task), path=first.path)
+    return NoFit(
+        "no fleet fits this task", detail=detail, hint=_hint(task, reasons.values()), path=first.path
+    )
 
 
-def _hint(task: Task) -> str:
-    if task.nodes > 1:
+def _hint(task: Task, reasons: Iterable[Misfit]) -> str:
+    """What helps against these reasons: more nodes, or other ones."""
+    paths = {reason.path for reason in reasons}
+    if paths == {"nodes"}:
         return "provision a fleet with `placement: cluster` and enough nodes, or lower `nodes` of the task"
-    return "provision a larger fleet, or lower the task's `resources`"
+    (path, *more) = sorted(paths)
+    fitting = "a fleet whose nodes each have what the task asks for" if task.nodes > 1 else "a fitting fleet"
+    return f"provision {fitting}, or change `{'resources' if more else path}` of the task"

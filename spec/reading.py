@@ -260,15 +260,7 @@ class _Walk:
             if outside.fence is not None:
                 draft.diagnostics.append(not_lent(draft, path, name))
                 continue
-            draft.diagnostics.append(
-                draft.diagnostic(
-                    "ORCH173",
-                    path,
-                    f"environment variable {name} is not set",
-                    severity=draft.missing,
-                    hint="export it or use `--env`",
-                )
-            )
+            draft.diagnostics.append(draft.unset(name, path))
         if lent:
             draft.borrowed[path] = lent
             outside.lent.update(lent)

@@ -80,3 +80,9 @@ def test_the_readme_shows_the_two_commands_and_the_examples_as_they_are() -> Non
             if not line.startswith("#")
         ]
         assert "\n".join(body).strip() in text, name
+
+
+def test_the_way_by_hand_that_init_tells_names_the_stack(tmp_path: Path) -> None:
+    said = Folder(tmp_path).orch("init", "infra")
+    assert said.code == 0, said.err
+    assert 'eval "$(orch engine env)" && pulumi preview --stack NAME' in said.err
