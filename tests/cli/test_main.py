@@ -10,6 +10,7 @@ from support import ROOT, Folder
 from typer import Typer
 
 from orch.cli.main import app, engine_app, fleet_app
+from orch.stacks.project import find
 
 GROUPS = (("", app), ("fleet", fleet_app), ("engine", engine_app))
 
@@ -86,3 +87,21 @@ def test_the_way_by_hand_that_init_tells_names_the_stack(tmp_path: Path) -> None
     said = Folder(tmp_path).orch("init", "infra")
     assert said.code == 0, said.err
     assert 'eval "$(orch engine env)" && pulumi preview --stack NAME' in said.err
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [("infra", "infra"), ("My_Project", "my-project"), ("2026", "orch"), ("a" * 60, "a" * 41)],
+)
+def test_a_folder_of_any_name_can_be_made_a_project(tmp_path: Path, folder: str, name: str) -> None:
+    said = Folder(tmp_path).orch("init", folder)
+    assert said.code == 0, said.err
+    assert (tmp_path / folder / "orch.yml").read_text() == f"project: {name}\n"
+
+
+def test_a_folder_whose_state_was_begun_under_its_own_name_keeps_it(tmp_path: Path) -> None:
+    folder = tmp_path / "My_Project"
+    (folder / ".orch").mkdir(parents=True, mode=0o700)
+    (folder / ".orch" / "project").write_text("My_Project\n")
+    assert Folder(tmp_path).orch("init", "My_Project").code == 0
+    assert find(folder).name == "My_Project"
