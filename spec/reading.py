@@ -200,11 +200,6 @@ def _written(node: Node) -> object:
     return {key: _written(entry.value) for key, entry in node.entries.items()}
 
 
-def plain_values(draft: Draft) -> dict[str, object]:
-    """The document as plain mappings, lists and texts, references to the environment filled in."""
-    return cast("dict[str, object]", _Walk(draft).values(draft.node, ()))
-
-
 class _Walk:
     """Nodes to plain values, references looked at on the way."""
 
