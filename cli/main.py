@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from orch import __version__
 from orch.cli import cordon, nodes, offers, outcome, schema, validate
 from orch.cli import run as runs
 from orch.cli.confidential import cover_arguments
@@ -16,7 +17,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="GPU clusters from one YAML file, and distributed jobs on them.",
+    context_settings={"help_option_names": ["--help", "-h"]},
     epilog="Exit codes: 0 done, 3 configuration, 4 policy, 5 provisioning, 6 run failed, 7 hosts, "
     "9 conflict, 10 changes pending, 130 interrupted.",
 )
@@ -46,6 +47,21 @@ Verbose = Annotated[
     typer.Option("--verbose", "-v", help="Every property that changes, also what only follows."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"orch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def orch(
+    version: Annotated[
+        bool, typer.Option("--version", help="Tell which orch this is.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """GPU clusters from one YAML file, and distributed jobs on them."""
 
 
 app.command("validate", epilog="Example: orch validate fleet.yml train.yml")(validate.command)

@@ -9,6 +9,7 @@ import pytest
 from support import ROOT, Folder
 from typer import Typer
 
+from orch import __version__
 from orch.cli.main import app, engine_app, fleet_app
 from orch.stacks.project import find
 
@@ -105,3 +106,18 @@ def test_a_folder_whose_state_was_begun_under_its_own_name_keeps_it(tmp_path: Pa
     (folder / ".orch" / "project").write_text("My_Project\n")
     assert Folder(tmp_path).orch("init", "My_Project").code == 0
     assert find(folder).name == "My_Project"
+
+
+def test_it_tells_its_version(tmp_path: Path) -> None:
+    said = Folder(tmp_path).orch("--version")
+    assert (said.code, said.out) == (0, f"orch {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("up",), ("fleet",), ("fleet", "show"), ("engine", "env")], ids=" ".join
+)
+def test_the_short_option_for_help_is_taken_everywhere(tmp_path: Path, words: tuple[str, ...]) -> None:
+    folder = Folder(tmp_path)
+    short, long = folder.orch(*words, "-h"), folder.orch(*words, "--help")
+    assert (short.code, short.out) == (0, long.out)
+    assert "Usage: orch" in short.out
