@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from orch.spec import Document
     from orch.spec.diagnostics import Diagnostic
 
 
@@ -45,8 +48,10 @@ def command(
 ) -> None:
     """Check configurations without touching anything.
 
-    Looks at nothing outside the files: what is missing out there is a warning. Exit code 0: nothing is
-    wrong; 3: something is. Example: orch validate fleet.yml train.yml --format github
+    Looks at nothing outside the files: what is missing out there is a warning, and so is what this version
+    of orch would refuse to launch. Exit code 0: nothing is wrong; 3: something is.
+
+    Example: orch validate fleet.yml train.yml --format github
     """
     raise typer.Exit(validate([str(path) for path in paths], format, strict, strangers(untrusted, allow)))
 
@@ -69,13 +74,14 @@ def validate(
     People read diagnostics on stderr and a summary on stdout; programs read one document on stdout.
     """
     from orch.spec import load_paths
-    from orch.spec.diagnostics import Severity, render_human, render_json
+    from orch.spec.diagnostics import Severity, ordered, render_human, render_json
     from orch.spec.diagnostics import strict as as_errors
     from orch.spec.errors import ExitCode
     from orch.spec.formats import render_github, render_sarif
 
     loaded = load_paths(paths, untrusted=untrusted)
-    found = as_errors(loaded.diagnostics) if strict else loaded.diagnostics
+    found = ordered((*loaded.diagnostics, *_advice(loaded.documents, names=untrusted is None)))
+    found = as_errors(found) if strict else found
     failed = any(diagnostic.severity is Severity.ERROR for diagnostic in found)
     if format is Format.JSON:
         print(render_json(found))
@@ -90,6 +96,25 @@ def validate(
             print(render_human(found), file=sys.stderr)
         print(_summary(found, len(loaded.documents)))
     return ExitCode.CONFIG if failed else ExitCode.OK
+
+
+def _advice(documents: tuple[Document, ...], *, names: bool) -> Iterator[Diagnostic]:
+    """What a launch would refuse of valid documents, as warnings; with `names`, those the catalogue lacks.
+
+    The catalogue's refreshed prices lie in the user's folder: files of strangers do without.
+    """
+    from orch.spec.diagnostics import Severity
+    from orch.spec.models import BACKEND_MODELS
+    from orch.spec.unsupported import not_acted_on
+
+    for document in documents:
+        # A backend's own document is only ever checked, which is told.
+        for each in not_acted_on(document) if document.kind not in BACKEND_MODELS else ():
+            yield replace(each, severity=Severity.WARNING) if each.severity is Severity.ERROR else each
+        if names and document.kind == "fleet":
+            from orch.components.searches import unknown_names
+
+            yield from unknown_names(document)
 
 
 def _summary(found: tuple[Diagnostic, ...], documents: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from orch.catalog.records import Catalog, InstanceType, Offer
+from orch.components.doubts import doubts
 from orch.components.findings import Finding, PlanErrors
 from orch.components.machines import blocks
 from orch.components.misses import near_misses, reason_text
@@ -13,6 +14,7 @@ from orch.components.offers import Fit, Judgement, money, type_misses
 from orch.components.plan import Previous
 from orch.components.searches import PROPERTIES
 from orch.components.wanted import Wanted
+from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet
 from orch.spec.models.where import TITLES
 from orch.spec.suggest import hint_for
@@ -94,8 +96,15 @@ def known_types(wanted: Wanted, catalog: Catalog) -> None:
         raise PlanErrors(unknown)
 
 
-def no_offer(fleet: Fleet, wanted: Wanted, judgement: Judgement) -> Finding:
-    """That nothing fits, and what comes nearest."""
+def no_offer(
+    fleet: Fleet, wanted: Wanted, catalog: Catalog, judgement: Judgement, instead: Finding | None = None
+) -> PlanErrors:
+    """That nothing fits and what comes nearest, or `instead` of that; with names that nobody knows."""
+    unknown = [each.finding for each in doubts(wanted, catalog) if each.severity is Severity.WARNING]
+    return PlanErrors([*unknown, instead or _nothing(fleet, wanted, judgement)])
+
+
+def _nothing(fleet: Fleet, wanted: Wanted, judgement: Judgement) -> Finding:
     summary = f"no {TITLES[wanted.backends[0]]} offer fits the fleet '{fleet.name}'"
     listed = near_misses(judgement)
     # Another type would be the nearest as soon as types are written: what these lack tells more.

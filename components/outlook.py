@@ -18,7 +18,6 @@ from orch.components.local.plan import plan as plan_local
 from orch.components.machines import budget_findings
 from orch.components.plan import PlanError, Previous
 from orch.components.wanted import wanted_of
-from orch.spec.diagnostics import property_path
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AnyBackend
 from orch.spec.strangers import Fence
@@ -120,11 +119,7 @@ def _cloud(fleet: Fleet, backend: str, settings: Sequence[AnyBackend], unread: t
     places = _places(fleet, backend, settings)
     count = fleet.nodes.target if fleet.nodes is not None else 0
     first = places[0]
-    doubtful = [
-        Finding(each.code, property_path(each.path), each.summary, each.detail, each.hint, each.severity)
-        for each in doubts(wanted_of(fleet, known), known)
-        if each.path[0] != "backends"
-    ]
+    doubtful = [each.finding for each in doubts(wanted_of(fleet, known), known) if each.path[0] != "backends"]
     findings = settle((*doubtful, *budget_findings(fleet, first.price, 0.0)))
     lines = [f"{count} nodes, first choice: {first.words}"]
     if len(places) > 1:

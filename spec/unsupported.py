@@ -1,7 +1,8 @@
 """Properties that the language has and this version does not act on: the one table of them.
 
-`validate` accepts them; what launches (`up`, `run`) refuses each that is written (ORCH118), for accepting a
-property and doing nothing with it would be a lie. A row leaves this table when the runtime acts on it.
+`validate` accepts them with a warning; what launches (`up`, `run`) refuses each that is written (ORCH118):
+accepting a property and doing nothing with it would be a lie. A row leaves this table when the runtime acts
+on it.
 """
 
 from __future__ import annotations

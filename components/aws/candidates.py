@@ -17,7 +17,6 @@ from orch.components.candidates import (
     where_reserved,
     with_fabric_alone,
 )
-from orch.components.findings import PlanErrors
 from orch.components.offers import aws_zone_name, judge, names_zone
 from orch.components.plan import Previous
 from orch.components.wanted import Wanted, wanted_of
@@ -56,7 +55,7 @@ def candidates(
     judgement = judge(wanted, catalog)
     fits = [fit for fit in judgement.fits if fit.offer.region and _in_zones(wanted, fit.offer, zones or {})]
     if not fits:
-        raise PlanErrors([no_offer(fleet, wanted, judgement)])
+        raise no_offer(fleet, wanted, catalog, judgement)
     found = tuple(candidate_of(fit) for fit in fits if fit.offer.zone)
     if reservation is not None:
         found = where_reserved(found, reservation.instance_type, reservation.zone)

@@ -52,7 +52,7 @@ def candidates(
     judgement = judge(wanted, catalog)
     fits = [fit for fit in judgement.fits if fit.offer.region and fit.offer.zone]
     if not fits:
-        raise PlanErrors([_elsewhere(wanted, catalog) or no_offer(fleet, wanted, judgement)])
+        raise no_offer(fleet, wanted, catalog, judgement, _elsewhere(wanted, catalog))
     found = _networked(fleet, tuple(candidate_of(fit) for fit in fits), network)
     if reservation is not None:
         found = where_reserved(found, reservation.instance_type, reservation.zone)

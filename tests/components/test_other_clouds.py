@@ -24,7 +24,7 @@ def test_a_fleet_of_any_cloud_is_told_that_nothing_fits(backend: str) -> None:
         {"type": "fleet", "name": "lab", "nodes": "1", "backends": [backend], "instance_types": ["big"]}
     )
     wanted = wanted_of(fleet, EMPTY)
-    told = no_offer(fleet, wanted, judge(wanted, EMPTY))
+    told = no_offer(fleet, wanted, EMPTY, judge(wanted, EMPTY))
     assert told.summary == f"no {TITLES[backend]} offer fits the fleet 'lab'"
     with pytest.raises(PlanErrors) as caught:
         known_types(wanted, EMPTY)
