@@ -15,6 +15,7 @@ from . import checks_fleet as fleets
 from . import checks_hosts as hosts
 from . import checks_project as projects
 from . import checks_run as runs
+from . import checks_slurm as slurm
 from .diagnostics import Diagnostic, Severity
 from .draft import Draft, Path_, env_path
 from .models import BACKEND_MODELS, Fleet, Host, InitStep
@@ -111,6 +112,7 @@ TASK_RULES = (
     ),
     Rule(("groups", "image"), runs.groups_have_something_to_run),
     Rule(("groups",), runs.group_addresses_exist),
+    Rule(("commands", "groups"), slurm.commands_of_slurm),
     Rule(("torchrun",), runs.torchrun_has_program),
     Rule(("torchrun", "nodes"), runs.elastic_fits),
     Rule(("mpirun", "startup_order", "stop_criteria"), runs.mpirun_decides),

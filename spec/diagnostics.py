@@ -85,6 +85,7 @@ CODES = {
     "ORCH162": "text that cannot stand here: unseen characters, more than a line, an option's dash",
     # a task
     "ORCH163": "a link that leads out of the folder",
+    "ORCH164": "a command of Slurm",
     # documents together
     "ORCH170": "two documents of one type and name",
     "ORCH171": "a host in two fleets",
