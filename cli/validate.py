@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,10 +14,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orch.cli.outcome import tell
+
 if TYPE_CHECKING:
     from orch.spec import Document
     from orch.spec.diagnostics import Diagnostic
 
+
+SKIPPED_FOLDERS = {"node_modules", "__pycache__", "venv"}
+# A hint is worth a moment: folders that are walked, bytes that are read of a file, folders that are named.
+WALKED_FOLDERS = 1000
+READ_BYTES = 1 << 16
+SHOWN_FOLDERS = 5
 
 Untrusted = Annotated[
     bool,
@@ -95,7 +106,38 @@ def validate(
         if found:
             print(render_human(found), file=sys.stderr)
         print(_summary(found, len(loaded.documents)))
+        if below := () if untrusted is not None else _below(paths):
+            few = " ".join(shlex.quote(each) for each in below[:SHOWN_FOLDERS])
+            more = f" and {len(below) - SHOWN_FOLDERS} more" if len(below) > SHOWN_FOLDERS else ""
+            tell(f"note: folders in a folder are not read; configurations are in {few}{more}")
     return ExitCode.CONFIG if failed else ExitCode.OK
+
+
+def _below(paths: list[str]) -> tuple[str, ...]:
+    """Folders below the given ones with files that would be read if they were given."""
+    given = {os.path.realpath(path) for path in paths}
+    found: list[str] = []
+    walked = 0
+    for path in paths:
+        for folder, folders, names in os.walk(path):
+            folders[:] = sorted(each for each in folders if each[0] != "." and each not in SKIPPED_FOLDERS)
+            walked += 1
+            if walked > WALKED_FOLDERS:
+                return tuple(found)
+            files = (os.path.join(folder, name) for name in names if name.endswith((".yml", ".yaml")))
+            if os.path.realpath(folder) not in given and any(map(_is_configuration, files)):
+                found.append(folder)
+    return tuple(dict.fromkeys(found))
+
+
+def _is_configuration(file: str) -> bool:
+    try:
+        if not os.path.isfile(file):
+            return False
+        with open(file, "rb") as opened:
+            return re.search(rb"^type\s*:", opened.read(READ_BYTES), re.MULTILINE) is not None
+    except OSError:
+        return False
 
 
 def _advice(documents: tuple[Document, ...], *, names: bool) -> Iterator[Diagnostic]:

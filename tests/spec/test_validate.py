@@ -72,6 +72,24 @@ def test_names_that_the_catalogue_does_not_know_are_told(
     assert err.count("did you mean") == 2
 
 
+def test_folders_in_a_folder_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("fleet.yml", "aws/p5.yml", "aws/spot/p5.yml", ".github/task.yml", "charts/values.yml"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("type: fleet\nname: lab\nnodes: 2\n" if "values" not in name else "replicas: 2\n")
+    assert validate([str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert out == "1 valid document\n"
+    named = f"{tmp_path}/aws {tmp_path}/aws/spot"
+    assert err == f"note: folders in a folder are not read; configurations are in {named}\n"
+    assert validate([str(tmp_path / "aws" / "spot")]) == 0
+    assert capsys.readouterr().err == ""
+    validate([str(tmp_path), str(tmp_path / "aws")])
+    assert f"configurations are in {tmp_path}/aws/spot\n" in capsys.readouterr().err
+    assert validate([str(tmp_path)], Format.JSON) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_json_is_one_object_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     assert validate([str(HERE / "bad")], Format.JSON) == 3
     out, err = capsys.readouterr()
