@@ -160,10 +160,8 @@ def _advice(documents: tuple[Document, ...], *, names: bool) -> Iterator[Diagnos
 
 
 def _summary(found: tuple[Diagnostic, ...], documents: int) -> str:
+    from orch.spec.suggest import counted
+
     counts = {noun: sum(each.severity.value == noun for each in found) for noun in ("error", "warning")}
-    told = "".join(f", {_counted(count, noun)}" for noun, count in counts.items() if count)
-    return f"{_counted(documents, 'valid document')}{told}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    told = "".join(f", {counted(count, noun)}" for noun, count in counts.items() if count)
+    return f"{counted(documents, 'valid document')}{told}"

@@ -21,6 +21,7 @@ from orch.components.wanted import wanted_of
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AnyBackend
 from orch.spec.strangers import Fence
+from orch.spec.suggest import counted
 from orch.spec.text import MAX_BYTES, content
 from orch.spec.unsupported import backends_hint
 from orch.spec.values import shown
@@ -121,7 +122,7 @@ def _cloud(fleet: Fleet, backend: str, settings: Sequence[AnyBackend], unread: t
     first = places[0]
     doubtful = [each.finding for each in doubts(wanted_of(fleet, known), known) if each.path[0] != "backends"]
     findings = settle((*doubtful, *budget_findings(fleet, first.price, 0.0)))
-    lines = [f"{count} nodes, first choice: {first.words}"]
+    lines = [f"{counted(count, 'node')}, first choice: {first.words}"]
     if len(places) > 1:
         lines.append(f"{len(places) - 1} more places after it, the next {places[1].words}")
     unseen = ["the account: its networks, images, quotas and prices", "what there is room for", *unread]

@@ -13,6 +13,7 @@ from orch.runner.boot import unfit
 from orch.runner.errors import NodeCordoned, NoFit
 from orch.runner.shares import Share, share_of
 from orch.spec.state import FleetState, NodeState
+from orch.spec.suggest import counted
 
 if TYPE_CHECKING:
     from orch.spec.models import Task
@@ -92,7 +93,9 @@ def misfit(task: Task, fleet: FleetState) -> Misfit | None:
             "nodes",
         )
     if len(fleet.nodes) < task.nodes:
-        return Misfit(f"it has {len(fleet.nodes)} nodes, the task needs {task.nodes}", path="nodes")
+        return Misfit(
+            f"it has {counted(len(fleet.nodes), 'node')}, the task needs {task.nodes}", path="nodes"
+        )
     reasons = [reason for node in fleet.nodes if (reason := _node_misfit(task, node)) is not None]
     if len(fleet.nodes) - len(reasons) < task.nodes:
         return reasons[0]

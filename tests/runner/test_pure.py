@@ -234,6 +234,7 @@ def test_a_distributed_job_takes_all_blocks():
     ("task", "on", "why"),
     [
         ({"nodes": 3}, fleet(node(0), node(1)), "it has 2 nodes, the task needs 3"),
+        ({"nodes": 3}, fleet(node(0)), "it has 1 node, the task needs 3"),
         ({"nodes": 2}, fleet(node(0), node(1), placement="any"), "placement: cluster"),
         ({"resources": {"gpu": 1}}, fleet(node(0)), "node n0 has 0 GPUs, the task asks for 1"),
         ({"resources": {"cpu": 99}}, fleet(node(0)), "node n0 has 8 CPUs, the task asks for 99"),
