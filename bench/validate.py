@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import yaml
+
 from bench.measure import BIN, ROOT, Figure, side_by_side, timed
 
 FILES = 200
@@ -44,13 +46,14 @@ typer.run(main)
 def figures() -> Iterator[Figure]:
     from orch.spec import load_paths
     from orch.spec.models import MODELS
-    from orch.spec.reading import plain_values
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write(folder)
         documents = load_paths([folder]).require().documents
-        mappings = [(MODELS[each.kind], plain_values(each.draft)) for each in documents]
+        files = dict.fromkeys(each.file for each in documents)
+        read = [values for file in files for values in yaml.load_all(file.read_text(), yaml.CBaseLoader)]
+        mappings = [(MODELS[values["type"]], values) for values in read]
 
         def ours() -> float:
             start = time.perf_counter()

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from orch.catalog.errors import MissingExtra, RefreshFailed
+from orch.catalog.errors import RefreshFailed
 from orch.catalog.records import InstanceType, Offer
+from orch.catalog.sdks import require_sdk
 
 # The Price List API answers in few regions; any of them knows the prices of all.
 HOME = "us-east-1"
@@ -58,7 +59,7 @@ def fetch(
 ) -> tuple[Offer, ...]:
     """All offers of the types in the account's enabled regions, or in `regions`.
 
-    Endpoints and credentials are found as boto3 finds them. Raises MissingExtra and RefreshFailed.
+    Endpoints and credentials are found as boto3 finds them. Raises NoSdk and RefreshFailed.
     """
     boto3, config = _boto3()
     by_name = {each.name: each for each in types}
@@ -147,16 +148,8 @@ def _items(pages: Any, key: str) -> Iterator[Any]:
 
 
 def _boto3() -> tuple[Any, Any]:
-    """boto3, and the settings of its clients."""
-    try:
-        boto3: Any = importlib.import_module("boto3")
-        config: Any = importlib.import_module("botocore.config")
-    except ImportError as error:
-        raise MissingExtra(
-            "AWS's SDK is not installed",
-            detail=f"prices of AWS are fetched with boto3 ({error})",
-            hint="pip install 'orch-fleet[aws]'",
-        ) from error
+    """boto3, and the settings of its clients. Raises NoSdk."""
+    boto3, config = require_sdk("boto3", "AWS"), require_sdk("botocore.config", "AWS")
     retries = {"max_attempts": 3, "mode": "standard"}
     return boto3, config.Config(connect_timeout=5, read_timeout=30, retries=retries)
 

@@ -21,8 +21,10 @@ class NotRefreshable(CatalogError):
     exit_code = ExitCode.USAGE
 
 
-class MissingExtra(CatalogError):
-    """The cloud's SDK is not installed."""
+class NoSdk(CatalogError):
+    """A cloud cannot be asked: the library that asks it is not installed."""
+
+    exit_code = ExitCode.CONFIG
 
 
 class RefreshFailed(CatalogError):

@@ -32,7 +32,7 @@ def refresh(
     """Fetches a backend's prices and puts its list into `folder`, by default the user's, all or nothing.
 
     With `regions`, those of the other regions stay as they were. Types are those the catalogue knows.
-    Raises NotRefreshable, MissingExtra, and RefreshFailed for a cloud that does not answer or refuses.
+    Raises NotRefreshable, NoSdk, and RefreshFailed for a cloud that does not answer or refuses.
     """
     folder = folder or user_folder()
     known = catalog(folder)

@@ -33,9 +33,9 @@ COLOURS = {"pass": "32", "warn": "33", "fail": "31", "skipped": "2"}
 LOCAL_DISK_GIB = (5.0, 20.0)
 
 
-def check(target: str, *, as_json: bool, accept_new_host_keys: bool = False) -> None:
+def check(target: str, *, as_json: bool, accept_new_host_keys: bool = False, rehearse: bool = False) -> None:
     any_failed = False
-    for name, found in _surveys(target, "all" if accept_new_host_keys else "none"):
+    for name, found in _surveys(target, "all" if accept_new_host_keys else "none", rehearse):
         any_failed = any_failed or found.failed
         if as_json:
             print(json.dumps(survey_json(found), indent=2, ensure_ascii=False))
@@ -77,11 +77,11 @@ def survey_lines(name: str, found: Survey, *, width: int, colour: bool) -> list[
     return lines
 
 
-def _surveys(target: str, unseen: Unseen) -> Iterator[tuple[str, Survey]]:
+def _surveys(target: str, unseen: Unseen, rehearse: bool) -> Iterator[tuple[str, Survey]]:
     from orch.runner.hosts.survey import survey
     from orch.runner.ssh import SshTransport
 
-    for asked in _asked(target, unseen):
+    for asked in _asked(target, unseen, rehearse):
         transport = SshTransport(connect_timeout_s=asked.connect_s, deadline_s=2 * asked.connect_s)
         try:
             yield asked.fleet, survey(asked.targets, transport, asked.wanted, parallel=asked.parallel)
@@ -100,13 +100,13 @@ class Asked:
     parallel: int = 64
 
 
-def _asked(target: str, unseen: Unseen) -> Iterator[Asked]:
+def _asked(target: str, unseen: Unseen, rehearse: bool) -> Iterator[Asked]:
     from orch.cli.fleets import fleets_of, is_file
 
     if not is_file(target):
-        yield _of_name(project_at(), target)
+        yield _of_name(project_at(rehearse=rehearse), target)
         return
-    for project, document, fleet in fleets_of(target):
+    for project, document, fleet in fleets_of(target, rehearse=rehearse):
         if fleet.ssh_config is None:
             yield _of_name(project, fleet.name)
         else:

@@ -21,7 +21,7 @@ from orch.stacks.calls import Note, Step
 from orch.stacks.errors import ProjectError
 from orch.stacks.operations import Plan
 from orch.stacks.project import Project
-from orch.stacks.states import deployment
+from orch.stacks.states import deployment, not_up
 from orch.stacks.wishes import Wish
 
 if TYPE_CHECKING:
@@ -126,10 +126,11 @@ def down(
     rehearse: bool = False,
 ) -> None:
     for project, name in _targets(target, by_name=by_name, rehearse=rehearse):
-        if target != name and deployment(project, name) is None:
-            say(
-                f"fleet {name}: not up, nothing to remove"
-            )  # a pipeline may ask twice; a mistyped name is told
+        if deployment(project, name) is None:
+            if target == name:
+                raise not_up(project, name, removing=True)
+            # A pipeline may ask twice; a mistyped name is told.
+            say(f"fleet {name}: not up, nothing to remove")
             continue
         what = f"node {', '.join(map(str, indices))} of the fleet {name}" if indices else f"the fleet {name}"
         if not yes:
@@ -150,8 +151,8 @@ def drift(target: str, *, as_json: bool, rehearse: bool = False) -> None:
     _show_drift(target, operations.drift, as_json=as_json, code=ExitCode.CHANGES, rehearse=rehearse)
 
 
-def refresh(target: str, *, as_json: bool) -> None:
-    _show_drift(target, operations.refresh, as_json=as_json, code=ExitCode.OK)
+def refresh(target: str, *, as_json: bool, rehearse: bool = False) -> None:
+    _show_drift(target, operations.refresh, as_json=as_json, code=ExitCode.OK, rehearse=rehearse)
 
 
 def _show_drift(
@@ -192,11 +193,10 @@ def show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool = Fal
         say(fleet_table(found, verbose=verbose, colour=coloured(sys.stdout)))
 
 
-def unlock(target: str, *, yes: bool) -> None:
+def unlock(target: str, *, yes: bool, rehearse: bool = False) -> None:
     from orch.stacks.locks import locks
-    from orch.stacks.states import deployment, not_up
 
-    for project, name in _targets(target):
+    for project, name in _targets(target, rehearse=rehearse):
         held = locks(project, name)
         if project.local_state is not None and not held:
             if deployment(project, name) is None:
@@ -216,8 +216,8 @@ def fleets_of(
     file: str, *, launch: Sequence[str] = (), rehearse: bool = False, mixed: bool = False
 ) -> Iterator[tuple[Project, Document, Fleet]]:
     """The fleets of a file, with the project it belongs to. Other documents get a note, unless `mixed`."""
-    documents = load(file, launch=launch)
     project = project_at(None if file == "-" else file, rehearse=rehearse)
+    documents = load(file, launch=launch, backends=[each.type for each in project.backends])
     fleets = [(document, document.model) for document in documents if isinstance(document.model, Fleet)]
     others = len(documents) - len(fleets)
     if others and not mixed:

@@ -13,6 +13,7 @@ from pathlib import Path
 from orch.cli.outcome import end, say, tell
 from orch.cli.where import project_at
 from orch.spec.errors import ExitCode
+from orch.spec.values import Problem, check_name
 from orch.stacks import engine as engines
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import find, project_name
@@ -60,12 +61,29 @@ def init(folder: str) -> None:
     if not (root / "orch.yml").exists():
         # A folder inside another project becomes one of its own, unless it has runs or fleets already.
         own = find(root) if (root / ".orch").is_dir() else None
-        _write(root / "orch.yml", f"project: {own.name if own else project_name(root)}\n")
+        _write(root / "orch.yml", _settings(own.name) if own else f"project: {_named_after(root)}\n")
     project = find(root)
     project.prepare()
     _write(root / "Pulumi.yaml", project_file(project.name, ".orch/config"))
     _write(root / "__main__.py", MAIN)
-    tell('now write a fleet, then `orch up fleet.yml`; by hand: eval "$(orch engine env)" && pulumi preview')
+    tell("now write a fleet, then `orch up fleet.yml`")
+    tell('by hand, NAME being the fleet: eval "$(orch engine env)" && pulumi preview --stack NAME')
+
+
+def _named_after(root: Path) -> str:
+    """A name that orch.yml takes, from the folder's."""
+    try:
+        return check_name(project_name(root))
+    except Problem as problem:
+        return problem.replacement or "orch"
+
+
+def _settings(name: str) -> str:
+    """What keeps the name that a folder's state was begun under; one that is no name now stays in `.orch`."""
+    try:
+        return f"project: {check_name(name)}\n"
+    except Problem:
+        return f"project:  # {name}, as `.orch/project` has it\n"
 
 
 def engine_install() -> None:

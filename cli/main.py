@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from orch import __version__
 from orch.cli import completion, cordon, nodes, offers, outcome, schema, validate
 from orch.cli import run as runs
 from orch.cli.confidential import cover_arguments
@@ -16,7 +17,7 @@ app = typer.Typer(
     name="orch",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="GPU clusters from one YAML file, and distributed jobs on them.",
+    context_settings={"help_option_names": ["--help", "-h"]},
     epilog="Exit codes: 0 done, 3 configuration, 4 policy, 5 provisioning, 6 run failed, 7 hosts, "
     "9 conflict, 10 changes pending, 130 interrupted.",
 )
@@ -61,6 +62,21 @@ Verbose = Annotated[
     typer.Option("--verbose", "-v", help="Every property that changes, also what only follows."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"orch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def orch(
+    version: Annotated[
+        bool, typer.Option("--version", help="Tell which orch this is.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """GPU clusters from one YAML file, and distributed jobs on them."""
 
 
 app.command(
@@ -242,19 +258,24 @@ def drift(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False)
     cls=FileCommand,
     epilog="Example: orch check fleet.yml  (exit code 7 when a host lacks something)",
 )
-def check(target: FileOrName, as_json: Json = False, accept_new_host_keys: NewKeys = False) -> None:
+def check(
+    target: FileOrName,
+    as_json: Json = False,
+    accept_new_host_keys: NewKeys = False,
+    rehearse: Rehearse = False,
+) -> None:
     """Tell what the hosts of a fleet lack, and what to do about it. Changes nothing."""
     from orch.cli import check as checks
 
-    checks.check(target, as_json=as_json, accept_new_host_keys=accept_new_host_keys)
+    checks.check(target, as_json=as_json, accept_new_host_keys=accept_new_host_keys, rehearse=rehearse)
 
 
 @app.command("refresh", rich_help_panel=FLEETS, cls=FileCommand, epilog="Example: orch refresh laptop")
-def refresh(target: FileOrName, as_json: Json = False) -> None:
+def refresh(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False) -> None:
     """Record in the state what is really there. `up` does this by itself."""
     from orch.cli import fleets
 
-    fleets.refresh(target, as_json=as_json)
+    fleets.refresh(target, as_json=as_json, rehearse=rehearse)
 
 
 app.command(
@@ -318,12 +339,12 @@ def fleet_delete(
     fleets.down(name, yes=yes, as_json=as_json, indices=indices or (), by_name=True, rehearse=rehearse)
 
 
-@app.command("unlock", rich_help_panel=FLEETS, epilog="Example: orch unlock laptop")
-def unlock(target: FileOrName, yes: Yes = False) -> None:
+@app.command("unlock", rich_help_panel=FLEETS, cls=FileCommand, epilog="Example: orch unlock laptop")
+def unlock(target: FileOrName, yes: Yes = False, rehearse: Rehearse = False) -> None:
     """Break the lock on a fleet's state, after showing who holds it and since when."""
     from orch.cli import fleets
 
-    fleets.unlock(target, yes=yes)
+    fleets.unlock(target, yes=yes, rehearse=rehearse)
 
 
 @app.command("doctor", rich_help_panel=MACHINE, epilog="Example: orch doctor")

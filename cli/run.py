@@ -315,9 +315,11 @@ def _placed(error: NoFit, project: Project, document: Document) -> OrchError:
 
 def _fleets(project: Project, task: Task, wanted: str | None) -> dict[str, FleetState]:
     """The fleets that come into question, by name."""
-    from orch.stacks.states import fleet_state, known_fleets
+    from orch.stacks.states import fleet_state, known_fleets, not_up
 
     names = known_fleets(project)
+    if wanted is not None and wanted not in names:
+        raise not_up(project, wanted)
     asked = (wanted,) if wanted is not None else task.fleets
     # All are read when none of those asked for is there, so that the message can name what is.
     chosen = [name for name in names if name in asked] or names

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +16,15 @@ import typer
 from orch.cli.outcome import say, tell
 
 if TYPE_CHECKING:
+    from orch.spec import Document
     from orch.spec.diagnostics import Diagnostic
 
+
+SKIPPED_FOLDERS = {"node_modules", "__pycache__", "venv"}
+# A hint is worth a moment: folders that are walked, bytes that are read of a file, folders that are named.
+WALKED_FOLDERS = 1000
+READ_BYTES = 1 << 16
+SHOWN_FOLDERS = 5
 
 Untrusted = Annotated[
     bool,
@@ -46,8 +58,10 @@ def command(
 ) -> None:
     """Check configurations without touching anything.
 
-    Looks at nothing outside the files: what is missing out there is a warning. Exit code 0: nothing is
-    wrong; 3: something is. Example: orch validate fleet.yml train.yml --format github
+    Looks at nothing outside the files: what is missing out there is a warning, and so is what this version
+    of orch would refuse to launch. Exit code 0: nothing is wrong; 3: something is.
+
+    Example: orch validate fleet.yml train.yml --format github
     """
     raise typer.Exit(validate([str(path) for path in paths], format, strict, strangers(untrusted, allow)))
 
@@ -70,13 +84,14 @@ def validate(
     People read diagnostics on stderr and a summary on stdout; programs read one document on stdout.
     """
     from orch.spec import load_paths
-    from orch.spec.diagnostics import Severity, render_human, render_json
+    from orch.spec.diagnostics import Severity, ordered, render_human, render_json
     from orch.spec.diagnostics import strict as as_errors
     from orch.spec.errors import ExitCode
     from orch.spec.formats import render_github, render_sarif
 
     loaded = load_paths(paths, untrusted=untrusted)
-    found = as_errors(loaded.diagnostics) if strict else loaded.diagnostics
+    found = ordered((*loaded.diagnostics, *_advice(loaded.documents, names=untrusted is None)))
+    found = as_errors(found) if strict else found
     failed = any(diagnostic.severity is Severity.ERROR for diagnostic in found)
     if format is Format.JSON:
         print(render_json(found))
@@ -90,14 +105,62 @@ def validate(
         if found:
             tell(render_human(found))
         say(_summary(found, len(loaded.documents)))
+        if below := () if untrusted is not None else _below(paths):
+            few = " ".join(shlex.quote(each) for each in below[:SHOWN_FOLDERS])
+            more = f" and {len(below) - SHOWN_FOLDERS} more" if len(below) > SHOWN_FOLDERS else ""
+            tell(f"note: folders in a folder are not read; configurations are in {few}{more}")
     return ExitCode.CONFIG if failed else ExitCode.OK
 
 
+def _below(paths: list[str]) -> tuple[str, ...]:
+    """Folders below the given ones with files that would be read if they were given."""
+    given = {os.path.realpath(path) for path in paths}
+    found: list[str] = []
+    walked = 0
+    for path in paths:
+        for folder, folders, names in os.walk(path):
+            folders[:] = sorted(each for each in folders if each[0] != "." and each not in SKIPPED_FOLDERS)
+            walked += 1
+            if walked > WALKED_FOLDERS:
+                return tuple(found)
+            files = (os.path.join(folder, name) for name in names if name.endswith((".yml", ".yaml")))
+            if os.path.realpath(folder) not in given and any(map(_is_configuration, files)):
+                found.append(folder)
+    return tuple(dict.fromkeys(found))
+
+
+def _is_configuration(file: str) -> bool:
+    try:
+        if not os.path.isfile(file):
+            return False
+        with open(file, "rb") as opened:
+            return re.search(rb"^type\s*:", opened.read(READ_BYTES), re.MULTILINE) is not None
+    except OSError:
+        return False
+
+
+def _advice(documents: tuple[Document, ...], *, names: bool) -> Iterator[Diagnostic]:
+    """What a launch would refuse of valid documents, as warnings; with `names`, those the catalogue lacks.
+
+    The catalogue's refreshed prices lie in the user's folder: files of strangers do without.
+    """
+    from orch.spec.diagnostics import Severity
+    from orch.spec.models import BACKEND_MODELS
+    from orch.spec.unsupported import not_acted_on
+
+    for document in documents:
+        # A backend's own document is only ever checked, which is told.
+        for each in not_acted_on(document) if document.kind not in BACKEND_MODELS else ():
+            yield replace(each, severity=Severity.WARNING) if each.severity is Severity.ERROR else each
+        if names and document.kind == "fleet":
+            from orch.components.searches import unknown_names
+
+            yield from unknown_names(document)
+
+
 def _summary(found: tuple[Diagnostic, ...], documents: int) -> str:
+    from orch.spec.suggest import counted
+
     counts = {noun: sum(each.severity.value == noun for each in found) for noun in ("error", "warning")}
-    told = "".join(f", {_counted(count, noun)}" for noun, count in counts.items() if count)
-    return f"{_counted(documents, 'valid document')}{told}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    told = "".join(f", {counted(count, noun)}" for noun, count in counts.items() if count)
+    return f"{counted(documents, 'valid document')}{told}"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from orch.components.plan import CloudAnswer
 from orch.spec.errors import ExitCode, OrchError
@@ -35,7 +34,7 @@ CODES: dict[Kind, str] = {
 }
 _MEANING: dict[Kind, str] = {
     "capacity": "{} has no capacity for this here and now",
-    "quota": "a quota of the {} is used up",
+    "quota": "a quota of {} is used up",
     "permission": "{} does not let these credentials do this",
     "credentials": "{} does not accept the credentials",
     "parameter": "{} refuses a parameter",
@@ -43,15 +42,17 @@ _MEANING: dict[Kind, str] = {
     "gone": "something is still in use, or not there yet",
     "unknown": "{} refuses this",
 }
-# What has quotas.
-_OWNER = {"AWS": "account", "GCP": "project"}
 
 
 @dataclass(frozen=True)
 class CloudError:
-    """An error of a cloud. `code` is the cloud's, `orch` ours; `message` is what the cloud said."""
+    """An error of a cloud. `code` is the cloud's, `orch` ours; `message` is what the cloud said.
+
+    `owner`: what has quotas there, as `the account`.
+    """
 
     cloud: str
+    owner: str
     code: str
     kind: Kind
     message: str
@@ -67,7 +68,7 @@ class CloudError:
 
     @property
     def meaning(self) -> str:
-        return _MEANING[self.kind].format(_OWNER[self.cloud] if self.kind == "quota" else self.cloud)
+        return _MEANING[self.kind].format(self.owner if self.kind == "quota" else self.cloud)
 
     @property
     def answer(self) -> CloudAnswer:
@@ -85,23 +86,3 @@ class CloudRefused(OrchError):
     def __init__(self, summary: str, *, error: CloudError | None = None, **told: str | None) -> None:
         super().__init__(summary, **told)
         self.error = error
-
-
-class NoSdk(CloudRefused):
-    """A cloud cannot be asked: the library that asks it is not installed."""
-
-    exit_code = ExitCode.CONFIG
-
-
-def sdk(module: str, cloud: str) -> Any:
-    """A module of a cloud's SDK, an extra of ours that bears its name. Raises NoSdk."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        extra = cloud.lower()
-        raise NoSdk(
-            f"{cloud}'s SDK is not installed",
-            detail=str(error),
-            hint=f"pip install 'orch-fleet[{extra}]'; in a checkout: pip install -e '.[{extra}]'",
-            code="ORCH303",
-        ) from error

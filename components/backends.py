@@ -9,6 +9,7 @@ from orch.components.candidates import Candidate
 from orch.components.clouds import Cloud, CloudFleet, compiled, settled
 from orch.components.compiled import Compiled
 from orch.components.plan import Order, PlanError, Previous
+from orch.spec.unsupported import backends_hint
 
 if TYPE_CHECKING:
     import pulumi
@@ -31,7 +32,7 @@ def compile_fleet(order: Order) -> Compiled:
         "ORCH201",
         f"this version provisions {', '.join(sorted(BACKENDS))} only, not {', '.join(order.fleet.backends)}",
         path="backends",
-        hint="write `backend: local` to rehearse on this machine",
+        hint=backends_hint(each.type for each in order.settings),
     )
 
 

@@ -6,16 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from orch.catalog.records import Catalog, InstanceType, Offer
+from orch.components.doubts import doubts
 from orch.components.findings import Finding, PlanErrors
+from orch.components.machines import blocks
 from orch.components.misses import near_misses, reason_text
 from orch.components.offers import Fit, Judgement, money, type_misses
 from orch.components.plan import Previous
 from orch.components.searches import PROPERTIES
 from orch.components.wanted import Wanted
+from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet
+from orch.spec.models.where import TITLES
 from orch.spec.suggest import hint_for
-
-NAMES = {"aws": "AWS", "gcp": "GCP"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def known_types(wanted: Wanted, catalog: Catalog) -> None:
         Finding(
             "ORCH202",
             f"instance_types[{index}]",
-            f"the catalogue has no {NAMES[cloud]} type '{written}'",
+            f"the catalogue has no {TITLES[cloud]} type '{written}'",
             hint=hint_for(written, known),
         )
         for index, written in enumerate(wanted.instance_types)
@@ -94,9 +96,16 @@ def known_types(wanted: Wanted, catalog: Catalog) -> None:
         raise PlanErrors(unknown)
 
 
-def no_offer(fleet: Fleet, wanted: Wanted, judgement: Judgement) -> Finding:
-    """That nothing fits, and what comes nearest."""
-    summary = f"no {NAMES[wanted.backends[0]]} offer fits the fleet '{fleet.name}'"
+def no_offer(
+    fleet: Fleet, wanted: Wanted, catalog: Catalog, judgement: Judgement, instead: Finding | None = None
+) -> PlanErrors:
+    """That nothing fits and what comes nearest, or `instead` of that; with names that nobody knows."""
+    unknown = [each.finding for each in doubts(wanted, catalog) if each.severity is Severity.WARNING]
+    return PlanErrors([*unknown, instead or _nothing(fleet, wanted, judgement)])
+
+
+def _nothing(fleet: Fleet, wanted: Wanted, judgement: Judgement) -> Finding:
+    summary = f"no {TITLES[wanted.backends[0]]} offer fits the fleet '{fleet.name}'"
     listed = near_misses(judgement)
     # Another type would be the nearest as soon as types are written: what these lack tells more.
     own = (each for each in listed if all(r.constraint != "instance type" for r in each.reasons))
@@ -136,6 +145,22 @@ def where_reserved(found: Sequence[Candidate], instance_type: str, zone: str) ->
 def places(found: Sequence[Candidate], most: int = 4) -> str:
     zones = list(dict.fromkeys(each.zone for each in found))
     return ", ".join(zones[:most]) + (f" and {len(zones) - most} more" if len(zones) > most else "")
+
+
+def into_blocks(fleet: Fleet, found: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Those whose GPUs divide into the fleet's blocks. Raises PlanError when none's do."""
+    refused: PlanErrors | None = None
+    fitting: list[Candidate] = []
+    for each in found:
+        try:
+            blocks(fleet, each.type)
+        except PlanErrors as error:
+            refused = refused or error
+        else:
+            fitting.append(each)
+    if refused is not None and not fitting:
+        raise refused
+    return tuple(fitting)
 
 
 def with_fabric_alone(

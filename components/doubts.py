@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orch.catalog.records import Catalog, InstanceType, Offer
+from orch.components.findings import Finding
 from orch.components.offers import answers_to, aws_zone_name, names_type, names_zone
 from orch.components.wanted import Wanted
-from orch.spec.diagnostics import Severity
+from orch.spec.diagnostics import Severity, property_path
 from orch.spec.suggest import closest, hint_for
 
 
@@ -25,6 +26,13 @@ class Doubt:
     hint: str | None = None
     detail: str | None = None
     severity: Severity = Severity.WARNING
+
+    @property
+    def finding(self) -> Finding:
+        """The same for a plan."""
+        return Finding(
+            self.code, property_path(self.path), self.summary, self.detail, self.hint, self.severity
+        )
 
 
 def doubts(wanted: Wanted, catalog: Catalog) -> tuple[Doubt, ...]:

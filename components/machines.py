@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from orch.catalog.records import InstanceType
-from orch.components.findings import Finding
+from orch.components.findings import Finding, PlanErrors
 from orch.components.offers import gpu_memory_mib, money
+from orch.spec.blocks import blocks_of
 from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet
+from orch.spec.values import Problem
 
 MIB_PER_GB = 1024
 
@@ -31,9 +33,12 @@ def gpus(each: InstanceType) -> dict[str, str | int | None]:
 
 
 def blocks(fleet: Fleet, each: InstanceType) -> int:
-    if fleet.blocks != "auto":
-        return fleet.blocks
-    return each.gpu_count or each.vcpus or 1
+    """Into how many parts a node of this type is cut. Raises PlanErrors when its GPUs do not divide."""
+    try:
+        return blocks_of(fleet.blocks, each.gpu_count, each.vcpus or 1)
+    except Problem as problem:
+        summary = f"{each.name}: {problem.summary}"
+        raise PlanErrors([Finding(problem.code, "blocks", summary, hint=problem.hint)]) from problem
 
 
 def disk_gb(fleet: Fleet) -> int:

@@ -18,11 +18,12 @@ from orch.components.local.plan import plan as plan_local
 from orch.components.machines import budget_findings
 from orch.components.plan import PlanError, Previous
 from orch.components.wanted import wanted_of
-from orch.spec.diagnostics import property_path
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AnyBackend
 from orch.spec.strangers import Fence
+from orch.spec.suggest import counted
 from orch.spec.text import MAX_BYTES, content
+from orch.spec.unsupported import backends_hint
 from orch.spec.values import shown
 
 STATE = "the state: what is up already, and what would change"
@@ -59,7 +60,7 @@ def outlook(fleet: Fleet, settings: Sequence[AnyBackend], folder: Path, fence: F
             "ORCH201",
             f"this version provisions aws, gcp, local only, not {', '.join(fleet.backends)}",
             path="backends",
-            hint="write `backend: local` to rehearse on this machine",
+            hint=backends_hint(each.type for each in settings),
         )
     return (
         _local(fleet)
@@ -119,13 +120,9 @@ def _cloud(fleet: Fleet, backend: str, settings: Sequence[AnyBackend], unread: t
     places = _places(fleet, backend, settings)
     count = fleet.nodes.target if fleet.nodes is not None else 0
     first = places[0]
-    doubtful = [
-        Finding(each.code, property_path(each.path), each.summary, each.detail, each.hint, each.severity)
-        for each in doubts(wanted_of(fleet, known), known)
-        if each.path[0] != "backends"
-    ]
+    doubtful = [each.finding for each in doubts(wanted_of(fleet, known), known) if each.path[0] != "backends"]
     findings = settle((*doubtful, *budget_findings(fleet, first.price, 0.0)))
-    lines = [f"{count} nodes, first choice: {first.words}"]
+    lines = [f"{counted(count, 'node')}, first choice: {first.words}"]
     if len(places) > 1:
         lines.append(f"{len(places) - 1} more places after it, the next {places[1].words}")
     unseen = ["the account: its networks, images, quotas and prices", "what there is room for", *unread]

@@ -14,7 +14,7 @@ from orch.components.misses import NearMiss, near_misses, reason_text
 from orch.components.offers import Judgement, judge
 from orch.components.wanted import Wanted, wanted_of
 from orch.spec import Document
-from orch.spec.diagnostics import Diagnostic
+from orch.spec.diagnostics import Diagnostic, Severity
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.models import Fleet
 
@@ -128,6 +128,25 @@ def _diagnostics(document: Document, fleet: Fleet, wanted: Wanted, catalog: Cata
         for doubt in doubts(wanted, catalog)
         if written or doubt.path[0] != "backends"
     ]
+
+
+def unknown_names(document: Document) -> tuple[Diagnostic, ...]:
+    """Regions, zones, types and GPUs of a fleet that the catalogue does not know, as warnings.
+
+    Raises BadCatalogFile for a data file that does not read.
+    """
+    fleet = document.model
+    if not isinstance(fleet, Fleet) or fleet.ssh_config is not None:
+        return ()
+    gpu = fleet.resources.gpu
+    if not (fleet.regions or fleet.availability_zones or fleet.instance_types or gpu.names):
+        return ()
+    known = load_catalog()
+    wanted = wanted_of(fleet, known)
+    if _skipped(fleet, wanted):
+        return ()
+    told = _diagnostics(document, fleet, wanted, known)
+    return tuple(each for each in told if each.severity is Severity.WARNING)
 
 
 def _skipped(fleet: Fleet, wanted: Wanted) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from orch.runner.boot import unfit
 from orch.runner.errors import NodeCordoned, NoFit
 from orch.runner.shares import Share, share_of
 from orch.spec.state import FleetState, NodeState
+from orch.spec.suggest import counted
 
 if TYPE_CHECKING:
     from orch.spec.models import Task
@@ -92,7 +93,9 @@ def misfit(task: Task, fleet: FleetState) -> Misfit | None:
             "nodes",
         )
     if len(fleet.nodes) < task.nodes:
-        return Misfit(f"it has {len(fleet.nodes)} nodes, the task needs {task.nodes}", path="nodes")
+        return Misfit(
+            f"it has {counted(len(fleet.nodes), 'node')}, the task needs {task.nodes}", path="nodes"
+        )
     reasons = [reason for node in fleet.nodes if (reason := _node_misfit(task, node)) is not None]
     if len(fleet.nodes) - len(reasons) < task.nodes:
         return reasons[0]
@@ -316,13 +319,19 @@ def _no_fit(task: Task, reasons: Mapping[str, Misfit]) -> NoFit:
         return NoFit(
             f"fleet {next(iter(reasons))} does not fit this task",
             detail=first.summary,
-            hint=first.hint or _hint(task),
+            hint=first.hint or _hint(task, (first,)),
             path=first.path,
         )
-    return NoFit("no fleet fits this task", detail=detail, hint=_hint(task), path=first.path)
+    return NoFit(
+        "no fleet fits this task", detail=detail, hint=_hint(task, reasons.values()), path=first.path
+    )
 
 
-def _hint(task: Task) -> str:
-    if task.nodes > 1:
+def _hint(task: Task, reasons: Iterable[Misfit]) -> str:
+    """What helps against these reasons: more nodes, or other ones."""
+    paths = {reason.path for reason in reasons}
+    if paths == {"nodes"}:
         return "provision a fleet with `placement: cluster` and enough nodes, or lower `nodes` of the task"
-    return "provision a larger fleet, or lower the task's `resources`"
+    (path, *more) = sorted(paths)
+    fitting = "a fleet whose nodes each have what the task asks for" if task.nodes > 1 else "a fitting fleet"
+    return f"provision {fitting}, or change `{'resources' if more else path}` of the task"

@@ -86,7 +86,8 @@ class RunPlan(_Frozen):
     startup_order: Literal["any", "master-first", "workers-first"] = "any"
     stop_criteria: Literal["all-done", "master-done"] = "all-done"
     max_duration_s: int | None = None
-    stop_duration_s: int = 300
+    # None: a rank is never killed for taking its time.
+    stop_duration_s: int | None = 300
     shell: str = "bash"
     entrypoint: tuple[str, ...] = ()
     user: str | None = None

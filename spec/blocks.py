@@ -13,9 +13,14 @@ def blocks_of(setting: int | str, gpus: int, cpus: float) -> int:
     if setting == "auto":
         return max(1, gpus or int(cpus))
     blocks = int(setting)
-    if gpus and gpus % blocks:
-        possible = ", ".join(str(n) for n in range(1, gpus + 1) if gpus % n == 0)
+    if gpus % blocks:
+        possible = ", ".join(map(str, divisors(gpus)))
         raise Problem(
             "ORCH147", f"{gpus} GPUs do not split into {blocks} blocks", hint=f"possible: {possible}"
         )
     return blocks
+
+
+def divisors(gpus: int) -> tuple[int, ...]:
+    """The blocks that so many GPUs make."""
+    return tuple(n for n in range(1, gpus + 1) if gpus % n == 0)

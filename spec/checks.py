@@ -15,7 +15,8 @@ from . import checks_fleet as fleets
 from . import checks_hosts as hosts
 from . import checks_project as projects
 from . import checks_run as runs
-from .diagnostics import Diagnostic, Severity, Span
+from . import checks_slurm as slurm
+from .diagnostics import Diagnostic, Severity
 from .draft import Draft, Path_, env_path
 from .models import BACKEND_MODELS, Fleet, Host, InitStep
 from .models.run import Run
@@ -50,20 +51,20 @@ def variables_of_the_caller(draft: Draft) -> Findings:
     if draft.outside.fence is not None:
         return  # told of all of them alike
     if isinstance(model, Fleet) or not draft.launched:
-        yield from resolve_env(model.env, draft.outside.environ, where=draft, severity=draft.missing)[1]
+        yield from resolve_env(model.env, draft.outside.environ, draft)[1]
 
 
 def variables_of_hosts(draft: Draft) -> Findings:
     hosts = cast(Fleet, draft.partial).ssh_config if draft.outside.fence is None else None
     for index, host in enumerate(hosts.hosts if hosts else ()):
         at = ("ssh_config", "hosts", index, "env")
-        yield from resolve_env(host.env, draft.outside.environ, where=draft, at=at, severity=draft.missing)[1]
+        yield from resolve_env(host.env, draft.outside.environ, draft, at)[1]
 
 
 def variables_of_steps(draft: Draft) -> Findings:
     for index, step in enumerate(cast(Fleet, draft.partial).init if draft.outside.fence is None else ()):
         at = ("init", index, "env")
-        yield from resolve_env(step.env, draft.outside.environ, where=draft, at=at, severity=draft.missing)[1]
+        yield from resolve_env(step.env, draft.outside.environ, draft, at)[1]
 
 
 FLEET_RULES = (
@@ -111,6 +112,7 @@ TASK_RULES = (
     ),
     Rule(("groups", "image"), runs.groups_have_something_to_run),
     Rule(("groups",), runs.group_addresses_exist),
+    Rule(("commands", "groups"), slurm.commands_of_slurm),
     Rule(("torchrun",), runs.torchrun_has_program),
     Rule(("torchrun", "nodes"), runs.elastic_fits),
     Rule(("mpirun", "startup_order", "stop_criteria"), runs.mpirun_decides),
@@ -147,36 +149,18 @@ def check_document(draft: Draft) -> Iterable[Diagnostic]:
 
 
 def resolve_env(
-    env: Mapping[str, str | None],
-    environ: Mapping[str, str],
-    *,
-    where: Draft | None = None,
-    at: Path_ = ("env",),
-    severity: Severity = Severity.ERROR,
+    env: Mapping[str, str | None], environ: Mapping[str, str], where: Draft, at: Path_ = ("env",)
 ) -> tuple[dict[str, str], tuple[Diagnostic, ...]]:
     """The variables with their values, and an ORCH173 for each that is taken from `environ` and is not set
     there.
 
     Unset variables are left out of the result. `where` is the document they stand in, `at` their place there.
     """
-    values: dict[str, str] = {}
-    unset: list[Diagnostic] = []
-    for name, value in env.items():
-        given = environ.get(name) if value is None else value
-        if given is not None:
-            values[name] = given
-            continue
-        fleet = where is not None and where.kind == "fleet"
-        hint = "export it, or give it a value here" if fleet else f"export it or use `--env {name}=…`"
-        summary = f"environment variable {name} is not set"
-        if where is None:
-            unset.append(
-                Diagnostic("ORCH173", Span("--env", 1, 1, 1, 1), summary, severity=severity, hint=hint)
-            )
-        else:
-            path = env_path(where, name, at)
-            unset.append(where.diagnostic("ORCH173", path, summary, severity=severity, hint=hint))
-    return values, tuple(unset)
+    given = {name: environ.get(name) if value is None else value for name, value in env.items()}
+    unset = tuple(
+        where.unset(name, env_path(where, name, at)) for name, value in given.items() if value is None
+    )
+    return {name: value for name, value in given.items() if value is not None}, unset
 
 
 def filled(fleet: Fleet, environ: Mapping[str, str]) -> Fleet:

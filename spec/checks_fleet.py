@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
+from .blocks import blocks_of, divisors
 from .diagnostics import Diagnostic, Related, Severity
 from .draft import Draft
 from .models import Fleet, Volume
 from .models.where import BACKENDS
 from .suggest import listed
+from .unsupported import backends_hint
+from .values import Problem
 
 Findings = Iterator[Diagnostic]
 
@@ -71,7 +74,7 @@ def backends_have_drivers(draft: Draft) -> Findings:
     usable = [name for name in backends if name in BACKENDS]
     if not usable:
         summary = f"orch has no driver for {backends[0]}" if backends else "no backend is listed"
-        yield draft.diagnostic("ORCH201", ("backends",), summary, hint="write `backend: local`, or a cloud")
+        yield draft.diagnostic("ORCH201", ("backends",), summary, hint=backends_hint())
         return
     for index, name in enumerate(backends):
         if name not in BACKENDS:
@@ -125,20 +128,33 @@ def disk_of_local_nodes(draft: Draft) -> Findings:
 
 
 def blocks_divide_gpus(draft: Draft) -> Findings:
+    """Told here when none of the counts that are asked for divides; backends look at the machine itself."""
     fleet = _fleet(draft)
     count = fleet.resources.gpu.count
-    if not isinstance(fleet.blocks, int) or count.min != count.max or not count.min:
+    if not count.min or count.max is None:
         return
-    gpus = int(count.min)
-    if gpus % fleet.blocks:
-        possible = ", ".join(str(n) for n in range(1, gpus + 1) if gpus % n == 0)
-        yield draft.diagnostic(
-            "ORCH147",
-            ("blocks",),
-            f"{gpus} GPUs do not split into {fleet.blocks} blocks",
-            hint=f"possible: {possible}",
-            related=(Related(draft.span(("resources", "gpu")), "the GPUs of a node"),),
-        )
+    refused: Problem | None = None
+    for gpus in range(int(count.min), int(count.max) + 1):
+        try:
+            blocks_of(fleet.blocks, gpus, 1)
+            return
+        except Problem as problem:
+            refused = problem
+    if refused is None:
+        return
+    summary, hint = refused.summary, refused.hint
+    if count.min != count.max:
+        most = int(count.max)
+        summary = f"{count.min} to {most} GPUs do not split into {fleet.blocks} blocks"
+        possible = {n for gpus in range(int(count.min), most + 1) for n in divisors(gpus)}
+        hint = f"possible: {', '.join(map(str, sorted(possible)))}"
+    yield draft.diagnostic(
+        refused.code,
+        ("blocks",),
+        summary,
+        hint=hint,
+        related=(Related(draft.span(("resources", "gpu")), "the GPUs of a node"),),
+    )
 
 
 def reservation_is_not_spot(draft: Draft) -> Findings:

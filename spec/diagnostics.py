@@ -85,6 +85,7 @@ CODES = {
     "ORCH162": "text that cannot stand here: unseen characters, more than a line, an option's dash",
     # a task
     "ORCH163": "a link that leads out of the folder",
+    "ORCH164": "a command of Slurm",
     # documents together
     "ORCH170": "two documents of one type and name",
     "ORCH171": "a host in two fleets",
@@ -151,6 +152,7 @@ CODES = {
     # credentials and quotas; capacity; what a cloud says
     "ORCH303": "no credentials, or refused ones",
     "ORCH304": "something the credentials may not do",
+    "ORCH306": "a cloud's SDK that is not installed",
     "ORCH310": "too few vCPUs in the quota",
     "ORCH311": "too few Elastic IPs in the quota",
     "ORCH312": "too few network interfaces in the quota",

@@ -20,6 +20,9 @@ Path_ = tuple[Part, ...]
 # Spellings of properties inside blocks that take one value where the property takes a list.
 _ALIASES = {"regions": ("region",), "availability_zones": ("zones", "zone"), "backends": ("backend",)}
 
+# What `orch run` starts, and gives variables with `--env`.
+RUNS = ("task", "dev-environment")
+
 
 @dataclass
 class Draft:
@@ -50,6 +53,17 @@ class Draft:
     def missing(self) -> Severity:
         """How bad it is that something outside the file is not there."""
         return Severity.ERROR if self.launched else Severity.WARNING
+
+    def unset(self, name: str, path: AnySequence[Part]) -> Diagnostic:
+        """That a variable of the environment is not set, and how this kind of document gets it."""
+        if self.kind not in RUNS:
+            hint = "export it, or give it a value here"
+        elif self.launched:
+            hint = f"export it or use `--env {name}=…`"
+        else:
+            hint = f"export it, or give it to the run: `orch run --env {name}=…`"
+        summary = f"environment variable {name} is not set"
+        return self.diagnostic("ORCH173", path, summary, severity=self.missing, hint=hint)
 
     def written(self, name: str) -> bool:
         """Whether a top-level property stands in the file with a value."""

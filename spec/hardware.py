@@ -15,7 +15,6 @@ from .values import (
     parse_range,
     parse_size,
     part_of,
-    render_range,
     render_size,
     shown,
 )
@@ -63,12 +62,6 @@ def parse_cpu_count(text: str) -> IntRange:
     """`4` is at least 4 (write `4..4` for exactly 4)."""
     low, high = parse_range(text, lambda end: parse_int(end, low=0, high=4096, what="a number of CPUs"))
     return (low, None) if not is_range(text) else (low, high)
-
-
-def render_cpu(arch: str | None, count: IntRange) -> str:
-    low, high = count
-    text = f"{low}..{high}" if low is not None and low == high else render_range(low, high)
-    return f"{arch}:{text}" if arch else text
 
 
 def parse_gpu(text: str) -> GpuRequest:
@@ -137,15 +130,6 @@ def check_gpu_name(text: str) -> str:
     raise Problem(
         "ORCH121", f"{shown(text)} is not the name of a GPU", hint="such as `H100`, or `A100,H100` for either"
     )
-
-
-def render_gpu(request: GpuRequest) -> str:
-    parts = [request.vendor] if request.vendor else []
-    if request.names:
-        parts.append(",".join(request.names))
-    if request.memory_mib:
-        parts.append(render_range(*request.memory_mib, render_size))
-    return ":".join([*parts, render_range(*request.count)])
 
 
 def _once(already: object, what: str, text: str) -> None:

@@ -134,6 +134,7 @@ def load_paths(
     secrets: Iterable[str] | None = None,
     launch: bool | Iterable[str] = False,
     untrusted: Iterable[str] | None = None,
+    backends: Iterable[str] = (),
 ) -> Loaded:
     """Reads files, directories (their YAML files that have a `type`) and `-` (standard input).
 
@@ -143,14 +144,20 @@ def load_paths(
     the kinds in `launch` (True: all) it is an error, and so is a property that this version does not act on.
 
     `untrusted` is given for files of strangers (see strangers.py): what they may name outside. Nothing of the
-    environment is read then, and no file outside the repository of each path.
+    environment is read then, and no file outside the repository of each path. `backends` are those of the
+    project's `orch.yml`, which hints name.
     """
     allowed = None if untrusted is None else frozenset(untrusted)
     if allowed is not None:
         environ = dict[str, str]()
     environ = os.environ if environ is None else environ
     kinds = (MODELS if launch else ()) if isinstance(launch, bool) else launch
-    outside = Outside(environ, None if secrets is None else frozenset(secrets), frozenset(kinds))
+    outside = Outside(
+        environ,
+        None if secrets is None else frozenset(secrets),
+        frozenset(kinds),
+        backends=tuple(dict.fromkeys(backends)),
+    )
     found: list[Diagnostic] = []
     drafts: list[Draft] = []
     for parsed, fence in _parsed(paths, found, allowed):

@@ -200,11 +200,6 @@ def _written(node: Node) -> object:
     return {key: _written(entry.value) for key, entry in node.entries.items()}
 
 
-def plain_values(draft: Draft) -> dict[str, object]:
-    """The document as plain mappings, lists and texts, references to the environment filled in."""
-    return cast("dict[str, object]", _Walk(draft).values(draft.node, ()))
-
-
 class _Walk:
     """Nodes to plain values, references looked at on the way."""
 
@@ -260,15 +255,7 @@ class _Walk:
             if outside.fence is not None:
                 draft.diagnostics.append(not_lent(draft, path, name))
                 continue
-            draft.diagnostics.append(
-                draft.diagnostic(
-                    "ORCH173",
-                    path,
-                    f"environment variable {name} is not set",
-                    severity=draft.missing,
-                    hint="export it or use `--env`",
-                )
-            )
+            draft.diagnostics.append(draft.unset(name, path))
         if lent:
             draft.borrowed[path] = lent
             outside.lent.update(lent)

@@ -100,6 +100,11 @@ def listed(words: Iterable[str]) -> str:
     return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + " or " + quoted[-1]
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def hint_for(word: str, candidates: Iterable[str]) -> str | None:
     """`did you mean 'x'?`, or None when nothing is close."""
     match = closest(word, candidates)

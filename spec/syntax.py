@@ -85,12 +85,30 @@ def syntax_error(source: Source, error: yaml.MarkedYAMLError) -> Diagnostic:
     if tab is not None and ("cannot start any token" in said or "tab character" in said):
         return _tabs(source, tab)
     begun = error.context_mark
-    if begun and ("while scanning a quoted scalar" in said or ("flow" in said and begun.line != line)):
+    # A key without its colon is missed only where the text that it became ends, some lines on.
+    from_start = "while scanning a quoted scalar" in said or "could not find expected ':'" in said
+    if begun and (from_start or ("flow" in said and begun.line != line)):
         line, column = begun.line, begun.column
+    bare = _without_colon(source, line) if "mapping values are not allowed" in said else None
+    if bare is not None:
+        line, column, said = bare, len(_indent(source.lines[bare])), "could not find expected ':'"
     for pattern, summary, hint in _REWORDED:
         if pattern in said:
             return _at(source, "ORCH101", line, column, summary, hint=hint)
     return _at(source, "ORCH101", line, column, "this is not valid YAML", hint="check quotes and indentation")
+
+
+def _without_colon(source: Source, line: int) -> int | None:
+    """The first of the lines right above, of the same indentation, that are no `key: value`: to YAML they are
+    one text with the given line, whose colon does not fit into it.
+    """
+    indent, found = _indent(source.lines[line]), None
+    for above in range(line - 1, -1, -1):
+        text = source.lines[above]
+        if _indent(text) != indent or not re.match(r"[^\s#-]", text.strip()) or re.search(r":(\s|$)", text):
+            break
+        found = above
+    return found
 
 
 def _tab_indent(source: Source, line: int) -> int | None:

@@ -1,12 +1,13 @@
 """Properties that the language has and this version does not act on: the one table of them.
 
-`validate` accepts them; what launches (`up`, `run`) refuses each that is written (ORCH118), for accepting a
-property and doing nothing with it would be a lie. A row leaves this table when the runtime acts on it.
+`validate` accepts them with a warning; what launches (`up`, `run`) refuses each that is written (ORCH118):
+accepting a property and doing nothing with it would be a lie. A row leaves this table when the runtime acts
+on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, cast
 
 from . import interpolate
@@ -17,6 +18,7 @@ from .models.project import Project
 from .models.run import Run
 from .scopes import scope_of
 from .source import Mapping, Node, Scalar, Sequence
+from .suggest import listed
 from .values import Problem
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ _OFFER = "there is nothing to choose from among local nodes"
 
 # Backends that nodes are created on.
 USABLE = ("local", "aws", "gcp")
+# The same as they are told where none is configured: clouds first, for who names another cloud wants one.
+ANYWHERE = ("aws", "gcp", "local")
 # What a backend acts on, of the rows below; `ssh` stands for existing hosts.
 _CLOUD = frozenset(
     {
@@ -106,6 +110,7 @@ ROWS: dict[str, dict[str, str | None]] = {
         "docker": None,
         "registry_auth": "log in on the machine beforehand, or use an image that needs no login",
         "repos": "copy what is needed with `files`",
+        "single_branch": "copy what is needed with `files`",
         "ports": None,
         "groups": None,
         "array": None,
@@ -137,6 +142,14 @@ ROWS: dict[str, dict[str, str | None]] = {
         "backends[].simulate_gpu": None,
     },
 }
+
+
+def backends_hint(configured: Iterable[str] = ()) -> str:
+    """What to write for a backend that cannot be used: one of those that orch.yml configures, else any."""
+    known = frozenset(configured)
+    if own := [name for name in USABLE if name in known]:
+        return f"use {listed(own)}, which `orch.yml` configures"
+    return f"use {listed(ANYWHERE)}, or existing hosts with `ssh_config`"
 
 
 def not_acted_on(document: Document | Draft) -> tuple[Diagnostic, ...]:
@@ -210,7 +223,7 @@ def _one_backend(draft: Draft) -> Findings:
     used = _backend(draft)
     if not used:
         named = backends[0] if backends else "(none)"
-        yield _refusal(draft, ("backends",), f"backend {named}", "write `backend: local`")
+        yield _refusal(draft, ("backends",), f"backend {named}", backends_hint(draft.outside.backends))
     for index, name in enumerate(backends):
         if used not in ("", "ssh", name):
             summary = f"this version does not use {name} yet; using {used}"

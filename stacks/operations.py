@@ -109,7 +109,7 @@ def down(project: Project, name: str, listener: Listener) -> Plan:
     A fleet that is not there is an error; leftovers of a killed `up` are not.
     """
     if deployment(project, name) is None:
-        raise not_up(project, name)
+        raise not_up(project, name, removing=True)
     project.prepare()
     before = recorded_hourly(project, name)
     _refuse_protected(project, name)

@@ -47,6 +47,11 @@ class Project:
         return self.root / ".orch"
 
     @property
+    def rehearsed(self) -> Path:
+        """Where a rehearsal of this project keeps what is its own."""
+        return self.root / ".orch" / "rehearsal"
+
+    @property
     def local_state(self) -> Path | None:
         """The folder of a file:// state, or None when the state is elsewhere."""
         return Path(self.state_url.removeprefix("file://")) if self.state_url.startswith("file://") else None

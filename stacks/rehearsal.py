@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import ValidationError
 
-from orch.components.answers import sdk
+from orch.catalog.sdks import require_sdk
 from orch.providers.simulated.account import Endpoint, SimulatedAccount
 from orch.providers.simulated.core import Cloud
 from orch.providers.simulated.knobs import Knobs, Nodes
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from orch.providers.simulated.gcp.cloud import GcpCloud
     from orch.spec.state import FleetState, NodeState
 
-FOLDER = "rehearsal"
 STATE_VARIABLE = "ORCH_REHEARSAL_STATE"
 """What tells the simulated AWS provider which account it serves."""
 
@@ -72,7 +71,7 @@ class RehearsalProject(Project):
 
     @property
     def dot(self) -> Path:
-        return self.root / ".orch" / FOLDER
+        return self.rehearsed
 
     @property
     def account(self) -> Path:
@@ -116,7 +115,7 @@ class RehearsalProject(Project):
 
             cloud = self.cloud("aws")
             assert isinstance(cloud, Cloud)
-            sdk("boto3", "AWS")
+            require_sdk("boto3", "AWS")
             return session(cloud)
         return None
 
@@ -239,7 +238,7 @@ def rehearse(project: Project, *, nodes: bool = True, seed: str = "0") -> Rehear
     A new account takes its knobs from `.orch/rehearsal/knobs.yml` where there is one. Raises ProjectError.
     """
     values: dict[str, Any] = {field.name: getattr(project, field.name) for field in fields(Project)}
-    folder = project.root / ".orch" / FOLDER
+    folder = project.rehearsed
     values |= {
         "state_url": f"file://{folder / 'state'}",
         "secrets_provider": None,
@@ -263,7 +262,7 @@ def rehearse(project: Project, *, nodes: bool = True, seed: str = "0") -> Rehear
 
 def forget(project: Project) -> None:
     """End a rehearsal: its nodes, its accounts and its state."""
-    folder = project.root / ".orch" / FOLDER
+    folder = project.rehearsed
     for name in VARIABLES:
         if (folder / f"{name}.db").is_file():
             from orch.providers.simulated.nodes import stop

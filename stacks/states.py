@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from orch.components.plan import whole
 from orch.runner.private import private_folder, write_private
 from orch.spec.state import SCHEMA, FleetState, NodeState
+from orch.spec.suggest import hint_for
 from orch.spec.values import shown
 from orch.stacks import engine as engines
 from orch.stacks.command import call
 from orch.stacks.errors import Conflict, NoSuchFleet, StackError
-from orch.stacks.project import COMPRESSED, Project, is_stack_name
+from orch.stacks.project import COMPRESSED, Project, find, is_stack_name
 
 Deployment = dict[str, Any]
 
@@ -178,15 +181,38 @@ def require_up(project: Project, name: str) -> dict[str, Any]:
     return found
 
 
-def not_up(project: Project, name: str) -> NoSuchFleet:
+def not_up(project: Project, name: str, *, removing: bool = False) -> NoSuchFleet:
+    """The error of a fleet that is not there; with `removing`, of one that was to be removed."""
     others = known_fleets(project)
+    shown_name = name if is_stack_name(name) else shown(name)
+    ending = ": there is nothing to remove" if removing else ""
     return NoSuchFleet(
-        f"the fleet {name if is_stack_name(name) else shown(name)} is not up in this project",
+        f"the fleet {shown_name} is not up in this project{ending}",
         where=str(project.root),
         detail=f"up here: {', '.join(others)}" if others else "no fleet is up here",
-        hint="bring it up first: `orch up fleet.yml`",
+        hint=_elsewhere(project, name) or _instead(name, others, removing=removing),
         code="ORCH353",
     )
+
+
+def _elsewhere(project: Project, name: str) -> str | None:
+    """Whether a fleet that is not up here is up in the rehearsal, or the other way round."""
+    if project.rehearsal:
+        there, hint = find(project.root), "it is up outside the rehearsal: leave `--rehearse` out"
+        if there.local_state is None:
+            return None  # somebody else's server is not asked for the sake of a hint
+    else:
+        there = replace(project, state_url=f"file://{project.rehearsed / 'state'}")
+        hint = "it is up in the rehearsal: add `--rehearse`"
+    return hint if "fleet" in outputs(deployment(there, name)) else None
+
+
+def _instead(name: str, others: Sequence[str], *, removing: bool) -> str:
+    if close := hint_for(name, others):
+        return close
+    if removing:
+        return "name one that is up" if others else "`orch fleet` lists what is up"
+    return f"{'name one that is up, or ' if others else ''}bring it up first: `orch up fleet.yml`"
 
 
 def secret_output(project: Project, stack: str, name: str, what: str, *words: str) -> str:

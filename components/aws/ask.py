@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from orch.components.answers import sdk
+from orch.catalog.sdks import require_sdk
 from orch.components.aws.account import Region, Session
 from orch.components.aws.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.refusals import CloudRefused, pages, told
@@ -23,9 +23,9 @@ HOME = "us-east-1"
 def session(settings: AwsBackend) -> Session:
     """A session with the credentials of `orch.yml`, else those the SDK finds.
 
-    Raises CloudRefused when the SDK is not installed or the profile is unknown.
+    Raises NoSdk when the SDK is not installed, CloudRefused when the profile is unknown.
     """
-    boto3 = sdk("boto3", "AWS")
+    boto3 = require_sdk("boto3", "AWS")
     creds = settings.creds
     with told("log in"):
         if isinstance(creds, AccessKeyCreds):

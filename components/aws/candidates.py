@@ -10,13 +10,13 @@ from orch.components.aws.facts import Reservation, Zone
 from orch.components.candidates import (
     Candidate,
     candidate_of,
+    into_blocks,
     known_types,
     no_offer,
     where_it_is,
     where_reserved,
     with_fabric_alone,
 )
-from orch.components.findings import PlanErrors
 from orch.components.offers import aws_zone_name, judge, names_zone
 from orch.components.plan import Previous
 from orch.components.wanted import Wanted, wanted_of
@@ -50,17 +50,17 @@ def candidates(
         wanted, catalog, previous, lambda offer: _in_zones(wanted, offer, zones or {}), reserved
     )
     if kept is not None:
-        return (kept,)
+        return into_blocks(fleet, (kept,))
     known_types(wanted, catalog)
     judgement = judge(wanted, catalog)
     fits = [fit for fit in judgement.fits if fit.offer.region and _in_zones(wanted, fit.offer, zones or {})]
     if not fits:
-        raise PlanErrors([no_offer(fleet, wanted, judgement)])
+        raise no_offer(fleet, wanted, catalog, judgement)
     found = tuple(candidate_of(fit) for fit in fits if fit.offer.zone)
     if reservation is not None:
         found = where_reserved(found, reservation.instance_type, reservation.zone)
     known = nics()
-    return with_fabric_alone(
+    connected = with_fabric_alone(
         fleet,
         found,
         known.__contains__,
@@ -68,6 +68,7 @@ def candidates(
         what="network cards",
         hint=f"types with EFA: {', '.join(with_efa())}",
     )
+    return into_blocks(fleet, connected)
 
 
 def _wanted(fleet: Fleet, settings: AwsBackend, catalog: Catalog) -> Wanted:

@@ -99,7 +99,7 @@ def by_code(code: str, message: str = "") -> CloudError:
     )
     if code == "InvalidParameterValue" and "Availability Zone" in message and "not support" in message:
         kind, hint = "capacity", None
-    return CloudError("AWS", code, kind, message, hint)
+    return CloudError("AWS", "the account", code, kind, message, hint)
 
 
 def read(text: str) -> CloudError | None:

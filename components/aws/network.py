@@ -22,6 +22,7 @@ from orch.components.aws.wanted import WantedNetwork
 from orch.components.findings import Finding
 from orch.components.sources import source_findings
 from orch.spec.diagnostics import Severity
+from orch.spec.suggest import counted
 
 # The VPC of a fleet's own. Fleets do not reach each other, so all may have the same.
 VPC = "10.0.0.0/16"
@@ -197,7 +198,7 @@ def _elastic(demand: Demand, facts: AwsFacts) -> Finding:
         "ORCH221",
         "network.public_ips",
         f"AWS assigns no public address at launch to an instance with several network interfaces: "
-        f"{demand.nodes} Elastic IPs planned{quota}{used}",
+        f"{counted(demand.nodes, 'Elastic IP')} planned{quota}{used}",
         hint="write `public_ips: false` to reach the internet through NAT",
         severity=Severity.ERROR if over else Severity.WARNING,
     )
@@ -301,7 +302,7 @@ def reasons(wanted: WantedNetwork, reached: Reach, demand: Demand) -> Iterator[s
     yield {
         "none": "addresses: private ones only",
         "launch": "addresses: a public one each, given at the launch",
-        "elastic": f"addresses: {demand.nodes} Elastic IPs, attached after the launch",
+        "elastic": f"addresses: {counted(demand.nodes, 'Elastic IP')}, attached after the launch",
     }[reached.addresses.kind]
     if way == "bastion":
         where = (

@@ -35,7 +35,7 @@ class Credentials:
 def session(settings: GcpBackend) -> Session:
     """Log in.
 
-    Raises CloudRefused when the SDK is not installed, there are no credentials, or no project is named.
+    Raises NoSdk, and CloudRefused when there are no credentials or no project is named.
     """
     creds = settings.creds
     with told("log in"):

@@ -9,6 +9,7 @@ from orch.catalog.shapes import shapes
 from orch.components.candidates import (
     Candidate,
     candidate_of,
+    into_blocks,
     known_types,
     no_offer,
     places,
@@ -46,17 +47,17 @@ def candidates(
     reserved = (reservation.zone, reservation.instance_type) if reservation else None
     kept = where_it_is(wanted, catalog, previous, lambda offer: _in_zones(wanted, offer), reserved)
     if kept is not None:
-        return (kept,)
+        return into_blocks(fleet, (kept,))
     known_types(wanted, catalog)
     judgement = judge(wanted, catalog)
     fits = [fit for fit in judgement.fits if fit.offer.region and fit.offer.zone]
     if not fits:
-        raise PlanErrors([_elsewhere(wanted, catalog) or no_offer(fleet, wanted, judgement)])
+        raise no_offer(fleet, wanted, catalog, judgement, _elsewhere(wanted, catalog))
     found = _networked(fleet, tuple(candidate_of(fit) for fit in fits), network)
     if reservation is not None:
         found = where_reserved(found, reservation.instance_type, reservation.zone)
     known = shapes()
-    return with_fabric_alone(
+    connected = with_fabric_alone(
         fleet,
         found,
         known.__contains__,
@@ -64,6 +65,7 @@ def candidates(
         what="network interfaces",
         hint=f"types with one: {', '.join(with_fabric())}",
     )
+    return into_blocks(fleet, connected)
 
 
 def _wanted(fleet: Fleet, settings: GcpBackend, catalog: Catalog) -> Wanted:

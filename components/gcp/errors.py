@@ -42,7 +42,7 @@ def by_code(code: str, message: str = "") -> CloudError:
     words = _by_words(message) if kind in ("parameter", "unknown", "throttle") else None
     if words is not None and gcp_codes()[words].kind == "capacity":
         kind, hint = "capacity", None
-    return CloudError("GCP", code, kind, message, hint)
+    return CloudError("GCP", "the project", code, kind, message, hint)
 
 
 def by_status(status: int, message: str = "") -> CloudError:

@@ -6,14 +6,14 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-from orch.components import answers
+from orch.catalog.sdks import require_sdk
 from orch.components.answers import CloudRefused
 from orch.components.gcp import errors
 
 
 def sdk(module: str) -> Any:
     """A module of Google's SDK. Raises NoSdk."""
-    return answers.sdk(module, "GCP")
+    return require_sdk(module, "GCP")
 
 
 def not_found() -> Any:

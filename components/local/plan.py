@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from orch.components.local.facts import LocalFacts
 from orch.components.plan import PlanError, Previous
+from orch.spec.blocks import blocks_of
 from orch.spec.models import Fleet
 
 FIRST_ADDRESS = 10
@@ -94,7 +95,7 @@ def plan(fleet: Fleet, facts: LocalFacts, previous: Previous, scope: str) -> Loc
         network=base,
         image=image,
         placement=fleet.placement,
-        blocks=_blocks(fleet, cpus or facts.cpus),
+        blocks=blocks_of(fleet.blocks, 0, cpus or facts.cpus),
         job_image=fleet.image,
         env={key: value for key, value in fleet.env.items() if value is not None},
         authorized_keys=fleet.authorized_keys,
@@ -140,8 +141,3 @@ def _limits(fleet: Fleet, facts: LocalFacts) -> tuple[float | None, int | None]:
                 hint="ask for less",
             )
     return cpus, memory
-
-
-def _blocks(fleet: Fleet, cpus: float) -> int:
-    """Blocks per node; `auto` is the CPU count where there are no GPUs (configuration C9)."""
-    return max(1, int(cpus)) if fleet.blocks == "auto" else fleet.blocks

@@ -24,6 +24,7 @@ from orch.spec.blocks import blocks_of
 from orch.spec.models import Fleet
 from orch.spec.models.ssh import Host
 from orch.spec.state import Gpus, NodeState, without_commands
+from orch.spec.suggest import counted
 from orch.spec.values import Problem
 
 if TYPE_CHECKING:
@@ -296,11 +297,10 @@ def _interconnect(fleet: Fleet, reports: Iterable[HostReport]) -> str:
 
 
 def _reasons(facts: SshFacts, hosts: Sequence[SshHostPlan], machines: Sequence[_Machine]) -> tuple[str, ...]:
-    said = [
-        f"{len(hosts)} existing hosts: nothing but /var/lib/orch and the keys of the fleet is put on them"
-    ]
+    what = "nothing but /var/lib/orch and the keys of the fleet is put there"
+    said = [f"{counted(len(hosts), 'existing host')}: {what}"]
     if len(hosts) < len(machines):
-        said = [f"{len(hosts)} of {len(machines)} hosts are in the fleet; the others are kept out"]
+        said = [f"{len(hosts)} of {counted(len(machines), 'host')} are in the fleet; the others are kept out"]
     network = facts.survey.network
     if network and network.places:
         interfaces = ", ".join(dict.fromkeys(place.interface for place in network.places))

@@ -83,8 +83,10 @@ class Terms(Choosing):
     max_duration_s: Annotated[int | None, duration()] = Field(
         default=None, validation_alias="max_duration", description="Longest running time."
     )
-    stop_duration_s: Annotated[int, duration(STOP_S, never=False)] = Field(
-        default=STOP_S, validation_alias="stop_duration", description="From the polite signal to the kill."
+    stop_duration_s: Annotated[int | None, duration(STOP_S)] = Field(
+        default=STOP_S,
+        validation_alias="stop_duration",
+        description="From the polite signal to the kill; `off`: never killed.",
     )
     signal: Signal | None = Field(default=None, description="A signal ahead of the end: `USR1@300`.")
     checkpoint: Checkpoint | None = Field(default=None, description="Where the run keeps its state.")
@@ -136,6 +138,9 @@ class Run(Terms):
     env: Env = Field(default={}, description="Variables; one without a value is taken from your environment.")
     repos: Annotated[tuple[Repo, ...], rows("repos")] = Field(
         default=(), description="At most one Git repository."
+    )
+    single_branch: Flag | None = Field(
+        default=None, description="Of `repos`: fetch this branch alone; dstack's place for it."
     )
     files: Annotated[tuple[FileMount, ...], rows("files")] = Field(
         default=(), description="Copied into every job."

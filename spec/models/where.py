@@ -14,20 +14,22 @@ from .base import Section
 from .fields import Money, Names, Text, choice, text
 from .reads import Reads
 
-# Backends of the language, and names known from elsewhere that have no driver.
-BACKENDS = (
-    "local",
-    "aws",
-    "gcp",
-    "nebius",
-    "crusoe",
-    "runpod",
-    "lambda",
-    "kubernetes",
-    "azure",
-    "oci",
-    "ssh",
-)
+# Backends of the language, as they are written and as people call them.
+TITLES = {
+    "local": "local",
+    "aws": "AWS",
+    "gcp": "GCP",
+    "nebius": "Nebius",
+    "crusoe": "Crusoe",
+    "runpod": "RunPod",
+    "lambda": "Lambda",
+    "kubernetes": "Kubernetes",
+    "azure": "Azure",
+    "oci": "OCI",
+    "ssh": "SSH",
+}
+BACKENDS = tuple(TITLES)
+# Names known from elsewhere that have no driver.
 FOREIGN_BACKENDS = (
     "amddevcloud", "cloudrift", "cudo", "datacrunch", "digitalocean", "dstack", "hotaisle",
     "jarvislabs", "slurm", "tensordock", "vastai", "verda", "vultr",

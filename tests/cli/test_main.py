@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from support import ROOT, Folder, verbs
 
+from orch import __version__
+from orch.stacks.project import find
+
 
 @pytest.mark.parametrize("verb", verbs(), ids=" ".join)
 def test_every_verb_has_help_and_all_but_aliases_an_example(tmp_path: Path, verb: tuple[str, ...]) -> None:
@@ -68,3 +71,42 @@ def test_the_readme_shows_the_two_commands_and_the_examples_as_they_are() -> Non
             if not line.startswith("#")
         ]
         assert "\n".join(body).strip() in text, name
+
+
+def test_the_way_by_hand_that_init_tells_names_the_stack(tmp_path: Path) -> None:
+    said = Folder(tmp_path).orch("init", "infra")
+    assert said.code == 0, said.err
+    assert 'eval "$(orch engine env)" && pulumi preview --stack NAME' in said.err
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [("infra", "infra"), ("My_Project", "my-project"), ("2026", "orch"), ("a" * 60, "a" * 41)],
+)
+def test_a_folder_of_any_name_can_be_made_a_project(tmp_path: Path, folder: str, name: str) -> None:
+    said = Folder(tmp_path).orch("init", folder)
+    assert said.code == 0, said.err
+    assert (tmp_path / folder / "orch.yml").read_text() == f"project: {name}\n"
+
+
+def test_a_folder_whose_state_was_begun_under_its_own_name_keeps_it(tmp_path: Path) -> None:
+    folder = tmp_path / "My_Project"
+    (folder / ".orch").mkdir(parents=True, mode=0o700)
+    (folder / ".orch" / "project").write_text("My_Project\n")
+    assert Folder(tmp_path).orch("init", "My_Project").code == 0
+    assert find(folder).name == "My_Project"
+
+
+def test_it_tells_its_version(tmp_path: Path) -> None:
+    said = Folder(tmp_path).orch("--version")
+    assert (said.code, said.out) == (0, f"orch {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("up",), ("fleet",), ("fleet", "show"), ("engine", "env")], ids=" ".join
+)
+def test_the_short_option_for_help_is_taken_everywhere(tmp_path: Path, words: tuple[str, ...]) -> None:
+    folder = Folder(tmp_path)
+    short, long = folder.orch(*words, "-h"), folder.orch(*words, "--help")
+    assert (short.code, short.out) == (0, long.out)
+    assert "Usage: orch" in short.out

@@ -186,6 +186,36 @@ def test_a_container_that_should_be_gone_is_overdue(node: Node) -> None:
     assert node.run(job.observe_command(of, 0)).stdout.strip().endswith("|stopping")
 
 
+def test_a_job_whose_stop_has_no_limit_is_asked_and_never_killed(node: Node) -> None:
+    of = plan(stop_duration_s=None, max_duration_s=600)
+    assert node.start(of).returncode == 0
+    node.docker("case $1 in inspect) echo 'running|0|false|then|';; esac")
+    assert node.run(job.go_command(of, 0, None)).returncode == 0
+    assert node.run(job.stop_command(of, 0)).returncode == 0
+    end = time.monotonic() + 60
+    while f"stop -t -1 -- {of.container(0)}" not in node.calls():
+        assert time.monotonic() < end, node.calls()
+        time.sleep(0.05)
+    assert list(node.home.glob("control/*/deadline")) == []
+    assert node.run(job.observe_command(of, 0)).stdout.strip().endswith("|go stopping")
+    assert node.run(job.stop_command(of, 0, kill=True)).returncode == 0
+    assert f"kill -- {of.container(0)}" in node.calls()
+
+
+def test_the_clock_of_a_job_whose_stop_has_no_limit_asks_it_to_end(node: Node, tmp_path: Path) -> None:
+    of = plan(stop_duration_s=None, max_duration_s=1)
+    assert node.start(of).returncode == 0
+    sleep = tmp_path / "bin" / "sleep"
+    sleep.write_text("#!/bin/sh\nexec /bin/sleep 0.1\n")
+    sleep.chmod(0o755)
+    assert node.run(job.go_command(of, 0, None)).returncode == 0
+    end = time.monotonic() + 60
+    while f"stop -t -1 -- {of.container(0)}" not in node.calls():
+        assert time.monotonic() < end, node.calls()
+        time.sleep(0.05)
+    assert [path.name for path in node.home.glob("control/*/expired")] == ["expired"]
+
+
 def test_marks_that_an_older_version_left_in_the_stage_count_and_a_job_s_own_do_not(node: Node) -> None:
     old = node.home / "runs" / plan().container(0)
     (old / "state").mkdir(parents=True)

@@ -234,6 +234,7 @@ def test_a_distributed_job_takes_all_blocks():
     ("task", "on", "why"),
     [
         ({"nodes": 3}, fleet(node(0), node(1)), "it has 2 nodes, the task needs 3"),
+        ({"nodes": 3}, fleet(node(0)), "it has 1 node, the task needs 3"),
         ({"nodes": 2}, fleet(node(0), node(1), placement="any"), "placement: cluster"),
         ({"resources": {"gpu": 1}}, fleet(node(0)), "node n0 has 0 GPUs, the task asks for 1"),
         ({"resources": {"cpu": 99}}, fleet(node(0)), "node n0 has 8 CPUs, the task asks for 99"),
@@ -244,6 +245,25 @@ def test_what_does_not_fit_is_told(task: dict[str, object], on: FleetState, why:
     with pytest.raises(NoFit) as caught:
         place(Task.model_validate({"commands": ["x"], **task}), on)
     assert why in caught.value.text()
+
+
+@pytest.mark.parametrize(
+    ("task", "hint"),
+    [
+        ({"nodes": 3}, "`placement: cluster` and enough nodes, or lower `nodes`"),
+        ({"resources": {"gpu": 8}}, "a fitting fleet, or change `resources.gpu` of the task"),
+        (
+            {"nodes": 2, "resources": {"gpu": 8}},
+            "a fleet whose nodes each have what the task asks for, or change `resources.gpu` of the task",
+        ),
+        ({"nodes": 2, "resources": {"memory": "9TB"}}, "or change `resources.memory` of the task"),
+    ],
+)
+def test_the_hint_is_about_what_does_not_fit(task: dict[str, object], hint: str):
+    with pytest.raises(NoFit) as caught:
+        place(Task.model_validate({"commands": ["x"], **task}), fleet(node(0), node(1)))
+    assert hint in (caught.value.hint or "")
+    assert ("placement" in hint) is ("placement" in (caught.value.hint or ""))
 
 
 def test_the_language_s_default_minimums_exclude_no_node():

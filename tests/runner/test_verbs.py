@@ -145,7 +145,7 @@ def test_arguments_and_variables_reach_the_job(project: Folder) -> None:
     ("words", "code", "told"),
     [
         (("run", "fleet.yml"), 3, "there is no task in it"),
-        (("run", "count.yml", "--fleet", "nope"), 3, "no fleet named nope"),
+        (("run", "count.yml", "--fleet", "nope"), 3, "the fleet nope is not up in this project"),
         (("run", "count.yml", "--env", "NOT_SET_HERE"), 2, "NOT_SET_HERE"),
         (("logs", "nope"), 2, "no run named 'nope'"),
         (("attach", "nope"), 2, "no run named 'nope'"),

@@ -224,7 +224,7 @@ def test_variables_are_taken_from_the_caller_and_missing_ones_pointed_at(tmp_pat
     path.write_text("type: task\nimage: x\nenv:\n  - A=1\n  - TOKEN\n  - GONE\n")
     (document,) = load_paths([path]).documents
     assert isinstance(document.model, Task)
-    found, missing = resolve_env(document.model.env, {"TOKEN": "t"}, where=document.draft)
+    found, missing = resolve_env(document.model.env, {"TOKEN": "t"}, document.draft)
     assert found == {"A": "1", "TOKEN": "t"}
     assert [(each.code, each.span.line, each.summary) for each in missing] == [
         ("ORCH173", 6, "environment variable GONE is not set")

@@ -40,6 +40,56 @@ def test_warnings_exit_0_unless_strict(capsys: pytest.CaptureFixture[str]) -> No
     assert "error ORCH192" in capsys.readouterr().err
 
 
+def test_what_a_launch_refuses_is_a_warning_and_with_strict_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "task.yml"
+    file.write_text("type: task\nname: sweep\ncommands: [hostname]\narray: 1-10\nretry: true\n")
+    assert validate([str(file)]) == 0
+    out, err = capsys.readouterr()
+    assert out == "1 valid document, 2 warnings\n"
+    assert f"{file}:4:1: warning ORCH118: `array` is not supported by this version\n" in err
+    assert validate([str(file)], strict=True) == 3
+    assert "error ORCH118: `retry` is not supported by this version" in capsys.readouterr().err
+
+
+def test_a_backend_in_a_file_of_its_own_is_only_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert validate([str(HERE / "bad" / "type-backend.yml")]) == 0
+    assert "ORCH118" not in capsys.readouterr().err
+
+
+def test_names_that_the_catalogue_does_not_know_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "fleet.yml"
+    file.write_text(
+        "type: fleet\nname: lab\nnodes: 2\nbackends: [aws]\nregions: [us-esat-1]\nresources: {gpu: H10:8}\n"
+    )
+    assert validate([str(file)]) == 0
+    err = capsys.readouterr().err
+    assert f"{file}:5:11: warning ORCH205: no offer is in a region 'us-esat-1'\n" in err
+    assert f"{file}:6:18: warning ORCH203: the catalogue has no GPU 'H10'\n" in err
+    assert err.count("did you mean") == 2
+
+
+def test_folders_in_a_folder_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("fleet.yml", "aws/p5.yml", "aws/spot/p5.yml", ".github/task.yml", "charts/values.yml"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("type: fleet\nname: lab\nnodes: 2\n" if "values" not in name else "replicas: 2\n")
+    assert validate([str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert out == "1 valid document\n"
+    named = f"{tmp_path}/aws {tmp_path}/aws/spot"
+    assert err == f"note: folders in a folder are not read; configurations are in {named}\n"
+    assert validate([str(tmp_path / "aws" / "spot")]) == 0
+    assert capsys.readouterr().err == ""
+    validate([str(tmp_path), str(tmp_path / "aws")])
+    assert f"configurations are in {tmp_path}/aws/spot\n" in capsys.readouterr().err
+    assert validate([str(tmp_path)], Format.JSON) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_json_is_one_object_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     assert validate([str(HERE / "bad")], Format.JSON) == 3
     out, err = capsys.readouterr()

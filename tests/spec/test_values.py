@@ -222,15 +222,21 @@ def test_a_rendered_range_reads_as_itself(pair: tuple[int | None, int | None]) -
         count=ends(counts),
     )
 )
-def test_a_rendered_gpu_request_reads_as_itself(request_: GpuRequest) -> None:
-    assert hardware.parse_gpu(hardware.render_gpu(request_)) == request_
+def test_a_gpu_request_reads_as_it_was_written(request_: GpuRequest) -> None:
+    tokens = [request_.vendor, ",".join(request_.names)]
+    if request_.memory_mib:
+        tokens.append(values.render_range(*request_.memory_mib, values.render_size))
+    tokens.append(values.render_range(*request_.count))
+    assert hardware.parse_gpu(":".join(filter(None, tokens))) == request_
 
 
 @given(st.sampled_from([None, "x86", "arm"]), ends(st.integers(min_value=0, max_value=4096)))
-def test_a_rendered_cpu_request_reads_as_itself(
+def test_a_cpu_request_reads_as_it_was_written(
     arch: str | None, count: tuple[int | None, int | None]
 ) -> None:
-    assert hardware.parse_cpu(hardware.render_cpu(arch, count)) == (arch, count)
+    low, high = count
+    text = f"{low}..{high}" if low is not None and low == high else values.render_range(low, high)
+    assert hardware.parse_cpu(f"{arch}:{text}" if arch else text) == (arch, count)
 
 
 @given(st.decimals(min_value="0.01", max_value=10**6, places=2))

@@ -203,7 +203,11 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "host-register.sh.j2": host(),
     "host-unregister.sh.j2": host(busy=40),
     "mpirun.sh.j2": mpiruns,
-    "node-go.sh.j2": node(max_duration_s=60, stop_duration_s=5, content="x", ticks=1),
+    "node-go.sh.j2": lambda v: (
+        values
+        for stop_s in (5, None)
+        for values in node(max_duration_s=60, stop_duration_s=stop_s, content="x", ticks=1)(v)
+    ),
     "node-hold.sh.j2": node(),
     "node-log.sh.j2": lambda v: (
         {"name": v, "options": ("--timestamps", v), "skip": skip, "no_stage": 44, "no_docker": 45}
@@ -213,7 +217,9 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "node-release.sh.j2": node(),
     "node-start.sh.j2": started,
     "node-stop.sh.j2": lambda v: (
-        values for kill in (True, False) for values in node(kill=kill, stop_duration_s=5)(v)
+        values
+        for kill, stop_s in ((True, 5), (False, 5), (False, None))
+        for values in node(kill=kill, stop_duration_s=stop_s)(v)
     ),
     "rsh.sh.j2": nothing,
     "scontrol.sh.j2": nothing,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from orch.providers.simulated.aws.errors import AwsError
 from orch.providers.simulated.aws.registry import Request, action, public, stamp, tag_list, tag_map
@@ -280,8 +280,3 @@ def _tagging(kind: str, key: str) -> None:
 
 _tagging("role", "RoleName")
 _tagging("instance-profile", "InstanceProfileName")
-
-
-def plain_policy(text: str) -> str:
-    """A policy document as it was written."""
-    return unquote(text)

@@ -88,3 +88,38 @@ def test_a_price_nobody_asks_is_told_with_the_condition() -> None:
     with pytest.raises(PlanErrors) as error:
         places(instance_types=["p5.48xlarge"], max_price="10")
     assert [(each.code, each.path) for each in error.value.findings] == [("ORCH200", "max_price")]
+
+
+def test_types_whose_gpus_do_not_make_the_blocks_are_left_out() -> None:
+    counts = {each.type.gpu_count for each in places(resources={"gpu": "1..8"}, placement="any", blocks="4")}
+    assert counts
+    assert all(count % 4 == 0 for count in counts)
+
+
+def test_a_running_fleet_is_not_cut_into_blocks_that_its_gpus_do_not_make() -> None:
+    with pytest.raises(PlanErrors) as refused:
+        places(STAYED, **H100, blocks="3")
+    (told,) = refused.value.findings
+    assert (told.code, told.path) == ("ORCH147", "blocks")
+    assert told.summary == "p5.48xlarge: 8 GPUs do not split into 3 blocks"
+    assert told.hint == "possible: 1, 2, 4, 8"
+
+
+@pytest.mark.parametrize(
+    ("fleet", "code", "path", "hint"),
+    [
+        ({**H100, "regions": ["us-esat-1"]}, "ORCH205", "regions[0]", "did you mean 'us-east-1'?"),
+        ({"resources": {"gpu": "H10:8"}}, "ORCH203", "resources.gpu", "did you mean 'H100'?"),
+        ({"instance_types": ["p55.*"]}, "ORCH202", "instance_types[0]", None),
+    ],
+    ids=["region", "gpu", "pattern"],
+)
+def test_a_mistyped_name_is_told_beside_that_nothing_fits(
+    fleet: dict[str, Any], code: str, path: str, hint: str | None
+) -> None:
+    with pytest.raises(PlanErrors) as refused:
+        places(**fleet)
+    unknown, nothing = refused.value.findings
+    assert (unknown.code, unknown.path) == (code, path)
+    assert hint is None or unknown.hint == hint
+    assert (nothing.code, refused.value.code) == ("ORCH200", "ORCH200")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orch.components.answers import NoSdk
+from orch.catalog.errors import NoSdk
 from orch.providers.simulated.aws.errors import AwsError
 from orch.spec.errors import ExitCode
 from orch.stacks import engine as engines
@@ -93,5 +93,5 @@ def test_without_the_clouds_sdk_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(NoSdk) as caught:
         rehearse(project).project.session("aws")
-    assert (caught.value.code, caught.value.exit_code) == ("ORCH303", ExitCode.CONFIG)
+    assert (caught.value.code, caught.value.exit_code) == ("ORCH306", ExitCode.CONFIG)
     assert "orch-fleet[aws]" in (caught.value.hint or "")

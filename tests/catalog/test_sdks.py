@@ -1,0 +1,44 @@
+"""Whoever asks a cloud without its SDK is told the same thing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orch.catalog.refresh import refresh
+from orch.components.aws import ask as aws
+from orch.components.gcp import ask as gcp
+from orch.spec.errors import ExitCode, OrchError
+from orch.spec.models.backends import AwsBackend, GcpBackend
+
+
+@pytest.mark.parametrize(
+    ("module", "cloud", "asks"),
+    [
+        ("boto3", "AWS", lambda folder: aws.session(AwsBackend.model_validate({"type": "aws"}))),
+        ("boto3", "AWS", lambda folder: refresh("aws", folder=folder)),
+        (
+            "google.auth",
+            "GCP",
+            lambda folder: gcp.session(GcpBackend.model_validate({"type": "gcp", "project_id": "p"})),
+        ),
+    ],
+    ids=["plan of AWS", "prices of AWS", "plan of GCP"],
+)
+def test_the_missing_sdk_is_named_the_same_everywhere(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+    cloud: str,
+    asks: Callable[[Path], object],
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(OrchError) as caught:
+        asks(tmp_path)
+    told, extra = caught.value, cloud.lower()
+    assert told.summary == f"{cloud}'s SDK is not installed"
+    assert (told.code, told.exit_code) == ("ORCH306", ExitCode.CONFIG)
+    assert told.hint == f"pip install 'orch-fleet[{extra}]'; in a checkout: pip install -e '.[{extra}]'"

@@ -1,0 +1,97 @@
+"""Who names a fleet that is not up is told what is, and where the fleet is up instead."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support import Folder
+
+TASK = "type: task\nname: job\ncommands: [hostname]\n"
+VERBS = {
+    "down": ("down", "nothere", "--yes"),
+    "delete": ("fleet", "delete", "nothere", "--yes"),
+    "drift": ("drift", "nothere"),
+    "refresh": ("refresh", "nothere"),
+    "check": ("check", "nothere"),
+    "show": ("fleet", "show", "nothere"),
+    "unlock": ("unlock", "nothere", "--yes"),
+    "run": ("run", "task.yml", "--fleet", "nothere"),
+}
+
+
+def up(folder: Folder, name: str, *, rehearsed: bool = False) -> None:
+    """What the engine would have recorded of a fleet."""
+    dot = folder.path / ".orch"
+    place = (dot / "rehearsal" if rehearsed else dot) / "state" / ".pulumi" / "stacks" / "lab"
+    place.mkdir(parents=True, exist_ok=True)
+    for made in (dot, *(each for each in place.parents if dot in each.parents), place):
+        made.chmod(0o700)
+    fleet = {
+        "name": name,
+        "backend": "local",
+        "placement": "any",
+        "nodes": [],
+        "scope": "000000",
+        "network": "n",
+        "interconnect": "ethernet",
+    }
+    stack = {"type": "pulumi:pulumi:Stack", "urn": "urn", "outputs": {"fleet": fleet}}
+    (place / f"{name}.json").write_text(json.dumps({"checkpoint": {"latest": {"resources": [stack]}}}))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    made = Folder(tmp_path)
+    made.write("orch.yml", "project: lab\n")
+    made.write("task.yml", TASK)
+    return made
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_fleets_that_are_up_are_named(folder: Folder, verb: str) -> None:
+    up(folder, "laptop")
+    said = folder.orch(*VERBS[verb])
+    assert said.code == 3, said.err
+    assert "error ORCH353: the fleet nothere is not up in this project" in said.err
+    assert "up here: laptop" in said.err
+    assert "name one that is up" in said.err
+
+
+@pytest.mark.parametrize("verb", ["down", "delete"])
+def test_nobody_is_told_to_bring_up_what_is_to_be_removed(folder: Folder, verb: str) -> None:
+    said = folder.orch(*VERBS[verb])
+    assert said.code == 3
+    assert "the fleet nothere is not up in this project: there is nothing to remove" in said.err
+    assert "bring it up" not in said.err
+    assert "no fleet is up here" in said.err
+
+
+def test_nobody_is_asked_whether_to_remove_what_is_not_there(folder: Folder) -> None:
+    said = folder.orch("down", "nothere")
+    assert said.code == 3
+    assert "there is nothing to remove" in said.err
+    assert "no terminal" not in said.err
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_fleet_of_the_rehearsal_is_pointed_to(folder: Folder, verb: str) -> None:
+    up(folder, "nothere", rehearsed=True)
+    said = folder.orch(*VERBS[verb])
+    assert said.code == 3, said.err
+    assert "the fleet nothere is not up in this project" in said.err
+    assert "hint: it is up in the rehearsal: add `--rehearse`\n" in said.err
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_takes_what_it_is_told_to_add(folder: Folder, verb: str) -> None:
+    up(folder, "nothere")
+    said = folder.orch(*VERBS[verb], "--rehearse")
+    assert said.code == 3, said.err
+    assert "hint: it is up outside the rehearsal: leave `--rehearse` out\n" in said.err
+
+
+def test_a_mistyped_name_gets_a_guess(folder: Folder) -> None:
+    up(folder, "nowhere")
+    assert "hint: did you mean 'nowhere'?" in folder.orch(*VERBS["drift"]).err

@@ -1,0 +1,40 @@
+"""What clouds have in common speaks of any cloud of the language, not of two."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from orch.catalog.records import Catalog
+from orch.components.answers import CloudError, Kind
+from orch.components.candidates import known_types, no_offer
+from orch.components.findings import PlanErrors
+from orch.components.offers import judge
+from orch.components.wanted import wanted_of
+from orch.spec.models import Fleet
+from orch.spec.models.where import BACKENDS, TITLES
+
+EMPTY = Catalog({}, {}, {})
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_fleet_of_any_cloud_is_told_that_nothing_fits(backend: str) -> None:
+    fleet = Fleet.model_validate(
+        {"type": "fleet", "name": "lab", "nodes": "1", "backends": [backend], "instance_types": ["big"]}
+    )
+    wanted = wanted_of(fleet, EMPTY)
+    told = no_offer(fleet, wanted, EMPTY, judge(wanted, EMPTY))
+    assert told.summary == f"no {TITLES[backend]} offer fits the fleet 'lab'"
+    with pytest.raises(PlanErrors) as caught:
+        known_types(wanted, EMPTY)
+    assert caught.value.summary == f"the catalogue has no {TITLES[backend]} type 'big'"
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_an_error_of_any_cloud_has_words(kind: Kind) -> None:
+    error = CloudError("Nebius", "the tenant", "SomeCode", kind, "it said so", None)
+    assert error.orch.startswith("ORCH")
+    assert error.meaning
+    assert error.answer.reason == f"SomeCode: {error.meaning}"
+    assert ("the tenant" in error.meaning) is (kind == "quota")
