@@ -1,4 +1,4 @@
-"""Which fleet and nodes a task gets: pure functions. Whether nodes are free in truth, their claims decide."""
+"""Which nodes of a fleet a task gets: pure functions. What is free in truth, claims decide."""
 
 from __future__ import annotations
 
@@ -36,12 +36,17 @@ class Seat:
 
 @dataclass(frozen=True)
 class Standing:
-    """What is known of a node now: blocks in use, whether it can run anything, why it gets no jobs."""
+    """What is known of a node now: blocks in use, whether it can run anything, and is prepared for it, why it
+    gets no jobs."""
 
     busy: int = 0
     usable: bool = True
+    ready: bool = True
     cordon: str | None = None
     unfit: str | None = None
+
+
+IDLE = Standing()
 
 
 @dataclass(frozen=True)
@@ -52,34 +57,6 @@ class Misfit:
     code: str | None = None
     hint: str | None = None
     path: str = "resources"
-
-
-def choose_fleet(task: Task, fleets: Mapping[str, FleetState], wanted: str | None) -> FleetState:
-    """The fleet to run `task` on: `wanted`, else one of the task's `fleets`, else the only one that fits.
-
-    Raises NoFit saying what each fleet lacks.
-    """
-    if not fleets:
-        raise NoFit("there is no fleet to run on", hint="run `orch up FILE` first")
-    names = (wanted,) if wanted is not None else task.fleets or tuple(fleets)
-    unknown = [name for name in names if name not in fleets]
-    if len(unknown) == len(names):
-        raise NoFit(
-            f"no fleet named {' or '.join(unknown)} is provisioned here",
-            detail=f"provisioned: {', '.join(sorted(fleets))}",
-            hint="run `orch up FILE` first, or name another fleet with `--fleet`",
-        )
-    why_not = {name: misfit(task, fleets[name]) for name in names if name in fleets}
-    fitting = [name for name, reason in why_not.items() if reason is None]
-    if not fitting:
-        reasons = {name: reason for name, reason in why_not.items() if reason is not None}
-        raise _no_fit(task, reasons)
-    if len(fitting) > 1 and wanted is None and not task.fleets:
-        raise NoFit(
-            f"{len(fitting)} fleets fit this task: {', '.join(sorted(fitting))}",
-            hint="choose one with `--fleet`, or write `fleets: [NAME]` in the task",
-        )
-    return fleets[fitting[0]]
 
 
 def misfit(task: Task, fleet: FleetState) -> Misfit | None:
@@ -110,14 +87,14 @@ def place(task: Task, fleet: FleetState, standing: Mapping[str, Standing] | None
     """
     reason = misfit(task, fleet)
     if reason is not None:
-        raise _no_fit(task, {fleet.name: reason})
+        raise no_fit(task, {fleet.name: reason})
     now = standing or {}
     fitting = [node for node in fleet.nodes if _node_misfit(task, node) is None]
-    fit = [node for node in fitting if now.get(node.name, _IDLE).unfit is None]
+    fit = [node for node in fitting if now.get(node.name, IDLE).unfit is None]
     if len(fit) < task.nodes:
         first = next(node.name for node in fitting if node not in fit)
         raise unfit(first, now[first].unfit or "")
-    open_ = [node for node in fit if now.get(node.name, _IDLE).cordon is None]
+    open_ = [node for node in fit if now.get(node.name, IDLE).cordon is None]
     if len(open_) < task.nodes:
         raise NodeCordoned(
             cordoned(fleet, now) or "",
@@ -127,16 +104,13 @@ def place(task: Task, fleet: FleetState, standing: Mapping[str, Standing] | None
         )
 
     def order(node: NodeState) -> tuple[object, ...]:
-        here = now.get(node.name, _IDLE)
+        here = now.get(node.name, IDLE)
         free = node.blocks - here.busy
         tight = free if task.nodes == 1 else 0
         return (not here.usable, free < _blocks(task, node), tight, *_neighbours(node))
 
     chosen = sorted(sorted(open_, key=order)[: task.nodes], key=_neighbours)
     return tuple(Seat(node, _blocks(task, node)) for node in chosen)
-
-
-_IDLE = Standing()
 
 
 def cordoned(fleet: FleetState, standing: Mapping[str, Standing]) -> str | None:
@@ -298,7 +272,7 @@ def _minimums(task: Task) -> dict[str, float]:
     return wanted
 
 
-def _no_fit(task: Task, reasons: Mapping[str, Misfit]) -> NoFit:
+def no_fit(task: Task, reasons: Mapping[str, Misfit]) -> NoFit:
     """One reason with a code is told as itself, anything else fleet by fleet."""
     first = next(iter(reasons.values()))
     if first.code is not None and {reason.code for reason in reasons.values()} == {first.code}:
