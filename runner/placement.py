@@ -16,6 +16,7 @@ from orch.spec.state import FleetState, NodeState
 
 if TYPE_CHECKING:
     from orch.spec.models import Task
+    from orch.spec.models.resources import Range
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,8 @@ def _node_misfit(task: Task, node: NodeState) -> Misfit | None:
             return Misfit(
                 f"node {node.name} has {have[what]:g} {what}, the task asks for {least:g}", path=path
             )
+    if (reason := _machine_misfit(task, node)) is not None:
+        return reason
     gpu = task.resources.gpu
     if node.gpus.count and gpu.vendor is not None and node.gpus.vendor not in (None, gpu.vendor):
         told = f"node {node.name} has {node.gpus.vendor} accelerators, the task asks for {gpu.vendor}"
@@ -176,6 +179,34 @@ def _node_misfit(task: Task, node: NodeState) -> Misfit | None:
             told = f"node {node.name} has GPUs of {size / 1024:g}GB, the task asks for other ones"
             return Misfit(told, path="resources.gpu")
     return _gpu_misfit(task, node) or _too_large(task, node) or _too_many_gpus(task, node)
+
+
+def _machine_misfit(task: Task, node: NodeState) -> Misfit | None:
+    """Architecture and disk, where the author wrote them: what is not known fits nobody who asks."""
+    resources = task.resources
+    wanted, disk = resources.cpu.arch, resources.disk_mib
+    if wanted is not None and node.arch != wanted:
+        if node.arch is None:
+            told = f"the architecture of node {node.name} is not known, the task asks for {wanted}"
+            return Misfit(told, hint="`orch up` of its fleet records it", path="resources.cpu")
+        return Misfit(f"node {node.name} is {node.arch}, the task asks for {wanted}", path="resources.cpu")
+    if "disk_mib" not in resources.model_fields_set:
+        return None
+    if node.disk_mib is None:
+        told = f"the disk of node {node.name} is not known, the task asks for one of {_sizes(disk)}"
+        hint = "leave `disk` out for local nodes; of all others `orch up` of their fleet records it"
+        return Misfit(told, hint=hint, path="resources.disk")
+    if node.disk_mib not in disk:
+        told = f"node {node.name} has a disk of {node.disk_mib / 1024:g}GB, the task asks for {_sizes(disk)}"
+        return Misfit(told, path="resources.disk")
+    return None
+
+
+def _sizes(wanted: Range) -> str:
+    if wanted.min == wanted.max:
+        return f"{(wanted.min or 0) / 1024:g}GB"
+    low, high = ("" if end is None else f"{end / 1024:g}GB" for end in (wanted.min, wanted.max))
+    return f"{low}..{high}"
 
 
 def _gpu_misfit(task: Task, node: NodeState) -> Misfit | None:

@@ -31,7 +31,7 @@ def bring_up(folder: Folder) -> Path:
     """Record a fleet of three as the engine does; the file of its state."""
     fleet = FleetState(name="lab", stack="lab", backend="local", nodes=tuple(map(node, range(3))))
     urn = "urn:pulumi:lab::tests"
-    outputs = {"orch": {"version": "0", "schema": 2}, "fleet": fleet.model_dump(mode="json")}
+    outputs = {"orch": {"version": "0", "schema": 3}, "fleet": fleet.model_dump(mode="json")}
     resources = [
         {"urn": f"{urn}::pulumi:pulumi:Stack::tests-lab", "type": "pulumi:pulumi:Stack", "outputs": outputs},
         *(
