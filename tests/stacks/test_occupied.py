@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from activeruns import start
 from support import Folder
 
 from orch.components.compiled import Compiled
-from orch.runner.ledger import open_ledger
 from orch.runner.nodes import held_by_others
 from orch.spec.state import FleetState, NodeState
 from orch.stacks.changes import Change
@@ -51,29 +51,6 @@ def bring_up(folder: Folder) -> Path:
     return file
 
 
-def start(folder: Folder, run: str, *nodes: NodeState) -> None:
-    """Write a run on these nodes into the project's ledger."""
-    plan = {
-        "run": run,
-        "run_id": "0123456789ab",
-        "fleet": "lab",
-        "backend": "local",
-        "image": "i",
-        "ranks": [
-            {"rank": rank, "node": each.model_dump(mode="json"), "blocks": 1, "script": ""}
-            for rank, each in enumerate(nodes)
-        ],
-        "launcher": "commands",
-        "hostfile": "",
-    }
-    project = find(folder.path)
-    project.prepare()
-    ledger = open_ledger(project.ledger_url)
-    names = [each.name for each in nodes]
-    ledger.create(run, "lab", names, lambda number: json.dumps({**plan, "number": number}))
-    ledger.close()
-
-
 @pytest.mark.parametrize(
     "words",
     [("down", "lab"), ("fleet", "delete", "lab"), ("down", "lab", "-i", "0", "-i", "1")],
@@ -82,7 +59,7 @@ def start(folder: Folder, run: str, *nodes: NodeState) -> None:
 def test_nodes_are_not_removed_under_a_run(folder: Folder, words: tuple[str, ...]) -> None:
     state = bring_up(folder)
     before = state.read_text()
-    start(folder, "train", node(1), node(2))
+    start(find(folder.path), "train", node(1), node(2))
     said = folder.orch(*words, "--yes")
     assert said.code == 9, said.err
     assert "error ORCH386: runs are on nodes of the fleet lab that would go: train" in said.err
@@ -107,21 +84,21 @@ def test_silent_nodes_without_runs_may_go_and_so_may_those_beside_a_run(folder: 
     bring_up(folder)
     project = find(folder.path)
     assert told(project, "lab-0", "lab-1") is None
-    start(folder, "train", node(1))
+    start(find(folder.path), "train", node(1))
     assert told(project, "lab-0", "lab-2") is None
     assert (told(project, "lab-0", "lab-1") or "").startswith("lab-1: run train of ")
 
 
 def test_a_run_on_machines_that_were_there_before_holds_no_node_of_the_same_name(folder: Folder) -> None:
     bring_up(folder)
-    start(folder, "old", node(1, key="ssh-ed25519 BBBB"))
+    start(find(folder.path), "old", node(1, key="ssh-ed25519 BBBB"))
     assert told(find(folder.path), "lab-1") is None
 
 
 def test_several_runs_are_each_named_with_their_nodes(folder: Folder) -> None:
     bring_up(folder)
-    start(folder, "one", node(0), node(1))
-    start(folder, "two", node(2))
+    start(find(folder.path), "one", node(0), node(1))
+    start(find(folder.path), "two", node(2))
     with pytest.raises(Conflict) as caught:
         refuse_occupied(find(folder.path), "lab", ["lab-0", "lab-1", "lab-2"], lambda _: None)
     lines = sorted((caught.value.detail or "").splitlines())
