@@ -9,10 +9,16 @@ from functools import cached_property
 from typing import Literal
 
 Arch = Literal["x86", "arm"]
+_MACHINES: Mapping[str, Arch] = {"x86_64": "x86", "amd64": "x86", "aarch64": "arm", "arm64": "arm"}
 
 # `use1-az4` is a zone of a region; `use1-atl2-az1` lies in a city outside it, a local zone.
 # Source: AWS, "Availability Zone IDs for your AWS resources" and "Available Local Zones".
 _REGIONAL_AZ_ID = re.compile(r"[a-z]+[0-9]+-az[0-9]+")
+
+
+def arch_of(machine: object) -> Arch | None:
+    """The architecture that a kernel or Docker calls so; None for another one."""
+    return _MACHINES.get(machine) if isinstance(machine, str) else None
 
 
 def gpu_key(name: str) -> str:

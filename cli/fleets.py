@@ -19,6 +19,7 @@ from orch.spec.models import Fleet
 from orch.stacks import operations
 from orch.stacks.calls import Note, Step
 from orch.stacks.errors import ProjectError
+from orch.stacks.occupied import refuse_occupied
 from orch.stacks.operations import Plan
 from orch.stacks.project import Project
 from orch.stacks.states import deployment, not_up
@@ -72,6 +73,7 @@ def up(
     accept_host_keys: Sequence[str],
     accept_new_host_keys: bool = False,
     upgrade: bool = False,
+    force: bool = False,
     rehearse: bool = False,
     verbose: bool = False,
     mixed: bool = False,
@@ -81,7 +83,7 @@ def up(
     for project, document, fleet in fleets_of(file, launch=("fleet",), rehearse=rehearse, mixed=mixed):
         # Whoever asks for `--yes` has seen no key; on a terminal each is shown before it is used.
         unseen = "all" if accept_new_host_keys else "named" if yes else "none"
-        consent = Consent(accept_drift, upgrade, rekeyed(fleet, accept_host_keys), unseen=unseen)
+        consent = Consent(accept_drift, upgrade, force, rekeyed(fleet, accept_host_keys), unseen=unseen)
         wish = Wish(fleet, document.directory.absolute(), consent)
         if not yes:
             _need_terminal("orch up FILE --yes")
@@ -95,6 +97,8 @@ def up(
             unfit = unfit or bool(plan.problems)
             if not plan.pending:
                 continue
+            if not force:
+                refuse_occupied(project, fleet.name, plan.going, _quiet)
             _confirm(f"Bring up the fleet {fleet.name}?")
             # What was shown is what is accepted: a host that shows another key now is refused.
             wish = accepting(wish, plan.new_keys)
@@ -123,6 +127,7 @@ def down(
     as_json: bool,
     indices: Sequence[int] = (),
     by_name: bool = False,
+    force: bool = False,
     rehearse: bool = False,
 ) -> None:
     for project, name in _targets(target, by_name=by_name, rehearse=rehearse):
@@ -138,9 +143,9 @@ def down(
             _confirm(f"Remove {what} and all that runs on it?")
         listener = _quiet if as_json else _progress
         if indices:
-            done = operations.remove_nodes(project, name, indices, listener)
+            done = operations.remove_nodes(project, name, indices, listener, force=force)
         else:
-            done = operations.down(project, name, listener)
+            done = operations.down(project, name, listener, force=force)
         if as_json:
             print_json(plan_json(done))
         else:

@@ -61,6 +61,7 @@ Verbose = Annotated[
     bool,
     typer.Option("--verbose", "-v", help="Every property that changes, also what only follows."),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Remove nodes also while runs are on them.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -206,6 +207,7 @@ def up(
         bool, typer.Option("--accept-drift", help="Take existing hosts as they are now.")
     ] = False,
     upgrade: Annotated[bool, typer.Option("--upgrade", help="Look for newer machine images.")] = False,
+    force: Force = False,
     verbose: Verbose = False,
     rehearse: Rehearse = False,
 ) -> None:
@@ -220,6 +222,7 @@ def up(
         accept_host_keys=accept_host_key or (),
         accept_new_host_keys=accept_new_host_keys,
         upgrade=upgrade,
+        force=force,
         rehearse=rehearse,
         verbose=verbose,
     )
@@ -228,15 +231,20 @@ def up(
 @app.command("down", rich_help_panel=FLEETS, cls=FileCommand, epilog="Example: orch down fleet.yml --yes")
 def down(
     target: FileOrName,
+    *,
     indices: Indices = None,
     yes: Yes = False,
+    force: Force = False,
     as_json: Json = False,
     rehearse: Rehearse = False,
 ) -> None:
-    """Remove a fleet: its nodes, its networks, its state. Existing hosts are left as they were found."""
+    """Remove a fleet: its nodes, its networks, its state. Existing hosts are left as they were found.
+
+    Nodes that runs are on stay, and the runs are named, unless --force is given.
+    """
     from orch.cli import fleets
 
-    fleets.down(target, yes=yes, as_json=as_json, indices=indices or (), rehearse=rehearse)
+    fleets.down(target, yes=yes, as_json=as_json, indices=indices or (), force=force, rehearse=rehearse)
 
 
 @app.command(
@@ -331,12 +339,26 @@ def fleet_show(
 
 @fleet_app.command("delete", epilog="Example: orch fleet delete laptop --yes")
 def fleet_delete(
-    name: Name, indices: Indices = None, yes: Yes = False, as_json: Json = False, rehearse: Rehearse = False
+    name: Name,
+    *,
+    indices: Indices = None,
+    yes: Yes = False,
+    force: Force = False,
+    as_json: Json = False,
+    rehearse: Rehearse = False,
 ) -> None:
     """The same as `orch down NAME`."""
     from orch.cli import fleets
 
-    fleets.down(name, yes=yes, as_json=as_json, indices=indices or (), by_name=True, rehearse=rehearse)
+    fleets.down(
+        name,
+        yes=yes,
+        as_json=as_json,
+        indices=indices or (),
+        by_name=True,
+        force=force,
+        rehearse=rehearse,
+    )
 
 
 @app.command("unlock", rich_help_panel=FLEETS, cls=FileCommand, epilog="Example: orch unlock laptop")

@@ -266,7 +266,7 @@ def _submit(
     from orch import images
     from orch.runner.errors import NoFit
     from orch.runner.lifecycle import submit
-    from orch.runner.placement import choose_fleet
+    from orch.runner.seating import choose_fleet
     from orch.spec.models import Task
     from orch.stacks.variables import revealed
 
@@ -274,7 +274,7 @@ def _submit(
     if not isinstance(task, Task):
         raise TypeError(f"not a task: {type(task).__name__}")
     try:
-        fleet = choose_fleet(task, _fleets(project, task, wanted), wanted)
+        fleet = choose_fleet(place, task, _fleets(project, task, wanted), wanted)
     except NoFit as error:
         raise _placed(error, project, document) from error
     return submit(

@@ -121,10 +121,12 @@ class Consent:
     `accept_drift`: hosts are taken as they are now. `rekeyed`: hosts whose key is asked anew. `keys`: host
     keys shown and accepted, by host. `unseen`: which others are accepted without a look: none, those of
     `rekeyed`, all that are new. `upgrade`: pinned images are looked up anew.
+    `force`: nodes may go while runs are on them.
     """
 
     accept_drift: bool = False
     upgrade: bool = False
+    force: bool = False
     rekeyed: frozenset[str] = frozenset()
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
     unseen: Literal["none", "named", "all"] = "none"

@@ -1,15 +1,18 @@
-"""What acting on one run needs, and the last act: bringing a rank's log home and leaving its node clean."""
+"""What acting on runs needs, and the last act: bringing a rank's log home and leaving its node clean."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from orch.runner import job, logs
 from orch.runner.errors import RunnerError
-from orch.runner.events import Processor
+from orch.runner.events import Processor, Silent
 from orch.runner.ledger import Ledger
+from orch.runner.names import RunName
 from orch.runner.plan import RunPlan
-from orch.runner.store import RunFolder
+from orch.runner.rows import RunRow
+from orch.runner.store import RunFolder, find_folder
 from orch.runner.transport import Transport
 
 
@@ -21,6 +24,21 @@ class Desk:
     transport: Transport
     folder: RunFolder
     processor: Processor
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A project as the runner sees it: its `.orch` folder, its ledger, the way to nodes, and who is told."""
+
+    dot: Path
+    ledger: Ledger
+    transport: Transport
+    processor: Processor = field(default_factory=Silent)
+
+    def desk(self, row: RunRow) -> Desk:
+        return Desk(
+            self.ledger, self.transport, find_folder(self.dot, RunName.kept(row.name), row.id), self.processor
+        )
 
 
 def collect_rank(desk: Desk, plan: RunPlan, rank: int, *, tell: bool, deadline_s: float = 10.0) -> None:

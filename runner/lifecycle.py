@@ -10,27 +10,25 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch.runner import logs
 from orch.runner.compile import Compiled, Request, compile_run
-from orch.runner.desk import Desk, collect_rank
+from orch.runner.desk import Workplace, collect_rank
 from orch.runner.driver import Driver
 from orch.runner.errors import BadRunName, LedgerUnusable, RunnerError
-from orch.runner.events import Notice, Processor, RunChanged, Silent
-from orch.runner.ledger import LeaseLost, Ledger
+from orch.runner.events import Notice, RunChanged
+from orch.runner.ledger import LeaseLost
 from orch.runner.names import RunName
-from orch.runner.nodes import node_statuses
-from orch.runner.placement import Seat, Standing, cordoned, kept_out, place
 from orch.runner.plan import plan_of
 from orch.runner.processes import owner_words, process_owner
 from orch.runner.renewal import Renewal
 from orch.runner.rows import Desired, RunRow
+from orch.runner.seating import choose_seats
 from orch.runner.stage import check_files, pack_files
-from orch.runner.store import find_folder, open_folder
-from orch.runner.transport import Transport, fan_out
+from orch.runner.store import open_folder
+from orch.runner.transport import fan_out
 from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState, NodeState
 
@@ -38,23 +36,6 @@ if TYPE_CHECKING:
     from orch.spec.models import Task
 
 FOLLOW_EVERY_S = 0.5
-# A node that says nothing for so long is taken only when no other fits.
-CHOICE_S = 5.0
-
-
-@dataclass(frozen=True)
-class Workplace:
-    """A project as the runner sees it: its `.orch` folder, its ledger, the way to nodes, and who is told."""
-
-    dot: Path
-    ledger: Ledger
-    transport: Transport
-    processor: Processor = field(default_factory=Silent)
-
-    def desk(self, row: RunRow) -> Desk:
-        return Desk(
-            self.ledger, self.transport, find_folder(self.dot, RunName.kept(row.name), row.id), self.processor
-        )
 
 
 def submit(
@@ -78,7 +59,7 @@ def submit(
     """
     wanted = name if name is not None else task.name
     chosen = RunName.made(stem) if wanted is None else RunName.given(wanted)
-    seats = _choose(workplace, task, fleet)
+    seats = choose_seats(workplace, task, fleet)
     compiled: list[Compiled] = []
     told: list[str] = []
 
@@ -280,41 +261,3 @@ def exit_code(row: RunRow) -> ExitCode:
         if "failed_to_start_due_to_no_capacity" in reasons:
             return ExitCode.CONFLICT
     return ExitCode.RUN_FAILED
-
-
-def _choose(workplace: Workplace, task: Task, fleet: FleetState) -> tuple[Seat, ...]:
-    """Seats for `task`, by what its fleet's nodes say now and what this ledger knows will come to them."""
-    place(task, fleet)  # what can never fit is told without waiting for nodes
-    statuses = node_statuses(fleet, workplace.transport, deadline_s=CHOICE_S)
-    coming = _coming(workplace.ledger, fleet.name)
-    standing: dict[str, Standing] = {}
-    for node, status in zip(fleet.nodes, statuses, strict=True):
-        claimed = {claim.container for claim in status.claims}
-        promised = sum(
-            blocks for container, blocks in coming.get(node.name, {}).items() if container not in claimed
-        )
-        standing[node.name] = Standing(
-            busy=status.busy_blocks + promised,
-            usable=status.status not in ("unreachable", "failure"),
-            cordon=(status.cordon.reason or str(status.cordon)) if status.cordon else None,
-            unfit=status.unfit,
-        )
-    seats = place(task, fleet, standing)
-    for told in filter(None, (cordoned(fleet, standing), kept_out(fleet, standing))):
-        workplace.processor.handle(Notice(told, "warning"))
-    return seats
-
-
-def _coming(ledger: Ledger, fleet: str) -> dict[str, dict[str, int]]:
-    """Node name -> container -> blocks, of this ledger's active runs: some have not claimed theirs yet."""
-    found: dict[str, dict[str, int]] = {}
-    for row in ledger.runs(active_only=True):
-        if row.fleet != fleet:
-            continue
-        try:
-            plan = plan_of(row)
-        except RunnerError:  # another version's; what it has claimed is seen on the nodes
-            continue
-        for rank in plan.ranks:
-            found.setdefault(rank.node.name, {})[plan.container(rank.rank)] = rank.blocks
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,9 +16,10 @@ from orch.spec.state import FleetState, NodeState
 
 LOOK_S = 10.0
 
+_CLAIMS = f'for c in {NODE_HOME}/claims/*; do [ ! -L "$c" ] || echo "claim $(readlink "$c")"; done\n'
 # Claims first, so that a node whose Docker hangs still tells who uses it.
 _LOOK = f"""\
-for c in {NODE_HOME}/claims/*; do [ ! -L "$c" ] || echo "claim $(readlink "$c")"; done
+{_CLAIMS}\
 [ ! -s {MARK} ] || sed 's/^/cordon /;q' {MARK}
 {boot.LOOK}docker version --format '{{{{.Server.Version}}}}' 2>&1 >/dev/null | sed 's/^/docker /'
 """
@@ -69,6 +71,28 @@ def _look(fleet: FleetState, transport: Transport, deadline_s: float) -> tuple[N
         result.value or NodeStatus("failure", result.error.summary if result.error else None)
         for result in results
     )
+
+
+def who_holds(
+    nodes: Sequence[NodeState], transport: Transport, *, deadline_s: float
+) -> tuple[tuple[Claim, ...] | None, ...]:
+    """Who holds blocks of each node, as it says itself; None for one that does not say."""
+    marks = f'for r in {NODE_HOME}/registered/*; do [ ! -f "$r" ] || echo registered; done\n'
+    command = Command(as_root(f"{_CLAIMS}{marks}"), "ask for claims", timeout_s=15.0)
+
+    def ask(node: NodeState) -> tuple[Claim, ...] | None:
+        done = transport.run(node, command, deadline_s=deadline_s)
+        return held_by_others(done.stdout) if done.ok else None
+
+    return tuple(result.value for result in fan_out(nodes, ask))
+
+
+def held_by_others(text: str) -> tuple[Claim, ...]:
+    """The claims in a node's answer; none of a host that several fleets have, for it stays in the others."""
+    lines = text.splitlines()
+    if lines.count("registered") > 1:
+        return ()
+    return tuple(Claim.parse(line[6:]) for line in lines if line.startswith("claim "))
 
 
 def read_status(text: str) -> NodeStatus:

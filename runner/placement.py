@@ -1,4 +1,4 @@
-"""Which fleet and nodes a task gets: pure functions. Whether nodes are free in truth, their claims decide."""
+"""Which nodes of a fleet a task gets: pure functions. What is free in truth, claims decide."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from orch.spec.suggest import counted
 
 if TYPE_CHECKING:
     from orch.spec.models import Task
+    from orch.spec.models.resources import Range
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,17 @@ class Seat:
 
 @dataclass(frozen=True)
 class Standing:
-    """What is known of a node now: blocks in use, whether it can run anything, why it gets no jobs."""
+    """What is known of a node now: blocks in use, whether it can run anything, and is prepared for it, why it
+    gets no jobs."""
 
     busy: int = 0
     usable: bool = True
+    ready: bool = True
     cordon: str | None = None
     unfit: str | None = None
+
+
+IDLE = Standing()
 
 
 @dataclass(frozen=True)
@@ -53,34 +59,6 @@ class Misfit:
     code: str | None = None
     hint: str | None = None
     path: str = "resources"
-
-
-def choose_fleet(task: Task, fleets: Mapping[str, FleetState], wanted: str | None) -> FleetState:
-    """The fleet to run `task` on: `wanted`, else one of the task's `fleets`, else the only one that fits.
-
-    Raises NoFit saying what each fleet lacks.
-    """
-    if not fleets:
-        raise NoFit("there is no fleet to run on", hint="run `orch up FILE` first")
-    names = (wanted,) if wanted is not None else task.fleets or tuple(fleets)
-    unknown = [name for name in names if name not in fleets]
-    if len(unknown) == len(names):
-        raise NoFit(
-            f"no fleet named {' or '.join(unknown)} is provisioned here",
-            detail=f"provisioned: {', '.join(sorted(fleets))}",
-            hint="run `orch up FILE` first, or name another fleet with `--fleet`",
-        )
-    why_not = {name: misfit(task, fleets[name]) for name in names if name in fleets}
-    fitting = [name for name, reason in why_not.items() if reason is None]
-    if not fitting:
-        reasons = {name: reason for name, reason in why_not.items() if reason is not None}
-        raise _no_fit(task, reasons)
-    if len(fitting) > 1 and wanted is None and not task.fleets:
-        raise NoFit(
-            f"{len(fitting)} fleets fit this task: {', '.join(sorted(fitting))}",
-            hint="choose one with `--fleet`, or write `fleets: [NAME]` in the task",
-        )
-    return fleets[fitting[0]]
 
 
 def misfit(task: Task, fleet: FleetState) -> Misfit | None:
@@ -113,14 +91,14 @@ def place(task: Task, fleet: FleetState, standing: Mapping[str, Standing] | None
     """
     reason = misfit(task, fleet)
     if reason is not None:
-        raise _no_fit(task, {fleet.name: reason})
+        raise no_fit(task, {fleet.name: reason})
     now = standing or {}
     fitting = [node for node in fleet.nodes if _node_misfit(task, node) is None]
-    fit = [node for node in fitting if now.get(node.name, _IDLE).unfit is None]
+    fit = [node for node in fitting if now.get(node.name, IDLE).unfit is None]
     if len(fit) < task.nodes:
         first = next(node.name for node in fitting if node not in fit)
         raise unfit(first, now[first].unfit or "")
-    open_ = [node for node in fit if now.get(node.name, _IDLE).cordon is None]
+    open_ = [node for node in fit if now.get(node.name, IDLE).cordon is None]
     if len(open_) < task.nodes:
         raise NodeCordoned(
             cordoned(fleet, now) or "",
@@ -130,16 +108,13 @@ def place(task: Task, fleet: FleetState, standing: Mapping[str, Standing] | None
         )
 
     def order(node: NodeState) -> tuple[object, ...]:
-        here = now.get(node.name, _IDLE)
+        here = now.get(node.name, IDLE)
         free = node.blocks - here.busy
         tight = free if task.nodes == 1 else 0
         return (not here.usable, free < _blocks(task, node), tight, *_neighbours(node))
 
     chosen = sorted(sorted(open_, key=order)[: task.nodes], key=_neighbours)
     return tuple(Seat(node, _blocks(task, node)) for node in chosen)
-
-
-_IDLE = Standing()
 
 
 def cordoned(fleet: FleetState, standing: Mapping[str, Standing]) -> str | None:
@@ -191,6 +166,8 @@ def _node_misfit(task: Task, node: NodeState) -> Misfit | None:
             return Misfit(
                 f"node {node.name} has {have[what]:g} {what}, the task asks for {least:g}", path=path
             )
+    if (reason := _machine_misfit(task, node)) is not None:
+        return reason
     gpu = task.resources.gpu
     if node.gpus.count and gpu.vendor is not None and node.gpus.vendor not in (None, gpu.vendor):
         told = f"node {node.name} has {node.gpus.vendor} accelerators, the task asks for {gpu.vendor}"
@@ -205,6 +182,34 @@ def _node_misfit(task: Task, node: NodeState) -> Misfit | None:
             told = f"node {node.name} has GPUs of {size / 1024:g}GB, the task asks for other ones"
             return Misfit(told, path="resources.gpu")
     return _gpu_misfit(task, node) or _too_large(task, node) or _too_many_gpus(task, node)
+
+
+def _machine_misfit(task: Task, node: NodeState) -> Misfit | None:
+    """Architecture and disk, where the author wrote them: what is not known fits nobody who asks."""
+    resources = task.resources
+    wanted, disk = resources.cpu.arch, resources.disk_mib
+    if wanted is not None and node.arch != wanted:
+        if node.arch is None:
+            told = f"the architecture of node {node.name} is not known, the task asks for {wanted}"
+            return Misfit(told, hint="`orch up` of its fleet records it", path="resources.cpu")
+        return Misfit(f"node {node.name} is {node.arch}, the task asks for {wanted}", path="resources.cpu")
+    if "disk_mib" not in resources.model_fields_set:
+        return None
+    if node.disk_mib is None:
+        told = f"the disk of node {node.name} is not known, the task asks for one of {_sizes(disk)}"
+        hint = "leave `disk` out for local nodes; of all others `orch up` of their fleet records it"
+        return Misfit(told, hint=hint, path="resources.disk")
+    if node.disk_mib not in disk:
+        told = f"node {node.name} has a disk of {node.disk_mib / 1024:g}GB, the task asks for {_sizes(disk)}"
+        return Misfit(told, path="resources.disk")
+    return None
+
+
+def _sizes(wanted: Range) -> str:
+    if wanted.min == wanted.max:
+        return f"{(wanted.min or 0) / 1024:g}GB"
+    low, high = ("" if end is None else f"{end / 1024:g}GB" for end in (wanted.min, wanted.max))
+    return f"{low}..{high}"
 
 
 def _gpu_misfit(task: Task, node: NodeState) -> Misfit | None:
@@ -301,7 +306,7 @@ def _minimums(task: Task) -> dict[str, float]:
     return wanted
 
 
-def _no_fit(task: Task, reasons: Mapping[str, Misfit]) -> NoFit:
+def no_fit(task: Task, reasons: Mapping[str, Misfit]) -> NoFit:
     """One reason with a code is told as itself, anything else fleet by fleet."""
     first = next(iter(reasons.values()))
     if first.code is not None and {reason.code for reason in reasons.values()} == {first.code}:

@@ -192,7 +192,7 @@ CODES = {
     "ORCH383": "RDMA ports that differ, or none (rdma.devices)",
     "ORCH384": "no health data of GPUs (gpu.health)",
     "ORCH385": "a host that is no longer as it was registered",
-    "ORCH386": "a host that jobs run on",
+    "ORCH386": "a node that runs are on",
     "ORCH387": "a host that could not be left as it was found",
     "ORCH388": "a host key that nobody has accepted",
     "ORCH391": "a node whose preparation failed",

@@ -11,8 +11,9 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
-SCHEMA = 2
-"""2: variables are no part of the recorded fleet; who knows only 1 would start jobs without them."""
+SCHEMA = 3
+"""3: nodes have `arch` and `disk_mib`.
+2: variables are no part of the recorded fleet; who knows only 1 would start jobs without them."""
 
 
 class _Frozen(BaseModel):
@@ -51,7 +52,8 @@ class NodeState(_Frozen):
     """One node as provisioning left it.
 
     `host_key` is the public host key as in known_hosts: "ssh-ed25519 AAAA…". `env` reaches every job on the
-    node. `rack` orders ranks before `topology` does. `made_by`: the resource of the stack that made it, where
+    node. `disk_mib`: the size of what jobs write to, a cloud's root disk, or where a host's Docker keeps its
+    data. `rack` orders ranks before `topology` does. `made_by`: the resource of the stack that made it, where
     it is none of its own. `ssh_alias`: the name by which the ~/.ssh/config of whoever connects may know a
     ProxyCommand that leads there; the command itself is never recorded.
     """
@@ -69,6 +71,8 @@ class NodeState(_Frozen):
     internal_ip: str | None = None
     cpus: float | None = None
     memory_mib: int | None = None
+    arch: Literal["x86", "arm"] | None = None
+    disk_mib: int | None = None
     gpus: Gpus = Gpus()
     blocks: int = 1
     region: str | None = None

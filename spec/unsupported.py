@@ -126,7 +126,6 @@ ROWS: dict[str, dict[str, str | None]] = {
         "depends_on": None,
         "singleton": None,
         "priority": None,
-        "resources.disk": "choose nodes with `fleets`: nothing is known of their disks",
     },
     "project": {
         "policies": None,
@@ -297,13 +296,6 @@ def _nodes_on_demand(draft: Draft) -> Findings:
     yield draft.diagnostic("ORCH197", ("nodes",), summary, severity=Severity.WARNING, hint=hint)
 
 
-def _processors(draft: Draft) -> Findings:
-    """Of a node, nothing tells the architecture once it is up."""
-    if cast(Run, draft.partial).resources.cpu.arch is not None:
-        hint = "choose nodes of this architecture with `fleets`"
-        yield _refusal(draft, ("resources", "cpu"), "an architecture in `resources.cpu` of a task", hint)
-
-
 def _volumes(draft: Draft) -> Findings:
     for index, volume in enumerate(cast(Run, draft.partial).volumes):
         if volume.kind != "folder":
@@ -338,6 +330,6 @@ def _switches(draft: Draft) -> Findings:
 
 _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
     "fleet": (_one_backend, _options, _idleness, _nodes_on_demand, _architecture),
-    "task": (_volumes, _processors),
+    "task": (_volumes,),
     "project": (_other_backends, _switches),
 }

@@ -227,7 +227,7 @@ def _failure(stack: str, verb: str, run: Call, done: Finished) -> StackError:
         return Conflict(
             f"jobs run on hosts of the fleet {stack}",
             detail="\n".join(busy),
-            hint="end them, then remove it again; hosts without jobs have left already",
+            hint="end them, or add `--force`, then remove it again; hosts without jobs have left already",
             code="ORCH386",
         )
     detail = run.told() or done.stderr.strip()[-800:] or done.stdout.strip()[-800:]

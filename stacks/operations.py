@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orch.components.compiled import Compiled
 from orch.components.explain import known
@@ -19,6 +19,7 @@ from orch.stacks.headlines import NO_HEADLINE, Headline, Recorded, headline
 from orch.stacks.holders import forget
 from orch.stacks.lockfile import write_lock
 from orch.stacks.locks import locks
+from orch.stacks.occupied import going, refuse_occupied, refuse_replaced
 from orch.stacks.program import program
 from orch.stacks.project import Project
 from orch.stacks.recovery import mend, take
@@ -43,7 +44,7 @@ class Plan:
     `hourly` is the price of the whole fleet afterwards, `delta` what changes in it, in US dollars an hour.
     `problems` are nodes that are kept out, or failed while the others did not; `unpriced` is what costs money
     that is not in `hourly`. `drift` is what the refresh before it found not to be as recorded; `headline`
-    says what the changes come to for the fleet.
+    says what the changes come to for the fleet. `going`: nodes that are there and are removed, or made anew.
     """
 
     fleet: str
@@ -59,6 +60,7 @@ class Plan:
     unpriced: tuple[str, ...] = ()
     drift: tuple[Drifted, ...] = ()
     headline: Headline = NO_HEADLINE
+    going: frozenset[str] = frozenset()
 
     @property
     def pending(self) -> bool:
@@ -84,13 +86,17 @@ def preview(project: Project, wish: Wish, listener: Listener) -> Plan:
 def up(project: Project, wish: Wish, listener: Listener) -> Plan:
     """Make it so; what was done. Where nodes stand apart, those that failed are among its `problems`.
 
-    Raises StackError naming each resource that failed, NoCapacity, Conflict, Interrupted.
+    Raises StackError naming each resource that failed, NoCapacity, Conflict (somebody is at work on it, or
+    runs are on nodes that would go), Interrupted.
     """
+    project = _forced(project, wish.consent.force)
     project.prepare()
     # Before the plan: what a killed call left counts against quotas and capacity.
     take(project, wish.name, listener)
     compiled = compile_for(project, wish)
     before = _recorded(project, wish.name)
+    if not wish.consent.force:
+        refuse_replaced(project, wish.name, compiled, before.fleet, listener)
     recorded = deployment(project, wish.name)
     stood_on = shared_by(recorded)
     _ensure_images(compiled.images, listener)
@@ -103,17 +109,20 @@ def up(project: Project, wish: Wish, listener: Listener) -> Plan:
     return _planned(wish.name, before, done, call)
 
 
-def down(project: Project, name: str, listener: Listener) -> Plan:
-    """Remove everything of a fleet and its stack.
+def down(project: Project, name: str, listener: Listener, *, force: bool = False) -> Plan:
+    """Remove everything of a fleet and its stack, with `force` also under runs.
 
     A fleet that is not there is an error; leftovers of a killed `up` are not.
     """
+    project = _forced(project, force)
     if deployment(project, name) is None:
         raise not_up(project, name, removing=True)
     project.prepare()
     before = recorded_hourly(project, name)
     _refuse_protected(project, name)
     take(project, name, listener, removing=True)
+    if not force:
+        refuse_occupied(project, name, list(nodes_up(project, name)), listener)
     run = Call(listener, planning=False)
     recorded = deployment(project, name)
     # A `down` that was killed after the fleet has left no word of what it stood on.
@@ -127,11 +136,15 @@ def down(project: Project, name: str, listener: Listener) -> Plan:
     return Plan(name, name, changes(run.events), (), hourly=0.0, delta=_money(-before))
 
 
-def remove_nodes(project: Project, name: str, indices: Iterable[int], listener: Listener) -> Plan:
+def remove_nodes(
+    project: Project, name: str, indices: Iterable[int], listener: Listener, *, force: bool = False
+) -> Plan:
     """Remove single nodes of a fleet; the next `up` makes those anew that its file still asks for.
 
-    Raises NoSuchFleet, NoSuchNode (nothing is removed then), StackError.
+    Raises NoSuchFleet, NoSuchNode, Conflict when runs are on them and there is no `force` (nothing is removed
+    then), StackError.
     """
+    project = _forced(project, force)
     found = require_up(project, name)
     nodes = {int(node["index"]): node["name"] for node in found["fleet"]["nodes"]}
     grouped = sorted({int(n["index"]) for n in found["fleet"]["nodes"] if n.get("made_by")} & set(indices))
@@ -156,6 +169,8 @@ def remove_nodes(project: Project, name: str, indices: Iterable[int], listener: 
     before = recorded_hourly(project, name)
     _refuse_protected(project, name)
     take(project, name, listener)
+    if not force:
+        refuse_occupied(project, name, [nodes[index] for index in set(indices)], listener)
     run = Call(listener, planning=False)
     targets = [word for index in sorted(set(indices)) for word in ("--target", there[index])]
     engine(project, name, ["destroy", "--yes", "--skip-preview", *targets], run)
@@ -209,6 +224,10 @@ def _recorded(project: Project, stack: str) -> _Recorded:
     )
 
 
+def _forced(project: Project, force: bool) -> Project:
+    return replace(project, forced=True) if force else project
+
+
 def _money(amount: float) -> float:
     """US dollars without what floats leave of nothing: no -0.0."""
     return round(amount, 6) + 0.0
@@ -246,6 +265,7 @@ def _planned(stack: str, before: _Recorded, compiled: Compiled, run: Call) -> Pl
         unpriced=compiled.unpriced,
         drift=drifted(run.events),
         headline=headline(found, before.fleet, compiled),
+        going=going(before.fleet.nodes, compiled, found),
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orch.runner.hosts.registration import FORCED
 from orch.runner.private import private_folder, stage_beside, tighten, write_private
 from orch.stacks.engine import Engine, home, search_path
 from orch.stacks.errors import ProjectError
@@ -20,7 +21,7 @@ from orch.stacks.trust import owner_of, require_trusted, require_trusted_data
 
 if TYPE_CHECKING:
     from orch.spec.models.backends import AnyBackend
-    from orch.spec.state import FleetState
+    from orch.spec.state import FleetState, NodeState
 
 DEFAULT_IMAGE = "orch/job"
 
@@ -40,6 +41,8 @@ class Project:
     default_image: str
     backends: tuple[AnyBackend, ...] = ()
     tags: dict[str, str] = field(default_factory=dict[str, str])
+    # Existing hosts are left although jobs run on them.
+    forced: bool = False
 
     @property
     def dot(self) -> Path:
@@ -78,6 +81,10 @@ class Project:
     def reached(self, state: FleetState) -> FleetState:
         """The fleet's nodes as they are reached from here."""
         return state
+
+    def machines(self, state: FleetState) -> tuple[NodeState, ...]:
+        """The fleet's nodes behind which there is a machine."""
+        return state.nodes
 
     def tunnels(self) -> Mapping[str, str]:
         """What commands that lead to nodes (SSM, IAP) are given in their environment: keys of orch.yml."""
@@ -130,6 +137,7 @@ class Project:
             "PATH": search_path(engine),
             "PULUMI_BACKEND_URL": self.state_url,
             "PULUMI_SKIP_UPDATE_CHECK": "true",
+            **({FORCED: "1"} if self.forced else {}),
         }
         if self.local_state:
             found["PULUMI_HOME"] = str(home().parent / "pulumi-home")

@@ -123,9 +123,8 @@ class RehearsalProject(Project):
         """Instances that a local node stands for are reached there; others have no machine behind them."""
         if state.backend in HERE:
             return state
-        cloud = self.cloud(state.backend)
         find = _gcp_endpoints if state.backend == "gcp" else _aws_endpoints
-        found = find(cloud, state)
+        found = find(self.cloud(state.backend), state)
         nodes = tuple(
             _here(node, found[node.name])
             if node.name in found
@@ -133,6 +132,9 @@ class RehearsalProject(Project):
             for node in state.nodes
         )
         return state.model_copy(update={"nodes": nodes, "simulated": True})
+
+    def machines(self, state: FleetState) -> tuple[NodeState, ...]:
+        return tuple(node for node in state.nodes if node.proxy_command != NOBODY)
 
     def environment(self, engine: Engine) -> Mapping[str, str]:
         found = dict(super().environment(engine))

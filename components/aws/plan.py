@@ -151,6 +151,7 @@ def plan(
         gpus=gpus(candidate.type),
         cpus=candidate.type.vcpus,
         memory_mib=candidate.type.memory_mib,
+        arch=candidate.type.arch,
         blocks=blocks(fleet, candidate.type),
         job_image=fleet.image,
         env={key: value for key, value in fleet.env.items() if value is not None},

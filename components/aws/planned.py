@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orch.catalog.fabrics import Fabric
+from orch.catalog.records import Arch
 from orch.components.aws.nics import Interface
 from orch.components.findings import Finding
 from orch.spec.models.ssh import Jump
@@ -154,6 +155,7 @@ class AwsPlan:
     gpus: Mapping[str, str | int | None]
     cpus: int | None
     memory_mib: int | None
+    arch: Arch
     blocks: int
     job_image: str | None
     env: Mapping[str, str]

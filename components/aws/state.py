@@ -49,6 +49,8 @@ def fleet_state(plan: AwsPlan, settings: AwsBackend, stack: str, seen: Seen) -> 
             "internal_ip": seen.internal[place],
             "cpus": plan.cpus,
             "memory_mib": plan.memory_mib,
+            "arch": plan.arch,
+            "disk_mib": plan.disk.size_gb * 1024,
             "gpus": dict(plan.gpus),
             "blocks": plan.blocks,
             "region": plan.region,

@@ -175,6 +175,7 @@ def plan(
         gpus=gpus(candidate.type) | ({"toolkit": False} if os == "cos" and candidate.type.gpu else {}),
         cpus=candidate.type.vcpus,
         memory_mib=candidate.type.memory_mib,
+        arch=candidate.type.arch,
         blocks=blocks(fleet, candidate.type),
         job_image=fleet.image,
         env={key: value for key, value in fleet.env.items() if value is not None},

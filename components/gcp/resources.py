@@ -287,6 +287,8 @@ class GcpFleet(pulumi.ComponentResource):
             "internal_ip": internal,
             "cpus": plan.cpus,
             "memory_mib": plan.memory_mib,
+            "arch": plan.arch,
+            "disk_mib": plan.disk.size_gb * 1024,
             "gpus": dict(plan.gpus),
             "blocks": plan.blocks,
             "region": plan.region,

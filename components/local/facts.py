@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orch.catalog.records import Arch, arch_of
 from orch.images.client import connect
 
 
@@ -14,6 +15,7 @@ class LocalFacts:
     cpus: int
     memory_mib: int
     node_image: str
+    arch: Arch | None = None
 
 
 def ask(node_image: str | None = None) -> LocalFacts:
@@ -30,4 +32,5 @@ def ask(node_image: str | None = None) -> LocalFacts:
         cpus=int(info["NCPU"]),
         memory_mib=int(info["MemTotal"]) >> 20,
         node_image=resolve(node_image or "orch/node"),
+        arch=arch_of(info.get("Architecture")),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from orch.catalog.records import Arch
 from orch.components.local.facts import LocalFacts
 from orch.components.plan import PlanError, Previous
 from orch.spec.blocks import blocks_of
@@ -41,6 +42,7 @@ class LocalPlan:
     network: str
     image: str
     placement: str
+    arch: Arch | None
     blocks: int
     job_image: str | None
     env: dict[str, str]
@@ -95,6 +97,7 @@ def plan(fleet: Fleet, facts: LocalFacts, previous: Previous, scope: str) -> Loc
         network=base,
         image=image,
         placement=fleet.placement,
+        arch=facts.arch,
         blocks=blocks_of(fleet.blocks, 0, cpus or facts.cpus),
         job_image=fleet.image,
         env={key: value for key, value in fleet.env.items() if value is not None},

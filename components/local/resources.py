@@ -101,6 +101,7 @@ class LocalFleet(pulumi.ComponentResource):
             "internal_ip": address,
             "cpus": node.cpus,
             "memory_mib": node.memory_mib,
+            "arch": plan.arch,
             "blocks": plan.blocks,
         }
 

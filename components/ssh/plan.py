@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orch.catalog.records import arch_of
 from orch.components.plan import NewHostKey, NodeProblem, NodeWarning, Order, PlanError
 from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.problems import KeysUnaccepted, Unfit, judged, new_keys_of
+from orch.runner.hosts.described import HostFacts
 from orch.runner.hosts.naming import hop_names, names, pins
 from orch.runner.hosts.survey import HostReport
 from orch.runner.hosts.targets import Target
@@ -231,6 +233,8 @@ def _taken(
             "index": index,
             "cpus": record.get("cpus"),
             "memory_mib": record.get("memory_mib"),
+            "arch": arch_of(record.get("arch")),
+            "disk_mib": _disk_mib(found, known),
             "gpus": Gpus(
                 count=count,
                 vendor=record.get("gpu_vendor"),
@@ -243,6 +247,12 @@ def _taken(
         }
     )
     return SshHostPlan(without_commands(node), record, {**order.fleet.tags, **machine.host.tags})
+
+
+def _disk_mib(found: HostFacts | None, known: NodeState | None) -> int | None:
+    """Where Docker keeps its data, as it is now; of a silent host as it was."""
+    now = found.docker.size_mib if found is not None and found.docker is not None else None
+    return now or (known.disk_mib if known is not None else None)
 
 
 def _blocks(fleet: Fleet, machine: _Machine, gpus: int, cpus: int) -> int:

@@ -12,6 +12,7 @@ creating and mending it fail.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +22,7 @@ from orch.providers.orch.handler import OBSERVED, Inputs, ProviderError, State
 from orch.runner.errors import HostKeyRefused, HostUnreachable, LoginRefused, RunnerError
 from orch.runner.hosts.described import Unread
 from orch.runner.hosts.facts import HostFacts, read_facts
-from orch.runner.hosts.registration import BUSY, enter, leave
+from orch.runner.hosts.registration import BUSY, FORCED, enter, leave
 from orch.runner.job import Claim
 from orch.runner.ssh import SshTransport
 from orch.spec.state import Jump, NodeState, without_commands
@@ -83,7 +84,9 @@ class SshHostHandler:
     def delete(self, resource_id: str, state: State) -> None:
         try:
             done = self._transport().run(
-                _node(state), leave(state["stack"], state["user"]), deadline_s=DEADLINE_S
+                _node(state),
+                leave(state["stack"], state["user"], force=os.environ.get(FORCED) == "1"),
+                deadline_s=DEADLINE_S,
             )
         except (HostUnreachable, HostKeyRefused, LoginRefused):
             return  # nothing can be taken away there; that it is gone must not keep the fleet from shrinking

@@ -25,13 +25,15 @@ class Disk(_Frozen):
 class Docker(_Frozen):
     """`version` is None when the server does not answer; `trouble` then says what came instead.
 
-    `root` is the folder Docker keeps its images in, as far as it is known, `free_mib` the space left there.
+    `root` is the folder Docker keeps its images in, as far as it is known, `size_mib` the space there,
+    `free_mib` what is left of it.
     `cdi`: kinds of devices (`nvidia.com/gpu`) that the host has CDI specifications of.
     """
 
     version: str | None = None
     trouble: str | None = None
     root: str | None = None
+    size_mib: int | None = None
     free_mib: int | None = None
     runtimes: tuple[str, ...] = ()
     cdi: tuple[str, ...] = ()

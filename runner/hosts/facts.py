@@ -246,10 +246,14 @@ def _docker(section: Section | None, free: str, read: _Reader) -> Docker | None:
     """Docker as its client tells of the server; None without a client."""
     path = next((line[5:] for line in free.splitlines() if line.startswith("path ")), None)
     # POSIX: device, 1024-blocks, used, available, capacity, mount point.
-    row = re.search(r"^\S.* +(\d+) +\d+ +(-?[0-9]{1,18}) +\d+% +\S", free, re.MULTILINE)
-    space = int(row.group(2)) >> 10 if row else None
+    row = re.search(r"^\S.* +([0-9]{1,18}) +\d+ +(-?[0-9]{1,18}) +\d+% +\S", free, re.MULTILINE)
+    size, space = (int(row.group(1)) >> 10, int(row.group(2)) >> 10) if row else (None, None)
     if section is None:
-        return None if space is None else Docker(trouble="there is no docker command", free_mib=space)
+        return (
+            None
+            if space is None
+            else Docker(trouble="there is no docker command", size_mib=size, free_mib=space)
+        )
     lines = section.text.splitlines()
     found = next((line for line in reversed(lines) if line.startswith("{")), "{}")
     info = read("docker", lambda: _object(found), {})
@@ -264,6 +268,7 @@ def _docker(section: Section | None, free: str, read: _Reader) -> Docker | None:
         version=version,
         trouble=None if version else " ".join(said)[:300] or f"exit code {section.exit_code}",
         root=read("docker", lambda: _text_of(info.get("DockerRootDir")), None) or path,
+        size_mib=size,
         free_mib=space,
         runtimes=tuple(sorted(read("docker", lambda: _names(info.get("Runtimes")), ()))),
         cdi=tuple(dict.fromkeys(line[4:] for line in lines if line.startswith("cdi "))),

@@ -15,6 +15,9 @@ from orch.templates import render
 BUSY = 40
 """Exit code of `leave` when jobs run on the host; its output is the claim of one of them."""
 
+FORCED = "ORCH_FORCED"
+"""Set where hosts are to be left although jobs run on them: those jobs are ended."""
+
 
 def registration_id(stack: str) -> str:
     """The mark of a stack on its hosts: 12 hex digits."""
@@ -34,8 +37,11 @@ def enter(stack: str, user: str, authorized_keys: Sequence[str]) -> Command:
     return Command(as_root(text), "register the host")
 
 
-def leave(stack: str, user: str) -> Command:
-    """Take the stack off a host and leave it as it was found; exit code BUSY when jobs run on it."""
+def leave(stack: str, user: str, *, force: bool = False) -> Command:
+    """Take the stack off a host and leave it as it was found; exit code BUSY when jobs run on it.
+
+    With `force` those jobs are ended, unless the host stays in other fleets.
+    """
     text = render(
         "host-unregister.sh.j2",
         home=NODE_HOME,
@@ -43,5 +49,6 @@ def leave(stack: str, user: str) -> Command:
         user=user,
         authorized_keys=(),
         busy=BUSY,
+        force=force,
     )
     return Command(as_root(text), "leave the host", timeout_s=120.0)

@@ -211,7 +211,7 @@ class Resources(Section):
     disk_mib: DiskRange = Field(
         default=Range(min=100 * 1024),
         validation_alias="disk",
-        description="Disk; one size is the size created.",
+        description="Disk; one size is the size created. Of a task: of the disk that its nodes have.",
     )
     shm_size_mib: Size | None = Field(
         default=None, validation_alias="shm_size", description="Shared memory of a job."

@@ -56,7 +56,9 @@ class Terms(Choosing):
     backends: Backends = Field(default=(), description="Backends it may use; the fleet's if not given.")
     resources: Resources = Field(default=Resources(), description="What each node must have.")
     fleets: Names = Field(
-        default=(), description="Fleets that may run it, or their partitions; any that fits if not given."
+        default=(),
+        description="Fleets that may run it, or their partitions; all if not given. The best that fits is "
+        "taken: idle nodes first, then the price.",
     )
     instances: Annotated[tuple[InstanceRef, ...], rows("nodes")] = Field(
         default=(), description="Nodes that may run it."

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support import Folder, containers, fleet_yaml, networks
+from support import Folder, Said, containers, fleet_yaml, networks
 
 FLEET = "e2efleet"
 
@@ -123,6 +123,54 @@ def test_drift_names_what_was_harmed_and_up_mends_that_alone(up: Folder, harm: s
     changed = [(c["op"], c["name"]) for c in mended.json["changes"] if c["op"] != "same"]
     assert changed == [("create" if harm == "rm" else "update", f"{FLEET}-1")]
     assert up.orch("drift", FLEET).code == 0
+
+
+SMALLER = fleet_yaml(FLEET, 1)
+ANEW = fleet_yaml(FLEET, 2).replace("resources: {memory: 1GB}\n", "")
+"""Docker does not lift a limit of memory: the containers are made anew."""
+
+
+def held_by(folder: Folder, node: str) -> Callable[[], Said]:
+    """A colleague's run on a node, of which the node alone knows; how it ends."""
+    claim = "/var/lib/orch/claims/0"
+    words = ("exec", FLEET, "--node", node, "--")
+    line = "orch-theirs-0-0-0123|theirs|ada@desk|2026-01-01T00:00:00Z|1"
+    said = folder.orch(*words, f"mkdir -p {claim.rpartition('/')[0]} && ln -s '{line}' {claim}")
+    assert said.code == 0, said.err
+    return lambda: folder.orch(*words, f"rm -f {claim}")
+
+
+def test_no_node_goes_under_a_run_that_the_node_names(up: Folder) -> None:
+    up.write("smaller.yml", SMALLER)
+    up.write("anew.yml", ANEW)
+    before = containers(up, FLEET)
+    end = held_by(up, f"{FLEET}-1")
+    try:
+        for words in (
+            ("down", FLEET),
+            ("fleet", "delete", FLEET, "-i", "1"),
+            ("up", "smaller.yml"),
+            ("up", "anew.yml"),
+        ):
+            said = up.orch(*words, "--yes")
+            assert said.code == 9, (words, said.err)
+            assert f"  {FLEET}-1: run theirs of ada@desk" in said.err
+            assert "`orch stop theirs` where it was started" in said.err
+        assert containers(up, FLEET) == before
+        assert up.orch("up", "fleet.yml", "--yes").code == 0  # a plan that takes no node goes its way
+    finally:
+        assert end().code == 0
+        (up.path / "smaller.yml").unlink()
+        (up.path / "anew.yml").unlink()
+
+
+def test_with_force_a_node_goes_under_a_run(up: Folder) -> None:
+    held_by(up, f"{FLEET}-1")
+    said = up.orch("down", FLEET, "-i", "1", "--yes", "--force")
+    assert said.code == 0, said.err
+    assert list(containers(up, FLEET)) == [name for name in containers(up, FLEET) if name.endswith("-0")]
+    mended = up.orch("up", "fleet.yml", "--yes")
+    assert mended.code == 0, mended.err
 
 
 def test_pulumi_by_hand_sees_no_change_and_its_up_is_none_for_orch(up: Folder) -> None:

@@ -299,7 +299,7 @@ def test_a_cordoned_host_gets_no_job(onprem: Client) -> None:
         assert onprem.orch("cordon", "gpu1", "--undo").code == 0
 
 
-def test_a_busy_host_is_not_left(onprem: Client) -> None:
+def test_a_busy_host_is_left_with_force_alone_and_its_job_is_ended(onprem: Client, room: Room) -> None:
     onprem.write(
         "busy.yml", "type: task\nname: busy\nimage: orch/mpi\ncommands: [sleep 300]\nresources: {gpu: 1}\n"
     )
@@ -308,7 +308,10 @@ def test_a_busy_host_is_not_left(onprem: Client) -> None:
     try:
         said = onprem.orch("down", "on-prem", "--yes", "-i", "0")
         assert said.code == 9, said.err
-        assert "busy" in said.err
+        assert "  gpu1: run busy of " in said.err
+        said = onprem.orch("down", "on-prem", "--yes", "-i", "0", "--force")
+        assert said.code == 0, said.err
+        assert "orch-busy-" not in room.servers[0].run("docker ps -a --format '{{.Names}}'; ls /var/lib")
     finally:
-        assert onprem.orch("stop", "busy", timeout=120).code == 0
+        onprem.orch("stop", "busy", "--abort", timeout=120)
     assert onprem.orch("up", "examples/ssh/fleet.yml", "--yes", timeout=300).code == 0

@@ -11,7 +11,7 @@ from orch.runner.compile import Compiled, Request, compile_run
 from orch.runner.errors import BadTask, HostfileIncomplete, NoFit
 from orch.runner.hostfile import hostfile, internal_addresses
 from orch.runner.launchers import quote_word
-from orch.runner.placement import Standing, blocks_needed, choose_fleet, place
+from orch.runner.placement import Standing, blocks_needed, place
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState
 
@@ -268,21 +268,3 @@ def test_the_hint_is_about_what_does_not_fit(task: dict[str, object], hint: str)
 
 def test_the_language_s_default_minimums_exclude_no_node():
     assert place(Task(commands=("x",)), fleet(node(0, cpus=1, memory_mib=512)))
-
-
-def test_without_any_fleet_the_way_to_one_is_told():
-    with pytest.raises(NoFit) as caught:
-        choose_fleet(Task(commands=("x",)), {}, None)
-    assert "orch up" in (caught.value.hint or "")
-
-
-def test_the_only_fleet_that_fits_is_chosen():
-    fleets = {"one": fleet(node(0), name="one"), "two": fleet(node(0), node(1), name="two")}
-    assert choose_fleet(Task(commands=("x",), nodes=2), fleets, None).name == "two"
-    with pytest.raises(NoFit, match="2 fleets fit"):
-        choose_fleet(Task(commands=("x",)), fleets, None)
-    assert choose_fleet(Task(commands=("x",)), fleets, "one").name == "one"
-    assert choose_fleet(Task(commands=("x",), fleets=("two",)), fleets, None).name == "two"
-    with pytest.raises(NoFit, match="no fleet named three") as caught:
-        choose_fleet(Task(commands=("x",)), fleets, "three")
-    assert "one, two" in (caught.value.detail or "")

@@ -201,7 +201,7 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "host-listen.sh.j2": lambda v: iter([{"address": v, "lives_s": 1}]),
     "host-reach.sh.j2": lambda v: iter([{"at_once": 2}]),
     "host-register.sh.j2": host(),
-    "host-unregister.sh.j2": host(busy=40),
+    "host-unregister.sh.j2": host(busy=40, force=False),
     "mpirun.sh.j2": mpiruns,
     "node-go.sh.j2": lambda v: (
         values

@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from activeruns import start
 from aws_engine import Stack, stack
+from cloud_engine import quiet
 
+from orch.components.plan import Consent
 from orch.spec import load_paths
 from orch.spec.models import Fleet
-from orch.stacks.errors import NoCapacity
+from orch.stacks import operations
+from orch.stacks.errors import Conflict, NoCapacity
+from orch.stacks.wishes import Wish
 
 ROOT = Path(__file__).parents[3]
 QUOTAS = {"L-417A185B": 20_000, "L-DB2E81BA": 20_000, "L-2C3B7624": 20_000, "L-1216C47A": 20_000}
@@ -53,6 +58,27 @@ def test_the_example_comes_up_and_then_nothing_is_left_to_do(lab: Stack) -> None
 
 
 # EFA interfaces of each type.
+def test_no_node_goes_under_a_run_unless_it_is_forced(lab: Stack) -> None:
+    lab.up(fleet())
+    start(lab.project, "train", lab.state().nodes[1], fleet="p5")
+    for act in (
+        lab.down,
+        lambda: lab.up(fleet(nodes="1")),
+        lambda: lab.up(fleet(resources={"disk": "300GB"})),
+        lambda: operations.remove_nodes(lab.project, "p5", [1], quiet),
+    ):
+        with pytest.raises(Conflict, match="train") as caught:
+            act()
+        assert (caught.value.exit_code, caught.value.code) == (9, "ORCH386")
+        assert len(lab.live("us-east-1", "p5.48xlarge")) == 2
+    assert pending(lab.up(fleet())) == []
+    forced = Wish(fleet(nodes="1"), lab.folder, Consent(force=True))
+    operations.up(lab.project, forced, quiet)
+    assert len(lab.live("us-east-1", "p5.48xlarge")) == 1
+    lab.down()  # the node that is left has no run
+    assert lab.live() == []
+
+
 def test_what_changed_behind_its_back_is_told_and_mended(lab: Stack) -> None:
     lab.up(fleet())
     ec2 = lab.session.client("ec2", region_name="us-east-1")

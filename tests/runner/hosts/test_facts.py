@@ -37,6 +37,7 @@ def test_a_server_with_eight_gpus_is_told_whole() -> None:
     assert found.docker is not None
     assert found.docker.version == "20.10.24+dfsg1"
     assert (found.docker.root, found.docker.free_mib) == ("/var/lib/docker", 204799)
+    assert found.docker.size_mib == 204800
     assert "nvidia" in found.docker.runtimes
     assert found.nvidia_toolkit == "1.16.2"
     assert [(d.name, d.size_gib, d.rotational) for d in found.disks] == [("vda", 256, True)]

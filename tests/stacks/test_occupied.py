@@ -1,0 +1,148 @@
+"""Nodes do not go while runs are on them: what the ledger knows is enough, also where no node answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from activeruns import start
+from support import Folder
+
+from orch.components.compiled import Compiled
+from orch.runner.nodes import held_by_others
+from orch.spec.state import FleetState, NodeState
+from orch.stacks.changes import Change
+from orch.stacks.errors import Conflict
+from orch.stacks.occupied import going, refuse_occupied
+from orch.stacks.project import Project, find
+
+KEY = "ssh-ed25519 AAAA"
+
+
+def node(index: int, key: str = KEY) -> NodeState:
+    """One that nobody reaches, which is known at once."""
+    return NodeState(
+        index=index, name=f"lab-{index}", address="no where", user="root", host_key=f"{key}{index}"
+    )
+
+
+def bring_up(folder: Folder) -> Path:
+    """Record a fleet of three as the engine does; the file of its state."""
+    fleet = FleetState(name="lab", stack="lab", backend="local", nodes=tuple(map(node, range(3))))
+    urn = "urn:pulumi:lab::tests"
+    outputs = {"orch": {"version": "0", "schema": 3}, "fleet": fleet.model_dump(mode="json")}
+    resources = [
+        {"urn": f"{urn}::pulumi:pulumi:Stack::tests-lab", "type": "pulumi:pulumi:Stack", "outputs": outputs},
+        *(
+            {
+                "urn": f"{urn}::orch:fleet:Local$orch:local:Node::{each.name}",
+                "type": "orch:local:Node",
+                "custom": True,
+                "id": each.name,
+            }
+            for each in fleet.nodes
+        ),
+    ]
+    file = find(folder.path).checkpoint("lab")
+    assert file is not None
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"version": 3, "checkpoint": {"latest": {"resources": resources}}}))
+    return file
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("down", "lab"), ("fleet", "delete", "lab"), ("down", "lab", "-i", "0", "-i", "1")],
+    ids=" ".join,
+)
+def test_nodes_are_not_removed_under_a_run(folder: Folder, words: tuple[str, ...]) -> None:
+    state = bring_up(folder)
+    before = state.read_text()
+    start(find(folder.path), "train", node(1), node(2))
+    said = folder.orch(*words, "--yes")
+    assert said.code == 9, said.err
+    assert "error ORCH386: runs are on nodes of the fleet lab that would go: train" in said.err
+    on = "lab-1" if "-i" in words else "lab-[1-2]"
+    assert f"  {on}: run train of " in said.err
+    assert "`orch stop train`" in said.err
+    assert "`--force`" in said.err
+    asked = "lab-[0-1]" if "-i" in words else "lab-[0-2]"
+    assert f"{asked}: no answer; which runs are there is known by this project's ledger alone" in said.err
+    assert state.read_text() == before
+
+
+def told(project: Project, *nodes: str) -> str | None:
+    try:
+        refuse_occupied(project, "lab", nodes, lambda _: None)
+    except Conflict as error:
+        return error.detail
+    return None
+
+
+def test_silent_nodes_without_runs_may_go_and_so_may_those_beside_a_run(folder: Folder) -> None:
+    bring_up(folder)
+    project = find(folder.path)
+    assert told(project, "lab-0", "lab-1") is None
+    start(find(folder.path), "train", node(1))
+    assert told(project, "lab-0", "lab-2") is None
+    assert (told(project, "lab-0", "lab-1") or "").startswith("lab-1: run train of ")
+
+
+def test_a_run_on_machines_that_were_there_before_holds_no_node_of_the_same_name(folder: Folder) -> None:
+    bring_up(folder)
+    start(find(folder.path), "old", node(1, key="ssh-ed25519 BBBB"))
+    assert told(find(folder.path), "lab-1") is None
+
+
+def test_several_runs_are_each_named_with_their_nodes(folder: Folder) -> None:
+    bring_up(folder)
+    start(find(folder.path), "one", node(0), node(1))
+    start(find(folder.path), "two", node(2))
+    with pytest.raises(Conflict) as caught:
+        refuse_occupied(find(folder.path), "lab", ["lab-0", "lab-1", "lab-2"], lambda _: None)
+    lines = sorted((caught.value.detail or "").splitlines())
+    assert [line.partition(" of ")[0] for line in lines] == ["lab-2: run two", "lab-[0-1]: run one"]
+    assert "`orch stop one`" in (caught.value.hint or "")
+    assert "`orch stop two`" in (caught.value.hint or "")
+
+
+def planned(*nodes: str, moves: bool = False) -> Compiled:
+    return Compiled((), {}, (), 0.0, lambda: pytest.fail("not registered"), nodes=nodes, moves=moves)
+
+
+def change(op: str, name: str, kind: str = "orch:local:Node") -> Change:
+    return Change(op, kind, name, f"urn:pulumi:s::p::{kind}::{name}")  # type: ignore[arg-type]
+
+
+THREE = {f"lab-{index}": f"lab-{index}" for index in range(3)}
+
+
+def test_nodes_go_that_a_plan_has_no_more_and_those_that_are_made_anew() -> None:
+    assert going(THREE, planned("lab-0", "lab-1", "lab-2", "lab-3")) == set()
+    assert going(THREE, planned("lab-0", "lab-1")) == {"lab-2"}
+    assert going(THREE, planned("lab-0", moves=True)) == set(THREE)
+    found = [change("update", "lab-0"), change("replace", "lab-1"), change("create", "lab-2")]
+    assert going(THREE, planned(*THREE), found) == {"lab-1"}
+
+
+def test_nodes_go_with_the_group_that_made_them() -> None:
+    grouped = dict.fromkeys(THREE, "lab-group")
+    group = "gcp:compute/instanceGroupManager:InstanceGroupManager"
+    assert going(grouped, planned(*THREE), [change("replace", "lab-group", group)]) == set(THREE)
+    assert going(grouped, planned(*THREE), [change("update", "lab-group", group)]) == set()
+
+
+def test_a_node_called_as_its_fleet_stays_when_the_fleet_s_own_record_is_made_anew() -> None:
+    found = [change("replace", "lab", "orch:fleet:Ssh"), change("same", "lab")]
+    assert going({"lab": "lab"}, planned("lab"), found) == set()
+
+
+CLAIM = "claim orch-train-0-0-0123|train|ada@desk|2026-01-01T00:00:00Z|1\n"
+
+
+def test_claims_hold_a_node_unless_it_stays_in_another_fleet() -> None:
+    assert [claim.run for claim in held_by_others(CLAIM)] == ["train"]
+    assert [claim.run for claim in held_by_others(f"{CLAIM}registered\n")] == ["train"]
+    assert held_by_others(f"{CLAIM}registered\nregistered\n") == ()
+    assert held_by_others("") == ()
