@@ -14,6 +14,7 @@ from typing import Literal, cast
 
 from orch.catalog.errors import BadCatalogFile
 from orch.catalog.records import Catalog, GpuModel, InstanceType, Offer, PriceList
+from orch.catalog.siblings import Sibling, offered, siblings
 from orch.catalog.unlisted import lent
 
 SHIPPED = Path(__file__).parent
@@ -51,13 +52,26 @@ def _catalog(folder: Path) -> Catalog:
     types = {(each.backend, each.name): each for each in _types(SHIPPED / "types.csv", gpus)}
     head, rows = _read(AWS_TYPES)
     types |= {(each.backend, each.name): each for each in _aws_types(rows, gpus)}
+    gcp = gcp_siblings()
+    types |= {(each.type.backend, each.type.name): each.type for each in gcp}
     lists: dict[str, PriceList] = {}
     for shipped in sorted(SHIPPED.glob("prices-*.csv")):
         own = folder / shipped.name
         path = own if own.is_file() else shipped
         backend = shipped.stem.removeprefix("prices-")
-        lists[backend] = read_prices(path, backend, types)
+        lists[backend] = read_prices(path, backend, types, gcp if backend == "gcp" else ())
     return Catalog(gpus, types, lists, {"aws": tuple(head["regions"].split())})
+
+
+@cache
+def gcp_siblings() -> tuple[Sibling, ...]:
+    """GCP types that are parts and multiples of others. Raises BadCatalogFile."""
+    path = SHIPPED / "siblings-gcp.csv"
+    named = {each.name: each for each in _types(SHIPPED / "types.csv", gpu_models()) if each.backend == "gcp"}
+    try:
+        return tuple(siblings(read_rows(path), named))
+    except (KeyError, ValueError, TypeError) as error:
+        raise _bad(path, f"{type(error).__name__}: {error}") from error
 
 
 def price_file(backend: str) -> str:
@@ -65,10 +79,16 @@ def price_file(backend: str) -> str:
     return f"prices-{backend}.csv"
 
 
-def read_prices(path: Path, backend: str, types: Mapping[tuple[str, str], InstanceType]) -> PriceList:
+def read_prices(
+    path: Path,
+    backend: str,
+    types: Mapping[tuple[str, str], InstanceType],
+    besides: Sequence[Sibling] = (),
+) -> PriceList:
     """A list: `# key: value` lines, then one row per type, region and price with its zones.
 
-    `use1-az1:9.85` is a zone and its spot price, `-` the region as a whole. Raises BadCatalogFile.
+    `use1-az1:9.85` is a zone and its spot price, `-` the region as a whole. `besides`: types that are offered
+    where those are that they are like. Raises BadCatalogFile.
     """
     head, rows = _read(path)
     offers: list[Offer] = []
@@ -88,7 +108,7 @@ def read_prices(path: Path, backend: str, types: Mapping[tuple[str, str], Instan
         source=head.get("source", ""),
         as_of=head.get("as_of", "unknown"),
         note=head.get("note", ""),
-        offers=lent(offers),
+        offers=lent([*offers, *offered(besides, offers)]),
         refreshed=path.parent != SHIPPED,
         complete=frozenset(head.get("complete", "").split()),
     )
