@@ -16,6 +16,9 @@ from orch.components.aws.compile import candidates_of, compile_aws, settler
 from orch.components.aws.facts import Reservation
 from orch.components.aws.nics import interfaces
 from orch.components.aws.offered import settled
+from orch.components.clouds import Cloud as Backend
+from orch.components.clouds import CloudFleet, compiled
+from orch.components.explain import NOTHING
 from orch.components.findings import PlanErrors
 from orch.components.plan import Previous
 from orch.providers.simulated import boto
@@ -177,3 +180,30 @@ def test_each_known_card_with_efa_carries_one(name: str, fast: int) -> None:
     made = interfaces(nics()[name], efa=True)
     assert sum(each.kind == "efa-only" for each in made) == fast
     assert made[0].kind == "interface"
+
+
+# Places that are asked for when they are tried
+
+
+def test_a_region_is_asked_for_its_zones_when_it_is_tried(cloud: Cloud) -> None:
+    session = boto.session(cloud)
+    model = fleet(instance_types=["g6.12xlarge"], regions=["us-east-1", "us-west-2"])
+
+    def at(place: Candidate) -> CloudFleet:
+        return compile_aws(model, SETTINGS, Previous(), "abc123", session=session, candidate=place)
+
+    known = candidates_of(model, SETTINGS, Previous(), session=session)
+    settle = settler(model, SETTINGS, session=session)
+    first = compiled(model, Backend("node", (), lambda text: None, NOTHING), known, at, settle)
+    assert first.place is not None
+    assert first.place.startswith("g6.12xlarge in us-east-1, zone use1-az1, on demand")
+    assert [each.words.split(",")[1].strip() for each in first.elsewhere[:-1]] == [
+        f"zone use1-az{number}" for number in range(2, 7)
+    ]
+    later = first.elsewhere[-1]
+    assert later.words.startswith("g6.12xlarge in us-west-2, on demand")
+    there = later.compile()
+    assert there.place is not None
+    assert there.place.startswith("g6.12xlarge in us-west-2, zone usw2-az1, on demand")
+    assert len(there.elsewhere) == 3
+    assert "(price of us-east-1)" in there.place
