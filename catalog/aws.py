@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -56,8 +56,8 @@ class Zone:
 
 def fetch(
     types: Sequence[InstanceType], *, regions: Sequence[str], profile: str | None, now: datetime
-) -> tuple[Offer, ...]:
-    """All offers of the types in the account's enabled regions, or in `regions`.
+) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
+    """All offers of the types in the account's enabled regions, or in `regions`; and which these are.
 
     Endpoints and credentials are found as boto3 finds them. Raises NoSdk and RefreshFailed.
     """
@@ -71,21 +71,18 @@ def fetch(
             raise RefreshFailed(
                 f"this AWS account has no region {', '.join(unknown)}", hint=f"it has {', '.join(enabled)}"
             )
-        prices = dict(_on_demand(session.client("pricing", region_name=HOME, config=config), by_name))
+        pricing = session.client("pricing", region_name=HOME, config=config)
         offers: list[Offer] = []
         for region in regions or enabled:
             client = session.client("ec2", region_name=region, config=config)
-            offers += _in_region(client, region, by_name, prices, now)
-    return tuple(offers)
+            offers += _in_region(client, pricing, region, by_name, now)
+    return tuple(offers), tuple(regions or enabled)
 
 
 def _in_region(
-    client: Any,
-    region: str,
-    types: Mapping[str, InstanceType],
-    prices: Mapping[tuple[str, str], float],
-    now: datetime,
+    client: Any, pricing: Any, region: str, types: Mapping[str, InstanceType], now: datetime
 ) -> Iterator[Offer]:
+    """Everything is asked for all types at once and chosen from here: filters take 200 names at most."""
     zones = {
         zone.id: zone
         for zone in (
@@ -93,21 +90,26 @@ def _in_region(
             for each in client.describe_availability_zones(AllAvailabilityZones=True)["AvailabilityZones"]
         )
     }
-    spot = _spot(client, types, now)
+    spot = _spot(client, now)
     pages = client.get_paginator("describe_instance_type_offerings").paginate(
-        LocationType="availability-zone-id", Filters=[{"Name": "instance-type", "Values": sorted(types)}]
+        LocationType="availability-zone-id"
     )
-    for each in _items(pages, "InstanceTypeOfferings"):
-        name, zone = str(each["InstanceType"]), zones.get(str(each["Location"]))
-        if zone is not None and name in types:
-            price = prices.get((name, zone.border))
-            yield Offer(types[name], region, zone.id, price, spot.get((name, zone.name)))
+    rows = [
+        (str(each["InstanceType"]), zones[str(each["Location"])])
+        for each in _items(pages, "InstanceTypeOfferings")
+        if str(each["Location"]) in zones and str(each["InstanceType"]) in types
+    ]
+    prices = {
+        border: dict(_on_demand(pricing, border)) for border in sorted({zone.border for _, zone in rows})
+    }
+    for name, zone in rows:
+        yield Offer(types[name], region, zone.id, prices[zone.border].get(name), spot.get((name, zone.name)))
 
 
-def _spot(client: Any, types: Mapping[str, InstanceType], now: datetime) -> dict[tuple[str, str], float]:
+def _spot(client: Any, now: datetime) -> dict[tuple[str, str], float]:
     """Spot price by type and zone name. With `now` as the start, EC2 gives the prices in force."""
     pages = client.get_paginator("describe_spot_price_history").paginate(
-        InstanceTypes=sorted(types), ProductDescriptions=[LINUX], StartTime=now
+        ProductDescriptions=[LINUX], StartTime=now
     )
     found: dict[tuple[str, str], tuple[datetime, float]] = {}
     for each in _items(pages, "SpotPriceHistory"):
@@ -117,19 +119,18 @@ def _spot(client: Any, types: Mapping[str, InstanceType], now: datetime) -> dict
     return {key: price for key, (_, price) in found.items() if price > 0}
 
 
-def _on_demand(client: Any, types: Iterable[str]) -> Iterator[tuple[tuple[str, str], float]]:
-    """Price by type and region, or local zone group."""
-    for name in types:
-        wanted = {**ON_DEMAND, "instanceType": name}
-        filters = [{"Type": "TERM_MATCH", "Field": key, "Value": value} for key, value in wanted.items()]
-        pages = client.get_paginator("get_products").paginate(
-            ServiceCode="AmazonEC2", FormatVersion="aws_v1", Filters=filters
-        )
-        for text in _items(pages, "PriceList"):
-            product: Any = json.loads(text)
-            attributes = product["product"]["attributes"]
-            if (price := _hourly(product)) is not None and "regionCode" in attributes:
-                yield (str(attributes["instanceType"]), str(attributes["regionCode"])), price
+def _on_demand(client: Any, border: str) -> Iterator[tuple[str, float]]:
+    """Price by type in a region, or a local zone group."""
+    wanted = {**ON_DEMAND, "regionCode": border}
+    filters = [{"Type": "TERM_MATCH", "Field": key, "Value": value} for key, value in wanted.items()]
+    pages = client.get_paginator("get_products").paginate(
+        ServiceCode="AmazonEC2", FormatVersion="aws_v1", Filters=filters
+    )
+    for text in _items(pages, "PriceList"):
+        product: Any = json.loads(text)
+        attributes = product["product"]["attributes"]
+        if (price := _hourly(product)) is not None and "instanceType" in attributes:
+            yield str(attributes["instanceType"]), price
 
 
 def _hourly(product: Any) -> float | None:

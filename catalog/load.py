@@ -14,8 +14,11 @@ from typing import Literal, cast
 
 from orch.catalog.errors import BadCatalogFile
 from orch.catalog.records import Catalog, GpuModel, InstanceType, Offer, PriceList
+from orch.catalog.siblings import Sibling, offered, siblings
+from orch.catalog.unlisted import lent
 
 SHIPPED = Path(__file__).parent
+AWS_TYPES = SHIPPED / "types-aws.csv"
 GIB = 1024
 
 
@@ -47,13 +50,28 @@ def gpu_models() -> Mapping[str, GpuModel]:
 def _catalog(folder: Path) -> Catalog:
     gpus = gpu_models()
     types = {(each.backend, each.name): each for each in _types(SHIPPED / "types.csv", gpus)}
+    head, rows = _read(AWS_TYPES)
+    types |= {(each.backend, each.name): each for each in _aws_types(rows, gpus)}
+    gcp = gcp_siblings()
+    types |= {(each.type.backend, each.type.name): each.type for each in gcp}
     lists: dict[str, PriceList] = {}
     for shipped in sorted(SHIPPED.glob("prices-*.csv")):
         own = folder / shipped.name
         path = own if own.is_file() else shipped
         backend = shipped.stem.removeprefix("prices-")
-        lists[backend] = read_prices(path, backend, types)
-    return Catalog(gpus, types, lists)
+        lists[backend] = read_prices(path, backend, types, gcp if backend == "gcp" else ())
+    return Catalog(gpus, types, lists, {"aws": tuple(head["regions"].split())})
+
+
+@cache
+def gcp_siblings() -> tuple[Sibling, ...]:
+    """GCP types that are parts and multiples of others. Raises BadCatalogFile."""
+    path = SHIPPED / "siblings-gcp.csv"
+    named = {each.name: each for each in _types(SHIPPED / "types.csv", gpu_models()) if each.backend == "gcp"}
+    try:
+        return tuple(siblings(read_rows(path), named))
+    except (KeyError, ValueError, TypeError) as error:
+        raise _bad(path, f"{type(error).__name__}: {error}") from error
 
 
 def price_file(backend: str) -> str:
@@ -61,10 +79,16 @@ def price_file(backend: str) -> str:
     return f"prices-{backend}.csv"
 
 
-def read_prices(path: Path, backend: str, types: Mapping[tuple[str, str], InstanceType]) -> PriceList:
+def read_prices(
+    path: Path,
+    backend: str,
+    types: Mapping[tuple[str, str], InstanceType],
+    besides: Sequence[Sibling] = (),
+) -> PriceList:
     """A list: `# key: value` lines, then one row per type, region and price with its zones.
 
-    `use1-az1:9.85` is a zone and its spot price, `-` the region as a whole. Raises BadCatalogFile.
+    `use1-az1:9.85` is a zone and its spot price, `-` the region as a whole. `besides`: types that are offered
+    where those are that they are like. Raises BadCatalogFile.
     """
     head, rows = _read(path)
     offers: list[Offer] = []
@@ -84,8 +108,9 @@ def read_prices(path: Path, backend: str, types: Mapping[tuple[str, str], Instan
         source=head.get("source", ""),
         as_of=head.get("as_of", "unknown"),
         note=head.get("note", ""),
-        offers=tuple(offers),
+        offers=lent([*offers, *offered(besides, offers)]),
         refreshed=path.parent != SHIPPED,
+        complete=frozenset(head.get("complete", "").split()),
     )
 
 
@@ -93,7 +118,7 @@ def write_prices(path: Path, prices: PriceList) -> None:
     """The same form, written whole or not at all. Raises OSError."""
     rows: dict[tuple[str, str, str], list[str]] = {}
     for offer in prices.offers:
-        key = (offer.type.name, offer.region or "", _money(offer.price))
+        key = (offer.type.name, offer.region or "", _money(None if offer.price_of else offer.price))
         spot = _money(offer.spot_price)
         rows.setdefault(key, []).append((offer.zone or "-") + (f":{spot}" if spot else ""))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,6 +127,8 @@ def write_prices(path: Path, prices: PriceList) -> None:
         with staged.open("w", newline="", encoding="utf-8") as file:
             for key, value in (("source", prices.source), ("as_of", prices.as_of), ("note", prices.note)):
                 file.write(f"# {key}: {value}\n")
+            if prices.complete:
+                file.write(f"# complete: {' '.join(sorted(prices.complete))}\n")
             table = csv.writer(file, lineterminator="\n")
             table.writerow(("type", "region", "price", "zones"))
             table.writerows((*key, " ".join(sorted(zones))) for key, zones in sorted(rows.items()))
@@ -135,6 +162,23 @@ def _types(path: Path, gpus: Mapping[str, GpuModel]) -> Iterator[InstanceType]:
             gpu_count=int(row["gpu_count"] or 0),
             gpu_memory_mib=_mib(row["gpu_memory_gib"]),
             form=row["form"],
+        )
+
+
+def _aws_types(rows: Iterable[Mapping[str, str]], gpus: Mapping[str, GpuModel]) -> Iterator[InstanceType]:
+    for row in rows:
+        memory = row["gpu_memory_mib"]
+        yield InstanceType(
+            backend="aws",
+            name=row["type"],
+            arch=cast(Literal["x86", "arm"], row["arch"]),
+            vcpus=int(row["vcpus"]),
+            memory_mib=int(row["memory_mib"]),
+            gpu=gpus[row["gpu"]] if row["gpu"] else None,
+            gpu_count=int(row["gpu_count"] or 0),
+            gpu_memory_mib=int(memory) if memory else None,
+            surveyed=False,
+            home_price=_float(row["price"]),
         )
 
 

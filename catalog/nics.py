@@ -9,7 +9,7 @@ from functools import cache
 from typing import Literal
 
 from orch.catalog.errors import BadCatalogFile
-from orch.catalog.load import SHIPPED, read_rows
+from orch.catalog.load import AWS_TYPES, SHIPPED, read_rows
 from orch.catalog.records import InstanceType
 
 Market = Literal["on-demand", "spot"]
@@ -17,10 +17,12 @@ Market = Literal["on-demand", "spot"]
 
 @dataclass(frozen=True)
 class Nics:
-    """One type. `per_card`: interfaces that a card holds, None when not known (more than one).
+    """One type. `cards` is 0 where their layout is not known; `per_card`: interfaces that a card holds, None
+    when not known (more than one).
 
     `efa_device` is the device index of an EFA-only interface on the cards after the first. `levels`: how many
-    levels of the network the cloud tells of, 0 for none.
+    levels of the network the cloud tells of, 0 for none. `disk_gb` is of one disk, of all where they were not
+    `counted`.
     """
 
     type: str
@@ -33,6 +35,12 @@ class Nics:
     disks: int
     disk_gb: int
     levels: int
+    counted: bool = True
+
+    @property
+    def fast(self) -> bool:
+        """Whether it has EFA, on cards that are known."""
+        return self.efa > 0 and self.cards > 0
 
 
 @dataclass(frozen=True)
@@ -65,9 +73,25 @@ def nics() -> Mapping[str, Nics]:
 
 @cache
 def _nics() -> Mapping[str, Nics]:
-    path = SHIPPED / "nics-aws.csv"
+    path = AWS_TYPES
     found: dict[str, Nics] = {}
     try:
+        for row in read_rows(path):
+            found[row["type"]] = Nics(
+                type=row["type"],
+                cards=int(row["cards"] or 0),
+                per_card=int(row["per_card"]) if row["per_card"] else None,
+                efa=int(row["efa"] or 0),
+                gbps=int(row["gbps"] or 0),
+                # Cards after the first take their interface at index 1: as those of the types kept by hand.
+                efa_device=1,
+                cluster=row["cluster"] == "yes",
+                disks=1 if row["disks_gb"] else 0,
+                disk_gb=int(row["disks_gb"] or 0),
+                levels=int(row["levels"] or 0),
+                counted=False,
+            )
+        path = SHIPPED / "nics-aws.csv"
         for row in read_rows(path):
             found[row["type"]] = Nics(
                 type=row["type"],

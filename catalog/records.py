@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -48,7 +48,9 @@ class GpuModel:
 class InstanceType:
     """A machine that can be rented. `gpu_memory_mib` is of one GPU, as the source gives it.
 
-    None: not known. `form` is SXM or PCIe where the source tells it, else empty.
+    None: not known. `form` is SXM or PCIe where the source tells it, else empty. `surveyed`: the price list
+    names all places that have it; of the others it may name none. `home_price`: on demand in the backend's
+    home region, of those; None: not sold there.
     """
 
     backend: str
@@ -60,17 +62,25 @@ class InstanceType:
     gpu_count: int = 0
     gpu_memory_mib: int | None = None
     form: str = ""
+    surveyed: bool = True
+    home_price: float | None = None
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A type in a zone. A region, zone or price that is None is not known, or does not exist there."""
+    """A type in a zone. A region, zone or price that is None is not known, or does not exist there.
+
+    `listed`: a price list has it; else nobody told whether the region has the type, in which zones, and what
+    it costs on spot. `price_of`: the region whose price it is, where its own is not known.
+    """
 
     type: InstanceType
     region: str | None
     zone: str | None
     price: float | None
     spot_price: float | None
+    listed: bool = True
+    price_of: str | None = None
 
     @property
     def local_zone(self) -> bool:
@@ -82,7 +92,10 @@ class Offer:
 
 @dataclass(frozen=True)
 class PriceList:
-    """All offers of a backend, and where they come from. `refreshed` tells a list made on this machine."""
+    """All offers of a backend, and where they come from. `refreshed` tells a list made on this machine.
+
+    `complete`: regions of which it names all types that they have, the surveyed and the others.
+    """
 
     backend: str
     source: str
@@ -90,20 +103,40 @@ class PriceList:
     note: str
     offers: tuple[Offer, ...]
     refreshed: bool = False
+    complete: frozenset[str] = frozenset()
+
+    @cached_property
+    def prices(self) -> Mapping[str, Mapping[str, float | None]]:
+        """Regions of each type that has a row, with the price of one that has one of its own."""
+        found: dict[str, dict[str, float | None]] = {}
+        for offer in self.offers:
+            known = found.setdefault(offer.type.name, {})
+            if offer.region and known.get(offer.region) is None:
+                known[offer.region] = None if offer.price_of else offer.price
+        return found
+
+    @cached_property
+    def regions(self) -> frozenset[str]:
+        return frozenset(offer.region for offer in self.offers if offer.region)
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """Everything known, by name. `types` is keyed by backend and type."""
+    """Everything known, by name. `types` is keyed by backend and type.
+
+    `regions`: by backend, those that may have a type of which no list tells.
+    """
 
     gpus: Mapping[str, GpuModel]
     types: Mapping[tuple[str, str], InstanceType]
     lists: Mapping[str, PriceList]
+    regions: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     @property
     def backends(self) -> tuple[str, ...]:
         return tuple(self.lists)
 
     def offers(self) -> Iterator[Offer]:
+        """All that the lists have; `unlisted.py` has the others."""
         for each in self.lists.values():
             yield from each.offers

@@ -47,7 +47,7 @@ def refresh(
     before = known.lists[backend]
     types = tuple(each for each in known.types.values() if each.backend == backend)
     now = datetime.now(timezone.utc)
-    offers = aws.fetch(types, regions=regions, profile=profile, now=now)
+    offers, fetched = aws.fetch(types, regions=regions, profile=profile, now=now)
     kept = tuple(offer for offer in before.offers if regions and offer.region not in regions)
     if not offers:
         raise RefreshFailed("AWS lists none of the catalogue's types", hint="nothing was changed")
@@ -58,6 +58,10 @@ def refresh(
         note="On-demand Linux, shared tenancy; spot prices of that moment.",
         offers=(*offers, *kept),
         refreshed=True,
+        # Regions that the account has not enabled are of no use to it.
+        complete=before.complete.union(fetched)
+        if regions
+        else frozenset((*fetched, *known.regions[backend])),
     )
     path = folder / price_file(backend)
     try:

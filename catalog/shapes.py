@@ -7,13 +7,13 @@ data.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import Literal, cast
 
 from orch.catalog.errors import BadCatalogFile
-from orch.catalog.load import SHIPPED, read_rows
+from orch.catalog.load import SHIPPED, gcp_siblings, read_rows
 from orch.catalog.records import InstanceType
 
 Market = Literal["on-demand", "spot"]
@@ -118,11 +118,15 @@ def shapes() -> Mapping[str, Shape]:
     """All types, by name. Raises BadCatalogFile."""
     path = SHIPPED / "shapes-gcp.csv"
     try:
-        return {row["type"]: _shape(row) for row in read_rows(path)}
+        known = {row["type"]: _shape(row) for row in read_rows(path)}
     except (KeyError, ValueError, TypeError) as error:
         raise BadCatalogFile(
             "a file of the catalogue does not read", where=str(path), detail=str(error)
         ) from error
+    like = ((each, known[each.like]) for each in gcp_siblings())
+    return known | {
+        each.type.name: replace(shape, type=each.type.name, disks=each.disks) for each, shape in like
+    }
 
 
 def _shape(row: Mapping[str, str]) -> Shape:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from orch.components.misses import reason_text
-from orch.components.offers import gpu_memory_mib, gpu_text, money, range_text
+from orch.components.offers import gpu_memory_mib, gpu_text, money, price_text, range_text
 from orch.spec.errors import visible
 from orch.spec.values import render_size
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from orch.components.searches import Search
     from orch.components.wanted import Wanted
 
+
+ASKED = (
+    "Zone ?: the account is asked which zones of the region have the type, before a fleet is planned there."
+)
 
 # For people
 
@@ -31,11 +36,31 @@ def offers_text(search: Search, limit: int | None, *, colour: bool) -> str:
     if not fits:
         return f"{head}\nno offer fits"
     columns = ("#", "BACKEND", "REGION", "ZONE", "INSTANCE TYPE", "RESOURCES", "SPOT", "PRICE")
-    rows = [_row(place, fit, search.wanted) for place, fit in enumerate(fits[:limit], 1)]
+    folded = _folded(fits)
+    rows = [_row(place, group, search.wanted) for place, group in folded[:limit]]
     lines = [head, table(columns, rows, colour=colour)]
-    if len(rows) < len(fits):
-        lines.append(f"{len(fits) - len(rows)} more of {len(fits)} (--limit 0 lists all)")
+    shown = sum(len(group) for _, group in folded[:limit])
+    if shown < len(fits):
+        lines.append(f"{len(fits) - shown} more of {len(fits)} (--limit 0 lists all)")
+    if any(not fit.offer.listed for fit in fits[:shown]):
+        lines.append(ASKED)
     return "\n".join(lines)
+
+
+def _folded(fits: Sequence[Fit]) -> list[tuple[int, tuple[Fit, ...]]]:
+    """Offers with the number of the first of each: those of regions that may have a type, at a price that is
+    not theirs, are one."""
+
+    def key(numbered: tuple[int, Fit]) -> object:
+        number, fit = numbered
+        return (
+            number
+            if fit.offer.listed or fit.sure
+            else (fit.offer.type.backend, fit.offer.type.name, fit.spot)
+        )
+
+    groups = (tuple(group) for _, group in groupby(enumerate(fits, 1), key))
+    return [(group[0][0], tuple(fit for _, fit in group)) for group in groups]
 
 
 def misses_text(search: Search, limit: int | None, *, colour: bool) -> str:
@@ -97,17 +122,18 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, colour: bool
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
-def _row(place: int, fit: Fit, wanted: Wanted) -> tuple[str, ...]:
+def _row(place: int, group: Sequence[Fit], wanted: Wanted) -> tuple[str, ...]:
+    fit = group[0]
     offer, each = fit.offer, fit.offer.type
     return (
         str(place),
         each.backend,
-        offer.region or "n/a",
-        offer.zone or "n/a",
+        (offer.region or "n/a") if len(group) == 1 else f"{len(group)} regions",
+        offer.zone or ("n/a" if offer.listed else "?"),
         each.name,
         resources_text(each, wanted),
         "yes" if fit.spot else "no",
-        money(fit.price),
+        price_text(fit),
     )
 
 
@@ -127,7 +153,7 @@ def resources_text(each: InstanceType, wanted: Wanted | None = None) -> str:
 def _miss_row(miss: NearMiss) -> tuple[str, ...]:
     why = "; ".join(reason_text(reason) for reason in miss.reasons)
     spot = "yes" if miss.spot else "no"
-    return (miss.backend, miss.instance_type, spot, money(miss.cheapest.price), why)
+    return (miss.backend, miss.instance_type, spot, price_text(miss.cheapest), why)
 
 
 # For programs
@@ -207,6 +233,8 @@ def _offer_json(fit: Fit) -> dict[str, Any]:
         "gpus": gpus,
         "spot": fit.spot,
         "price": fit.price,
+        "price_of": fit.price_of,
+        "listed": offer.listed,
     }
 
 
@@ -221,4 +249,5 @@ def _miss_json(miss: NearMiss) -> dict[str, Any]:
         ],
         "regions": list(miss.regions),
         "price_from": miss.cheapest.price,
+        "price_of": miss.cheapest.price_of,
     }

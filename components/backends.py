@@ -102,7 +102,7 @@ def _ssh(order: Order) -> Compiled:
 
 def _aws(order: Order) -> Compiled:
     from orch.components.aws import ask, errors
-    from orch.components.aws.compile import PINNED_IMAGES, candidates_of, compile_aws, settings_of
+    from orch.components.aws.compile import PINNED_IMAGES, candidates_of, compile_aws, settings_of, settler
     from orch.components.aws.explain import EXPLAINED
 
     cloud = Cloud("aws:ec2/instance:Instance", PINNED_IMAGES, errors.read, EXPLAINED)
@@ -122,7 +122,8 @@ def _aws(order: Order) -> Compiled:
             folder=order.folder,
         )
 
-    return compiled(order.fleet, cloud, candidates_of(order.fleet, settings, previous, session=session), at)
+    places = candidates_of(order.fleet, settings, previous, session=session)
+    return compiled(order.fleet, cloud, places, at, settler(order.fleet, settings, session=session))
 
 
 def _gcp(order: Order) -> Compiled:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orch.catalog.records import Catalog, InstanceType, Offer
+from orch.catalog.unlisted import unlisted
 from orch.components.doubts import doubts
 from orch.components.findings import Finding, PlanErrors
 from orch.components.machines import blocks
@@ -23,9 +24,10 @@ from orch.spec.suggest import hint_for
 @dataclass(frozen=True)
 class Candidate:
     """A type in a zone (on AWS by the zone's id) at one of its prices. `price`: US dollars an hour, None: not
-    known.
+    known; `price_of`: the region whose price it is, where its own is not known.
 
-    `kept`: the stack is there already.
+    `kept`: the stack is there already. `listed`: a list says that the place has the type; else the account is
+    asked before the fleet is planned there, and the zone is empty until then where the file names none.
     """
 
     type: InstanceType
@@ -34,21 +36,35 @@ class Candidate:
     spot: bool
     price: float | None
     kept: bool = False
+    listed: bool = True
+    price_of: str | None = None
 
     @property
     def place(self) -> str:
         """Zones of GCP tell their region."""
+        if not self.zone:
+            return self.region
         return self.zone if self.zone.startswith(self.region) else f"{self.region}, zone {self.zone}"
 
     @property
     def words(self) -> str:
         market = "spot" if self.spot else "on demand"
         price = money(self.price) + " an hour each" if self.price is not None else "price not known"
+        price += f" (price of {self.price_of})" if self.price_of else ""
         return f"{self.type.name} in {self.place}, {market}, {price}"
 
 
 def candidate_of(fit: Fit) -> Candidate:
-    return Candidate(fit.offer.type, fit.offer.region or "", fit.offer.zone or "", fit.spot, fit.price)
+    offer = fit.offer
+    return Candidate(
+        offer.type,
+        offer.region or "",
+        offer.zone or "",
+        fit.spot,
+        fit.price,
+        listed=offer.listed,
+        price_of=fit.price_of,
+    )
 
 
 def where_it_is(
@@ -68,14 +84,24 @@ def where_it_is(
     if each is None or region is None or zone is None or any(type_misses(wanted, each)):
         return None
     spot = pins.get("spot") == "true"
-    listed = [offer for offer in catalog.lists[backend].offers if (offer.type, offer.zone) == (each, zone)]
-    offer = listed[0] if listed else Offer(each, region, zone, None, None)
+    offer = _offer_at(catalog, each, region, zone)
     outside = wanted.regions and region not in wanted.regions
     other_market = wanted.spot_policy not in ("auto", "spot" if spot else "on-demand")
     elsewhere = reserved is not None and reserved != (zone, each.name)
     if outside or other_market or elsewhere or not in_zones(offer):
         return None
-    return Candidate(each, region, zone, spot, offer.spot_price if spot else offer.price, kept=True)
+    price, price_of = (offer.spot_price, None) if spot else (offer.price, offer.price_of)
+    return Candidate(each, region, zone, spot, price, kept=True, price_of=price_of)
+
+
+def _offer_at(catalog: Catalog, each: InstanceType, region: str, zone: str) -> Offer:
+    """What is known of a type in a zone that has it."""
+    listed = (
+        offer for offer in catalog.lists[each.backend].offers if (offer.type, offer.zone) == (each, zone)
+    )
+    others = (offer for offer in unlisted(catalog, each) if offer.region == region)
+    found = next(listed, None) or next(others, None) or Offer(each, region, zone, None, None)
+    return replace(found, zone=zone)
 
 
 def known_types(wanted: Wanted, catalog: Catalog) -> None:
@@ -171,10 +197,13 @@ def with_fabric_alone(
     *,
     what: str,
     hint: str,
+    unsure: Callable[[str], bool] = lambda name: False,
 ) -> tuple[Candidate, ...]:
     """Types that are `known`; the `fast` ones alone where the file says that it is required.
 
-    `what` of them is known. Raises PlanErrors.
+    `what` of them is known. `unsure`: types that have a fast interconnect of which too little is known.
+
+    Raises PlanErrors.
     """
     shaped = tuple(each for each in found if known(each.type.name))
     if not shaped:
@@ -186,6 +215,11 @@ def with_fabric_alone(
     quick = tuple(each for each in shaped if fast(each.type.name))
     if not quick:
         names = ", ".join(dict.fromkeys(each.type.name for each in shaped))
-        summary = f"a fast interconnect is required, and {names} has Ethernet only"
+        doubtful = ", ".join(dict.fromkeys(each.type.name for each in shaped if unsure(each.type.name)))
+        summary = (
+            f"a fast interconnect is required, and the catalogue does not know the {what} of {doubtful}"
+            if doubtful
+            else f"a fast interconnect is required, and {names} has Ethernet only"
+        )
         raise PlanErrors([Finding("ORCH223", "network.interconnect", summary, hint=hint)])
     return quick

@@ -105,9 +105,16 @@ def settled(order: Order, cloud: Cloud) -> Previous:
 
 
 def compiled(
-    fleet: Fleet, cloud: Cloud, places: Sequence[Candidate], compile_at: Callable[[Candidate], CloudFleet]
+    fleet: Fleet,
+    cloud: Cloud,
+    places: Sequence[Candidate],
+    compile_at: Callable[[Candidate], CloudFleet],
+    settle: Callable[[Sequence[Candidate]], Sequence[Candidate]] = lambda places: places,
 ) -> Compiled:
-    """The plan of the first place; those of the others are made when they are tried."""
+    """The plan of the first place; those of the others are made when they are tried.
+
+    `settle`: the same places with the first one's zone known.
+    """
 
     def ready(made: CloudFleet, elsewhere: tuple[Place, ...]) -> Compiled:
         whole = fleet.gang == "all-or-nothing"
@@ -136,11 +143,12 @@ def compiled(
             locked=frozenset(cloud.images),
         )
 
-    def at(place: Candidate, others: Sequence[Candidate]) -> Compiled:
-        elsewhere = tuple(Place(other.words, partial(at, other, ())) for other in others)
+    def at(*tried: Candidate) -> Compiled:
+        place, *others = settle(tried)
+        elsewhere = tuple(Place(other.words, partial(at, other)) for other in others)
         return ready(compile_at(place), elsewhere)
 
-    return at(places[0], places[1:])
+    return at(*places)
 
 
 def moves(candidate: Candidate, previous: Previous) -> bool:
@@ -178,9 +186,11 @@ def scripts(fleet: Fleet, folder: Path) -> dict[str, str]:
 def regions_of(fleet: Fleet, backend: str) -> tuple[str, ...]:
     """All regions that have an offer for the fleet's types, for looking up its reservation."""
     from orch.catalog.load import catalog
+    from orch.catalog.unlisted import doubtful, unlisted
     from orch.components.wanted import wanted_of
 
     known = catalog()
     patterns = wanted_of(fleet, known).instance_types
-    offers = known.lists[backend].offers
+    offers = [*known.lists[backend].offers]
+    offers += [offer for each in doubtful(known, backend) for offer in unlisted(known, each)]
     return tuple(sorted({o.region for o in offers if o.region and (not patterns or o.type.name in patterns)}))

@@ -43,7 +43,7 @@ def doubts(wanted: Wanted, catalog: Catalog) -> tuple[Doubt, ...]:
     return (
         *_gpus(wanted, catalog, types),
         *_backends(wanted, catalog),
-        *_regions(wanted, offers),
+        *_regions(wanted, _once((*(o.region for o in offers), *_possible(searched, catalog)))),
         *_zones(wanted, offers),
         *_types(wanted, types),
     )
@@ -68,8 +68,13 @@ def _backends(wanted: Wanted, catalog: Catalog) -> Iterator[Doubt]:
             yield Doubt("ORCH207", ("backends", index), summary, hint, severity=Severity.NOTE)
 
 
-def _regions(wanted: Wanted, offers: Sequence[Offer]) -> Iterator[Doubt]:
-    known = _once(offer.region for offer in offers)
+def _possible(searched: Sequence[str], catalog: Catalog) -> Iterator[str]:
+    """Regions that may have more than the lists tell."""
+    for name in searched:
+        yield from catalog.regions.get(name, ())
+
+
+def _regions(wanted: Wanted, known: Sequence[str]) -> Iterator[Doubt]:
     for index, region in enumerate(wanted.regions):
         if region.lower() not in {each.lower() for each in known}:
             hint = hint_for(region, known)

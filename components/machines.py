@@ -79,8 +79,11 @@ def _plain(value: object) -> object:
     return dump() if dump is not None else asdict(value)  # type: ignore[call-overload]
 
 
-def budget_findings(fleet: Fleet, price: float | None, fixed: float) -> Iterator[Finding]:
-    """Whether the fleet at its largest is within the hourly budget. `fixed`: what it costs without nodes."""
+def budget_findings(
+    fleet: Fleet, price: float | None, fixed: float, price_of: str | None = None
+) -> Iterator[Finding]:
+    """Whether the fleet at its largest is within the hourly budget. `fixed`: what it costs without nodes;
+    `price_of`: the region whose price it is, where its own is not known."""
     if fleet.budget is None or fleet.budget.hourly is None or fleet.nodes is None:
         return
     most = fleet.nodes.target if fleet.nodes.max is None else fleet.nodes.max
@@ -100,4 +103,12 @@ def budget_findings(fleet: Fleet, price: float | None, fixed: float) -> Iterator
             "budget.hourly",
             f"{nodes}{more} make {money(most * price + fixed)}, over the budget of {money(bound)}",
             hint="raise `budget.hourly`, or ask for fewer or cheaper nodes",
+        )
+    elif price_of is not None:
+        yield Finding(
+            "ORCH282",
+            "budget.hourly",
+            f"the nodes' price there is not known: the budget was checked with that of {price_of}",
+            hint="`orch offers refresh` fetches it" if fleet.backends[:1] == ("aws",) else None,
+            severity=Severity.WARNING,
         )

@@ -11,8 +11,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
 
 from orch.catalog.records import Catalog, GpuModel, InstanceType, Offer, gpu_key
+from orch.catalog.unlisted import doubtful, unlisted
 from orch.components.wanted import Wanted
 from orch.spec.models import Range
 from orch.spec.models.fleet import FOREIGN_BACKENDS
@@ -52,6 +54,16 @@ class Fit:
     def price(self) -> float | None:
         return self.offer.spot_price if self.spot else self.offer.price
 
+    @property
+    def price_of(self) -> str | None:
+        """The region whose price it is, where its own is not known."""
+        return None if self.spot else self.offer.price_of
+
+    @property
+    def sure(self) -> bool:
+        """Whether a list has it at a price of its own, or where no price is known, has it at all."""
+        return self.price_of is None and (self.price is not None or self.offer.listed)
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -64,20 +76,16 @@ class Judgement:
 def judge(wanted: Wanted, catalog: Catalog) -> Judgement:
     """Every offer of the catalogue, judged. Backends without a driver count only when they are written.
 
-    Cheapest first, or with the number of GPUs left open the fewest GPUs first; equal ones by backend, type,
-    region, zone. What has no price comes last.
+    Cheapest first, or with the number of GPUs left open the fewest GPUs first; of equal ones those at their
+    own price, then by backend, type, region, zone. What has no price comes last. Where no list tells which
+    regions have a type, it is offered in each that may.
     """
     fits: list[Fit] = []
     misses: list[tuple[Fit, tuple[Miss, ...]]] = []
-    of_type: dict[InstanceType, tuple[Miss, ...]] = {}
-    for offer in catalog.offers():
-        each = offer.type
-        if each.backend in FOREIGN_BACKENDS and each.backend not in wanted.backends:
-            continue
-        if each not in of_type:
-            of_type[each] = tuple(type_misses(wanted, each))
+    of_type: dict[tuple[str, str], tuple[Miss, ...]] = {}
+    for offer in _offers(wanted, catalog, of_type):
         for fit in _fits(wanted, offer):
-            missing = (*of_type[each], *offer_misses(wanted, fit))
+            missing = (*of_type[offer.type.backend, offer.type.name], *offer_misses(wanted, fit))
             if missing:
                 misses.append((fit, missing))
             else:
@@ -85,12 +93,37 @@ def judge(wanted: Wanted, catalog: Catalog) -> Judgement:
     return Judgement(tuple(sorted(fits, key=_order(wanted))), tuple(misses))
 
 
+def _offers(
+    wanted: Wanted, catalog: Catalog, of_type: dict[tuple[str, str], tuple[Miss, ...]]
+) -> Iterator[Offer]:
+    """Those to judge, with what their types lack noted in `of_type`. A type that lacks something is judged at
+    one place where no list has it: at all of them the answer would be the same."""
+
+    def lacks(each: InstanceType) -> tuple[Miss, ...]:
+        key = (each.backend, each.name)
+        if key not in of_type:
+            of_type[key] = tuple(type_misses(wanted, each))
+        return of_type[key]
+
+    for name, prices in catalog.lists.items():
+        if name in FOREIGN_BACKENDS and name not in wanted.backends:
+            continue
+        for offer in prices.offers:
+            lacks(offer.type)
+            yield offer
+        for each in doubtful(catalog, name):
+            if not lacks(each):
+                yield from unlisted(catalog, each, wanted.zones)
+            elif not each.surveyed:
+                yield from islice(unlisted(catalog, each), 1)
+
+
 def _order(wanted: Wanted) -> Callable[[Fit], tuple[object, ...]]:
     def key(fit: Fit) -> tuple[object, ...]:
         offer, each = fit.offer, fit.offer.type
         gpus = each.gpu_count if wanted.fewest_first else 0
         place = (each.backend, each.name, offer.region or "", offer.zone or "")
-        return (fit.price is None, gpus, fit.price or 0.0, *place, fit.spot)
+        return (fit.price is None, gpus, fit.price or 0.0, not fit.sure, *place, fit.spot)
 
     return key
 
@@ -209,14 +242,21 @@ def offer_misses(wanted: Wanted, fit: Fit) -> Iterator[Miss]:
         yield Miss("zone", " or ".join(wanted.zones), offer.zone or "has no zones", 0.4)
     elif offer.local_zone and not named:
         yield Miss("local zone", "named in `availability_zones`", offer.zone or "", 0.3)
-    if fit.spot and fit.price is None:
+    if fit.spot and fit.price is None and offer.listed:
         yield Miss("spot", "spot", "on-demand only", 0.5)
     elif wanted.max_price is not None:
+        most = f"at most {money(wanted.max_price)}"
         if fit.price is None:
-            yield Miss("price", f"at most {money(wanted.max_price)}", UNKNOWN, 1.0)
-        elif fit.price > wanted.max_price:
+            yield Miss("price", most, UNKNOWN, 1.0)
+            return
+        off = 0.0
+        if fit.price > wanted.max_price:
             off = math.log2(fit.price / wanted.max_price) if wanted.max_price > 0 else 8.0
-            yield Miss("price", f"at most {money(wanted.max_price)}", money(fit.price), off)
+        if fit.price_of is not None:
+            # That of another region is no promise.
+            yield Miss("price", most, f"{UNKNOWN} there, {price_text(fit)}", off + 0.2)
+        elif off:
+            yield Miss("price", most, money(fit.price), off)
 
 
 def names_zone(written: str, offer: Offer) -> bool:
@@ -294,8 +334,13 @@ def gpu_text(wanted: Wanted) -> str:
 
 
 def money(price: float | None) -> str:
-    """`$55.04`, `$1.006`, `$0.0104`; `n/a` for a price that is not known."""
+    """`$55.04`, `$1.006`, `$0.0104`; `unpriced` for one that is not known."""
     if price is None:
-        return "n/a"
+        return "unpriced"
     whole, _, part = f"{price:,.{3 if price >= 1 else 4}f}".partition(".")
     return f"${whole}.{part.rstrip('0'):0<2}"
+
+
+def price_text(fit: Fit) -> str:
+    """`$55.04`; `$4.602 (price of us-east-1)` where that of the offer's own region is not known."""
+    return money(fit.price) + (f" (price of {fit.price_of})" if fit.price_of else "")

@@ -121,7 +121,7 @@ def _cloud(fleet: Fleet, backend: str, settings: Sequence[AnyBackend], unread: t
     count = fleet.nodes.target if fleet.nodes is not None else 0
     first = places[0]
     doubtful = [each.finding for each in doubts(wanted_of(fleet, known), known) if each.path[0] != "backends"]
-    findings = settle((*doubtful, *budget_findings(fleet, first.price, 0.0)))
+    findings = settle((*doubtful, *budget_findings(fleet, first.price, 0.0, first.price_of)))
     lines = [f"{counted(count, 'node')}, first choice: {first.words}"]
     if len(places) > 1:
         lines.append(f"{len(places) - 1} more places after it, the next {places[1].words}")

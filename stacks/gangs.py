@@ -207,7 +207,7 @@ def bring_up(project: Project, wish: Wish, first: Compiled, listener: Listener) 
         gang = replace(gang, before={})
     tried: list[Tried] = []
     places = [Place(first.place or "", lambda: first), *first.elsewhere]
-    for place in places:
+    for place in places:  # more come on the way: zones of a region that is asked for them when it is tried
         try:
             compiled = place.compile()
         except OrchError as refused:
@@ -215,7 +215,9 @@ def bring_up(project: Project, wish: Wish, first: Compiled, listener: Listener) 
                 raise
             tried.append(Tried(place.words, refused.summary))
             continue
-        listener(Note(f"trying {place.words}"))
+        where, at, known = compiled.place or place.words, len(tried) + 1, {each.words for each in places}
+        places[at:at] = [each for each in compiled.elsewhere if each.words not in known]
+        listener(Note(f"trying {where}"))
         call, failed = gang.persist(compiled)
         if failed is None and not call.node_errors():
             return compiled, call
@@ -229,7 +231,7 @@ def bring_up(project: Project, wish: Wish, first: Compiled, listener: Listener) 
         left = _taken_back(gang, compiled)
         if answer is None or not answer.elsewhere:
             raise _refused(wish, answer, failed, left) from failed
-        tried.append(Tried(place.words, answer.reason))
+        tried.append(Tried(where, answer.reason))
         if gang.before:
             raise _no_room_to_grow(wish, len(gang.before), tried) from failed
         listener(Note(f"no room there: {answer.reason}"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
@@ -78,6 +78,25 @@ class Region:
             Zone(str(each["ZoneId"]), str(each["ZoneName"]))
             for each in sorted(answer["AvailabilityZones"], key=lambda each: each["ZoneName"])
         )
+
+    def offered(self, types: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """Ids of the zones that have each of the types."""
+        wanted, found = sorted(types), dict[str, list[str]]()
+        for start in range(0, len(wanted), 200):  # the most values that a filter takes
+            only = [{"Name": "instance-type", "Values": wanted[start : start + 200]}]
+            with told(f"ask which zones of {self.region} have the types"):
+                rows = list(
+                    pages(
+                        self.client("ec2"),
+                        "describe_instance_type_offerings",
+                        "InstanceTypeOfferings",
+                        LocationType="availability-zone-id",
+                        Filters=only,
+                    )
+                )
+            for row in rows:
+                found.setdefault(str(row["InstanceType"]), []).append(str(row["Location"]))
+        return {name: tuple(sorted(zones)) for name, zones in found.items()}
 
     def _account(self) -> str:
         with told("log in"):

@@ -5,7 +5,8 @@ The session comes from the caller, so a simulated cloud can answer in its place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Any
 
 from orch.catalog.sdks import require_sdk
@@ -62,6 +63,22 @@ def zones(made: Session, regions: Sequence[str], endpoint: str | None = None) ->
             if refused.error is None or refused.error.kind not in ("credentials", "permission"):
                 raise
     return found
+
+
+def offered(
+    made: Session, region: str, types: Collection[str], endpoint: str | None = None
+) -> dict[str, tuple[str, ...]]:
+    """Ids of a region's zones that have each of the types; nothing where the account has not enabled it."""
+    if region not in _enabled(made, endpoint):
+        return {}
+    return Region(made, region, endpoint).offered(types)
+
+
+@lru_cache(maxsize=16)
+def _enabled(made: Session, endpoint: str | None) -> frozenset[str]:
+    with told("list the regions"):
+        answer = Region(made, HOME, endpoint).client("ec2").describe_regions()
+    return frozenset(str(each["RegionName"]) for each in answer["Regions"])
 
 
 def reservation(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from orch.catalog.nics import nics
 from orch.catalog.records import Catalog, Offer
@@ -23,7 +24,7 @@ from orch.components.wanted import Wanted, wanted_of
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AwsBackend
 
-__all__ = ["Candidate", "candidates", "with_efa"]
+__all__ = ["Candidate", "candidates", "in_written_zones", "with_efa"]
 
 Zones = Mapping[str, Sequence[Zone]]
 
@@ -38,6 +39,8 @@ def candidates(
     reservation: Reservation | None = None,
 ) -> tuple[Candidate, ...]:
     """All of them, in the order to try; the one the stack is in alone, as long as the file allows it.
+
+    Clusters try types that a cluster placement group takes before the others.
 
     `zones` of regions that were asked: there a written name (`us-east-1a`) means one zone; elsewhere any of
     its region. `reservation` is the fleet's, looked up.
@@ -56,19 +59,43 @@ def candidates(
     fits = [fit for fit in judgement.fits if fit.offer.region and _in_zones(wanted, fit.offer, zones or {})]
     if not fits:
         raise no_offer(fleet, wanted, catalog, judgement)
-    found = tuple(candidate_of(fit) for fit in fits if fit.offer.zone)
+    found = tuple(candidate_of(fit) for fit in fits if fit.offer.zone or not fit.offer.listed)
     if reservation is not None:
+        found = tuple(_reserved(each, reservation) for each in found)
         found = where_reserved(found, reservation.instance_type, reservation.zone)
     known = nics()
-    connected = with_fabric_alone(
+    found = with_fabric_alone(
         fleet,
         found,
         known.__contains__,
-        lambda name: known[name].efa > 0,
+        lambda name: known[name].fast,
         what="network cards",
-        hint=f"types with EFA: {', '.join(with_efa())}",
+        hint=f"types with EFA: {with_efa()}",
+        unsure=lambda name: known[name].efa > 0 and not known[name].fast,
     )
-    return into_blocks(fleet, connected)
+    found = into_blocks(fleet, found)
+    if fleet.placement != "cluster":
+        return found
+    return tuple(sorted(found, key=lambda each: not known[each.type.name].cluster))
+
+
+def in_written_zones(
+    fleet: Fleet, settings: AwsBackend, catalog: Catalog, zones: Zones
+) -> Callable[[Candidate], bool]:
+    """Whether a zone that the account named is one that the file means: a local zone only when written."""
+    wanted = _wanted(fleet, settings, catalog)
+
+    def fits(each: Candidate) -> bool:
+        offer = Offer(each.type, each.region, each.zone, None, None)
+        return _in_zones(wanted, offer, zones) and (bool(wanted.zones) or not offer.local_zone)
+
+    return fits
+
+
+def _reserved(each: Candidate, given: Reservation) -> Candidate:
+    """Where no list tells the zones of a type, it is in that of its reservation."""
+    there = (each.type.name, each.region) == (given.instance_type, given.region)
+    return each if each.listed or not there else replace(each, zone=given.zone, listed=True)
 
 
 def _wanted(fleet: Fleet, settings: AwsBackend, catalog: Catalog) -> Wanted:
@@ -89,6 +116,8 @@ def _in_zones(wanted: Wanted, offer: Offer, zones: Zones) -> bool:
     """Whether an offer lies in a written zone, with names as the account has them where it was asked."""
     if not wanted.zones:
         return True
+    if offer.zone is None:
+        return any(names_zone(written, offer) for written in wanted.zones)
     known = {zone.name.lower(): zone.id for zone in zones.get(offer.region or "", ())}
     return any(
         offer.zone == known[written.lower()] if written.lower() in known else names_zone(written, offer)
@@ -97,6 +126,8 @@ def _in_zones(wanted: Wanted, offer: Offer, zones: Zones) -> bool:
     )
 
 
-def with_efa() -> Iterator[str]:
-    """Names of the types that have EFA."""
-    return (name for name, each in sorted(nics().items()) if each.efa > 0)
+def with_efa() -> str:
+    """Types that have EFA: the names of some, and how many more there are."""
+    fast = {name: each for name, each in sorted(nics().items()) if each.fast}
+    named = [name for name, each in fast.items() if each.counted]
+    return f"{', '.join(named)} and {len(fast) - len(named)} more"

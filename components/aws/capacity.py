@@ -61,7 +61,7 @@ def group_reason(fleet: Fleet, facts: AwsFacts, each: Nics, made: Group | None) 
         return "no placement group: a Capacity Block takes none, its instances are close together already"
     if given is not None:
         return f"no placement group: the reservation {given.id} was made outside of one"
-    return f"no placement group: burstable types such as {each.type} cannot be in one"
+    return f"no placement group: types such as {each.type} cannot be in one"
 
 
 # What is found out about it

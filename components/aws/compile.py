@@ -7,16 +7,18 @@ them in order, and reads what the cloud said with `errors.read`.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.catalog.load import catalog as load_catalog
 from orch.components.aws import ask
-from orch.components.aws.candidates import Candidate, candidates
+from orch.components.aws.candidates import Candidate, candidates, in_written_zones
 from orch.components.aws.explain import traits
-from orch.components.aws.facts import Reservation, Zone
+from orch.components.aws.facts import Zone
+from orch.components.aws.offered import settled
 from orch.components.aws.plan import Context, plan
 from orch.components.aws.planned import AwsPlan
 from orch.components.aws.wanted import question
@@ -53,18 +55,44 @@ def candidates_of(
     Raises PlanErrors, CloudRefused.
     """
     known = load_catalog()
-    regions = fleet.regions or settings.regions or regions_of(fleet, "aws")
-    zones: Mapping[str, Sequence[Zone]] = {}
-    named = [place[0] for zone in fleet.availability_zones if (place := aws_zone_name(zone)) is not None]
-    if named:
-        asked = [region for region in dict.fromkeys(named) if region in regions or not regions]
-        zones = ask.zones(session, asked, settings.endpoint_url)
-    found: Reservation | None = None
+    zones, found = _named_zones(fleet, settings, session), None
     if fleet.reservation is not None:
+        regions = fleet.regions or settings.regions or regions_of(fleet, "aws")
         found = ask.reservation(session, fleet.reservation, regions, settings.endpoint_url)
         if found is None:
             raise PlanErrors([_no_reservation(fleet, regions)])
     return candidates(fleet, settings, known, previous=previous, zones=zones, reservation=found)
+
+
+def settler(
+    fleet: Fleet, settings: AwsBackend, *, session: ask.Session
+) -> Callable[[Sequence[Candidate]], tuple[Candidate, ...]]:
+    """What finds the zone of the first of some places, by asking the account: each region once.
+
+    It raises PlanErrors when the account has none of them, and CloudRefused.
+    """
+
+    @cache
+    def of_region(region: str, types: frozenset[str]) -> Mapping[str, Sequence[str]]:
+        return ask.offered(session, region, types, settings.endpoint_url)
+
+    def settle(places: Sequence[Candidate]) -> tuple[Candidate, ...]:
+        if places[0].listed:
+            return tuple(places)
+        fits = in_written_zones(fleet, settings, load_catalog(), _named_zones(fleet, settings, session))
+        return settled(fleet, places, lambda region, types: of_region(region, frozenset(types)), fits)
+
+    return settle
+
+
+def _named_zones(fleet: Fleet, settings: AwsBackend, session: ask.Session) -> Mapping[str, Sequence[Zone]]:
+    """The zones of those regions that the file names zones of by their names."""
+    named = [place[0] for zone in fleet.availability_zones if (place := aws_zone_name(zone)) is not None]
+    if not named:
+        return {}
+    regions = fleet.regions or settings.regions or regions_of(fleet, "aws")
+    asked = [region for region in dict.fromkeys(named) if region in regions or not regions]
+    return ask.zones(session, asked, settings.endpoint_url)
 
 
 def compile_aws(

@@ -27,12 +27,12 @@ def interfaces(nics: Nics, *, efa: bool) -> tuple[Interface, ...]:
     Card 0 carries a plain interface for IP traffic, and an EFA-only one beside it where the card has EFA and
     room; each further card one EFA-only interface. A card 0 with room for one carries both in one. Where
     there are fewer EFA interfaces than cards, card 0 is the one without. Without `efa` there is the plain one
-    alone.
+    alone, and where the cards are not known.
 
     Sources: EC2 user guide, "Maximize network bandwidth on instances with multiple network cards";
     aws-parallelcluster, `add_network_interfaces`.
     """
-    if not efa or nics.efa == 0:
+    if not efa or not nics.fast:
         return (Interface(0, 0, "interface"),)
     further = tuple(
         Interface(card, nics.efa_device if nics.per_card != 1 else 0, "efa-only")

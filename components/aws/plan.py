@@ -102,7 +102,7 @@ def plan(
     price = None if block else candidate.price
     fixed = (bastion.price or 0.0) if bastion else 0.0
     if not block:
-        found += budget_findings(fleet, price, fixed)
+        found += budget_findings(fleet, price, fixed, candidate.price_of)
     warnings = settle(found)
     image = facts.image
     if zone is None or image is None:
@@ -212,7 +212,7 @@ def _place_findings(
 
 
 def _card_findings(fleet: Fleet, candidate: Candidate, facts: AwsFacts, each: Nics) -> Iterator[Finding]:
-    if facts.cards is not None and facts.cards != (each.cards, each.efa):
+    if facts.cards is not None and each.cards and facts.cards != (each.cards, each.efa):
         told = "{} network cards and {} EFA interfaces".format(*facts.cards)
         yield Finding(
             "ORCH209",
@@ -222,12 +222,15 @@ def _card_findings(fleet: Fleet, candidate: Candidate, facts: AwsFacts, each: Ni
             severity=Severity.WARNING,
         )
     plain = fleet.network is not None and fleet.network.interconnect == "ethernet"
-    if fleet.placement == "cluster" and not each.efa and not plain:
+    if fleet.placement == "cluster" and not each.fast and not plain:
+        name = candidate.type.name
         yield Finding(
             "ORCH223",
             "instance_types" if fleet.instance_types else "placement",
-            f"{candidate.type.name} has no fast interconnect: Ethernet only between the nodes",
-            hint=f"types with EFA: {', '.join(with_efa())}; or write `network: {{interconnect: ethernet}}`",
+            f"the catalogue does not know the network cards of {name}: Ethernet only between the nodes"
+            if each.efa
+            else f"{name} has no fast interconnect: Ethernet only between the nodes",
+            hint=f"types with EFA: {with_efa()}; or write `network: {{interconnect: ethernet}}`",
             severity=Severity.WARNING,
         )
 

@@ -45,6 +45,9 @@ def image_reasons(facts: AwsFacts, previous: Previous) -> Iterator[str]:
 def scratch_reasons(fleet: Fleet, each: Nics) -> Iterator[str]:
     made = scratch(fleet, each.disks)
     if made is not None and each.disks:
+        if not each.counted:
+            yield f"scratch: local NVMe of {each.disk_gb} GB in all, {made.fs} at {made.path}"
+            return
         disks = (
             f"{each.disks} local NVMe disks of {each.disk_gb} GB"
             if each.disks > 1

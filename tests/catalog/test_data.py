@@ -12,11 +12,12 @@ import pytest
 from orch.catalog import load
 from orch.catalog.errors import BadCatalogFile
 from orch.catalog.records import Catalog
+from orch.catalog.unlisted import unlisted
 from orch.components.offers import gpu_memory_mib
 from orch.spec.models.fleet import BACKENDS, FOREIGN_BACKENDS
 
 GIB = 1024
-VENDORS = {"nvidia", "amd", "aws"}
+VENDORS = {"nvidia", "amd", "aws", "qualcomm"}
 
 # Regions in which AWS's zone ids are shortened: https://docs.aws.amazon.com/ram/latest/userguide/working-with-az-ids.html
 DIRECTIONS = {
@@ -64,15 +65,17 @@ def test_each_price_list_is_of_a_backend_of_the_language_and_tells_its_source_an
 
 def test_each_type_is_offered_somewhere(shipped: Catalog) -> None:
     offered = {(offer.type.backend, offer.type.name) for offer in shipped.offers()}
-    assert set(shipped.types) == offered
+    elsewhere = {key for key, each in shipped.types.items() if any(unlisted(shipped, each))}
+    assert set(shipped.types) == offered | elsewhere
+    assert {key for key, each in shipped.types.items() if each.surveyed} == offered
 
 
 def test_each_type_has_sound_numbers(shipped: Catalog) -> None:
     for each in shipped.types.values():
         assert each.arch in ("x86", "arm")
         assert each.vcpus is not None
-        assert 1 <= each.vcpus <= 512
-        assert each.memory_mib is None or GIB <= each.memory_mib <= 8192 * GIB
+        assert 1 <= each.vcpus <= 1024
+        assert each.memory_mib is None or GIB // 2 <= each.memory_mib <= 32768 * GIB
         assert (each.gpu is None) == (each.gpu_count == 0)
         assert each.gpu_count <= 16
         assert each.form in ("", "SXM", "PCIe")
@@ -83,7 +86,7 @@ def test_each_gpu_has_a_known_vendor_and_a_size_it_is_sold_with(shipped: Catalog
         assert gpu.vendor in VENDORS
         assert gpu.kind in ("gpu", "accelerator")
         assert gpu.sizes_mib
-        assert (gpu.compute_capability is not None) == (gpu.vendor == "nvidia")
+        assert (gpu.compute_capability is not None) == (gpu.vendor == "nvidia"), gpu.name
     for each in shipped.types.values():
         memory = gpu_memory_mib(each)
         assert each.gpu is None or memory is None or memory in each.gpu.sizes_mib, each

@@ -70,6 +70,8 @@ def test_json_holds_all_offers_in_the_same_order(tmp_path: Path) -> None:
         "gpus": {"vendor": "nvidia", "name": "H100", "count": 8, "memory_mib": 80 * 1024},
         "spot": False,
         "price": 55.04,
+        "price_of": None,
+        "listed": True,
     }
     (source,) = said.json["sources"]
     assert source["backend"] == "aws"

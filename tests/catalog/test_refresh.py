@@ -74,12 +74,17 @@ class Cloud:
         )
         return f"<spotPriceHistorySet>{items}</spotPriceHistorySet><nextToken></nextToken>"
 
-    def products(self, name: str) -> list[str]:
+    def products(self, region: str) -> list[str]:
         rows = {
-            "p5.48xlarge": [("us-east-1", "55.0400000000"), ("us-east-1", "0.0000000000")],
-            "m7i.large": [("us-east-1", "0.1008"), ("us-west-2", "0.1008"), ("us-west-2-lax-1", "0.121")],
-        }.get(name, [])
-        return [_product(name, region, price) for region, price in rows]
+            "us-east-1": [
+                ("p5.48xlarge", "55.0400000000"),
+                ("p5.48xlarge", "0.0000000000"),
+                ("m7i.large", "0.1008"),
+            ],
+            "us-west-2": [("m7i.large", "0.1008"), ("z9.large", "0.2")],
+            "us-west-2-lax-1": [("m7i.large", "0.121")],
+        }.get(region, [])
+        return [_product(name, region, price) for name, price in rows]
 
 
 def _product(name: str, region: str, price: str) -> str:
@@ -116,8 +121,8 @@ def _handler(cloud: Cloud) -> type[BaseHTTPRequestHandler]:
 
         def price_list(self, request: dict[str, object]) -> None:
             wanted = {each["Field"]: each["Value"] for each in request["Filters"]}  # type: ignore[attr-defined,index]
-            cloud.asked.append(("GetProducts", wanted["instanceType"]))
-            found = cloud.products(wanted["instanceType"])
+            cloud.asked.append(("GetProducts", wanted["regionCode"]))
+            found = cloud.products(wanted["regionCode"])
             start = int(str(request.get("NextToken", 0)))
             page: dict[str, object] = {"FormatVersion": "aws_v1", "PriceList": found[start : start + 2]}
             if start + 2 < len(found):
@@ -217,6 +222,24 @@ def test_prices_and_zones_are_fetched_and_used_from_then_on(tmp_path: Path, clou
     assert [offer["zone"] for offer in listed["fleets"][0]["offers"]] == ["use1-az4", "use1-az6"]
     assert listed["sources"][0]["refreshed"] is True
     assert listed["sources"][0]["source"] == "AWS Price List and EC2 APIs"
+
+
+def test_a_fetched_region_has_nothing_that_the_account_did_not_tell(tmp_path: Path, cloud: Cloud) -> None:
+    assert refresh(tmp_path, cloud.url, "--region", "us-west-2").code == 0
+    (tmp_path / "fleet.yml").write_text(
+        "type: fleet\nname: probe\nnodes: 1\ninstance_types: [g6.12xlarge]\nbackends: [aws]\n"
+    )
+    listed = Folder(tmp_path).orch("offers", "fleet.yml", "--json", env=environment(tmp_path, cloud.url)).json
+    regions = {offer["region"] for offer in listed["fleets"][0]["offers"]}
+    assert "us-west-2" not in regions
+    assert {"us-east-1", "eu-west-1"} <= regions
+
+
+def test_each_region_and_local_zone_is_asked_for_its_prices_once(tmp_path: Path, cloud: Cloud) -> None:
+    refresh(tmp_path, cloud.url)
+    asked = [region for action, region in cloud.asked if action == "GetProducts"]
+    assert sorted(set(asked)) == ["us-east-1", "us-west-2", "us-west-2-lax-1"]
+    assert len(asked) <= 4  # one page more
 
 
 def test_one_region_leaves_the_others_as_they_were(tmp_path: Path, cloud: Cloud) -> None:

@@ -91,3 +91,40 @@ def test_quotas_are_those_of_the_gpu() -> None:
 
 def test_only_tcpx_boots_container_optimized_os() -> None:
     assert [row.fabric for row in gcp_images() if row.os == "cos"] == ["tcpx"]
+
+
+def price(name: str, zone: str = "us-central1-a") -> float | None:
+    offers = catalog(Path("/nonexistent")).lists["gcp"].offers
+    return next(each.price for each in offers if (each.type.name, each.zone) == (name, zone))
+
+
+def test_prices_of_a_family_grow_with_what_its_machines_have() -> None:
+    assert price("g2-standard-24") == pytest.approx((price("g2-standard-96") or 0) / 4)
+    # One L4 and so many times four vCPUs: from four to eight, and from eight to twelve, it is the same step.
+    step = (price("g2-standard-8") or 0) - (price("g2-standard-4") or 0)
+    assert (price("g2-standard-12") or 0) - (price("g2-standard-8") or 0) == pytest.approx(step)
+    assert price("n2-standard-2") == pytest.approx((price("n2-standard-8") or 0) / 4)
+    assert price("a2-ultragpu-1g") == pytest.approx((price("a2-ultragpu-8g") or 0) / 8)
+
+
+def test_the_sum_of_parts_is_what_the_list_has_where_it_has_both() -> None:
+    for zone in ("us-central1-a", "asia-northeast1-a", "europe-west4-b"):
+        assert (price("a2-highgpu-1g", zone) or 0) * 8 == pytest.approx(
+            price("a2-highgpu-8g", zone), abs=0.01
+        )
+
+
+def test_types_without_parts_are_unpriced_in_the_zones_of_their_family() -> None:
+    assert price("e2-standard-2") is None
+    assert price("n2-highmem-8") is None
+    assert price("a2-megagpu-16g") is None
+
+
+def test_siblings_have_the_networks_of_their_family_and_disks_of_their_own() -> None:
+    known = shapes()
+    assert (known["a2-ultragpu-2g"].disks, known["a3-highgpu-4g"].disks) == (2, 8)
+    assert not known["a3-highgpu-4g"].fast
+    assert known["e2-standard-4"].placement == "none"
+    quota = type_quota("a2-megagpu-16g", "on-demand")
+    assert quota is not None
+    assert quota.metric == "NVIDIA_A100_GPUS"

@@ -38,7 +38,7 @@ def test_the_cheapest_come_first_and_each_zone_once() -> None:
     found = places(**H100)
     prices = [each.price for each in found if each.price is not None]
     assert all(one <= other for one, other in pairwise(prices))
-    assert len({(each.type.name, each.zone, each.spot) for each in found}) == len(found)
+    assert len({(each.type.name, each.region, each.zone, each.spot) for each in found}) == len(found)
     assert {each.type.name for each in found} == {"p5.48xlarge"}
 
 
