@@ -184,6 +184,7 @@ def test_every_verb_says_what_it_says_so() -> None:
                     raw.append(f"{file.name}: {what}")
     assert raw == [
         "machine.py: f'export {key}={shlex.quote(value)}'",  # for a shell
+        "main.py: f'orch {__version__}'",
         "outcome.py: visible_lines(text)",
         "outcome.py: visible_lines(text)",
         "run_output.py: self.line(event)",  # a job's log
