@@ -5,10 +5,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from orch.cli.outcome import UsageError
+from orch.cli.outcome import UsageError, tell
+from orch.cli.where import project_at
+from orch.runner.compile import set_variables
+from orch.runner.names import RunName
+from orch.runner.packing import source_of
+from orch.runner.stage import check_files
 from orch.spec import load_paths
 from orch.spec.models import Fleet, Task
+from orch.spec.suggest import few
 from orch.stacks.errors import ProjectError
+from orch.stacks.states import require_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,9 +38,14 @@ def apply(
         raise UsageError(
             "`apply` reads its file more than once", hint="`orch up -` or `orch run -` read stdin"
         )
+    # All that can be wrong is told before anything is made.
     environ = {**os.environ, **run.given_variables(env)}
-    models = [document.model for document in load_paths([file], environ=environ).require().documents]
-    has_fleets = any(isinstance(model, Fleet) for model in models)
+    if name is not None:
+        name = RunName.given(name)
+    documents = load_paths([file], environ=environ, launch=("fleet", "task")).require().documents
+    models = [document.model for document in documents]
+    there = [model.name for model in models if isinstance(model, Fleet)]
+    has_fleets = bool(there)
     has_tasks = any(isinstance(model, Task) for model in models)
     if not has_fleets and not has_tasks:
         raise ProjectError("there is neither a fleet nor a task in it", where=file)
@@ -41,6 +53,14 @@ def apply(
         raise UsageError(
             "there is no task in it that --name, --env, --detach and --fleet could be for", where=file
         )
+    if fleet is not None and fleet not in there:
+        require_up(project_at(file, rehearse=rehearse), fleet)
+    for document in documents:
+        if isinstance(task := document.model, Task):
+            set_variables(task.env, environ)
+            check_files(source_of(document.directory, item.local_path) for item in task.files)
+    if others := [each.kind for each in documents if each.kind not in ("fleet", "task")]:
+        tell(f"note: only fleets and tasks are applied; left out: {few(dict.fromkeys(others))}")
     if has_fleets:
         fleets.up(
             file,
@@ -50,6 +70,7 @@ def apply(
             accept_host_keys=(),
             rehearse=rehearse,
             mixed=True,
+            environ=environ,
         )
     if has_tasks:
         run.start(file, name=name, env=env, detach=detach, fleet=fleet, rehearse=rehearse, mixed=True)

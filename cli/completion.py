@@ -7,7 +7,7 @@ ledger elsewhere completes nothing. It never fails, and never tells anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orch.stacks.project import Project
@@ -53,9 +53,9 @@ def _quietly(incomplete: str, names: Callable[[Project], Iterable[str]]) -> list
 def _files(incomplete: str) -> list[str]:
     from pathlib import Path
 
-    folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
     head = incomplete.rpartition("/")[0] + "/" if "/" in incomplete else ""
     try:
+        folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
         found = [(head + each.name, each) for each in sorted(folder.expanduser().iterdir())]
         return [
             f"{name}/" if each.is_dir() else name
@@ -64,29 +64,34 @@ def _files(incomplete: str) -> list[str]:
             and (each.suffix in (".yml", ".yaml") or each.is_dir())
             and not each.name.startswith(".")
         ][:MANY]
-    except OSError:
+    except (OSError, RuntimeError, ValueError):  # no such folder, no such user, no name of a file
         return []
 
 
 def _fleets(project: Project) -> Iterable[str]:
-    from orch.stacks.states import known_fleets
-
-    return known_fleets(project) if project.local_state is not None else ()
+    return _plain(project)
 
 
 def _nodes(project: Project) -> Iterable[str]:
-    from orch.stacks.states import deployment, nodes_there
+    from orch.stacks.states import nodes_there
 
-    return [node["name"] for name in _fleets(project) for node in nodes_there(deployment(project, name))]
+    return [node["name"] for recorded in _plain(project).values() for node in nodes_there(recorded)]
+
+
+def _plain(project: Project) -> dict[str, Any]:
+    """Fleets with their states, of those that lie here and that no engine has to read."""
+    from orch.stacks.states import deployment, in_plain_files, outputs, stacks
+
+    if project.local_state is None:
+        return {}
+    found = {name: deployment(project, name) for name in stacks(project) if in_plain_files(project, name)}
+    return {name: recorded for name, recorded in found.items() if "fleet" in outputs(recorded)}
 
 
 def _runs(project: Project) -> Iterable[str]:
-    from pathlib import Path
-
     from orch.runner.ledger import open_ledger
 
-    kind, _, path = project.ledger_url.partition(":///")
-    if kind != "sqlite" or not Path(path).is_file():
+    if project.local_ledger is None or not project.local_ledger.is_file():
         return ()
     ledger = open_ledger(project.ledger_url)
     try:

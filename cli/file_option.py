@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import typer
 from typer.core import TyperCommand
 
 ALSO = "Also as `-f FILE`."
@@ -21,9 +22,11 @@ def _positional(args: list[str]) -> list[str]:
     """The same arguments with what stands after `-f` as an argument, in its place."""
     end = args.index("--") if "--" in args else len(args)
     found = list[str]()
-    for word in args[:end]:
+    for at, word in enumerate(args[:end]):
         if word.startswith("--file="):
             found.append(word.removeprefix("--file="))
         elif word not in _OPTIONS:
             found.append(word)
+        elif at + 1 == end:
+            raise typer.BadParameter("a file is expected after it", param_hint=word)
     return [*found, *args[end:]]

@@ -22,11 +22,11 @@ from orch.stacks.errors import ProjectError
 from orch.stacks.occupied import refuse_occupied
 from orch.stacks.operations import Plan
 from orch.stacks.project import Project
-from orch.stacks.states import deployment, not_up
+from orch.stacks.states import deployment, is_former, not_up
 from orch.stacks.wishes import Wish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from orch.spec import Document
 
@@ -77,10 +77,13 @@ def up(
     rehearse: bool = False,
     verbose: bool = False,
     mixed: bool = False,
+    environ: Mapping[str, str] | None = None,
 ) -> None:
-    """`mixed`: the file's other documents are somebody else's, who goes on when all is well."""
+    """`mixed`: the file's other documents are somebody else's, who goes on when all is well. `environ`: what
+    the file is read with, the caller's own variables if not given."""
     unfit = False
-    for project, document, fleet in fleets_of(file, launch=("fleet",), rehearse=rehearse, mixed=mixed):
+    found = fleets_of(file, launch=("fleet",), rehearse=rehearse, mixed=mixed, environ=environ)
+    for project, document, fleet in found:
         # Whoever asks for `--yes` has seen no key; on a terminal each is shown before it is used.
         unseen = "all" if accept_new_host_keys else "named" if yes else "none"
         consent = Consent(accept_drift, upgrade, force, rekeyed(fleet, accept_host_keys), unseen=unseen)
@@ -95,11 +98,14 @@ def up(
             tell(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
             _tell_problems(plan, document)
             unfit = unfit or bool(plan.problems)
-            if not plan.pending:
+            if not plan.pending and not is_former(project, fleet.name):
                 continue
-            if not force:
+            if plan.pending and not force:
                 refuse_occupied(project, fleet.name, plan.going, _quiet)
-            _confirm(f"Bring up the fleet {fleet.name}?")
+            if plan.pending:
+                _confirm(f"Bring up the fleet {fleet.name}?")
+            else:
+                tell(f"fleet {fleet.name}: what a former version recorded of it is recorded anew")
             # What was shown is what is accepted: a host that shows another key now is refused.
             wish = accepting(wish, plan.new_keys)
         listener = _quiet if as_json else _progress
@@ -135,7 +141,7 @@ def down(
             if target == name:
                 raise not_up(project, name, removing=True)
             # A pipeline may ask twice; a mistyped name is told.
-            say(f"fleet {name}: not up, nothing to remove")
+            (tell if as_json else say)(f"fleet {name}: not up, nothing to remove")
             continue
         what = f"node {', '.join(map(str, indices))} of the fleet {name}" if indices else f"the fleet {name}"
         if not yes:
@@ -218,11 +224,16 @@ def unlock(target: str, *, yes: bool, rehearse: bool = False) -> None:
 
 
 def fleets_of(
-    file: str, *, launch: Sequence[str] = (), rehearse: bool = False, mixed: bool = False
+    file: str,
+    *,
+    launch: Sequence[str] = (),
+    rehearse: bool = False,
+    mixed: bool = False,
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[Project, Document, Fleet]]:
     """The fleets of a file, with the project it belongs to. Other documents get a note, unless `mixed`."""
     project = project_at(None if file == "-" else file, rehearse=rehearse)
-    documents = load(file, launch=launch, backends=[each.type for each in project.backends])
+    documents = load(file, launch=launch, environ=environ, backends=[each.type for each in project.backends])
     fleets = [(document, document.model) for document in documents if isinstance(document.model, Fleet)]
     others = len(documents) - len(fleets)
     if others and not mixed:

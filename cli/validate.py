@@ -153,9 +153,14 @@ def _advice(documents: tuple[Document, ...], *, names: bool) -> Iterator[Diagnos
         for each in not_acted_on(document) if document.kind not in BACKEND_MODELS else ():
             yield replace(each, severity=Severity.WARNING) if each.severity is Severity.ERROR else each
         if names and document.kind == "fleet":
+            from orch.catalog.errors import CatalogError
             from orch.components.searches import unknown_names
 
-            yield from unknown_names(document)
+            try:
+                yield from unknown_names(document)
+            except CatalogError as error:  # a file is no worse for it
+                names = False
+                tell(f"note: names were not looked up in the catalogue: {error.text()}")
 
 
 def _summary(found: tuple[Diagnostic, ...], documents: int) -> str:

@@ -18,7 +18,7 @@ from orch.components.wanted import Wanted
 from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet
 from orch.spec.models.where import TITLES
-from orch.spec.suggest import hint_for
+from orch.spec.suggest import few, hint_for
 
 
 @dataclass(frozen=True)
@@ -169,8 +169,7 @@ def where_reserved(found: Sequence[Candidate], instance_type: str, zone: str) ->
 
 
 def places(found: Sequence[Candidate], most: int = 4) -> str:
-    zones = list(dict.fromkeys(each.zone for each in found))
-    return ", ".join(zones[:most]) + (f" and {len(zones) - most} more" if len(zones) > most else "")
+    return few(dict.fromkeys(each.zone for each in found), most)
 
 
 def into_blocks(fleet: Fleet, found: Sequence[Candidate]) -> tuple[Candidate, ...]:

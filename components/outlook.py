@@ -21,7 +21,7 @@ from orch.components.wanted import wanted_of
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AnyBackend
 from orch.spec.strangers import Fence
-from orch.spec.suggest import counted
+from orch.spec.suggest import counted, few
 from orch.spec.text import MAX_BYTES, content
 from orch.spec.unsupported import backends_hint
 from orch.spec.values import shown
@@ -72,12 +72,12 @@ def outlook(fleet: Fleet, settings: Sequence[AnyBackend], folder: Path, fence: F
 def _hosts(fleet: Fleet) -> Outlook:
     config = fleet.ssh_config
     hosts = tuple(name for host in (config.hosts if config else ()) for name in host.hostnames)
-    few = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
+    named = few(hosts, 8)
     unseen = (
         "the hosts: nobody logged in to them, nor looked up their names",
         "your SSH configuration and keys",
     )
-    return Outlook(fleet.name, "ssh", len(hosts), (f"existing hosts: {few}",), 0.0, (), (*unseen, STATE))
+    return Outlook(fleet.name, "ssh", len(hosts), (f"existing hosts: {named}",), 0.0, (), (*unseen, STATE))
 
 
 def _local(fleet: Fleet) -> Outlook:

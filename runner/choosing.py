@@ -13,6 +13,7 @@ from orch.spec.state import FleetState
 if TYPE_CHECKING:
     from orch.spec.models import Task
 
+FREE = ("local", "ssh")
 # How soon a task would begin on a fleet, the soonest first.
 _WORDS = ("on idle nodes", "beside other jobs", "once nodes are free", "once its nodes take jobs")
 _AT_ONCE, _SHARED, _LATER, _CLOSED = range(4)
@@ -22,15 +23,16 @@ _AT_ONCE, _SHARED, _LATER, _CLOSED = range(4)
 class Chosen:
     """A fleet for a task: how soon the task begins there, and the price of what it takes, in dollars an hour.
 
-    A fleet without a price costs nothing: nodes of this machine, and existing hosts.
+    Nodes of this machine and existing hosts cost nothing; None: a cloud's price that is not known.
     """
 
     fleet: FleetState
     soon: int
-    hourly: float
+    hourly: float | None
 
     def __str__(self) -> str:
-        return f"{_WORDS[self.soon]}, ${self.hourly:.2f} per hour"
+        price = "at a price not known" if self.hourly is None else f"${self.hourly:.2f} per hour"
+        return f"{_WORDS[self.soon]}, {price}"
 
 
 def fitting(task: Task, fleets: Mapping[str, FleetState], wanted: str | None) -> tuple[FleetState, ...]:
@@ -64,26 +66,28 @@ def choose(
     `standing`: fleet -> node -> what is known of it now.
     """
     options = [_option(task, fleet, standing.get(fleet.name, {})) for fleet in fleets]
-    return min(options, key=lambda option: (option.soon, option.hourly))
+    return min(options, key=lambda option: (option.soon, option.hourly is None, option.hourly or 0.0))
 
 
 def _option(task: Task, fleet: FleetState, now: Mapping[str, Standing]) -> Chosen:
     idle = tuple(node for node in fleet.nodes if now.get(node.name, IDLE) == IDLE)
     on_idle = fleet.model_copy(update={"nodes": idle})
     if misfit(task, on_idle) is None:
-        return Chosen(fleet, _AT_ONCE, _price(place(task, on_idle)))
+        return Chosen(fleet, _AT_ONCE, _price(fleet, place(task, on_idle)))
     try:
         seats = place(task, fleet, now)
     except RunnerError:  # cordoned, or its preparation failed: told when nothing else is there
-        return Chosen(fleet, _CLOSED, _price(place(task, fleet)))
+        return Chosen(fleet, _CLOSED, _price(fleet, place(task, fleet)))
     soon = _SHARED if all(_has_room(seat, now.get(seat.node.name, IDLE)) for seat in seats) else _LATER
-    return Chosen(fleet, soon, _price(seats))
+    return Chosen(fleet, soon, _price(fleet, seats))
 
 
 def _has_room(seat: Seat, here: Standing) -> bool:
     return here.usable and here.ready and seat.node.blocks - here.busy >= seat.blocks
 
 
-def _price(seats: Sequence[Seat]) -> float:
+def _price(fleet: FleetState, seats: Sequence[Seat]) -> float | None:
     """What the seats' part of their nodes costs."""
+    if fleet.backend not in FREE and any(seat.node.price_hourly is None for seat in seats):
+        return None
     return sum((seat.node.price_hourly or 0.0) * seat.blocks / max(1, seat.node.blocks) for seat in seats)

@@ -78,7 +78,7 @@ def compile_run(request: Request) -> Compiled:
     counted = first.counts_slots or any(seat.gpus for seat in seats)
     run_id = run_identifier(request.fleet.stack, request.number, request.name, request.token)
     fast = _fabric(request.fleet, seats)
-    written = _set_variables(task.env, {**request.caller_env, **request.cli_env})
+    written = set_variables(task.env, {**request.caller_env, **request.cli_env})
     slurm = wants_slurm(task.slurm_env, (*task.commands, *_arguments(task), *(written.values())))
     ranks: list[RankPlan] = []
     environments: list[dict[str, str]] = []
@@ -235,7 +235,7 @@ def _mounts(task: Task, values: Mapping[str, str]) -> tuple[Mount, ...]:
     )
 
 
-def _set_variables(env: Mapping[str, str | None], caller: Mapping[str, str]) -> dict[str, str]:
+def set_variables(env: Mapping[str, str | None], caller: Mapping[str, str]) -> dict[str, str]:
     """The task's variables, still to be rendered; bare names take the caller's value, escaped.
 
     Raises BadTask for unset ones.

@@ -79,7 +79,7 @@ def submit(
                 caller_env=caller_env or {},
             )
         )
-        check_files(result.plan)
+        check_files(item.source for item in result.plan.files)
         folder = open_folder(workplace.dot, chosen, number)
         try:
             folder.write_environments(result.environments)
@@ -193,7 +193,7 @@ def _write_off(workplace: Workplace, row: RunRow, error: BadRunName) -> RunRow:
 def reconcile_once(workplace: Workplace, rows: Sequence[RunRow] | None = None) -> None:
     """One pass over active runs that nobody drives: notice ends, stop, clean up. Starts nothing.
 
-    Also cleans up after ended runs whose nodes were silent then and answer now.
+    Also cleans up after ended runs whose nodes were silent then and answer now. `rows`: no others than these.
     """
     owner = process_owner()
     for row in rows if rows is not None else workplace.ledger.runs(active_only=True):
@@ -211,7 +211,10 @@ def reconcile_once(workplace: Workplace, rows: Sequence[RunRow] | None = None) -
             continue
         finally:
             workplace.ledger.release(lease)
+    meant = None if rows is None else {row.id for row in rows}
     for row in workplace.ledger.uncollected():
+        if meant is not None and row.id not in meant:
+            continue
         if _readable(workplace, row, told=False):
             _collect_late(workplace, row, owner)
 

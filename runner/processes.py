@@ -58,13 +58,17 @@ def gone(other: Process, found: str | None) -> bool:
     return found is not None and found != other.born
 
 
+def user_name() -> str:
+    """This process's user; its number where no name is known, as in many containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
 def here() -> str:
     """Who and where, for people: `ada@laptop`."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user without an entry, as in many containers
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
+    return f"{user_name()}@{socket.gethostname()}"
 
 
 def process_owner() -> str:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import getpass
 import glob
 import os
 import re
@@ -20,6 +19,7 @@ from paramiko import ConfigParseError, SSHConfig
 
 from orch.runner.errors import BadSshConfig
 from orch.runner.peers import Peer
+from orch.runner.processes import user_name
 from orch.runner.ssh_text import safe_host
 
 USER_CONFIG = Path("~/.ssh/config")
@@ -147,7 +147,7 @@ def known_hosts_files(said: Said, *, name: str, address: str, port: int, user: s
         "n": name,
         "p": str(port),
         "r": user,
-        "u": getpass.getuser(),
+        "u": user_name(),
     }
 
     def fill(match: re.Match[str]) -> str:

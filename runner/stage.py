@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import shlex
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,9 +45,9 @@ class Stage:
             yield b"\0" * 1024
 
 
-def check_files(plan: RunPlan) -> None:
+def check_files(sources: Iterable[str | Path]) -> None:
     """Raises BadTask naming every file that is not here."""
-    missing = [item.source for item in plan.files if not Path(item.source).exists()]
+    missing = [str(source) for source in sources if not Path(source).exists()]
     if missing:
         raise BadTask(
             f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not here",

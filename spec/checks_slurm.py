@@ -30,7 +30,7 @@ _SUMMARIES = {
 }
 # Where a shell begins a command: a line, what joins or opens commands, words that take one, assignments.
 _COMMAND = re.compile(
-    r"(?:^|[;&|(]|\b(?:then|do|else|exec|time)\s)[ \t]*(?:[A-Za-z_]\w*=\S*[ \t]+)*"
+    r"(?:^|[;&|(]|\b(?:then|do|else|exec|time)\s)[ \t]*(?:[A-Za-z_]\w{0,99}=\S{0,200}[ \t]+)*"
     r"(?:(?P<word>srun|sbatch|salloc|squeue|scancel|sinfo|sacct)(?=\s|$)"
     r"|(?P<module>module)[ \t]+(?:load|add|use|purge|swap|unload|restore)\b"
     r"|(?P<scontrol>scontrol)(?=\s|$)(?![ \t]+show[ \t]+hostnames?\b)"

@@ -100,6 +100,13 @@ def listed(words: Iterable[str]) -> str:
     return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + " or " + quoted[-1]
 
 
+def few(names: Iterable[str], most: int = 4) -> str:
+    """`a, b, c, d and 3 more`."""
+    found = tuple(names)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more
+
+
 def counted(number: int, noun: str) -> str:
     """`1 node`, `2 nodes`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch.components.compiled import Compiled
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from orch.runner.rows import RunRow
     from orch.runner.transport import Transport
 
-SQLITE = "sqlite:///"
 ANSWER_S = 5.0
 """How long a node may take to be reached; one that cannot be is decided on by the ledger alone."""
 
@@ -165,13 +163,13 @@ _BY_LEDGER = "which runs are there is known by this project's ledger alone"
 @contextmanager
 def _ledger(project: Project) -> Iterator[Ledger | None]:
     """The project's ledger; None where no run was ever written."""
-    url = project.ledger_url
-    if url.startswith(SQLITE) and not Path(url.removeprefix(SQLITE)).exists():
+    file = project.local_ledger
+    if file is not None and not file.exists():
         yield None
         return
     from orch.runner.ledger import open_ledger
 
-    with closing(open_ledger(url)) as ledger:
+    with closing(open_ledger(project.ledger_url)) as ledger:
         yield ledger
 
 
@@ -184,7 +182,7 @@ def _own_runs(project: Project, name: str, names: Collection[str]) -> bool:
 def _host_keys(project: Project, name: str, names: Collection[str]) -> dict[str, str]:
     """Node -> its host key, of the nodes that are recorded."""
     recorded = nodes_there(deployment(project, name))
-    return {node["name"]: node["host_key"] for node in recorded if node["name"] in names}
+    return {node["name"]: node.get("host_key", "") for node in recorded if node["name"] in names}
 
 
 def _on(ledger: Ledger, name: str, keys: Mapping[str, str]) -> Iterator[tuple[RunRow, tuple[str, ...]]]:

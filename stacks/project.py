@@ -60,6 +60,12 @@ class Project:
         return Path(self.state_url.removeprefix("file://")) if self.state_url.startswith("file://") else None
 
     @property
+    def local_ledger(self) -> Path | None:
+        """The file of a SQLite ledger, or None when the ledger is elsewhere."""
+        kind, _, path = self.ledger_url.partition(":///")
+        return Path(path.partition("?")[0]) if kind == "sqlite" else None
+
+    @property
     def shares_files(self) -> bool:
         """Whether the state is files outside `.orch`, where the caller's umask says who reads them."""
         return self.local_state is not None and not self.local_state.is_relative_to(self.dot)
@@ -182,8 +188,7 @@ def _require_own_data(project: Project) -> None:
         with suppress(OSError):  # not there, or not to be read: who needs it tells
             files += mine.iterdir()
         require_trusted_data(project.root, state, (state / ".pulumi", stacks, mine, *files), "state")
-    if project.ledger_url.startswith("sqlite:///"):
-        ledger = Path(project.ledger_url.removeprefix("sqlite:///").partition("?")[0])
+    if (ledger := project.local_ledger) is not None:
         require_trusted_data(project.root, ledger.parent, (ledger,), "ledger")
 
 

@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from orch.components.plan import whole
 from orch.runner.private import private_folder, write_private
 from orch.spec.state import SCHEMA, FleetState, NodeState
-from orch.spec.suggest import hint_for
+from orch.spec.suggest import few, hint_for
 from orch.spec.values import shown
 from orch.stacks import engine as engines
 from orch.stacks.command import call
@@ -30,7 +32,7 @@ def deployment(project: Project, stack: str) -> Deployment | None:
     if not is_stack_name(stack):
         return None
     checkpoint = project.checkpoint(stack)
-    if checkpoint is not None and not _is_compressed(checkpoint):
+    if checkpoint is not None and in_plain_files(project, stack):
         try:
             return json.loads(checkpoint.read_text())["checkpoint"].get("latest") or {}
         except FileNotFoundError:
@@ -57,6 +59,12 @@ def deployment(project: Project, stack: str) -> Deployment | None:
             f"the state of {stack} cannot be read", detail=done.stderr.strip()[-600:], code="ORCH351"
         )
     return json.loads(done.stdout).get("deployment") or {}
+
+
+def in_plain_files(project: Project, stack: str) -> bool:
+    """Whether a stack is read from a file here, without the engine."""
+    checkpoint = project.checkpoint(stack)
+    return checkpoint is not None and not _is_compressed(checkpoint)
 
 
 def _is_compressed(checkpoint: Path) -> bool:
@@ -134,6 +142,12 @@ def begun(recorded: Deployment | None) -> dict[str, str]:
     return {}
 
 
+def is_former(project: Project, name: str) -> bool:
+    """Whether a former version recorded the fleet, with less than this one knows."""
+    fleet = outputs(deployment(project, name)).get("fleet") or {}
+    return fleet.get("schema_version", SCHEMA) < SCHEMA
+
+
 def fleet_state(project: Project, name: str) -> FleetState:
     """A fleet as it was last brought up, its private key put in place under `.orch/keys`.
 
@@ -143,7 +157,16 @@ def fleet_state(project: Project, name: str) -> FleetState:
     found = outputs(recorded)
     if "fleet" not in found:
         raise not_up(project, name)
-    state = FleetState.model_validate(whole(found["fleet"]))
+    try:
+        state = FleetState.model_validate(whole(found["fleet"]))
+    except ValidationError as error:
+        raise StackError(
+            f"the recorded state of {name} is not one that orch wrote",
+            where=str(project.checkpoint(name) or project.state_url),
+            detail=few((f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()), 3),
+            hint="`orch up` with its file records it anew",
+            code="ORCH351",
+        ) from error
     there = {node["name"] for node in nodes_there(recorded)}
     nodes = tuple(node for node in state.nodes if node.name in there)
     if found.get("identity") is not None:

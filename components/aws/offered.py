@@ -8,6 +8,7 @@ from dataclasses import replace
 from orch.components.aws.candidates import Candidate
 from orch.components.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
+from orch.spec.suggest import few
 
 Offered = Callable[[str, Collection[str]], Mapping[str, Sequence[str]]]
 """Of a region and types: the ids of the zones that have each; none of a region that is not enabled."""
@@ -31,8 +32,8 @@ def settled(
         here = [replace(place, zone=zone, listed=True) for zone in zones if place.zone in ("", zone)]
         if here := [each for each in here if fits(each)]:
             return (*here, *places[index + 1 :])
-    names = ", ".join(dict.fromkeys(each.type.name for each in places))
-    regions = ", ".join(dict.fromkeys(each.region for each in places))
+    names = few(dict.fromkeys(each.type.name for each in places))
+    regions = few(dict.fromkeys(each.region for each in places))
     raise PlanErrors(
         [
             Finding(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support import Folder
 
+from orch.cli import completion
 from orch.cli.main import app
 from orch.runner.ledger import open_ledger
 from orch.runner.names import RunName
@@ -108,3 +109,54 @@ def test_what_is_not_there_is_not_shown_and_what_is_is_named(project: Folder) ->
     assert said.code == 3
     assert "neither a fleet nor a run of this project is named 'nosuch'" in said.err
     assert "fleets: lab; latest runs: train" in said.err
+
+
+@pytest.mark.parametrize("word", ["~nosuchuser/", "/proc/self/environ/", "x" * 5000])
+def test_what_is_no_folder_completes_nothing(word: str) -> None:
+    assert completion.files_or_fleets(word) == []
+
+
+def test_a_state_that_the_engine_would_have_to_read_completes_nothing(project: Folder) -> None:
+    (state,) = (project.path / ".orch/state/.pulumi/stacks/mine").glob("*.json")
+    state.rename(state.with_name("lab.json.gz"))
+    assert "lab" not in completed(project, "bash", "orch fleet show l")
+    assert not (project.path / ".orch/work").exists()
+
+
+APPLIED = """\
+type: fleet
+name: lab
+backend: local
+nodes: 1
+---
+type: task
+name: train
+image: orch/mpi
+commands: [echo hello]
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "words", "code"),
+    [
+        ("singleton: true\n", (), "ORCH118"),
+        ("env: [NOT_SET_HERE]\n", (), "ORCH173"),
+        ("", ("--name", "BAD NAME!"), "ORCH115"),
+        ("", ("--fleet", "nosuch"), "ORCH353"),
+        ("files: [nosuch.py]\n", (), "nosuch.py"),
+    ],
+)
+def test_apply_makes_nothing_for_a_task_that_cannot_start(
+    tmp_path: Path, more: str, words: tuple[str, ...], code: str
+) -> None:
+    (tmp_path / "both.yml").write_text(APPLIED + more)
+    said = Folder(tmp_path).orch("apply", "-f", "both.yml", "--yes", *words)
+    assert said.code in (2, 3), said.err
+    assert code in said.err
+    assert not (tmp_path / ".orch/state/.pulumi/stacks").exists()
+
+
+def test_a_file_that_is_not_written_after_its_option_is_a_wrong_command_line(tmp_path: Path) -> None:
+    said = Folder(tmp_path).orch("preview", "-f")
+    assert said.code == 2
+    assert "a file is expected after it" in said.err

@@ -145,3 +145,11 @@ def test_nodes_are_asked_where_there_is_a_choice_and_what_was_chosen_is_told(
     assert choose_fleet(place, ONE, fleets, None).name == "c"
     words = "chose the fleet c of a, b, c, silent: on idle nodes, $2.50 per hour"
     assert told.events == [Notice(words)]
+
+
+def test_a_cloud_s_price_that_is_not_known_is_not_free() -> None:
+    unknown, dear = fleet("unknown"), fleet("dear", price=40.0)
+    assert best(ONE, unknown, dear) == "dear"
+    assert "at a price not known" in str(choose(ONE, [unknown], {}))
+    here = fleet("here").model_copy(update={"backend": "local"})
+    assert best(ONE, here, dear) == "here"

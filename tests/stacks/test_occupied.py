@@ -146,3 +146,24 @@ def test_claims_hold_a_node_unless_it_stays_in_another_fleet() -> None:
     assert [claim.run for claim in held_by_others(f"{CLAIM}registered\n")] == ["train"]
     assert held_by_others(f"{CLAIM}registered\nregistered\n") == ()
     assert held_by_others("") == ()
+
+
+def test_a_ledger_whose_address_has_settings_counts(folder: Folder) -> None:
+    bring_up(folder)
+    ledger = folder.path / "elsewhere.db"
+    (folder.path / "orch.yml").write_text(f"project: tests\nledger: sqlite:///{ledger}?timeout=5\n")
+    project = find(folder.path)
+    start(project, "train", node(1))
+    assert project.local_ledger == ledger
+    assert told(project, "lab-1") == told(project, "lab-0", "lab-1")
+    assert "run train of" in (told(project, "lab-1") or "")
+
+
+def test_a_state_that_orch_did_not_write_ends_no_down_as_a_bug(folder: Folder) -> None:
+    state = bring_up(folder)
+    start(find(folder.path), "train", node(1))
+    state.write_text(state.read_text().replace('"placement": "any"', '"placement": "beside the sea"'))
+    said = folder.orch("down", "lab", "--yes")
+    assert said.code == 9, said.err
+    assert "is not one that orch wrote" in said.err
+    assert "run train of" in said.err
