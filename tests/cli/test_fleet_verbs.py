@@ -121,7 +121,7 @@ def test_the_verbose_table_has_all_that_is_known_of_a_node(rack: Client, room: R
             "6:18: error ORCH242: a distributed task takes whole instances (all 8 blocks), but",
             "ask for `gpu: 8`",
         ),
-        ("resources: {gpu: 9}\n", "node gpu1 has 8 GPUs, the task asks for 9", "larger fleet"),
+        ("resources: {gpu: 9}\n", "node gpu1 has 8 GPUs, the task asks for 9", "change `resources.gpu`"),
     ],
 )
 def test_a_task_that_fits_no_node_is_told_where_it_says_so(rack: Client, task: str, told: str, hint: str):
