@@ -102,7 +102,8 @@ def test_a_fleet_is_idle_where_enough_of_its_nodes_are() -> None:
 
 
 def test_what_costs_nothing_comes_first_and_a_part_of_a_node_is_a_part_of_its_price() -> None:
-    assert best(ONE, fleet("a", price=0.5), fleet("own")) == "own"
+    free = fleet("own").model_copy(update={"backend": "ssh"})
+    assert best(ONE, fleet("a", price=0.5), free) == "own"
     eighth = Task.model_validate({"commands": ["x"], "resources": {"gpu": "1.."}})
     assert best(eighth, fleet("small", price=3.0), fleet("large", price=16.0, blocks=8)) == "large"
     two = Task(commands=("x",), nodes=2)
