@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 from orch.cli.outcome import UsageError, tell
 from orch.cli.where import project_at
-from orch.runner.compile import set_variables
+from orch.runner.lifecycle import check_task
 from orch.runner.names import RunName
-from orch.runner.packing import source_of
-from orch.runner.stage import check_files
 from orch.spec import load_paths
 from orch.spec.models import Fleet, Task
 from orch.spec.suggest import few
@@ -57,8 +55,7 @@ def apply(
         require_up(project_at(file, rehearse=rehearse), fleet)
     for document in documents:
         if isinstance(task := document.model, Task):
-            set_variables(task.env, environ)
-            check_files(source_of(document.directory, item.local_path) for item in task.files)
+            check_task(task, document.directory, environ)
     if others := [each.kind for each in documents if each.kind not in ("fleet", "task")]:
         tell(f"note: only fleets and tasks are applied; left out: {few(dict.fromkeys(others))}")
     if has_fleets:

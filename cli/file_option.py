@@ -15,10 +15,10 @@ class FileCommand(TyperCommand):
     """A verb whose first argument may be written with `-f`, `--file` or `--file=` before it, anywhere."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _positional(args))
+        return super().parse_args(ctx, positional(args))
 
 
-def _positional(args: list[str]) -> list[str]:
+def positional(args: list[str]) -> list[str]:
     """The same arguments with what stands after `-f` as an argument, in its place."""
     end = args.index("--") if "--" in args else len(args)
     found = list[str]()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from orch.cli.file_option import ALSO, positional
 from orch.cli.outcome import say, tell
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class FileOrVerb(TyperGroup):
     """`orch offers FILE`: the hidden verb `show`, unless the first word is another verb's."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        args = positional(args)
         verb = self.commands.get(args[0]) if args else None
         return super().parse_args(ctx, args if verb and not verb.hidden else ["", *args])
 
@@ -42,7 +44,7 @@ app = typer.Typer(cls=FileOrVerb, help="List what the clouds offer for a fleet, 
     "Exit codes: 0 each fleet has an offer, 3 the file is wrong, 5 nothing fits.",
 )
 def show(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A YAML file, a folder of them, or -.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help=f"A YAML file, a folder of them, or -. {ALSO}")],
     as_json: Annotated[bool, typer.Option("--json", help="Data on stdout, for pipelines.")] = False,
     limit: Annotated[
         int | None,

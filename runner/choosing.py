@@ -13,7 +13,6 @@ from orch.spec.state import FleetState
 if TYPE_CHECKING:
     from orch.spec.models import Task
 
-FREE = ("local", "ssh")
 # How soon a task would begin on a fleet, the soonest first.
 _WORDS = ("on idle nodes", "beside other jobs", "once nodes are free", "once its nodes take jobs")
 _AT_ONCE, _SHARED, _LATER, _CLOSED = range(4)
@@ -23,7 +22,7 @@ _AT_ONCE, _SHARED, _LATER, _CLOSED = range(4)
 class Chosen:
     """A fleet for a task: how soon the task begins there, and the price of what it takes, in dollars an hour.
 
-    Nodes of this machine and existing hosts cost nothing; None: a cloud's price that is not known.
+    A node without an instance type is nobody's to sell and costs nothing; None: a price that is not known.
     """
 
     fleet: FleetState
@@ -73,21 +72,21 @@ def _option(task: Task, fleet: FleetState, now: Mapping[str, Standing]) -> Chose
     idle = tuple(node for node in fleet.nodes if now.get(node.name, IDLE) == IDLE)
     on_idle = fleet.model_copy(update={"nodes": idle})
     if misfit(task, on_idle) is None:
-        return Chosen(fleet, _AT_ONCE, _price(fleet, place(task, on_idle)))
+        return Chosen(fleet, _AT_ONCE, _price(place(task, on_idle)))
     try:
         seats = place(task, fleet, now)
     except RunnerError:  # cordoned, or its preparation failed: told when nothing else is there
-        return Chosen(fleet, _CLOSED, _price(fleet, place(task, fleet)))
+        return Chosen(fleet, _CLOSED, _price(place(task, fleet)))
     soon = _SHARED if all(_has_room(seat, now.get(seat.node.name, IDLE)) for seat in seats) else _LATER
-    return Chosen(fleet, soon, _price(fleet, seats))
+    return Chosen(fleet, soon, _price(seats))
 
 
 def _has_room(seat: Seat, here: Standing) -> bool:
     return here.usable and here.ready and seat.node.blocks - here.busy >= seat.blocks
 
 
-def _price(fleet: FleetState, seats: Sequence[Seat]) -> float | None:
+def _price(seats: Sequence[Seat]) -> float | None:
     """What the seats' part of their nodes costs."""
-    if fleet.backend not in FREE and any(seat.node.price_hourly is None for seat in seats):
+    if any(seat.node.instance_type and seat.node.price_hourly is None for seat in seats):
         return None
     return sum((seat.node.price_hourly or 0.0) * seat.blocks / max(1, seat.node.blocks) for seat in seats)

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch.runner import logs
-from orch.runner.compile import Compiled, Request, compile_run
+from orch.runner.compile import Compiled, Request, compile_run, set_variables
 from orch.runner.desk import Workplace, collect_rank
 from orch.runner.driver import Driver
 from orch.runner.errors import BadRunName, LedgerUnusable, RunnerError
 from orch.runner.events import Notice, RunChanged
 from orch.runner.ledger import LeaseLost
 from orch.runner.names import RunName
+from orch.runner.packing import source_of
 from orch.runner.plan import plan_of
 from orch.runner.processes import owner_words, process_owner
 from orch.runner.renewal import Renewal
@@ -36,6 +37,12 @@ if TYPE_CHECKING:
     from orch.spec.models import Task
 
 FOLLOW_EVERY_S = 0.5
+
+
+def check_task(task: Task, base: Path, caller_env: Mapping[str, str]) -> None:
+    """What can be wrong with a run before there are nodes: unset variables, missing files. Raises BadTask."""
+    set_variables(task.env, caller_env)
+    check_files(source_of(base, item.local_path) for item in task.files)
 
 
 def submit(

@@ -93,6 +93,8 @@ def test_a_file_may_be_written_as_an_option(tmp_path: Path, words: list[str]) ->
     (tmp_path / "fleet.yml").write_text("type: fleet\nname: lab\nbackend: local\nnodes: 1\n")
     said = Folder(tmp_path).orch("validate", *words)
     assert (said.code, said.err) == (0, "")
+    # A group with verbs of its own takes it too; local nodes are no offer.
+    assert "No such option" not in Folder(tmp_path).orch("offers", *words).err
 
 
 def test_apply_refuses_what_no_document_of_the_file_could_take(tmp_path: Path) -> None:
