@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.measure import BIN, Figure
-from orch.stacks import engine as engines
+from orch.stacks.pulumi import install as engines
 from orch.stacks.project import find
-from orch.stacks.rehearsal import rehearse
-from orch.stacks.states import project_file
+from orch.rehearsal.project import rehearse
+from orch.stacks.state import project_file
 
 NODES = int(os.environ.get("ORCHCTL_BENCH_NODES", "1000"))
 
@@ -40,8 +40,8 @@ import sys, time
 from pathlib import Path
 from orch.spec import load_paths
 from orch.stacks.project import find
-from orch.stacks.rehearsal import rehearse
-from orch.stacks.wishes import Wish, compile_for
+from orch.rehearsal.project import rehearse
+from orch.stacks.request import Wish, compile_for
 
 project = rehearse(find(Path.cwd())).project
 started = time.perf_counter()

@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.measure import BIN, ROOT, Figure
-from orch.runner.commands import Command
-from orch.runner.ssh import SshTransport
-from orch.runner.transport import FAN_OUT, fan_out
+from orch.runner.ssh.commands import Command
+from orch.runner.ssh.pool import SshTransport
+from orch.runner.ssh.transport import FAN_OUT, fan_out
 from orch.spec.state import NodeState
 
 HOSTS = 1000

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Literal, cast
 
 from orch.catalog.errors import BadCatalogFile
-from orch.catalog.records import Catalog, GpuModel, InstanceType, Offer, PriceList
-from orch.catalog.siblings import Sibling, offered, siblings
-from orch.catalog.unlisted import lent
+from orch.catalog.records import (Catalog, GpuModel, InstanceType, Offer, PriceList)
+from orch.catalog.gcp.siblings import Sibling, offered, siblings
+from orch.catalog.unpriced import lent
 
 SHIPPED = Path(__file__).parent
 AWS_TYPES = SHIPPED / "types-aws.csv"

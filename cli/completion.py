@@ -73,14 +73,14 @@ def _fleets(project: Project) -> Iterable[str]:
 
 
 def _nodes(project: Project) -> Iterable[str]:
-    from orch.stacks.states import nodes_there
+    from orch.stacks.state import nodes_there
 
     return [node["name"] for recorded in _plain(project).values() for node in nodes_there(recorded)]
 
 
 def _plain(project: Project) -> dict[str, Any]:
     """Fleets with their states, of those that lie here and that no engine has to read."""
-    from orch.stacks.states import deployment, in_plain_files, outputs, stacks
+    from orch.stacks.state import (deployment, in_plain_files, outputs, stacks)
 
     if project.local_state is None:
         return {}
@@ -89,7 +89,7 @@ def _plain(project: Project) -> dict[str, Any]:
 
 
 def _runs(project: Project) -> Iterable[str]:
-    from orch.runner.ledger import open_ledger
+    from orch.runner.ledger.ledger import open_ledger
 
     if project.local_ledger is None or not project.local_ledger.is_file():
         return ()

@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 
 from orch import __version__
-from orch.cli import completion, cordon, nodes, offers, outcome, schema, validate
+from orch.cli import (completion, offers, errors, schema, validate)
+from orch.cli.hosts import (cordon, exec)
 from orch.cli import run as runs
-from orch.cli.confidential import cover_arguments
+from orch.cli.output.redaction import cover_arguments
 from orch.cli.file_option import ALSO, FileCommand
-from orch.cli.where import Rehearse
+from orch.cli.context import Rehearse
 
 app = typer.Typer(
     name="orch",
@@ -102,7 +103,7 @@ def apply(
     rehearse: Rehearse = False,
 ) -> None:
     """Bring up the fleets of a file, then run its tasks: `up` and `run` in one, as dstack users type it."""
-    from orch.cli import applying
+    from orch.cli import apply as applying
 
     applying.apply(file, yes=yes, name=name, env=env or [], detach=detach, fleet=fleet, rehearse=rehearse)
 
@@ -151,11 +152,11 @@ def preview(
                 "nothing is looked at: --exit-code, --rehearse and --accept-new-host-keys do not go with it",
                 param_hint="--untrusted",
             )
-        from orch.cli import outlooks
+        from orch.cli import untrusted as outlooks
 
         outlooks.preview(file, allowed, as_json=as_json)
         return
-    from orch.cli import fleets
+    from orch.cli import fleet as fleets
 
     fleets.preview(
         file,
@@ -212,7 +213,7 @@ def up(
     rehearse: Rehearse = False,
 ) -> None:
     """Bring up the fleets of a file: all that is missing is made, all that differs is mended."""
-    from orch.cli import fleets
+    from orch.cli import fleet as fleets
 
     fleets.up(
         file,
@@ -242,7 +243,7 @@ def down(
 
     Nodes that runs are on stay, and the runs are named, unless --force is given.
     """
-    from orch.cli import fleets
+    from orch.cli import fleet as fleets
 
     fleets.down(target, yes=yes, as_json=as_json, indices=indices or (), force=force, rehearse=rehearse)
 
@@ -255,7 +256,7 @@ def down(
 )
 def drift(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False) -> None:
     """Tell what is no longer as `up` left it. Changes nothing."""
-    from orch.cli import fleets
+    from orch.cli import fleet as fleets
 
     fleets.drift(target, as_json=as_json, rehearse=rehearse)
 
@@ -273,7 +274,7 @@ def check(
     rehearse: Rehearse = False,
 ) -> None:
     """Tell what the hosts of a fleet lack, and what to do about it. Changes nothing."""
-    from orch.cli import check as checks
+    from orch.cli.hosts import check as checks
 
     checks.check(target, as_json=as_json, accept_new_host_keys=accept_new_host_keys, rehearse=rehearse)
 
@@ -281,7 +282,7 @@ def check(
 @app.command("refresh", rich_help_panel=FLEETS, cls=FileCommand, epilog="Example: orch refresh laptop")
 def refresh(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False) -> None:
     """Record in the state what is really there. `up` does this by itself."""
-    from orch.cli import fleets
+    from orch.cli import fleet as fleets
 
     fleets.refresh(target, as_json=as_json, rehearse=rehearse)
 
@@ -300,9 +301,9 @@ app.command("attach", rich_help_panel=RUNS, epilog="Example: orch attach train-k
 app.command("stop", rich_help_panel=RUNS, epilog="Example: orch stop train-k3f9")(runs.stop)
 app.command(
     "exec", rich_help_panel=NODES, epilog="Example: orch exec cluster --node gpu[1-4] -- nvidia-smi -L"
-)(nodes.execute)
+)(exec.execute)
 app.command("ssh", rich_help_panel=NODES, epilog="Example: orch ssh gpu3 -- -L 8888:localhost:8888")(
-    nodes.ssh
+    exec.ssh
 )
 app.command("cordon", rich_help_panel=NODES, epilog='Example: orch cordon "gpu[1-2]" --reason "fan broken"')(
     cordon.cordon
@@ -319,7 +320,7 @@ def fleet(context: typer.Context, as_json: Json = False, rehearse: Rehearse = Fa
 @fleet_app.command("list", epilog="Example: orch fleet list --json")
 def fleet_list(as_json: Json = False, rehearse: Rehearse = False) -> None:
     """The fleets of this project and the state of their nodes."""
-    from orch.cli import fleets
+    from orch.cli import fleet as fleets
 
     fleets.show(None, as_json=as_json, verbose=False, rehearse=rehearse)
 
@@ -332,7 +333,7 @@ def fleet_show(
     rehearse: Rehearse = False,
 ) -> None:
     """One fleet."""
-    from orch.cli import fleets
+    from orch.cli import fleet as fleets
 
     fleets.show(name, as_json=as_json, verbose=verbose, rehearse=rehearse)
 
@@ -348,7 +349,7 @@ def fleet_delete(
     rehearse: Rehearse = False,
 ) -> None:
     """The same as `orch down NAME`."""
-    from orch.cli import fleets
+    from orch.cli import fleet as fleets
 
     fleets.down(
         name,
@@ -364,7 +365,7 @@ def fleet_delete(
 @app.command("unlock", rich_help_panel=FLEETS, cls=FileCommand, epilog="Example: orch unlock laptop")
 def unlock(target: FileOrName, yes: Yes = False, rehearse: Rehearse = False) -> None:
     """Break the lock on a fleet's state, after showing who holds it and since when."""
-    from orch.cli import fleets
+    from orch.cli import fleet as fleets
 
     fleets.unlock(target, yes=yes, rehearse=rehearse)
 
@@ -372,7 +373,7 @@ def unlock(target: FileOrName, yes: Yes = False, rehearse: Rehearse = False) -> 
 @app.command("doctor", rich_help_panel=MACHINE, epilog="Example: orch doctor")
 def doctor(as_json: Json = False) -> None:
     """What this machine has and lacks, and what to do about it."""
-    from orch.cli import machine
+    from orch.cli import doctor as machine
 
     machine.doctor(as_json=as_json)
 
@@ -382,7 +383,7 @@ def init(
     folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Where; default here.")] = ".",
 ) -> None:
     """Write what a GitOps folder needs so that `pulumi preview` and `pulumi up` work in it by hand."""
-    from orch.cli import machine
+    from orch.cli import doctor as machine
 
     machine.init(folder)
 
@@ -390,7 +391,7 @@ def init(
 @engine_app.command("install", epilog="Example: orch engine install")
 def engine_install() -> None:
     """Make sure of an engine: found, else downloaded, else built from Go modules."""
-    from orch.cli import machine
+    from orch.cli import doctor as machine
 
     machine.engine_install()
 
@@ -398,7 +399,7 @@ def engine_install() -> None:
 @engine_app.command("version", epilog="Example: orch engine version")
 def engine_version() -> None:
     """The engine that will be used."""
-    from orch.cli import machine
+    from orch.cli import doctor as machine
 
     machine.engine_version()
 
@@ -408,7 +409,7 @@ def engine_env(
     folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="A project; default here.")] = ".",
 ) -> None:
     """Print the environment in which `pulumi` by hand sees the same stacks, as shell commands."""
-    from orch.cli import machine
+    from orch.cli import doctor as machine
 
     machine.engine_env(folder)
 
@@ -421,7 +422,7 @@ app.add_typer(engine_app, name="engine", rich_help_panel=MACHINE)
 def main() -> None:
     """The console script `orch`."""
     cover_arguments()
-    outcome.run(lambda: app(standalone_mode=False))
+    errors.run(lambda: app(standalone_mode=False))
 
 
 if __name__ == "__main__":

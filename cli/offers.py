@@ -11,10 +11,10 @@ import typer
 from typer.core import TyperGroup
 
 from orch.cli.file_option import ALSO, positional
-from orch.cli.outcome import say, tell
+from orch.cli.errors import say, tell
 
 if TYPE_CHECKING:
-    from orch.components.searches import Search
+    from orch.offers.search import Search
 
 SHOWN_OFFERS = 20
 SHOWN_MISSES = 8
@@ -58,16 +58,16 @@ def show(
 
     Reads the catalogue on this machine and calls no cloud: a price is no quote, a row no promise of capacity.
     """
-    from orch.cli import diagnose
-    from orch.components.searches import search
+    from orch.cli import diagnostics
+    from orch.offers.search import search
     from orch.spec.diagnostics import render_human
     from orch.spec.errors import ExitCode
 
-    documents = diagnose.load(file)
+    documents = diagnostics.load(file)
     searches = search(documents, _configured(documents, file))
     found = [each.diagnostics for each in searches]
     if as_json:
-        from orch.cli.offer_table import offers_json
+        from orch.cli.output.offers import offers_json
 
         print(json.dumps(offers_json(searches, limit or None, explain), indent=2, ensure_ascii=False))
     else:
@@ -79,7 +79,7 @@ def show(
 
 
 def _print(searches: tuple[Search, ...], limit: int, explain: bool) -> None:
-    from orch.cli.offer_table import misses_text, offers_text, sources_text
+    from orch.cli.output.offers import misses_text, offers_text, sources_text
 
     colour = sys.stdout.isatty()
     for each in searches:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.detaching import LOG, drive_behind, see_through, supervise, why_undriven
+from orch.cli.background import (LOG, drive_behind, see_through, supervise, why_undriven)
 from orch.cli.file_option import ALSO
-from orch.cli.outcome import coloured, end, say, tell
-from orch.cli.where import Rehearse, project_at
+from orch.cli.errors import (coloured, end, say, tell)
+from orch.cli.context import Rehearse, project_at
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
     from orch.runner.errors import NoFit
-    from orch.runner.lifecycle import Workplace
-    from orch.runner.rows import RunRow
+    from orch.runner.runs.lifecycle import RunnerContext
+    from orch.runner.ledger.records import RunRow
     from orch.spec import Document
     from orch.spec.models import Task
     from orch.spec.state import FleetState
@@ -89,7 +89,7 @@ def start(
 ) -> None:
     """`mixed`: the file's other documents are somebody else's."""
     if name is not None:
-        from orch.runner.names import RunName
+        from orch.runner.ledger.run_names import RunName
 
         name = RunName.given(name)
     variables = given_variables(env)
@@ -132,9 +132,9 @@ def ps(
 ) -> None:
     """Show the active runs of this project; the latest one when none is active."""
     with opened(None, as_json=True, rehearse=rehearse) as (_, place):
-        from orch.cli.run_output import SCHEMA, run_json, runs_table
-        from orch.runner.lifecycle import reconcile_once
-        from orch.runner.names import as_argument
+        from orch.cli.output.run import SCHEMA, run_json, runs_table
+        from orch.runner.runs.lifecycle import reconcile_once
+        from orch.runner.ledger.run_names import as_argument
 
         reconcile_once(place)
         rows = place.ledger.runs(active_only=not everything) or place.ledger.runs(limit=1)
@@ -169,10 +169,10 @@ def logs(
     with opened(None, as_json=False, rehearse=rehearse) as (_, place):
         from dataclasses import replace
 
-        from orch.cli.run_output import Live
+        from orch.cli.output.run import Live
         from orch.runner.errors import UnknownRun
-        from orch.runner.lifecycle import reconcile_once
-        from orch.runner.reading import Selection, read_logs
+        from orch.runner.runs.lifecycle import reconcile_once
+        from orch.runner.runs.read_logs import Selection, read_logs
 
         row = place.ledger.get(name)
         reconcile_once(place, [row])
@@ -210,7 +210,7 @@ def stop(
 ) -> None:
     """End a run: its processes get SIGTERM, and `stop_duration` to finish."""
     with opened(None, as_json=as_json, rehearse=rehearse) as (_, place):
-        from orch.runner import lifecycle
+        from orch.runner.runs import lifecycle
 
         row = place.ledger.get(name)
         if not row.active and not as_json:
@@ -222,12 +222,12 @@ def stop(
 
 
 @contextmanager
-def opened(path: str | None, *, as_json: bool, rehearse: bool = False) -> Iterator[tuple[Project, Workplace]]:
+def opened(path: str | None, *, as_json: bool, rehearse: bool = False) -> Iterator[tuple[Project, RunnerContext]]:
     """The project a verb works in, and what the runner needs of it."""
-    from orch.cli.run_output import Live
-    from orch.runner.ledger import open_ledger
-    from orch.runner.lifecycle import Workplace
-    from orch.runner.ssh import SshTransport
+    from orch.cli.output.run import Live
+    from orch.runner.ledger.ledger import open_ledger
+    from orch.runner.runs.lifecycle import RunnerContext
+    from orch.runner.ssh.pool import SshTransport
 
     project = project_at(path, rehearse=rehearse)
     project.prepare()
@@ -235,14 +235,14 @@ def opened(path: str | None, *, as_json: bool, rehearse: bool = False) -> Iterat
     # With --json stdout is for one object, so live logs move to stderr.
     live = Live(sys.stderr if as_json else sys.stdout, colour=coloured(sys.stderr if as_json else sys.stdout))
     try:
-        yield project, Workplace(project.dot, ledger, transport, live)
+        yield project, RunnerContext(project.dot, ledger, transport, live)
     finally:
         transport.close()
         ledger.close()
 
 
 def _load(file: str, variables: dict[str, str]) -> tuple[Document, ...]:
-    from orch.cli.diagnose import load
+    from orch.cli.diagnostics import load
 
     return load(file, launch=("task",), environ={**os.environ, **variables})
 
@@ -255,7 +255,7 @@ def _is_task(document: Document) -> bool:
 
 def _submit(
     project: Project,
-    place: Workplace,
+    place: RunnerContext,
     document: Document,
     *,
     arguments: Sequence[str],
@@ -265,8 +265,8 @@ def _submit(
 ) -> RunRow:
     from orch import images
     from orch.runner.errors import NoFit
-    from orch.runner.lifecycle import submit
-    from orch.runner.seating import choose_fleet
+    from orch.runner.runs.lifecycle import submit
+    from orch.runner.launch.seats import choose_fleet
     from orch.spec.models import Task
     from orch.stacks.variables import revealed
 
@@ -315,7 +315,7 @@ def _placed(error: NoFit, project: Project, document: Document) -> OrchError:
 
 def _fleets(project: Project, task: Task, wanted: str | None) -> dict[str, FleetState]:
     """The fleets that come into question, by name."""
-    from orch.stacks.states import fleet_state, known_fleets, not_up
+    from orch.stacks.state import fleet_state, known_fleets, not_up
 
     names = known_fleets(project)
     if wanted is not None and wanted not in names:
@@ -327,7 +327,7 @@ def _fleets(project: Project, task: Task, wanted: str | None) -> dict[str, Fleet
 
 
 def _show_end(row: RunRow, *, as_json: bool) -> None:
-    from orch.cli.run_output import summary
+    from orch.cli.output.run import summary
 
     if as_json:
         _print_run(row)
@@ -336,20 +336,20 @@ def _show_end(row: RunRow, *, as_json: bool) -> None:
 
 
 def _print_run(row: RunRow) -> None:
-    from orch.cli.run_output import SCHEMA, run_json
+    from orch.cli.output.run import SCHEMA, run_json
 
     print(json.dumps({"schema": SCHEMA, **run_json(row)}), flush=True)
 
 
 def _code(row: RunRow) -> ExitCode:
-    from orch.runner.lifecycle import exit_code
+    from orch.runner.runs.lifecycle import exit_code
 
     return exit_code(row)
 
 
 def given_variables(given: Sequence[str]) -> dict[str, str]:
     """`K=V`, or `K` for the caller's value of it."""
-    from orch.spec.values import Problem, parse_env_item
+    from orch.spec.grammar.values import Problem, parse_env_item
 
     variables: dict[str, str] = {}
     for item in given:
@@ -372,7 +372,7 @@ def _since(given: str | None) -> str | None:
         return None
     from datetime import datetime, timedelta, timezone
 
-    from orch.spec.values import Problem, parse_duration
+    from orch.spec.grammar.values import Problem, parse_duration
 
     try:
         age = parse_duration(given)

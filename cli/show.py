@@ -5,18 +5,18 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from orch.cli.fleet_table import fleet_json, fleet_status, fleet_table
-from orch.cli.outcome import coloured, print_json, say
+from orch.cli.output.fleet import fleet_json, fleet_status, fleet_table
+from orch.cli.errors import coloured, print_json, say
 from orch.cli.run import opened
-from orch.cli.run_output import SCHEMA, duration, moment, rank_text, run_json
+from orch.cli.output.run import (SCHEMA, duration, moment, rank_text, run_json)
 from orch.stacks.errors import NoSuchFleet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orch.runner.lifecycle import Workplace
-    from orch.runner.nodes import NodeStatus
-    from orch.runner.rows import RunRow
+    from orch.runner.runs.lifecycle import RunnerContext
+    from orch.runner.node.status import NodeStatus
+    from orch.runner.ledger.records import RunRow
     from orch.spec.state import FleetState
     from orch.stacks.project import Project
 
@@ -29,7 +29,7 @@ def show(name: str, *, as_json: bool, rehearse: bool) -> None:
     Raises NoSuchFleet, which names both, when there is neither.
     """
     with opened(None, as_json=True, rehearse=rehearse) as (project, place):
-        from orch.runner.lifecycle import reconcile_once
+        from orch.runner.runs.lifecycle import reconcile_once
 
         reconcile_once(place)
         fleet = _fleet(project, place, name)
@@ -53,9 +53,9 @@ def show(name: str, *, as_json: bool, rehearse: bool) -> None:
             say(_run_text(place, row))
 
 
-def _fleet(project: Project, place: Workplace, name: str) -> tuple[FleetState, Sequence[NodeStatus]] | None:
-    from orch.runner.nodes import node_statuses
-    from orch.stacks.states import fleet_state
+def _fleet(project: Project, place: RunnerContext, name: str) -> tuple[FleetState, Sequence[NodeStatus]] | None:
+    from orch.runner.node.status import node_statuses
+    from orch.stacks.state import fleet_state
 
     try:
         state = fleet_state(project, name)
@@ -64,9 +64,9 @@ def _fleet(project: Project, place: Workplace, name: str) -> tuple[FleetState, S
     return state, node_statuses(state, place.transport)
 
 
-def _neither(project: Project, place: Workplace, name: str) -> NoSuchFleet:
-    from orch.spec.values import shown
-    from orch.stacks.states import known_fleets
+def _neither(project: Project, place: RunnerContext, name: str) -> NoSuchFleet:
+    from orch.spec.grammar.values import shown
+    from orch.stacks.state import known_fleets
 
     runs = dict.fromkeys(row.name for row in place.ledger.runs(limit=5))
     return NoSuchFleet(
@@ -104,7 +104,7 @@ def _fleet_text(
     )
 
 
-def _run_text(place: Workplace, row: RunRow) -> str:
+def _run_text(place: RunnerContext, row: RunRow) -> str:
     from orch.runner.processes import owner_words
 
     planned = _planned(row)
@@ -130,7 +130,7 @@ def _run_text(place: Workplace, row: RunRow) -> str:
 def _planned(row: RunRow) -> dict[str, Any]:
     """What the run was planned as; nothing but blanks when another version planned it."""
     from orch.runner.errors import RunnerError
-    from orch.runner.plan import plan_of
+    from orch.runner.launch.run_plan import plan_of
 
     try:
         plan = plan_of(row)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orch.cli.outcome import say, tell
+from orch.cli.errors import say, tell
 
 if TYPE_CHECKING:
     from orch.spec import Document
@@ -84,7 +84,7 @@ def validate(
     People read diagnostics on stderr and a summary on stdout; programs read one document on stdout.
     """
     from orch.spec import load_paths
-    from orch.spec.diagnostics import Severity, ordered, render_human, render_json
+    from orch.spec.diagnostics import (Severity, ordered, render_human, render_json)
     from orch.spec.diagnostics import strict as as_errors
     from orch.spec.errors import ExitCode
     from orch.spec.formats import render_github, render_sarif
@@ -146,7 +146,7 @@ def _advice(documents: tuple[Document, ...], *, names: bool) -> Iterator[Diagnos
     """
     from orch.spec.diagnostics import Severity
     from orch.spec.models import BACKEND_MODELS
-    from orch.spec.unsupported import not_acted_on
+    from orch.spec.rules.unsupported import not_acted_on
 
     for document in documents:
         # A backend's own document is only ever checked, which is told.
@@ -154,7 +154,7 @@ def _advice(documents: tuple[Document, ...], *, names: bool) -> Iterator[Diagnos
             yield replace(each, severity=Severity.WARNING) if each.severity is Severity.ERROR else each
         if names and document.kind == "fleet":
             from orch.catalog.errors import CatalogError
-            from orch.components.searches import unknown_names
+            from orch.offers.search import unknown_names
 
             try:
                 yield from unknown_names(document)

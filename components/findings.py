@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orch.components.plan import PlanError
+from orch.components.request import PlanError
 from orch.spec.diagnostics import Diagnostic, Severity
 from orch.spec.errors import ExitCode, OrchError
 

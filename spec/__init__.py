@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .diagnostics import Diagnostic, Severity, Span
-    from .load import Document, InvalidConfiguration, Loaded, load_paths
+    from orch.spec.diagnostics import Diagnostic, Severity, Span
+    from orch.spec.loader.load import (Document, InvalidConfiguration, Loaded, load_paths)
 
 __all__ = ["Diagnostic", "Document", "InvalidConfiguration", "Loaded", "Severity", "Span", "load_paths"]
 

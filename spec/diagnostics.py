@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from .values import encodable
+from orch.spec.grammar.values import encodable
 
 CODES = {
     # YAML

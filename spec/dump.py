@@ -6,9 +6,9 @@ from typing import cast
 
 import yaml
 
-from .interpolate import Rule
-from .models.base import Section
-from .scopes import scope_of
+from orch.spec.grammar.interpolate import Rule
+from orch.spec.models.fields.base import Section
+from orch.spec.loader.reference_scopes import scope_of
 
 
 def dump(model: Section) -> str:

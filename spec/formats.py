@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote
 
-from .diagnostics import CODES, Diagnostic, Severity, Span, ordered, render_json
-from .values import encodable
+from orch.spec.diagnostics import (CODES, Diagnostic, Severity, Span, ordered, render_json)
+from orch.spec.grammar.values import encodable
 
 __all__ = ["render_github", "render_json", "render_sarif"]
 

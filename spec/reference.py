@@ -9,13 +9,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any, cast, get_args, get_origin
 
-from .diagnostics import CODES
-from .models import BACKEND_MODELS, KINDS, Project
-from .models.base import Section
-from .models.forms import Form
-from .models.reads import reads_of
-from .schema import default_of, said
-from .unsupported import ACTED_ON, LAUNCHED, ROWS
+from orch.spec.diagnostics import CODES
+from orch.spec.models import BACKEND_MODELS, KINDS, Project
+from orch.spec.models.fields.base import Section
+from orch.spec.models.fields.json_schema import Form
+from orch.spec.models.fields.parsing import reads_of
+from orch.spec.schema import default_of, said
+from orch.spec.rules.unsupported import ACTED_ON, LAUNCHED, ROWS
 
 INTRODUCTION = """\
 # Configuration reference

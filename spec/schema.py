@@ -13,10 +13,10 @@ from typing import Any, cast
 
 from pydantic.json_schema import models_json_schema
 
-from .models import BACKEND_MODELS, KINDS, MODELS
-from .models.base import Section, plain
-from .models.forms import Form
-from .models.run import Run
+from orch.spec.models import BACKEND_MODELS, KINDS, MODELS
+from orch.spec.models.fields.base import Section, plain
+from orch.spec.models.fields.json_schema import Form
+from orch.spec.models.run import Run
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 REMARKS = ("dstack", "setup", "home_dir")

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from orch.components.plan import CloudAnswer
-from orch.spec.values import render_duration
-from orch.stacks.calls import Listener, Note
+from orch.components.request import CloudAnswer
+from orch.spec.grammar.values import render_duration
+from orch.stacks.pulumi.operation import Listener, Note
 from orch.stacks.errors import Interrupted
 
 # Pauses before the tries after the first. The providers have repeated single calls for minutes by then.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from orch.components.plan import CloudAnswer
+from orch.components.request import CloudAnswer
 from orch.spec.errors import ExitCode, OrchError
 
 

@@ -7,34 +7,26 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from orch.components.compiled import Compiled
+from orch.components.deployment import Deployment
 from orch.components.explain import known
 from orch.components.findings import Finding
-from orch.components.plan import NewHostKey, NodeProblem, NodeWarning
-from orch.stacks.calls import Call, Listener, Note, engine, plain
-from orch.stacks.changes import Change, Drifted, changes, drifted, name_of
+from orch.components.request import NewHostKey, NodeProblem, NodeWarning
+from orch.stacks.pulumi.operation import (Call, Listener, Note, engine, plain)
+from orch.stacks.pulumi.changes import (Change, Drifted, changes, drifted, name_of)
 from orch.stacks.errors import NoSuchNode, StackError
-from orch.stacks.gangs import bring_up, parallel
-from orch.stacks.headlines import NO_HEADLINE, Headline, Recorded, headline
-from orch.stacks.holders import forget
+from orch.stacks.gang import bring_up, parallel
+from orch.stacks.summary import (NO_HEADLINE, Headline, Recorded, headline)
+from orch.stacks.pulumi.lock_holders import forget
 from orch.stacks.lockfile import write_lock
-from orch.stacks.locks import locks
-from orch.stacks.occupied import going, refuse_occupied, refuse_replaced
+from orch.stacks.pulumi.locks import locks
+from orch.stacks.busy_nodes import going, refuse_occupied, refuse_replaced
 from orch.stacks.program import program
 from orch.stacks.project import Project
-from orch.stacks.recovery import mend, take
-from orch.stacks.shared import drift_shared, preview_shared, release, shared_by, unused
-from orch.stacks.states import (
-    Deployment,
-    deployment,
-    forget_identity,
-    nodes_there,
-    not_up,
-    outputs,
-    require_up,
-)
+from orch.stacks.pulumi.recovery import mend, take
+from orch.stacks.shared_networks import (drift_shared, preview_shared, release, shared_by, unused)
+from orch.stacks.state import (StackExport, deployment, forget_identity, nodes_there, not_up, outputs, require_up)
 from orch.stacks.variables import forget_clear_text, in_clear, unread_copies
-from orch.stacks.wishes import Wish, compile_for, nodes_up
+from orch.stacks.request import FleetRequest, compile_for, nodes_up
 
 
 @dataclass(frozen=True)
@@ -67,7 +59,7 @@ class Plan:
         return any(change.op != "same" for change in self.changes)
 
 
-def preview(project: Project, wish: Wish, listener: Listener) -> Plan:
+def preview(project: Project, wish: FleetRequest, listener: Listener) -> Plan:
     """What `up` would do, after looking at what is there.
 
     Takes no lock; changes nothing but an empty stack's record.
@@ -83,7 +75,7 @@ def preview(project: Project, wish: Wish, listener: Listener) -> Plan:
     return _planned(wish.name, before, compiled, run)
 
 
-def up(project: Project, wish: Wish, listener: Listener) -> Plan:
+def up(project: Project, wish: FleetRequest, listener: Listener) -> Plan:
     """Make it so; what was done. Where nodes stand apart, those that failed are among its `problems`.
 
     Raises StackError naming each resource that failed, NoCapacity, Conflict (somebody is at work on it, or
@@ -243,7 +235,7 @@ def unlock(project: Project, name: str) -> None:
     plain(project, name, ["cancel", "--yes"])
 
 
-def _planned(stack: str, before: _Recorded, compiled: Compiled, run: Call) -> Plan:
+def _planned(stack: str, before: _Recorded, compiled: Deployment, run: Call) -> Plan:
     failed = run.node_errors() if run.apart else {}
     told = {problem.node for problem in compiled.problems}
     late = [_node_problem(name, text) for name, text in failed.items()]
@@ -293,7 +285,7 @@ def _refuse_protected(project: Project, name: str) -> None:
         )
 
 
-def _forget_clear_text(project: Project, name: str, before: Deployment | None, listener: Listener) -> None:
+def _forget_clear_text(project: Project, name: str, before: StackExport | None, listener: Listener) -> None:
     """Variables that a former version recorded in clear: taken out of older copies of the state, and told."""
     names = in_clear(before)
     cleaned = forget_clear_text(project, name) if names else ()
@@ -318,7 +310,7 @@ def _forget_clear_text(project: Project, name: str, before: Deployment | None, l
 def _ensure_images(references: Iterable[str], listener: Listener) -> None:
     """Build those of this version that are missing; one pinned by another version is there or the node says
     so."""
-    from orch.images.build import PREFIX, ensure, is_ours, resolve
+    from orch.images.build import (PREFIX, ensure, is_ours, resolve)
 
     for reference in references:
         name = reference.removeprefix(PREFIX).partition(":")[0]

@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch import __version__
-from orch.components.backends import compile_fleet
-from orch.components.compiled import Compiled, Shared
-from orch.components.plan import Order, PlanError, Previous
+from orch.components.registry import compile_fleet
+from orch.components.deployment import Deployment, Shared
+from orch.components.request import PlanRequest, PlanError, PriorState
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.spec.state import SCHEMA
 from orch.stacks.errors import NoSuchFleet
 from orch.stacks.lockfile import read_lock
 from orch.stacks.project import Project, find
-from orch.stacks.states import deployment, refuse_newer
-from orch.stacks.states import outputs as state_outputs
+from orch.stacks.state import deployment, refuse_newer
+from orch.stacks.state import outputs as state_outputs
 from orch.stacks.variables import values_of, without_values
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def scope_of(project: Project) -> str:
     return hashlib.sha256(words.encode()).hexdigest()[:6]
 
 
-def register(compiled: Compiled) -> None:
+def register(compiled: Deployment) -> None:
     """Register what was planned, and export what a runner needs."""
     import pulumi
 
@@ -75,7 +75,7 @@ def _encrypted(state: dict[str, Any]) -> Any:
     return pulumi.Output.secret(values) if values else values
 
 
-def program(compiled: Compiled) -> Callable[[], Awaitable[None]]:
+def program(compiled: Deployment) -> Callable[[], Awaitable[None]]:
     """What the engine runs for `orch`."""
 
     async def run() -> None:
@@ -114,14 +114,14 @@ def main(root: Path | str = ".") -> None:
         try:
             project = find(folder)
             compiled = compile_fleet(
-                Order(
+                PlanRequest(
                     fleet,
                     project.backends,
-                    replace(Previous.of_outputs(outputs), locked=read_lock(project.lock_file, fleet.name)),
+                    replace(PriorState.of_outputs(outputs), locked=read_lock(project.lock_file, fleet.name)),
                     scope_of(project),
                     root=folder,
                     folder=document.directory.absolute(),
-                    stack=lambda name: Previous.of_outputs(state_outputs(deployment(project, name))),
+                    stack=lambda name: PriorState.of_outputs(state_outputs(deployment(project, name))),
                     tags=project.tags,
                 )
             )

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.runner.hosts.registration import FORCED
-from orch.runner.private import private_folder, stage_beside, tighten, write_private
-from orch.stacks.engine import Engine, home, search_path
+from orch.runner.private import (private_folder, stage_beside, tighten, write_private)
+from orch.stacks.pulumi.install import Engine, home, search_path
 from orch.stacks.errors import ProjectError
 from orch.stacks.trust import owner_of, require_trusted, require_trusted_data
 
@@ -94,7 +94,7 @@ class Project:
 
     def tunnels(self) -> Mapping[str, str]:
         """What commands that lead to nodes (SSM, IAP) are given in their environment: keys of orch.yml."""
-        from orch.components.backends import tunnels
+        from orch.components.registry import tunnels
 
         return tunnels(self.backends)
 

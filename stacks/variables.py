@@ -18,9 +18,9 @@ from typing import Any, cast
 
 from orch.runner.private import stage_beside
 from orch.spec.state import FleetState
-from orch.stacks.masking import is_secret
+from orch.stacks.pulumi.masking import is_secret
 from orch.stacks.project import Project
-from orch.stacks.states import Deployment, deployment, outputs, secret_output
+from orch.stacks.state import (StackExport, deployment, outputs, secret_output)
 
 REMOVED = "(removed)"
 """What stands in old copies of a state where a value stood in clear."""
@@ -64,7 +64,7 @@ def revealed(project: Project, state: FleetState) -> FleetState:
     )
 
 
-def in_clear(recorded: Deployment | None) -> tuple[str, ...]:
+def in_clear(recorded: StackExport | None) -> tuple[str, ...]:
     """Names of the variables whose values stand in clear in a recorded state, sorted."""
     return tuple(sorted({name for place in _places(recorded or {}) for name, _ in _readable(place)}))
 
@@ -129,12 +129,12 @@ def _forget(copy: Path, *, private: bool) -> bool:
     return True
 
 
-def _latest(data: Any) -> Deployment:
+def _latest(data: Any) -> StackExport:
     found = data.get("checkpoint") or {}
     return found.get("latest") or {}
 
 
-def _places(recorded: Deployment) -> Iterator[dict[str, Any]]:
+def _places(recorded: StackExport) -> Iterator[dict[str, Any]]:
     """Where a state may hold variables: the output `fleet` of its stack, and the hosts of an SSH fleet."""
     for resource in recorded.get("resources") or ():
         found = resource.get("outputs") or {}

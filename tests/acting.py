@@ -21,43 +21,36 @@ import pulumi.runtime
 from google.auth.credentials import AnonymousCredentials
 
 from orch.cli import run
-from orch.components.aws import ask as aws_ask
-from orch.components.aws import wanted as aws_wanted
+from orch.components.aws.account import gather_facts as aws_ask
+from orch.components.aws.account import lookups as aws_wanted
 from orch.components.aws.tunnels import through_ssm
-from orch.components.backends import compile_fleet
-from orch.components.clouds import Cloud, CloudFleet, compiled, scripts
+from orch.components.registry import compile_fleet
+from orch.components.cloud.fleet import (Cloud, CloudFleet, compiled, scripts)
 from orch.components.explain import NOTHING
-from orch.components.gcp import ask as gcp_ask
-from orch.components.gcp import wanted as gcp_wanted
+from orch.components.gcp.account import gather_facts as gcp_ask
+from orch.components.gcp.account import lookups as gcp_wanted
 from orch.components.gcp.capacity import max_wait_s
 from orch.components.gcp.tunnels import through_iap
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
-from orch.components.plan import Order, Previous
+from orch.components.request import PlanRequest, PriorState
 from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.facts import ask as ask_hosts
 from orch.components.ssh.plan import plan as plan_ssh
 from orch.runner.errors import HostUnreachable
-from orch.runner.hosts.described import Docker, Gpu, HostFacts
+from orch.runner.hosts.host_facts import Docker, Gpu, HostFacts
 from orch.runner.hosts.network import ClusterNetwork
 from orch.runner.hosts.network import Place as Address
 from orch.runner.hosts.survey import HostReport, Survey
 from orch.runner.hosts.targets import Target, names
-from orch.runner.job import (
-    go_command,
-    log_command,
-    observe_command,
-    release_command,
-    start_command,
-    stop_command,
-)
-from orch.runner.ledger import open_ledger
-from orch.runner.lifecycle import Workplace
-from orch.runner.plan import plan_of
-from orch.runner.stage import Stage, stage_files
-from orch.runner.transport import Transport
+from orch.runner.node.container import (go_command, log_command, observe_command, release_command, start_command, stop_command)
+from orch.runner.ledger.ledger import open_ledger
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.launch.run_plan import plan_of
+from orch.runner.node.stage import Stage, stage_files
+from orch.runner.ssh.transport import Transport
 from orch.spec.errors import OrchError
-from orch.spec.load import Document
+from orch.spec.loader.load import Document
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AwsBackend, GcpBackend, LocalBackend
 from orch.spec.state import FleetState, Gpus, NodeState
@@ -109,7 +102,7 @@ def plan_on_gcp(fleet: Fleet, folder: Path, given: GcpBackend | None = None) -> 
 
 def plan_on_cloud(case: Any, question: Callable[..., object], folder: Path) -> Any:
     places = case.candidates()
-    question(case.fleet, case.settings, places[0], Previous())
+    question(case.fleet, case.settings, places[0], PriorState())
     scripts(case.fleet, folder)
     made = CloudFleet(case.plan(), places[0], {}, lambda: None, lambda names, running: None)  # type: ignore[arg-type,return-value]
     compiled(case.fleet, Cloud("node", (), lambda text: None, NOTHING), places, lambda place: made)
@@ -158,13 +151,13 @@ def register_on_gcp(plan: Any, settings: GcpBackend) -> None:
 
 
 def plan_locally(fleet: Fleet, folder: Path) -> None:
-    plan_local(fleet, LocalFacts(cpus=64, memory_mib=1 << 20, node_image="orch/node"), Previous(), "abc")
+    plan_local(fleet, LocalFacts(cpus=64, memory_mib=1 << 20, node_image="orch/node"), PriorState(), "abc")
 
 
 def plan_hosts(fleet: Fleet, folder: Path) -> None:
     """Asked where nothing listens, and planned as if all were fit."""
     ask_hosts(fleet, folder)
-    plan_ssh(Order(fleet, (), Previous(), "abc", root=folder, folder=folder), fit_hosts(fleet))
+    plan_ssh(PlanRequest(fleet, (), PriorState(), "abc", root=folder, folder=folder), fit_hosts(fleet))
 
 
 def fit_hosts(fleet: Fleet) -> SshFacts:
@@ -236,7 +229,7 @@ def run_on(backend: str, **given: Any) -> Act:
     def act(document: Document, folder: Path, told: list[str]) -> None:
         here = fleets_of(backend, document.model.__dict__["fleets"] or ("lab",))
         ledger = open_ledger(f"sqlite:///{folder / 'ledger.db'}")
-        place = Workplace(folder / ".orch", ledger, cast(Transport, Unreachable()))
+        place = RunnerContext(folder / ".orch", ledger, cast(Transport, Unreachable()))
         try:
             with (
                 patch("orch.cli.run._fleets", lambda *asked: here),
@@ -283,7 +276,7 @@ def nobody_answers() -> Iterator[None]:
     given |= {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"}
     anonymous = patch("google.auth.default", lambda: (AnonymousCredentials(), "acme"))
     # Its errors are in a module that does not go with Pulumi's SDK: tests/apart.py.
-    as_raised = patch("orch.components.gcp.ask.told", lambda doing: nullcontext())
+    as_raised = patch("orch.components.gcp.account.gather_facts.told", lambda doing: nullcontext())
     with patch.dict(os.environ, given), anonymous, as_raised:
         yield
 
@@ -295,7 +288,7 @@ def use_project(document: Document, folder: Path, told: list[str]) -> None:
         if isinstance(settings, LocalBackend):
             fleet = fleet_of("local", {})
             with patch("orch.components.local.facts.ask", lambda image: LocalFacts(64, 1 << 20, image or "")):
-                compile_fleet(Order(fleet, project.backends, Previous(), "abc", root=folder, folder=folder))
+                compile_fleet(PlanRequest(fleet, project.backends, PriorState(), "abc", root=folder, folder=folder))
         elif isinstance(settings, AwsBackend):
             told.append(through_ssm("us-east-1", settings, "i-0").replace("%%", "%"))
             with nobody_answers():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from orch.runner.ledger import open_ledger
+from orch.runner.ledger.ledger import open_ledger
 from orch.spec.state import NodeState
 from orch.stacks.project import Project
 

@@ -15,11 +15,11 @@ import yaml
 
 from orch.catalog.load import catalog
 from orch.components.aws.candidates import Candidate, candidates
-from orch.components.aws.facts import Allowance, AwsFacts, Group, Image, Reservation, Subnet, Vpc, Zone
-from orch.components.aws.plan import Context, plan
-from orch.components.aws.planned import AwsPlan
+from orch.components.aws.account.facts import (Allowance, AwsFacts, Group, Image, Reservation, Subnet, Vpc, Zone)
+from orch.components.aws.planner import Context, plan
+from orch.components.aws.plan import AwsPlan
 from orch.components.findings import PlanErrors
-from orch.components.plan import Previous
+from orch.components.request import PriorState
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AwsBackend
 
@@ -48,8 +48,8 @@ class Case:
         return AwsBackend.model_validate(_texts({"type": "aws", **self.data.get("settings", {})}))
 
     @property
-    def previous(self) -> Previous:
-        return Previous(pins=self.data.get("pins", {}))
+    def previous(self) -> PriorState:
+        return PriorState(pins=self.data.get("pins", {}))
 
     @property
     def reservation(self) -> Reservation | None:

@@ -10,10 +10,10 @@ from typing import Any
 
 from cloud_engine import CloudStack
 
-from orch.providers.simulated.core import Cloud
-from orch.providers.simulated.knobs import Knobs
+from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.scenario import Knobs
 from orch.stacks.project import find
-from orch.stacks.rehearsal import rehearse
+from orch.rehearsal.project import rehearse
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from pathlib import Path
 from labserver import Server
 
 from orch import images
-from orch.runner import lifecycle
-from orch.runner.driver import Driver
+from orch.runner.runs import lifecycle
+from orch.runner.runs.driver import Driver
 from orch.runner.events import LogLine, Recorder
-from orch.runner.ledger import open_ledger
-from orch.runner.lifecycle import Workplace
-from orch.runner.rows import RunRow
-from orch.runner.transport import Transport
+from orch.runner.ledger.ledger import open_ledger
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.ledger.records import RunRow
+from orch.runner.ssh.transport import Transport
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState
 
@@ -31,19 +31,19 @@ def fleet(*nodes: NodeState, **more: object) -> FleetState:
     return FleetState.model_validate(given | more)
 
 
-def person(folder: Path, transport: Transport) -> Workplace:
+def person(folder: Path, transport: Transport) -> RunnerContext:
     """Somebody with a project and a ledger of their own."""
     dot = folder / ".orch"
-    return Workplace(dot, open_ledger(f"sqlite:///{dot / 'ledger.db'}"), transport, Recorder())
+    return RunnerContext(dot, open_ledger(f"sqlite:///{dot / 'ledger.db'}"), transport, Recorder())
 
 
-def submit(place: Workplace, on: FleetState, **task: object) -> RunRow:
+def submit(place: RunnerContext, on: FleetState, **task: object) -> RunRow:
     given = {"name": "job", "stop_duration": 1, **task}
     image = images.resolve("orch/mpi")
     return lifecycle.submit(place, Task.model_validate(given), on, image=image, base=place.dot)
 
 
-def run(place: Workplace, on: FleetState, **task: object) -> list[str]:
+def run(place: RunnerContext, on: FleetState, **task: object) -> list[str]:
     """The lines a job printed; it must end well."""
     assert isinstance(place.processor, Recorder)
     place.processor.events.clear()
@@ -52,7 +52,7 @@ def run(place: Workplace, on: FleetState, **task: object) -> list[str]:
     return [event.text for event in place.processor.events if isinstance(event, LogLine)]
 
 
-def begin(place: Workplace, on: FleetState, name: str, **task: object) -> RunRow:
+def begin(place: RunnerContext, on: FleetState, name: str, **task: object) -> RunRow:
     """A run that is started and left to itself."""
     row = submit(place, on, name=name, **{"commands": ["sleep 300"], **task})
     lease = place.ledger.take(row.id, "a test")
@@ -62,7 +62,7 @@ def begin(place: Workplace, on: FleetState, name: str, **task: object) -> RunRow
     return place.ledger.by_id(row.id)
 
 
-def end_all(place: Workplace) -> None:
+def end_all(place: RunnerContext) -> None:
     for row in place.ledger.runs(active_only=True):
         lifecycle.stop(place, row, abort=True)
 

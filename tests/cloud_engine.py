@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from orch.components.plan import whole
+from orch.components.request import whole
 from orch.spec.models import Fleet
 from orch.spec.state import FleetState
 from orch.stacks import operations
-from orch.stacks.calls import Note, Step
-from orch.stacks.changes import Change, Drifted
+from orch.stacks.pulumi.operation import Note, Step
+from orch.stacks.pulumi.changes import Change, Drifted
 from orch.stacks.project import Project
-from orch.stacks.states import require_up
-from orch.stacks.wishes import Wish
+from orch.stacks.state import require_up
+from orch.stacks.request import FleetRequest
 
 
 def quiet(event: Step | Note) -> None:
@@ -29,14 +29,14 @@ class CloudStack:
     name: str
 
     def plan(self, fleet: Fleet) -> operations.Plan:
-        return operations.preview(self.project, Wish(fleet, self.folder), quiet)
+        return operations.preview(self.project, FleetRequest(fleet, self.folder), quiet)
 
     def preview(self, fleet: Fleet) -> tuple[Change, ...]:
         return self.plan(fleet).changes
 
     def up(self, fleet: Fleet) -> tuple[Change, ...]:
         """Bring it up; what changed in all of its steps. Raises what `orch up` tells."""
-        return operations.up(self.project, Wish(fleet, self.folder), quiet).changes
+        return operations.up(self.project, FleetRequest(fleet, self.folder), quiet).changes
 
     def drift(self) -> tuple[Drifted, ...]:
         return operations.drift(self.project, self.name, quiet)

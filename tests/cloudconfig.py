@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from orch.components.cloudinit import filled
+from orch.components.cloud.cloudinit import filled
 
 HOST_KEY = "-----BEGIN-----\nabc\n-----END-----\n"
 

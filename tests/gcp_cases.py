@@ -16,10 +16,10 @@ import yaml
 from orch.catalog.load import catalog
 from orch.components.findings import PlanErrors
 from orch.components.gcp.candidates import Candidate, candidates
-from orch.components.gcp.facts import Allowance, GcpFacts, Image, Network, Reservation, Subnet
-from orch.components.gcp.plan import Context, plan
-from orch.components.gcp.planned import GcpPlan
-from orch.components.plan import Previous
+from orch.components.gcp.account.facts import (Allowance, GcpFacts, Image, Network, Reservation, Subnet)
+from orch.components.gcp.planner import Context, plan
+from orch.components.gcp.plan import GcpPlan
+from orch.components.request import PriorState
 from orch.spec.models import Fleet
 from orch.spec.models.backends import GcpBackend
 
@@ -47,13 +47,13 @@ class Case:
         return GcpBackend.model_validate(_texts({"type": "gcp", **self.data.get("settings", {})}))
 
     @property
-    def previous(self) -> Previous:
-        return Previous(pins=self.data.get("pins", {}))
+    def previous(self) -> PriorState:
+        return PriorState(pins=self.data.get("pins", {}))
 
     @property
-    def network(self) -> Previous:
+    def network(self) -> PriorState:
         """What the stack of shared networks has decided."""
-        return Previous(pins=self.data.get("network_pins", {}))
+        return PriorState(pins=self.data.get("network_pins", {}))
 
     @property
     def reservation(self) -> Reservation | None:

@@ -11,10 +11,10 @@ from typing import Any
 
 from cloud_engine import CloudStack
 
-from orch.providers.simulated.gcp.cloud import GcpCloud
-from orch.providers.simulated.knobs import Knobs
+from orch.rehearsal.gcp.account import GcpCloud
+from orch.rehearsal.scenario import Knobs
 from orch.stacks.project import find
-from orch.stacks.rehearsal import rehearse
+from orch.rehearsal.project import rehearse
 
 
 @dataclass(frozen=True)

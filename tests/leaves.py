@@ -15,9 +15,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
 
-from orch.spec.load import Loaded, load_paths
+from orch.spec.loader.load import Loaded, load_paths
 from orch.spec.models import KINDS, Project
-from orch.spec.models.base import Section
+from orch.spec.models.fields.base import Section
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBKrx4rDJg2Zm1Fz2Ym8Vz1e9m0wq3o0X4xYyTq1qf7N me"
 # Texts of which at least one is valid in each place.

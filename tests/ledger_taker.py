@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.runner.ledger import open_ledger
+from orch.runner.ledger.ledger import open_ledger
 
 
 def take_all(url: str, owner: str, taken: list[int]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from support import free_port
 
 from orch import images
-from orch.runner.store import new_key_pair
+from orch.runner.ledger.run_folder import new_key_pair
 from orch.spec.state import FleetState, NodeState
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from orch.runner.ledger import Ledger
-from orch.runner.rows import RunRow
+from orch.runner.ledger.ledger import Ledger
+from orch.runner.ledger.records import RunRow
 from orch.spec.state import FleetState, NodeState
 
 FLEET = FleetState(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orch.providers.simulated.resources.schema import Schema
+from orch.rehearsal.pulumi.schema import Schema
 
 
 def judge(schema: Schema, resource: Any) -> None:

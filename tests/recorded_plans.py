@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from orch.components.aws import explain as aws
-from orch.components.compiled import Compiled
+from orch.components.deployment import Deployment
 from orch.components.explain import Explained
 from orch.components.gcp import explain as gcp
 from orch.components.local import explain as local
 from orch.components.ssh import explain as ssh
-from orch.stacks.changes import Change, changes, drifted
-from orch.stacks.headlines import Recorded, headline
+from orch.stacks.pulumi.changes import Change, changes, drifted
+from orch.stacks.summary import Recorded, headline
 from orch.stacks.operations import Plan
 
 EVENTS = Path(__file__).parent / "stacks" / "events"
@@ -54,7 +54,7 @@ class Preview:
     def plan(self, **before: Any) -> Plan:
         """The plan that a user is shown. `before` overrides what the stack had recorded."""
         made = self.data["plan"]
-        compiled = Compiled(
+        compiled = Deployment(
             reasons=(),
             pins={},
             images=(),

@@ -14,10 +14,10 @@ import yaml
 from _pytest.mark import ParameterSet
 from support import Folder, Said, at_work, kill, until
 
-from orch.providers.simulated.account import SimulatedAccount
-from orch.providers.simulated.core import Cloud
-from orch.providers.simulated.gcp.cloud import GcpCloud
-from orch.providers.simulated.knobs import Knobs
+from orch.rehearsal.account import SimulatedAccount
+from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.gcp.account import GcpCloud
+from orch.rehearsal.scenario import Knobs
 
 KIND = "p5.48xlarge"
 ZONES = {"a": "use1-az2", "b": "use1-az4", "c": "use1-az6"}

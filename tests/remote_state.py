@@ -19,15 +19,15 @@ from cloud_engine import quiet
 from rehearsals import Rehearsed
 from support import kill
 
-from orch.cli.outcome import run, tell
+from orch.cli.errors import run, tell
 from orch.spec import load_paths
 from orch.spec.models import Fleet
 from orch.stacks import operations
-from orch.stacks.calls import Note, Step
+from orch.stacks.pulumi.operation import Note, Step
 from orch.stacks.project import Project, find
-from orch.stacks.rehearsal import rehearse
-from orch.stacks.states import deployment
-from orch.stacks.wishes import Wish
+from orch.rehearsal.project import rehearse
+from orch.stacks.state import deployment
+from orch.stacks.request import FleetRequest
 
 KIND = "g6.xlarge"
 BUCKET = "orch-state"
@@ -169,7 +169,7 @@ def main(folder: Path, state: str, verb: str) -> None:
     project = project_of(folder, state)
     if verb == "up":
         (_, fleet), *_ = load_paths([folder / "p5.yml"]).require().of(Fleet)
-        operations.up(project, Wish(fleet, folder), told)
+        operations.up(project, FleetRequest(fleet, folder), told)
     elif verb == "down":
         operations.down(project, "p5", quiet)
     else:

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from orch.providers.simulated.aws.data import image_id
-from orch.providers.simulated.core import Cloud
-from orch.stacks import engine as engines
-from orch.stacks.command import Event, Finished, call
+from orch.rehearsal.aws.data.tables import image_id
+from orch.rehearsal.aws.account import Cloud
+from orch.stacks.pulumi import install as engines
+from orch.stacks.pulumi.process import Event, ProcessResult, call
 from orch.stacks.project import find
-from orch.stacks.rehearsal import Rehearsal, rehearse
+from orch.rehearsal.project import Rehearsal, rehearse
 
 TRUST = json.dumps(
     {
@@ -145,7 +145,7 @@ def program(wanted: Wanted) -> Callable[[], None]:
 class Done:
     """One engine call: how it ended, and the steps it took or planned."""
 
-    finished: Finished
+    finished: ProcessResult
     events: list[Event]
 
     @property

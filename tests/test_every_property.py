@@ -15,13 +15,13 @@ from acting import Act
 from leaves import Leaf, leaves, values_of, written
 from tracing import traced
 
-from orch.components.plan import PlanError
+from orch.components.request import PlanError
 from orch.spec.diagnostics import property_path
 from orch.spec.errors import OrchError
-from orch.spec.load import Loaded, load_paths
+from orch.spec.loader.load import Loaded, load_paths
 from orch.spec.models import Range
-from orch.spec.models.base import Section
-from orch.spec.unsupported import not_acted_on
+from orch.spec.models.fields.base import Section
+from orch.spec.rules.unsupported import not_acted_on
 
 BASES: dict[str, dict[str, Any]] = {
     "local": {"backends": ["local"], "nodes": "2"},

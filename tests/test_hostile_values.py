@@ -25,8 +25,8 @@ from sandbox import Sandbox
 from test_every_property import ACTS, BASES, merged
 
 from orch.spec.errors import OrchError
-from orch.spec.load import Document, load_paths
-from orch.spec.unsupported import not_acted_on
+from orch.spec.loader.load import Document, load_paths
+from orch.spec.rules.unsupported import not_acted_on
 
 HOSTILE = (
     "x'; canary; '\"; canary; \"$(canary)`canary`; canary #",

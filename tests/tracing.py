@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from orch.spec.models import Range
-from orch.spec.models.base import Section
+from orch.spec.models.fields.base import Section
 
 
 class Reads:

@@ -5,22 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from orch.catalog.nics import nics
+from orch.catalog.aws.machines import nics
 from orch.catalog.records import Catalog, Offer
-from orch.components.aws.facts import Reservation, Zone
-from orch.components.candidates import (
-    Candidate,
-    candidate_of,
-    into_blocks,
-    known_types,
-    no_offer,
-    where_it_is,
-    where_reserved,
-    with_fabric_alone,
-)
-from orch.components.offers import aws_zone_name, judge, names_zone
-from orch.components.plan import Previous
-from orch.components.wanted import Wanted, wanted_of
+from orch.components.aws.account.facts import Reservation, Zone
+from orch.components.cloud.candidates import (Candidate, candidate_of, into_blocks, known_types, no_offer, where_it_is, where_reserved, with_fabric_alone)
+from orch.offers.match import aws_zone_name, judge, names_zone
+from orch.components.request import PriorState
+from orch.offers.query import MachineQuery, wanted_of
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AwsBackend
 
@@ -34,7 +25,7 @@ def candidates(
     settings: AwsBackend,
     catalog: Catalog,
     *,
-    previous: Previous = Previous(),  # noqa: B008 - frozen
+    previous: PriorState = PriorState(),  # noqa: B008 - frozen
     zones: Zones | None = None,
     reservation: Reservation | None = None,
 ) -> tuple[Candidate, ...]:
@@ -98,10 +89,10 @@ def _reserved(each: Candidate, given: Reservation) -> Candidate:
     return each if each.listed or not there else replace(each, zone=given.zone, listed=True)
 
 
-def _wanted(fleet: Fleet, settings: AwsBackend, catalog: Catalog) -> Wanted:
+def _wanted(fleet: Fleet, settings: AwsBackend, catalog: Catalog) -> MachineQuery:
     wanted = wanted_of(fleet, catalog)
     reserved = fleet.reservation is not None
-    return Wanted(
+    return MachineQuery(
         resources=wanted.resources,
         backends=("aws",),
         regions=wanted.regions or settings.regions,
@@ -112,7 +103,7 @@ def _wanted(fleet: Fleet, settings: AwsBackend, catalog: Catalog) -> Wanted:
     )
 
 
-def _in_zones(wanted: Wanted, offer: Offer, zones: Zones) -> bool:
+def _in_zones(wanted: MachineQuery, offer: Offer, zones: Zones) -> bool:
     """Whether an offer lies in a written zone, with names as the account has them where it was asked."""
     if not wanted.zones:
         return True

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from orch.catalog.nics import Nics
+from orch.catalog.aws.machines import Nics
 from orch.components.aws.candidates import Candidate
-from orch.components.aws.facts import Allowance, AwsFacts, Reservation
-from orch.components.aws.planned import Capacity, Group
+from orch.components.aws.account.facts import Allowance, AwsFacts, Reservation
+from orch.components.aws.plan import Capacity, Group
 from orch.components.findings import Finding
 from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orch.catalog.nics import nics
-from orch.components.aws.planned import AwsPlan
-from orch.components.cloudinit import scratch
-from orch.components.explain import Explained, Row, counted, scratch_words
+from orch.catalog.aws.machines import nics
+from orch.components.aws.plan import AwsPlan
+from orch.components.cloud.cloudinit import scratch
+from orch.components.explain import (Explained, Row, counted, scratch_words)
 from orch.spec.models import Fleet
 
 _ANY = ".*"

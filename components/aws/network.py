@@ -9,18 +9,11 @@ from typing import Literal
 
 from orch.components.aws.candidates import Candidate
 from orch.components.aws.capacity import Demand
-from orch.components.aws.facts import AwsFacts, Subnet
-from orch.components.aws.planned import (
-    Access,
-    Addresses,
-    GivenNetwork,
-    Groups,
-    MadeNetwork,
-    Rule,
-)
-from orch.components.aws.wanted import WantedNetwork
+from orch.components.aws.account.facts import AwsFacts, Subnet
+from orch.components.aws.plan import (Access, Addresses, ExistingNetwork, Groups, NewNetwork, Rule)
+from orch.components.aws.account.lookups import NetworkLookup
 from orch.components.findings import Finding
-from orch.components.sources import source_findings
+from orch.components.cloud.ssh_sources import source_findings
 from orch.spec.diagnostics import Severity
 from orch.spec.suggest import counted
 
@@ -37,7 +30,7 @@ SSH = 22
 class Reach:
     """The network with all that was decided about ways in and out."""
 
-    network: MadeNetwork | GivenNetwork
+    network: NewNetwork | ExistingNetwork
     addresses: Addresses
     access: Access
     groups: Groups
@@ -47,7 +40,7 @@ class Reach:
 
 
 def reach(
-    wanted: WantedNetwork, candidate: Candidate, facts: AwsFacts, demand: Demand, base: str
+    wanted: NetworkLookup, candidate: Candidate, facts: AwsFacts, demand: Demand, base: str
 ) -> Reach | tuple[Finding, ...]:
     """Everything about the network; only what is wrong, when there is nothing to decide on."""
     findings: list[Finding] = list(_given_findings(wanted, facts))
@@ -105,11 +98,11 @@ def reach(
 def elastic_ips(reached: Reach, demand: Demand) -> tuple[int, int]:
     """Elastic IPs that are new: of nodes, and of the NAT gateway."""
     nodes = demand.new if reached.addresses.kind == "elastic" else 0
-    made = isinstance(reached.network, MadeNetwork) and not reached.network.public
+    made = isinstance(reached.network, NewNetwork) and not reached.network.public
     return nodes, int(made and demand.new == demand.nodes)
 
 
-def _given_findings(wanted: WantedNetwork, facts: AwsFacts) -> Iterator[Finding]:
+def _given_findings(wanted: NetworkLookup, facts: AwsFacts) -> Iterator[Finding]:
     """Given pieces that are not there."""
     places = [("network.vpc", wanted.vpc), *(("network.subnets", each) for each in wanted.subnets)]
     places += [("network.security_groups", each) for each in wanted.groups]
@@ -154,7 +147,7 @@ def _given_findings(wanted: WantedNetwork, facts: AwsFacts) -> Iterator[Finding]
         )
 
 
-def _subnet(wanted: WantedNetwork, candidate: Candidate, facts: AwsFacts) -> Subnet | Finding | None:
+def _subnet(wanted: NetworkLookup, candidate: Candidate, facts: AwsFacts) -> Subnet | Finding | None:
     """The given subnet in the candidate's zone with most room, those behind a NAT first; None: made."""
     if not wanted.given:
         return None
@@ -173,7 +166,7 @@ def _subnet(wanted: WantedNetwork, candidate: Candidate, facts: AwsFacts) -> Sub
     return min(here, key=lambda each: ((each.egress == "nat") != private, -each.free, each.id))
 
 
-def _public(wanted: WantedNetwork, subnet: Subnet | None, *, several: bool) -> bool:
+def _public(wanted: NetworkLookup, subnet: Subnet | None, *, several: bool) -> bool:
     """`auto`: private with several interfaces; else public where that alone leads out, or saves a bastion."""
     if wanted.public_ips != "auto":
         return wanted.public_ips
@@ -205,7 +198,7 @@ def _elastic(demand: Demand, facts: AwsFacts) -> Finding:
 
 
 def _subnet_findings(
-    wanted: WantedNetwork, subnet: Subnet, demand: Demand, *, public: bool, several: bool
+    wanted: NetworkLookup, subnet: Subnet, demand: Demand, *, public: bool, several: bool
 ) -> Iterator[Finding]:
     path = "network.subnets" if wanted.subnets else "network.vpc"
     if subnet.free < demand.new:
@@ -244,7 +237,7 @@ def _edge(facts: AwsFacts, subnet: Subnet) -> str | None:
 
 
 def _way(
-    wanted: WantedNetwork, *, public: bool
+    wanted: NetworkLookup, *, public: bool
 ) -> tuple[Literal["bastion", "given", "ssm", "direct"], Literal["public", "ssm"] | None]:
     """How SSH gets in, and what kind of bastion that takes."""
     if wanted.block.proxy_jump:
@@ -256,15 +249,15 @@ def _way(
 
 def _network(
     facts: AwsFacts, subnet: Subnet | None, edge: str | None, *, public: bool
-) -> MadeNetwork | GivenNetwork:
+) -> NewNetwork | ExistingNetwork:
     if subnet is None:
-        return MadeNetwork(VPC, NODES, None if public else EDGE, public)
+        return NewNetwork(VPC, NODES, None if public else EDGE, public)
     cidr = facts.vpc.cidr if facts.vpc else subnet.cidr
-    return GivenNetwork(subnet.vpc, cidr, subnet.id, edge)
+    return ExistingNetwork(subnet.vpc, cidr, subnet.id, edge)
 
 
 def _groups(
-    wanted: WantedNetwork, facts: AwsFacts, network: MadeNetwork | GivenNetwork, way: str, base: str
+    wanted: NetworkLookup, facts: AwsFacts, network: NewNetwork | ExistingNetwork, way: str, base: str
 ) -> Groups:
     if wanted.groups:
         return Groups(tuple(group.id for group in facts.groups), None, (), ())
@@ -282,15 +275,15 @@ def _groups(
     return Groups((), f"{base}-nodes", tuple(ingress), egress)
 
 
-def _jump_sources(wanted: WantedNetwork, network: MadeNetwork | GivenNetwork) -> tuple[str, ...]:
+def _jump_sources(wanted: NetworkLookup, network: NewNetwork | ExistingNetwork) -> tuple[str, ...]:
     """Where a given jump host comes from: the written networks, else the whole VPC."""
     return wanted.ssh_cidrs or (network.cidr,)
 
 
-def reasons(wanted: WantedNetwork, reached: Reach, demand: Demand) -> Iterator[str]:
+def reasons(wanted: NetworkLookup, reached: Reach, demand: Demand) -> Iterator[str]:
     """What the plan says about it."""
     network, way, bastion = reached.network, reached.access.way, reached.bastion
-    if isinstance(network, GivenNetwork):
+    if isinstance(network, ExistingNetwork):
         yield f"network: the given subnet {network.subnet} of {network.vpc}, nothing of it is changed"
     elif network.public:
         yield f"network: a VPC of its own ({network.cidr}), nodes in a public subnet {network.nodes_cidr}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from orch.catalog.nics import Nics
+from orch.catalog.aws.machines import Nics
 
 
 @dataclass(frozen=True)

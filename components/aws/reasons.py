@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orch.catalog.nics import Nics
+from orch.catalog.aws.machines import Nics
 from orch.components.aws import network as networks
 from orch.components.aws.candidates import Candidate
-from orch.components.aws.facts import AwsFacts
-from orch.components.aws.planned import Bastion
-from orch.components.cloudinit import scratch
-from orch.components.plan import Previous
+from orch.components.aws.account.facts import AwsFacts
+from orch.components.aws.plan import Bastion
+from orch.components.cloud.cloudinit import scratch
+from orch.components.request import PriorState
 from orch.spec.models import Fleet
 
 
@@ -34,7 +34,7 @@ def capacity_reasons(made: int | None, facts: AwsFacts, candidate: Candidate) ->
         yield "capacity: spot, which AWS may take back with two minutes' notice"
 
 
-def image_reasons(facts: AwsFacts, previous: Previous) -> Iterator[str]:
+def image_reasons(facts: AwsFacts, previous: PriorState) -> Iterator[str]:
     if facts.image is None:
         return
     pinned = previous.pins.get("image") == facts.image.id
@@ -74,7 +74,7 @@ def unpriced(
         yield "nodes"
     if bastion is not None and bastion.price is None:
         yield "bastion"
-    nat = not isinstance(reached.network, networks.GivenNetwork) and not reached.network.public
+    nat = not isinstance(reached.network, networks.ExistingNetwork) and not reached.network.public
     if nat:
         yield "NAT gateway and its traffic"
     if nat or reached.addresses.kind != "none" or (bastion is not None and bastion.public):

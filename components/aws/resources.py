@@ -12,9 +12,9 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from orch.components.aws.ground import Ground, Text
-from orch.components.aws.planned import AwsPlan, Node
-from orch.components.aws.state import Seen, fleet_state
+from orch.components.aws.network_resources import NetworkResources, Text
+from orch.components.aws.plan import AwsPlan, Node
+from orch.components.aws.fleet_state import Seen, fleet_state
 from orch.spec.models.backends import AwsBackend
 
 Topology = Callable[[Sequence[str]], Mapping[str, tuple[str, ...]]]
@@ -32,7 +32,7 @@ class AwsFleet(pulumi.ComponentResource):
     def __init__(self, plan: AwsPlan, settings: AwsBackend, topology: Topology | None = None) -> None:
         super().__init__("orch:fleet:Aws", plan.fleet, None, pulumi.ResourceOptions(protect=plan.protect))
         self._plan = plan
-        self._ground = ground = Ground(plan, settings, self)
+        self._ground = ground = NetworkResources(plan, settings, self)
         group = self._placement_group()
         capacity = self._capacity(group)
         template = self._template(group, capacity)

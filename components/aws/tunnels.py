@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from orch.components.tunnels import command, with_environment
+from orch.components.cloud.tunnels import command, with_environment
 from orch.spec.models.backends import AwsBackend
-from orch.spec.models.creds import AccessKeyCreds, AwsDefaultCreds
+from orch.spec.models.credentials import AccessKeyCreds, AwsDefaultCreds
 
 # What would overrule the keys that are set.
 _OTHERS = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")

@@ -5,23 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orch.catalog.records import Catalog, Offer
-from orch.catalog.shapes import shapes
-from orch.components.candidates import (
-    Candidate,
-    candidate_of,
-    into_blocks,
-    known_types,
-    no_offer,
-    places,
-    where_it_is,
-    where_reserved,
-    with_fabric_alone,
-)
+from orch.catalog.gcp.machines import shapes
+from orch.components.cloud.candidates import (Candidate, candidate_of, into_blocks, known_types, no_offer, places, where_it_is, where_reserved, with_fabric_alone)
 from orch.components.findings import Finding, PlanErrors
-from orch.components.gcp.facts import Reservation
-from orch.components.offers import judge, names_zone
-from orch.components.plan import Previous
-from orch.components.wanted import Wanted, wanted_of
+from orch.components.gcp.account.facts import Reservation
+from orch.offers.match import judge, names_zone
+from orch.components.request import PriorState
+from orch.offers.query import MachineQuery, wanted_of
 from orch.spec.models import Fleet
 from orch.spec.models.backends import GcpBackend
 
@@ -33,9 +23,9 @@ def candidates(
     settings: GcpBackend,
     catalog: Catalog,
     *,
-    previous: Previous = Previous(),  # noqa: B008 - frozen
+    previous: PriorState = PriorState(),  # noqa: B008 - frozen
     reservation: Reservation | None = None,
-    network: Previous = Previous(),  # noqa: B008 - frozen
+    network: PriorState = PriorState(),  # noqa: B008 - frozen
 ) -> tuple[Candidate, ...]:
     """All of them, in the order to try; the one the stack is in alone, as long as the file allows it.
 
@@ -68,7 +58,7 @@ def candidates(
     return into_blocks(fleet, connected)
 
 
-def _wanted(fleet: Fleet, settings: GcpBackend, catalog: Catalog) -> Wanted:
+def _wanted(fleet: Fleet, settings: GcpBackend, catalog: Catalog) -> MachineQuery:
     wanted = wanted_of(fleet, catalog)
     return replace(
         wanted,
@@ -78,11 +68,11 @@ def _wanted(fleet: Fleet, settings: GcpBackend, catalog: Catalog) -> Wanted:
     )
 
 
-def _in_zones(wanted: Wanted, offer: Offer) -> bool:
+def _in_zones(wanted: MachineQuery, offer: Offer) -> bool:
     return not wanted.zones or any(names_zone(written, offer) for written in wanted.zones)
 
 
-def _elsewhere(wanted: Wanted, catalog: Catalog) -> Finding | None:
+def _elsewhere(wanted: MachineQuery, catalog: Catalog) -> Finding | None:
     """That the types are sold, but not in the zones that are written."""
     if not wanted.zones:
         return None
@@ -99,7 +89,7 @@ def _elsewhere(wanted: Wanted, catalog: Catalog) -> Finding | None:
     )
 
 
-def _networked(fleet: Fleet, found: tuple[Candidate, ...], network: Previous) -> tuple[Candidate, ...]:
+def _networked(fleet: Fleet, found: tuple[Candidate, ...], network: PriorState) -> tuple[Candidate, ...]:
     """Only where the shared networks are."""
     pins = network.pins
     place = pins.get("zone") or pins.get("region")

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from orch.catalog.shapes import Shape
+from orch.catalog.gcp.machines import Shape
 from orch.components.findings import Finding
 from orch.components.gcp.candidates import Candidate
-from orch.components.gcp.facts import Allowance, GcpFacts
-from orch.components.gcp.planned import Group, Placement, Scheduling
-from orch.components.gcp.wanted import WEEK_S, flex_start, options
-from orch.components.plan import Previous
+from orch.components.gcp.account.facts import Allowance, GcpFacts
+from orch.components.gcp.plan import Group, Placement, Scheduling
+from orch.components.gcp.account.lookups import WEEK_S, flex_start, options
+from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet
-from orch.spec.values import Problem, parse_duration, render_duration
+from orch.spec.grammar.values import Problem, parse_duration, render_duration
 
 LEAST_RUN_S = 600
 # How long a request may stay in the queue where the file says nothing: as long as a single instance may be
@@ -71,7 +71,7 @@ def max_wait_s(fleet: Fleet) -> int:
     return MAX_WAIT_S
 
 
-def group(fleet: Fleet, previous: Previous, base: str, *, live: int, nodes: int) -> Group | None:
+def group(fleet: Fleet, previous: PriorState, base: str, *, live: int, nodes: int) -> Group | None:
     """The group of nodes that come all at once; growth is one more batch."""
     if not flex_start(fleet) or not nodes:
         return None

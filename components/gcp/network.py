@@ -9,24 +9,15 @@ from dataclasses import dataclass, replace
 from math import ceil, log2
 from typing import Literal
 
-from orch.catalog.shapes import Shape
+from orch.catalog.gcp.machines import Shape
 from orch.components.findings import Finding
-from orch.components.gcp.access import IAP, SSH, Way, jump_findings, jump_sources, way_in
+from orch.components.gcp.ssh_access import (IAP, SSH, SshAccess, jump_findings, jump_sources, way_in)
 from orch.components.gcp.candidates import Candidate
-from orch.components.gcp.facts import GcpFacts, Network
-from orch.components.gcp.given import given_findings, places
-from orch.components.gcp.planned import (
-    BASTION,
-    NODES,
-    Firewall,
-    Interface,
-    Networks,
-    NetworkStack,
-    Subnet,
-    Vpc,
-)
-from orch.components.gcp.wanted import WantedNetwork
-from orch.components.plan import Previous
+from orch.components.gcp.account.facts import GcpFacts, Network
+from orch.components.gcp.existing_networks import given_findings, places
+from orch.components.gcp.plan import (BASTION, NODES, Firewall, Interface, Networks, NetworkStack, Subnet, Vpc)
+from orch.components.gcp.account.lookups import NetworkLookup
+from orch.components.request import PriorState
 
 # Ranges of made networks. Those of one node's interfaces must not overlap; fleets do not reach each other, so
 # all may have the same.
@@ -43,13 +34,13 @@ class Reach:
     networks: Networks
     shared: NetworkStack | None
     interfaces: tuple[Interface, ...]
-    way: Way
+    way: SshAccess
     public: bool
     findings: tuple[Finding, ...]
 
 
 def reach(
-    wanted: WantedNetwork, candidate: Candidate, shape: Shape, facts: GcpFacts, base: str, *, net_base: str
+    wanted: NetworkLookup, candidate: Candidate, shape: Shape, facts: GcpFacts, base: str, *, net_base: str
 ) -> Reach | tuple[Finding, ...]:
     """Everything about the networks; only what is wrong, when there is nothing to decide on.
 
@@ -93,7 +84,7 @@ def _as_made(vpc: Vpc) -> Vpc:
 
 
 def _vpcs(
-    wanted: WantedNetwork, candidate: Candidate, shape: Shape, facts: GcpFacts, base: str
+    wanted: NetworkLookup, candidate: Candidate, shape: Shape, facts: GcpFacts, base: str
 ) -> tuple[Vpc, ...]:
     """Networks in order of a node's interfaces."""
     origin: Literal["made", "shared"] = "shared" if wanted.shared else "made"
@@ -187,7 +178,7 @@ def _interfaces(vpcs: Sequence[Vpc], shape: Shape) -> Iterator[Interface]:
                 yield Interface(vpc.name, f"default-subnet-1-{vpc.name}", "MRDMA", "IPV6_ONLY")
 
 
-def shared_findings(reached: Reach, network: Previous) -> Iterator[Finding]:
+def shared_findings(reached: Reach, network: PriorState) -> Iterator[Finding]:
     """Whether the networks that are there already are for the same kind of nodes."""
     shared, known = reached.shared, network.pins.get("shape")
     if shared is not None and known is not None and known != shared.shape:
@@ -205,7 +196,7 @@ def shared_findings(reached: Reach, network: Previous) -> Iterator[Finding]:
 KEPT_ADDRESSES = 4
 
 
-def size_findings(wanted: WantedNetwork, reached: Reach, new: int) -> Iterator[Finding]:
+def size_findings(wanted: NetworkLookup, reached: Reach, new: int) -> Iterator[Finding]:
     """Whether given subnets hold the nodes: each takes one address per interface."""
     paths = dict(reversed([(name, path) for path, name in places(wanted)]))
     for vpc in reached.networks.vpcs:
@@ -244,7 +235,7 @@ def _overlaps(vpcs: Sequence[Vpc]) -> Iterator[Finding]:
                 return
 
 
-def _public(wanted: WantedNetwork, *, several: bool) -> bool:
+def _public(wanted: NetworkLookup, *, several: bool) -> bool:
     """`auto`: private with several interfaces; else public where that saves a bastion."""
     if wanted.public_ips != "auto":
         return wanted.public_ips
@@ -273,7 +264,7 @@ def _within(vpcs: Sequence[Vpc], base: str, project: str | None) -> Iterator[Fir
         )
 
 
-def _ways(way: Way, first: Vpc, wanted: WantedNetwork, base: str, project: str | None) -> Iterator[Firewall]:
+def _ways(way: SshAccess, first: Vpc, wanted: NetworkLookup, base: str, project: str | None) -> Iterator[Firewall]:
     """SSH, and nothing else, from outside."""
     if first.origin == "given" and project is not None:
         return
@@ -291,7 +282,7 @@ def _ways(way: Way, first: Vpc, wanted: WantedNetwork, base: str, project: str |
         yield Firewall(name, first.name, way.sources, "nodes", SSH, "SSH from the jump host")
 
 
-def reasons(reached: Reach, shape: Shape, wanted: WantedNetwork) -> Iterator[str]:
+def reasons(reached: Reach, shape: Shape, wanted: NetworkLookup) -> Iterator[str]:
     """What the plan says about them."""
     vpcs = reached.networks.vpcs
     count = {role: [each for each in vpcs if each.role == role] for role in ("host", "data", "rdma")}

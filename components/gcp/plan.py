@@ -1,319 +1,258 @@
-"""What a fleet becomes on GCP: every network, interface, policy and instance, with the reasons. Pure.
-
-No Pulumi, no clock, no chance: the same fleet, facts and previous decisions give the same plan.
-"""
+"""What a planned GCP fleet consists of: frozen records that `resources.py` registers one to one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
 
-from orch.catalog.fabrics import fabric
-from orch.catalog.records import Catalog
-from orch.catalog.shapes import Shape, gcp_image
-from orch.components.cloudinit import bastion_config, first_boot_findings, first_boot_pins
-from orch.components.clouds import place_reason
-from orch.components.findings import Finding, settle
-from orch.components.gcp import capacity as capacities
-from orch.components.gcp import network as networks
-from orch.components.gcp import reasons as told
-from orch.components.gcp import tunnels, userdata
-from orch.components.gcp.access import cidr_findings
-from orch.components.gcp.candidates import Candidate, with_fabric
-from orch.components.gcp.capacity import Demand
-from orch.components.gcp.facts import GcpFacts
-from orch.components.gcp.labels import label_findings, labels
-from orch.components.gcp.planned import Access, Bastion, Disk, GcpPlan, Node, base_name
-from orch.components.gcp.wanted import (
-    BASTION_TYPE,
-    bastion_image,
-    image_fabric,
-    shape_of,
-    wanted_image,
-    wanted_network,
-)
-from orch.components.indices import folded, live_indices, node_indices
-from orch.components.machines import (
-    blocks,
-    budget_findings,
-    disk_findings,
-    disk_gb,
-    gpus,
-    mark,
-    nvidia,
-    user_data_findings,
-)
-from orch.components.plan import Previous
-from orch.spec.diagnostics import Severity
-from orch.spec.models import Fleet
-from orch.spec.models.backends import GcpBackend
+from orch.catalog.fabrics import Fabric
+from orch.catalog.records import Arch
+from orch.components.findings import Finding
+from orch.spec.models.ssh import Jump
+
+# The fleet's own instances, as a peer of a firewall rule.
+NODES = "nodes"
+BASTION = "bastion"
 
 
 @dataclass(frozen=True)
-class Context:
-    """What a plan is made of besides the fleet.
+class Subnet:
+    """A subnet. `cidr` None: it was there before, or the network's profile makes it."""
 
-    `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
-    one project's names from another's, used for a new stack only. `network`: what the stack of shared
-    networks has decided.
+    name: str
+    cidr: str | None
+    dual: bool = False
+
+
+@dataclass(frozen=True)
+class Vpc:
+    """One network.
+
+    `role`: host carries IP traffic, data GPU traffic over gVNICs, rdma that of RDMA interfaces. `origin`:
+    made with the fleet, made for several fleets by a stack of their own, or given. `profile`: the network
+    profile (`us-central1-b-vpc-roce`), which ties the network to its zone.
     """
 
-    settings: GcpBackend
-    catalog: Catalog
+    name: str
+    role: Literal["host", "data", "rdma"]
+    mtu: int
+    subnets: tuple[Subnet, ...]
+    origin: Literal["made", "shared", "given"] = "made"
+    profile: str | None = None
+    dual: bool = False
+
+
+@dataclass(frozen=True)
+class Firewall:
+    """A rule for traffic into a network. `peers`: address ranges, or `nodes` or `bastion` by their tag.
+
+    `target`: who is reached. `port` None: all of TCP, UDP and ICMP.
+    """
+
+    name: str
+    vpc: str
+    peers: tuple[str, ...]
+    target: Literal["nodes", "bastion", "all"]
+    port: int | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Networks:
+    """All networks of a node, in order of its interfaces, and what is made beside them.
+
+    `nat`: name of the Cloud Router and NAT to make, None where there is one or none is needed. `project`: of
+    the given networks, None for the fleet's own.
+    """
+
+    vpcs: tuple[Vpc, ...]
+    firewalls: tuple[Firewall, ...]
+    nat: str | None
+    project: str | None
+
+    @property
+    def first(self) -> Vpc:
+        return self.vpcs[0]
+
+
+@dataclass(frozen=True)
+class NetworkStack:
+    """Networks that several fleets of one zone share (`network.name`): a stack of their own.
+
+    `shape` tells what they are for; fleets that share them must all have it. `zonal`: whether they serve the
+    one zone only, by an RDMA profile; else all of the region.
+    """
+
+    name: str
+    base: str
+    region: str
+    zone: str
+    shape: str
+    networks: Networks
+
+    @property
+    def zonal(self) -> bool:
+        return any(each.profile for each in self.networks.vpcs)
+
+    @property
+    def pins(self) -> dict[str, str]:
+        """What its stack keeps, for fleets that come later."""
+        where = {"region": self.region, **({"zone": self.zone} if self.zonal else {})}
+        return {"backend": "gcp", "base": self.base, "shape": self.shape, **where}
+
+
+@dataclass(frozen=True)
+class Interface:
+    """One interface of a node. `subnet` is a name in `vpc`."""
+
+    vpc: str
+    subnet: str
+    kind: Literal["GVNIC", "IDPF", "MRDMA"]
+    stack: Literal["IPV4_ONLY", "IPV4_IPV6", "IPV6_ONLY"] = "IPV4_ONLY"
+
+
+@dataclass(frozen=True)
+class Bastion:
+    """A small machine to jump over. `public`: it has an address and answers `cidrs`; else IAP leads to it."""
+
+    instance_type: str
+    image: str
+    public: bool
+    cidrs: tuple[str, ...]
+    price: float | None
+
+
+@dataclass(frozen=True)
+class Access:
+    """How SSH reaches the nodes: over the bastion, over given hops, through IAP, or straight."""
+
+    way: Literal["bastion", "given", "iap", "direct"]
+    jumps: tuple[Jump, ...] = ()
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What keeps nodes close. `kind` policy: of instances; workload: of a group. `topology`: 1x72."""
+
+    name: str
+    kind: Literal["policy", "workload"]
+    topology: str | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """A managed instance group whose members come all at once, by one resize request per batch."""
+
+    name: str
+    batches: tuple[int, ...]
+    run_s: int
+
+
+@dataclass(frozen=True)
+class Scheduling:
+    """How instances are paid for, and what maintenance and the end of their time do to them."""
+
+    model: Literal["STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND"]
+    on_maintenance: Literal["TERMINATE", "MIGRATE"]
+    restart: bool
+    ends: Literal["DELETE"] | None = None
+    run_s: int | None = None
+
+
+@dataclass(frozen=True)
+class Disk:
+    """The root disk."""
+
+    size_gb: int
+    type: str
+
+
+@dataclass(frozen=True)
+class Node:
+    index: int
+    name: str
+
+
+@dataclass(frozen=True)
+class GcpPlan:
+    """A whole fleet. Prices in US dollars an hour.
+
+    `layout` changes with what only a new instance can have; `settled`: the stack's nodes have this one.
+    `template` is the instance template's name, which changes with its content. `given_policy`: the placement
+    policy of the reservation. `group`: nodes are members of it; else each is an instance of its own.
+    `cloud_init` is the nodes' user data with marks for what is known later. `labels` are on everything that
+    takes labels.
+    """
+
+    fleet: str
     scope: str
-    tags: Mapping[str, str] = field(default_factory=dict[str, str])
-    scripts: Mapping[str, str] = field(default_factory=dict[str, str])
-    network: Previous = field(default_factory=Previous)
+    project: str
+    region: str
+    zone: str
+    instance_type: str
+    networks: Networks
+    shared: NetworkStack | None
+    interfaces: tuple[Interface, ...]
+    bastion: Bastion | None
+    access: Access
+    public: bool
+    placement_policy: Placement | None
+    given_policy: str | None
+    group: Group | None
+    reservation: str | None
+    scheduling: Scheduling
+    template: str
+    image: str
+    disk: Disk
+    accelerator: tuple[str, int] | None
+    service_account: str | None
+    nodes: tuple[Node, ...]
+    cloud_init: str
+    bastion_init: str
+    labels: Mapping[str, str]
+    layout: str
+    settled: bool
+    placement: Literal["any", "cluster"]
+    rank_by_host: bool
+    interconnect: str
+    fabric: Fabric | None
+    gpus: Mapping[str, str | int | None]
+    cpus: int | None
+    memory_mib: int | None
+    arch: Arch
+    blocks: int
+    job_image: str | None
+    env: Mapping[str, str]
+    protect: bool
+    price: float | None
+    hourly: float
+    unpriced: tuple[str, ...]
+    pins: Mapping[str, str]
+    reasons: tuple[str, ...]
+    warnings: tuple[Finding, ...]
+
+    @property
+    def base(self) -> str:
+        """What names of cloud resources begin with."""
+        return base_name(self.fleet, self.scope)
+
+    @property
+    def tag(self) -> str:
+        """The network tag of the nodes."""
+        return f"{self.base}-nodes"
+
+    @property
+    def makers(self) -> dict[str, str]:
+        """Node -> the resource that made it, where nodes are members of a group: the request of its batch."""
+        if self.group is None:
+            return {}
+        batches = [batch for batch, size in enumerate(self.group.batches) for _ in range(size)]
+        return {
+            node.name: f"{self.fleet}-batch-{batch}" for node, batch in zip(self.nodes, batches, strict=False)
+        }
 
 
-def plan(
-    fleet: Fleet, candidate: Candidate, facts: GcpFacts, previous: Previous, context: Context
-) -> GcpPlan:
-    """The whole fleet at one candidate.
-
-    Raises PlanErrors with all that is wrong: ORCH200-231, 281, 310-323.
-    """
-    shape, indices = shape_of(fleet, candidate), node_indices(fleet, previous)
-    live = live_indices(previous) if candidate.kept else frozenset[int]()
-    scope = previous.pins.get("scope", context.scope)
-    base = base_name(fleet.name, scope)
-    wanted = wanted_network(fleet, context.settings, candidate.region)
-    found = [
-        *_place_findings(fleet, candidate, facts, shape),
-        *capacities.option_findings(fleet, candidate, shape),
-        *capacities.reservation_findings(fleet, facts, Demand(len(indices), len(set(indices) - live), 0)),
-        *cidr_findings(wanted),
-        *label_findings(fleet.tags),
-    ]
-    net_base = context.network.pins.get("base", f"orch-net-{wanted.shared}-{context.scope}")
-    reached = networks.reach(wanted, candidate, shape, facts, base, net_base=net_base)
-    if not isinstance(reached, networks.Reach):
-        settle([*found, *reached, *capacities.placement_findings(fleet, shape, Demand(len(indices), 0, 0))])
-        raise AssertionError("networks without a decision have an error")
-    made = sum(each.origin == "made" for each in reached.networks.vpcs)
-    demand = Demand(len(indices), len(set(indices) - live), 0 if live else made)
-    found += reached.findings
-    if "iap" in (reached.way.kind, reached.way.bastion):
-        found += tunnels.findings(context.settings)
-    found += networks.shared_findings(reached, context.network)
-    found += networks.size_findings(wanted, reached, demand.new)
-    found += capacities.placement_findings(fleet, shape, demand)
-    found += capacities.quota_findings(candidate, facts, demand)
-    os = node_os(fleet, candidate)
-    cloud_init = userdata.node_init(
-        fleet,
-        shape,
-        gpus=nvidia(candidate.type),
-        os=os,
-        scripts=context.scripts,
-        account=context.settings.vm_service_account is not None,
-    )
-    found += _size_findings(cloud_init)
-    boot = first_boot_pins(fleet, context.scripts)
-    found += first_boot_findings(previous, boot, len(live))
-    found += disk_findings(fleet, facts.image.size_gb if facts.image else None)
-    group = capacities.group(fleet, previous, base, live=len(live), nodes=demand.nodes)
-    found += capacities.group_findings(group, demand)
-    taken = capacities.scheduling(fleet, candidate, facts)
-    placed = capacities.placement(fleet, shape, facts, base, grouped=group is not None)
-    bastion = _bastion(reached, wanted.ssh_cidrs, candidate, facts, context)
-    found += _bastion_findings(reached, facts, candidate)
-    fixed = (bastion.price or 0.0) if bastion else 0.0
-    found += budget_findings(fleet, candidate.price, fixed, candidate.price_of)
-    warnings = settle(found)
-    if facts.image is None:
-        raise AssertionError("an image that is missing is an error")
-    disk = Disk(disk_gb(fleet), shape.boot)
-    layout = mark(
-        candidate.type.name, candidate.zone, facts.image.link, taken, reached.interfaces, reached.public,
-        userdata.node_scratch(fleet, shape, os), disk, fleet.reservation, group is not None,
-    )  # fmt: skip
-    own = labels(fleet.tags, context.tags, context.settings.tags, {"orch-fleet": fleet.name})
-    given_policy = capacities.given_policy(facts)
-    content = (layout, cloud_init, own, placed, context.settings.vm_service_account)
-    content += (given_policy,) if given_policy else ()
-    interconnect = shape.fabric
-    fast = fabric(interconnect, candidate.type.name)
-    name, _, count = shape.accelerator.partition(":")
-    ranked = (
-        fleet.topology == "rank-ordered" and shape.levels > 0 and (placed or facts.reservation) is not None
-    )
-    return GcpPlan(
-        fleet=fleet.name,
-        scope=scope,
-        project=facts.project,
-        region=candidate.region,
-        zone=candidate.zone,
-        instance_type=candidate.type.name,
-        networks=reached.networks,
-        shared=reached.shared,
-        interfaces=reached.interfaces,
-        bastion=bastion,
-        access=Access(reached.way.kind, wanted.block.proxy_jump or ()),
-        public=reached.public,
-        placement_policy=placed,
-        given_policy=given_policy,
-        group=group,
-        reservation=_reservation(facts),
-        scheduling=taken,
-        template=f"{base}-{mark(*content)[:8]}",
-        image=facts.image.link,
-        disk=disk,
-        accelerator=(name, int(count)) if name else None,
-        service_account=context.settings.vm_service_account,
-        nodes=tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
-        cloud_init=cloud_init,
-        bastion_init=bastion_config(fleet.name, _node_cidrs(reached)) if bastion else "",
-        labels=own,
-        layout=layout,
-        settled=previous.pins.get("layout") == layout,
-        placement=fleet.placement,
-        rank_by_host=ranked,
-        interconnect=interconnect,
-        fabric=fast,
-        # Container-Optimized OS comes without NVIDIA's toolkit.
-        gpus=gpus(candidate.type) | ({"toolkit": False} if os == "cos" and candidate.type.gpu else {}),
-        cpus=candidate.type.vcpus,
-        memory_mib=candidate.type.memory_mib,
-        arch=candidate.type.arch,
-        blocks=blocks(fleet, candidate.type),
-        job_image=fleet.image,
-        env={key: value for key, value in fleet.env.items() if value is not None},
-        protect=fleet.protect,
-        price=candidate.price,
-        hourly=round((candidate.price or 0.0) * demand.nodes + fixed, 6),
-        unpriced=tuple(told.unpriced(reached, candidate.price, bastion)),
-        pins=_pins(fleet, candidate, facts, context)
-        | boot
-        | {"scope": scope, "indices": folded(indices), "layout": layout}
-        | ({"batches": ",".join(str(each) for each in group.batches)} if group else {})
-        | ({"network": reached.shared.name} if reached.shared else {}),
-        reasons=(
-            f"{demand.nodes} x {told.words(candidate, taken)}",
-            *place_reason(candidate, previous),
-            *networks.reasons(reached, shape, wanted),
-            *filter(None, [capacities.placement_reason(fleet, shape, facts, placed)]),
-            *told.capacity_reasons(fleet, group, taken, facts),
-            *told.image_reasons(facts, previous),
-            *told.account_reasons(context.settings.vm_service_account),
-            *told.software_reasons(shape),
-            *told.scratch_reasons(userdata.node_scratch(fleet, shape, os), shape),
-            *told.rank_reasons(fleet, shape, told=ranked),
-            *(fast.words() if fast else ()),
-        ),
-        warnings=warnings,
-    )
-
-
-# What is found out
-
-
-def _place_findings(fleet: Fleet, candidate: Candidate, facts: GcpFacts, shape: Shape) -> Iterator[Finding]:
-    path = "availability_zones" if fleet.availability_zones else "regions"
-    name = candidate.type.name
-    if candidate.zone not in facts.zones or facts.offered is False:
-        what = f"the project sees no {name} in {candidate.zone}"
-        yield Finding("ORCH205", path, what, detail="the catalogue lists it there", hint="name another zone")
-    elif facts.profile is False:
-        yield Finding(
-            "ORCH205",
-            path,
-            f"{candidate.zone} has no network profile {candidate.zone}-{shape.profile}, which {name} needs",
-            detail="`gcloud compute network-profiles list` lists them",
-            hint="name another zone",
-        )
-    if facts.image is None:
-        written = fleet.os_image is not None
-        yield Finding(
-            "ORCH213",
-            "os_image" if written else "resources",
-            f"no machine image was found for {name}",
-            hint="name one in `os_image`: `projects/P/global/images/NAME`, or a name of the project's own",
-        )
-    plain = fleet.network is not None and fleet.network.interconnect == "ethernet"
-    if fleet.placement == "cluster" and not shape.fast and not plain:
-        yield Finding(
-            "ORCH223",
-            "instance_types" if fleet.instance_types else "placement",
-            f"{name} has no fast interconnect: Ethernet only between the nodes",
-            hint=f"with one: {', '.join(with_fabric())}; or write `network: {{interconnect: ethernet}}`",
-            severity=Severity.WARNING,
-        )
-
-
-def _bastion_findings(reached: networks.Reach, facts: GcpFacts, candidate: Candidate) -> Iterator[Finding]:
-    if reached.way.kind == "bastion" and facts.bastion_image is None:
-        yield Finding(
-            "ORCH213",
-            "network.bastion",
-            f"no machine image was found for a bastion in {candidate.region}",
-            hint="write `bastion: false` to reach the nodes through IAP, or give `proxy_jump`",
-        )
-
-
-def _size_findings(cloud_init: str) -> Iterator[Finding]:
-    size = len(cloud_init.encode()) + 2_000  # about what the keys take
-    yield from user_data_findings("GCP", size, userdata.MOST_BYTES)
-
-
-# Pieces
-
-
-def node_os(fleet: Fleet, candidate: Candidate) -> str:
-    """The OS of the nodes: that of the catalogue's image, or by the name of a written one."""
-    written = fleet.os_image.get("gcp") if isinstance(fleet.os_image, dict) else fleet.os_image
-    if written:
-        return "cos" if "cos" in written.split("/")[-1].split("-") else "ubuntu"
-    row = gcp_image(candidate.type, image_fabric(candidate))
-    return row.os if row else "ubuntu"
-
-
-def _node_cidrs(reached: networks.Reach) -> tuple[str, ...]:
-    """Networks of the nodes' first interfaces; nothing for those that were there before."""
-    return tuple(each.cidr for each in reached.networks.first.subnets if each.cidr)
-
-
-def _reservation(facts: GcpFacts) -> str | None:
-    given = facts.reservation
-    if given is None:
-        return None
-    own = given.project == facts.project
-    return given.name if own else f"projects/{given.project}/reservations/{given.name}"
-
-
-def _bastion(
-    reached: networks.Reach,
-    cidrs: tuple[str, ...],
-    candidate: Candidate,
-    facts: GcpFacts,
-    context: Context,
-) -> Bastion | None:
-    if reached.way.bastion is None or facts.bastion_image is None:
-        return None
-    public = reached.way.bastion == "public"
-    prices = [
-        offer.price
-        for offer in context.catalog.lists["gcp"].offers
-        if (offer.type.name, offer.region) == (BASTION_TYPE, candidate.region) and offer.price is not None
-    ]
-    image = facts.bastion_image.link
-    return Bastion(BASTION_TYPE, image, public, cidrs if public else (), min(prices, default=None))
-
-
-def _pins(fleet: Fleet, candidate: Candidate, facts: GcpFacts, context: Context) -> dict[str, str]:
-    pins = {
-        "backend": "gcp",
-        "project": facts.project,
-        "region": candidate.region,
-        "zone": candidate.zone,
-        "instance_type": candidate.type.name,
-        "spot": "true" if candidate.spot else "false",
-    }
-    wanted = wanted_image(fleet, context.settings, candidate)
-    for pin, image, of in (
-        ("image", facts.image, wanted.of if wanted else None),
-        ("bastion_image", facts.bastion_image, bastion_image().of),
-    ):
-        if image is not None and of is not None:
-            pins |= {pin: image.link, f"{pin}_of": of}
-    return pins
+def base_name(fleet: str, scope: str) -> str:
+    """`orch-FLEET-SCOPE`: 53 of the 63 letters that a name may have, for the longest name of a fleet."""
+    return f"orch-{fleet}-{scope}"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orch.catalog.shapes import Shape, software
+from orch.catalog.gcp.machines import Shape, software
 from orch.components.gcp.candidates import Candidate
-from orch.components.gcp.facts import GcpFacts
+from orch.components.gcp.account.facts import GcpFacts
 from orch.components.gcp.network import Reach
-from orch.components.gcp.planned import Bastion, Group, Scheduling
-from orch.components.plan import Previous
+from orch.components.gcp.plan import Bastion, Group, Scheduling
+from orch.components.request import PriorState
 from orch.spec.models import Fleet
 from orch.spec.models.blocks import Scratch
-from orch.spec.values import render_duration
+from orch.spec.grammar.values import render_duration
 
 
 def words(candidate: Candidate, taken: Scheduling) -> str:
@@ -42,7 +42,7 @@ def capacity_reasons(fleet: Fleet, made: Group | None, taken: Scheduling, facts:
         yield "maintenance: stops a node and starts it again, as GPUs cannot move"
 
 
-def image_reasons(facts: GcpFacts, previous: Previous) -> Iterator[str]:
+def image_reasons(facts: GcpFacts, previous: PriorState) -> Iterator[str]:
     if facts.image is None:
         return
     pinned = previous.pins.get("image") == facts.image.link

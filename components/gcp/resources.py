@@ -13,11 +13,11 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from orch.components.cloudinit import JUMP_USER
-from orch.components.gcp.facts import Member
-from orch.components.gcp.ground import SCOPES, Ground, Text
+from orch.components.cloud.cloudinit import JUMP_USER
+from orch.components.gcp.account.facts import Member
+from orch.components.gcp.network_resources import SCOPES, NetworkResources, Text
 from orch.components.gcp.labels import label
-from orch.components.gcp.planned import GcpPlan, Group, Interface, Node
+from orch.components.gcp.plan import (GcpPlan, Group, Interface, Node)
 from orch.components.gcp.tunnels import through_iap
 from orch.spec.models.backends import GcpBackend
 from orch.spec.state import SCHEMA
@@ -39,7 +39,7 @@ class GcpFleet(pulumi.ComponentResource):
     def __init__(self, plan: GcpPlan, settings: GcpBackend, members: Members | None = None) -> None:
         super().__init__("orch:fleet:Gcp", plan.fleet, None, pulumi.ResourceOptions(protect=plan.protect))
         self._plan, self._settings = plan, settings
-        self._ground = ground = Ground(plan, settings, self)
+        self._ground = ground = NetworkResources(plan, settings, self)
         policy = self._policy()
         template = self._template(policy)
         if plan.group is not None:

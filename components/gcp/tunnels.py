@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orch.components.findings import Finding
-from orch.components.tunnels import command, with_environment
+from orch.components.cloud.tunnels import command, with_environment
 from orch.spec.models.backends import GcpBackend
-from orch.spec.models.creds import GcpServiceAccountCreds
+from orch.spec.models.credentials import GcpServiceAccountCreds
 
 # What would overrule the key that is set.
 _OTHERS = ("CLOUDSDK_AUTH_ACCESS_TOKEN", "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE")

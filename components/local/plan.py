@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from orch.catalog.records import Arch
 from orch.components.local.facts import LocalFacts
-from orch.components.plan import PlanError, Previous
-from orch.spec.blocks import blocks_of
+from orch.components.request import PlanError, PriorState
+from orch.spec.grammar.blocks import blocks_of
 from orch.spec.models import Fleet
 
 FIRST_ADDRESS = 10
@@ -56,7 +56,7 @@ class LocalPlan:
         return {"scope": self.scope, "node_image": self.image}
 
 
-def plan(fleet: Fleet, facts: LocalFacts, previous: Previous, scope: str) -> LocalPlan:
+def plan(fleet: Fleet, facts: LocalFacts, previous: PriorState, scope: str) -> LocalPlan:
     """The containers and the network of `fleet`.
 
     `scope` is used for a new stack only; afterwards the recorded one stays, also when the project's folder

@@ -7,9 +7,9 @@ from typing import Any
 
 import pulumi
 
-from orch.components.keys import host_key_seed, public_host_key
+from orch.components.cloud.host_keys import host_key_seed, public_host_key
 from orch.components.local.plan import LocalNodePlan, LocalPlan
-from orch.components.registered import Keys
+from orch.components.keys import Keys
 from orch.spec.state import SCHEMA
 
 UNREACHABLE_GRACE_S = 10.0

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orch.components.plan import NO_CONSENT, Consent
+from orch.components.request import NO_CONSENT, Approvals
 from orch.runner.hosts.naming import located
-from orch.runner.hosts.results import Wanted
+from orch.runner.hosts.checks.types import Wanted
 from orch.runner.hosts.survey import Survey, survey
 from orch.runner.hosts.targets import Target, find_targets
-from orch.runner.ssh import SshTransport
+from orch.runner.ssh.pool import SshTransport
 
 if TYPE_CHECKING:
     from orch.spec.models import Fleet
@@ -34,7 +34,7 @@ def ask(
     folder: Path,
     *,
     pinned: Mapping[str, str] | None = None,
-    consent: Consent = NO_CONSENT,
+    consent: Approvals = NO_CONSENT,
     network: str | None = None,
 ) -> SshFacts:
     """Ask every host of `fleet`, whose file lies in `folder`; never raises for one of them.

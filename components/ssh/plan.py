@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.catalog.records import arch_of
-from orch.components.plan import NewHostKey, NodeProblem, NodeWarning, Order, PlanError
+from orch.components.request import (NewHostKey, NodeProblem, NodeWarning, PlanRequest, PlanError)
 from orch.components.ssh.facts import SshFacts
-from orch.components.ssh.problems import KeysUnaccepted, Unfit, judged, new_keys_of
-from orch.runner.hosts.described import HostFacts
+from orch.components.ssh.problems import (KeysUnaccepted, Unfit, judged, new_keys_of)
+from orch.runner.hosts.host_facts import HostFacts
 from orch.runner.hosts.naming import hop_names, names, pins
 from orch.runner.hosts.survey import HostReport
 from orch.runner.hosts.targets import Target
-from orch.spec.blocks import blocks_of
+from orch.spec.grammar.blocks import blocks_of
 from orch.spec.models import Fleet
 from orch.spec.models.ssh import Host
 from orch.spec.state import Gpus, NodeState, without_commands
 from orch.spec.suggest import counted
-from orch.spec.values import Problem
+from orch.spec.grammar.values import Problem
 
 if TYPE_CHECKING:
     pass
@@ -80,7 +80,7 @@ class _Machine:
     host: Host
 
 
-def plan(order: Order, facts: SshFacts) -> SshPlan:
+def plan(order: PlanRequest, facts: SshFacts) -> SshPlan:
     """The hosts of the order's fleet that are or become its nodes.
 
     Raises PlanError for what concerns the fleet as a whole (ORCH147 blocks, ORCH361 and ORCH362 its network),
@@ -195,7 +195,7 @@ def _indices(names: Iterable[str], before: Mapping[str, NodeState]) -> dict[str,
 
 
 def _taken(
-    order: Order,
+    order: PlanRequest,
     facts: SshFacts,
     machine: _Machine,
     *,

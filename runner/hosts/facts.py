@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from orch.runner.commands import Command
+from orch.runner.ssh.commands import Command
 from orch.runner.errors import HostUnreachable
-from orch.runner.hosts import devices, links
-from orch.runner.hosts.described import Disk, Docker, HostFacts, Tool, Unread
-from orch.runner.transport import Transport
+from orch.runner.hosts import parse_devices, parse_links
+from orch.runner.hosts.host_facts import (Disk, Docker, HostFacts, Tool, Unread)
+from orch.runner.ssh.transport import Transport
 from orch.spec.state import NodeState
 from orch.templates import render
 
@@ -88,12 +88,12 @@ def parse(text: str, *, sent: float | None = None, received: float | None = None
     read = _Reader()
     root, trouble = read("root", lambda: _root(parts.get("root")), ("no", None))
     interfaces, sees_addresses, odd = read(
-        "net", lambda: links.interfaces(_text(parts, "net")), ((), True, ())
+        "net", lambda: parse_links.interfaces(_text(parts, "net")), ((), True, ())
     )
     for words in odd:
         read.note("net", f"no address: {words}")
-    rdma_ports, rdma_files = read("rdma", lambda: links.rdma(_text(parts, "rdma")), ((), False))
-    gpus = devices.gpus(
+    rdma_ports, rdma_files = read("rdma", lambda: parse_links.rdma(_text(parts, "rdma")), ((), False))
+    gpus = parse_devices.gpus(
         nvidia=_answer(parts, "nvidia"),
         nvidia_head=_answer(parts, "nvidia.head"),
         amd=_text(parts, "amd"),
@@ -114,7 +114,7 @@ def parse(text: str, *, sent: float | None = None, received: float | None = None
         disks=read("disks", lambda: _disks(_text(parts, "disks")), ()),
         docker=_docker(parts.get("docker"), _text(parts, "free"), read),
         gpus=gpus,
-        seen=read("pci", lambda: devices.seen(_text(parts, "pci")), ()),
+        seen=read("pci", lambda: parse_devices.seen(_text(parts, "pci")), ()),
         tools=tuple(
             Tool(name=name, exit_code=parts[key].exit_code, said=parts[key].said)
             for key, name in _TOOLS.items()

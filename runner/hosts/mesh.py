@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from orch.runner.commands import Command
-from orch.runner.hosts.host_checks import told
+from orch.runner.ssh.commands import Command
+from orch.runner.hosts.checks.machine import told
 from orch.runner.hosts.network import ClusterNetwork, Place
-from orch.runner.hosts.results import MeshView
-from orch.runner.transport import FAN_OUT, Transport, fan_out
+from orch.runner.hosts.checks.types import MeshView
+from orch.runner.ssh.transport import FAN_OUT, Transport, fan_out
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 from orch.templates import render

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from orch.runner.peers import known_as
-from orch.runner.sshconfig import UserConfig
+from orch.runner.ssh.endpoint import known_as
+from orch.runner.ssh.user_config import UserConfig
 from orch.spec.models.ssh import SshConfig
 from orch.spec.state import Jump, NodeState
 

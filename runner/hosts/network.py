@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orch.runner.hosts.described import Interface, IpInterface
-from orch.spec.hosts import is_private
+from orch.runner.hosts.host_facts import Interface, IpInterface
+from orch.spec.grammar.hosts import is_private
 
 # Networks between the containers or virtual machines of one host, by the names their makers give them.
 _PLUMBING = re.compile(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from orch.runner.commands import NODE_HOME, Command, as_root
+from orch.runner.ssh.commands import NODE_HOME, Command, as_root
 from orch.templates import render
 
 BUSY = 40

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from orch.runner.errors import HostKeyRefused, HostUnreachable, JumpUnreachable, RunnerError
-from orch.runner.hosts.keys import given_key, scan, unaccepted_key, unknown_key
-from orch.runner.hosts.naming import absolute, located, names, pin_of
-from orch.runner.known_hosts import HostKey, KeySource, KnownHosts, revoked_key
-from orch.runner.peers import Peer, known_as, of_jump, of_node
-from orch.runner.ssh import Patience, SshTransport, jump_failed
-from orch.runner.sshconfig import Hop, Said, UserConfig, known_hosts_files
+from orch.runner.errors import (HostKeyRefused, HostUnreachable, JumpUnreachable, RunnerError)
+from orch.runner.hosts.public_keys import (given_key, scan, unaccepted_key, unknown_key)
+from orch.runner.hosts.naming import (absolute, located, names, pin_of)
+from orch.runner.ssh.host_keys import (HostKey, KeySource, KnownHosts, revoked_key)
+from orch.runner.ssh.endpoint import (SshEndpoint, known_as, of_jump, of_node)
+from orch.runner.ssh.pool import Patience, SshTransport, jump_failed
+from orch.runner.ssh.user_config import (Hop, HostOptions, UserConfig, known_hosts_files)
 from orch.spec.models.ssh import Host, SshConfig
 from orch.spec.models.ssh import Jump as JumpSpec
 from orch.spec.state import Jump, NodeState
@@ -213,11 +213,11 @@ class _Finder:
             )
         return tuple(made)
 
-    def _existing(self, said: Said) -> str | None:
+    def _existing(self, said: HostOptions) -> str | None:
         """The first of the user's key files for a host that is there."""
         return next((path for path in said.identities if Path(path).expanduser().is_file()), None)
 
-    def _known(self, said: Said, name: str, address: str, port: int, user: str) -> KnownHosts:
+    def _known(self, said: HostOptions, name: str, address: str, port: int, user: str) -> KnownHosts:
         files = known_hosts_files(said, name=name, address=address, port=port, user=user)
         return self._files.setdefault(files, KnownHosts(files))
 
@@ -283,7 +283,7 @@ class _Finder:
         pinned = self._pinned.get(pin)
         return HostKey(pinned, "pinned") if pinned and not anew else None
 
-    def _found(self, peer: Peer, pin: str, alias: str, files: KnownHosts, *, anew: bool) -> HostKey:
+    def _found(self, peer: SshEndpoint, pin: str, alias: str, files: KnownHosts, *, anew: bool) -> HostKey:
         """A key that is neither given nor decided: the user's, unless it must be asked `anew`, or the host's.
 
         Raises HostKeyUnaccepted for one of the host's that is not to be taken unseen.

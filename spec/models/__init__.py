@@ -6,20 +6,20 @@ their `type`, `MODELS` also those that configure the project and its backends.
 
 from __future__ import annotations
 
-from .backends import BACKEND_MODELS, AnyBackend, LocalBackend
-from .base import Section
-from .blocks import Budget, Health, InitStep, Mount, Network, Partition, Scratch
-from .dev_environment import DevEnvironment
-from .fleet import Fleet
-from .goods import FileMount, PortMapping, RegistryAuth, Repo, VolumeMount
-from .launchers import Mpirun, Rdzv, Torchrun
-from .project import Defaults, Project
-from .resources import CpuSpec, GpuSpec, Range, Resources
-from .rules import Array, Checkpoint, Dependency, Signal
-from .sizes import Nodes
-from .ssh import Host, Jump, SshConfig
-from .task import NodeGroup, Task
-from .volume import Volume
+from orch.spec.models.backends import BACKEND_MODELS, AnyBackend, LocalBackend
+from orch.spec.models.fields.base import Section
+from orch.spec.models.blocks import (Budget, Health, InitStep, Mount, Network, Partition, Scratch)
+from orch.spec.models.dev_environment import DevEnvironment
+from orch.spec.models.fleet import Fleet
+from orch.spec.models.mounts import (FileMount, PortMapping, RegistryAuth, Repo, VolumeMount)
+from orch.spec.models.launchers import Mpirun, Rdzv, Torchrun
+from orch.spec.models.project import Defaults, Project
+from orch.spec.models.resources import (CpuSpec, GpuSpec, Range, Resources)
+from orch.spec.models.scheduling import (Array, Checkpoint, Dependency, Signal)
+from orch.spec.models.fields.sizes import Nodes
+from orch.spec.models.ssh import Host, Jump, SshConfig
+from orch.spec.models.task import NodeGroup, Task
+from orch.spec.models.volume import Volume
 
 AnyDocument = Fleet | Task | DevEnvironment | Volume
 AnyModel = AnyDocument | Project | AnyBackend

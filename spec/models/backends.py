@@ -6,41 +6,17 @@ from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import Field
 
-from orch.spec.characters import check_word
+from orch.spec.grammar.characters import check_word
 
-from . import forms
-from .base import Section
-from .blocks import Cidrs
-from .creds import (
-    ApiKeyCreds,
-    AwsCreds,
-    AzureCreds,
-    CrusoeCreds,
-    GcpCreds,
-    Kubeconfig,
-    NebiusCreds,
-    OciCreds,
-)
-from .fields import (
-    AutoFlag,
-    Flag,
-    Image,
-    LocalPath,
-    Names,
-    Size,
-    Tags,
-    Text,
-    User,
-    choice,
-    duration,
-    rows,
-    text,
-    whole,
-)
-from .forms import Form
-from .reads import Reaches, Reads
-from .resources import GpuSpec
-from .ssh import Jumps, PortNumber
+from orch.spec.models.fields import json_schema
+from orch.spec.models.fields.base import Section
+from orch.spec.models.blocks import Cidrs
+from orch.spec.models.credentials import (ApiKeyCreds, AwsCreds, AzureCreds, CrusoeCreds, GcpCreds, Kubeconfig, NebiusCreds, OciCreds)
+from orch.spec.models.fields.types import (AutoFlag, Flag, Image, LocalPath, Names, Size, Tags, Text, User, choice, duration, rows, text, whole)
+from orch.spec.models.fields.json_schema import Form
+from orch.spec.models.fields.parsing import Reaches, Reads
+from orch.spec.models.resources import GpuSpec
+from orch.spec.models.ssh import Jumps, PortNumber
 
 
 def _texts_by_key(value: object) -> object:
@@ -51,7 +27,7 @@ def _texts_by_key(value: object) -> object:
     )
 
 
-ByRegion = Annotated[dict[str, str], Reads(_texts_by_key, forms.mapping(forms.TEXT, "{region: id}"))]
+ByRegion = Annotated[dict[str, str], Reads(_texts_by_key, json_schema.mapping(json_schema.TEXT, "{region: id}"))]
 Regions = Names
 
 
@@ -176,7 +152,7 @@ class GcpBackend(Cloud):
     )
     vpc_name: Text | None = Field(default=None, description="Network of the first interface.")
     extra_vpcs: Names = Field(default=(), description="Networks of further interfaces.")
-    roce_vpcs: Annotated[tuple[str, ...], Reads(lambda value: _one("roce_vpcs", value), forms.TEXTS)] = Field(
+    roce_vpcs: Annotated[tuple[str, ...], Reads(lambda value: _one("roce_vpcs", value), json_schema.TEXTS)] = Field(
         default=(), description="Network of the RDMA interfaces, one at most."
     )
     vpc_project_id: Text | None = Field(default=None, description="Project that shares its networks.")
@@ -186,9 +162,9 @@ class GcpBackend(Cloud):
 
 
 def _one(what: str, value: object) -> object:
-    from orch.spec.values import Problem
+    from orch.spec.grammar.values import Problem
 
-    from .fields import names_of
+    from orch.spec.models.fields.types import names_of
 
     read = cast("tuple[str, ...]", names_of("networks").read(value))
     if len(read) > 1:
@@ -249,7 +225,7 @@ class Context(Section):
     """A context of the kubeconfig; it counts as a region."""
 
     noun: ClassVar[str] = "a context"
-    short: ClassVar[tuple[Form, ...]] = (forms.TEXT,)
+    short: ClassVar[tuple[Form, ...]] = (json_schema.TEXT,)
 
     name: Text = Field(description="Its name.")
     proxy_jump: KubernetesJump | None = Field(default=None, description="Way to its pods.")

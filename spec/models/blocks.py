@@ -6,34 +6,15 @@ from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import Field
 
-from orch.spec import hosts
-from orch.spec.values import Problem
+from orch.spec.grammar import hosts
+from orch.spec.grammar.values import Problem
 
-from . import forms
-from .base import Section, plain
-from .fields import (
-    AutoFlag,
-    Block,
-    Env,
-    Flag,
-    LocalPath,
-    Money,
-    Name,
-    Names,
-    Size,
-    Text,
-    User,
-    absolute,
-    choice,
-    duration,
-    names_of,
-    switch,
-    text,
-    whole,
-)
-from .forms import Form
-from .reads import Reads, read_as
-from .ssh import Jumps
+from orch.spec.models.fields import json_schema
+from orch.spec.models.fields.base import Section, plain
+from orch.spec.models.fields.types import (AutoFlag, Block, Env, Flag, LocalPath, Money, Name, Names, Size, Text, User, absolute, choice, duration, names_of, switch, text, whole)
+from orch.spec.models.fields.json_schema import Form
+from orch.spec.models.fields.parsing import Reads, read_as
+from orch.spec.models.ssh import Jumps
 
 Cidrs = Annotated[tuple[str, ...], names_of("networks", hosts.parse_network)]
 
@@ -55,7 +36,7 @@ class Network(Section):
     vpc: Text | None = Field(default=None, description="An existing network, by id or name.")
     subnets: Annotated[
         tuple[str, ...] | dict[str, tuple[str, ...]],
-        Reads(_subnets, forms.either("list, or {region: list}", forms.TEXTS, forms.SETTINGS)),
+        Reads(_subnets, json_schema.either("list, or {region: list}", json_schema.TEXTS, json_schema.SETTINGS)),
     ] = Field(default=(), description="Existing subnets.")
     security_groups: Names = Field(default=(), description="Existing security groups.")
     ssh_cidrs: Cidrs | None = Field(
@@ -83,7 +64,7 @@ class InitStep(Section):
     """A script run on each host. It runs again only when its text or variables change."""
 
     noun: ClassVar[str] = "a step of `init`"
-    short: ClassVar[tuple[Form, ...]] = (forms.TEXT,)
+    short: ClassVar[tuple[Form, ...]] = (json_schema.TEXT,)
 
     name: Text | None = Field(default=None, description="What progress calls it.")
     run: Block | None = Field(default=None, description="Commands; either these or `file`.")
@@ -154,7 +135,7 @@ class Scratch(Section):
     noun: ClassVar[str] = "`scratch`"
 
     path: Annotated[str, absolute()] = Field(default="/scratch", description="Where it is mounted.")
-    raid: Annotated[Literal[0], Reads(_raid, forms.number(0, 0))] = Field(
+    raid: Annotated[Literal[0], Reads(_raid, json_schema.number(0, 0))] = Field(
         default=0, description="Level; striping only."
     )
     fs: Annotated[Literal["xfs", "ext4"], choice("xfs", "ext4")] = Field(
@@ -176,7 +157,7 @@ def _scratch(value: object) -> object:
 
 _auto = next(mark.read for mark in AutoFlag.__metadata__ if isinstance(mark, Reads))  # type: ignore[attr-defined]
 ScratchSetting = Annotated[
-    Scratch | Literal["auto"] | bool, Reads(_scratch, forms.AUTO_FLAG, beside=True, write=plain)
+    Scratch | Literal["auto"] | bool, Reads(_scratch, json_schema.AUTO_FLAG, beside=True, write=plain)
 ]
 
 
@@ -217,7 +198,7 @@ class Partition(Section):
     """A Slurm name for the fleet, usable wherever a fleet's name is."""
 
     noun: ClassVar[str] = "a partition"
-    short: ClassVar[tuple[Form, ...]] = (forms.TEXT,)
+    short: ClassVar[tuple[Form, ...]] = (json_schema.TEXT,)
 
     name: Text = Field(description="Its name.")
     max_duration_s: Annotated[int | None, duration()] = Field(

@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from .fields import Commands, Text, choice, duration
-from .run import Run
+from orch.spec.models.fields.types import (Commands, Text, choice, duration)
+from orch.spec.models.run import Run
 
 
 class DevEnvironment(Run):

@@ -6,16 +6,16 @@ from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import Field
 
-from orch.spec import values
-from orch.spec.characters import check_line, check_word
-from orch.spec.interpolate import split_words
-from orch.spec.values import Problem
+from orch.spec.grammar import values
+from orch.spec.grammar.characters import check_line, check_word
+from orch.spec.grammar.interpolate import split_words
+from orch.spec.grammar.values import Problem
 
-from . import forms
-from .base import Section
-from .fields import Args, EnvNames, Flag, Text, choice, duration, text, whole
-from .forms import Form
-from .reads import Reads
+from orch.spec.models.fields import json_schema
+from orch.spec.models.fields.base import Section
+from orch.spec.models.fields.types import (Args, EnvNames, Flag, Text, choice, duration, text, whole)
+from orch.spec.models.fields.json_schema import Form
+from orch.spec.models.fields.parsing import Reads
 
 Port = Annotated[int | None, whole(1, 65_535)]
 
@@ -66,13 +66,13 @@ class Rdzv(Section):
         default=None, description="`static`; `c10d` when elastic or restarting."
     )
     port: Port = Field(default=None, description="A free port from 29500 on.")
-    host: Annotated[int | None, Reads(_master, forms.either("rank", forms.number(0), forms.TEXT))] = Field(
+    host: Annotated[int | None, Reads(_master, json_schema.either("rank", json_schema.number(0), json_schema.TEXT))] = Field(
         default=None, description="Rank of the node to meet on."
     )
     timeout_s: Annotated[int, duration(never=False)] = Field(
         default=900, validation_alias="timeout", description="How long to wait for all."
     )
-    conf: Annotated[dict[str, str], Reads(_settings, forms.mapping(forms.TEXT, "settings"))] = Field(
+    conf: Annotated[dict[str, str], Reads(_settings, json_schema.mapping(json_schema.TEXT, "settings"))] = Field(
         default={}, description="More settings, passed as they are."
     )
 
@@ -81,7 +81,7 @@ class Torchrun(Section):
     """torchrun on every node; rank, count and master are filled in."""
 
     noun: ClassVar[str] = "`torchrun`"
-    short: ClassVar[tuple[Form, ...]] = (forms.TEXT,)
+    short: ClassVar[tuple[Form, ...]] = (json_schema.TEXT,)
 
     program: Text | None = Field(default=None, description="The script.")
     module: Text | None = Field(default=None, description="A module instead of a script.")
@@ -91,7 +91,7 @@ class Torchrun(Section):
     )
     nnodes: Annotated[
         tuple[int, int] | None,
-        Reads(_elastic, forms.pattern("min..max", r"[0-9]+\s*\.\.\s*[0-9]+|[0-9]+"), write=_written_span),
+        Reads(_elastic, json_schema.pattern("min..max", r"[0-9]+\s*\.\.\s*[0-9]+|[0-9]+"), write=_written_span),
     ] = Field(default=None, description="`min..max`: elastic; max is at most `nodes`.")
     max_restarts: Annotated[int, whole(0, 1000)] = Field(
         default=0, description="Restarts of the worker group."
@@ -121,7 +121,7 @@ class Mpirun(Section):
     """mpirun on rank 0; the other nodes wait for its processes."""
 
     noun: ClassVar[str] = "`mpirun`"
-    short: ClassVar[tuple[Form, ...]] = (forms.TEXT,)
+    short: ClassVar[tuple[Form, ...]] = (json_schema.TEXT,)
 
     program: Text = Field(description="The executable.")
     args: Args = Field(default=(), description="Its arguments, text or a list.")

@@ -7,19 +7,19 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from orch.spec.characters import check_line
-from orch.spec.values import Problem, Problems
+from orch.spec.grammar.characters import check_line
+from orch.spec.grammar.values import Problem, Problems
 
-from . import forms
-from .backends import BACKEND_MODELS, AnyBackend, LocalBackend
-from .base import Section, describe, plain
-from .fields import Flag, Image, Name, Tags, Text, choice, rows, text
-from .fleet import Fleet
-from .forms import Form
-from .reads import Misread, Path, Reaches, Reads, read_as
-from .run import Terms
-from .task import Task
-from .where import FOREIGN_BACKENDS, check_backend
+from orch.spec.models.fields import json_schema
+from orch.spec.models.backends import BACKEND_MODELS, AnyBackend, LocalBackend
+from orch.spec.models.fields.base import Section, describe, plain
+from orch.spec.models.fields.types import (Flag, Image, Name, Tags, Text, choice, rows, text)
+from orch.spec.models.fleet import Fleet
+from orch.spec.models.fields.json_schema import Form
+from orch.spec.models.fields.parsing import (Misread, Path, Reaches, Reads, read_as)
+from orch.spec.models.run import Terms
+from orch.spec.models.task import Task
+from orch.spec.models.selection import FOREIGN_BACKENDS, check_backend
 
 LEVELS = ("mandatory", "advisory", "disabled")
 
@@ -28,7 +28,7 @@ class Policy(Section):
     """A policy's level and its parameters."""
 
     noun: ClassVar[str] = "a policy"
-    short: ClassVar[tuple[Form, ...]] = (forms.words(*LEVELS),)
+    short: ClassVar[tuple[Form, ...]] = (json_schema.words(*LEVELS),)
 
     level: Annotated[Literal["mandatory", "advisory", "disabled"], choice(*LEVELS)] = Field(
         default="mandatory", description="What a violation does: stops, is told, or nothing."
@@ -78,7 +78,7 @@ Policies = Annotated[
     dict[str, Policy],
     Reads(
         _policies,
-        forms.mapping(forms.either("level or settings", forms.words(*LEVELS), forms.SETTINGS), "policies"),
+        json_schema.mapping(json_schema.either("level or settings", json_schema.words(*LEVELS), json_schema.SETTINGS), "policies"),
     ),
 ]
 
@@ -194,7 +194,7 @@ class Project(Section):
     secrets_provider: Annotated[Text | None, Reaches()] = Field(
         default=None, description="Pulumi's secrets provider."
     )
-    ledger: Annotated[str | None, Reads(_ledger, forms.TEXT), Reaches()] = Field(
+    ledger: Annotated[str | None, Reads(_ledger, json_schema.TEXT), Reaches()] = Field(
         default=None, description="URL of the ledger of runs: `sqlite:///PATH` or `postgresql://…`."
     )
     policies: Policies = Field(default={}, description="Levels and parameters of policies.")

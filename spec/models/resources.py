@@ -9,15 +9,15 @@ from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import Field
 
-from orch.spec import hardware, values
+from orch.spec.grammar import hardware, values
 from orch.spec.suggest import hint_for
-from orch.spec.values import Problem, shown
+from orch.spec.grammar.values import Problem, shown
 
-from . import forms
-from .base import Section
-from .fields import Size, choice, text
-from .forms import Form
-from .reads import Reads
+from orch.spec.models.fields import json_schema
+from orch.spec.models.fields.base import Section
+from orch.spec.models.fields.types import Size, choice, text
+from orch.spec.models.fields.json_schema import Form
+from orch.spec.models.fields.parsing import Reads
 
 Ends = tuple[int | None, int | None] | tuple[float | None, float | None]
 
@@ -109,29 +109,29 @@ def _disk(value: object) -> object:
         raise
 
 
-_exact = range_of(_exact_size, forms.SIZES, values.render_size)
+_exact = range_of(_exact_size, json_schema.SIZES, values.render_size)
 _SIZED: Form = {
     "type": "object",
     "title": "{size}",
     "additionalProperties": False,
     "required": ["size"],
-    "properties": {"size": forms.SIZES},
+    "properties": {"size": json_schema.SIZES},
 }
-CountRange = Annotated[Range, range_of(hardware.parse_gpu_count, forms.COUNTS)]
-CpuCount = Annotated[Range, range_of(hardware.parse_cpu_count, forms.COUNTS)]
-MemoryRange = Annotated[Range, range_of(_minimum_size, forms.SIZES, values.render_size)]
+CountRange = Annotated[Range, range_of(hardware.parse_gpu_count, json_schema.COUNTS)]
+CpuCount = Annotated[Range, range_of(hardware.parse_cpu_count, json_schema.COUNTS)]
+MemoryRange = Annotated[Range, range_of(_minimum_size, json_schema.SIZES, values.render_size)]
 DiskRange = Annotated[
-    Range, Reads(_disk, forms.either("size range or {size}", forms.SIZES, _SIZED), write=_exact.write)
+    Range, Reads(_disk, json_schema.either("size range or {size}", json_schema.SIZES, _SIZED), write=_exact.write)
 ]
-GpuMemory = Annotated[Range, range_of(hardware.parse_gpu_memories, forms.SIZES, values.render_size)]
-Capability = Annotated[Range, range_of(_capability, forms.CAPABILITY)]
+GpuMemory = Annotated[Range, range_of(hardware.parse_gpu_memories, json_schema.SIZES, values.render_size)]
+Capability = Annotated[Range, range_of(_capability, json_schema.CAPABILITY)]
 
 
 class CpuSpec(Section):
     """`4`, `4..8`, `arm:4..` or `{arch, count}`."""
 
     noun: ClassVar[str] = "`cpu`"
-    short: ClassVar[tuple[Form, ...]] = (forms.CPU,)
+    short: ClassVar[tuple[Form, ...]] = (json_schema.CPU,)
 
     arch: Annotated[Literal["x86", "arm"] | None, choice("x86", "arm")] = Field(
         default=None, description="Architecture."
@@ -167,12 +167,12 @@ class GpuSpec(Section):
     """`H100:8`, `24GB`, `nvidia:40GB..80GB:1..8`, or a mapping. By default none is asked for or refused."""
 
     noun: ClassVar[str] = "`gpu`"
-    short: ClassVar[tuple[Form, ...]] = (forms.GPU,)
+    short: ClassVar[tuple[Form, ...]] = (json_schema.GPU,)
 
-    vendor: Annotated[str | None, Reads(_vendor, forms.words(*hardware.VENDORS))] = Field(
+    vendor: Annotated[str | None, Reads(_vendor, json_schema.words(*hardware.VENDORS))] = Field(
         default=None, description="Maker of the GPU."
     )
-    names: Annotated[tuple[str, ...], Reads(_gpu_names, forms.ARGS)] = Field(
+    names: Annotated[tuple[str, ...], Reads(_gpu_names, json_schema.ARGS)] = Field(
         default=(), validation_alias="name", description="Models, any of them."
     )
     count: CountRange = Field(default=Range(min=1), description="GPUs per node.")

@@ -6,36 +6,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from orch.spec.characters import check_container_user, check_program
-from orch.spec.hosts import check_host
+from orch.spec.grammar.characters import check_container_user, check_program
+from orch.spec.grammar.hosts import check_host
 from orch.spec.suggest import listed
-from orch.spec.values import Problem, shown
+from orch.spec.grammar.values import Problem, shown
 
-from . import forms
-from .fields import (
-    AutoFlag,
-    Env,
-    Flag,
-    Image,
-    Name,
-    Names,
-    Tags,
-    absolute,
-    checked,
-    choice,
-    duration,
-    names_of,
-    rows,
-    switch,
-    text,
-    whole,
-)
-from .goods import FileMount, PortMapping, RegistryAuth, Repo, VolumeMount
-from .reads import Reads
-from .resources import Resources
-from .retry import Retry
-from .rules import Checkpoint, InstanceRef, Schedule, Signal, UtilizationPolicy
-from .where import Backends, Choosing
+from orch.spec.models.fields import json_schema
+from orch.spec.models.fields.types import (AutoFlag, Env, Flag, Image, Name, Names, Tags, absolute, checked, choice, duration, names_of, rows, switch, text, whole)
+from orch.spec.models.mounts import (FileMount, PortMapping, RegistryAuth, Repo, VolumeMount)
+from orch.spec.models.fields.parsing import Reads
+from orch.spec.models.resources import Resources
+from orch.spec.models.retry import Retry
+from orch.spec.models.scheduling import (Checkpoint, InstanceRef, Schedule, Signal, UtilizationPolicy)
+from orch.spec.models.selection import Backends, Choosing
 
 STOP_S = 300
 PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
@@ -122,7 +105,7 @@ class Run(Terms):
     )
     python: Annotated[
         Literal["3.9", "3.10", "3.11", "3.12", "3.13", "3.14"] | None,
-        Reads(_python, forms.either(" ".join(PYTHONS), {"type": "number"}, forms.words(*PYTHONS))),
+        Reads(_python, json_schema.either(" ".join(PYTHONS), {"type": "number"}, json_schema.words(*PYTHONS))),
     ] = Field(default=None, description="Of the default image.")
     nvcc: Flag = Field(default=False, description="The default image with the CUDA compiler.")
     docker: Flag = Field(default=False, description="The default image with Docker; implies `privileged`.")

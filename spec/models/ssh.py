@@ -6,18 +6,18 @@ from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import Field
 
-from orch.spec import hosts as addresses
-from orch.spec.values import Problem
+from orch.spec.grammar import hosts as addresses
+from orch.spec.grammar.values import Problem
 
-from . import forms
-from .base import Section, describe, plain
-from .fields import Env, LocalPath, Name, Tags, Text, User, choice, duration, reader, whole
-from .forms import Form
-from .reads import Misread, Path, Reads, read_as
-from .sizes import Blocks
+from orch.spec.models.fields import json_schema
+from orch.spec.models.fields.base import Section, describe, plain
+from orch.spec.models.fields.types import (Env, LocalPath, Name, Tags, Text, User, choice, duration, reader, whole)
+from orch.spec.models.fields.json_schema import Form
+from orch.spec.models.fields.parsing import (Misread, Path, Reads, read_as)
+from orch.spec.models.fields.sizes import Blocks
 
 PortNumber = Annotated[int, whole(1, 65_535)]
-Address = Annotated[str, reader(addresses.check_host, forms.pattern("host", r"[^\s@]+"))]
+Address = Annotated[str, reader(addresses.check_host, json_schema.pattern("host", r"[^\s@]+"))]
 
 
 class Jump(Section):
@@ -25,7 +25,7 @@ class Jump(Section):
 
     noun: ClassVar[str] = "`proxy_jump`"
 
-    hostname: Annotated[str, reader(addresses.check_hop, forms.pattern("host", r"[^\s@]+"))] = Field(
+    hostname: Annotated[str, reader(addresses.check_hop, json_schema.pattern("host", r"[^\s@]+"))] = Field(
         description="Its name or address."
     )
     user: User | None = Field(default=None, description="Yours, if not given.")
@@ -80,7 +80,7 @@ class Host(Section):
     """A host, or several under folded names: `gpu[01-10].lan`."""
 
     noun: ClassVar[str] = "a host"
-    short: ClassVar[tuple[Form, ...]] = (forms.pattern("[user@]host[:port]", r"\S+"),)
+    short: ClassVar[tuple[Form, ...]] = (json_schema.pattern("[user@]host[:port]", r"\S+"),)
 
     hostname: Address = Field(description="Name or address; folded names stand for several hosts.")
     port: PortNumber | None = Field(default=None, description="Instead of `ssh_config.port`.")
@@ -90,7 +90,7 @@ class Host(Section):
     )
     proxy_jump: Jumps | None = Field(default=None, description="Instead of `ssh_config.proxy_jump`.")
     internal_ip: Annotated[
-        str | None, reader(addresses.parse_private_address, forms.pattern("address", "[0-9A-Fa-f:.]+"))
+        str | None, reader(addresses.parse_private_address, json_schema.pattern("address", "[0-9A-Fa-f:.]+"))
     ] = Field(default=None, description="Address in the network the hosts share; on all hosts or none.")
     blocks: Blocks = Field(default=1, description="Jobs that may share this host.")
     name: Name | None = Field(default=None, description="What tables call it.")
@@ -138,7 +138,7 @@ class SshConfig(Section):
         default=None, description="Private key; the SSH agent's, if not given."
     )
     proxy_jump: Jumps | None = Field(default=None, description="Way to the hosts: one hop, or a list.")
-    network: Annotated[str | None, reader(addresses.parse_private_network, forms.CIDR)] = Field(
+    network: Annotated[str | None, reader(addresses.parse_private_network, json_schema.CIDR)] = Field(
         default=None, description="Private network the hosts share; found out if not given."
     )
     known_hosts: Annotated[Literal["accept-new", "strict"], choice("accept-new", "strict")] = Field(

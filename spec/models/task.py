@@ -6,13 +6,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from .base import Section
-from .fields import CommandLine, Commands, Env, Name, Names, rows, whole
-from .goods import PortMapping
-from .launchers import Mpirun, Torchrun
-from .resources import Resources
-from .rules import Array, Dependencies
-from .run import Run
+from orch.spec.models.fields.base import Section
+from orch.spec.models.fields.types import (CommandLine, Commands, Env, Name, Names, rows, whole)
+from orch.spec.models.mounts import PortMapping
+from orch.spec.models.launchers import Mpirun, Torchrun
+from orch.spec.models.resources import Resources
+from orch.spec.models.scheduling import Array, Dependencies
+from orch.spec.models.run import Run
 
 
 class NodeGroup(Section):

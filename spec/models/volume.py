@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from . import forms
-from .base import Section
-from .fields import Flag, Name, Size, Tags, Text, choice, duration, names_of, reader, whole
-from .where import BACKENDS, FOREIGN_BACKENDS, OTHER_NAMES, check_backend
+from orch.spec.models.fields import json_schema
+from orch.spec.models.fields.base import Section
+from orch.spec.models.fields.types import (Flag, Name, Size, Tags, Text, choice, duration, names_of, reader, whole)
+from orch.spec.models.selection import (BACKENDS, FOREIGN_BACKENDS, OTHER_NAMES, check_backend)
 
 VOLUME_BACKENDS = ("aws", "gcp", "runpod", "kubernetes", "local", "nebius", "azure", "oci")
 
@@ -23,7 +23,7 @@ class Volume(Section):
     type: Literal["volume"] = Field(default="volume", description="`volume`.")
     name: Name = Field(default="", description="Its identity; the file's name if not given.")
     backend: Annotated[
-        str, reader(check_backend, forms.words(*BACKENDS, *FOREIGN_BACKENDS, *OTHER_NAMES))
+        str, reader(check_backend, json_schema.words(*BACKENDS, *FOREIGN_BACKENDS, *OTHER_NAMES))
     ] = Field(description="Where it lies.")
     region: Text | None = Field(default=None, description="Required in a cloud.")
     availability_zone: Text | None = Field(default=None, description="Chosen if not given.")

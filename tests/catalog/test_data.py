@@ -12,8 +12,8 @@ import pytest
 from orch.catalog import load
 from orch.catalog.errors import BadCatalogFile
 from orch.catalog.records import Catalog
-from orch.catalog.unlisted import unlisted
-from orch.components.offers import gpu_memory_mib
+from orch.catalog.unpriced import unlisted
+from orch.offers.match import gpu_memory_mib
 from orch.spec.models.fleet import BACKENDS, FOREIGN_BACKENDS
 
 GIB = 1024

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orch.catalog import load
-from orch.catalog.records import Catalog, GpuModel, InstanceType, Offer
-from orch.catalog.unlisted import unlisted
-from orch.components.misses import near_misses
-from orch.components.offers import Fit, answers_to, judge, names_zone, nominal_mib
-from orch.components.wanted import Wanted, usual_backends
+from orch.catalog.records import (Catalog, GpuModel, InstanceType, Offer)
+from orch.catalog.unpriced import unlisted
+from orch.offers.near_misses import near_misses
+from orch.offers.match import (Fit, answers_to, judge, names_zone, nominal_mib)
+from orch.offers.query import MachineQuery, usual_backends
 from orch.spec.models import Range, Resources
 
 GIB = 1024
@@ -36,9 +36,9 @@ FEW = replace(
 )
 
 
-def wanted(resources: dict[str, Any] | None = None, **conditions: Any) -> Wanted:
+def wanted(resources: dict[str, Any] | None = None, **conditions: Any) -> MachineQuery:
     backends = conditions.pop("backends", usual_backends(CATALOG))
-    return Wanted(Resources.model_validate(resources or {}), backends, **conditions)
+    return MachineQuery(Resources.model_validate(resources or {}), backends, **conditions)
 
 
 def fits(resources: dict[str, Any] | None = None, **conditions: Any) -> tuple[Fit, ...]:
@@ -324,7 +324,7 @@ def _in(value: float | None, bounds: Range | None, *, when_unknown: bool = False
     return when_unknown if value is None else value in bounds
 
 
-def _plainly(want: Wanted, offer: Offer, spot: bool) -> bool:
+def _plainly(want: MachineQuery, offer: Offer, spot: bool) -> bool:
     """The rules once more, each in a line, without a word about why."""
     each, gpu = offer.type, want.resources.gpu
     price = offer.spot_price if spot else offer.price
@@ -360,7 +360,7 @@ def _plainly(want: Wanted, offer: Offer, spot: bool) -> bool:
 
 
 @st.composite
-def conditions(draw: st.DrawFn) -> Wanted:
+def conditions(draw: st.DrawFn) -> MachineQuery:
     def some(strategy: st.SearchStrategy[Any]) -> Any:
         return draw(st.none() | strategy)
 
@@ -391,7 +391,7 @@ def conditions(draw: st.DrawFn) -> Wanted:
     def few(words: list[str]) -> tuple[str, ...]:
         return tuple(draw(st.lists(st.sampled_from(words), max_size=2)))
 
-    return Wanted(
+    return MachineQuery(
         Resources.model_validate({key: value for key, value in resources.items() if value is not None}),
         tuple(backends),
         regions=few(["us-east-1", "us-central1", "eu-north1"]),
@@ -404,7 +404,7 @@ def conditions(draw: st.DrawFn) -> Wanted:
 
 @settings(max_examples=60, deadline=None)
 @given(conditions())
-def test_what_fits_is_what_the_rules_say_and_all_else_has_a_reason(want: Wanted) -> None:
+def test_what_fits_is_what_the_rules_say_and_all_else_has_a_reason(want: MachineQuery) -> None:
     def key(offer: Offer, spot: bool) -> tuple[Any, ...]:
         return (offer.type.backend, offer.type.name, offer.region, offer.zone, spot)
 
@@ -425,7 +425,7 @@ def test_what_fits_is_what_the_rules_say_and_all_else_has_a_reason(want: Wanted)
 
 @settings(max_examples=40, deadline=None)
 @given(conditions())
-def test_offers_come_in_order(want: Wanted) -> None:
+def test_offers_come_in_order(want: MachineQuery) -> None:
     def key(fit: Fit) -> tuple[Any, ...]:
         each: InstanceType = fit.offer.type
         gpus = each.gpu_count if want.fewest_first else 0
@@ -438,7 +438,7 @@ def test_offers_come_in_order(want: Wanted) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(conditions())
-def test_near_misses_come_nearest_first_and_hold_every_type_that_does_not_fit(want: Wanted) -> None:
+def test_near_misses_come_nearest_first_and_hold_every_type_that_does_not_fit(want: MachineQuery) -> None:
     judgement = judge(want, FEW)
     found = near_misses(judgement)
     assert [miss.failed for miss in found] == sorted(miss.failed for miss in found)

@@ -327,7 +327,7 @@ def test_a_mistyped_backend_gets_a_guess(tmp_path: Path) -> None:
 
 def test_what_is_at_hand_is_listed_without_any_cloud_sdk(tmp_path: Path) -> None:
     code = (
-        "import sys, orch.components.searches;"
+        "import sys, orch.offers.search;"
         "print([name for name in ('boto3', 'botocore', 'pulumi') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

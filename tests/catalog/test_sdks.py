@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orch.catalog.refresh import refresh
-from orch.components.aws import ask as aws
-from orch.components.gcp import ask as gcp
+from orch.components.aws.account import gather_facts as aws
+from orch.components.gcp.account import gather_facts as gcp
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.models.backends import AwsBackend, GcpBackend
 

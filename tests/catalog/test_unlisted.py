@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support import Folder, Said
 
-from orch.catalog.load import SHIPPED, catalog, read_prices, read_rows, write_prices
-from orch.catalog.unlisted import lends, unlisted, zone_prefix
+from orch.catalog.load import (SHIPPED, catalog, read_prices, read_rows, write_prices)
+from orch.catalog.unpriced import lends, unlisted, zone_prefix
 
 CATALOG = catalog(Path("/nonexistent"))
 L4 = CATALOG.types["aws", "g6.12xlarge"]

@@ -10,8 +10,8 @@ from support import Folder
 
 from orch.cli import completion
 from orch.cli.main import app
-from orch.runner.ledger import open_ledger
-from orch.runner.names import RunName
+from orch.runner.ledger.ledger import open_ledger
+from orch.runner.ledger.run_names import RunName
 
 ASKED = {
     "bash": {"_ORCH_COMPLETE": "complete_bash", "COMP_WORDS": "{line}", "COMP_CWORD": "{number}"},

@@ -11,8 +11,8 @@ from typing import get_args, get_type_hints
 import pytest
 from typer.models import OptionInfo
 
-from orch.cli import outcome
-from orch.cli.confidential import _VALUED, masked  # pyright: ignore[reportPrivateUsage]
+from orch.cli import errors
+from orch.cli.output.redaction import _VALUED, masked  # pyright: ignore[reportPrivateUsage]
 from orch.cli.main import app
 
 CANARY = "hf_canary'42\"\\"
@@ -46,7 +46,7 @@ def test_a_crash_does_not_tell_what_env_was_given(
         subprocess.run(["false", *sys.argv, f"{kept_here}"], check=True)
 
     with pytest.raises(SystemExit) as ended:
-        outcome.run(crash)
+        errors.run(crash)
     told = capsys.readouterr().err
     file = Path(re.findall(r"trace is in (\S+);", told)[0])
     trace = file.read_text()
@@ -71,7 +71,7 @@ def test_words_for_the_job_are_none_of_orch_s_options() -> None:
 def test_the_command_line_that_all_users_see_is_covered() -> None:
     """A run lasts for days; its command line is shown to everybody by `ps`."""
     code = (
-        "import sys; from orch.cli.confidential import cover_arguments; cover_arguments(); "
+        "import sys; from orch.cli.output.redaction import cover_arguments; cover_arguments(); "
         "print(open('/proc/self/cmdline', 'rb').read().split(bytes(1))[3:-1], sys.argv[1:])"
     )
     words = ["run", "t.yml", "--env", "T=hf_é", "-eU=b=c", "--env=V=x", "--env", "W", "--", "-e", "X=1"]
@@ -97,7 +97,7 @@ def test_the_command_line_that_all_users_see_is_covered() -> None:
 )
 def test_it_is_covered_however_options_are_joined(words: list[str]) -> None:
     code = (
-        "from orch.cli.confidential import cover_arguments; cover_arguments(); "
+        "from orch.cli.output.redaction import cover_arguments; cover_arguments(); "
         "print(open('/proc/self/cmdline').read())"
     )
     command = [sys.executable, "-c", code, "run", "t.yml", *words]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from orch.cli import outcome
+from orch.cli import errors
 from orch.cli.main import app
 from orch.spec.errors import ExitCode
 
@@ -94,7 +94,7 @@ def test_a_hostile_word_is_told_or_taken_as_it_is(
         given = [*([option, text] if option else []), *dashes]
         given += [text if each is None else each for each in arguments]
         with pytest.raises(SystemExit) as ended:
-            outcome.run(lambda: app([*verb.split(), *given], standalone_mode=False))  # noqa: B023
+            errors.run(lambda: app([*verb.split(), *given], standalone_mode=False))  # noqa: B023
         said = capfd.readouterr()
         code = ended.value.code
         assert isinstance(code, int)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from recorded_plans import EVENTS, Preview
 
-from orch.cli.plans import cost_line, counts, plan_json, plan_lines
-from orch.components.compiled import Compiled
-from orch.stacks.changes import Change, PropertyChange
-from orch.stacks.headlines import NO_HEADLINE, Recorded, headline
-from orch.stacks.masking import HIDDEN
+from orch.cli.output.plan import (cost_line, counts, plan_json, plan_lines)
+from orch.components.deployment import Deployment
+from orch.stacks.pulumi.changes import Change, PropertyChange
+from orch.stacks.summary import NO_HEADLINE, Recorded, headline
+from orch.stacks.pulumi.masking import HIDDEN
 from orch.stacks.operations import Plan
 
 ALL = sorted(each.stem for each in EVENTS.glob("*.json"))
@@ -234,7 +234,7 @@ def test_a_secret_that_changes_is_told_to_change() -> None:
 def test_a_property_that_no_row_knows_is_named_as_what_forces_new_nodes() -> None:
     leaf = PropertyChange("machine_id", "a1", "b2", replaces=True)
     change = Change("replace", "orch:ssh:Host", "gpu1", "urn", (leaf,))
-    compiled = Compiled((), {}, (), hourly=0.0, register=lambda: pytest.fail("not here"), nodes=("gpu1",))
+    compiled = Deployment((), {}, (), hourly=0.0, register=lambda: pytest.fail("not here"), nodes=("gpu1",))
     (line,) = headline((change,), Recorded(nodes={"gpu1": "gpu1"}), compiled).lines
     assert line.startswith("gpu1: 1 running node is destroyed and made anew: machine_id a1 -> b2; ")
 

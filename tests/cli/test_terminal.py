@@ -15,14 +15,14 @@ from oldrows import FLEET
 from support import ORCH, Folder
 
 import orch.cli
-from orch.cli.cordon import UnknownNode, chosen_nodes
-from orch.cli.nodes import show_answers
-from orch.cli.outcome import say
-from orch.runner.commands import Command
-from orch.runner.environment import fold
-from orch.runner.everywhere import Answer
-from orch.runner.ledger import open_ledger
-from orch.runner.transport import Completed
+from orch.cli.hosts.cordon import UnknownNode, chosen_nodes
+from orch.cli.hosts.exec import show_answers
+from orch.cli.errors import say
+from orch.runner.ssh.commands import Command
+from orch.runner.launch.environment import fold
+from orch.runner.ssh.parallel_exec import ExecResult
+from orch.runner.ledger.ledger import open_ledger
+from orch.runner.ssh.transport import Completed
 from orch.spec.state import FleetState
 from orch.stacks.project import find
 
@@ -143,7 +143,7 @@ def test_what_is_no_name_is_not_folded() -> None:
     assert fold([]) == ""
 
 
-def on_a_terminal(monkeypatch: pytest.MonkeyPatch, answers: list[Answer]) -> str:
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, answers: list[ExecResult]) -> str:
     ours, theirs = os.openpty()
     with os.fdopen(theirs, "w") as terminal, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", terminal)
@@ -160,7 +160,7 @@ def test_what_commands_write_is_shown_on_a_terminal_and_passed_on_in_a_pipe(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = Completed("n0", Command("x", "x"), 0, f"a\tb \x1b[31mred\x1b[0m{CLEAR}\n", "", 0.1)
-    answers = [Answer(FLEET.nodes[0], done, None)]
+    answers = [ExecResult(FLEET.nodes[0], done, None)]
     told = on_a_terminal(monkeypatch, answers)
     assert "\x1b[2J" not in told
     assert "\x1b[31mred\x1b[0m<1b>[2J" in told

@@ -18,9 +18,9 @@ import orch
 from orch.cli.main import app
 from orch.spec import load_paths
 from orch.spec.diagnostics import render_json
-from orch.spec.models import forms
-from orch.spec.models.reads import reads_of
-from orch.spec.strangers import Fence
+from orch.spec.models.fields import json_schema
+from orch.spec.models.fields.parsing import reads_of
+from orch.spec.loader.untrusted import Fence
 
 WATCHED = Path(__file__).parent / "watched.py"
 SECRETS = {
@@ -248,7 +248,7 @@ def test_every_path_on_this_machine_is_kept_inside(tmp_path: Path) -> None:
     for leaf in all_leaves():
         last = leaf.steps[-1]
         reads = reads_of(last.owner.model_fields[last.name])
-        if reads is None or reads.form is not forms.PATH or last.key == "path":
+        if reads is None or reads.form is not json_schema.PATH or last.key == "path":
             continue  # `path`: where a copy goes in a container, whose `~` is its user's
         for _, document, _ in valid(tmp_path, leaf, ("~/.ssh/id_rsa",)):
             found = load_paths([written(tmp_path, leaf, document)], untrusted=()).diagnostics

@@ -8,7 +8,7 @@ import gcp_cases
 import pytest
 from aws_cases import Case
 
-from orch.components.aws.planned import MadeNetwork
+from orch.components.aws.plan import NewNetwork
 
 CASES = {"aws": (aws_cases.Case, "p5"), "gcp": (gcp_cases.Case, "a3-mega")}
 
@@ -27,7 +27,7 @@ def test_sshd_of_a_bastion_passes_ssh_on_and_nothing_else(cloud: str) -> None:
 
 def test_its_packet_filter_lets_them_reach_the_nodes_network_alone() -> None:
     plan = Case.of("p5").plan()
-    assert isinstance(plan.network, MadeNetwork)
+    assert isinstance(plan.network, NewNetwork)
     script = cloudconfig.files(plan.bastion_init)["/usr/local/sbin/orch-forwards"].content
     accepted = [line for line in script.splitlines() if line.endswith("ACCEPT")]
     assert accepted == [

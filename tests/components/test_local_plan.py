@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from orch.components.keys import host_key_seed, public_host_key
+from orch.components.cloud.host_keys import host_key_seed, public_host_key
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import MAX_NODES, LocalPlan, plan
 from orch.components.local.resources import nth_address
-from orch.components.plan import PlanError, Previous
+from orch.components.request import PlanError, PriorState
 from orch.spec.models import Fleet
 
 FACTS = LocalFacts(cpus=4, memory_mib=8192, node_image="orch/node:new")
@@ -20,8 +20,8 @@ def fleet(**more: Any) -> Fleet:
     return Fleet.model_validate({"type": "fleet", "name": "lab", "backend": "local", "nodes": "2", **more})
 
 
-def planned(previous: Previous | None = None, **more: Any) -> LocalPlan:
-    return plan(fleet(**more), FACTS, previous or Previous(), "abc123")
+def planned(previous: PriorState | None = None, **more: Any) -> LocalPlan:
+    return plan(fleet(**more), FACTS, previous or PriorState(), "abc123")
 
 
 def test_nodes_are_numbered_containers_of_one_network() -> None:
@@ -40,10 +40,10 @@ def test_only_written_resources_limit_a_node() -> None:
 
 
 def test_what_the_stack_decided_before_stays() -> None:
-    made = planned(Previous({"scope": "000000", "node_image": "orch/node:old"}))
+    made = planned(PriorState({"scope": "000000", "node_image": "orch/node:old"}))
     assert (made.network, made.image) == ("orch-lab-000000", "orch/node:old")
     assert any("stays" in reason for reason in made.reasons)
-    assert Previous.of_outputs({"pins": made.pins}) == Previous(made.pins)
+    assert PriorState.of_outputs({"pins": made.pins}) == PriorState(made.pins)
 
 
 def test_the_same_input_gives_the_same_plan() -> None:

@@ -7,13 +7,13 @@ from typing import get_args
 import pytest
 
 from orch.catalog.records import Catalog
-from orch.components.answers import CloudError, Kind
-from orch.components.candidates import known_types, no_offer
+from orch.components.cloud_errors import CloudError, Kind
+from orch.components.cloud.candidates import known_types, no_offer
 from orch.components.findings import PlanErrors
-from orch.components.offers import judge
-from orch.components.wanted import wanted_of
+from orch.offers.match import judge
+from orch.offers.query import wanted_of
 from orch.spec.models import Fleet
-from orch.spec.models.where import BACKENDS, TITLES
+from orch.spec.models.selection import BACKENDS, TITLES
 
 EMPTY = Catalog({}, {}, {})
 

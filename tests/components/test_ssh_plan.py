@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from orch.components.plan import Consent, Order, PlanError, Previous
+from orch.components.request import (Approvals, PlanRequest, PlanError, PriorState)
 from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.plan import SshPlan, host_names, plan
 from orch.components.ssh.problems import KeysUnaccepted, Unfit, new_keys_of
 from orch.runner.errors import HostKeyUnaccepted, HostUnreachable
-from orch.runner.hosts.described import Docker, Gpu, HostFacts
+from orch.runner.hosts.host_facts import Docker, Gpu, HostFacts
 from orch.runner.hosts.naming import names
 from orch.runner.hosts.network import ClusterNetwork, NetworkProblem, Place
-from orch.runner.hosts.results import CheckResult, Result
+from orch.runner.hosts.checks.types import CheckResult, Result
 from orch.runner.hosts.survey import HostReport, Survey
 from orch.runner.hosts.targets import Target, TargetError
-from orch.runner.known_hosts import HostKey
+from orch.runner.ssh.host_keys import HostKey
 from orch.spec.models import Fleet
 from orch.spec.state import Jump, NodeState
 
@@ -75,21 +75,21 @@ def said(
     return SshFacts(Survey(tuple(reports), network, problems), targets)
 
 
-def order(of: Fleet, previous: Previous | None = None, **consent: Any) -> Order:
-    return Order(
+def order(of: Fleet, previous: PriorState | None = None, **consent: Any) -> PlanRequest:
+    return PlanRequest(
         of,
         (),
-        previous or Previous(),
+        previous or PriorState(),
         "abc123",
         root=ROOT,
         folder=ROOT / "fleets",
-        consent=Consent(**consent),
+        consent=Approvals(**consent),
     )
 
 
-def after(made: SshPlan) -> Previous:
+def after(made: SshPlan) -> PriorState:
     """What the stack knows once the plan was carried out."""
-    return Previous(pins=made.pins, nodes=tuple(host.node for host in made.hosts))
+    return PriorState(pins=made.pins, nodes=tuple(host.node for host in made.hosts))
 
 
 FAILED = CheckResult("docker.engine", Result.FAIL, "the Docker server does not answer", "start it", "ORCH371")
@@ -236,7 +236,7 @@ def test_key_files_are_recorded_relative_to_the_project() -> None:
 def test_a_host_of_another_address_is_registered_anew() -> None:
     of = fleet("gpu1")
     first = plan(order(of), said(of))
-    moved = Previous(
+    moved = PriorState(
         pins=first.pins,
         nodes=tuple(h.node.model_copy(update={"address": "10.9.9.9", "jump": ()}) for h in first.hosts),
     )
@@ -253,7 +253,7 @@ def test_what_is_pinned_is_read_back_from_the_stack() -> None:
     of = fleet("gpu1")
     made = plan(order(of), said(of))
     outputs = {"pins": made.pins, "fleet": {"nodes": [h.node.model_dump(mode="json") for h in made.hosts]}}
-    assert Previous.of_outputs(json.loads(json.dumps(outputs))) == after(made)
+    assert PriorState.of_outputs(json.loads(json.dumps(outputs))) == after(made)
     assert Jump(address="hop", user="ops") not in made.hosts[0].node.jump
 
 
@@ -273,7 +273,7 @@ def test_a_proxy_command_of_the_user_s_own_configuration_is_not_recorded() -> No
     first = replace(found, targets=keyed)
     # A state of the former version, whose host is silent now.
     old = plan(order(of), said(of))
-    before = Previous(
+    before = PriorState(
         pins=old.pins,
         nodes=tuple(h.node.model_copy(update={"proxy_command": "touch x"}) for h in old.hosts),
     )

@@ -13,7 +13,7 @@ from support import ROOT, Folder
 
 def nodes_of(folder: Folder) -> list[str]:
     """Containers that stand for instances of this project's account."""
-    from orch.providers.simulated.core import Cloud
+    from orch.rehearsal.aws.account import Cloud
 
     cloud = Cloud(folder.path / ".orch" / "rehearsal" / "aws.db")
     return sorted(endpoint.container for endpoint in cloud.endpoints().values())

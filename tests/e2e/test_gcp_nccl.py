@@ -11,7 +11,7 @@ from rehearsals import few_ranks
 from support import ROOT, Folder
 
 from orch.catalog.fabrics import fabric
-from orch.providers.simulated.gcp.cloud import GcpCloud
+from orch.rehearsal.gcp.account import GcpCloud
 
 # The variables that the research on peers names for A3 Mega, from cluster-toolkit and dstack.
 NAMED = {

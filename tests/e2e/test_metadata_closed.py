@@ -15,8 +15,8 @@ from rehearsals import L4, Rehearsed, RehearsedGcp
 from support import until
 
 from orch import images
-from orch.providers.simulated.knobs import Nodes
-from orch.providers.simulated.nodes import scope
+from orch.rehearsal.scenario import Nodes
+from orch.rehearsal.nodes import scope
 
 ADDRESS = "169.254.169.254"
 SECRET = "credentials-of-the-node"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from rehearsals import Rehearsed, RehearsedGcp
 
-from orch.providers.simulated.aws.data import image_id
+from orch.rehearsal.aws.data.tables import image_id
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from labserver import Server
 from nodelab import Lab, load_image
 
 from orch import images
-from orch.runner.commands import Command
+from orch.runner.ssh.commands import Command
 from orch.runner.events import Recorder
-from orch.runner.ledger import Ledger, open_ledger
-from orch.runner.lifecycle import Workplace
-from orch.runner.ssh import SshTransport
+from orch.runner.ledger.ledger import Ledger, open_ledger
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.ssh.pool import SshTransport
 from orch.spec.state import NodeState
 
 
@@ -60,9 +60,9 @@ def ledger(dot: Path) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def place(dot: Path, ledger: Ledger, transport: SshTransport) -> Workplace:
+def place(dot: Path, ledger: Ledger, transport: SshTransport) -> RunnerContext:
     """A project of its own for one test."""
-    return Workplace(dot, ledger, transport, Recorder())
+    return RunnerContext(dot, ledger, transport, Recorder())
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def gpu1(room: Room) -> Iterator[Server]:
 
 
 @pytest.fixture
-def ended(place: Workplace) -> Iterator[None]:
+def ended(place: RunnerContext) -> Iterator[None]:
     """What the test has started is over after it."""
     yield
     end_all(place)

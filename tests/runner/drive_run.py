@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from orch.runner.events import Event, LogLine
-from orch.runner.ledger import open_ledger
-from orch.runner.lifecycle import Workplace, drive
-from orch.runner.ssh import SshTransport
+from orch.runner.ledger.ledger import open_ledger
+from orch.runner.runs.lifecycle import RunnerContext, drive
+from orch.runner.ssh.pool import SshTransport
 
 
 class Printer:
@@ -20,7 +20,7 @@ class Printer:
 
 def main(dot: Path, run: str) -> None:
     ledger = open_ledger(f"sqlite:///{dot / 'ledger.db'}")
-    drive(Workplace(dot, ledger, SshTransport(), Printer()), ledger.get(run))
+    drive(RunnerContext(dot, ledger, SshTransport(), Printer()), ledger.get(run))
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ import pytest
 from nodelab import Lab, docker
 
 from orch import images
-from orch.runner import lifecycle
+from orch.runner.runs import lifecycle
 from orch.runner.events import LogLine, Recorder
-from orch.runner.job import start_command
-from orch.runner.lifecycle import Workplace
-from orch.runner.plan import plan_of
-from orch.runner.rows import RunRow
-from orch.runner.ssh import SshTransport
+from orch.runner.node.container import start_command
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.launch.run_plan import plan_of
+from orch.runner.ledger.records import RunRow
+from orch.runner.ssh.pool import SshTransport
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 
@@ -43,7 +43,7 @@ LISTING = (
 HOSTILE = "x'; touch /pwned; '$(touch /pwned)`touch /pwned`; \"; touch /pwned; \" \u3000 -rf * ${IFS}"
 
 
-def submit(place: Workplace, fleet: FleetState, **task: object) -> RunRow:
+def submit(place: RunnerContext, fleet: FleetState, **task: object) -> RunRow:
     given = {"name": "job", "nodes": len(fleet.nodes), "stop_duration": 2, **task}
     return lifecycle.submit(
         place, Task.model_validate(given), fleet, image=images.resolve("orch/mpi"), base=place.dot
@@ -54,14 +54,14 @@ def on(node: NodeState, script: str) -> str:
     return docker("exec", node.name, "sh", "-c", script)
 
 
-def lines(place: Workplace) -> list[str]:
+def lines(place: RunnerContext) -> list[str]:
     recorder = place.processor
     assert isinstance(recorder, Recorder)
     return [event.text for event in recorder.events if isinstance(event, LogLine)]
 
 
 def test_a_job_changes_nothing_that_root_trusts_and_sees_no_other_job(
-    place: Workplace, lab: Lab, pair: Pair, left_on
+    place: RunnerContext, lab: Lab, pair: Pair, left_on
 ):
     node = pair[0]
     before = on(node, LISTING)
@@ -95,7 +95,7 @@ def test_a_job_changes_nothing_that_root_trusts_and_sees_no_other_job(
     ids=lambda task: next(iter(task)),
 )
 def test_hostile_values_change_nothing_on_the_node(
-    task: dict[str, object], place: Workplace, lab: Lab, pair: Pair, left_on
+    task: dict[str, object], place: RunnerContext, lab: Lab, pair: Pair, left_on
 ):
     node = pair[0]
     before = on(node, LISTING)
@@ -107,7 +107,7 @@ def test_hostile_values_change_nothing_on_the_node(
 
 @pytest.mark.parametrize("image", ["--privileged", "-v/:/host", "a;touch /pwned", "$(touch /pwned)"])
 def test_an_image_that_looks_like_an_option_is_none(
-    image: str, place: Workplace, lab: Lab, pair: Pair, transport: SshTransport
+    image: str, place: RunnerContext, lab: Lab, pair: Pair, transport: SshTransport
 ):
     row = submit(place, lab.fleet(pair[0]), commands=["true"])
     plan = plan_of(row).model_copy(update={"image": image})
@@ -119,7 +119,7 @@ def test_an_image_that_looks_like_an_option_is_none(
 
 
 def test_a_run_that_an_older_version_started_is_stopped_and_its_traps_do_not_snap(
-    place: Workplace, lab: Lab, pair: Pair, left_on
+    place: RunnerContext, lab: Lab, pair: Pair, left_on
 ):
     """Its marks lie where the job may write them: a number in `clock`, and a `stopping` that nobody made."""
     node = pair[0]
@@ -148,7 +148,7 @@ def test_a_run_that_an_older_version_started_is_stopped_and_its_traps_do_not_sna
     )
 
 
-def test_a_stop_that_was_lost_is_sent_again(place: Workplace, lab: Lab, pair: Pair, left_on):
+def test_a_stop_that_was_lost_is_sent_again(place: RunnerContext, lab: Lab, pair: Pair, left_on):
     """As after a restart of Docker: the mark says that it was asked to stop, and nothing came of it."""
     node = pair[0]
     row = submit(place, lab.fleet(node), commands=["trap '' TERM", "sleep 300 & wait; wait"])
@@ -160,7 +160,7 @@ def test_a_stop_that_was_lost_is_sent_again(place: Workplace, lab: Lab, pair: Pa
     assert left_on(node) == ""
 
 
-def _lease(place: Workplace, row: RunRow):
+def _lease(place: RunnerContext, row: RunRow):
     lease = place.ledger.take(row.id, lifecycle.process_owner())
     assert lease is not None
     return lease

@@ -5,8 +5,8 @@ from __future__ import annotations
 from blocklab import begin, end_all, fleet, left_on, node, run
 from labserver import Server
 
-from orch.runner.lifecycle import Workplace
-from orch.runner.nodes import node_statuses
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.node.status import node_statuses
 
 SEEN = 'echo "sees $(nvidia-smi --query-gpu=uuid --format=csv,noheader | tr "\\n" " ")has $ORCH_GPUS_NUM"'
 
@@ -15,7 +15,7 @@ def uuids(server: Server) -> list[str]:
     return server.run("cut -d'|' -f6 /etc/accelerators/nvidia").split()
 
 
-def test_a_job_in_block_3_sees_its_gpu_and_no_other(place: Workplace, gpu1: Server, ended: None):
+def test_a_job_in_block_3_sees_its_gpu_and_no_other(place: RunnerContext, gpu1: Server, ended: None):
     on = fleet(node(gpu1, blocks=8))
     for name in ("one", "two", "three"):
         begin(place, on, name)
@@ -26,7 +26,7 @@ def test_a_job_in_block_3_sees_its_gpu_and_no_other(place: Workplace, gpu1: Serv
 
 
 def test_a_job_gets_as_many_blocks_as_it_needs_and_neighbours_if_there_are(
-    place: Workplace, gpu1: Server, ended: None
+    place: RunnerContext, gpu1: Server, ended: None
 ):
     on = fleet(node(gpu1, blocks=8))
     begin(place, on, "one")
@@ -37,21 +37,21 @@ def test_a_job_gets_as_many_blocks_as_it_needs_and_neighbours_if_there_are(
     assert run(place, on, commands=[SEEN], resources={"gpu": 3}) == [f"sees {found} has 3"]
 
 
-def test_blocks_of_two_gpus_get_both(place: Workplace, gpu1: Server, ended: None):
+def test_blocks_of_two_gpus_get_both(place: RunnerContext, gpu1: Server, ended: None):
     on = fleet(node(gpu1, blocks=4))
     begin(place, on, "one")
     found = " ".join(uuids(gpu1)[2:4])
     assert run(place, on, commands=[SEEN], resources={"gpu": 2}) == [f"sees {found} has 2"]
 
 
-def test_a_job_that_takes_the_whole_server_sees_all_of_it(place: Workplace, gpu1: Server):
+def test_a_job_that_takes_the_whole_server_sees_all_of_it(place: RunnerContext, gpu1: Server):
     found = f"sees {' '.join(uuids(gpu1))} has 8"
     assert run(place, fleet(node(gpu1, blocks=8)), commands=[SEEN], resources={"gpu": 8}) == [found]
     assert run(place, fleet(node(gpu1, blocks=1)), commands=[SEEN]) == [found]
     assert left_on(gpu1) == ""
 
 
-def test_cpus_and_memory_of_a_block_are_limits(place: Workplace, gpu1: Server, ended: None):
+def test_cpus_and_memory_of_a_block_are_limits(place: RunnerContext, gpu1: Server, ended: None):
     on = fleet(node(gpu1, blocks=4))
     begin(place, on, "one")
     limits = "{{.HostConfig.NanoCpus}} {{.HostConfig.Memory}}"
@@ -59,14 +59,14 @@ def test_cpus_and_memory_of_a_block_are_limits(place: Workplace, gpu1: Server, e
 
 
 def test_two_jobs_on_one_server_do_not_meet_at_one_rendezvous_port(
-    place: Workplace, gpu1: Server, ended: None
+    place: RunnerContext, gpu1: Server, ended: None
 ):
     on = fleet(node(gpu1, blocks=8))
     rows = [begin(place, on, name, torchrun="train.py") for name in ("one", "two")]
     assert len({row.master_port for row in rows}) == 2
 
 
-def test_variables_of_the_fleet_and_the_host_reach_every_job(place: Workplace, gpu1: Server):
+def test_variables_of_the_fleet_and_the_host_reach_every_job(place: RunnerContext, gpu1: Server):
     on = fleet(
         node(gpu1, blocks=8, env={"B": "host", "C": "host"}),
         env={"A": "fleet", "B": "fleet", "C": "fleet"},

@@ -12,15 +12,15 @@ from blocklab import begin, end_all, fleet, left_on, node, person, run, submit
 from hostlab import Room
 from labserver import Server, wait_until
 
-from orch.runner import lifecycle
-from orch.runner.cordon import mark, unmark
+from orch.runner.runs import lifecycle
+from orch.runner.node.cordon import mark, unmark
 from orch.runner.errors import NodeCordoned
 from orch.runner.events import Notice, Recorder
-from orch.runner.lifecycle import Workplace
-from orch.runner.nodes import node_statuses
-from orch.runner.plan import plan_of
-from orch.runner.rows import RunRow
-from orch.runner.ssh import SshTransport
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.node.status import node_statuses
+from orch.runner.launch.run_plan import plan_of
+from orch.runner.ledger.records import RunRow
+from orch.runner.ssh.pool import SshTransport
 from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState
 
@@ -30,7 +30,7 @@ DRIVER = Path(__file__).with_name("drive_run.py")
 
 
 @pytest.fixture
-def somebody(tmp_path: Path, transport: SshTransport) -> Iterator[Workplace]:
+def somebody(tmp_path: Path, transport: SshTransport) -> Iterator[RunnerContext]:
     """A second person, whose runs end with the test."""
     somebody = person(tmp_path / "somebody", transport)
     yield somebody
@@ -38,7 +38,7 @@ def somebody(tmp_path: Path, transport: SshTransport) -> Iterator[Workplace]:
 
 
 def all_at_once(
-    people: list[Workplace], server: Server, blocks: int, **task: object
+    people: list[RunnerContext], server: Server, blocks: int, **task: object
 ) -> tuple[list[RunRow], list[RunRow]]:
     """Every one of `people` runs the task in a process of their own: those who got in, and those who did not.
 
@@ -106,7 +106,7 @@ def check_race(tmp_path: Path, transport: SshTransport, gpu1: Server, gpus: int,
     assert left_on(gpu1) == ""
 
 
-def test_blocks_that_are_not_enough_are_given_back(place: Workplace, gpu1: Server, ended: None):
+def test_blocks_that_are_not_enough_are_given_back(place: RunnerContext, gpu1: Server, ended: None):
     on = fleet(node(gpu1, blocks=4))
     begin(place, on, "one")
     begin(place, on, "two")
@@ -119,7 +119,7 @@ def test_blocks_that_are_not_enough_are_given_back(place: Workplace, gpu1: Serve
 
 
 def test_two_fleets_that_cut_one_server_differently_never_share_it(
-    place: Workplace, gpu1: Server, ended: None
+    place: RunnerContext, gpu1: Server, ended: None
 ):
     begin(place, fleet(node(gpu1, blocks=8)), "one")
     for blocks in (4, 1):
@@ -133,7 +133,7 @@ def test_two_fleets_that_cut_one_server_differently_never_share_it(
 
 
 def test_a_job_goes_where_enough_blocks_are_free_whoever_uses_the_others(
-    room: Room, place: Workplace, somebody: Workplace, gpu1: Server, ended: None
+    room: Room, place: RunnerContext, somebody: RunnerContext, gpu1: Server, ended: None
 ):
     both = fleet(node(gpu1, blocks=4), node(room.servers[1], blocks=4, index=1))
     begin(somebody, both, "theirs", resources={"gpu": 4})
@@ -145,7 +145,7 @@ def test_a_job_goes_where_enough_blocks_are_free_whoever_uses_the_others(
     assert where == ["gpu1", "gpu2", "gpu1", "gpu2"], "what is submitted and not started counts too"
 
 
-def test_the_claim_of_a_job_that_never_started_is_taken_over_after_an_hour(place: Workplace, gpu1: Server):
+def test_the_claim_of_a_job_that_never_started_is_taken_over_after_an_hour(place: RunnerContext, gpu1: Server):
     on = fleet(node(gpu1, blocks=1))
     gpu1.run(
         "mkdir -p /var/lib/orch/claims; ln -s 'orch-lost-0-0|lost|eve@away|then|1' /var/lib/orch/claims/0"
@@ -159,7 +159,7 @@ def test_the_claim_of_a_job_that_never_started_is_taken_over_after_an_hour(place
 
 
 def test_the_block_of_a_job_that_ended_long_ago_is_taken_over_and_its_log_kept(
-    place: Workplace, somebody: Workplace, gpu1: Server
+    place: RunnerContext, somebody: RunnerContext, gpu1: Server
 ):
     on = fleet(node(gpu1, blocks=1))
     row = begin(somebody, on, "theirs", commands=["echo precious"])
@@ -178,7 +178,7 @@ def test_the_block_of_a_job_that_ended_long_ago_is_taken_over_and_its_log_kept(
 
 
 def test_the_next_look_releases_what_a_client_that_died_for_good_held(
-    place: Workplace, gpu1: Server, transport: SshTransport
+    place: RunnerContext, gpu1: Server, transport: SshTransport
 ):
     on = fleet(node(gpu1, blocks=4))
     gpu1.run(f"mkdir -p {GATE}; rm -f {GATE}/open")
@@ -207,7 +207,7 @@ def pair(room: Room, gpu1: Server, transport: SshTransport) -> Iterator[FleetSta
 
 
 def test_a_cordoned_node_takes_no_new_job_and_keeps_its_running_ones(
-    place: Workplace, somebody: Workplace, pair: FleetState, transport: SshTransport, ended: None
+    place: RunnerContext, somebody: RunnerContext, pair: FleetState, transport: SshTransport, ended: None
 ):
     begin(place, pair, "before")
     mark(pair.nodes[:1], transport, "fan | broken", deadline_s=30.0)
@@ -231,7 +231,7 @@ def test_a_cordoned_node_takes_no_new_job_and_keeps_its_running_ones(
 
 
 def test_a_node_cordoned_between_the_look_and_the_start_refuses(
-    place: Workplace, pair: FleetState, transport: SshTransport, gpu1: Server
+    place: RunnerContext, pair: FleetState, transport: SshTransport, gpu1: Server
 ):
     row = submit(place, pair, commands=["true"])
     mark(pair.nodes, transport, "", deadline_s=30.0)
@@ -243,7 +243,7 @@ def test_a_node_cordoned_between_the_look_and_the_start_refuses(
 
 
 def test_two_people_may_run_the_same_file_on_one_server(
-    place: Workplace, somebody: Workplace, gpu1: Server, ended: None
+    place: RunnerContext, somebody: RunnerContext, gpu1: Server, ended: None
 ):
     on = fleet(node(gpu1, blocks=4))
     rows = [begin(one, on, "train") for one in (place, somebody)]

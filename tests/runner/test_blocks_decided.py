@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from orch.runner.compile import Request, compile_run
+from orch.runner.launch.compile import RunRequest, compile_run
 from orch.runner.errors import NodeCordoned, NoFit
-from orch.runner.job import start_command
-from orch.runner.placement import Standing, blocks_needed, cordoned, place
-from orch.runner.shares import Share, share_of
-from orch.runner.stage import stage
-from orch.spec.blocks import blocks_of
+from orch.runner.node.container import start_command
+from orch.runner.launch.placement import (Standing, blocks_needed, cordoned, place)
+from orch.runner.launch.block_resources import BlockResources, share_of
+from orch.runner.node.stage import stage
+from orch.spec.grammar.blocks import blocks_of
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState
-from orch.spec.values import Problem
+from orch.spec.grammar.values import Problem
 
 H100 = Gpus(count=8, vendor="nvidia", name="NVIDIA H100 80GB HBM3", memory_mib=81559)
 
@@ -49,9 +49,9 @@ def task(**more: object) -> Task:
 
 
 def test_eight_gpus_128_cpus_and_2_tb_in_eight_blocks():
-    assert share_of(node(0), 1) == Share(gpus=1, cpus=16, memory_mib=256 << 10)
-    assert share_of(node(0), 3) == Share(gpus=3, cpus=48, memory_mib=768 << 10)
-    assert share_of(node(0), 8) == Share(gpus=8, cpus=128, memory_mib=2 << 20)
+    assert share_of(node(0), 1) == BlockResources(gpus=1, cpus=16, memory_mib=256 << 10)
+    assert share_of(node(0), 3) == BlockResources(gpus=3, cpus=48, memory_mib=768 << 10)
+    assert share_of(node(0), 8) == BlockResources(gpus=8, cpus=128, memory_mib=2 << 20)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_gpus_must_divide():
 def test_a_container_gets_the_limits_of_its_blocks_and_a_whole_node_none():
     def text(**more: object) -> str:
         on, read = fleet(node(0)), task(**more)
-        plan = compile_run(Request(read, "job", 1, on, place(read, on), "image", Path("/base"))).plan
+        plan = compile_run(RunRequest(read, "job", 1, on, place(read, on), "image", Path("/base"))).plan
         return start_command(plan, 0, stage(plan, 0, {}, None, None)).text
 
     part = text(resources={"gpu": 2})

@@ -14,8 +14,8 @@ from hostlab import HostLab
 from labserver import Server
 from nodelab import load_image
 
-from orch.runner import lifecycle
-from orch.runner.lifecycle import Workplace
+from orch.runner.runs import lifecycle
+from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.state import Gpus
 
 
@@ -50,7 +50,7 @@ WORMHOLE = Gpus(count=4, vendor="tenstorrent", name="n300 L")
 
 
 def test_nvidia_jobs_on_a_host_without_the_toolkit_get_devices_and_the_drivers_folders(
-    place: Workplace, server: Server, ended: None
+    place: RunnerContext, server: Server, ended: None
 ):
     server.run(
         "for i in 0 1 2 3 ctl -uvm; do [ -e /dev/nvidia$i ] || mknod -m 666 /dev/nvidia$i c 1 3; done; "
@@ -89,7 +89,7 @@ def amd(server: Server) -> Server:
     return server
 
 
-def test_amd_jobs_get_the_render_nodes_of_their_blocks(place: Workplace, amd: Server, ended: None):
+def test_amd_jobs_get_the_render_nodes_of_their_blocks(place: RunnerContext, amd: Server, ended: None):
     on = fleet(node(amd, blocks=4, gpus=AMD))
     begin(place, on, "one")
     begin(place, on, "two", resources={"gpu": 2})
@@ -101,14 +101,14 @@ def test_amd_jobs_get_the_render_nodes_of_their_blocks(place: Workplace, amd: Se
     assert run(place, on, commands=["ls /dev/dri | wc -l"], resources={"gpu": 4}) == ["5"]
 
 
-def test_amd_hosts_without_a_topology_count_render_nodes(place: Workplace, amd: Server, ended: None):
+def test_amd_hosts_without_a_topology_count_render_nodes(place: RunnerContext, amd: Server, ended: None):
     amd.run("rm -r /sys/class/kfd")
     on = fleet(node(amd, blocks=4, gpus=AMD))
     begin(place, on, "one")
     assert options(amd)["devices"] == ["/dev/dri/renderD128", "/dev/kfd"]
 
 
-def test_a_block_whose_accelerators_are_gone_is_told(place: Workplace, amd: Server, ended: None):
+def test_a_block_whose_accelerators_are_gone_is_told(place: RunnerContext, amd: Server, ended: None):
     amd.run("rm -r /sys/class/kfd; mkdir /root/dri; mv /dev/dri/renderD13* /root/dri")
     try:
         on = fleet(node(amd, blocks=1 + 3, gpus=AMD))
@@ -122,7 +122,7 @@ def test_a_block_whose_accelerators_are_gone_is_told(place: Workplace, amd: Serv
         amd.run("mv /root/dri/* /dev/dri; rmdir /root/dri")
 
 
-def test_gaudi_jobs_get_neighbouring_modules(place: Workplace, server: Server, ended: None):
+def test_gaudi_jobs_get_neighbouring_modules(place: RunnerContext, server: Server, ended: None):
     server.give_gaudi(8)
     # Indices and modules of a real server differ.
     tool = "#!/bin/sh\nprintf '%s\\n' '3, 6' '1, 4' '2, 7' '0, 5' '4, 2' '6, 0' '7, 3' '5, 1'\n"
@@ -147,7 +147,7 @@ def test_gaudi_jobs_get_neighbouring_modules(place: Workplace, server: Server, e
         server.take_accelerators()
 
 
-def test_tenstorrent_jobs_get_their_devices_and_the_huge_pages(place: Workplace, server: Server, ended: None):
+def test_tenstorrent_jobs_get_their_devices_and_the_huge_pages(place: RunnerContext, server: Server, ended: None):
     server.run(
         "mkdir -p /dev/tenstorrent /dev/hugepages-1G; for i in 0 1 2 3; do"
         " mknod -m 666 /dev/tenstorrent/$i c 1 3; done"

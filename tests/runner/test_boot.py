@@ -10,13 +10,13 @@ from blocklab import fleet, left_on, node, submit
 from hostlab import Room
 from labserver import Server, wait_until
 
-from orch.runner import lifecycle
-from orch.runner.boot import BOOT
+from orch.runner.runs import lifecycle
+from orch.runner.node.first_boot import BOOT
 from orch.runner.errors import NodeUnfit
 from orch.runner.events import Notice, Recorder
-from orch.runner.lifecycle import Workplace
-from orch.runner.nodes import node_statuses
-from orch.runner.ssh import SshTransport
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.node.status import node_statuses
+from orch.runner.ssh.pool import SshTransport
 from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState
 
@@ -33,13 +33,13 @@ def pair(room: Room, gpu1: Server) -> Iterator[FleetState]:
     gpu1.run(f"rm -rf {BOOT}")
 
 
-def notices(place: Workplace) -> list[str]:
+def notices(place: RunnerContext) -> list[str]:
     assert isinstance(place.processor, Recorder)
     return [event.text for event in place.processor.events if isinstance(event, Notice)]
 
 
 def test_a_run_waits_for_a_node_that_is_being_prepared(
-    place: Workplace, pair: FleetState, gpu1: Server, transport: SshTransport
+    place: RunnerContext, pair: FleetState, gpu1: Server, transport: SshTransport
 ):
     assert [each.status for each in node_statuses(pair, transport)] == ["provisioning", "idle"]
     row = submit(place, pair, nodes=2, commands=["true"])
@@ -52,7 +52,7 @@ def test_a_run_waits_for_a_node_that_is_being_prepared(
     assert (row.status, row.message) == ("done", None)
 
 
-def test_a_run_that_is_stopped_waits_no_longer(place: Workplace, pair: FleetState, gpu1: Server):
+def test_a_run_that_is_stopped_waits_no_longer(place: RunnerContext, pair: FleetState, gpu1: Server):
     row = submit(place, pair, nodes=2, commands=["true"])
     driving = threading.Thread(target=lifecycle.drive, args=(place, row))
     driving.start()
@@ -64,7 +64,7 @@ def test_a_run_that_is_stopped_waits_no_longer(place: Workplace, pair: FleetStat
 
 
 def test_a_node_whose_preparation_failed_gets_no_jobs(
-    place: Workplace, pair: FleetState, gpu1: Server, transport: SshTransport
+    place: RunnerContext, pair: FleetState, gpu1: Server, transport: SshTransport
 ):
     gpu1.run(f"echo '{WHY}' > {BOOT}/failed")
     first, second = node_statuses(pair, transport)
@@ -82,7 +82,7 @@ def test_a_node_whose_preparation_failed_gets_no_jobs(
 
 
 def test_one_that_fails_after_it_was_chosen_fails_the_run_by_its_name(
-    place: Workplace, pair: FleetState, gpu1: Server
+    place: RunnerContext, pair: FleetState, gpu1: Server
 ):
     row = submit(place, pair, nodes=2, commands=["true"])
     gpu1.run(f"echo '{WHY}' > {BOOT}/failed")

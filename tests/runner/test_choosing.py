@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from orch.runner.choosing import choose, fitting
-from orch.runner.commands import Command
+from orch.runner.launch.fleet_choice import choose, fitting
+from orch.runner.ssh.commands import Command
 from orch.runner.errors import HostUnreachable, NoFit
 from orch.runner.events import Notice, Recorder
-from orch.runner.ledger import Ledger
-from orch.runner.lifecycle import Workplace
-from orch.runner.placement import Standing
-from orch.runner.seating import choose_fleet
-from orch.runner.transport import Completed
+from orch.runner.ledger.ledger import Ledger
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.launch.placement import Standing
+from orch.runner.launch.seats import choose_fleet
+from orch.runner.ssh.transport import Completed
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState
 
@@ -138,7 +138,7 @@ def test_nodes_are_asked_where_there_is_a_choice_and_what_was_chosen_is_told(
 ) -> None:
     told = Recorder()
     claim = "claim orch-train-0-0-0123|train|ada@desk|2026-01-01T00:00:00Z|1\n"
-    place = Workplace(tmp_path, ledger, Answers(**{"a-0": claim, "b-0": "", "c-0": ""}), told)
+    place = RunnerContext(tmp_path, ledger, Answers(**{"a-0": claim, "b-0": "", "c-0": ""}), told)
     fleets = named(fleet("silent"), fleet("a", price=1.5), fleet("c", price=2.5), fleet("b", price=3.5))
     assert choose_fleet(place, ONE, fleets, "a").name == "a"
     assert told.events == []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orch.runner.decide import Act, Began, Collect, Go, Known, Phase, Start, Stop, Verdict, Wait, decide
-from orch.runner.job import Seen
-from orch.runner.plan import RankPlan, RunPlan
+from orch.runner.runs.decide import (Act, MarkRunning, Collect, ReleaseBarrier, RunView, Phase, Start, Stop, Verdict, Wait, decide)
+from orch.runner.node.container import ObservedRank
+from orch.runner.launch.run_plan import RankPlan, RunPlan
 from orch.spec.state import NodeState
 
 
@@ -35,18 +35,18 @@ def plan(**more: object) -> RunPlan:
 ABSENT, SILENT, READY = "absent", "silent", "ready"
 
 
-def seen(*states: str | int) -> tuple[Seen, ...]:
+def seen(*states: str | int) -> tuple[ObservedRank, ...]:
     """`ready` behind its barrier, `gone` without it, `up` started, `stopping`, a number for an exit code."""
 
-    def one(rank: int, state: str | int) -> Seen:
+    def one(rank: int, state: str | int) -> ObservedRank:
         if isinstance(state, int):
-            return Seen(rank, "exited", state, finished_at=f"t{rank}", marks=frozenset({"go", "started"}))
+            return ObservedRank(rank, "exited", state, finished_at=f"t{rank}", marks=frozenset({"go", "started"}))
         marks = {"go": {"go"}, "up": {"go", "started"}, "stopping": {"go", "started", "stopping"}}
         marks["overdue"] = {"go", "started", "stopping", "overdue"}
         marks["late"] = {"go", "started", "overdue"}
         if state in (ABSENT, SILENT):
-            return Seen(rank, state)
-        return Seen(rank, "running", marks=frozenset(marks.get(state, ())))
+            return ObservedRank(rank, state)
+        return ObservedRank(rank, "running", marks=frozenset(marks.get(state, ())))
 
     return tuple(one(rank, state) for rank, state in enumerate(states))
 
@@ -59,12 +59,12 @@ FAILED = Verdict("failed", "job_failed", "why")
     ("phase", "states", "act"),
     [
         (Phase.STARTING, (ABSENT, READY, ABSENT), Start((0, 2))),
-        (Phase.STARTING, (READY, READY, READY), Go((0, 1, 2))),
+        (Phase.STARTING, (READY, READY, READY), ReleaseBarrier((0, 1, 2))),
         (Phase.STARTING, (READY, READY, SILENT), Wait()),
-        (Phase.GOING, ("up", READY, "up"), Go((1,))),
+        (Phase.GOING, ("up", READY, "up"), ReleaseBarrier((1,))),
         (Phase.GOING, ("up", "go", "up"), Wait()),
-        (Phase.GOING, ("up", "up", "up"), Began()),
-        (Phase.GOING, ("up", 0, "up"), Began()),
+        (Phase.GOING, ("up", "up", "up"), MarkRunning()),
+        (Phase.GOING, ("up", 0, "up"), MarkRunning()),
         (Phase.RUNNING, ("up", "up", "up"), Wait()),
         (Phase.RUNNING, (0, 0, "up"), Wait()),
         (Phase.RUNNING, (0, 0, 0), Collect(DONE)),
@@ -87,29 +87,29 @@ FAILED = Verdict("failed", "job_failed", "why")
     ],
 )
 def test_the_next_act_follows_from_what_is_seen(phase: Phase, states: tuple[str | int, ...], act: Act):
-    assert decide(plan(), Known("run", phase), seen(*states)) == act
+    assert decide(plan(), RunView("run", phase), seen(*states)) == act
 
 
 @pytest.mark.parametrize(
     ("order", "phase", "states", "act"),
     [
-        ("master-first", Phase.STARTING, (READY, READY, READY), Go((0,))),
+        ("master-first", Phase.STARTING, (READY, READY, READY), ReleaseBarrier((0,))),
         ("master-first", Phase.GOING, ("go", READY, READY), Wait()),
-        ("master-first", Phase.GOING, ("up", READY, READY), Go((1, 2))),
-        ("master-first", Phase.GOING, (0, READY, READY), Go((1, 2))),
-        ("workers-first", Phase.STARTING, (READY, READY, READY), Go((1, 2))),
+        ("master-first", Phase.GOING, ("up", READY, READY), ReleaseBarrier((1, 2))),
+        ("master-first", Phase.GOING, (0, READY, READY), ReleaseBarrier((1, 2))),
+        ("workers-first", Phase.STARTING, (READY, READY, READY), ReleaseBarrier((1, 2))),
         ("workers-first", Phase.GOING, (READY, "up", "go"), Wait()),
-        ("workers-first", Phase.GOING, (READY, "up", "up"), Go((0,))),
+        ("workers-first", Phase.GOING, (READY, "up", "up"), ReleaseBarrier((0,))),
     ],
 )
 def test_the_startup_order_is_kept(order: str, phase: Phase, states: tuple[str | int, ...], act: Act):
-    assert decide(plan(startup_order=order), Known("run", phase), seen(*states)) == act
+    assert decide(plan(startup_order=order), RunView("run", phase), seen(*states)) == act
 
 
 def test_the_masters_success_stops_the_others_only_when_asked():
     states = seen(0, "up", "up")
-    assert decide(plan(), Known("run", Phase.RUNNING), states) == Wait()
-    assert decide(plan(stop_criteria="master-done"), Known("run", Phase.RUNNING), states) == Stop(
+    assert decide(plan(), RunView("run", Phase.RUNNING), states) == Wait()
+    assert decide(plan(stop_criteria="master-done"), RunView("run", Phase.RUNNING), states) == Stop(
         (1, 2), DONE
     )
 
@@ -123,11 +123,11 @@ def test_the_masters_success_stops_the_others_only_when_asked():
     ],
 )
 def test_a_wish_to_end_comes_before_all_else(desired: str, states: tuple[str | int, ...], act: Act):
-    assert decide(plan(), Known(desired, Phase.RUNNING), seen(*states)) == act
+    assert decide(plan(), RunView(desired, Phase.RUNNING), seen(*states)) == act
 
 
 def test_a_verdict_is_seen_through_without_asking_again():
-    known = Known("run", Phase.STOPPING, FAILED)
+    known = RunView("run", Phase.STOPPING, FAILED)
     assert decide(plan(), known, seen("up", 3, "stopping")) == Stop((0,), FAILED)
     assert decide(plan(), known, seen("stopping", 3, "stopping")) == Wait()
     assert decide(plan(), known, seen(143, 3, 143)) == Collect(FAILED)
@@ -136,45 +136,45 @@ def test_a_verdict_is_seen_through_without_asking_again():
 
 def test_a_node_is_given_up_after_its_grace_and_named():
     silent = seen("up", SILENT, "up")
-    assert decide(plan(), Known("run", Phase.RUNNING, silent_s={1: 29.0}), silent) == Wait()
-    act = decide(plan(), Known("run", Phase.RUNNING, silent_s={1: 30.0}), silent)
+    assert decide(plan(), RunView("run", Phase.RUNNING, silent_s={1: 29.0}), silent) == Wait()
+    act = decide(plan(), RunView("run", Phase.RUNNING, silent_s={1: 30.0}), silent)
     assert act == Stop((0, 2), Verdict("failed", "job_failed", "node n1 did not answer for 30 s"))
-    known = Known("run", Phase.STOPPING, FAILED, silent_s={1: 31.0})
+    known = RunView("run", Phase.STOPPING, FAILED, silent_s={1: 31.0})
     assert decide(plan(), known, seen(143, SILENT, 143)) == Collect(FAILED)
 
 
 def test_a_node_that_never_answered_is_not_waited_for():
-    known = Known("run", Phase.STOPPING, FAILED, silent_s={1: 0.0}, given_up=frozenset({1}))
+    known = RunView("run", Phase.STOPPING, FAILED, silent_s={1: 0.0}, given_up=frozenset({1}))
     assert decide(plan(), known, seen(143, SILENT, 143)) == Collect(FAILED)
 
 
 def test_of_two_failures_the_first_in_time_is_told():
     states = (
-        Seen(0, "exited", 1, finished_at="2026-01-01T00:00:05Z"),
-        Seen(1, "exited", 2, finished_at="2026-01-01T00:00:01Z"),
-        Seen(2, "exited", 0, finished_at="2026-01-01T00:00:00Z"),
+        ObservedRank(0, "exited", 1, finished_at="2026-01-01T00:00:05Z"),
+        ObservedRank(1, "exited", 2, finished_at="2026-01-01T00:00:01Z"),
+        ObservedRank(2, "exited", 0, finished_at="2026-01-01T00:00:00Z"),
     )
-    act = decide(plan(), Known("run", Phase.RUNNING), states)
+    act = decide(plan(), RunView("run", Phase.RUNNING), states)
     assert act == Collect(Verdict("failed", "job_failed", "rank 1 on node n1 exited with code 2"))
 
 
 def test_time_and_memory_are_told_as_such():
-    over = Seen(0, "exited", 143, marks=frozenset({"expired"}))
-    killed = Seen(0, "exited", 0, out_of_memory=True)
+    over = ObservedRank(0, "exited", 143, marks=frozenset({"expired"}))
+    killed = ObservedRank(0, "exited", 0, out_of_memory=True)
     for one, words in ((over, "reached max_duration (60 s)"), (killed, "ran out of memory")):
-        act = decide(plan(max_duration_s=60), Known("run", Phase.RUNNING), (one, *seen(0, 0, 0)[1:]))
+        act = decide(plan(max_duration_s=60), RunView("run", Phase.RUNNING), (one, *seen(0, 0, 0)[1:]))
         assert isinstance(act, Collect)
         assert words in (act.verdict.message or "")
 
 
 def test_what_should_be_gone_and_is_not_is_killed():
-    known = Known("stop", Phase.STOPPING, FAILED)
+    known = RunView("stop", Phase.STOPPING, FAILED)
     assert decide(plan(), known, seen("overdue", "stopping", 0)) == Stop((0,), FAILED, kill=True)
     assert decide(plan(), known, seen("overdue", "up", 0)) == Stop((1,), FAILED), "first everybody is asked"
     assert decide(plan(), known, seen("stopping", "stopping", 0)) == Wait()
 
 
 def test_max_duration_holds_where_the_nodes_clock_died():
-    act = decide(plan(max_duration_s=60), Known("run", Phase.RUNNING), seen("late", "up", "up"))
+    act = decide(plan(max_duration_s=60), RunView("run", Phase.RUNNING), seen("late", "up", "up"))
     assert isinstance(act, Stop)
     assert act.verdict.message == "rank 0 on node n0 reached max_duration (60 s)"

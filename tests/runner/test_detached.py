@@ -12,19 +12,20 @@ import pytest
 from support import Folder, until
 
 from orch import images
-from orch.cli.detaching import ENDED, supervise
-from orch.runner import database, driver, lifecycle
+from orch.cli.background import ENDED, supervise
+from orch.runner.ledger import database
+from orch.runner.runs import driver, lifecycle
 from orch.runner.events import Notice, Recorder
-from orch.runner.ledger import open_ledger
-from orch.runner.lifecycle import Workplace
-from orch.runner.rows import RunRow
-from orch.runner.ssh import SshTransport
-from orch.runner.transport import Transport
+from orch.runner.ledger.ledger import open_ledger
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.ledger.records import RunRow
+from orch.runner.ssh.pool import SshTransport
+from orch.runner.ssh.transport import Transport
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 
 
-def submit(place: Workplace, grace_s: float, **more: object) -> RunRow:
+def submit(place: RunnerContext, grace_s: float, **more: object) -> RunRow:
     """A run on a node that does not answer."""
     node = NodeState(
         name="away",
@@ -43,17 +44,17 @@ def submit(place: Workplace, grace_s: float, **more: object) -> RunRow:
 
 
 @pytest.fixture
-def away(dot: Path) -> Workplace:
+def away(dot: Path) -> RunnerContext:
     ledger = open_ledger(f"sqlite:///{dot / 'ledger.db'}")
-    return Workplace(dot, ledger, SshTransport(connect_timeout_s=1.0, deadline_s=1.0), Recorder())
+    return RunnerContext(dot, ledger, SshTransport(connect_timeout_s=1.0, deadline_s=1.0), Recorder())
 
 
-def test_a_ledger_that_is_away_for_a_while_costs_no_run(away: Workplace, monkeypatch: pytest.MonkeyPatch):
+def test_a_ledger_that_is_away_for_a_while_costs_no_run(away: RunnerContext, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(database, "PATIENCE_S", 0.1)
     monkeypatch.setattr(driver, "LEDGER_PAUSE_S", 0.1)
     row = submit(away, 1.0)
     ledger = open_ledger(f"sqlite:///{away.dot / 'ledger.db'}")
-    there = Workplace(away.dot, ledger, away.transport, Recorder())
+    there = RunnerContext(away.dot, ledger, away.transport, Recorder())
     other = sqlite3.connect(away.dot / "ledger.db", isolation_level=None, check_same_thread=False)
     seen: list[str] = []
 
@@ -68,7 +69,7 @@ def test_a_ledger_that_is_away_for_a_while_costs_no_run(away: Workplace, monkeyp
                 seen.append(event.text)
                 threading.Timer(0.5, other.execute, ["COMMIT"]).start()
 
-    done = lifecycle.drive(Workplace(there.dot, ledger, there.transport, Locks()), row, follow_logs=False)
+    done = lifecycle.drive(RunnerContext(there.dot, ledger, there.transport, Locks()), row, follow_logs=False)
     assert done.status == "failed"
     assert "node away" in (done.message or "")
     assert len(seen) == 2
@@ -95,13 +96,13 @@ GIVEN, OWN = "postgres://ada:canary'1@db/x", "hf_canary_2"
 
 
 def test_what_a_driver_leaves_in_its_log_tells_no_value(
-    away: Workplace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    away: RunnerContext, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("HF_TOKEN", OWN)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     row = submit(away, 1.0, env={"DATABASE": GIVEN})
     broken: Transport = Broken()  # type: ignore[assignment]
-    place = Workplace(away.dot, away.ledger, broken, Recorder())
+    place = RunnerContext(away.dot, away.ledger, broken, Recorder())
     assert supervise(place, row) == 1
     told = capfd.readouterr().err
     assert "canary" not in told
@@ -113,9 +114,9 @@ def test_what_a_driver_leaves_in_its_log_tells_no_value(
 DETACH = """
 import sys
 from pathlib import Path
-from orch.cli.detaching import drive_behind
-from orch.runner.ledger import open_ledger
-from orch.runner.lifecycle import Workplace
+from orch.cli.background import drive_behind
+from orch.runner.ledger.ledger import open_ledger
+from orch.runner.runs.lifecycle import Workplace
 
 class Broken:
     def run(self, *words, **more): raise RuntimeError("the way\\nis broken")
@@ -128,7 +129,7 @@ drive_behind(Workplace(dot, ledger, Broken()), ledger.get("job"))
 """
 
 
-def test_a_driver_in_the_background_that_fails_says_why_and_ps_tells(tmp_path: Path, away: Workplace):
+def test_a_driver_in_the_background_that_fails_says_why_and_ps_tells(tmp_path: Path, away: RunnerContext):
     (tmp_path / "orch.yml").write_text("project: tests\n")
     row = submit(away, 3600.0)
     subprocess.run([sys.executable, "-c", DETACH, str(away.dot)], check=True, timeout=60)

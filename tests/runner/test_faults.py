@@ -13,12 +13,12 @@ import pytest
 from nodelab import Lab, docker, load_image, wait_until
 
 from orch import images
-from orch.runner import lifecycle
+from orch.runner.runs import lifecycle
 from orch.runner.events import LogLine, Recorder
-from orch.runner.lifecycle import Workplace
-from orch.runner.nodes import node_statuses
-from orch.runner.rows import RunRow
-from orch.runner.ssh import SshTransport
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.node.status import node_statuses
+from orch.runner.ledger.records import RunRow
+from orch.runner.ssh.pool import SshTransport
 from orch.spec.errors import ExitCode
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
@@ -26,7 +26,7 @@ from orch.spec.state import FleetState, NodeState
 DRIVER = Path(__file__).with_name("drive_run.py")
 
 
-def submit(place: Workplace, fleet: FleetState, image: str | None = None, **task: object) -> RunRow:
+def submit(place: RunnerContext, fleet: FleetState, image: str | None = None, **task: object) -> RunRow:
     given = {"name": "job", "nodes": len(fleet.nodes), "stop_duration": 3, **task}
     return lifecycle.submit(
         place,
@@ -37,7 +37,7 @@ def submit(place: Workplace, fleet: FleetState, image: str | None = None, **task
     )
 
 
-def behind(place: Workplace, run: str) -> subprocess.Popen[str]:
+def behind(place: RunnerContext, run: str) -> subprocess.Popen[str]:
     """A process that drives `run`."""
     return subprocess.Popen([sys.executable, DRIVER, place.dot, run], stdout=subprocess.PIPE, text=True)
 
@@ -53,7 +53,7 @@ def fresh(lab: Lab) -> Iterator[tuple[NodeState, NodeState]]:
 
 
 def test_a_node_killed_in_mid_run_fails_the_run_and_stops_the_other(
-    place: Workplace, lab: Lab, fresh: tuple[NodeState, NodeState], left_on
+    place: RunnerContext, lab: Lab, fresh: tuple[NodeState, NodeState], left_on
 ):
     fleet = lab.fleet(*fresh, grace_s=6.0)
     row = submit(place, fleet, commands=["sleep 300"])
@@ -88,7 +88,7 @@ def test_a_node_killed_in_mid_run_fails_the_run_and_stops_the_other(
 
 
 def test_a_killed_driver_loses_nothing_and_the_log_goes_on_where_it_stopped(
-    place: Workplace, lab: Lab, pair: tuple[NodeState, NodeState]
+    place: RunnerContext, lab: Lab, pair: tuple[NodeState, NodeState]
 ):
     count = 100
     row = submit(
@@ -121,7 +121,7 @@ def test_a_killed_driver_loses_nothing_and_the_log_goes_on_where_it_stopped(
 
 
 def test_a_driver_killed_at_any_moment_of_the_start_leaves_a_run_that_another_finishes(
-    place: Workplace, lab: Lab, pair: tuple[NodeState, NodeState], left_on
+    place: RunnerContext, lab: Lab, pair: tuple[NodeState, NodeState], left_on
 ):
     fleet = lab.fleet(*pair)
     for index, pause in enumerate((0.5, 0.7, 0.8, 0.9, 1.0, 1.1)):
@@ -140,7 +140,7 @@ def test_a_driver_killed_at_any_moment_of_the_start_leaves_a_run_that_another_fi
 
 
 def test_two_processes_on_one_run_do_not_both_drive_it(
-    place: Workplace, lab: Lab, pair: tuple[NodeState, NodeState]
+    place: RunnerContext, lab: Lab, pair: tuple[NodeState, NodeState]
 ):
     submit(place, lab.fleet(*pair), commands=["for i in 1 2 3 4; do echo $i; sleep 0.5; done"])
     first = behind(place, "job")
@@ -155,7 +155,7 @@ def test_two_processes_on_one_run_do_not_both_drive_it(
 
 
 def test_an_image_that_does_not_exist_is_told_with_its_name_and_node(
-    place: Workplace, lab: Lab, pair: tuple[NodeState, NodeState], left_on
+    place: RunnerContext, lab: Lab, pair: tuple[NodeState, NodeState], left_on
 ):
     row = lifecycle.drive(place, submit(place, lab.fleet(*pair), "127.0.0.1:9/no/such:1", commands=["true"]))
     assert row.status == "failed"
@@ -166,14 +166,14 @@ def test_an_image_that_does_not_exist_is_told_with_its_name_and_node(
     assert [left_on(node) for node in pair] == ["", ""]
 
 
-def test_an_image_of_ours_is_streamed_to_nodes_that_lack_it(place: Workplace, lab: Lab):
+def test_an_image_of_ours_is_streamed_to_nodes_that_lack_it(place: RunnerContext, lab: Lab):
     node = lab.node()
     row = lifecycle.drive(place, submit(place, lab.fleet(node), commands=["echo arrived"]))
     assert row.status == "done", row.message
     docker("rm", "-f", "-v", node.name)
 
 
-def test_a_full_disk_is_told_with_the_nodes_name(place: Workplace, lab: Lab, left_on):
+def test_a_full_disk_is_told_with_the_nodes_name(place: RunnerContext, lab: Lab, left_on):
     node = lab.node("--tmpfs", "/var/lib/docker:size=100m")
     row = lifecycle.drive(place, submit(place, lab.fleet(node), commands=["true"]))
     assert row.status == "failed"
@@ -183,7 +183,7 @@ def test_a_full_disk_is_told_with_the_nodes_name(place: Workplace, lab: Lab, lef
     docker("rm", "-f", "-v", node.name)
 
 
-def test_a_full_disk_under_the_stage_is_told_too(place: Workplace, lab: Lab, tmp_path: Path):
+def test_a_full_disk_under_the_stage_is_told_too(place: RunnerContext, lab: Lab, tmp_path: Path):
     node = lab.node("--tmpfs", "/var/lib/orch:size=64k")
     load_image(node, "mpi")
     (tmp_path / "big.bin").write_bytes(b"x" * (1 << 20))
@@ -195,11 +195,11 @@ def test_a_full_disk_under_the_stage_is_told_too(place: Workplace, lab: Lab, tmp
 
 
 def test_a_run_whose_node_never_answers_fails_within_the_deadline(
-    place: Workplace, lab: Lab, pair: tuple[NodeState, NodeState], left_on
+    place: RunnerContext, lab: Lab, pair: tuple[NodeState, NodeState], left_on
 ):
     away = pair[1].model_copy(update={"port": 9, "name": "away"})
     transport = SshTransport(connect_timeout_s=5.0, deadline_s=8.0)
-    there = Workplace(place.dot, place.ledger, transport, Recorder())
+    there = RunnerContext(place.dot, place.ledger, transport, Recorder())
     began = time.monotonic()
     row = lifecycle.drive(there, submit(there, lab.fleet(pair[0], away), commands=["true"]))
     assert time.monotonic() - began < 60
@@ -211,7 +211,7 @@ def test_a_run_whose_node_never_answers_fails_within_the_deadline(
 
 
 def test_a_container_removed_behind_our_back_fails_the_run(
-    place: Workplace, lab: Lab, pair: tuple[NodeState, NodeState]
+    place: RunnerContext, lab: Lab, pair: tuple[NodeState, NodeState]
 ):
     submit(place, lab.fleet(*pair), commands=["sleep 300"])
     driver = behind(place, "job")
@@ -224,7 +224,7 @@ def test_a_container_removed_behind_our_back_fails_the_run(
 
 
 def test_a_paused_node_that_comes_back_in_time_does_not_fail_the_run(
-    place: Workplace, lab: Lab, fresh: tuple[NodeState, NodeState]
+    place: RunnerContext, lab: Lab, fresh: tuple[NodeState, NodeState]
 ):
     commands = ["until [ -e /gate/open ]; do sleep 0.1; done; echo woke"]
     submit(place, lab.fleet(*fresh, grace_s=90.0), commands=commands, volumes=["/srv/gate:/gate"])
@@ -240,7 +240,7 @@ def test_a_paused_node_that_comes_back_in_time_does_not_fail_the_run(
 
 
 def test_max_duration_holds_without_any_controller(
-    place: Workplace, lab: Lab, pair: tuple[NodeState, NodeState]
+    place: RunnerContext, lab: Lab, pair: tuple[NodeState, NodeState]
 ):
     submit(place, lab.fleet(*pair), commands=["sleep 300"], max_duration=15)
     driver = behind(place, "job")

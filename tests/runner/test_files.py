@@ -8,9 +8,9 @@ import pytest
 from nodelab import Lab
 
 from orch import images
-from orch.runner import lifecycle
+from orch.runner.runs import lifecycle
 from orch.runner.events import LogLine, Notice, Recorder
-from orch.runner.lifecycle import Workplace
+from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task
 from orch.spec.state import NodeState
 
@@ -22,7 +22,7 @@ LOOK = (
 
 @pytest.mark.parametrize("user", [None, "65534:65534"])
 def test_modes_are_kept_and_a_job_of_any_user_reads_what_is_its(
-    lab: Lab, pair: tuple[NodeState, NodeState], place: Workplace, tmp_path: Path, user: str | None
+    lab: Lab, pair: tuple[NodeState, NodeState], place: RunnerContext, tmp_path: Path, user: str | None
 ) -> None:
     folder = tmp_path / "w"
     for name, text, mode in (

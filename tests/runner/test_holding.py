@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from oldrows import old_row
 
-from orch.runner import lifecycle
-from orch.runner.commands import Command
+from orch.runner.runs import lifecycle
+from orch.runner.ssh.commands import Command
 from orch.runner.errors import HostUnreachable
 from orch.runner.events import Silent
-from orch.runner.ledger import open_ledger
-from orch.runner.lifecycle import Workplace
-from orch.runner.plan import plan_of
-from orch.runner.starting import holding
-from orch.runner.transport import Completed, Transport
+from orch.runner.ledger.ledger import open_ledger
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.launch.run_plan import plan_of
+from orch.runner.runs.start_ranks import holding
+from orch.runner.ssh.transport import Completed, Transport
 from orch.spec.state import NodeState
 
 
@@ -44,14 +44,14 @@ def asked() -> Asked:
 
 
 @pytest.fixture
-def place(tmp_path: Path, asked: Asked) -> Workplace:
+def place(tmp_path: Path, asked: Asked) -> RunnerContext:
     transport: Transport = asked  # type: ignore[assignment]
-    return Workplace(
+    return RunnerContext(
         tmp_path / ".orch", open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}"), transport, Silent()
     )
 
 
-def test_claims_are_renewed_while_a_run_waits_and_no_longer(place: Workplace, asked: Asked) -> None:
+def test_claims_are_renewed_while_a_run_waits_and_no_longer(place: RunnerContext, asked: Asked) -> None:
     row = old_row(place.ledger, "job")
     with holding(place.desk(row), plan_of(row), (0,), every_s=0.01):
         assert asked.came.wait(30)
@@ -66,9 +66,9 @@ def test_claims_are_renewed_while_a_run_waits_and_no_longer(place: Workplace, as
 
 
 def test_the_lease_of_a_pass_is_renewed_while_a_node_keeps_it_waiting(
-    place: Workplace, asked: Asked, monkeypatch: pytest.MonkeyPatch
+    place: RunnerContext, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orch.runner.renewal.RENEW_S", 0.05)
+    monkeypatch.setattr("orch.runner.ledger.lease.RENEW_S", 0.05)
     row = old_row(place.ledger, "job")
     lease = place.ledger.take(row.id, "me")
     assert lease is not None

@@ -16,10 +16,10 @@ import pytest
 from ledger_taker import take_all
 from sqlalchemy import delete, text
 
-from orch.runner import database, filesystems, schema
-from orch.runner import ledger as module
-from orch.runner.errors import Conflict, LedgerUnusable, NewerLedger, UnknownRun
-from orch.runner.ledger import LeaseLost, Ledger, open_ledger
+from orch.runner.ledger import database, filesystems, schema
+from orch.runner.ledger import ledger as module
+from orch.runner.errors import (Conflict, LedgerUnusable, NewerLedger, UnknownRun)
+from orch.runner.ledger.ledger import LeaseLost, Ledger, open_ledger
 from orch.runner.processes import here, process_owner
 from orch.spec.errors import ExitCode
 
@@ -266,7 +266,7 @@ def test_a_run_that_is_being_packed_holds_nobody_up(
 def test_a_submission_that_was_killed_does_not_keep_its_name(tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     killed = (
-        "import os; from orch.runner.ledger import open_ledger; "
+        "import os; from orch.runner.ledger.ledger import open_ledger; "
         f"open_ledger({url!r}).create('job', 'lab', ['n0'], lambda n: os.kill(os.getpid(), 9))"
     )
     assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == -9

@@ -11,16 +11,16 @@ import pytest
 from oldrows import FLEET, old_row
 from support import Folder
 
-from orch.runner import lifecycle
-from orch.runner.claims import Claim, busy
+from orch.runner.runs import lifecycle
+from orch.runner.node.claims import Claim, busy
 from orch.runner.errors import BadRunName
 from orch.runner.events import Notice, Recorder
-from orch.runner.ledger import open_ledger
-from orch.runner.lifecycle import Workplace
-from orch.runner.names import RunName
-from orch.runner.plan import plan_of
-from orch.runner.rows import RunRow
-from orch.runner.transport import Transport
+from orch.runner.ledger.ledger import open_ledger
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.ledger.run_names import RunName
+from orch.runner.launch.run_plan import plan_of
+from orch.runner.ledger.records import RunRow
+from orch.runner.ssh.transport import Transport
 from orch.spec.models import Task
 from orch.spec.state import NodeState
 
@@ -55,10 +55,10 @@ class NoNode:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Workplace:
+def place(tmp_path: Path) -> RunnerContext:
     dot = tmp_path / "deep" / "project" / ".orch"
     transport: Transport = NoNode()  # type: ignore[assignment]
-    return Workplace(dot, open_ledger(f"sqlite:///{dot / 'ledger.db'}"), transport, Recorder())
+    return RunnerContext(dot, open_ledger(f"sqlite:///{dot / 'ledger.db'}"), transport, Recorder())
 
 
 def listing(folder: Path) -> set[str]:
@@ -67,7 +67,7 @@ def listing(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
 def test_a_name_that_is_none_is_refused_before_anything_happens(
-    name: str, place: Workplace, tmp_path: Path
+    name: str, place: RunnerContext, tmp_path: Path
 ) -> None:
     before = listing(tmp_path)
     with pytest.raises(BadRunName, match="cannot be the name of a run") as told:
@@ -110,7 +110,7 @@ def test_a_long_or_odd_stem_gives_a_name_that_fits() -> None:
 
 @pytest.mark.parametrize("name", sorted({*HOSTILE} - {"-rf", "--privileged", "x" * 42}), ids=ascii)
 def test_a_row_with_such_a_name_touches_no_node_and_can_be_ended(
-    name: str, place: Workplace, tmp_path: Path
+    name: str, place: RunnerContext, tmp_path: Path
 ) -> None:
     row = old_row(place.ledger, name)
     before = listing(tmp_path)
@@ -125,14 +125,14 @@ def test_a_row_with_such_a_name_touches_no_node_and_can_be_ended(
     assert listing(tmp_path) == before
 
 
-def test_a_row_whose_name_docker_takes_is_served_as_before(place: Workplace) -> None:
+def test_a_row_whose_name_docker_takes_is_served_as_before(place: RunnerContext) -> None:
     """Names were not checked before, and such a run may be on a node now."""
     row = old_row(place.ledger, "Train_1.b")
     assert plan_of(row).container(0) == "orch-Train_1.b-0-0-01234567"
     assert place.desk(row).folder.path == place.dot / "runs" / "Train_1.b"
 
 
-def test_a_plan_of_another_run_is_not_carried_out(place: Workplace) -> None:
+def test_a_plan_of_another_run_is_not_carried_out(place: RunnerContext) -> None:
     row = old_row(place.ledger, "one")
     plan = row.plan.replace('"one"', '"two"')
     with pytest.raises(Exception, match="cannot be read"):

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from orch.runner import job
-from orch.runner.commands import NODE_HOME, Command
+from orch.runner.node import container
+from orch.runner.ssh.commands import NODE_HOME, Command
 from orch.runner.errors import RunFailed
-from orch.runner.plan import RankPlan, RunPlan
-from orch.runner.stage import stage, stage_files
-from orch.runner.transport import Completed
+from orch.runner.launch.run_plan import RankPlan, RunPlan
+from orch.runner.node.stage import stage, stage_files
+from orch.runner.ssh.transport import Completed
 from orch.spec.state import NodeState
 
 NO_SUCH = "echo 'Error: No such container: x' >&2; exit 1"
@@ -78,7 +78,7 @@ class Node:
         )
 
     def start(self, of: RunPlan) -> subprocess.CompletedProcess[str]:
-        return self.run(job.start_command(of, 0, stage(of, 0, {}, None, None)))
+        return self.run(container.start_command(of, 0, stage(of, 0, {}, None, None)))
 
     def claim(self, holder: str, age_s: int) -> Path:
         path = self.home / "claims" / "0"
@@ -102,7 +102,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def test_a_claim_is_left_alone_while_docker_does_not_answer(node: Node) -> None:
     claim = node.claim("orch-other-0-0-x", 7200)
     node.docker("case $1 in inspect) " + BUSY + ";; esac")
-    assert node.start(plan()).returncode == job.BUSY
+    assert node.start(plan()).returncode == container.BUSY
     assert os.readlink(claim).startswith("orch-other-0-0-x|")
     node.docker("case $1 in inspect) " + NO_SUCH + ";; esac")
     assert node.start(plan()).returncode == 0
@@ -112,8 +112,8 @@ def test_a_claim_is_left_alone_while_docker_does_not_answer(node: Node) -> None:
 def test_a_run_that_waits_for_its_image_keeps_its_claim(node: Node) -> None:
     waiting = plan("waiting")
     claim = node.claim(waiting.container(0), 7200)
-    assert node.run(job.hold_command(waiting, 0)).returncode == 0
-    assert node.start(plan()).returncode == job.BUSY
+    assert node.run(container.hold_command(waiting, 0)).returncode == 0
+    assert node.start(plan()).returncode == container.BUSY
     assert os.readlink(claim).startswith("orch-waiting-")
 
 
@@ -121,15 +121,15 @@ def test_a_job_is_not_made_anew_while_docker_does_not_answer(node: Node) -> None
     assert node.start(plan()).returncode == 0
     (kept,) = node.home.glob("runs/orch-job-*/staged")
     node.docker("case $1 in inspect) " + BUSY + ";; esac")
-    assert node.start(plan()).returncode == job.FAILED
+    assert node.start(plan()).returncode == container.FAILED
     assert kept.exists()
 
 
 def test_a_log_is_not_at_its_end_because_docker_does_not_answer(node: Node) -> None:
     node.docker(BUSY)
-    assert node.run(job.log_command(plan(), 0)).returncode == job.NO_DOCKER
+    assert node.run(container.log_command(plan(), 0)).returncode == container.NO_DOCKER
     node.docker(NO_SUCH)
-    assert node.run(job.log_command(plan(), 0)).returncode == job.NO_STAGE
+    assert node.run(container.log_command(plan(), 0)).returncode == container.NO_STAGE
 
 
 def test_the_clock_asks_again_when_docker_does_not_answer(node: Node, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_the_clock_asks_again_when_docker_does_not_answer(node: Node, tmp_path: 
     sleep.write_text("#!/bin/sh\nexec /bin/sleep 0.1\n")
     sleep.chmod(0o755)
     node.docker(f"[ $(grep -c ^stop {tmp_path}/calls) -ge 3 ] || {{ {BUSY}; }}")
-    assert node.run(job.go_command(of, 0, None)).returncode == 0
+    assert node.run(container.go_command(of, 0, None)).returncode == 0
     end = time.monotonic() + 60
     while node.calls().count("stop -t 5") < 3:
         assert time.monotonic() < end, node.calls()
@@ -151,14 +151,14 @@ def test_releasing_a_job_ends_its_own_clock_and_nobody_elses(node: Node) -> None
     of = plan(max_duration_s=600)
     for own in (True, False):
         assert node.start(of).returncode == 0
-        assert node.run(job.go_command(of, 0, None)).returncode == 0
+        assert node.run(container.go_command(of, 0, None)).returncode == 0
         (clock,) = node.home.glob("control/*/clock")
         number = int(clock.read_text())
         # The clock's number is another process's by now, as after a reboot.
         foreign = subprocess.Popen(["sleep", "600"], start_new_session=True)
         if not own:
             clock.write_text(f"{foreign.pid}\n")
-        assert node.run(job.release_command(of, 0)).returncode == 0
+        assert node.run(container.release_command(of, 0)).returncode == 0
         assert foreign.poll() is None
         foreign.kill()
         foreign.wait()
@@ -173,32 +173,32 @@ def test_a_container_that_should_be_gone_is_overdue(node: Node) -> None:
     of = plan()
     assert node.start(of).returncode == 0
     node.docker("case $1 in inspect) echo 'running|0|false|then|';; esac")
-    assert node.run(job.stop_command(of, 0)).returncode == 0
-    seen = node.run(job.observe_command(of, 0)).stdout
+    assert node.run(container.stop_command(of, 0)).returncode == 0
+    seen = node.run(container.observe_command(of, 0)).stdout
     assert re.search(r"\|stopping$", seen.strip())
     (deadline,) = node.home.glob("control/*/deadline")
     uptime = float(Path("/proc/uptime").read_text().split()[0])
-    assert 0 < int(deadline.read_text()) - uptime <= 5 + job.SLACK_S
+    assert 0 < int(deadline.read_text()) - uptime <= 5 + container.SLACK_S
     deadline.write_text("1\n")
-    assert node.run(job.observe_command(of, 0)).stdout.strip().endswith("|stopping overdue")
-    assert node.run(job.stop_command(of, 0, kill=True)).returncode == 0
+    assert node.run(container.observe_command(of, 0)).stdout.strip().endswith("|stopping overdue")
+    assert node.run(container.stop_command(of, 0, kill=True)).returncode == 0
     assert "kill -- orch-job-0-0-" in node.calls()
-    assert node.run(job.observe_command(of, 0)).stdout.strip().endswith("|stopping")
+    assert node.run(container.observe_command(of, 0)).stdout.strip().endswith("|stopping")
 
 
 def test_a_job_whose_stop_has_no_limit_is_asked_and_never_killed(node: Node) -> None:
     of = plan(stop_duration_s=None, max_duration_s=600)
     assert node.start(of).returncode == 0
     node.docker("case $1 in inspect) echo 'running|0|false|then|';; esac")
-    assert node.run(job.go_command(of, 0, None)).returncode == 0
-    assert node.run(job.stop_command(of, 0)).returncode == 0
+    assert node.run(container.go_command(of, 0, None)).returncode == 0
+    assert node.run(container.stop_command(of, 0)).returncode == 0
     end = time.monotonic() + 60
     while f"stop -t -1 -- {of.container(0)}" not in node.calls():
         assert time.monotonic() < end, node.calls()
         time.sleep(0.05)
     assert list(node.home.glob("control/*/deadline")) == []
-    assert node.run(job.observe_command(of, 0)).stdout.strip().endswith("|go stopping")
-    assert node.run(job.stop_command(of, 0, kill=True)).returncode == 0
+    assert node.run(container.observe_command(of, 0)).stdout.strip().endswith("|go stopping")
+    assert node.run(container.stop_command(of, 0, kill=True)).returncode == 0
     assert f"kill -- {of.container(0)}" in node.calls()
 
 
@@ -208,7 +208,7 @@ def test_the_clock_of_a_job_whose_stop_has_no_limit_asks_it_to_end(node: Node, t
     sleep = tmp_path / "bin" / "sleep"
     sleep.write_text("#!/bin/sh\nexec /bin/sleep 0.1\n")
     sleep.chmod(0o755)
-    assert node.run(job.go_command(of, 0, None)).returncode == 0
+    assert node.run(container.go_command(of, 0, None)).returncode == 0
     end = time.monotonic() + 60
     while f"stop -t -1 -- {of.container(0)}" not in node.calls():
         assert time.monotonic() < end, node.calls()
@@ -223,7 +223,7 @@ def test_marks_that_an_older_version_left_in_the_stage_count_and_a_job_s_own_do_
         (old / name).touch()
     node.docker("echo 'running|0|false|then|'")
     # A job of the old layout may make `stopping` itself: it is stopped all the same.
-    assert node.run(job.observe_command(plan(), 0)).stdout.strip().endswith("|go started expired")
+    assert node.run(container.observe_command(plan(), 0)).stdout.strip().endswith("|go started expired")
 
 
 WARNS = "echo 'WARNING: Error loading config file: no such file or directory' >&2; "
@@ -234,9 +234,9 @@ def completed(out: str, err: str = "", code: int = 0) -> Completed:
     return Completed("n0", Command("look", "look"), code, out, err, 0.0)
 
 
-def looked(node: Node) -> job.Seen:
-    done = node.run(job.observe_command(plan(), 0))
-    return job.read_seen(0, completed(done.stdout, done.stderr, done.returncode))
+def looked(node: Node) -> container.ObservedRank:
+    done = node.run(container.observe_command(plan(), 0))
+    return container.read_seen(0, completed(done.stdout, done.stderr, done.returncode))
 
 
 def test_a_docker_that_warns_beside_its_answer_is_understood(node: Node) -> None:
@@ -252,7 +252,7 @@ def test_a_docker_without_its_socket_does_not_say_that_the_job_is_gone(node: Nod
     assert "docker.sock" in (looked(node).detail or "")
     claim = node.claim("orch-other-0-0-x", 7200)
     node.docker("case $1 in inspect) " + NO_SOCKET + ";; esac")
-    assert node.start(plan()).returncode == job.BUSY
+    assert node.start(plan()).returncode == container.BUSY
     assert os.readlink(claim).startswith("orch-other-0-0-x|")
 
 
@@ -278,13 +278,13 @@ def test_a_claim_of_a_job_that_ended_long_ago_is_taken_over_also_where_docker_wa
     ids=lambda said: ascii(said[:20]),
 )
 def test_a_node_that_says_what_docker_never_says_is_silent(said: str) -> None:
-    seen = job.read_seen(0, completed(said))
+    seen = container.read_seen(0, completed(said))
     assert (seen.state, seen.exit_code, seen.marks) == ("silent", None, frozenset())
     assert seen.detail
 
 
 def test_what_a_login_shell_says_before_an_answer_is_none_of_it() -> None:
-    assert job.read_seen(0, completed("Welcome!\nexited|0|false|a|b|go\n")).exit_code == 0
+    assert container.read_seen(0, completed("Welcome!\nexited|0|false|a|b|go\n")).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_what_a_login_shell_says_before_an_answer_is_none_of_it() -> None:
 )
 def test_a_node_whose_answer_to_a_start_makes_no_sense_fails_the_run_and_is_named(said: str) -> None:
     with pytest.raises(RunFailed, match="n0") as told:
-        job.read_started(plan(), 0, completed(f"orch:{said}\n"))
+        container.read_started(plan(), 0, completed(f"orch:{said}\n"))
     assert told.value.where == "n0"
     assert said.split(" ", maxsplit=1)[0][:20] in (told.value.detail or "")
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from orch.runner.compile import Request, compile_run
+from orch.runner.launch.compile import RunRequest, compile_run
 from orch.runner.errors import BadTask
-from orch.runner.placement import place
-from orch.runner.plan import RunPlan
-from orch.runner.stage import pack_files
+from orch.runner.launch.placement import place
+from orch.runner.launch.run_plan import RunPlan
+from orch.runner.node.stage import pack_files
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 
@@ -25,7 +25,7 @@ def plan(base: Path, *files: str) -> RunPlan:
     node = NodeState(index=0, name="n", address="a", user="root", host_key="k", internal_ip="10.0.0.1")
     fleet = FleetState(name="f", stack="f", backend="local", nodes=(node,))
     task = Task.model_validate({"name": "job", "commands": ["true"], "files": list(files)})
-    request = Request(
+    request = RunRequest(
         task=task, name="job", number=1, fleet=fleet, seats=place(task, fleet), image="i", base=base
     )
     return compile_run(request).plan

@@ -11,19 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from orch.runner.ledger import open_ledger
-from orch.runner.processes import (
-    GONE,
-    Process,
-    born,
-    gone,
-    is_dead,
-    is_dead_owner,
-    owner_words,
-    process,
-    process_owner,
-    this_process,
-)
+from orch.runner.ledger.ledger import open_ledger
+from orch.runner.processes import (GONE, Process, born, gone, is_dead, is_dead_owner, owner_words, process, process_owner, this_process)
 
 MINE = this_process()
 assert MINE is not None
@@ -72,7 +61,7 @@ CONTAINER = ["unshare", "--pid", "--fork", "--mount-proc", "--uts", "--ipc"]
 CONTAINER += ["--user", "--map-root-user"] if os.getuid() else []
 TAKE = """
 import json, os, socket, sys
-from orch.runner.ledger import open_ledger
+from orch.runner.ledger.ledger import open_ledger
 from orch.runner.processes import process_owner
 socket.sethostname("ci")
 url, number = sys.argv[1], int(sys.argv[2])

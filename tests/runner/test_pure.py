@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from orch.runner.compile import Compiled, Request, compile_run
+from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run
 from orch.runner.errors import BadTask, HostfileIncomplete, NoFit
-from orch.runner.hostfile import hostfile, internal_addresses
+from orch.runner.launch.hostfile import hostfile, internal_addresses
 from orch.runner.launchers import quote_word
-from orch.runner.placement import Standing, blocks_needed, place
+from orch.runner.launch.placement import Standing, blocks_needed, place
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState
 
@@ -35,10 +35,10 @@ def fleet(*nodes: NodeState, name: str = "lab", placement: str = "cluster", **mo
     return FleetState.model_validate(given | more)
 
 
-def compiled(on: FleetState, **task: object) -> Compiled:
+def compiled(on: FleetState, **task: object) -> CompiledRun:
     read = Task.model_validate(task)
     seats = place(read, on)
-    return compile_run(Request(read, "job", 1, on, seats, "image", Path("/base")))
+    return compile_run(RunRequest(read, "job", 1, on, seats, "image", Path("/base")))
 
 
 # --- hostfile

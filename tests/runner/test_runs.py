@@ -10,14 +10,14 @@ import pytest
 from nodelab import Lab
 
 from orch import images
-from orch.runner import lifecycle
+from orch.runner.runs import lifecycle
 from orch.runner.errors import BadTask, Conflict, HostfileIncomplete
 from orch.runner.events import LogLine, Notice, Recorder
-from orch.runner.lifecycle import Workplace
-from orch.runner.nodes import node_statuses
-from orch.runner.reading import Selection, read_logs
-from orch.runner.rows import RunRow
-from orch.runner.ssh import SshTransport
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.node.status import node_statuses
+from orch.runner.runs.read_logs import Selection, read_logs
+from orch.runner.ledger.records import RunRow
+from orch.runner.ssh.pool import SshTransport
 from orch.spec.errors import ExitCode
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
@@ -32,7 +32,7 @@ def fleet(lab: Lab, pair: Pair) -> FleetState:
 
 
 @pytest.fixture
-def run(place: Workplace, fleet: FleetState, tmp_path: Path) -> Run:
+def run(place: RunnerContext, fleet: FleetState, tmp_path: Path) -> Run:
     """Submit a task and see it to its end."""
 
     def run(image: str = "orch/mpi", **task: object) -> RunRow:
@@ -43,7 +43,7 @@ def run(place: Workplace, fleet: FleetState, tmp_path: Path) -> Run:
 
 
 def submit(
-    place: Workplace, fleet: FleetState, base: Path, image: str = "orch/mpi", **task: object
+    place: RunnerContext, fleet: FleetState, base: Path, image: str = "orch/mpi", **task: object
 ) -> RunRow:
     given = {"name": "job", "nodes": 2, **task}
     return lifecycle.submit(
@@ -57,7 +57,7 @@ def submit(
     )
 
 
-def lines(place: Workplace, rank: int | None = None) -> list[str]:
+def lines(place: RunnerContext, rank: int | None = None) -> list[str]:
     recorder = place.processor
     assert isinstance(recorder, Recorder)
     told = [event for event in recorder.events if isinstance(event, LogLine)]
@@ -69,7 +69,7 @@ def ends(row: RunRow) -> list[tuple[str, int | None, str | None]]:
 
 
 def test_commands_run_on_both_nodes_with_their_own_environment(
-    run: Run, place: Workplace, pair: Pair, left_on: Callable[[NodeState], str]
+    run: Run, place: RunnerContext, pair: Pair, left_on: Callable[[NodeState], str]
 ):
     row = run(
         commands=[
@@ -119,13 +119,13 @@ def test_a_failing_rank_stops_the_others_and_is_named_with_its_code(
     assert [left_on(node) for node in pair] == ["", ""]
 
 
-def test_the_master_starts_first_when_asked(run: Run, place: Workplace):
+def test_the_master_starts_first_when_asked(run: Run, place: RunnerContext):
     stamp = "date +%s.%N"  # at once, for the others follow soon
     run(commands=[stamp, "sleep 1"], startup_order="master-first")
     assert float(lines(place, 0)[0]) < float(lines(place, 1)[0])
 
 
-def test_workers_start_first_when_asked(run: Run, place: Workplace):
+def test_workers_start_first_when_asked(run: Run, place: RunnerContext):
     stamp = "date +%s.%N"
     run(commands=[stamp, "sleep 1"], startup_order="workers-first")
     assert float(lines(place, 1)[0]) < float(lines(place, 0)[0])
@@ -149,7 +149,7 @@ def test_max_duration_ends_a_run_and_is_told(run: Run, pair: Pair):
     assert lifecycle.exit_code(row) == ExitCode.RUN_FAILED
 
 
-def test_signals_reach_the_whole_process_group_and_a_job_may_end_by_itself(run: Run, place: Workplace):
+def test_signals_reach_the_whole_process_group_and_a_job_may_end_by_itself(run: Run, place: RunnerContext):
     row = run(
         commands=[
             # Until the other one has set its traps.
@@ -164,12 +164,12 @@ def test_signals_reach_the_whole_process_group_and_a_job_may_end_by_itself(run: 
 
 
 def test_a_second_run_on_the_same_nodes_is_told_who_holds_them(
-    place: Workplace, fleet: FleetState, tmp_path: Path, transport: SshTransport, lab: Lab
+    place: RunnerContext, fleet: FleetState, tmp_path: Path, transport: SshTransport, lab: Lab
 ):
     first = submit(place, fleet, tmp_path, name="first", commands=["sleep 60"], stop_duration=2)
     lease = place.ledger.take(first.id, "a test")
     assert lease is not None
-    from orch.runner.driver import Driver
+    from orch.runner.runs.driver import Driver
 
     driver = Driver(place.desk(first), first, lease, follow_logs=False)
     driver.step()
@@ -177,9 +177,9 @@ def test_a_second_run_on_the_same_nodes_is_told_who_holds_them(
     assert "run first" in (node_statuses(fleet, transport)[0].reason or "")
 
     # A laptop with another ledger knows nothing of the first run: the nodes tell it.
-    from orch.runner.ledger import open_ledger
+    from orch.runner.ledger.ledger import open_ledger
 
-    elsewhere = Workplace(
+    elsewhere = RunnerContext(
         tmp_path / "elsewhere",
         open_ledger(f"sqlite:///{tmp_path / 'elsewhere/ledger.db'}"),
         transport,
@@ -201,7 +201,7 @@ def test_a_second_run_on_the_same_nodes_is_told_who_holds_them(
 
 
 def test_blocks_let_two_jobs_share_a_node_and_no_more(
-    place: Workplace, lab: Lab, pair: Pair, tmp_path: Path, transport: SshTransport
+    place: RunnerContext, lab: Lab, pair: Pair, tmp_path: Path, transport: SshTransport
 ):
     sliced = lab.fleet(pair[0].model_copy(update={"blocks": 2}))
     rows = [
@@ -211,7 +211,7 @@ def test_blocks_let_two_jobs_share_a_node_and_no_more(
     for row in rows[:2]:
         lease = place.ledger.take(row.id, "a test")
         assert lease is not None
-        from orch.runner.driver import Driver
+        from orch.runner.runs.driver import Driver
 
         Driver(place.desk(row), row, lease, follow_logs=False).step()
         place.ledger.release(lease)
@@ -223,7 +223,7 @@ def test_blocks_let_two_jobs_share_a_node_and_no_more(
     assert node_statuses(sliced, transport)[0].status == "idle"
 
 
-def test_files_land_where_they_are_asked_for(run: Run, place: Workplace, tmp_path: Path):
+def test_files_land_where_they_are_asked_for(run: Run, place: RunnerContext, tmp_path: Path):
     (tmp_path / "data/deep").mkdir(parents=True)
     (tmp_path / "data/deep/a.txt").write_text("deep")
     (tmp_path / "plain.txt").write_text("plain")
@@ -236,7 +236,7 @@ def test_files_land_where_they_are_asked_for(run: Run, place: Workplace, tmp_pat
     assert lines(place) == ["deepplainplain", "/job place"]
 
 
-def test_a_missing_file_is_told_before_anything_happens(run: Run, place: Workplace):
+def test_a_missing_file_is_told_before_anything_happens(run: Run, place: RunnerContext):
     with pytest.raises(BadTask, match=r"nowhere\.py"):
         run(files=["nowhere.py"], commands=["true"])
     assert place.ledger.runs() == ()
@@ -248,7 +248,7 @@ def test_an_unset_variable_is_told_before_anything_happens(run: Run):
 
 
 def test_a_node_without_internal_address_stops_the_run_before_any_command(
-    place: Workplace, lab: Lab, pair: Pair, tmp_path: Path
+    place: RunnerContext, lab: Lab, pair: Pair, tmp_path: Path
 ):
     broken = lab.fleet(pair[0], pair[1].model_copy(update={"internal_ip": None}))
     with pytest.raises(HostfileIncomplete) as caught:
@@ -258,7 +258,7 @@ def test_a_node_without_internal_address_stops_the_run_before_any_command(
     assert place.ledger.runs() == ()
 
 
-def test_instance_volumes_are_mounted_and_optional_ones_may_be_missing(run: Run, place: Workplace):
+def test_instance_volumes_are_mounted_and_optional_ones_may_be_missing(run: Run, place: RunnerContext):
     row = run(
         volumes=["/var/log:/node-log", {"instance_path": "/not/there", "path": "/no", "optional": True}],
         commands=["ls /node-log/sshd.log; [ -e /no ] || echo none"],
@@ -268,14 +268,14 @@ def test_instance_volumes_are_mounted_and_optional_ones_may_be_missing(run: Run,
     assert lines(place) == ["/node-log/sshd.log", "none"]
 
 
-def test_slurm_variables_come_when_the_text_mentions_them(run: Run, place: Workplace, pair: Pair):
+def test_slurm_variables_come_when_the_text_mentions_them(run: Run, place: RunnerContext, pair: Pair):
     run(commands=["echo $SLURM_NODELIST $SLURM_PROCID", "scontrol show hostnames", "getent hosts job-1"])
     *said, found = lines(place, 1)
     assert said == ["job-[0-1] 1", "job-0", "job-1"]
     assert found.split() == [pair[1].internal_ip, "job-1"]
 
 
-def test_commands_start_several_times_per_node_when_asked(run: Run, place: Workplace):
+def test_commands_start_several_times_per_node_when_asked(run: Run, place: RunnerContext):
     row = run(commands=["echo $SLURM_PROCID.$SLURM_LOCALID"], ntasks_per_node=2)
     assert row.status == "done"
     assert sorted(lines(place)) == ["0.0", "1.1", "2.0", "3.1"]
@@ -291,7 +291,7 @@ def test_one_failing_process_of_several_ends_the_others_with_its_code(run: Run):
 
 
 def test_mpirun_reaches_every_rank_with_that_ranks_environment(
-    run: Run, place: Workplace, pair: Pair, left_on: Callable[[NodeState], str]
+    run: Run, place: RunnerContext, pair: Pair, left_on: Callable[[NodeState], str]
 ):
     program = (
         "import os, socket; "
@@ -320,25 +320,25 @@ def test_mpirun_that_fails_fails_the_run_with_its_code(run: Run):
     assert ends(row)[0] == ("failed", 7, "container_exited_with_error")
 
 
-def test_an_image_without_mpirun_is_told(run: Run, place: Workplace):
+def test_an_image_without_mpirun_is_told(run: Run, place: RunnerContext):
     row = run(mpirun="./a.out", nodes=1, commands=["rm /usr/bin/mpirun"])
     assert row.ranks[0].exit_code == 127
     assert any("has no mpirun" in line for line in lines(place))
 
 
-def test_an_image_without_sshd_is_told(run: Run, place: Workplace):
+def test_an_image_without_sshd_is_told(run: Run, place: RunnerContext):
     row = run(mpirun="hostname", commands=["rm /usr/sbin/sshd"], stop_duration=5)
     assert row.status == "failed"
     assert any("has no sshd" in line for line in lines(place))
 
 
-def test_an_image_without_torchrun_is_told(run: Run, place: Workplace):
+def test_an_image_without_torchrun_is_told(run: Run, place: RunnerContext):
     row = run(torchrun="train.py", nodes=1)
     assert row.ranks[0].exit_code == 127
     assert any("has no torchrun" in line for line in lines(place))
 
 
-def test_torchrun_starts_all_processes_on_both_nodes(run: Run, place: Workplace, tmp_path: Path):
+def test_torchrun_starts_all_processes_on_both_nodes(run: Run, place: RunnerContext, tmp_path: Path):
     (tmp_path / "sum.py").write_text(
         "import os, sys, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
@@ -359,7 +359,7 @@ def test_torchrun_starts_all_processes_on_both_nodes(run: Run, place: Workplace,
 
 
 def test_a_name_in_use_is_refused_while_its_run_is_active(
-    place: Workplace, fleet: FleetState, tmp_path: Path
+    place: RunnerContext, fleet: FleetState, tmp_path: Path
 ):
     submit(place, fleet, tmp_path, commands=["true"])
     with pytest.raises(Conflict, match="a run named job is active"):
@@ -367,11 +367,11 @@ def test_a_name_in_use_is_refused_while_its_run_is_active(
 
 
 def test_logs_can_be_read_during_and_after_a_run(
-    place: Workplace, fleet: FleetState, tmp_path: Path, run: Run
+    place: RunnerContext, fleet: FleetState, tmp_path: Path, run: Run
 ):
     row = run(commands=["for i in 1 2 3; do echo line $i; done; printf unfinished"])
     again = Recorder()
-    reader = Workplace(place.dot, place.ledger, place.transport, again)
+    reader = RunnerContext(place.dot, place.ledger, place.transport, again)
     read_logs(reader, row, Selection((0, 1), tail=2))
     texts = [event.text for event in again.events if isinstance(event, LogLine)]
     assert sorted(texts) == ["line 3", "line 3", "unfinished", "unfinished"]
@@ -379,21 +379,21 @@ def test_logs_can_be_read_during_and_after_a_run(
     assert [line.split(" ", 1)[1] for line in kept] == ["line 1", "line 2", "line 3", "unfinished"]
 
 
-def test_an_earlier_run_of_the_same_name_keeps_its_log(run: Run, place: Workplace):
+def test_an_earlier_run_of_the_same_name_keeps_its_log(run: Run, place: RunnerContext):
     first = run(commands=["echo first"], nodes=1)
     second = run(commands=["echo second"], nodes=1)
     texts = [place.desk(row).folder.log(0).read_text().split(" ", 1)[1] for row in (first, second)]
     assert texts == ["first\n", "second\n"]
 
 
-def test_protected_variables_are_refused_with_a_warning(run: Run, place: Workplace):
+def test_protected_variables_are_refused_with_a_warning(run: Run, place: RunnerContext):
     run(commands=["echo $ORCH_NODE_RANK $MASTER_PORT"], env={"ORCH_NODE_RANK": "9", "MASTER_PORT": "1234"})
     assert lines(place, 1) == ["1 1234"]
     assert isinstance(place.processor, Recorder)
     assert any("ORCH193" in event.text for event in place.processor.events if isinstance(event, Notice))
 
 
-def test_a_job_killed_for_memory_is_told(place: Workplace, lab: Lab, pair: Pair, tmp_path: Path):
+def test_a_job_killed_for_memory_is_told(place: RunnerContext, lab: Lab, pair: Pair, tmp_path: Path):
     small = pair[0].model_copy(update={"blocks": 2, "memory_mib": 128})
     row = submit(
         place,
@@ -407,7 +407,7 @@ def test_a_job_killed_for_memory_is_told(place: Workplace, lab: Lab, pair: Pair,
     assert "ran out of memory" in (row.message or "")
 
 
-def test_plans_in_the_ledger_hold_no_environment(place: Workplace, fleet: FleetState, tmp_path: Path):
+def test_plans_in_the_ledger_hold_no_environment(place: RunnerContext, fleet: FleetState, tmp_path: Path):
     row = submit(place, fleet, tmp_path, commands=["true"], env={"TOKEN": "s3cret-value"})
     assert "s3cret-value" not in row.plan
     kept = place.dot / "runs/job/environment.json"

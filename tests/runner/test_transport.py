@@ -15,13 +15,13 @@ import pytest
 from hostlab import Room
 from nodelab import Lab, docker
 
-from orch.runner.commands import Command, StdinSource, argv, as_root
-from orch.runner.errors import CommandTimeout, HostKeyRefused, HostUnreachable, LoginRefused
-from orch.runner.exchange import Exchange
-from orch.runner.nodes import node_statuses
-from orch.runner.ssh import Patience, SshTransport
-from orch.runner.store import new_key_pair
-from orch.runner.transport import fan_out
+from orch.runner.ssh.commands import (Command, StdinSource, argv, as_root)
+from orch.runner.errors import (CommandTimeout, HostKeyRefused, HostUnreachable, LoginRefused)
+from orch.runner.ssh.channel import CommandChannel
+from orch.runner.node.status import node_statuses
+from orch.runner.ssh.pool import Patience, SshTransport
+from orch.runner.ledger.run_folder import new_key_pair
+from orch.runner.ssh.transport import fan_out
 from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState, Jump, NodeState
 
@@ -119,9 +119,9 @@ def test_a_node_that_freezes_between_two_commands_is_given_up(lab: Lab, monkeypa
     docker("pause", node.name)
     began = time.monotonic()
     with monkeypatch.context() as patched:
-        patched.setattr("orch.runner.exchange.ACCEPT_S", 1.0)
+        patched.setattr("orch.runner.ssh.channel.ACCEPT_S", 1.0)
         with pytest.raises(HostUnreachable):
-            Exchange(node, Command("true"), channel, on_line=None, until=None, started=began).run()
+            CommandChannel(node, Command("true"), channel, on_line=None, until=None, started=began).run()
     with pytest.raises(HostUnreachable):
         transport.run(node, Command("true"))
     assert time.monotonic() - began < 25

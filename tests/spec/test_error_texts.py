@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from orch.cli.outcome import tell
-from orch.runner.boot import unfit
-from orch.runner.claims import Claim, busy
-from orch.runner.cordon import Cordon
+from orch.cli.errors import tell
+from orch.runner.node.first_boot import unfit
+from orch.runner.node.claims import Claim, busy
+from orch.runner.node.cordon import Cordon
 from orch.runner.errors import NodeCordoned
 from orch.spec.errors import OrchError
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from orch.cli.validate import Format, validate
 from orch.spec.diagnostics import CODES, render_human
 from orch.spec.dump import dump
-from orch.spec.load import Document, load_paths
+from orch.spec.loader.load import Document, load_paths
 
 HERE = Path(__file__).parent
 RUNS = int(os.environ.get("ORCHCTL_FUZZ_RUNS", "4000"))

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from orch.spec import hosts, load_paths
-from orch.spec.hosts import Address
+from orch.spec.grammar import hosts
+from orch.spec import load_paths
+from orch.spec.grammar.hosts import Address
 from orch.spec.models import Host, SshConfig
-from orch.spec.values import Problem
+from orch.spec.grammar.values import Problem
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orch.spec import interpolate
-from orch.spec.interpolate import Rule
+from orch.spec.grammar import interpolate
+from orch.spec.grammar.interpolate import Rule
 
 JOB = {"node_rank": "3", "job_num": "3", "run_name": "train"}
 

@@ -9,7 +9,7 @@ import pytest
 from orch.spec import InvalidConfiguration, load_paths
 from orch.spec.diagnostics import Severity
 from orch.spec.models import MODELS
-from orch.spec.unsupported import LAUNCHED, ROWS, not_acted_on
+from orch.spec.rules.unsupported import LAUNCHED, ROWS, not_acted_on
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orch.spec import load_paths
-from orch.spec.text import MAX_BYTES
+from orch.spec.loader.text import MAX_BYTES
 
 QUARTER = MAX_BYTES // 4
 TASK = "type: task\nimage: x\n"

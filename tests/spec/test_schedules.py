@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orch.spec import schedules
-from orch.spec.schedules import ArrayRequest, SignalRequest
-from orch.spec.values import Problem
+from orch.spec.grammar import schedule
+from orch.spec.grammar.schedule import ArrayRequest, SignalRequest
+from orch.spec.grammar.values import Problem
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from orch.spec.values import Problem
     ],
 )
 def test_an_array_is_its_indexes(text: str, indexes: tuple[int, ...], at_once: int | None) -> None:
-    request = schedules.parse_array(text)
+    request = schedule.parse_array(text)
     assert (request.indexes, request.at_once) == (indexes, at_once)
 
 
@@ -31,7 +31,7 @@ def test_an_array_is_its_indexes(text: str, indexes: tuple[int, ...], at_once: i
 )
 def test_what_is_no_array_is_refused(text: str) -> None:
     with pytest.raises(Problem):
-        schedules.parse_array(text)
+        schedule.parse_array(text)
 
 
 spans = st.tuples(st.integers(0, 500), st.integers(0, 90), st.integers(1, 9)).map(
@@ -42,7 +42,7 @@ spans = st.tuples(st.integers(0, 500), st.integers(0, 90), st.integers(1, 9)).ma
 @given(st.lists(spans, min_size=1, max_size=9), st.one_of(st.none(), st.integers(1, 99)))
 def test_a_rendered_array_reads_as_itself(ranges: list[tuple[int, int, int]], at_once: int | None) -> None:
     request = ArrayRequest(tuple(ranges), at_once)
-    assert schedules.parse_array(schedules.render_array(request)) == request
+    assert schedule.parse_array(schedule.render_array(request)) == request
 
 
 @pytest.mark.parametrize(
@@ -53,15 +53,15 @@ def test_a_rendered_array_reads_as_itself(ranges: list[tuple[int, int, int]], at
     ],
 )
 def test_a_signal_has_a_time_before_the_end(text: str, request_: SignalRequest) -> None:
-    assert schedules.parse_signal(text) == request_
-    assert schedules.parse_signal(schedules.render_signal(request_)) == request_
+    assert schedule.parse_signal(text) == request_
+    assert schedule.parse_signal(schedule.render_signal(request_)) == request_
 
 
 @pytest.mark.parametrize(
     "text", ["0 3 * * *", "*/15 0-5 1,15 jan-mar mon-fri", "59 23 31 12 7", "0 0 * * sun", "0 0-23/2 * * *"]
 )
 def test_a_schedule_has_five_fields(text: str) -> None:
-    assert schedules.parse_cron(text) == text
+    assert schedule.parse_cron(text) == text
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_schedule_has_five_fields(text: str) -> None:
 )
 def test_what_is_no_schedule_is_refused(text: str) -> None:
     with pytest.raises(Problem):
-        schedules.parse_cron(text)
+        schedule.parse_cron(text)
 
 
 @pytest.mark.parametrize(
@@ -95,4 +95,4 @@ def test_what_is_no_schedule_is_refused(text: str) -> None:
     ],
 )
 def test_a_weekday_in_numbers_is_told_by_name(text: str, named: str | None) -> None:
-    assert schedules.numeric_weekday(text) == named
+    assert schedule.numeric_weekday(text) == named

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orch.spec import hardware, values
-from orch.spec.hardware import GpuRequest
-from orch.spec.values import Problem
+from orch.spec.grammar import hardware, values
+from orch.spec.grammar.hardware import GpuRequest
+from orch.spec.grammar.values import Problem
 
 GB = 1024
 

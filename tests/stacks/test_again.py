@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from orch.components.aws import errors
-from orch.components.plan import CloudAnswer
+from orch.components.aws.account import errors
+from orch.components.request import CloudAnswer
 from orch.spec.models import Fleet
 from orch.stacks.again import repeatedly
-from orch.stacks.calls import Call, Note, Step
-from orch.stacks.gangs import Gang
+from orch.stacks.pulumi.operation import Call, Note, Step
+from orch.stacks.gang import Gang
 from orch.stacks.project import Project
-from orch.stacks.wishes import Wish
+from orch.stacks.request import FleetRequest
 
 AGAIN, ELSEWHERE, STOP = "RequestLimitExceeded", "InsufficientInstanceCapacity", "VcpuLimitExceeded"
 
@@ -21,7 +21,7 @@ AGAIN, ELSEWHERE, STOP = "RequestLimitExceeded", "InsufficientInstanceCapacity",
 def gang(path: Path) -> Gang:
     project = Project(path, "tests", f"file://{path}", None, "sqlite://", "image")
     fleet = Fleet.model_validate({"type": "fleet", "name": "p5", "nodes": "2"})
-    return Gang(project, Wish(fleet, path), lambda _: None, read=answer)
+    return Gang(project, FleetRequest(fleet, path), lambda _: None, read=answer)
 
 
 def answer(text: str) -> CloudAnswer | None:

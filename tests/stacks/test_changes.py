@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from orch.stacks.changes import GONE, changes, drifted, summary
-from orch.stacks.masking import HIDDEN, KNOWN_LATER, shown_pair
+from orch.stacks.pulumi.changes import (GONE, changes, drifted, summary)
+from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER, shown_pair
 
 NODE = "orch:local:Node"
 

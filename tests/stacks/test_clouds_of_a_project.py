@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orch.components.aws.compile import settings_of
+from orch.components.aws.backend import settings_of
 from orch.stacks.project import find
 
 

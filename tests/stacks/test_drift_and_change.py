@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from recorded_plans import EVENTS, Preview
 
-from orch.stacks.changes import GONE, drifted
+from orch.stacks.pulumi.changes import GONE, drifted
 
 ALL = sorted(each.stem for each in EVENTS.glob("*.json"))
 ORDINARY = [name for name in ALL if "drift" not in name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orch.stacks.calls import is_held
+from orch.stacks.pulumi.operation import is_held
 
 BUCKET = """error: the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end \
 or delete the lock file with `pulumi cancel`.

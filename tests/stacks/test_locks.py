@@ -14,8 +14,8 @@ import pytest
 
 from orch.runner.processes import Process, process, this_process
 from orch.stacks.errors import Conflict
-from orch.stacks.holders import Marking, holder_of
-from orch.stacks.locks import claim, locks
+from orch.stacks.pulumi.lock_holders import Marking, holder_of
+from orch.stacks.pulumi.locks import claim, locks
 from orch.stacks.project import Project, find, this_host
 
 
@@ -182,7 +182,7 @@ CONTAINER += ["--user", "--map-root-user"] if os.getuid() else []
 HOLD = """
 import json, os, socket, sys, time
 from pathlib import Path
-from orch.stacks.holders import Marking, locks_folder
+from orch.stacks.pulumi.lock_holders import Marking, locks_folder
 from orch.stacks.project import find
 socket.sethostname("ci")
 project = find(sys.argv[1])
@@ -200,7 +200,7 @@ with Marking(project, "fleet", ["up"]) as marking:
 CLAIM = """
 import os, socket, sys
 from orch.stacks.errors import Held
-from orch.stacks.locks import claim, locks
+from orch.stacks.pulumi.locks import claim, locks
 from orch.stacks.project import find
 socket.sethostname("ci")
 project = find(sys.argv[1])

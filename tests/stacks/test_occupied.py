@@ -9,12 +9,12 @@ import pytest
 from activeruns import start
 from support import Folder
 
-from orch.components.compiled import Compiled
-from orch.runner.nodes import held_by_others
+from orch.components.deployment import Deployment
+from orch.runner.node.status import held_by_others
 from orch.spec.state import FleetState, NodeState
-from orch.stacks.changes import Change
+from orch.stacks.pulumi.changes import Change
 from orch.stacks.errors import Conflict
-from orch.stacks.occupied import going, refuse_occupied
+from orch.stacks.busy_nodes import going, refuse_occupied
 from orch.stacks.project import Project, find
 
 KEY = "ssh-ed25519 AAAA"
@@ -107,8 +107,8 @@ def test_several_runs_are_each_named_with_their_nodes(folder: Folder) -> None:
     assert "`orch stop two`" in (caught.value.hint or "")
 
 
-def planned(*nodes: str, moves: bool = False) -> Compiled:
-    return Compiled((), {}, (), 0.0, lambda: pytest.fail("not registered"), nodes=nodes, moves=moves)
+def planned(*nodes: str, moves: bool = False) -> Deployment:
+    return Deployment((), {}, (), 0.0, lambda: pytest.fail("not registered"), nodes=nodes, moves=moves)
 
 
 def change(op: str, name: str, kind: str = "orch:local:Node") -> Change:

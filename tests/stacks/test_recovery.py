@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from orch.stacks.project import Project, find, this_host
-from orch.stacks.recovery import SECRET, mend, same
+from orch.stacks.pulumi.recovery import SECRET, mend, same
 
 NODE = {"urn": "urn:pulumi:p5::tests::aws:ec2/instance:Instance::p5-0", "id": "i-1", "outputs": {"a": 1}}
 STATE: dict[str, Any] = {

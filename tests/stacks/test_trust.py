@@ -14,9 +14,9 @@ import pytest
 from oldrows import FLEET
 from support import Folder
 
-from orch.cli import outcome
+from orch.cli import errors
 from orch.cli.main import app
-from orch.runner.store import new_key_pair
+from orch.runner.ledger.run_folder import new_key_pair
 from orch.spec.errors import OrchError
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import find
@@ -144,7 +144,7 @@ def orch(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
     def call(folder: Path, verb: Sequence[str]) -> tuple[int, str]:
         monkeypatch.chdir(folder)
         with pytest.raises(SystemExit) as ended:
-            outcome.run(lambda: app([*verb], standalone_mode=False))
+            errors.run(lambda: app([*verb], standalone_mode=False))
         assert isinstance(ended.value.code, int)
         return ended.value.code, capfd.readouterr().err
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from orch.components.aws import ask
-from orch.components.aws.compile import candidates_of, compile_aws
-from orch.components.aws.refusals import CloudRefused
+from orch.components.aws.account import gather_facts
+from orch.components.aws.backend import candidates_of, compile_aws
+from orch.components.aws.account.client_errors import CloudRefused
 from orch.components.findings import PlanErrors
-from orch.components.plan import Previous
-from orch.providers.simulated import boto
-from orch.providers.simulated.core import Cloud
+from orch.components.request import PriorState
+from orch.rehearsal.aws import client_hook
+from orch.rehearsal.aws.account import Cloud
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AwsBackend
 
@@ -32,13 +32,13 @@ class Account:
         return self.session.client("ec2", region_name=region)
 
     def compiled(
-        self, previous: Previous | None = None, settings: AwsBackend | None = None, **fleet: Any
+        self, previous: PriorState | None = None, settings: AwsBackend | None = None, **fleet: Any
     ) -> Any:
         base = {"type": "fleet", "name": "p5", "backends": ["aws"], "nodes": "2", "placement": "cluster"}
         model = Fleet.model_validate(
             {**base, "instance_types": ["p5.48xlarge"], "regions": ["us-east-1"], **fleet}
         )
-        settings, previous = settings or AwsBackend(), previous or Previous()
+        settings, previous = settings or AwsBackend(), previous or PriorState()
         first = candidates_of(model, settings, previous, session=self.session)[0]
         return compile_aws(model, settings, previous, "abc123", session=self.session, candidate=first)
 
@@ -87,7 +87,7 @@ class Account:
 
     def zone_name(self, zone: str) -> str:
         return next(
-            each.name for each in ask.zones(self.session, ["us-east-1"])["us-east-1"] if each.id == zone
+            each.name for each in gather_facts.zones(self.session, ["us-east-1"])["us-east-1"] if each.id == zone
         )
 
 
@@ -95,7 +95,7 @@ class Account:
 def account(tmp_path: Path) -> Account:
     cloud = Cloud.create(tmp_path / "cloud")
     cloud.turn(quotas={P_QUOTA: 2000})
-    return Account(cloud, boto.session(cloud))
+    return Account(cloud, client_hook.session(cloud))
 
 
 @pytest.mark.parametrize(
@@ -193,15 +193,15 @@ def test_zone_names_are_those_of_the_account(account: Account) -> None:
 def test_an_image_stays_pinned_when_a_newer_one_comes(account: Account) -> None:
     first = account.compiled()
     older = first.plan.pins["bastion_image"]
-    assert account.compiled(Previous({**first.plan.pins, "image": older})).plan.image == older
-    moved = Previous({**first.plan.pins, "image": older, "image_of": "else"})
+    assert account.compiled(PriorState({**first.plan.pins, "image": older})).plan.image == older
+    moved = PriorState({**first.plan.pins, "image": older, "image_of": "else"})
     assert account.compiled(moved).plan.image != older
 
 
 def test_a_pinned_image_that_is_gone_is_told(account: Account) -> None:
     pins = {**account.compiled().plan.pins, "image": "ami-0" + "1" * 16}
     with pytest.raises(PlanErrors) as error:
-        account.compiled(Previous(pins))
+        account.compiled(PriorState(pins))
     assert error.value.hint == "`orch up --upgrade` takes the newest"
 
 

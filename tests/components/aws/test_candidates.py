@@ -9,9 +9,9 @@ import pytest
 from aws_cases import CATALOG
 
 from orch.components.aws.candidates import Candidate, candidates
-from orch.components.aws.facts import Zone
+from orch.components.aws.account.facts import Zone
 from orch.components.findings import PlanErrors
-from orch.components.plan import Previous
+from orch.components.request import PriorState
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AwsBackend
 
@@ -28,7 +28,7 @@ def places(
         {"type": "fleet", "name": "p5", "backends": ["aws"], "nodes": "2", "placement": "cluster", **fleet}
     )
     backend = AwsBackend.model_validate({"type": "aws", **(settings or {})})
-    return candidates(model, backend, CATALOG, previous=Previous(pins or {}), zones=zones)
+    return candidates(model, backend, CATALOG, previous=PriorState(pins or {}), zones=zones)
 
 
 H100: dict[str, Any] = {"resources": {"gpu": "H100:8"}}

@@ -10,12 +10,12 @@ from activeruns import start
 from aws_engine import Stack, stack
 from cloud_engine import quiet
 
-from orch.components.plan import Consent
+from orch.components.request import Approvals
 from orch.spec import load_paths
 from orch.spec.models import Fleet
 from orch.stacks import operations
 from orch.stacks.errors import Conflict, NoCapacity
-from orch.stacks.wishes import Wish
+from orch.stacks.request import FleetRequest
 
 ROOT = Path(__file__).parents[3]
 QUOTAS = {"L-417A185B": 20_000, "L-DB2E81BA": 20_000, "L-2C3B7624": 20_000, "L-1216C47A": 20_000}
@@ -72,7 +72,7 @@ def test_no_node_goes_under_a_run_unless_it_is_forced(lab: Stack) -> None:
         assert (caught.value.exit_code, caught.value.code) == (9, "ORCH386")
         assert len(lab.live("us-east-1", "p5.48xlarge")) == 2
     assert pending(lab.up(fleet())) == []
-    forced = Wish(fleet(nodes="1"), lab.folder, Consent(force=True))
+    forced = FleetRequest(fleet(nodes="1"), lab.folder, Approvals(force=True))
     operations.up(lab.project, forced, quiet)
     assert len(lab.live("us-east-1", "p5.48xlarge")) == 1
     lab.down()  # the node that is left has no run

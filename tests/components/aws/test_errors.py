@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orch.components import answers
-from orch.components.aws import errors
+from orch.components import cloud_errors
+from orch.components.aws.account import errors
 from orch.spec.diagnostics import CODES
 
 SAID = (
@@ -46,8 +46,8 @@ def test_each_code_has_its_verdict(code: str, verdict: str) -> None:
 
 
 def test_every_kind_has_a_code_of_ours() -> None:
-    assert set(answers.CODES.values()) <= set(CODES)
-    assert set(answers.CODES) == set(answers.VERDICTS)
+    assert set(cloud_errors.CODES.values()) <= set(CODES)
+    assert set(cloud_errors.CODES) == set(cloud_errors.VERDICTS)
 
 
 def test_text_without_a_cloud_error_is_none() -> None:

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from aws_cases import CATALOG
 
-from orch.catalog.nics import nics
+from orch.catalog.aws.machines import nics
 from orch.components.aws.candidates import Candidate, candidates, in_written_zones
-from orch.components.aws.compile import candidates_of, compile_aws, settler
-from orch.components.aws.facts import Reservation
+from orch.components.aws.backend import candidates_of, compile_aws, settler
+from orch.components.aws.account.facts import Reservation
 from orch.components.aws.nics import interfaces
-from orch.components.aws.offered import settled
-from orch.components.clouds import Cloud as Backend
-from orch.components.clouds import CloudFleet, compiled
+from orch.components.aws.zones import settled
+from orch.components.cloud.fleet import Cloud as Backend
+from orch.components.cloud.fleet import CloudFleet, compiled
 from orch.components.explain import NOTHING
 from orch.components.findings import PlanErrors
-from orch.components.plan import Previous
-from orch.providers.simulated import boto
-from orch.providers.simulated.core import Cloud
+from orch.components.request import PriorState
+from orch.rehearsal.aws import client_hook
+from orch.rehearsal.aws.account import Cloud
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AwsBackend
 
@@ -34,8 +34,8 @@ def fleet(**properties: Any) -> Fleet:
     return Fleet.model_validate({**base, **properties})
 
 
-def places(previous: Previous | None = None, **properties: Any) -> tuple[Candidate, ...]:
-    return candidates(fleet(**properties), SETTINGS, CATALOG, previous=previous or Previous())
+def places(previous: PriorState | None = None, **properties: Any) -> tuple[Candidate, ...]:
+    return candidates(fleet(**properties), SETTINGS, CATALOG, previous=previous or PriorState())
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def cloud(tmp_path: Path) -> Cloud:
 
 
 def found(cloud: Cloud, **properties: Any) -> list[tuple[str, str, str]]:
-    model, session = fleet(**properties), boto.session(cloud)
+    model, session = fleet(**properties), client_hook.session(cloud)
     settle = settler(model, SETTINGS, session=session)
-    known = settle(candidates_of(model, SETTINGS, Previous(), session=session))
+    known = settle(candidates_of(model, SETTINGS, PriorState(), session=session))
     return [(each.type.name, each.region, each.zone) for each in known]
 
 
@@ -71,11 +71,11 @@ def test_four_l4_go_to_the_cheapest_type_in_a_zone_that_the_account_has(cloud: C
 
 
 def test_such_a_fleet_is_planned_there(cloud: Cloud) -> None:
-    model, session = fleet(resources={"gpu": "L4:4"}, placement="cluster"), boto.session(cloud)
+    model, session = fleet(resources={"gpu": "L4:4"}, placement="cluster"), client_hook.session(cloud)
     first, *_ = settler(model, SETTINGS, session=session)(
-        candidates_of(model, SETTINGS, Previous(), session=session)
+        candidates_of(model, SETTINGS, PriorState(), session=session)
     )
-    made = compile_aws(model, SETTINGS, Previous(), "abc123", session=session, candidate=first).plan
+    made = compile_aws(model, SETTINGS, PriorState(), "abc123", session=session, candidate=first).plan
     assert (made.instance_type, made.zone) == ("g6.12xlarge", "use1-az1")  # type: ignore[attr-defined]
     assert [each.kind for each in made.interfaces] == ["interface", "efa-only"]  # type: ignore[attr-defined]
     assert not [each for each in made.warnings if each.code == "ORCH209"]
@@ -140,7 +140,7 @@ def test_a_reservation_tells_the_zone() -> None:
 
 def test_a_fleet_that_is_up_stays_where_it_is_at_the_price_of_its_region() -> None:
     pins = {"region": "eu-west-1", "zone": "euw1-az2", "instance_type": "g6.24xlarge", "spot": "false"}
-    (kept,) = places(Previous(pins), resources={"gpu": "L4:4"})
+    (kept,) = places(PriorState(pins), resources={"gpu": "L4:4"})
     assert (kept.type.name, kept.zone, kept.kept, kept.listed) == ("g6.24xlarge", "euw1-az2", True, True)
     assert kept.words.endswith("$6.675 an hour each (price of us-east-1)")
 
@@ -186,13 +186,13 @@ def test_each_known_card_with_efa_carries_one(name: str, fast: int) -> None:
 
 
 def test_a_region_is_asked_for_its_zones_when_it_is_tried(cloud: Cloud) -> None:
-    session = boto.session(cloud)
+    session = client_hook.session(cloud)
     model = fleet(instance_types=["g6.12xlarge"], regions=["us-east-1", "us-west-2"])
 
     def at(place: Candidate) -> CloudFleet:
-        return compile_aws(model, SETTINGS, Previous(), "abc123", session=session, candidate=place)
+        return compile_aws(model, SETTINGS, PriorState(), "abc123", session=session, candidate=place)
 
-    known = candidates_of(model, SETTINGS, Previous(), session=session)
+    known = candidates_of(model, SETTINGS, PriorState(), session=session)
     settle = settler(model, SETTINGS, session=session)
     first = compiled(model, Backend("node", (), lambda text: None, NOTHING), known, at, settle)
     assert first.place is not None

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from aws_cases import Case, cases
 
-from orch.components.aws.planned import AwsPlan
+from orch.components.aws.plan import AwsPlan
 from orch.spec.state import FleetState
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from aws_cases import Case
 
-from orch.catalog.nics import nics
+from orch.catalog.aws.machines import nics
 from orch.components.aws.nics import Interface, interfaces, words
 from orch.components.findings import Finding, PlanErrors, settle
-from orch.components.indices import folded, live_indices, node_indices
-from orch.components.plan import Previous
+from orch.components.cloud.indices import folded, live_indices, node_indices
+from orch.components.request import PriorState
 from orch.spec import InvalidConfiguration, load_paths
 from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode
@@ -88,12 +88,12 @@ def test_the_plan_says_what_fast_nccl_needs() -> None:
 )
 def test_live_nodes_keep_their_numbers(pinned: str, wanted: int, indices: tuple[int, ...]) -> None:
     fleet = Fleet.model_validate({"type": "fleet", "name": "p5", "backends": ["aws"], "nodes": str(wanted)})
-    assert node_indices(fleet, Previous({"indices": pinned})) == indices
+    assert node_indices(fleet, PriorState({"indices": pinned})) == indices
 
 
 def test_folded_indices_unfold_to_the_same() -> None:
     assert folded([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
-    assert live_indices(Previous({"indices": "0-2,5,7-8"})) == {0, 1, 2, 5, 7, 8}
+    assert live_indices(PriorState({"indices": "0-2,5,7-8"})) == {0, 1, 2, 5, 7, 8}
 
 
 def test_findings_get_their_places_in_the_file(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import yaml
 from aws_cases import Case, cases
 
 from orch.components.aws.userdata import MOST_BYTES, packed
-from orch.components.cloudinit import filled
-from orch.components.keys import private_host_key, public_host_key
+from orch.components.cloud.cloudinit import filled
+from orch.components.cloud.host_keys import private_host_key, public_host_key
 
 PLANNED = [name for name in cases() if not name.startswith("bad-")]
 

@@ -10,11 +10,11 @@ from gcp_cases import CATALOG
 from google.api_core import exceptions
 from google.cloud import compute_v1 as compute
 
-from orch.components.gcp import ask
+from orch.components.gcp.account import gather_facts
 from orch.components.gcp.candidates import candidates
-from orch.components.gcp.compile import compile_gcp, members
-from orch.components.gcp.facts import Member
-from orch.components.plan import Previous
+from orch.components.gcp.backend import compile_gcp, members
+from orch.components.gcp.account.facts import Member
+from orch.components.request import PriorState
 from orch.spec.models import Fleet
 from orch.spec.models.backends import GcpBackend
 
@@ -111,7 +111,7 @@ def fleet(**more: Any) -> Fleet:
 def compiled(account: Account, wanted: Fleet) -> Any:
     settings = GcpBackend()
     (chosen, *_) = candidates(wanted, settings, CATALOG)
-    return compile_gcp(wanted, settings, Previous(), "abc123", session=account, candidate=chosen)
+    return compile_gcp(wanted, settings, PriorState(), "abc123", session=account, candidate=chosen)
 
 
 def test_a_fleet_is_planned_from_what_the_project_answers() -> None:
@@ -158,7 +158,7 @@ def test_a_reservation_is_read_whole() -> None:
             ),
         ),
     )
-    found = ask.reservation(
+    found = gather_facts.reservation(
         Account(ReservationsClient__get=lambda **_: held),
         "projects/hub/reservations/r",
         (),
@@ -201,7 +201,7 @@ def test_a_refusal_is_told_with_the_permission() -> None:
             "Required 'compute.zones.list' permission", errors=[{"reason": "forbidden"}]
         )
 
-    with pytest.raises(ask.CloudRefused) as caught:
+    with pytest.raises(gather_facts.CloudRefused) as caught:
         compiled(Account(ZonesClient__list=forbidden), fleet())
     assert caught.value.code == "ORCH304"
     assert caught.value.error is not None
@@ -214,7 +214,7 @@ def test_what_a_stack_has_already_is_counted_before_a_quota_is() -> None:
     account = Account(InstancesClient__list=lambda **_: rows)
     settings, wanted = GcpBackend(), fleet(instance_types=["a2-highgpu-8g"])
     (chosen, *_) = candidates(wanted, settings, CATALOG)
-    begun = Previous({"scope": "abc123"})
+    begun = PriorState({"scope": "abc123"})
     made = compile_gcp(wanted, settings, begun, "abc123", session=account, candidate=chosen)
     assert "InstancesClient.list" in account.asked
     assert made.plan.nodes

@@ -13,10 +13,10 @@ import pytest
 from gcp_cases import GOLDEN, Case
 from simulated_stack import Done, SimulatedStack
 
-from orch.providers.simulated.gcp.cloud import GcpCloud
+from orch.rehearsal.gcp.account import GcpCloud
 from orch.spec.models import Fleet
-from orch.stacks.changes import drifted
-from orch.stacks.wishes import Wish, compile_for
+from orch.stacks.pulumi.changes import drifted
+from orch.stacks.request import FleetRequest, compile_for
 
 SHAPES = [
     *("a2", "a2-ultra", "a3-high-1g", "a3-high", "a3-edge", "a3-mega", "a3-ultra", "a4", "a4x", "a4x-max"),
@@ -56,7 +56,7 @@ class Lab:
 def program(stack: SimulatedStack) -> Callable[[], None]:
     """All fleets, as they are planned now."""
     project = stack.rehearsal.project
-    planned = {shape: compile_for(project, Wish(fleet_of(shape), project.root)) for shape in SHAPES}
+    planned = {shape: compile_for(project, FleetRequest(fleet_of(shape), project.root)) for shape in SHAPES}
 
     def run() -> None:
         import pulumi

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from gcp_cases import Case, cases
 
-from orch.components.gcp.facts import Member
-from orch.components.gcp.planned import GcpPlan
+from orch.components.gcp.account.facts import Member
+from orch.components.gcp.plan import GcpPlan
 from orch.spec.state import FleetState
 
 PLANNED = [name for name in cases() if not name.startswith("bad-")]
@@ -221,7 +221,7 @@ def test_without_ssh_networks_no_rule_lets_the_world_in() -> None:
 
 
 def test_shared_networks_are_a_stack_of_their_own() -> None:
-    from orch.components.gcp.ground import GcpNetworks
+    from orch.components.gcp.network_resources import GcpNetworks
 
     case = Case.of("shared")
     plan = case.plan()

@@ -11,14 +11,14 @@ import pytest
 import yaml
 from gcp_cases import CATALOG, Case, cases
 
-from orch.catalog.shapes import gcp_codes, shapes
-from orch.components import answers
+from orch.catalog.gcp.machines import gcp_codes, shapes
+from orch.components import cloud_errors
 from orch.components.findings import PlanErrors
-from orch.components.gcp import errors
+from orch.components.gcp.account import errors
 from orch.components.gcp.candidates import candidates
 from orch.components.gcp.labels import label, labels
-from orch.components.gcp.wanted import WantedImage, wanted_image
-from orch.components.plan import Previous
+from orch.components.gcp.account.lookups import ImageLookup, wanted_image
+from orch.components.request import PriorState
 from orch.spec import InvalidConfiguration, load_paths
 from orch.spec.diagnostics import CODES, Severity
 from orch.spec.models import Fleet
@@ -34,7 +34,7 @@ def fleet(**more: Any) -> Fleet:
 
 
 def places(pins: dict[str, str] | None = None, **more: Any) -> list[str]:
-    found = candidates(fleet(**more), GcpBackend(), CATALOG, previous=Previous(pins or {}))
+    found = candidates(fleet(**more), GcpBackend(), CATALOG, previous=PriorState(pins or {}))
     return [each.zone for each in found]
 
 
@@ -176,13 +176,13 @@ def test_long_labels_stay_apart() -> None:
 @pytest.mark.parametrize(
     ("written", "wanted"),
     [
-        ("my-image", WantedImage(None, name="my-image")),
-        ("projects/p/global/images/one", WantedImage("p", name="one")),
-        ("projects/p/global/images/family/f", WantedImage("p", family="f")),
-        ("p/one", WantedImage("p", name="one")),
+        ("my-image", ImageLookup(None, name="my-image")),
+        ("projects/p/global/images/one", ImageLookup("p", name="one")),
+        ("projects/p/global/images/family/f", ImageLookup("p", family="f")),
+        ("p/one", ImageLookup("p", name="one")),
     ],
 )
-def test_images_are_written_as_gcp_writes_them(written: str, wanted: WantedImage) -> None:
+def test_images_are_written_as_gcp_writes_them(written: str, wanted: ImageLookup) -> None:
     (first, *_) = candidates(fleet(os_image=written), GcpBackend(), CATALOG)
     assert wanted_image(fleet(os_image=written), GcpBackend(), first) == wanted
 
@@ -234,8 +234,8 @@ def test_a_type_that_a_zone_does_not_sell_leads_to_the_next() -> None:
 
 
 def test_every_kind_has_a_code_of_ours() -> None:
-    assert {row.kind for row in gcp_codes().values()} <= set(answers.VERDICTS)
-    assert set(answers.CODES.values()) <= set(CODES)
+    assert {row.kind for row in gcp_codes().values()} <= set(cloud_errors.VERDICTS)
+    assert set(cloud_errors.CODES.values()) <= set(CODES)
     assert errors.by_code("SOMETHING_NEW").verdict == "stop"
 
 

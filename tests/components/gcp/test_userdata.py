@@ -9,7 +9,7 @@ import cloudconfig
 import pytest
 from gcp_cases import Case, cases
 
-from orch.catalog.shapes import software
+from orch.catalog.gcp.machines import software
 from orch.components.gcp.userdata import MOST_BYTES
 
 PLANNED = [name for name in cases() if not name.startswith("bad-")]

@@ -10,8 +10,8 @@ import pytest
 from google.api_core import exceptions
 from google.cloud import compute_v1 as compute
 
-from orch.providers.simulated.gcp.cloud import GcpCloud
-from orch.providers.simulated.gcp.http import Session, session
+from orch.rehearsal.gcp.account import GcpCloud
+from orch.rehearsal.gcp.client_hook import Session, session
 
 ZONE, REGION = "us-central1-b", "us-central1"
 
@@ -139,10 +139,10 @@ def test_the_log_names_the_clients(made: Session) -> None:
 
 
 def test_the_program_asks_through_it(made: Session) -> None:
-    from orch.components.gcp import ask
+    from orch.components.gcp.account import gather_facts
 
     subnet = add_subnet(made)
     labels = {"orch-stack": "acme", "orch-urn": "gcp__one"}
     wanted = instance("one", subnet, **labels)
     made.client("InstancesClient").insert(project=made.project, zone=ZONE, instance_resource=wanted).result()
-    assert ask.tagged(made, ZONE, "acme") == (("one", "gcp__one"),)
+    assert gather_facts.tagged(made, ZONE, "acme") == (("one", "gcp__one"),)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orch.providers.simulated.gcp.cloud import GcpCloud
+from orch.rehearsal.gcp.account import GcpCloud
 
 Doc = dict[str, Any]
 PROJECT = "projects/orch-rehearsal"

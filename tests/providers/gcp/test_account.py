@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from orch.providers.simulated.account import SimulationError
-from orch.providers.simulated.core import Cloud
-from orch.providers.simulated.gcp.cloud import GcpCloud
+from orch.rehearsal.account import SimulationError
+from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.gcp.account import GcpCloud
 
 PROJECT = "projects/orch-rehearsal"
 ZONE = "zones/us-central1-b"
 
 MAKER = """
 import sys
-from orch.providers.simulated.gcp.cloud import GcpCloud
+from orch.rehearsal.gcp.account import GcpCloud
 cloud = GcpCloud(sys.argv[1])
 for number in range(int(sys.argv[2])):
     body = {"name": f"net-{sys.argv[3]}-{number}", "autoCreateSubnetworks": False}
@@ -174,7 +174,7 @@ def test_images_are_found_by_family_and_name(bare: Any) -> None:
 
 
 def test_the_command_shows_an_account_and_changes_it_behind_the_back(project: Any, capsys: Any) -> None:
-    from orch.providers.simulated.__main__ import main
+    from orch.rehearsal.__main__ import main
 
     def say(*words: str) -> Any:
         assert main([str(project.cloud.path), *words]) == 0

@@ -30,8 +30,8 @@ def test_googles_clients_are_answered_in_the_process() -> None:
 
 def test_the_account_itself_imports_nothing_of_googles() -> None:
     code = (
-        "import sys, tempfile; from orch.providers.simulated.gcp.cloud import GcpCloud; "
-        "import orch.providers.simulated.gcp.http; "
+        "import sys, tempfile; from orch.rehearsal.gcp.account import GcpCloud; "
+        "import orch.rehearsal.gcp.client_hook; "
         "GcpCloud.create(tempfile.mkdtemp() + '/g').request('GET', 'projects/p/zones'); "
         "sys.exit(any(name.split('.')[0] in ('google', 'pulumi', 'pulumi_gcp') for name in sys.modules))"
     )

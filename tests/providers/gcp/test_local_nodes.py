@@ -11,8 +11,8 @@ import pytest
 import yaml
 from nodelab import docker
 
-from orch.providers.simulated.nodes import repair, scope, stop
-from orch.runner.store import new_key_pair
+from orch.rehearsal.nodes import repair, scope, stop
+from orch.runner.ledger.run_folder import new_key_pair
 
 PROJECT = "projects/orch-rehearsal"
 ZONE = "zones/us-central1-b"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from orch.providers.simulated.account import SimulationError
-from orch.providers.simulated.gcp.cloud import GcpCloud
-from orch.providers.simulated.gcp_bridge.resource import GcpResources, Settings
-from orch.providers.simulated.knobs import Knobs
+from orch.rehearsal.account import SimulationError
+from orch.rehearsal.gcp.account import GcpCloud
+from orch.rehearsal.gcp.resources.resource import GcpResources, Settings
+from orch.rehearsal.scenario import Knobs
 
 Props = dict[str, Any]
 ZONE, REGION, PROJECT = "us-central1-a", "us-central1", "orch-rehearsal"

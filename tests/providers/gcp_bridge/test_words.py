@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.providers.simulated.gcp_bridge.calls import ApiFailure, OperationFailure
+from orch.rehearsal.gcp.resources.calls import ApiFailure, OperationFailure
 
 
 def test_a_refused_call_tells_status_message_and_reason() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from orch.providers.simulated.aws.errors import AwsError
-from orch.providers.simulated.core import Cloud
-from orch.providers.simulated.knobs import Knobs
+from orch.rehearsal.aws.api.errors import AwsError
+from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.scenario import Knobs
 
 Doc = dict[str, Any]
 

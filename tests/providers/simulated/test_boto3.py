@@ -9,9 +9,9 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ParamValidationError
 
-from orch.providers.simulated.aws import ACTIONS
-from orch.providers.simulated.aws.data import types
-from orch.providers.simulated.boto import SERVICES, session
+from orch.rehearsal.aws.api import ACTIONS
+from orch.rehearsal.aws.data.tables import types
+from orch.rehearsal.aws.client_hook import SERVICES, session
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orch.providers.simulated.aws.errors import AwsError
+from orch.rehearsal.aws.api.errors import AwsError
 
 P5_VCPUS = 192
 

@@ -12,8 +12,8 @@ import pytest
 from simulated_stack import SimulatedStack, Wanted
 from support import at_work, until
 
-from orch.stacks import engine as engines
-from orch.stacks.recovery import mend
+from orch.stacks.pulumi import install as engines
+from orch.stacks.pulumi.recovery import mend
 
 pytestmark = pytest.mark.skipif(engines.find() is None, reason="no Pulumi engine: `orch engine install`")
 
@@ -154,7 +154,7 @@ def test_an_engine_killed_in_the_middle_leaves_what_the_list_says(stack: Simulat
     # Launches take a while, so that everything else is made by then.
     stack.cloud.turn(hooks=[hook], latency_s={"RunInstances": 3.0})
     assert stack.up_apart(TWO)[0] != 0
-    provider = ("orch.providers.simulated.plugin", "main()")
+    provider = ("orch.rehearsal.aws.plugin", "main()")
     until(lambda: not at_work(stack.rehearsal.project.root, *provider), 60, "the provider ends")
     launches = [call for call in stack.cloud.calls if call.action == "RunInstances"]
     assert len(launches) == 2

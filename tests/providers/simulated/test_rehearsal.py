@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from orch.catalog.errors import NoSdk
-from orch.providers.simulated.aws.errors import AwsError
+from orch.rehearsal.aws.api.errors import AwsError
 from orch.spec.errors import ExitCode
-from orch.stacks import engine as engines
+from orch.stacks.pulumi import install as engines
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import Project, find
-from orch.stacks.rehearsal import STATE_VARIABLE, forget, refuse_shims, rehearse
+from orch.rehearsal.project import (STATE_VARIABLE, forget, refuse_shims, rehearse)
 
 
 @pytest.fixture

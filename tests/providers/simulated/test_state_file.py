@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from support import until
 
-from orch.providers.simulated.aws.errors import AwsError
-from orch.providers.simulated.core import Cloud, SimulationError
+from orch.rehearsal.aws.api.errors import AwsError
+from orch.rehearsal.aws.account import Cloud, SimulationError
 
 LAUNCHER = """
 import sys
-from orch.providers.simulated.core import Cloud
+from orch.rehearsal.aws.account import Cloud
 cloud = Cloud(sys.argv[1])
 params = {"InstanceType": "m7i.large", "ImageId": sys.argv[2], "SubnetId": sys.argv[3]}
 for _ in range(int(sys.argv[4])):
@@ -124,7 +124,7 @@ def test_too_many_calls_are_throttled_until_the_bucket_fills(account: Any, refus
 
 def test_a_hook_runs_at_its_call_with_the_effect_there_or_not(account: Any, tmp_path: Path) -> None:
     seen = tmp_path / "seen"
-    look = f"{sys.executable} -m orch.providers.simulated {account.cloud.path} show instance"
+    look = f"{sys.executable} -m orch.rehearsal {account.cloud.path} show instance"
     count = f"{look} | grep -c InstanceId"
     command = f'echo "$ORCH_SIM_ACTION $ORCH_SIM_CALL $({count})" >> {seen}'
     now = len(account.cloud.calls)
@@ -159,7 +159,7 @@ def test_a_dry_run_says_that_it_would_have_succeeded(account: Any, refused: Any)
 
 def command(account: Any, *words: str) -> Any:
     done = subprocess.run(
-        [sys.executable, "-m", "orch.providers.simulated", str(account.cloud.path), *words],
+        [sys.executable, "-m", "orch.rehearsal", str(account.cloud.path), *words],
         capture_output=True,
         text=True,
         check=False,

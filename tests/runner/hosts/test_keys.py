@@ -12,11 +12,11 @@ import pytest
 from hostlab import Room
 
 from orch.runner.errors import HostKeyRefused, HostUnreachable
-from orch.runner.hosts.keys import given_key, scan
-from orch.runner.known_hosts import HostKey, KnownHosts, fingerprint
-from orch.runner.peers import Peer, of_node
-from orch.runner.ssh import Patience, SshTransport
-from orch.runner.store import new_key_pair
+from orch.runner.hosts.public_keys import given_key, scan
+from orch.runner.ssh.host_keys import HostKey, KnownHosts, fingerprint
+from orch.runner.ssh.endpoint import SshEndpoint, of_node
+from orch.runner.ssh.pool import Patience, SshTransport
+from orch.runner.ledger.run_folder import new_key_pair
 
 KEY, OTHER = new_key_pair().public, new_key_pair().public
 RSA = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQDTDx7IQ0Bb"
@@ -89,8 +89,8 @@ def test_a_given_key_that_is_none_is_told(text: str):
     assert caught.value.code == "ORCH363"
 
 
-def peer(address: str, port: int) -> Peer:
-    return Peer("node", "gpu1", address, port, "nobody", None, None)
+def peer(address: str, port: int) -> SshEndpoint:
+    return SshEndpoint("node", "gpu1", address, port, "nobody", None, None)
 
 
 @pytest.fixture

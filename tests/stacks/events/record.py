@@ -37,14 +37,14 @@ class Recorder:
 
         from orch.spec import load_paths
         from orch.spec.models import Fleet
-        from orch.stacks.wishes import Wish
+        from orch.stacks.request import FleetRequest
 
         path = self.folder / "fleet.yml"
         path.write_text(yaml.safe_dump({**self.fleet, **more}))
         loaded = load_paths([path])
         assert not loaded.failed, loaded
         ((_, fleet),) = loaded.of(Fleet)
-        return Wish(fleet, self.folder)
+        return FleetRequest(fleet, self.folder)
 
     def up(self, **more: Any) -> None:
         from orch.stacks import operations
@@ -53,11 +53,11 @@ class Recorder:
 
     def record(self, case: str, **more: Any) -> None:
         from orch.components.explain import known
-        from orch.stacks.calls import Call, engine
-        from orch.stacks.gangs import parallel
+        from orch.stacks.pulumi.operation import Call, engine
+        from orch.stacks.gang import parallel
         from orch.stacks.program import program
-        from orch.stacks.states import deployment, outputs
-        from orch.stacks.wishes import compile_for, nodes_up
+        from orch.stacks.state import deployment, outputs
+        from orch.stacks.request import compile_for, nodes_up
 
         wish = self.wish(**more)
         recorded = outputs(deployment(self.project, wish.name))

@@ -1,0 +1,73 @@
+"""`orch apply FILE`: each document of a file as its type wants it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from orch.cli.errors import UsageError, tell
+from orch.cli.context import project_at
+from orch.runner.runs.lifecycle import check_task
+from orch.runner.ledger.run_names import RunName
+from orch.spec import load_paths
+from orch.spec.models import Fleet, Task
+from orch.spec.suggest import few
+from orch.stacks.errors import ProjectError
+from orch.stacks.state import require_up
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def apply(
+    file: str,
+    *,
+    yes: bool,
+    name: str | None,
+    env: Sequence[str],
+    detach: bool,
+    fleet: str | None,
+    rehearse: bool,
+) -> None:
+    """Raises UsageError for options of runs when there is none to run, and what `up` and `run` raise."""
+    from orch.cli import fleet as fleets, run
+
+    if file == "-":
+        raise UsageError(
+            "`apply` reads its file more than once", hint="`orch up -` or `orch run -` read stdin"
+        )
+    # All that can be wrong is told before anything is made.
+    environ = {**os.environ, **run.given_variables(env)}
+    if name is not None:
+        name = RunName.given(name)
+    documents = load_paths([file], environ=environ, launch=("fleet", "task")).require().documents
+    models = [document.model for document in documents]
+    there = [model.name for model in models if isinstance(model, Fleet)]
+    has_fleets = bool(there)
+    has_tasks = any(isinstance(model, Task) for model in models)
+    if not has_fleets and not has_tasks:
+        raise ProjectError("there is neither a fleet nor a task in it", where=file)
+    if not has_tasks and (name is not None or env or detach or fleet is not None):
+        raise UsageError(
+            "there is no task in it that --name, --env, --detach and --fleet could be for", where=file
+        )
+    if fleet is not None and fleet not in there:
+        require_up(project_at(file, rehearse=rehearse), fleet)
+    for document in documents:
+        if isinstance(task := document.model, Task):
+            check_task(task, document.directory, environ)
+    if others := [each.kind for each in documents if each.kind not in ("fleet", "task")]:
+        tell(f"note: only fleets and tasks are applied; left out: {few(dict.fromkeys(others))}")
+    if has_fleets:
+        fleets.up(
+            file,
+            yes=yes,
+            as_json=False,
+            accept_drift=False,
+            accept_host_keys=(),
+            rehearse=rehearse,
+            mixed=True,
+            environ=environ,
+        )
+    if has_tasks:
+        run.start(file, name=name, env=env, detach=detach, fleet=fleet, rehearse=rehearse, mixed=True)

@@ -1,0 +1,177 @@
+"""The verbs about this machine and its folders: doctor, init, engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from orch.cli.errors import end, say, tell
+from orch.cli.context import project_at
+from orch.spec.errors import ExitCode
+from orch.spec.grammar.values import Problem, check_name
+from orch.stacks.pulumi import install as engines
+from orch.stacks.errors import ProjectError
+from orch.stacks.project import find, project_name
+from orch.stacks.state import project_file
+
+MAIN = '''"""The Pulumi program of this folder's fleets; `orch` and `pulumi` run the same one."""
+
+from orch.stacks.program import main
+
+main()
+'''
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of `doctor`: `result` is ok, info or fail."""
+
+    id: str
+    result: str
+    detail: str
+    hint: str | None = None
+
+
+def doctor(*, as_json: bool) -> None:
+    found = [*_machine(), *_engine(), *_images(), *_project()]
+    if as_json:
+        print(json.dumps({"schema": 1, "findings": [asdict(finding) for finding in found]}, indent=2))
+    else:
+        width = max(len(finding.id) for finding in found)
+        for finding in found:
+            say(f"{finding.result:<4} {finding.id:<{width}}  {finding.detail}")
+            if finding.hint and finding.result != "ok":
+                say(f"     {'':<{width}}  hint: {finding.hint}")
+    end(ExitCode.PROVISION if any(finding.result == "fail" for finding in found) else ExitCode.OK)
+
+
+def init(folder: str) -> None:
+    root = Path(folder).absolute()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ProjectError(
+            "this folder cannot be made", where=str(root), detail=error.strerror or str(error), code="ORCH302"
+        ) from error
+    if not (root / "orch.yml").exists():
+        # A folder inside another project becomes one of its own, unless it has runs or fleets already.
+        own = find(root) if (root / ".orch").is_dir() else None
+        _write(root / "orch.yml", _settings(own.name) if own else f"project: {_named_after(root)}\n")
+    project = find(root)
+    project.prepare()
+    _write(root / "Pulumi.yaml", project_file(project.name, ".orch/config"))
+    _write(root / "__main__.py", MAIN)
+    tell("now write a fleet, then `orch up fleet.yml`")
+    tell('by hand, NAME being the fleet: eval "$(orch engine env)" && pulumi preview --stack NAME')
+
+
+def _named_after(root: Path) -> str:
+    """A name that orch.yml takes, from the folder's."""
+    try:
+        return check_name(project_name(root))
+    except Problem as problem:
+        return problem.replacement or "orch"
+
+
+def _settings(name: str) -> str:
+    """What keeps the name that a folder's state was begun under; one that is no name now stays in `.orch`."""
+    try:
+        return f"project: {check_name(name)}\n"
+    except Problem:
+        return f"project:  # {name}, as `.orch/project` has it\n"
+
+
+def engine_install() -> None:
+    engine = engines.install(tell)
+    say(f"Pulumi engine {engine.version} ({engine.origin}): {engine.command}")
+
+
+def engine_version() -> None:
+    engine = engines.require()
+    say(f"{engine.version} ({engine.origin}) {engine.command}")
+
+
+def engine_env(folder: str) -> None:
+    project = project_at(folder)
+    project.prepare()
+    for key, value in project.environment(engines.require()).items():
+        print(f"export {key}={shlex.quote(value)}")
+
+
+def _write(path: Path, text: str) -> None:
+    if path.exists():
+        say(f"kept    {path.name} (it was there)")
+        return
+    path.write_text(text)
+    say(f"written {path.name}")
+
+
+def _machine() -> list[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    found = [Finding("python", "ok", f"{version} on {sys.platform}")]
+    ssh = shutil.which("ssh")
+    found.append(
+        Finding("ssh", "ok", ssh)
+        if ssh
+        else Finding("ssh", "info", "no ssh command", "only `ssh` by hand needs it")
+    )
+    cgroup = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1"
+    if sys.platform == "linux":
+        proven = "measured" if cgroup == "v1" else "local nodes are built for it but not yet measured on it"
+        found.append(Finding("cgroup", "ok" if cgroup == "v1" else "info", f"{cgroup}: {proven}"))
+    return found
+
+
+def _engine() -> list[Finding]:
+    engine = engines.find()
+    if engine is None:
+        return [Finding("engine", "fail", "no Pulumi engine", "orch engine install")]
+    found = [Finding("engine", "ok", f"Pulumi {engine.version} ({engine.origin}) {engine.command}")]
+    host = shutil.which("pulumi-language-python", path=engines.search_path(engine))
+    if host is None:
+        found.append(
+            Finding(
+                "engine-host",
+                "info",
+                "no Python language host",
+                "only `pulumi up` by hand needs it: install Pulumi whole",
+            )
+        )
+    plugin = shutil.which("pulumi-resource-orch", path=engines.search_path(engine))
+    found.append(
+        Finding("provider", "ok", plugin)
+        if plugin
+        else Finding(
+            "provider",
+            "fail",
+            "pulumi-resource-orch is not beside this Python",
+            "install orch again: pip install orch-fleet",
+        )
+    )
+    return found
+
+
+def _images() -> list[Finding]:
+    from orch.images.doctor import checks
+
+    return [Finding(check.id, check.result, check.detail, check.hint) for check in checks()]
+
+
+def _project() -> list[Finding]:
+    try:
+        project = find()
+    except ProjectError as error:
+        told = ": ".join(filter(None, (error.summary, error.where, error.detail)))
+        return [Finding("project", "fail", told, error.hint)]
+    writable = os.access(project.dot if project.dot.exists() else project.root, os.W_OK)
+    state = project.state_url
+    if not writable:
+        return [
+            Finding("project", "fail", f"{project.dot} cannot be written", "make it writable for this user")
+        ]
+    return [Finding("project", "ok", f"{project.name} at {project.root}, state {state}")]

@@ -1,0 +1,104 @@
+"""From an error to what the user reads and the exit code. No traceback reaches a user."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from typing import IO, Any, NoReturn
+
+import typer
+from typer.exceptions import TyperException
+
+from orch.cli.output.redaction import masked
+from orch.spec.errors import ExitCode, OrchError, visible_lines
+
+
+class UsageError(OrchError):
+    """A command line that cannot be meant."""
+
+    exit_code = ExitCode.USAGE
+
+
+def print_json(data: dict[str, Any]) -> None:
+    print(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def end(code: int) -> NoReturn:
+    raise typer.Exit(code)
+
+
+def coloured(stream: IO[str]) -> bool:
+    """Whether colours go there."""
+    return stream.isatty() and "NO_COLOR" not in os.environ
+
+
+def tell(text: str) -> None:
+    """A line for people, on stderr: stdout is for data."""
+    print(visible_lines(text), file=sys.stderr, flush=True)
+
+
+def say(text: str) -> None:
+    """The same on stdout: an answer that people read. What programs read is printed as it is."""
+    print(visible_lines(text))
+
+
+def run(app: Callable[[], object]) -> NoReturn:
+    """Call `app` (not in its standalone mode) and leave with an exit code of the table in docs/reference."""
+    code: object = 0
+    mask_threads()
+    try:
+        code = app()
+    except typer.Abort:  # Ctrl-C, as Typer passes it on
+        tell("interrupted")
+        sys.exit(int(ExitCode.INTERRUPTED))
+    except TyperException as error:
+        context = getattr(error, "ctx", None)
+        usage = f"{context.get_usage()}\n" if context else ""
+        if said := error.format_message():  # without one, the help was shown because nothing was asked
+            tell(f"{usage}error: {said}\n  hint: `{_command(context)} --help` shows what can be written")
+        sys.exit(int(ExitCode.USAGE))
+    except OrchError as error:
+        tell(error.text())
+        sys.exit(int(error.exit_code))
+    except KeyboardInterrupt:
+        tell("interrupted")
+        sys.exit(int(ExitCode.INTERRUPTED))
+    except BrokenPipeError:
+        # The reader of a pipe has seen enough (`orch logs … | head`).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:  # noqa: BLE001 - the border: a bug is told in one line, its trace goes to a file
+        tell(f"error: this is a bug in orch: {type(error).__name__}: {masked(str(error))}")
+        trace = _written(masked(traceback.format_exc()))
+        tell(f"  the full trace is in {trace}; please report it with that file")
+        sys.exit(int(ExitCode.BUG))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def mask_threads(more: Iterable[str] = ()) -> None:
+    """What ends a thread is told without what was given in confidence, too; `more`: values beside those of
+    this process."""
+    hidden = tuple(more)
+
+    def told(ended: threading.ExceptHookArgs) -> None:
+        if issubclass(ended.exc_type, SystemExit):
+            return
+        trace = traceback.format_exception(ended.exc_type, ended.exc_value, ended.exc_traceback)
+        tell(masked("".join(trace), more=hidden))
+
+    threading.excepthook = told
+
+
+def _command(context: Any) -> str:
+    return context.command_path if context else "orch"
+
+
+def _written(trace: str) -> str:
+    with tempfile.NamedTemporaryFile("w", prefix="orch-bug-", suffix=".txt", delete=False) as file:
+        file.write(trace)
+    return file.name

@@ -1,0 +1,311 @@
+"""The verbs of fleets: preview, up, down, drift, refresh, fleet list and show, unlock."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from orch.cli.diagnostics import load
+from orch.cli.hosts.host_keys import (accepting, after_keys, planned, rekeyed)
+from orch.cli.errors import (UsageError, coloured, end, print_json, say, tell)
+from orch.cli.output.plan import (cost_line, counts, key_lines, plan_json, plan_lines, warning_lines)
+from orch.cli.output.plan_tree import drift_lines, paint
+from orch.cli.context import project_at
+from orch.components.request import Approvals
+from orch.spec.diagnostics import render_human
+from orch.spec.errors import ExitCode
+from orch.spec.models import Fleet
+from orch.stacks import operations
+from orch.stacks.pulumi.operation import Note, Step
+from orch.stacks.errors import ProjectError
+from orch.stacks.busy_nodes import refuse_occupied
+from orch.stacks.operations import Plan
+from orch.stacks.project import Project
+from orch.stacks.state import deployment, is_former, not_up
+from orch.stacks.request import FleetRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from orch.spec import Document
+
+SCHEMA = 1
+
+
+def preview(
+    file: str,
+    *,
+    as_json: bool,
+    exit_code: bool,
+    accept_new_host_keys: bool = False,
+    rehearse: bool = False,
+    verbose: bool = False,
+) -> None:
+    consent = Approvals(unseen="all" if accept_new_host_keys else "none")
+    pending, unfit = False, False
+    for project, document, fleet in fleets_of(file, rehearse=rehearse):
+        if doubtful := document.effective():
+            tell(render_human(doubtful))
+        wish = FleetRequest(fleet, document.directory.absolute(), consent)
+        plan = planned(document, lambda p=project, w=wish: operations.preview(p, w, _quiet), as_json=as_json)
+        pending, unfit = pending or plan.pending, unfit or bool(plan.problems)
+        if as_json:
+            print_json(plan_json(plan, document))
+            continue
+        for line in _shown(plan, verbose=verbose):
+            say(line)
+        for reason in plan.reasons:
+            say(paint(f"  · {reason}", "2", coloured(sys.stdout)))
+        say(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
+        _tell_problems(plan, document)
+    if unfit:
+        end(ExitCode.HOSTS)
+    end(ExitCode.CHANGES if exit_code and pending else ExitCode.OK)
+
+
+def up(
+    file: str,
+    *,
+    yes: bool,
+    as_json: bool,
+    accept_drift: bool,
+    accept_host_keys: Sequence[str],
+    accept_new_host_keys: bool = False,
+    upgrade: bool = False,
+    force: bool = False,
+    rehearse: bool = False,
+    verbose: bool = False,
+    mixed: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    """`mixed`: the file's other documents are somebody else's, who goes on when all is well. `environ`: what
+    the file is read with, the caller's own variables if not given."""
+    unfit = False
+    found = fleets_of(file, launch=("fleet",), rehearse=rehearse, mixed=mixed, environ=environ)
+    for project, document, fleet in found:
+        # Whoever asks for `--yes` has seen no key; on a terminal each is shown before it is used.
+        unseen = "all" if accept_new_host_keys else "named" if yes else "none"
+        consent = Approvals(accept_drift, upgrade, force, rekeyed(fleet, accept_host_keys), unseen=unseen)
+        wish = FleetRequest(fleet, document.directory.absolute(), consent)
+        if not yes:
+            _need_terminal("orch up FILE --yes")
+            plan, wish = after_keys(
+                document, wish, lambda w, p=project: operations.preview(p, w, _quiet), _confirm
+            )
+            for line in _shown(plan, verbose=verbose):
+                tell(line)
+            tell(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
+            _tell_problems(plan, document)
+            unfit = unfit or bool(plan.problems)
+            if not plan.pending and not is_former(project, fleet.name):
+                continue
+            if plan.pending and not force:
+                refuse_occupied(project, fleet.name, plan.going, _quiet)
+            if plan.pending:
+                _confirm(f"Bring up the fleet {fleet.name}?")
+            else:
+                tell(f"fleet {fleet.name}: what a former version recorded of it is recorded anew")
+            # What was shown is what is accepted: a host that shows another key now is refused.
+            wish = accepting(wish, plan.new_keys)
+        listener = _quiet if as_json else _progress
+        done = planned(
+            document, lambda p=project, w=wish, told=listener: operations.up(p, w, told), as_json=as_json
+        )
+        unfit = unfit or bool(done.problems)
+        if as_json:
+            print_json(plan_json(done, document))
+            continue
+        for line in key_lines(done.new_keys) if yes else ():
+            tell(line)
+        amiss = len({problem.node for problem in done.problems})
+        suffix = f"; {amiss} not in order" if amiss else ""
+        say(f"fleet {fleet.name}: {counts(done.changes, done=True)}{suffix}")
+        _tell_problems(done, document)
+    if unfit:
+        end(ExitCode.HOSTS)
+
+
+def down(
+    target: str,
+    *,
+    yes: bool,
+    as_json: bool,
+    indices: Sequence[int] = (),
+    by_name: bool = False,
+    force: bool = False,
+    rehearse: bool = False,
+) -> None:
+    for project, name in _targets(target, by_name=by_name, rehearse=rehearse):
+        if deployment(project, name) is None:
+            if target == name:
+                raise not_up(project, name, removing=True)
+            # A pipeline may ask twice; a mistyped name is told.
+            (tell if as_json else say)(f"fleet {name}: not up, nothing to remove")
+            continue
+        what = f"node {', '.join(map(str, indices))} of the fleet {name}" if indices else f"the fleet {name}"
+        if not yes:
+            _need_terminal(f"orch down {target} --yes")
+            _confirm(f"Remove {what} and all that runs on it?")
+        listener = _quiet if as_json else _progress
+        if indices:
+            done = operations.remove_nodes(project, name, indices, listener, force=force)
+        else:
+            done = operations.down(project, name, listener, force=force)
+        if as_json:
+            print_json(plan_json(done))
+        else:
+            say(f"fleet {name}: {counts(done.changes, done=True)}")
+
+
+def drift(target: str, *, as_json: bool, rehearse: bool = False) -> None:
+    _show_drift(target, operations.drift, as_json=as_json, code=ExitCode.CHANGES, rehearse=rehearse)
+
+
+def refresh(target: str, *, as_json: bool, rehearse: bool = False) -> None:
+    _show_drift(target, operations.refresh, as_json=as_json, code=ExitCode.OK, rehearse=rehearse)
+
+
+def _show_drift(
+    target: str, operation: Any, *, as_json: bool, code: ExitCode, rehearse: bool = False
+) -> None:
+    any_found = False
+    for project, name in _targets(target, rehearse=rehearse):
+        found = operation(project, name, _quiet if as_json else _progress)
+        any_found = any_found or bool(found)
+        if as_json:
+            print_json({"schema": SCHEMA, "fleet": name, "drift": [item.as_json() for item in found]})
+            continue
+        say(f"fleet {name}: {'drifted' if found else 'as registered'}")
+        for line in drift_lines(found):
+            say(line)
+        if found:
+            say("`orch up` mends what it can; `orch up --accept-drift` takes existing hosts as they are")
+    end(code if any_found else ExitCode.OK)
+
+
+def show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool = False) -> None:
+    from orch.cli.output.fleet import fleet_json, fleet_table
+    from orch.cli.run import opened
+    from orch.runner.runs.lifecycle import reconcile_once
+    from orch.runner.node.status import node_statuses
+    from orch.stacks.state import fleet_state, known_fleets
+
+    with opened(None, as_json=True, rehearse=rehearse) as (project, place):
+        names = [name] if name else known_fleets(project)
+        states = [fleet_state(project, each) for each in names]
+        reconcile_once(place)  # a run whose end nobody noticed would still hold its nodes
+        found = [(state, node_statuses(state, place.transport)) for state in states]
+    if as_json:
+        print_json({"schema": SCHEMA, "fleets": [fleet_json(state, nodes) for state, nodes in found]})
+    elif not found:
+        tell("no fleet is up in this project; bring one up with `orch up fleet.yml`")
+    else:
+        say(fleet_table(found, verbose=verbose, colour=coloured(sys.stdout)))
+
+
+def unlock(target: str, *, yes: bool, rehearse: bool = False) -> None:
+    from orch.stacks.pulumi.locks import locks
+
+    for project, name in _targets(target, rehearse=rehearse):
+        held = locks(project, name)
+        if project.local_state is not None and not held:
+            if deployment(project, name) is None:
+                raise not_up(project, name)
+            say(f"fleet {name}: nobody holds it")
+            continue
+        for lock in held:
+            tell(f"fleet {name} is held by {lock}{' (that process is gone)' if lock.dead else ''}")
+        if not yes:
+            _need_terminal(f"orch unlock {target} --yes")
+            _confirm("Break the lock? If its holder is still at work, the state will be damaged.")
+        operations.unlock(project, name)
+        say(f"fleet {name}: unlocked")
+
+
+def fleets_of(
+    file: str,
+    *,
+    launch: Sequence[str] = (),
+    rehearse: bool = False,
+    mixed: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[tuple[Project, Document, Fleet]]:
+    """The fleets of a file, with the project it belongs to. Other documents get a note, unless `mixed`."""
+    project = project_at(None if file == "-" else file, rehearse=rehearse)
+    documents = load(file, launch=launch, environ=environ, backends=[each.type for each in project.backends])
+    fleets = [(document, document.model) for document in documents if isinstance(document.model, Fleet)]
+    others = len(documents) - len(fleets)
+    if others and not mixed:
+        tell(f"note: {others} of {len(documents)} documents are no fleets; start tasks with `orch run`")
+    if not fleets:
+        raise ProjectError("there is no fleet in it", where=file, hint="a fleet begins with `type: fleet`")
+    for document, fleet in fleets:
+        yield project, document, fleet
+
+
+def _shown(plan: Plan, *, verbose: bool) -> list[str]:
+    return [*plan_lines(plan, colour=coloured(sys.stdout), verbose=verbose), *key_lines(plan.new_keys)]
+
+
+def is_file(target: str) -> bool:
+    """Whether FILE|NAME is a file."""
+    return os.path.exists(target) or "/" in target or target.endswith((".yml", ".yaml")) or target == "-"
+
+
+def _targets(target: str, *, by_name: bool = False, rehearse: bool = False) -> list[tuple[Project, str]]:
+    """A file's fleets, or the one fleet of a name in the project here."""
+    if not by_name and is_file(target):
+        return [(project, fleet.name) for project, _, fleet in fleets_of(target, rehearse=rehearse)]
+    return [(project_at(rehearse=rehearse), target)]
+
+
+def _tell_problems(plan: Plan, document: Document) -> None:
+    if plan.findings:
+        tell(render_human([finding.placed(document) for finding in plan.findings]))
+    for line in warning_lines(plan.warnings):
+        tell(line)
+    for problem in plan.problems:
+        tell(problem.text())
+
+
+def _progress(event: Step | Note) -> None:
+    if isinstance(event, Note):
+        tell(event.text)
+    elif event.phase == "done":
+        tell(f"  {event.name}: {_past(event.op)} ({event.seconds:.1f} s)")
+    elif event.phase == "failed":
+        tell(f"  {event.name}: FAILED")
+
+
+def _past(op: str) -> str:
+    words = {
+        "create": "created",
+        "update": "changed",
+        "delete": "deleted",
+        "create-replacement": "made anew",
+        "delete-replaced": "old one deleted",
+        "replace": "replaced",
+    }
+    return words.get(op, op)
+
+
+def _quiet(event: Step | Note) -> None:
+    if isinstance(event, Note):
+        tell(event.text)
+
+
+def _need_terminal(instead: str) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "this asks before it acts, and there is no terminal to ask on",
+            hint=f"write `{instead}`",
+            code=None,
+        )
+
+
+def _confirm(question: str) -> None:
+    tell(f"{question} [y/N] ")
+    if input().strip().lower() not in ("y", "yes"):
+        tell("nothing was done")
+        end(ExitCode.OK)

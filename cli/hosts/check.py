@@ -1,0 +1,223 @@
+"""`orch check`: what existing hosts lack, as a matrix of checks and hosts, then what to do about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orch.cli.errors import end, say
+from orch.cli.output.plan_tree import paint
+from orch.cli.context import project_at
+from orch.spec.errors import ExitCode
+from orch.stacks.summary import fold
+
+if TYPE_CHECKING:
+    from orch.runner.hosts.checks.types import CheckResult, Wanted
+    from orch.runner.hosts.survey import HostReport, Survey
+    from orch.runner.hosts.targets import Target, TargetError, Unseen
+    from orch.spec.models import Fleet
+    from orch.stacks.project import Project
+
+SCHEMA = 1
+COLOURS = {"pass": "32", "warn": "33", "fail": "31", "skipped": "2"}
+
+# Nodes in containers share this machine's disk: what a small image needs is enough.
+LOCAL_DISK_GIB = (5.0, 20.0)
+
+
+def check(target: str, *, as_json: bool, accept_new_host_keys: bool = False, rehearse: bool = False) -> None:
+    any_failed = False
+    for name, found in _surveys(target, "all" if accept_new_host_keys else "none", rehearse):
+        any_failed = any_failed or found.failed
+        if as_json:
+            print(json.dumps(survey_json(found), indent=2, ensure_ascii=False))
+            continue
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        for line in survey_lines(name, found, width=shutil.get_terminal_size().columns, colour=colour):
+            say(line)
+    end(ExitCode.HOSTS if any_failed else ExitCode.OK)
+
+
+def survey_json(found: Survey) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "hosts": [
+            {
+                "host": host.name,
+                "checks": [
+                    {"id": c.id, "result": c.result.value, "detail": c.detail, "hint": c.hint}
+                    for c in host.checks
+                ],
+            }
+            for host in found.hosts
+        ],
+    }
+
+
+def survey_lines(name: str, found: Survey, *, width: int, colour: bool) -> list[str]:
+    """The matrix with hosts of equal results folded into one column, a count per column, and all that did
+    not pass.
+    """
+    groups = _groups(found.hosts)
+    lines = [f"fleet {name}: {len(found.hosts)} hosts"]
+    matrix = _matrix(groups, colour)
+    # Below the headings; with too many different hosts the counts and the details have to do.
+    if max(len(line) for line in _matrix(groups, False)) <= max(width, 80):
+        lines += matrix
+    lines += [f"  {folded}  {_tally(hosts[0], colour)}" for folded, hosts in groups.items()]
+    lines += _details(found.hosts, colour)
+    return lines
+
+
+def _surveys(target: str, unseen: Unseen, rehearse: bool) -> Iterator[tuple[str, Survey]]:
+    from orch.runner.hosts.survey import survey
+    from orch.runner.ssh.pool import SshTransport
+
+    for asked in _asked(target, unseen, rehearse):
+        transport = SshTransport(connect_timeout_s=asked.connect_s, deadline_s=2 * asked.connect_s)
+        try:
+            yield asked.fleet, survey(asked.targets, transport, asked.wanted, parallel=asked.parallel)
+        finally:
+            transport.close()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One fleet to check: its hosts, and what is wanted of them."""
+
+    fleet: str
+    targets: Sequence[Target | TargetError]
+    wanted: Wanted
+    connect_s: float = 10.0
+    parallel: int = 64
+
+
+def _asked(target: str, unseen: Unseen, rehearse: bool) -> Iterator[Asked]:
+    from orch.cli.fleet import fleets_of, is_file
+
+    if not is_file(target):
+        yield _of_name(project_at(rehearse=rehearse), target)
+        return
+    for project, document, fleet in fleets_of(target, rehearse=rehearse):
+        if fleet.ssh_config is None:
+            yield _of_name(project, fleet.name)
+        else:
+            yield _of_file(project, fleet, document.directory.absolute(), unseen)
+
+
+def _of_name(project: Project, name: str) -> Asked:
+    """A fleet that is up, of whatever backend. Raises NoSuchFleet."""
+    from orch.runner.hosts.checks.types import Wanted
+    from orch.runner.hosts.targets import Target
+    from orch.runner.ssh.host_keys import fingerprint
+    from orch.stacks.state import fleet_state
+
+    state = fleet_state(project, name)
+    wanted = Wanted(cluster=state.placement == "cluster", image=state.image)
+    if state.backend == "local":
+        least, enough = LOCAL_DISK_GIB
+        wanted = replace(wanted, disk_min_gib=least, disk_warn_gib=enough, machine_ids=False)
+    targets = [Target(node, "pinned", fingerprint(node.host_key)) for node in state.nodes]
+    return Asked(name, targets, wanted)
+
+
+def _of_file(project: Project, fleet: Fleet, folder: Path, unseen: Unseen) -> Asked:
+    """A fleet as its file says, whether or not it is up; keys that were pinned at an `up` hold.
+
+    `unseen`: whether hosts are looked at whose keys nobody has accepted.
+    """
+    from orch.runner.hosts.naming import located, pins
+    from orch.runner.hosts.checks.types import Wanted
+    from orch.runner.hosts.targets import Target, find_targets
+    from orch.stacks.errors import NoSuchFleet
+    from orch.stacks.state import fleet_state
+
+    config = fleet.ssh_config
+    if config is None:
+        raise TypeError("a fleet without hosts")
+    pinned: Mapping[str, str] = {}
+    with suppress(NoSuchFleet):
+        pinned = pins(fleet_state(project, fleet.name).nodes)
+    targets = [
+        replace(each, node=located(each.node, folder)) if isinstance(each, Target) else each
+        for each in find_targets(config, folder, pinned, unseen=unseen)
+    ]
+    wanted = Wanted(
+        cluster=fleet.placement == "cluster",
+        network=config.network,
+        image=fleet.image or project.default_image,
+    )
+    return Asked(fleet.name, targets, wanted, float(config.connect_timeout_s), config.parallel)
+
+
+Groups = dict[str, "list[HostReport]"]
+
+
+def _groups(hosts: Iterable[HostReport]) -> Groups:
+    """Hosts whose every check came out alike, under their folded names."""
+    alike: dict[tuple[str, ...], list[HostReport]] = {}
+    for host in hosts:
+        alike.setdefault(tuple(c.result.value for c in host.checks), []).append(host)
+    return {fold([host.name for host in members]): members for members in alike.values()}
+
+
+def _matrix(groups: Groups, colour: bool) -> list[str]:
+    if not groups:
+        return []
+    ids = [c.id for c in next(iter(groups.values()))[0].checks]
+    first = max(len(each) for each in ids)
+    widths = [max(len(name), len("skipped")) for name in groups]
+    heads = "  ".join(f"{name:<{width}}" for name, width in zip(groups, widths, strict=True))
+    lines = [f"  {'':<{first}}  {heads}".rstrip()]
+    for at, each in enumerate(ids):
+        cells = [members[0].checks[at].result.value for members in groups.values()]
+        shown = "  ".join(
+            paint(cell, COLOURS[cell], colour) + " " * (width - len(cell))
+            for cell, width in zip(cells, widths, strict=True)
+        )
+        lines.append(f"  {each:<{first}}  {shown}".rstrip())
+    return lines
+
+
+def _tally(host: HostReport, colour: bool) -> str:
+    """`pass 12  warn 1 host.disk  fail 1 docker.engine  skipped 7`."""
+    counts = Counter(c.result.value for c in host.checks)
+    parts: list[str] = []
+    for result in ("pass", "warn", "fail", "skipped"):
+        if counts[result]:
+            names = (
+                [c.id for c in host.checks if c.result.value == result] if result in ("warn", "fail") else []
+            )
+            parts.append(" ".join([paint(f"{result} {counts[result]}", COLOURS[result], colour), *names]))
+    return "  ".join(parts)
+
+
+def _details(hosts: Sequence[HostReport], colour: bool) -> list[str]:
+    """Failures, then warnings, then what was skipped; the same of several hosts once."""
+    told: dict[CheckResult, list[str]] = {}
+    for host in hosts:
+        for each in host.checks:
+            told.setdefault(each, []).append(host.name)
+    lines: list[str] = []
+    for result in ("fail", "warn"):
+        for each, names in told.items():
+            if each.result.value == result:
+                word = paint(result, COLOURS[result], colour)
+                lines += ["", f"{word} {each.id} {each.code} on {fold(names)}", f"  {each.detail}"]
+                lines += [f"  hint: {each.hint}"] if each.hint else []
+    skipped: dict[tuple[str, str], list[str]] = {}
+    for each, names in told.items():
+        if each.result.value == "skipped":
+            skipped.setdefault((each.detail, fold(names)), []).append(each.id)
+    lines += [""] if skipped else []
+    for (reason, names), ids in skipped.items():
+        lines.append(paint(f"skipped {', '.join(ids)} on {names}: {reason}", COLOURS["skipped"], colour))
+    return lines

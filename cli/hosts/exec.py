@@ -1,0 +1,167 @@
+"""`orch exec` and `orch ssh`: a command on every node of a fleet, and a terminal on one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orch.cli import completion
+from orch.cli.hosts.cordon import chosen_nodes
+from orch.cli.errors import (UsageError, end, say, tell)
+from orch.cli.context import project_at
+from orch.spec.errors import ExitCode, OrchError
+from orch.spec.grammar.values import Problem, parse_duration
+
+if TYPE_CHECKING:
+    from orch.runner.ssh.parallel_exec import ExecResult
+    from orch.spec.state import FleetState, NodeState
+
+
+class NoSsh(OrchError):
+    """This machine has no `ssh` command."""
+
+    exit_code = ExitCode.HOSTS
+
+
+def execute(
+    fleet: Annotated[
+        str, typer.Argument(metavar="FLEET", help="A fleet's name.", autocompletion=completion.fleets)
+    ],
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- CMD...", help="For the nodes' shell; joined, as with ssh.")
+    ],
+    *,
+    node: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--node",
+            metavar="NODE",
+            help="Only these: a name, an index, gpu[1-4]; repeatable.",
+            autocompletion=completion.nodes,
+        ),
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="TIME", help="Give the command up after this: 30s, 5m.")
+    ] = None,
+    sudo: Annotated[bool, typer.Option("--sudo", help="As root.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Data on stdout, for pipelines.")] = False,
+) -> None:
+    """Run a command on every node of a fleet. Equal output is shown once, under the names of its nodes.
+
+    The exit code is the largest one of the nodes; a node that cannot be reached counts as 7.
+    """
+    from orch.runner.ssh.parallel_exec import ask, exit_code
+    from orch.runner.ssh.pool import SshTransport
+    from orch.stacks.state import fleet_state
+
+    timeout_s = _seconds(timeout)
+    project = project_at()
+    nodes = _some(fleet_state(project, fleet), node or ())
+    transport = SshTransport(tunnels=project.tunnels())
+    try:
+        answers = ask(nodes, transport, " ".join(command), root=sudo, timeout_s=timeout_s)
+    finally:
+        transport.close()
+    if as_json:
+        print(json.dumps(answers_json(fleet, answers), indent=2, ensure_ascii=False))
+    else:
+        show_answers(answers)
+    end(exit_code(answers))
+
+
+def ssh(
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", help="A node's name.", autocompletion=completion.nodes)
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="For ssh: its options, a command.")
+    ] = None,
+    *,
+    fleet: Annotated[
+        str | None,
+        typer.Option("--fleet", help="The fleet the node is of.", autocompletion=completion.fleets),
+    ] = None,
+) -> None:
+    """Log in to a node by its own way, jump hosts included, with its own key and its pinned host key."""
+    from orch.runner.ssh.openssh import ssh_words, write_config
+    from orch.runner.ssh.user_config import UserConfig
+    from orch.stacks.state import fleet_state, known_fleets
+
+    project = project_at()
+    names = [fleet] if fleet is not None else known_fleets(project)
+    chosen, *others = chosen_nodes([node], {name: fleet_state(project, name) for name in names})
+    if others:
+        raise UsageError(
+            f"{node!r} is {len(others) + 1} nodes, a login is to one",
+            hint=f"`orch ssh {chosen.name}`, or `orch exec` for a command on several",
+        )
+    program = shutil.which("ssh")
+    if program is None:
+        raise NoSsh("there is no ssh command on this machine", hint="install OpenSSH's client")
+    config = write_config(chosen, project.dot / "ssh" / chosen.name, UserConfig())
+    sys.stdout.flush()
+    environment = {**os.environ, **project.tunnels()}
+    os.execve(program, ssh_words(chosen, config, arguments or ()), environment)
+
+
+def answers_json(fleet: str, answers: Sequence[ExecResult]) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "fleet": fleet,
+        "nodes": [
+            {
+                "index": answer.node.index,
+                "node": answer.node.name,
+                "exit_code": answer.done.exit_code if answer.done else None,
+                "stdout": answer.done.stdout if answer.done else None,
+                "stderr": answer.done.stderr if answer.done else None,
+                "seconds": round(answer.done.seconds, 3) if answer.done else None,
+                "error": answer.error.text() if answer.error else None,
+            }
+            for answer in answers
+        ],
+    }
+
+
+def show_answers(answers: Sequence[ExecResult]) -> None:
+    """What the command came to, for people. A pipe gets what the nodes wrote, to the byte; a terminal is not
+    left to them."""
+    from orch.runner.ssh.parallel_exec import folded, folded_errors
+
+    show = say if sys.stdout.isatty() else print
+    for group in folded(answers):
+        nodes = f" ({group.count})" if group.count > 1 else ""
+        say(f"{group.nodes}{nodes}:{f' exit code {group.exit_code}' if group.exit_code else ''}")
+        for line in group.stdout.splitlines():
+            show(f"  {line}")
+        sys.stdout.flush()
+        for line in group.stderr.splitlines():
+            tell(f"  {line}")
+    for names, text in folded_errors(answers):
+        tell(f"{names}: {text}")
+
+
+def _some(state: FleetState, wanted: Sequence[str]) -> tuple[NodeState, ...]:
+    """The nodes of a fleet that `wanted` names, by name, folded names or index; all when it names none."""
+    if not wanted:
+        return state.nodes
+    by_index = {str(node.index): node.name for node in state.nodes}
+    called = {node.name for node in state.nodes}
+    names = [word if word in called else by_index.get(word, word) for word in wanted]
+    return chosen_nodes(names, {state.name: state})
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = parse_duration(text)
+    except Problem as error:
+        raise typer.BadParameter(str(error), param_hint="--timeout") from error
+    return None if seconds is None else float(seconds)

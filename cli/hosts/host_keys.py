@@ -1,0 +1,84 @@
+"""Host keys of existing servers: who accepts them, and what is told when nobody has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from orch.cli.errors import UsageError, print_json, tell
+from orch.cli.output.plan import refused_json, waiting_lines
+from orch.components.request import PlanError
+from orch.spec.models import Fleet
+from orch.stacks.summary import fold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from orch.components.request import NewHostKey
+    from orch.spec import Document
+    from orch.stacks.operations import Plan
+    from orch.stacks.request import FleetRequest
+
+
+def planned(document: Document, operation: Callable[[], Plan], *, as_json: bool = False) -> Plan:
+    """What the operation gives; an error of the plan with its place in the file.
+
+    A fleet of which no host can be taken before a key is accepted is told as JSON too.
+    """
+    from orch.components.ssh.problems import KeysUnaccepted
+
+    try:
+        return operation()
+    except KeysUnaccepted as error:
+        if as_json and isinstance(document.model, Fleet):
+            print_json(refused_json(document.model.name, error, error.problems))
+        raise
+    except PlanError as error:
+        raise error.placed(document) from error
+
+
+def after_keys(
+    document: Document, wish: FleetRequest, preview: Callable[[FleetRequest], Plan], confirm: Callable[[str], None]
+) -> tuple[Plan, FleetRequest]:
+    """The plan once a person has accepted the host keys that it waits for, and what is agreed to since.
+
+    The keys of hosts behind a jump host are known only when that one's is accepted: they are asked for next.
+    """
+    from orch.components.ssh.problems import KeysUnaccepted, new_keys_of
+
+    while True:
+        try:
+            plan = planned(document, lambda w=wish: preview(w))
+            waiting = new_keys_of(plan.problems)
+        except KeysUnaccepted as error:
+            plan, waiting = None, error.keys
+        if plan is not None and not waiting:
+            return plan, wish
+        for line in waiting_lines(waiting):
+            tell(line)
+        tell("  compare them with the hosts' own: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there")
+        confirm("Accept these host keys?")
+        wish = accepting(wish, waiting)
+
+
+def accepting(wish: FleetRequest, keys: Iterable[NewHostKey]) -> FleetRequest:
+    """The same with keys that were shown: a host that shows another one from now on is refused."""
+    shown = {**wish.consent.keys, **{new.host: new.key for new in keys}}
+    return replace(wish, consent=replace(wish.consent, keys=shown))
+
+
+def rekeyed(fleet: Fleet, hosts: Sequence[str]) -> frozenset[str]:
+    """Hosts whose changed key is accepted. Raises UsageError for one that the fleet does not list."""
+    if not hosts:
+        return frozenset()
+    from orch.components.ssh.plan import host_names
+
+    known = host_names(fleet)
+    unknown = [host for host in hosts if host not in known]
+    if unknown:
+        raise UsageError(
+            f"the fleet {fleet.name} has no host {', '.join(unknown)}",
+            detail=f"its hosts are {fold(list(known))}" if known else "it is not a fleet of existing hosts",
+            hint="write `--accept-host-key HOST` with the name that the fleet's tables show",
+        )
+    return frozenset(hosts)

@@ -1,0 +1,126 @@
+"""Fleets and their nodes as a table and as JSON."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from orch.catalog.devices import model_of, nominal_mib
+from orch.runner.ssh.host_keys import fingerprint
+from orch.runner.node.status import NodeStatus
+from orch.spec.errors import visible
+from orch.spec.state import FleetState, Gpus, NodeState
+
+# A cordoned node is healthy: somebody keeps jobs off it.
+_HEALTHY = ("idle", "busy", "cordoned")
+_BRIEF = ("FLEET", "NODE", "BACKEND", "GPU", "IP", "PRICE", "STATUS")
+_VERBOSE = (
+    *("FLEET", "NODE", "BACKEND", "ZONE", "GPU", "CPUS", "MEMORY", "BLOCKS", "ADDRESS", "USER", "JUMP"),
+    *("IP", "HOST KEY", "PRICE", "STATUS"),
+)
+
+
+def fleet_json(state: FleetState, statuses: Sequence[NodeStatus]) -> dict[str, Any]:
+    """One entry of `fleets` in `fleet list --json`."""
+    return {
+        "name": state.name,
+        "backend": state.backend,
+        "status": fleet_status(statuses),
+        "nodes": [_node_json(node, status) for node, status in zip(state.nodes, statuses, strict=True)],
+    }
+
+
+def fleet_status(statuses: Sequence[NodeStatus]) -> str:
+    """`active`, or `degraded` when a node cannot be used."""
+    return "degraded" if any(status.status not in _HEALTHY for status in statuses) else "active"
+
+
+def fleet_table(
+    fleets: Sequence[tuple[FleetState, Sequence[NodeStatus]]], *, verbose: bool, colour: bool
+) -> str:
+    """A line per node. The verbose one is wide and never wraps, so that it can be cut and searched."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
+    headings = _VERBOSE if verbose else _BRIEF
+    for heading in headings:
+        table.add_column(heading, no_wrap=verbose)
+    for state, statuses in fleets:
+        for node, status in zip(state.nodes, statuses, strict=True):
+            cells = _cells(state, node, status)
+            if not verbose:
+                cells["BACKEND"] += f" ({node.zone})" if node.zone else ""
+            table.add_row(*(Text(visible(cells[heading])) for heading in headings))
+    text = io.StringIO()
+    width = 1000 if verbose else None if colour else 200
+    Console(file=text, force_terminal=colour, width=width).print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def _cells(state: FleetState, node: NodeState, status: NodeStatus) -> dict[str, str]:
+    return {
+        "FLEET": state.name if node.index == state.nodes[0].index else "",
+        "NODE": node.name,
+        "BACKEND": state.backend,
+        "ZONE": node.zone or "-",
+        "GPU": _gpus(node.gpus),
+        "CPUS": "all" if node.cpus is None else f"{node.cpus:g}",
+        "MEMORY": "all" if node.memory_mib is None else _gib(node.memory_mib),
+        "BLOCKS": f"{status.busy_blocks}/{node.blocks}",
+        "ADDRESS": node.address if node.port == 22 else f"{node.address}:{node.port}",
+        "USER": node.user,
+        "JUMP": _way(node),
+        "IP": node.internal_ip or "-",
+        "HOST KEY": fingerprint(node.host_key),
+        "PRICE": f"${node.price_hourly or 0:g}",
+        "STATUS": _status_text(node, status),
+    }
+
+
+def _node_json(node: NodeState, status: NodeStatus) -> dict[str, Any]:
+    return {
+        "index": node.index,
+        "name": node.name,
+        "status": status.status,
+        "reason": status.reason,
+        "zone": node.zone,
+        "instance_type": node.instance_type,
+        "gpus": node.gpus.count,
+        "blocks": node.blocks,
+        "busy_blocks": status.busy_blocks,
+        "internal_ip": node.internal_ip,
+        "price_hourly": node.price_hourly or 0.0,
+    }
+
+
+def _status_text(node: NodeState, status: NodeStatus) -> str:
+    """`busy 3/8 (run train of ada@laptop since …)`."""
+    part = f" {status.busy_blocks}/{node.blocks}" if status.busy_blocks and node.blocks > 1 else ""
+    if status.status == "cordoned" and status.busy_blocks:
+        part = f", busy{part}"
+    return f"{status.status}{part}" + (f" ({status.reason})" if status.reason else "")
+
+
+def _gpus(gpus: Gpus) -> str:
+    """`8xH100 80GB`."""
+    if not gpus.count:
+        return "-"
+    model = model_of(gpus.name) if gpus.name else None
+    name = model.name if model else gpus.name or gpus.vendor or "GPU"
+    memory = f" {_gib(nominal_mib(gpus.name, gpus.memory_mib))}" if gpus.memory_mib else ""
+    return f"{gpus.count}x{name}{memory}"
+
+
+def _way(node: NodeState) -> str:
+    """The hops to a node, outermost first."""
+    hops = [f"{hop.user}@{hop.address}" + (f":{hop.port}" if hop.port != 22 else "") for hop in node.jump]
+    own = f"ProxyCommand of your {node.ssh_alias}" if node.ssh_alias else None
+    command = node.proxy_command or own
+    return " > ".join([*hops, *([command] if command else [])]) or "-"
+
+
+def _gib(mib: int) -> str:
+    return f"{mib / 1024:.0f}GB" if mib >= 1024 else f"{mib}MB"

@@ -1,0 +1,238 @@
+"""The resources of a plan as a tree: one line each, equal ones folded, and their leaves below.
+
+People see what tells them something; `-v` shows every leaf, as the JSON does.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any
+
+from orch.stacks.pulumi.changes import (GONE, Change, Drifted, PropertyChange, type_of)
+from orch.stacks.summary import Headline, fold
+from orch.stacks.pulumi.masking import HIDDEN
+
+MARKS = {"create": "+", "update": "~", "replace": "±", "delete": "-", "same": " "}
+COLOURS = {"create": "32", "update": "33", "replace": "35", "delete": "31", "same": "2"}
+
+WIDEST = 100
+"""Letters of a value that are shown without `-v`."""
+
+MANY = 3
+"""So many resources of different types that change in the same way are one line."""
+
+
+def tree(
+    changes: Iterable[Change], headline: Headline, *, colour: bool = False, verbose: bool = False
+) -> list[str]:
+    """The lines of what changes. Of a fleet that moves, the nodes alone unless `verbose`."""
+    told = [change for change in changes if change.op != "same"]
+    if headline.moves and not verbose:
+        return ["  ± every resource of it; -v names them"]
+    return [line for group in _groups(told, headline, verbose) for line in group.lines(colour, verbose)]
+
+
+def drift_lines(found: Iterable[Drifted]) -> list[str]:
+    """What differs from what was registered; the same of several resources once."""
+    groups: dict[tuple[str, str, str, str], list[str]] = {}
+    for each in found:
+        token = type_of(each.urn)
+        # A cloud's resources may have one name: what is told of ours needs no kind.
+        kind = "" if token.startswith("orch:") else f"{token.rpartition(':')[2]} "
+        registered, observed = _value(each.registered), _value(each.observed)
+        groups.setdefault((kind, each.path, registered, observed), []).append(each.name)
+    return [
+        f"  {kind}{fold(names)}: {path}: registered {registered}, found {observed}"
+        if path
+        else f"  {kind}{fold(names)}: {observed}"
+        for (kind, path, registered, observed), names in groups.items()
+    ]
+
+
+def paint(text: str, colour: str, on: bool) -> str:
+    return f"\x1b[{colour}m{text}\x1b[0m" if on else text
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Resources to which the same happens, and the leaves that all of them have."""
+
+    members: tuple[Change, ...]
+    leaves: tuple[PropertyChange, ...]
+
+    def lines(self, colour: bool, verbose: bool) -> Iterator[str]:
+        first = self.members[0]
+        types = list(dict.fromkeys(each.type for each in self.members))
+        names = fold(list(dict.fromkeys(each.name for each in self.members)))
+        kind = types[0] if len(types) == 1 else f"{len(self.members)} resources of {len(types)} types:"
+        gone = " (drift: the one before is gone)" if first.op == "create" and _is_gone(first) else ""
+        yield paint(f"  {MARKS[first.op]} {kind}  {names}{gone}", COLOURS[first.op], colour)
+        for leaf in _folded(self.leaves, counting=not verbose):
+            yield f"      {_leaf(leaf, WIDEST if not verbose else None)}"
+
+
+def _groups(changes: Sequence[Change], headline: Headline, verbose: bool) -> list[_Group]:
+    """Folded by type and leaves, then those of several types whose leaves are the same."""
+    by_type: dict[tuple[Any, ...], list[Change]] = {}
+    leaves: dict[tuple[Any, ...], tuple[PropertyChange, ...]] = {}
+    for change in changes:
+        shown = tuple(_of_people(change, headline) if not verbose else _flat(change))
+        own = tuple(_own(leaf, change) for leaf in shown)
+        key = (change.op, change.type, _is_gone(change), tuple(map(_comparable, own)))
+        by_type.setdefault(key, []).append(change)
+        # Of several, what is each one's own is told as such.
+        leaves[key] = own if len(by_type[key]) > 1 else shown
+    across: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+    for key in by_type:
+        alike = not verbose and (key[3] or key[0] == "update")
+        across.setdefault((key[0], *key[2:]) if alike else key, []).append(key)
+    found: list[_Group] = []
+    for keys in across.values():
+        if sum(len(by_type[key]) for key in keys) < MANY or len(keys) == 1:
+            found += [_Group(tuple(by_type[key]), leaves[key]) for key in keys]
+        else:
+            found.append(_Group(tuple(each for key in keys for each in by_type[key]), leaves[keys[0]]))
+    return found
+
+
+def _of_people(change: Change, headline: Headline) -> Iterator[PropertyChange]:
+    """The leaves that tell people something."""
+    for leaf in change.diff:
+        if headline.needless(change, leaf):
+            continue
+        yield from (part for part in _parts(leaf) if not headline.needless(change, part))
+
+
+def _flat(change: Change) -> Iterator[PropertyChange]:
+    for leaf in change.diff:
+        yield from _parts(leaf)
+
+
+def _parts(leaf: PropertyChange) -> Iterator[PropertyChange]:
+    """A leaf that holds a mapping or a list on both sides, as the leaves below that differ."""
+    old, new = leaf.old, leaf.new
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        pairs = [
+            (f'["{key}"]' if re.search(r'[."\[\]]', key) else f".{key}", old.get(key), new.get(key))
+            for key in dict.fromkeys([*old, *new])
+        ]
+    elif isinstance(old, list) and isinstance(new, list):
+        pairs = [(f"[{index}]", a, b) for index, (a, b) in enumerate(zip_longest(old, new))]
+    else:
+        yield leaf
+        return
+    for step, before, after in pairs:
+        if before != after:
+            yield from _parts(replace(leaf, path=f"{leaf.path}{step}", old=before, new=after))
+
+
+def _folded(leaves: Sequence[PropertyChange], *, counting: bool) -> Iterator[PropertyChange]:
+    """Equal changes of a list's members as one: `networkInterfaces[1-31]`.
+
+    `counting`: members that come or go as a whole are counted, whatever each is like.
+    """
+    groups: dict[tuple[str, Any], list[PropertyChange]] = {}
+    for leaf in leaves:
+        plain = _INDEX.sub("[]", leaf.path, count=1)
+        whole = counting and plain.endswith("[]")
+        like = "went" if whole and leaf.new is None else "came" if whole and leaf.old is None else None
+        same = like or (str(leaf.old), str(leaf.new))
+        groups.setdefault((plain, (same, leaf.replaces, leaf.drift is not None)), []).append(leaf)
+    for (plain, (same, *_)), members in groups.items():
+        if len(members) == 1 or "[]" not in plain:
+            yield from members
+            continue
+        indices = [_INDEX.search(leaf.path) for leaf in members]
+        numbers = fold(f"n{found[1]}" for found in indices if found)
+        within = numbers.removeprefix("n").strip("[]")
+        path = plain.replace("[]", f"[{within}]", 1)
+        if same in ("went", "came"):
+            word = f"{len(members)} {'removed' if same == 'went' else 'added'}"
+            yield replace(members[0], path=path, old=None, new=_Word(word))
+        else:
+            yield replace(members[0], path=path)
+
+
+_INDEX = re.compile(r"\[(\d+)\]")
+
+
+@dataclass(frozen=True)
+class _Word:
+    """What is told in the place of two values."""
+
+    text: str
+
+
+def _own(leaf: PropertyChange, change: Change) -> PropertyChange:
+    """The leaf with what is the resource's own (its name, its number, its id, an address) said to be."""
+    return replace(leaf, old=_impersonal(leaf.old, change), new=_impersonal(leaf.new, change))
+
+
+def _impersonal(value: Any, change: Change) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _impersonal(item, change) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_impersonal(item, change) for item in value]
+    if not isinstance(value, str):
+        return value
+    if change.id and len(change.id) > MANY:
+        value = value.replace(change.id, "ID")
+    value = value.replace(change.name, "NAME")
+    number = re.search(r"-(\d+)$", change.name)
+    if number and value.endswith(number[0]):
+        value = f"{value[: -len(number[0])]}-N"
+    return "ADDRESS" if _is_address(value) else value
+
+
+def _is_address(value: str) -> bool:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_gone(change: Change) -> bool:
+    return any(each.observed == GONE for each in change.drift)
+
+
+def _comparable(leaf: PropertyChange) -> tuple[Any, ...]:
+    drift = leaf.drift and (str(leaf.drift.registered), str(leaf.drift.observed))
+    return (leaf.path, str(leaf.old), str(leaf.new), leaf.replaces, drift)
+
+
+def _leaf(leaf: PropertyChange, widest: int | None) -> str:
+    why = " (replaces it)" if leaf.replaces else ""
+    drift = ""
+    if leaf.drift is not None:
+        registered = _value(leaf.drift.registered, widest)
+        back = registered == _value(leaf.new, widest)
+        drift = " (drift: changed outside orch)" if back else f" (drift: registered {registered})"
+    if isinstance(leaf.new, _Word):
+        return f"{leaf.path}: {leaf.new.text}{why}{drift}"
+    if leaf.old == leaf.new == HIDDEN:
+        return f"{leaf.path}: another secret{why}{drift}"
+    return f"{leaf.path}: {_value(leaf.old, widest)} -> {_value(leaf.new, widest)}{why}{drift}"
+
+
+def _value(value: Any, widest: int | None = None) -> str:
+    """A value on one line, as YAML writes it."""
+    text = _flow(value)
+    return text if widest is None or len(text) <= widest else f"{text[: widest - 1]}…"
+
+
+def _flow(value: Any) -> str:
+    if value is None:
+        return "(none)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        kept = {key: item for key, item in value.items() if item not in (None, "", [], {})}
+        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in kept.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return str(value) if value != "" else '""'

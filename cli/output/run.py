@@ -1,0 +1,189 @@
+"""Runs for people and for pipelines: live logs, summaries, tables, JSON."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import IO, TYPE_CHECKING, Any
+
+from orch.runner.events import (Event, ImageProgress, LogLine, Notice, RankChanged, RunChanged)
+from orch.spec.errors import visible, visible_lines
+
+if TYPE_CHECKING:
+    from orch.runner.ledger.records import RankRow, RunRow
+
+SCHEMA = 1
+# One colour per rank, in turn; chosen to be told apart on light and dark grounds.
+_COLOURS = (36, 33, 35, 32, 34, 31)
+
+
+class Live:
+    """Prints what happens to a run as it happens. Log lines go to `out`, all else to stderr."""
+
+    def __init__(self, out: IO[str], *, colour: bool, prefix: bool = True) -> None:
+        self._out = out
+        self._colour = colour
+        self._prefix = prefix
+        self._lock = threading.Lock()
+
+    def handle(self, event: Event, /) -> None:
+        with self._lock:
+            if isinstance(event, LogLine):
+                print(self.line(event), file=self._out, flush=True)
+                return
+            text = _event_text(event)
+            if text is not None:
+                print(visible_lines(text), file=sys.stderr, flush=True)
+
+    def line(self, line: LogLine) -> str:
+        """A log line, led by its rank and node. What the job wrote stays as it is, colours and all, as
+        `docker logs` has it."""
+        if not self._prefix:
+            return line.text
+        head = f"[{line.rank} {visible(line.node)}]"
+        if self._colour:
+            head = f"\x1b[{_COLOURS[line.rank % len(_COLOURS)]}m{head}\x1b[0m"
+        return f"{head} {line.text}"
+
+
+def _event_text(event: Event) -> str | None:
+    if isinstance(event, Notice):
+        return f"{event.level}: {event.text}"
+    if isinstance(event, ImageProgress):
+        return _progress_text(event)
+    if isinstance(event, RunChanged):
+        told = {"provisioning": "starting", "running": "running"}.get(event.status)
+        return f"run {event.run}: {told}" if told else None
+    if isinstance(event, RankChanged) and event.status == "failed":
+        why = event.message or _ended(event.exit_code, event.reason)
+        return f"rank {event.rank} on node {event.node}: {why}"
+    return None
+
+
+def _progress_text(event: ImageProgress) -> str | None:
+    if event.finished:
+        return f"node {event.node}: has the image {event.image}"
+    if event.total_bytes is None:
+        return f"node {event.node}: pulling the image {event.image}"
+    if event.done_bytes == 0:
+        return f"node {event.node}: receiving the image {event.image} ({event.total_bytes >> 20} MiB)"
+    if event.done_bytes >= event.total_bytes:
+        return f"node {event.node}: unpacking the image"
+    return f"node {event.node}: {event.done_bytes * 100 // event.total_bytes} % of the image"
+
+
+def run_json(row: RunRow) -> dict[str, Any]:
+    """One run as `run`, `attach`, `stop` and `ps` print it."""
+    return {
+        "run": row.name,
+        "status": row.status,
+        "reason": row.reason,
+        "message": row.message,
+        "fleet": row.fleet,
+        "nodes": [
+            {
+                "rank": rank.rank,
+                "node": rank.node,
+                "exit_code": rank.exit_code,
+                "status": rank.status,
+                "reason": rank.reason,
+            }
+            for rank in row.ranks
+        ],
+        "started_at": moment(row.started_at),
+        "finished_at": moment(row.finished_at),
+    }
+
+
+def summary(row: RunRow) -> str:
+    """How a run ended, and where to look next."""
+    took = f" in {duration(row.finished_at - row.started_at)}" if row.finished_at and row.started_at else ""
+    if row.status == "done":
+        return f"run {row.name}: done{took} on {_count(len(row.ranks), 'node')}"
+    if row.status == "terminated":
+        return f"run {row.name}: stopped{took}"
+    lines = [f"run {row.name}: {row.status}{took}: {row.message or row.reason}"]
+    width = max(len(rank.node) for rank in row.ranks)
+    lines += [f"  rank {rank.rank}  {rank.node:<{width}}  {rank_text(rank)}" for rank in row.ranks]
+    bad = next((rank.rank for rank in row.ranks if rank.status == "failed"), 0)
+    if row.started_at is not None:
+        lines.append(f"  its log: orch logs {row.name} --node {bad}")
+    return "\n".join(lines)
+
+
+def rank_text(rank: RankRow) -> str:
+    """How one rank stands: `exited (3)`, `terminated (sibling_failed)`, `running`."""
+    if rank.reason == "container_exited_with_error" and rank.exit_code is not None:
+        return f"exited ({rank.exit_code})"
+    if rank.reason in (None, "done"):
+        return rank.status
+    return f"{rank.status} ({rank.reason})"
+
+
+def runs_table(rows: Sequence[RunRow], *, colour: bool) -> str:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from orch.runner.launch.environment import fold
+
+    table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
+    for heading in ("RUN", "FLEET", "NODES", "STATUS", "SUBMITTED", "TOOK"):
+        table.add_column(heading)
+    for row in rows:
+        end = row.finished_at or row.now
+        cells = (
+            row.name,
+            row.fleet,
+            fold([rank.node for rank in row.ranks]),
+            _status_text(row),
+            f"{duration(row.now - row.created_at)} ago",
+            duration(end - row.started_at) if row.started_at else "-",
+        )
+        # Others write to a ledger that is shared: no markup, and no line of their own.
+        table.add_row(*(Text(visible(cell)) for cell in cells))
+    text = io.StringIO()
+    Console(file=text, force_terminal=colour, width=None if colour else 200).print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def _status_text(row: RunRow) -> str:
+    codes = [r.exit_code for r in row.ranks if r.status == "failed" and r.exit_code is not None]
+    if row.status == "failed" and codes:
+        return f"exited ({codes[0]})"
+    if row.status == "failed" and any(r.reason == "failed_to_start_due_to_no_capacity" for r in row.ranks):
+        return "no capacity"
+    return row.status
+
+
+def _ended(code: int | None, reason: str | None) -> str:
+    if reason == "container_exited_with_error" and code is not None:
+        return f"exited with code {code}"
+    return (reason or "failed").replace("_", " ")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def duration(seconds: float) -> str:
+    """`42s`, `3m 5s`, `2h 10m`, `3d 4h`."""
+    whole = max(0, int(seconds))
+    for size, unit, small, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            return f"{whole // size}{unit} {whole % size // small}{small_unit}"
+    return f"{whole}s"
+
+
+def moment(seconds: float | None) -> str | None:
+    """RFC 3339, in UTC."""
+    if seconds is None:
+        return None
+    return (
+        datetime.fromtimestamp(seconds, timezone.utc)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )

@@ -1,0 +1,320 @@
+"""One region of an AWS account, asked through boto3."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal, Protocol
+
+from orch.catalog.aws.machines import (Market, QuotaRow, unit_quota, vcpu_quota)
+from orch.components.aws.account import errors
+from orch.components.aws.account.facts import (Allowance, AwsFacts, Group, Image, Reservation, Subnet, Vpc, Zone)
+from orch.components.aws.account.existing_networks import Lookup
+from orch.components.aws.account.client_errors import client_error, pages, told
+from orch.components.aws.account.quota_usage import used
+from orch.components.aws.account.lookups import Lookups, ImageLookup
+
+
+class Session(Protocol):
+    """What is used of a boto3 session."""
+
+    def client(self, service_name: str, region_name: str | None = None, **more: Any) -> Any: ...
+
+
+@lru_cache(maxsize=64)
+def _client(made: Session, service: str, region: str, endpoint: str | None) -> Any:
+    """One client of a session, which takes a while to make."""
+    config: Any = importlib.import_module("botocore.config")
+    more = {"endpoint_url": endpoint} if endpoint else {}
+    settings = config.Config(
+        connect_timeout=5, read_timeout=30, retries={"max_attempts": 5, "mode": "standard"}
+    )
+    with told("log in"):
+        return made.client(service, region_name=region, config=settings, **more)
+
+
+class RegionClient:
+    """One region, asked through one client per service."""
+
+    def __init__(self, made: Session, region: str, endpoint: str | None) -> None:
+        self._session = made
+        self._endpoint = endpoint
+        self.region = region
+
+    def client(self, service: str) -> Any:
+        return _client(self._session, service, self.region, self._endpoint)
+
+    def facts(self, question: Lookups) -> AwsFacts:
+        look = Lookup(self.client("ec2"))
+        vpc, subnets, groups = self._network(question, look)
+        market: Market = "spot" if question.spot else "on-demand"
+        quota, account = vcpu_quota(question.instance_type, market), self._account()
+        counted = used(self.client("ec2"), account, quota, market, question.own)
+        return AwsFacts(
+            account=account,
+            region=self.region,
+            zones=self.zones(),
+            image=self._image(question.image),
+            bastion_image=self._image(question.bastion_image),
+            vpc=vpc,
+            subnets=subnets,
+            groups=groups,
+            reservation=self.reservation(question.reservation) if question.reservation else None,
+            vcpus=self._allowance(quota, counted.vcpus) if quota else None,
+            addresses=self._addresses() if question.addresses else None,
+            interfaces=self._allowance(unit_quota("interface"), counted.interfaces),
+            cards=self._cards(question.instance_type),
+            missing=tuple(look.missing),
+            elsewhere=self._elsewhere(look.missing) if look.missing else {},
+            several=look.several,
+            outside=look.outside,
+        )
+
+    def zones(self) -> tuple[Zone, ...]:
+        with told(f"list the zones of {self.region}"):
+            answer = self.client("ec2").describe_availability_zones()
+        return tuple(
+            Zone(str(each["ZoneId"]), str(each["ZoneName"]))
+            for each in sorted(answer["AvailabilityZones"], key=lambda each: each["ZoneName"])
+        )
+
+    def offered(self, types: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """Ids of the zones that have each of the types."""
+        wanted, found = sorted(types), dict[str, list[str]]()
+        for start in range(0, len(wanted), 200):  # the most values that a filter takes
+            only = [{"Name": "instance-type", "Values": wanted[start : start + 200]}]
+            with told(f"ask which zones of {self.region} have the types"):
+                rows = list(
+                    pages(
+                        self.client("ec2"),
+                        "describe_instance_type_offerings",
+                        "InstanceTypeOfferings",
+                        LocationType="availability-zone-id",
+                        Filters=only,
+                    )
+                )
+            for row in rows:
+                found.setdefault(str(row["InstanceType"]), []).append(str(row["Location"]))
+        return {name: tuple(sorted(zones)) for name, zones in found.items()}
+
+    def _account(self) -> str:
+        with told("log in"):
+            return str(self.client("sts").get_caller_identity()["Account"])
+
+    # Networks
+
+    def _network(
+        self, question: Lookups, look: Lookup
+    ) -> tuple[Vpc | None, tuple[Subnet, ...], tuple[Group, ...]]:
+        wanted = question.network
+        ec2 = self.client("ec2")
+        vpc = _vpc(wanted.vpc, look) if wanted.vpc else None
+        subnets: tuple[Subnet, ...] = ()
+        given: list[Mapping[str, Any]] = []
+        if wanted.subnets:
+            given = look.subnets(wanted.subnets, vpc.id if vpc else None)
+            if vpc is None and wanted.vpc is None and given:
+                vpc = _vpc(str(given[0]["VpcId"]), look)
+        if vpc is not None:
+            with told("list the subnets"):
+                rows = list(
+                    pages(
+                        ec2, "describe_subnets", "Subnets", Filters=[{"Name": "vpc-id", "Values": [vpc.id]}]
+                    )
+                )
+                tables = list(
+                    pages(
+                        ec2,
+                        "describe_route_tables",
+                        "RouteTables",
+                        Filters=[{"Name": "vpc-id", "Values": [vpc.id]}],
+                    )
+                )
+            chosen = {str(row["SubnetId"]) for row in given}
+            subnets = tuple(
+                Subnet(
+                    id=str(row["SubnetId"]),
+                    vpc=str(row["VpcId"]),
+                    zone=str(row["AvailabilityZoneId"]),
+                    cidr=str(row["CidrBlock"]),
+                    free=int(row["AvailableIpAddressCount"]),
+                    egress=_egress(str(row["SubnetId"]), tables),
+                    nodes=not wanted.subnets or str(row["SubnetId"]) in chosen,
+                )
+                for row in sorted(rows, key=lambda row: row["SubnetId"])
+            )
+        rows = look.of("security-group", wanted.groups, vpc.id if vpc else None)
+        groups = tuple(Group(str(row["GroupId"]), str(row["VpcId"]), _to_itself(row)) for row in rows)
+        return vpc, subnets, groups
+
+    def _elsewhere(self, missing: Sequence[str]) -> dict[str, str]:
+        """In which other region of the account a given VPC or subnet is."""
+        with told("list the regions"):
+            answer = self.client("ec2").describe_regions()
+        left = {each for each in missing if each.startswith(("vpc-", "subnet-"))}
+        found: dict[str, str] = {}
+        for name in sorted(str(each["RegionName"]) for each in answer["Regions"]):
+            if name == self.region or not left:
+                continue
+            other = RegionClient(self._session, name, self._endpoint)
+            for each in sorted(left):
+                kind: Literal["vpc", "subnet"] = "vpc" if each.startswith("vpc-") else "subnet"
+                if Lookup(other.client("ec2")).of(kind, (each,)):
+                    found[each] = name
+                    left.discard(each)
+        return found
+
+    # Capacity, images, quotas
+
+    def reservation(self, wanted: str) -> Reservation | None:
+        ec2 = self.client("ec2")
+        with told(f"look for the reservation {wanted}"):
+            # By a filter: an id of another region would be an error otherwise.
+            field = {"Name": "capacity-reservation-id", "Values": [wanted]}
+            try:
+                answer = ec2.describe_capacity_reservations(CapacityReservationIds=[wanted])
+            except client_error() as error:
+                if errors.by_code(error.response["Error"]["Code"]).kind != "parameter":
+                    raise
+                return None
+            rows = [
+                row
+                for row in answer["CapacityReservations"]
+                if row["CapacityReservationId"] in field["Values"]
+            ]
+        if not rows:
+            return None
+        row = rows[0]
+        names = {zone.name: zone.id for zone in self.zones()}
+        group = row.get("PlacementGroupArn")
+        return Reservation(
+            id=str(row["CapacityReservationId"]),
+            kind="block" if row.get("ReservationType") == "capacity-block" else "reservation",
+            instance_type=str(row["InstanceType"]),
+            region=self.region,
+            zone=str(row.get("AvailabilityZoneId") or names.get(str(row["AvailabilityZone"]), "")),
+            total=int(row["TotalInstanceCount"]),
+            available=int(row["AvailableInstanceCount"]),
+            state=str(row["State"]),
+            group=str(group).rpartition("/")[2] if group else None,
+            start=_time(row.get("StartDate")),
+            end=_time(row.get("EndDate")),
+            tenancy=str(row.get("Tenancy", "default")),
+        )
+
+    def _image(self, wanted: ImageLookup | None) -> Image | None:
+        if wanted is None:
+            return None
+        ec2 = self.client("ec2")
+        found = wanted.id
+        if wanted.parameter is not None:
+            with told(f"look up the newest image of {wanted.parameter}"):
+                try:
+                    answer = self.client("ssm").get_parameter(Name=wanted.parameter)
+                except client_error() as error:
+                    if error.response["Error"]["Code"] != "ParameterNotFound":
+                        raise
+                    return None
+            found = str(answer["Parameter"]["Value"])
+        with told("look for the machine image"):
+            if found is not None:
+                rows = _rows_or_none(lambda: ec2.describe_images(ImageIds=[found])["Images"])
+            else:
+                filters = [
+                    {"Name": "name", "Values": [wanted.name]},
+                    {"Name": "state", "Values": ["available"]},
+                ]
+                rows = ec2.describe_images(Owners=[wanted.owner], Filters=filters)["Images"]
+        if not rows:
+            return None
+        row = max(rows, key=lambda row: (str(row.get("CreationDate", "")), str(row["ImageId"])))
+        device = str(row["RootDeviceName"])
+        sizes = [
+            int(each["Ebs"]["VolumeSize"])
+            for each in row.get("BlockDeviceMappings", ())
+            if each.get("DeviceName") == device and "VolumeSize" in each.get("Ebs", {})
+        ]
+        return Image(str(row["ImageId"]), str(row.get("Name", "")), device, max(sizes, default=0))
+
+    def _allowance(self, quota: QuotaRow, there: int | None) -> Allowance | None:
+        client = self.client("service-quotas")
+        with told(f"read the quota {quota.code}"):
+            try:
+                answer = client.get_service_quota(ServiceCode=quota.service, QuotaCode=quota.code)["Quota"]
+            except client_error() as error:
+                # Where the account has no value of its own, the default holds; some regions know neither.
+                if error.response["Error"]["Code"] != "NoSuchResourceException":
+                    raise
+                return None
+        return Allowance(quota.code, quota.name, float(answer["Value"]), there)
+
+    def _addresses(self) -> Allowance | None:
+        with told("count the Elastic IPs"):
+            there = len(self.client("ec2").describe_addresses()["Addresses"])
+        return self._allowance(unit_quota("address"), there)
+
+    def _cards(self, instance_type: str) -> tuple[int, int] | None:
+        with told(f"ask about {instance_type}"):
+            rows = _rows_or_none(
+                lambda: self.client("ec2").describe_instance_types(InstanceTypes=[instance_type])[
+                    "InstanceTypes"
+                ]
+            )
+        if not rows:
+            return None
+        network = rows[0].get("NetworkInfo", {})
+        efa = network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0) if network.get("EfaSupported") else 0
+        cards = network.get("MaximumNetworkCards")
+        return (int(cards), int(efa)) if cards else None
+
+
+def _vpc(wanted: str, look: Lookup) -> Vpc | None:
+    rows = look.of("vpc", (wanted,))
+    return Vpc(str(rows[0]["VpcId"]), str(rows[0]["CidrBlock"])) if rows else None
+
+
+def _egress(subnet: str, tables: Sequence[Mapping[str, Any]]) -> Literal["nat", "internet", "other", "none"]:
+    """Where a subnet's default route leads, by its own table, else by the VPC's main one."""
+
+    def of(table: Mapping[str, Any], key: str, value: object) -> bool:
+        return any(each.get(key) == value for each in table.get("Associations", ()))
+
+    own = [table for table in tables if of(table, "SubnetId", subnet)]
+    for table in own or [table for table in tables if of(table, "Main", True)]:
+        for route in table.get("Routes", ()):
+            if route.get("DestinationCidrBlock") != "0.0.0.0/0":
+                continue
+            if route.get("NatGatewayId") or route.get("TransitGatewayId") or route.get("InstanceId"):
+                return "nat" if route.get("NatGatewayId") else "other"
+            return "internet" if str(route.get("GatewayId", "")).startswith("igw-") else "other"
+    return "none"
+
+
+def _to_itself(row: Mapping[str, Any]) -> bool:
+    """Whether a group has a rule for all traffic with itself, both ways."""
+
+    def within(rules: Sequence[Mapping[str, Any]]) -> bool:
+        return any(
+            rule.get("IpProtocol") == "-1" and pair.get("GroupId") == row["GroupId"]
+            for rule in rules
+            for pair in rule.get("UserIdGroupPairs", ())
+        )
+
+    return within(row.get("IpPermissions", ())) and within(row.get("IpPermissionsEgress", ()))
+
+
+def _rows_or_none(call: Callable[[], list[Any]]) -> list[Any] | None:
+    """The rows, or None where the cloud knows nothing of that id."""
+    try:
+        return call()
+    except client_error() as error:
+        if errors.by_code(error.response["Error"]["Code"]).kind != "parameter":
+            raise
+        return None
+
+
+def _time(value: Any) -> str | None:
+    if value is None:
+        return None
+    return value.strftime("%Y-%m-%dT%H:%M:%SZ") if hasattr(value, "strftime") else str(value)

@@ -1,0 +1,146 @@
+"""Asking an AWS account, by boto3: the only reader of the cloud besides the engine.
+
+The session comes from the caller, so a simulated cloud can answer in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from typing import Any
+
+from orch.catalog.sdks import require_sdk
+from orch.components.aws.account.client import RegionClient, Session
+from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
+from orch.components.aws.account.client_errors import CloudRefused, pages, told
+from orch.components.aws.account.lookups import Lookups
+from orch.spec.models.backends import AwsBackend
+from orch.spec.models.credentials import AccessKeyCreds, AwsDefaultCreds
+
+# A region where every account can ask which others it has.
+HOME = "us-east-1"
+
+
+def session(settings: AwsBackend) -> Session:
+    """A session with the credentials of `orch.yml`, else those the SDK finds.
+
+    Raises NoSdk when the SDK is not installed, CloudRefused when the profile is unknown.
+    """
+    boto3 = require_sdk("boto3", "AWS")
+    creds = settings.creds
+    with told("log in"):
+        if isinstance(creds, AccessKeyCreds):
+            return boto3.Session(aws_access_key_id=creds.access_key, aws_secret_access_key=creds.secret_key)
+        found = boto3.Session(profile_name=creds.profile if isinstance(creds, AwsDefaultCreds) else None)
+        if isinstance(creds, AwsDefaultCreds) and creds.role_arn:
+            answer = found.client("sts", region_name=HOME).assume_role(
+                RoleArn=creds.role_arn, RoleSessionName="orch"
+            )
+            taken = answer["Credentials"]
+            return boto3.Session(
+                aws_access_key_id=taken["AccessKeyId"],
+                aws_secret_access_key=taken["SecretAccessKey"],
+                aws_session_token=taken["SessionToken"],
+            )
+        return found
+
+
+def ask(made: Session, question: Lookups, endpoint: str | None = None) -> AwsFacts:
+    """All that one plan needs of a region.
+
+    Raises CloudRefused.
+    """
+    return RegionClient(made, question.region, endpoint).facts(question)
+
+
+def zones(made: Session, regions: Sequence[str], endpoint: str | None = None) -> dict[str, tuple[Zone, ...]]:
+    """The zones of regions as the account names them; a region that is not enabled is left out."""
+    found: dict[str, tuple[Zone, ...]] = {}
+    for region in regions:
+        try:
+            found[region] = RegionClient(made, region, endpoint).zones()
+        except CloudRefused as refused:
+            if refused.error is None or refused.error.kind not in ("credentials", "permission"):
+                raise
+    return found
+
+
+def offered(
+    made: Session, region: str, types: Collection[str], endpoint: str | None = None
+) -> dict[str, tuple[str, ...]]:
+    """Ids of a region's zones that have each of the types; nothing where the account has not enabled it."""
+    if region not in _enabled(made, endpoint):
+        return {}
+    return RegionClient(made, region, endpoint).offered(types)
+
+
+@lru_cache(maxsize=16)
+def _enabled(made: Session, endpoint: str | None) -> frozenset[str]:
+    with told("list the regions"):
+        answer = RegionClient(made, HOME, endpoint).client("ec2").describe_regions()
+    return frozenset(str(each["RegionName"]) for each in answer["Regions"])
+
+
+def reservation(
+    made: Session, wanted: str, regions: Sequence[str], endpoint: str | None = None
+) -> Reservation | None:
+    """The Capacity Reservation or Block of that id, looked for in `regions`."""
+    for region in regions:
+        found = RegionClient(made, region, endpoint).reservation(wanted)
+        if found is not None:
+            return found
+    return None
+
+
+def topology(
+    made: Session, region: str, instances: Sequence[str], endpoint: str | None = None
+) -> dict[str, tuple[str, ...]]:
+    """Network nodes above each instance, the outermost first; those not told of yet are left out."""
+    ec2 = RegionClient(made, region, endpoint).client("ec2")
+    found: dict[str, tuple[str, ...]] = {}
+    for start in range(0, len(instances), 100):  # the most that one call takes
+        with told("read where the instances are"):
+            answer = ec2.describe_instance_topology(InstanceIds=list(instances[start : start + 100]))
+        for each in answer.get("Instances", ()):
+            if each.get("NetworkNodes"):
+                found[str(each["InstanceId"])] = tuple(str(node) for node in each["NetworkNodes"])
+    return found
+
+
+def tagged(
+    made: Session, region: str, stack: str, endpoint: str | None = None
+) -> tuple[tuple[str, str, str], ...]:
+    """Live resources with a stack's tag, as (id, kind, `orch:urn`): what a killed `up` may have begun."""
+    ec2 = RegionClient(made, region, endpoint).client("ec2")
+    with told("look for resources by tag"):
+        rows = list(
+            pages(ec2, "describe_tags", "Tags", Filters=[{"Name": "tag:orch:stack", "Values": [stack]}])
+        )
+        owners = {str(row["ResourceId"]): str(row["ResourceType"]) for row in rows}
+        if not owners:
+            return ()
+        marks = {
+            str(row["ResourceId"]): str(row["Value"])
+            for row in pages(ec2, "describe_tags", "Tags", Filters=[{"Name": "key", "Values": ["orch:urn"]}])
+            if row["ResourceId"] in owners
+        }
+        instances = [each for each, kind in owners.items() if kind == "instance"]
+        gone = _ended(ec2, instances) if instances else set[str]()
+    return tuple(
+        (each, kind, marks.get(each, "")) for each, kind in sorted(owners.items()) if each not in gone
+    )
+
+
+def _ended(ec2: Any, instances: Sequence[str]) -> set[str]:
+    """Terminated instances keep their tags for an hour."""
+    found = pages(
+        ec2,
+        "describe_instances",
+        "Reservations",
+        Filters=[{"Name": "instance-id", "Values": list(instances)}],
+    )
+    states = {
+        str(each["InstanceId"]): str(each["State"]["Name"]) for page in found for each in page["Instances"]
+    }
+    ended = ("terminated", "shutting-down")
+    return {each for each in instances if states.get(each, "terminated") in ended}

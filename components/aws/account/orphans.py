@@ -1,0 +1,251 @@
+"""Clearing an AWS account of what a call that did not end made and nobody recorded.
+
+Every resource carries the tags `orch:stack` and `orch:urn`. What has those of a stack and is not in its state
+is removed, what depends on others first; `up` makes it anew. The few kinds that have no tags are found by
+what they were asked for with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from orch.components.aws.account import gather_facts
+from orch.components.aws.account.client import RegionClient
+from orch.components.aws.backend import settings_of
+from orch.components.aws.account.client_errors import client_error, told
+from orch.components.cloud.orphans import StackSnapshot, RecordedResource
+from orch.components.cloud.removal import again
+
+# How long what ends is waited for: a large instance takes minutes.
+WAIT = {"Delay": 5, "MaxAttempts": 240}
+
+# These go with their instance.
+WITH_OTHERS = ("volume", "network-interface")
+ENDED = ("cancelled", "expired", "failed", "deleted", "deleting", "terminated", "shutting-down")
+
+
+def clear(crash: StackSnapshot) -> tuple[str, ...]:
+    """Remove what is not recorded; what was removed, each with its id.
+
+    Raises CloudRefused.
+    """
+    settings = settings_of(crash.settings)
+    regions = sorted(
+        {str(each.inputs["region"]) for each in crash.known if each.type == "pulumi:providers:aws"}
+    )
+    marks = sorted(filter(None, {_mark(each) for each in crash.of("aws:")}))
+    if not regions or not marks:
+        return ()
+    session = crash.session("aws") or gather_facts.session(settings)
+    done: list[str] = []
+    for name in regions:
+        crash.still_held()
+        region = RegionClient(session, name, settings.endpoint_url)
+        ec2 = region.client("ec2")
+        found: dict[str, dict[str, str]] = {}
+        for mark in marks:
+            for each, kind, urn in gather_facts.tagged(session, name, mark, settings.endpoint_url):
+                if each not in crash.ids and kind not in WITH_OTHERS:
+                    found.setdefault(kind, {})[each] = urn.rpartition("::")[2]
+        done += _untagged(ec2, region.client("iam"), crash.begun, marks)
+        for kind, remove in ORDER:
+            here = _left(ec2, kind, found.get(kind, {}), crash.ids)
+            if here:
+                crash.still_held()
+                with told(f"remove what a call that did not end left: {', '.join(here)}"):
+                    remove(ec2, list(here))
+                done += [f"{label} ({each})" for each, label in here.items()]
+    return tuple(done)
+
+
+def _mark(each: RecordedResource) -> str | None:
+    tags = each.inputs.get("tags")
+    return str(tags["orch:stack"]) if isinstance(tags, Mapping) and "orch:stack" in tags else None
+
+
+# What has no tags, or is not of EC2
+
+
+def _untagged(ec2: Any, iam: Any, begun: Sequence[RecordedResource], marks: Collection[str]) -> Iterator[str]:
+    for each in begun:
+        remove = BY_INPUTS.get(each.type)
+        if remove is None:
+            continue
+        with told(f"remove {each.name}, which a call that did not end had begun"), _unless_gone():
+            if remove(ec2, iam, each.inputs, marks):
+                yield each.name
+
+
+def _association(ec2: Any, iam: Any, inputs: Mapping[str, Any], marks: Collection[str]) -> bool:
+    tables = ec2.describe_route_tables(RouteTableIds=[inputs["routeTableId"]])["RouteTables"]
+    ids = [
+        each["RouteTableAssociationId"]
+        for table in tables
+        for each in table.get("Associations", ())
+        if each.get("SubnetId") == inputs["subnetId"]
+    ]
+    for each in ids:
+        ec2.disassociate_route_table(AssociationId=each)
+    return bool(ids)
+
+
+def _attachment(ec2: Any, iam: Any, inputs: Mapping[str, Any], marks: Collection[str]) -> bool:
+    iam.detach_role_policy(RoleName=inputs["role"], PolicyArn=inputs["policyArn"])
+    return True
+
+
+def _policy(ec2: Any, iam: Any, inputs: Mapping[str, Any], marks: Collection[str]) -> bool:
+    iam.delete_role_policy(RoleName=inputs["role"], PolicyName=inputs["name"])
+    return True
+
+
+def _profile(ec2: Any, iam: Any, inputs: Mapping[str, Any], marks: Collection[str]) -> bool:
+    found = iam.get_instance_profile(InstanceProfileName=inputs["name"])["InstanceProfile"]
+    if not _ours(found, marks):
+        return False
+    for role in found.get("Roles", ()):
+        iam.remove_role_from_instance_profile(InstanceProfileName=inputs["name"], RoleName=role["RoleName"])
+    iam.delete_instance_profile(InstanceProfileName=inputs["name"])
+    return True
+
+
+def _role(ec2: Any, iam: Any, inputs: Mapping[str, Any], marks: Collection[str]) -> bool:
+    if not _ours(iam.get_role(RoleName=inputs["name"])["Role"], marks):
+        return False
+    iam.delete_role(RoleName=inputs["name"])
+    return True
+
+
+BY_INPUTS: Mapping[str, Callable[[Any, Any, Mapping[str, Any], Collection[str]], bool]] = {
+    "aws:ec2/routeTableAssociation:RouteTableAssociation": _association,
+    "aws:iam/rolePolicyAttachment:RolePolicyAttachment": _attachment,
+    "aws:iam/rolePolicy:RolePolicy": _policy,
+    "aws:iam/instanceProfile:InstanceProfile": _profile,
+    "aws:iam/role:Role": _role,
+}
+
+
+def _ours(row: Mapping[str, Any], marks: Collection[str]) -> bool:
+    """Whether something with a name of its own carries the stack's tag."""
+    return any(tag["Key"] == "orch:stack" and tag["Value"] in marks for tag in row.get("Tags", ()))
+
+
+@contextmanager
+def _unless_gone() -> Iterator[None]:
+    try:
+        yield
+    except client_error() as error:
+        if not _is_gone(error.response["Error"]["Code"]):
+            raise
+
+
+def _is_gone(code: str) -> bool:
+    return code.endswith("NotFound") or code in ("NoSuchEntity", "InvalidPlacementGroup.Unknown")
+
+
+# What EC2 has tags of
+
+
+def _left(ec2: Any, kind: str, found: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
+    """Those that are there still: some kinds are listed for an hour after their end."""
+    if not found:
+        return {}
+    with told("look at what a call that did not end left"):
+        if kind == "placement-group":
+            # The engine knows them by name.
+            rows = ec2.describe_placement_groups(GroupIds=list(found))["PlacementGroups"]
+            return {row["GroupName"]: found[row["GroupId"]] for row in rows if row["GroupName"] not in known}
+        if kind == "capacity-reservation":
+            rows = ec2.describe_capacity_reservations(CapacityReservationIds=list(found))
+            states = {row["CapacityReservationId"]: row["State"] for row in rows["CapacityReservations"]}
+        elif kind == "natgateway":
+            rows = ec2.describe_nat_gateways(NatGatewayIds=list(found))["NatGateways"]
+            states = {row["NatGatewayId"]: row["State"] for row in rows}
+        else:
+            return dict(found)
+    return {each: label for each, label in found.items() if states.get(each, "deleted") not in ENDED}
+
+
+def _instances(ec2: Any, ids: Sequence[str]) -> None:
+    ec2.terminate_instances(InstanceIds=ids)
+    ec2.get_waiter("instance_terminated").wait(InstanceIds=ids, WaiterConfig=WAIT)
+
+
+def _gateways(ec2: Any, ids: Sequence[str]) -> None:
+    for each in ids:
+        ec2.delete_nat_gateway(NatGatewayId=each)
+    ec2.get_waiter("nat_gateway_deleted").wait(NatGatewayIds=ids, WaiterConfig=WAIT)
+
+
+def _addresses(ec2: Any, ids: Sequence[str]) -> None:
+    for row in ec2.describe_addresses(AllocationIds=ids)["Addresses"]:
+        if "AssociationId" in row:
+            ec2.disassociate_address(AssociationId=row["AssociationId"])
+        _again(lambda each=row["AllocationId"]: ec2.release_address(AllocationId=each))
+
+
+def _route_tables(ec2: Any, ids: Sequence[str]) -> None:
+    for row in ec2.describe_route_tables(RouteTableIds=ids)["RouteTables"]:
+        for each in row.get("Associations", ()):
+            if not each.get("Main"):
+                ec2.disassociate_route_table(AssociationId=each["RouteTableAssociationId"])
+        _again(lambda each=row["RouteTableId"]: ec2.delete_route_table(RouteTableId=each))
+
+
+def _internet_gateways(ec2: Any, ids: Sequence[str]) -> None:
+    for row in ec2.describe_internet_gateways(InternetGatewayIds=ids)["InternetGateways"]:
+        each = row["InternetGatewayId"]
+        for tie in row.get("Attachments", ()):
+            ends = {"InternetGatewayId": each, "VpcId": tie["VpcId"]}
+            _again(lambda ends=ends: ec2.detach_internet_gateway(**ends))
+        ec2.delete_internet_gateway(InternetGatewayId=each)
+
+
+def _each(call: str, key: str) -> Callable[[Any, Sequence[str]], None]:
+    def remove(ec2: Any, ids: Sequence[str]) -> None:
+        # Of several that name each other (security groups), some go only after the others.
+        left = list(ids)
+        for _ in range(len(left)):
+            left = [each for each in left if not _goes(lambda each=each: getattr(ec2, call)(**{key: each}))]
+        for each in left:
+            _again(lambda each=each: getattr(ec2, call)(**{key: each}))
+
+    return remove
+
+
+ORDER: tuple[tuple[str, Callable[[Any, Sequence[str]], None]], ...] = (
+    ("instance", _instances),
+    ("natgateway", _gateways),
+    ("elastic-ip", _addresses),
+    ("capacity-reservation", _each("cancel_capacity_reservation", "CapacityReservationId")),
+    ("launch-template", _each("delete_launch_template", "LaunchTemplateId")),
+    ("placement-group", _each("delete_placement_group", "GroupName")),
+    ("route-table", _route_tables),
+    ("subnet", _each("delete_subnet", "SubnetId")),
+    ("security-group", _each("delete_security_group", "GroupId")),
+    ("internet-gateway", _internet_gateways),
+    ("vpc", _each("delete_vpc", "VpcId")),
+)
+
+IN_USE = ("DependencyViolation", "InvalidPlacementGroup.InUse", "InvalidIPAddress.InUse", "ResourceInUse")
+
+
+def _goes(remove: Callable[[], object]) -> bool:
+    """Whether it is removed now; False when something still uses it."""
+    try:
+        with _unless_gone():
+            remove()
+    except client_error() as error:
+        if error.response["Error"]["Code"] not in IN_USE:
+            raise
+        return False
+    return True
+
+
+def _again(remove: Callable[[], object]) -> None:
+    """Remove it as soon as nothing uses it any more. What stays in use is refused by the last try."""
+    if not again(lambda: _goes(remove)):
+        with _unless_gone():
+            remove()

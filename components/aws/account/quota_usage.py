@@ -1,0 +1,87 @@
+"""What counts against the quotas of an account already, apart from the fleet that is planned.
+
+Its own nodes and reservation are left out, whether they are recorded or were begun by a call that was killed:
+a plan asks for all of its nodes. Source: EC2 user guide, "On-Demand Instance quotas".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orch.catalog.aws.machines import Market, QuotaRow, vcpu_quota
+from orch.components.cloud_errors import CloudRefused
+from orch.components.aws.account.client_errors import pages, told
+
+Row = Mapping[str, Any]
+RUNS = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+
+
+@dataclass(frozen=True)
+class Used:
+    """vCPUs of one quota, and network interfaces; None where these credentials may not look."""
+
+    vcpus: int | None = None
+    interfaces: int | None = None
+
+
+def used(ec2: Any, account: str, quota: QuotaRow | None, market: Market, own: str) -> Used:
+    """`own`: how the tag `orch:stack` of the fleet's own resources ends. Raises CloudRefused."""
+    try:
+        with told("count what runs"):
+            instances = list(_instances(ec2))
+            held = list(_reservations(ec2, account, own)) if quota is not None else []
+            ours = {str(each["InstanceId"]) for each in instances if _is_own(each, own)}
+            others = [each for each in instances if each["InstanceId"] not in ours]
+            there = None if quota is None else _vcpus(ec2, _types(others, held, quota, market))
+            return Used(there, _interfaces(ec2, ours))
+    except CloudRefused as refused:
+        if refused.error is None or refused.error.kind != "permission":
+            raise
+        return Used()
+
+
+def _instances(ec2: Any) -> Iterator[Row]:
+    for page in pages(ec2, "describe_instances", "Reservations", Filters=RUNS):
+        yield from page["Instances"]
+
+
+def _reservations(ec2: Any, account: str, own: str) -> Iterator[Row]:
+    """Those that count: of this account, besides Capacity Blocks, which have quotas of their own."""
+    state = [{"Name": "state", "Values": ["active"]}]
+    for each in pages(ec2, "describe_capacity_reservations", "CapacityReservations", Filters=state):
+        block = each.get("ReservationType") == "capacity-block"
+        if not block and each.get("OwnerId", account) == account and not _is_own(each, own):
+            yield each
+
+
+def _types(instances: Sequence[Row], held: Sequence[Row], quota: QuotaRow, market: Market) -> Counter[str]:
+    """How many of each type count against a quota. What runs in a reservation does not count again."""
+    found = Counter[str]()
+    for each in instances:
+        bought = {None: "on-demand", "spot": "spot"}.get(each.get("InstanceLifecycle"))
+        if bought == market and each.get("CapacityReservationId") is None:
+            found[str(each["InstanceType"])] += 1
+    if market == "on-demand":
+        for each in held:
+            found[str(each["InstanceType"])] += int(each["TotalInstanceCount"])
+    return Counter({name: count for name, count in found.items() if vcpu_quota(name, market) == quota})
+
+
+def _vcpus(ec2: Any, found: Counter[str]) -> int:
+    if not found:
+        return 0
+    rows = list(pages(ec2, "describe_instance_types", "InstanceTypes", InstanceTypes=sorted(found)))
+    return sum(int(row["VCpuInfo"]["DefaultVCpus"]) * found[str(row["InstanceType"])] for row in rows)
+
+
+def _interfaces(ec2: Any, ours: set[str]) -> int:
+    rows = pages(ec2, "describe_network_interfaces", "NetworkInterfaces")
+    return sum((each.get("Attachment") or {}).get("InstanceId") not in ours for each in rows)
+
+
+def _is_own(each: Row, own: str) -> bool:
+    tags = {str(tag["Key"]): str(tag["Value"]) for tag in each.get("Tags", ())}
+    return tags.get("orch:stack", "").endswith(own)

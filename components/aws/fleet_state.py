@@ -1,0 +1,98 @@
+"""The FleetState of an AWS fleet: the plan, and what became known when it was made."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orch.components.aws.plan import AwsPlan
+from orch.components.aws.tunnels import through_ssm
+from orch.components.cloud.cloudinit import JUMP_USER
+from orch.components.cloud.host_keys import public_host_key
+from orch.spec.models.backends import AwsBackend
+from orch.spec.state import SCHEMA
+
+# A node that is gone may be a reboot: EC2 takes minutes for it.
+UNREACHABLE_GRACE_S = 300.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the cloud gave. One entry per node each, in order of nodes; `bastion` is its id and address.
+
+    `topology`: network nodes above each node, the outermost first.
+    """
+
+    seed: str
+    ids: Sequence[str]
+    internal: Sequence[str]
+    public: Sequence[str]
+    topology: Sequence[Sequence[str]]
+    bastion: tuple[str, str] | None
+
+
+def fleet_state(plan: AwsPlan, settings: AwsBackend, stack: str, seen: Seen) -> dict[str, Any]:
+    """All that a runner needs, as `spec.state.FleetState` reads it."""
+    jumps = _jumps(plan, settings, seen)
+    ssm = plan.access.way == "ssm"
+    nodes = [
+        {
+            "index": node.index,
+            "name": node.name,
+            "address": (seen.public if plan.access.way == "direct" else seen.internal)[place],
+            "user": "root",
+            "host_key": public_host_key(seen.seed, node.name),
+            "jump": jumps,
+            "proxy_command": through_ssm(plan.region, settings, seen.ids[place]) if ssm else None,
+            "internal_ip": seen.internal[place],
+            "cpus": plan.cpus,
+            "memory_mib": plan.memory_mib,
+            "arch": plan.arch,
+            "disk_mib": plan.disk.size_gb * 1024,
+            "gpus": dict(plan.gpus),
+            "blocks": plan.blocks,
+            "region": plan.region,
+            "zone": plan.zone,
+            "instance_type": plan.instance_type,
+            "topology": list(seen.topology[place]) if seen.topology else [],
+            "price_hourly": plan.price,
+        }
+        for place, node in enumerate(plan.nodes)
+    ]
+    return {
+        "schema_version": SCHEMA,
+        "name": plan.fleet,
+        "stack": stack,
+        "backend": "aws",
+        "placement": plan.placement,
+        "interconnect": plan.interconnect,
+        "unreachable_grace_s": UNREACHABLE_GRACE_S,
+        "image": plan.job_image,
+        "env": dict(plan.env),
+        "beside_hourly": plan.bastion.price if plan.bastion else None,
+        "nodes": nodes,
+    }
+
+
+def _jumps(plan: AwsPlan, settings: AwsBackend, seen: Seen) -> list[dict[str, Any]]:
+    if plan.bastion is None or seen.bastion is None:
+        return [
+            {
+                "address": jump.hostname,
+                "port": jump.port,
+                "user": jump.user or getpass.getuser(),
+                "identity": jump.identity_file,
+            }
+            for jump in plan.access.jumps
+        ]
+    instance, address = seen.bastion
+    return [
+        {
+            "address": address,
+            "user": JUMP_USER,
+            "host_key": public_host_key(seen.seed, f"{plan.fleet}-bastion"),
+            "proxy_command": None if plan.bastion.public else through_ssm(plan.region, settings, instance),
+        }
+    ]

@@ -1,0 +1,262 @@
+"""What a fleet stands on: its network, who may reach whom, the bastion. The plan, one to one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pulumi
+import pulumi_aws as aws
+
+from orch.components.aws.plan import AwsPlan, ExistingNetwork, Rule
+from orch.components.aws.userdata import packed64
+from orch.components.cloud.cloudinit import filled
+from orch.components.cloud.host_keys import private_host_key, public_host_key
+from orch.components.keys import Keys
+from orch.spec.models.backends import AwsBackend
+from orch.spec.models.credentials import AccessKeyCreds, AwsDefaultCreds
+
+# What Session Manager's agent needs. AWS's own AmazonSSMManagedInstanceCore also reads all of the account's
+# parameters. Source: Systems Manager user guide, "Create a custom IAM role for Session Manager".
+SSM_ACTIONS = (
+    "ssm:UpdateInstanceInformation",
+    "ssmmessages:CreateControlChannel",
+    "ssmmessages:CreateDataChannel",
+    "ssmmessages:OpenControlChannel",
+    "ssmmessages:OpenDataChannel",
+)
+Text = pulumi.Output[str]
+
+
+class NetworkResources:
+    """Registers it all as children of `parent`.
+
+    `subnet` is the nodes' own, `edge` one that leads to the internet; `ready` must be there before nodes are.
+    """
+
+    def __init__(self, plan: AwsPlan, settings: AwsBackend, parent: pulumi.Resource) -> None:
+        self.plan = plan
+        self._parent = parent
+        # Names and address ranges are unique: what replaces something comes after it.
+        self.opts = pulumi.ResourceOptions(
+            parent=parent, provider=self._cloud(settings), delete_before_replace=True
+        )
+        self.keys = Keys(f"{plan.fleet}-keys", opts=pulumi.ResourceOptions(parent=parent))
+        self._fillings = pulumi.Output.all(self.keys.host_seed, self.keys.client_public_key)
+        self.vpc, self.subnet, self.edge, self.ready = self._network()
+        bastion_group = self._bastion_group()
+        self.groups = self._node_groups(bastion_group)
+        self.profile = self._ssm_profile()
+        self.bastion = self._bastion_machine(bastion_group)
+
+    def _cloud(self, settings: AwsBackend) -> aws.Provider:
+        creds = settings.creds
+        words: dict[str, Any] = {"region": self.plan.region}
+        if isinstance(creds, AccessKeyCreds):
+            secret = pulumi.Output.secret
+            words |= {"access_key": secret(creds.access_key), "secret_key": secret(creds.secret_key)}
+        elif isinstance(creds, AwsDefaultCreds):
+            words |= {"profile": creds.profile} if creds.profile else {}
+            words |= {"assume_roles": [{"role_arn": creds.role_arn}]} if creds.role_arn else {}
+        if settings.endpoint_url:
+            names = ("ec2", "iam", "ssm", "sts")
+            words["endpoints"] = [dict.fromkeys(names, settings.endpoint_url)]
+        opts = pulumi.ResourceOptions(parent=self._parent)
+        return aws.Provider(f"{self.plan.fleet}-aws", **words, opts=opts)
+
+    def tags(self, token: str, name: str, **more: str) -> dict[str, str]:
+        """Tags of one resource. `orch:stack` and `orch:urn` find it again when its creation was cut short."""
+        stack = f"{pulumi.get_project()}/{pulumi.get_stack()}/{self.plan.scope}"
+        own = {"Name": name, "orch:stack": stack, "orch:urn": f"{token}::{name}"}
+        return {**self.plan.tags, **own, **more}
+
+    def user_data(self, name: str, text: str) -> Text:
+        def fill(keys: Sequence[str]) -> str:
+            seed, authorized = keys
+            return packed64(
+                filled(
+                    text,
+                    name=name,
+                    host_key=private_host_key(seed, name),
+                    host_key_public=public_host_key(seed, name),
+                    authorized_key=authorized,
+                )
+            )
+
+        return pulumi.Output.secret(self._fillings.apply(fill))
+
+    def after(self, resources: Sequence[pulumi.Resource], **more: Any) -> pulumi.ResourceOptions:
+        extra = pulumi.ResourceOptions(depends_on=list(resources), **more)
+        return pulumi.ResourceOptions.merge(self.opts, extra)
+
+    # The network
+
+    def _network(self) -> tuple[Text, Text, Text | None, list[pulumi.Resource]]:
+        """The VPC, the nodes' subnet, one that leads to the internet, and what must be there before nodes."""
+        network = self.plan.network
+        if isinstance(network, ExistingNetwork):
+            edge = pulumi.Output.from_input(network.edge_subnet) if network.edge_subnet else None
+            return pulumi.Output.from_input(network.vpc), pulumi.Output.from_input(network.subnet), edge, []
+        name, opts = self.plan.fleet, self.opts
+        vpc = aws.ec2.Vpc(
+            f"{name}-vpc",
+            cidr_block=network.cidr,
+            enable_dns_support=True,
+            enable_dns_hostnames=True,
+            tags=self.tags("aws:ec2/vpc:Vpc", f"{name}-vpc"),
+            opts=opts,
+        )
+        gateway = aws.ec2.InternetGateway(
+            f"{name}-internet",
+            vpc_id=vpc.id,
+            tags=self.tags("aws:ec2/internetGateway:InternetGateway", f"{name}-internet"),
+            opts=opts,
+        )
+        nodes = self._made_subnet("nodes", network.nodes_cidr, vpc)
+        out: dict[str, Any] = {"cidr_block": "0.0.0.0/0", "gateway_id": gateway.id}
+        if network.edge_cidr is None:
+            return vpc.id, nodes.id, nodes.id, self._routed("nodes", nodes, vpc, out)
+        edge = self._made_subnet("edge", network.edge_cidr, vpc)
+        routed = self._routed("edge", edge, vpc, out)
+        address = aws.ec2.Eip(
+            f"{name}-nat",
+            domain="vpc",
+            tags=self.tags("aws:ec2/eip:Eip", f"{name}-nat"),
+            opts=self.after([gateway]),
+        )
+        nat = aws.ec2.NatGateway(
+            f"{name}-nat",
+            allocation_id=address.id,
+            subnet_id=edge.id,
+            tags=self.tags("aws:ec2/natGateway:NatGateway", f"{name}-nat"),
+            opts=self.after(routed),
+        )
+        inner = self._routed("nodes", nodes, vpc, {"cidr_block": "0.0.0.0/0", "nat_gateway_id": nat.id})
+        return vpc.id, nodes.id, edge.id, [*routed, *inner]
+
+    def _made_subnet(self, part: str, cidr: str, vpc: aws.ec2.Vpc) -> aws.ec2.Subnet:
+        name = f"{self.plan.fleet}-{part}"
+        return aws.ec2.Subnet(
+            name,
+            vpc_id=vpc.id,
+            cidr_block=cidr,
+            availability_zone_id=self.plan.zone,
+            map_public_ip_on_launch=False,
+            tags=self.tags("aws:ec2/subnet:Subnet", name),
+            opts=self.opts,
+        )
+
+    def _routed(
+        self, part: str, subnet: aws.ec2.Subnet, vpc: aws.ec2.Vpc, route: Any
+    ) -> list[pulumi.Resource]:
+        name = f"{self.plan.fleet}-{part}"
+        table = aws.ec2.RouteTable(
+            name,
+            vpc_id=vpc.id,
+            routes=[route],
+            tags=self.tags("aws:ec2/routeTable:RouteTable", name),
+            opts=self.opts,
+        )
+        return [
+            aws.ec2.RouteTableAssociation(name, subnet_id=subnet.id, route_table_id=table.id, opts=self.opts)
+        ]
+
+    # Who may reach whom. Rules are written in their group: only so a foreign one is seen and taken away.
+
+    def _bastion_group(self) -> aws.ec2.SecurityGroup | None:
+        bastion = self.plan.bastion
+        if bastion is None:
+            return None
+        ingress = [self._rule(Rule(cidr, 22, "SSH from ssh_cidrs"), None) for cidr in bastion.cidrs]
+        egress = [self._rule(Rule("0.0.0.0/0", None, "SSH to the nodes, and SSM"), None)]
+        return self._group("bastion", ingress, egress)
+
+    def _node_groups(self, bastion: aws.ec2.SecurityGroup | None) -> list[pulumi.Input[str]]:
+        groups = self.plan.groups
+        if groups.name is None:
+            return list(groups.given)
+        ingress = [self._rule(rule, bastion) for rule in groups.ingress]
+        return [self._group("nodes", ingress, [self._rule(rule, bastion) for rule in groups.egress]).id]
+
+    def _group(self, part: str, ingress: Sequence[Any], egress: Sequence[Any]) -> aws.ec2.SecurityGroup:
+        name = f"{self.plan.fleet}-{part}"
+        return aws.ec2.SecurityGroup(
+            name,
+            name=f"{self.plan.base}-{part}",
+            description=f"{part} of the orch fleet {self.plan.fleet}",
+            vpc_id=self.vpc,
+            ingress=ingress,
+            egress=egress,
+            tags=self.tags("aws:ec2/securityGroup:SecurityGroup", name),
+            opts=self.opts,
+        )
+
+    def _rule(self, rule: Rule, bastion: aws.ec2.SecurityGroup | None) -> Any:
+        ends = {"protocol": "-1", "from_port": 0, "to_port": 0}
+        if rule.port is not None:
+            ends = {"protocol": "tcp", "from_port": rule.port, "to_port": rule.port}
+        if rule.peer == "itself":
+            return {**ends, "self": True, "description": rule.why}
+        if rule.peer == "bastion" and bastion is not None:
+            return {**ends, "security_groups": [bastion.id], "description": rule.why}
+        return {**ends, "cidr_blocks": [rule.peer], "description": rule.why}
+
+    def _ssm_profile(self) -> aws.iam.InstanceProfile | None:
+        plan = self.plan
+        if plan.ssm is None or (plan.ssm == "nodes" and plan.profile is not None):
+            return None
+        name = f"{plan.fleet}-ssm"
+        trust = {
+            "Version": "2012-10-17",
+            "Statement": [
+                {
+                    "Effect": "Allow",
+                    "Principal": {"Service": "ec2.amazonaws.com"},
+                    "Action": "sts:AssumeRole",
+                }
+            ],
+        }
+        role = aws.iam.Role(
+            name,
+            name=f"{plan.base}-ssm",
+            assume_role_policy=json.dumps(trust),
+            tags=self.tags("aws:iam/role:Role", name),
+            opts=self.opts,
+        )
+        allowed = {"Effect": "Allow", "Action": list(SSM_ACTIONS), "Resource": "*"}
+        policy = aws.iam.RolePolicy(
+            name,
+            name=name,
+            role=role.name,
+            policy=json.dumps({"Version": "2012-10-17", "Statement": [allowed]}),
+            opts=self.opts,
+        )
+        return aws.iam.InstanceProfile(
+            name,
+            name=f"{plan.base}-ssm",
+            role=role.name,
+            tags=self.tags("aws:iam/instanceProfile:InstanceProfile", name),
+            opts=self.after([policy]),
+        )
+
+    def _bastion_machine(self, group: aws.ec2.SecurityGroup | None) -> aws.ec2.Instance | None:
+        bastion = self.plan.bastion
+        if bastion is None or group is None:
+            return None
+        subnet = self.edge if bastion.public and self.edge is not None else self.subnet
+        return aws.ec2.Instance(
+            f"{self.plan.fleet}-bastion",
+            ami=bastion.image,
+            instance_type=bastion.instance_type,
+            subnet_id=subnet,
+            vpc_security_group_ids=[group.id, *self.plan.groups.given],
+            associate_public_ip_address=bastion.public,
+            iam_instance_profile=self.profile.name if self.profile is not None else None,
+            metadata_options={"http_tokens": "required", "http_put_response_hop_limit": 1},
+            root_block_device={"encrypted": True},
+            user_data_base64=self.user_data(f"{self.plan.fleet}-bastion", self.plan.bastion_init),
+            tags=self.tags("aws:ec2/instance:Instance", f"{self.plan.fleet}-bastion"),
+            # One that runs stays as it is: it may be the only way in.
+            opts=self.after(self.ready, ignore_changes=["userDataBase64", "rootBlockDevice"]),
+        )

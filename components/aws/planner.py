@@ -1,0 +1,289 @@
+"""What a fleet becomes on AWS: every network, interface, group and instance, with the reasons. Pure.
+
+No Pulumi, no clock, no chance: the same fleet, facts and previous decisions give the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from orch.catalog.fabrics import fabric
+from orch.catalog.aws.machines import Nics, nics
+from orch.catalog.records import Catalog
+from orch.components.aws import capacity as capacities
+from orch.components.aws import network as networks
+from orch.components.aws import nics as cards
+from orch.components.aws import reasons as told
+from orch.components.aws import userdata
+from orch.components.aws.candidates import Candidate, with_efa
+from orch.components.aws.capacity import Demand
+from orch.components.aws.account.facts import AwsFacts, Image
+from orch.components.aws.plan import (AwsPlan, Bastion, Disk, ExistingNetwork, NewNetwork, Node)
+from orch.components.aws.account.lookups import (BASTION_TYPE, bastion_image, layout, wanted_image, wanted_network)
+from orch.components.cloud.cloudinit import (bastion_config, first_boot_findings, first_boot_pins, scratch)
+from orch.components.cloud.fleet import place_reason
+from orch.components.findings import Finding, settle
+from orch.components.cloud.indices import folded, live_indices, node_indices
+from orch.components.cloud.sizing import (blocks, budget_findings, disk_findings, disk_gb, gpus, mark, nvidia, user_data_findings)
+from orch.components.request import PriorState
+from orch.spec.diagnostics import Severity
+from orch.spec.models import Fleet
+from orch.spec.models.backends import AwsBackend
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a plan is made of besides the fleet.
+
+    `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
+    one project's names from another's, used for a new stack only.
+    """
+
+    settings: AwsBackend
+    catalog: Catalog
+    scope: str
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    scripts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def plan(
+    fleet: Fleet, candidate: Candidate, facts: AwsFacts, previous: PriorState, context: Context
+) -> AwsPlan:
+    """The whole fleet at one candidate.
+
+    Raises PlanErrors with all that is wrong: ORCH200-231, 281, 310-323.
+    """
+    each, indices = nics()[candidate.type.name], node_indices(fleet, previous)
+    live = live_indices(previous) if candidate.kept else frozenset[int]()
+    interfaces = layout(fleet, candidate)
+    demand = Demand(len(indices), len(set(indices) - live), len(interfaces))
+    scope = previous.pins.get("scope", context.scope)
+    base = f"orch-{fleet.name}-{scope}"
+    efa = sum(interface.kind != "interface" for interface in interfaces)
+    wanted = wanted_network(fleet, context.settings, candidate.region)
+    zone = facts.zone(candidate.zone)
+    found = list(_card_findings(fleet, candidate, facts, each))
+    reached = networks.reach(wanted, candidate, facts, demand, base)
+    if not isinstance(reached, networks.Reach):
+        found += [*reached, *_place_findings(fleet, candidate, facts, previous, bastion=False)]
+        settle([*found, *capacities.reservation_findings(fleet, facts, demand)])
+        raise AssertionError("a network without a decision has an error")
+    block = facts.reservation is not None and facts.reservation.kind == "block"
+    _, nat_ips = networks.elastic_ips(reached, demand)
+    found += _place_findings(fleet, candidate, facts, previous, bastion=reached.bastion is not None)
+    found += reached.findings
+    found += capacities.reservation_findings(fleet, facts, demand)
+    found += capacities.quota_findings(candidate, facts, demand, nat_ips)
+    cloud_init = userdata.node_init(
+        fleet,
+        each,
+        gpus=nvidia(candidate.type),
+        efa=efa,
+        scripts=context.scripts,
+        ssm=reached.access.way == "ssm",
+    )
+    found += _size_findings(cloud_init)
+    boot = first_boot_pins(fleet, context.scripts)
+    found += first_boot_findings(previous, boot, len(live))
+    found += disk_findings(fleet, facts.image.size_gb if facts.image else None)
+    group = capacities.placement_group(fleet, facts, each, base)
+    taken = capacities.capacity(fleet, candidate, facts, demand)
+    bastion = _bastion(wanted.ssh_cidrs, reached, candidate, facts, context)
+    price = None if block else candidate.price
+    fixed = (bastion.price or 0.0) if bastion else 0.0
+    if not block:
+        found += budget_findings(fleet, price, fixed, candidate.price_of)
+    warnings = settle(found)
+    image = facts.image
+    if zone is None or image is None:
+        raise AssertionError("a place or an image that is missing is an error")
+    disk = _disk(fleet, image, context.settings)
+    layout_mark = mark(
+        candidate.type.name,
+        candidate.zone,
+        image.id,
+        taken.market,
+        interfaces,
+        reached.addresses.kind,
+        scratch(fleet, each.disks),
+        disk,
+    )
+    fast = fabric("efa" if efa else "ethernet", candidate.type.name)
+    return AwsPlan(
+        fleet=fleet.name,
+        scope=scope,
+        region=candidate.region,
+        zone=candidate.zone,
+        zone_name=zone.name,
+        instance_type=candidate.type.name,
+        network=reached.network,
+        groups=reached.groups,
+        bastion=bastion,
+        access=reached.access,
+        addresses=reached.addresses,
+        group=group,
+        capacity=taken,
+        interfaces=interfaces,
+        image=image.id,
+        disk=disk,
+        profile=context.settings.iam_instance_profile,
+        ssm=reached.profile_for,
+        nodes=tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
+        cloud_init=cloud_init,
+        bastion_init=bastion_config(fleet.name, [_nodes_cidr(reached.network)]) if bastion else "",
+        tags=_tags(fleet, context),
+        layout=layout_mark,
+        settled=previous.pins.get("layout") == layout_mark,
+        placement=fleet.placement,
+        rank_by_topology=fleet.topology == "rank-ordered" and each.levels > 0,
+        interconnect="efa" if efa else "ethernet",
+        fabric=fast,
+        gpus=gpus(candidate.type),
+        cpus=candidate.type.vcpus,
+        memory_mib=candidate.type.memory_mib,
+        arch=candidate.type.arch,
+        blocks=blocks(fleet, candidate.type),
+        job_image=fleet.image,
+        env={key: value for key, value in fleet.env.items() if value is not None},
+        protect=fleet.protect,
+        price=price,
+        hourly=round((price or 0.0) * demand.nodes + fixed, 6),
+        unpriced=tuple(told.unpriced(reached, price, bastion, block=block)),
+        starts=facts.reservation.start if facts.reservation else None,
+        ends=facts.reservation.end if facts.reservation else None,
+        pins=_pins(fleet, candidate, facts, context)
+        | boot
+        | {"scope": scope, "indices": folded(indices), "layout": layout_mark},
+        reasons=(
+            f"{demand.nodes} x {told.words(candidate, block=block)}",
+            *place_reason(candidate, previous),
+            *cards.words(each, interfaces),
+            *filter(None, [capacities.group_reason(fleet, facts, each, group)]),
+            *told.capacity_reasons(taken.made, facts, candidate),
+            *networks.reasons(wanted, reached, demand),
+            *told.image_reasons(facts, previous),
+            *told.scratch_reasons(fleet, each),
+            *told.rank_reasons(fleet, each),
+            *(fast.words() if fast else ()),
+        ),
+        warnings=warnings,
+    )
+
+
+# What is found out
+
+
+def _place_findings(
+    fleet: Fleet, candidate: Candidate, facts: AwsFacts, previous: PriorState, *, bastion: bool
+) -> Iterator[Finding]:
+    if facts.zone(candidate.zone) is None:
+        path = "availability_zones" if fleet.availability_zones else "regions"
+        summary = f"this account has no zone {candidate.zone} in {candidate.region}"
+        yield Finding("ORCH205", path, summary, hint=f"it has {', '.join(zone.id for zone in facts.zones)}")
+    if bastion and facts.bastion_image is None:
+        yield Finding(
+            "ORCH213",
+            "network.bastion",
+            f"no machine image was found for a bastion in {candidate.region}",
+            hint="write `bastion: false` to reach the nodes through SSM, or give `proxy_jump`",
+        )
+    if facts.image is None:
+        written = fleet.os_image is not None
+        pinned = previous.pins.get("image")
+        yield Finding(
+            "ORCH213",
+            "os_image" if written else "resources",
+            f"no machine image was found for {candidate.type.name} in {candidate.region}",
+            detail=f"{pinned} is pinned, and gone" if pinned else None,
+            hint="`orch up --upgrade` takes the newest"
+            if pinned and not written
+            else "name one in `os_image`: an id (`ami-…`) or a name",
+        )
+
+
+def _card_findings(fleet: Fleet, candidate: Candidate, facts: AwsFacts, each: Nics) -> Iterator[Finding]:
+    if facts.cards is not None and each.cards and facts.cards != (each.cards, each.efa):
+        told = "{} network cards and {} EFA interfaces".format(*facts.cards)
+        yield Finding(
+            "ORCH209",
+            "instance_types" if fleet.instance_types else "resources",
+            f"AWS tells of {told} on {each.type}, the catalogue of {each.cards} and {each.efa}",
+            detail="the plan goes by the catalogue",
+            severity=Severity.WARNING,
+        )
+    plain = fleet.network is not None and fleet.network.interconnect == "ethernet"
+    if fleet.placement == "cluster" and not each.fast and not plain:
+        name = candidate.type.name
+        yield Finding(
+            "ORCH223",
+            "instance_types" if fleet.instance_types else "placement",
+            f"the catalogue does not know the network cards of {name}: Ethernet only between the nodes"
+            if each.efa
+            else f"{name} has no fast interconnect: Ethernet only between the nodes",
+            hint=f"types with EFA: {with_efa()}; or write `network: {{interconnect: ethernet}}`",
+            severity=Severity.WARNING,
+        )
+
+
+def _size_findings(cloud_init: str) -> Iterator[Finding]:
+    key = "k" * 400  # about what the keys take, which do not compress
+    yield from user_data_findings("AWS", len(userdata.packed(cloud_init)) + len(key), userdata.MOST_BYTES)
+
+
+# Pieces
+
+
+def _disk(fleet: Fleet, image: Image, settings: AwsBackend) -> Disk:
+    return Disk(image.root_device, disk_gb(fleet), settings.kms_key)
+
+
+def _bastion(
+    cidrs: tuple[str, ...],
+    reached: networks.Reach,
+    candidate: Candidate,
+    facts: AwsFacts,
+    context: Context,
+) -> Bastion | None:
+    if reached.bastion is None or facts.bastion_image is None:
+        return None
+    public = reached.bastion == "public"
+    prices = [
+        offer.price
+        for offer in context.catalog.lists["aws"].offers
+        if (offer.type.name, offer.region) == (BASTION_TYPE, candidate.region) and offer.price is not None
+    ]
+    image = facts.bastion_image.id
+    return Bastion(BASTION_TYPE, image, public, cidrs if public else (), min(prices, default=None))
+
+
+def _nodes_cidr(network: NewNetwork | ExistingNetwork) -> str:
+    return network.nodes_cidr if isinstance(network, NewNetwork) else network.cidr
+
+
+def _tags(fleet: Fleet, context: Context) -> dict[str, str]:
+    return {**fleet.tags, **context.tags, **context.settings.tags, "orch:fleet": fleet.name}
+
+
+def _pins(
+    fleet: Fleet,
+    candidate: Candidate,
+    facts: AwsFacts,
+    context: Context,
+) -> dict[str, str]:
+    pins = {
+        "backend": "aws",
+        "region": candidate.region,
+        "zone": candidate.zone,
+        "instance_type": candidate.type.name,
+        "spot": "true" if candidate.spot else "false",
+    }
+    wanted = wanted_image(fleet, context.settings, candidate)
+    for pin, image, of in (
+        ("image", facts.image, wanted.of if wanted else None),
+        ("bastion_image", facts.bastion_image, bastion_image(candidate).of),
+    ):
+        if image is not None and of is not None:
+            pins |= {pin: image.id, f"{pin}_name": image.name, f"{pin}_of": of}
+            pins[f"{pin}_region"] = candidate.region
+    return pins

@@ -1,0 +1,209 @@
+"""Cloud-config of a machine: files, the user's `init` scripts, marks for what is known later. Pure."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import shlex
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from orch.components.findings import Finding
+from orch.components.request import PriorState
+from orch.spec.diagnostics import Severity
+from orch.spec.models import Fleet
+from orch.spec.models.blocks import InitStep, Scratch
+from orch.templates import render
+
+JUMP_USER = "jump"
+INIT = "/var/lib/orch/init"
+METADATA = "metadata"
+CLOSES_METADATA = "/var/lib/orch/metadata.sh"
+
+# systemd runs it when the preparation is over, also when it was killed: it never ends without a word.
+ENDED = (
+    "/bin/sh -c 'cd /var/lib/orch/boot && { [ -e ok ] || [ -s failed ] || "
+    'echo "the preparation was ended: $SERVICE_RESULT" > failed; }\''
+)
+
+# A mark ends its line, behind what a template of ours says; text of files is further in, or in quotes.
+_MARK = re.compile(r"^(hostname: |  ed25519_public: |    |    - )@@([A-Z_]+)@@$", re.MULTILINE)
+
+_BASTION_SSHD = """\
+# Passes SSH on, runs nothing, listens for nobody. A thousand nodes may be opened at once.
+PasswordAuthentication no
+PermitTTY no
+X11Forwarding no
+AllowAgentForwarding no
+AllowStreamLocalForwarding no
+AllowTcpForwarding local
+PermitListen none
+PermitOpen *:22
+PermitTunnel no
+GatewayPorts no
+MaxStartups 100:30:200
+MaxSessions 1000
+"""
+_FORWARDS = """\
+[Unit]
+Description=lets who is logged in reach the nodes of an orch fleet only
+Before=ssh.service
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/local/sbin/orch-forwards
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of the node. What holds text of the user's travels encoded: it may be more than YAML keeps."""
+
+    path: str
+    content: str
+    mode: str = "0644"
+    foreign: bool = False
+
+    @property
+    def encoded(self) -> str:
+        return b64encode(gzip.compress(self.content.encode(), mtime=0)).decode() if self.foreign else ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A script of `init`. `mark` names the file that says it has run; it differs when the script does."""
+
+    name: str
+    file: str
+    content: str
+    when: str
+    timeout_s: int
+    user: str
+    env: Mapping[str, str]
+
+    @property
+    def mark(self) -> str:
+        if self.when == "create":
+            return f"{self.file}.done"
+        text = repr((self.content, sorted(self.env.items()), self.user))
+        return f"{self.file}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def steps(fleet: Fleet, scripts: Mapping[str, str]) -> tuple[Step, ...]:
+    """The steps of `init`. `scripts`: the text of `init[].file` by path."""
+    return tuple(_step(index, step, scripts) for index, step in enumerate(fleet.init))
+
+
+def prepared(path: str, script: str, init: Sequence[Step], *, ssm: bool = False) -> Iterator[File]:
+    """What prepares a machine: the `script` at this path, and all that it runs.
+
+    `ssm`: the machine is reached through an agent of its own, which needs the instance metadata.
+    """
+    yield File(path, script, "0700", foreign=True)
+    yield File(CLOSES_METADATA, render("cloud-init-metadata.sh.j2", ssm=ssm), "0700", foreign=True)
+    for step in init:
+        yield File(f"{INIT}/{step.file}.sh", step.content, "0700", foreign=True)
+        yield File(f"{INIT}/{step.file}.env", _exports(step.env), "0600", foreign=True)
+
+
+def _exports(env: Mapping[str, str]) -> str:
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
+
+
+def node_config(fleet: Fleet, files: Sequence[File]) -> str:
+    """The cloud-config of a node, with marks for its name and keys."""
+    # Its folder is what tells a runner that the preparation is under way, before that has begun.
+    begun = File("/var/lib/orch/boot/README", "What orch-prepare found: `ok`, or `failed` with the reason.\n")
+    return render(
+        "cloud-init-node.yml.j2",
+        fleet=fleet.name,
+        authorized_keys=fleet.authorized_keys,
+        files=(begun, *files),
+    )
+
+
+def first_boot_pins(fleet: Fleet, scripts: Mapping[str, str]) -> dict[str, str]:
+    """Marks of what a node is given at its first boot alone: one for each property, where it is written, and
+    one for what keeps jobs from the instance metadata."""
+    given = {
+        "init": repr([(step.mark, step.when) for step in steps(fleet, scripts)]) if fleet.init else "",
+        "authorized_keys": repr(sorted(fleet.authorized_keys)) if fleet.authorized_keys else "",
+        METADATA: "closed to jobs",
+    }
+    return {
+        f"boot.{name}": hashlib.sha256(text.encode()).hexdigest()[:12] for name, text in given.items() if text
+    }
+
+
+def first_boot_findings(previous: PriorState, pins: Mapping[str, str], live: int) -> Iterator[Finding]:
+    """Warnings of changes that the `live` running nodes do not get."""
+    if not live:
+        return
+    for name in ("init", "authorized_keys"):
+        key = f"boot.{name}"
+        if previous.pins.get(key) != pins.get(key):
+            yield Finding(
+                "ORCH232",
+                name,
+                f"`{name}` is given to new nodes only: the {live} that run keep what they were made with",
+                hint="`orch fleet delete NAME -i N` and `orch up` make a node anew",
+                severity=Severity.WARNING,
+            )
+    if f"boot.{METADATA}" not in previous.pins:
+        yield Finding(
+            "ORCH232",
+            "nodes",
+            f"jobs on the {live} nodes that run can read their instance metadata: the SSH host key, the "
+            "variables of `init`, and credentials where the nodes have any",
+            detail="an earlier version made them; new nodes keep their jobs from it",
+            hint="`orch fleet delete NAME -i N` and `orch up` make a node anew; runs tell which are old",
+            severity=Severity.WARNING,
+        )
+
+
+def bastion_config(fleet: str, nodes: Sequence[str]) -> str:
+    """The cloud-config of a machine that passes SSH on. `nodes`: their networks, where they are known."""
+    forwards = render("cloud-init-forwards.sh.j2", user=JUMP_USER, nodes=nodes)
+    files = (
+        File("/etc/ssh/sshd_config.d/10-orch.conf", _BASTION_SSHD),
+        File("/etc/systemd/system/orch-forwards.service", _FORWARDS),
+        File("/usr/local/sbin/orch-forwards", forwards, "0755"),
+    )
+    return render("cloud-init-bastion.yml.j2", fleet=fleet, user=JUMP_USER, files=files)
+
+
+def scratch(fleet: Fleet, disks: int) -> Scratch | None:
+    """What becomes of the local disks; None: they are left alone."""
+    if isinstance(fleet.scratch, Scratch):
+        return fleet.scratch
+    if fleet.scratch is True or (fleet.scratch == "auto" and disks):
+        return Scratch()
+    return None
+
+
+def filled(text: str, *, name: str, host_key: str, host_key_public: str, authorized_key: str) -> str:
+    """The same with a machine's name and keys."""
+    values = {
+        "NAME": name,
+        "HOST_KEY": host_key.strip().replace("\n", "\n    "),
+        "HOST_KEY_PUBLIC": host_key_public.strip(),
+        "AUTHORIZED_KEY": authorized_key.strip(),
+    }
+    return _MARK.sub(lambda mark: mark[1] + values[mark[2]], text)
+
+
+def _step(index: int, step: InitStep, scripts: Mapping[str, str]) -> Step:
+    content = scripts.get(step.file, "") if step.file else step.run or ""
+    return Step(
+        name=" ".join((step.name or f"step {index}").split()),
+        file=f"{index:02d}",
+        content=content if content.endswith("\n") else content + "\n",
+        when=step.when,
+        timeout_s=step.timeout_s,
+        user=step.user,
+        env={key: value for key, value in step.env.items() if value is not None},
+    )

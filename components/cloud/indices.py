@@ -1,0 +1,37 @@
+"""Which nodes a fleet has, by index. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orch.components.request import PriorState
+from orch.spec.models import Fleet
+
+
+def node_indices(fleet: Fleet, previous: PriorState) -> tuple[int, ...]:
+    """Indices of the nodes wanted: those that live stay, the lowest free ones are added, the highest go."""
+    wanted = fleet.nodes.target if fleet.nodes is not None else 0
+    live = sorted(live_indices(previous))
+    kept = live[:wanted]
+    free = (index for index in range(len(live) + wanted) if index not in live)
+    return tuple(sorted([*kept, *(next(free) for _ in range(wanted - len(kept)))]))
+
+
+def live_indices(previous: PriorState) -> frozenset[int]:
+    """Indices of the nodes that the stack has, from its pin `indices` ("0-3,5")."""
+    found: set[int] = set()
+    for part in filter(None, previous.pins.get("indices", "").split(",")):
+        low, _, high = part.partition("-")
+        found.update(range(int(low), int(high or low) + 1))
+    return frozenset(found)
+
+
+def folded(indices: Sequence[int]) -> str:
+    """`0-3,5` of 0, 1, 2, 3, 5."""
+    runs: list[list[int]] = []
+    for index in sorted(indices):
+        if runs and runs[-1][1] == index - 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)

@@ -1,0 +1,53 @@
+"""What a call that did not end may have left in a cloud, as the engine recorded it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orch.spec.models.backends import AnyBackend
+
+
+@dataclass(frozen=True)
+class RecordedResource:
+    """A resource of a stack. `id` is None while its creation is under way."""
+
+    type: str
+    name: str
+    id: str | None
+    inputs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class StackSnapshot:
+    """A stack's resources: those that are `known` to be there, and those whose creation had `begun`.
+
+    `settings` are the backends' of orch.yml; `session` gives what a backend is asked through, None where it
+    is the user's own account. `still_held` is called before anything is looked for or removed, and raises
+    when the stack is no longer held: from then on what is there may be somebody else's.
+    """
+
+    known: tuple[RecordedResource, ...]
+    begun: tuple[RecordedResource, ...]
+    settings: Sequence[AnyBackend] = ()
+    session: Callable[[str], Any] = lambda backend: None
+    still_held: Callable[[], None] = lambda: None
+
+    def of(self, prefix: str) -> Iterator[RecordedResource]:
+        """Resources of one provider (`aws:`), both kinds."""
+        return (each for each in (*self.known, *self.begun) if each.type.startswith(prefix))
+
+    def emptied(self) -> StackSnapshot:
+        """The same after all that is recorded was removed."""
+        return replace(self, known=tuple(replace(each, id=None) for each in self.known))
+
+    def before(self, now: StackSnapshot) -> StackSnapshot:
+        """What was there before a removal, by what is recorded `now`, after it."""
+        gone = self.emptied()
+        return replace(now, known=(*now.known, *gone.known), begun=(*now.begun, *gone.begun))
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(each.id for each in self.known if each.id)

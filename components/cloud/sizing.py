@@ -1,0 +1,114 @@
+"""What the machines of any cloud are to a fleet: their GPUs, blocks, root disk, what they cost. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from orch.catalog.records import InstanceType
+from orch.components.findings import Finding, PlanErrors
+from orch.offers.match import gpu_memory_mib, money
+from orch.spec.grammar.blocks import blocks_of
+from orch.spec.diagnostics import Severity
+from orch.spec.models import Fleet
+from orch.spec.grammar.values import Problem
+
+MIB_PER_GB = 1024
+
+
+def nvidia(each: InstanceType) -> int:
+    """NVIDIA GPUs of a type."""
+    return each.gpu_count if each.gpu is not None and each.gpu.vendor == "nvidia" else 0
+
+
+def gpus(each: InstanceType) -> dict[str, str | int | None]:
+    """What a node's state tells of its accelerators."""
+    if each.gpu is None:
+        return {"count": 0}
+    memory = gpu_memory_mib(each)
+    return {"count": each.gpu_count, "vendor": each.gpu.vendor, "name": each.gpu.name, "memory_mib": memory}
+
+
+def blocks(fleet: Fleet, each: InstanceType) -> int:
+    """Into how many parts a node of this type is cut. Raises PlanErrors when its GPUs do not divide."""
+    try:
+        return blocks_of(fleet.blocks, each.gpu_count, each.vcpus or 1)
+    except Problem as problem:
+        summary = f"{each.name}: {problem.summary}"
+        raise PlanErrors([Finding(problem.code, "blocks", summary, hint=problem.hint)]) from problem
+
+
+def disk_gb(fleet: Fleet) -> int:
+    """The root disk that is asked for."""
+    asked = fleet.resources.disk_mib
+    return math.ceil((asked.min or asked.max or 100 * MIB_PER_GB) / MIB_PER_GB)
+
+
+def disk_findings(fleet: Fleet, image_gb: int | None) -> Iterator[Finding]:
+    """Whether it holds the image."""
+    if image_gb is not None and disk_gb(fleet) < image_gb:
+        yield Finding(
+            "ORCH229",
+            "resources.disk",
+            f"a root disk of {disk_gb(fleet)} GB does not hold the image of {image_gb} GB",
+            hint=f"write `disk: {image_gb}GB` or more",
+        )
+
+
+def user_data_findings(cloud: str, size: int, most: int) -> Iterator[Finding]:
+    if size > most:
+        yield Finding(
+            "ORCH228",
+            "init",
+            f"the scripts make user data of {size} bytes, {cloud} takes {most}",
+            hint="fetch large files from within a step",
+        )
+
+
+def mark(*parts: object) -> str:
+    """A mark that changes with its parts."""
+    text = json.dumps(parts, default=_plain, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _plain(value: object) -> object:
+    dump = getattr(value, "model_dump", None)
+    return dump() if dump is not None else asdict(value)  # type: ignore[call-overload]
+
+
+def budget_findings(
+    fleet: Fleet, price: float | None, fixed: float, price_of: str | None = None
+) -> Iterator[Finding]:
+    """Whether the fleet at its largest is within the hourly budget. `fixed`: what it costs without nodes;
+    `price_of`: the region whose price it is, where its own is not known."""
+    if fleet.budget is None or fleet.budget.hourly is None or fleet.nodes is None:
+        return
+    most = fleet.nodes.target if fleet.nodes.max is None else fleet.nodes.max
+    bound = float(fleet.budget.hourly)
+    if price is None:
+        yield Finding(
+            "ORCH282",
+            "budget.hourly",
+            "the price of the nodes is not known: the budget cannot be checked",
+            severity=Severity.WARNING,
+        )
+    elif most * price + fixed > bound:
+        nodes = f"{most} node{'s' * (most != 1)} at {money(price)} an hour"
+        more = f" and {money(fixed)} beside them" if fixed else ""
+        yield Finding(
+            "ORCH281",
+            "budget.hourly",
+            f"{nodes}{more} make {money(most * price + fixed)}, over the budget of {money(bound)}",
+            hint="raise `budget.hourly`, or ask for fewer or cheaper nodes",
+        )
+    elif price_of is not None:
+        yield Finding(
+            "ORCH282",
+            "budget.hourly",
+            f"the nodes' price there is not known: the budget was checked with that of {price_of}",
+            hint="`orch offers refresh` fetches it" if fleet.backends[:1] == ("aws",) else None,
+            severity=Severity.WARNING,
+        )

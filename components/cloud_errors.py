@@ -1,0 +1,88 @@
+"""What errors of clouds mean: which of them another place may mend. Each cloud maps its codes to kinds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from orch.components.request import CloudAnswer
+from orch.spec.errors import ExitCode, OrchError
+
+Kind = Literal["capacity", "quota", "permission", "credentials", "parameter", "throttle", "gone", "unknown"]
+Verdict = Literal["next", "stop", "again"]
+
+# What to do with each kind: try the next candidate, stop, or do the same again.
+VERDICTS: dict[Kind, Verdict] = {
+    "capacity": "next",
+    "quota": "stop",
+    "permission": "stop",
+    "credentials": "stop",
+    "parameter": "stop",
+    "throttle": "again",
+    "gone": "again",
+    "unknown": "stop",
+}
+CODES: dict[Kind, str] = {
+    "capacity": "ORCH325",
+    "quota": "ORCH313",
+    "permission": "ORCH304",
+    "credentials": "ORCH303",
+    "parameter": "ORCH357",
+    "throttle": "ORCH358",
+    "gone": "ORCH359",
+    "unknown": "ORCH356",
+}
+_MEANING: dict[Kind, str] = {
+    "capacity": "{} has no capacity for this here and now",
+    "quota": "a quota of {} is used up",
+    "permission": "{} does not let these credentials do this",
+    "credentials": "{} does not accept the credentials",
+    "parameter": "{} refuses a parameter",
+    "throttle": "{} asks to come back later",
+    "gone": "something is still in use, or not there yet",
+    "unknown": "{} refuses this",
+}
+
+
+@dataclass(frozen=True)
+class CloudError:
+    """An error of a cloud. `code` is the cloud's, `orch` ours; `message` is what the cloud said.
+
+    `owner`: what has quotas there, as `the account`.
+    """
+
+    cloud: str
+    owner: str
+    code: str
+    kind: Kind
+    message: str
+    hint: str | None
+
+    @property
+    def verdict(self) -> Verdict:
+        return VERDICTS[self.kind]
+
+    @property
+    def orch(self) -> str:
+        return CODES[self.kind]
+
+    @property
+    def meaning(self) -> str:
+        return _MEANING[self.kind].format(self.owner if self.kind == "quota" else self.cloud)
+
+    @property
+    def answer(self) -> CloudAnswer:
+        """The same for whoever tries places in turn."""
+        verdict = self.verdict
+        reason = f"{self.code}: {self.meaning}"
+        return CloudAnswer(verdict == "next", reason, self.orch, self.hint, again=verdict == "again")
+
+
+class CloudRefused(OrchError):
+    """A cloud did not answer, or refused to. `error` is what it said, where it said something."""
+
+    exit_code = ExitCode.PROVISION
+
+    def __init__(self, summary: str, *, error: CloudError | None = None, **told: str | None) -> None:
+        super().__init__(summary, **told)
+        self.error = error

@@ -1,0 +1,146 @@
+"""What can be said of a fleet from its file and the catalogue alone: no account, host or state is asked.
+
+For files of strangers (`orch preview --untrusted`). Pure but for the scripts beside the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orch.catalog.load import catalog as load_catalog
+from orch.components.cloud.candidates import Candidate
+from orch.offers.name_warnings import doubts
+from orch.components.findings import Finding, PlanErrors, settle
+from orch.components.local.facts import LocalFacts
+from orch.components.local.plan import plan as plan_local
+from orch.components.cloud.sizing import budget_findings
+from orch.components.request import PlanError, PriorState
+from orch.offers.query import wanted_of
+from orch.spec.models import Fleet
+from orch.spec.models.backends import AnyBackend
+from orch.spec.loader.untrusted import Fence
+from orch.spec.suggest import counted, few
+from orch.spec.loader.text import MAX_BYTES, content
+from orch.spec.rules.unsupported import backends_hint
+from orch.spec.grammar.values import shown
+
+STATE = "the state: what is up already, and what would change"
+_ANY_MACHINE = LocalFacts(cpus=1 << 20, memory_mib=1 << 40, node_image="orch/node")
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """`lines` tell what the fleet is. `hourly`: US dollars for all nodes, None where it is not known.
+
+    `unseen`: what a plan would look at and this did not, each as a noun and why it matters.
+    """
+
+    fleet: str
+    backend: str
+    nodes: int
+    lines: tuple[str, ...]
+    hourly: float | None
+    findings: tuple[Finding, ...]
+    unseen: tuple[str, ...]
+
+
+def outlook(fleet: Fleet, settings: Sequence[AnyBackend], folder: Path, fence: Fence) -> Forecast:
+    """The outlook of a fleet. `settings` are the backends of orch.yml, `folder` where the file's paths begin.
+    Nothing outside `fence` is read, whatever its `allowed` says.
+
+    Raises PlanError, PlanErrors.
+    """
+    if fleet.ssh_config is not None:
+        return _hosts(fleet)
+    backend = next((name for name in fleet.backends if name in ("local", "aws", "gcp")), None)
+    if backend is None:
+        raise PlanError(
+            "ORCH201",
+            f"this version provisions aws, gcp, local only, not {', '.join(fleet.backends)}",
+            path="backends",
+            hint=backends_hint(each.type for each in settings),
+        )
+    return (
+        _local(fleet)
+        if backend == "local"
+        else _cloud(fleet, backend, settings, _unread(fleet, folder, fence))
+    )
+
+
+def _hosts(fleet: Fleet) -> Forecast:
+    config = fleet.ssh_config
+    hosts = tuple(name for host in (config.hosts if config else ()) for name in host.hostnames)
+    named = few(hosts, 8)
+    unseen = (
+        "the hosts: nobody logged in to them, nor looked up their names",
+        "your SSH configuration and keys",
+    )
+    return Forecast(fleet.name, "ssh", len(hosts), (f"existing hosts: {named}",), 0.0, (), (*unseen, STATE))
+
+
+def _local(fleet: Fleet) -> Forecast:
+    made = plan_local(fleet, _ANY_MACHINE, PriorState(), "outlook")
+    limits = [f"{each.cpus:g} CPUs" if each.cpus else "CPUs shared" for each in made.nodes[:1]] + [
+        f"{each.memory_mib} MiB" if each.memory_mib else "memory shared" for each in made.nodes[:1]
+    ]
+    lines = (f"containers on the machine that brings it up: {', '.join(limits)} each",) if limits else ()
+    unseen = ("this machine: its Docker, CPUs and memory", STATE)
+    return Forecast(fleet.name, "local", len(made.nodes), lines, 0.0, (), unseen)
+
+
+def _unread(fleet: Fleet, folder: Path, fence: Fence) -> tuple[str, ...]:
+    """The scripts of `init` outside the repository. Raises PlanErrors for those in it that cannot be read."""
+    outside: list[str] = []
+    found: list[Finding] = []
+    for index, step in enumerate(fleet.init):
+        if step.file is None:
+            continue
+        if step.file.startswith("~") or not fence.holds(folder / step.file):
+            outside.append(f"the script {shown(step.file)}, outside the repository")
+            continue
+        try:
+            data = content(folder / step.file)
+            reason = "it is larger than 1 MiB" if len(data) > MAX_BYTES else None
+            if reason is None:
+                data.decode("utf-8")
+        except (OSError, ValueError) as error:
+            reason = str(error)
+        if reason is not None:
+            summary = f"the script {step.file} cannot be read"
+            found.append(Finding("ORCH129", f"init[{index}].file", summary, detail=reason))
+    if found:
+        raise PlanErrors(found)
+    return tuple(outside)
+
+
+def _cloud(fleet: Fleet, backend: str, settings: Sequence[AnyBackend], unread: tuple[str, ...]) -> Forecast:
+    known = load_catalog()
+    places = _places(fleet, backend, settings)
+    count = fleet.nodes.target if fleet.nodes is not None else 0
+    first = places[0]
+    doubtful = [each.finding for each in doubts(wanted_of(fleet, known), known) if each.path[0] != "backends"]
+    findings = settle((*doubtful, *budget_findings(fleet, first.price, 0.0, first.price_of)))
+    lines = [f"{counted(count, 'node')}, first choice: {first.words}"]
+    if len(places) > 1:
+        lines.append(f"{len(places) - 1} more places after it, the next {places[1].words}")
+    unseen = ["the account: its networks, images, quotas and prices", "what there is room for", *unread]
+    if fleet.reservation is not None:
+        unseen.append(f"the reservation {fleet.reservation}, which decides type and zone")
+    hourly = None if first.price is None else round(first.price * count, 6)
+    return Forecast(fleet.name, backend, count, tuple(lines), hourly, findings, (*unseen, STATE))
+
+
+def _places(fleet: Fleet, backend: str, settings: Sequence[AnyBackend]) -> Sequence[Candidate]:
+    """Types and zones that fit, in the order in which they would be tried."""
+    known = load_catalog()
+    if backend == "aws":
+        from orch.components.aws.candidates import candidates as on_aws
+        from orch.components.aws.backend import settings_of as aws_settings
+
+        return on_aws(fleet, aws_settings(settings), known)
+    from orch.components.gcp.candidates import candidates as on_gcp
+    from orch.components.gcp.backend import settings_of as gcp_settings
+
+    return on_gcp(fleet, gcp_settings(settings), known)

@@ -1,0 +1,236 @@
+"""One zone of a GCP project, asked through the clients of google-cloud-compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from orch.catalog.gcp.machines import gcp_quotas, network_quota
+from orch.components.cloud_errors import CloudError
+from orch.components.gcp.account import errors
+from orch.components.gcp.account.facts import (Allowance, GcpFacts, Image, Member, Network, Reservation, Subnet)
+from orch.components.gcp.account.client_errors import not_found, told
+from orch.components.gcp.account.lookups import Lookups, ImageLookup, short
+
+RESERVATION_LEAST = "projects/"
+
+
+class Session(Protocol):
+    """A project, and clients for it. `client` takes the class's name in google.cloud.compute_v1."""
+
+    @property
+    def project(self) -> str: ...
+
+    def client(self, name: str) -> Any: ...
+
+
+class Project:
+    """A project, asked through one client per kind of resource."""
+
+    def __init__(self, made: Session) -> None:
+        self._session = made
+        self._clients: dict[str, Any] = {}
+        self.project = made.project
+
+    def client(self, name: str) -> Any:
+        if name not in self._clients:
+            with told("log in"):
+                self._clients[name] = self._session.client(name)
+        return self._clients[name]
+
+    def facts(self, question: Lookups) -> GcpFacts:
+        missing: list[str] = []
+        networks = self._networks(question, missing)
+        return GcpFacts(
+            project=self.project,
+            region=question.region,
+            zones=self.zones(question.region),
+            offered=self._there(
+                "MachineTypesClient", zone=question.zone, machine_type=question.instance_type
+            ),
+            profile=self._profile(question.profile),
+            image=self._image(question.image),
+            bastion_image=self._image(question.bastion_image),
+            networks=networks,
+            reservation=self.reservation(question.reservation, (question.zone,))
+            if question.reservation
+            else None,
+            capacity=self._region_quota(question.region, question.metric) if question.metric else None,
+            network_quota=self._network_quota() if question.made_networks else None,
+            missing=tuple(missing),
+            own=len(self.members(question.zone, "orch-group", question.own)) if question.own else 0,
+        )
+
+    def zones(self, region: str) -> tuple[str, ...]:
+        with told(f"list the zones of {region}"):
+            rows = list(self.client("ZonesClient").list(project=self.project))
+        return tuple(sorted(str(row.name) for row in rows if short(str(row.region)) == region))
+
+    def _there(self, client: str, **which: str) -> bool:
+        with told(f"ask about {' '.join(which.values())}"):
+            try:
+                self.client(client).get(project=self.project, **which)
+            except not_found():
+                return False
+        return True
+
+    def _profile(self, name: str | None) -> bool | None:
+        return None if name is None else self._there("NetworkProfilesClient", network_profile=name)
+
+    # Networks
+
+    def _networks(self, question: Lookups, missing: list[str]) -> tuple[Network, ...]:
+        if not question.networks:
+            return ()
+        host = question.host_project or self.project
+        with told("look for the networks"):
+            subnets = list(self.client("SubnetworksClient").list(project=host, region=question.region))
+            rules = list(self.client("FirewallsClient").list(project=host))
+            routers = list(self.client("RoutersClient").list(project=host, region=question.region))
+        found: list[Network] = []
+        for name in question.networks:
+            with told(f"look for the VPC {name}"):
+                try:
+                    row = self.client("NetworksClient").get(project=host, network=name)
+                except not_found():
+                    missing.append(name)
+                    continue
+            own = sorted(
+                (each for each in subnets if short(str(each.network)) == name), key=lambda each: each.name
+            )
+            found.append(
+                Network(
+                    name=name,
+                    mtu=int(row.mtu or 1460),
+                    profile=short(str(row.network_profile)) or None,
+                    subnets=tuple(
+                        Subnet(
+                            str(each.name),
+                            question.region,
+                            str(each.ip_cidr_range) or None,
+                            str(each.stack_type or "IPV4_ONLY"),
+                        )
+                        for each in own
+                    ),
+                    nat=any(short(str(each.network)) == name and each.nats for each in routers),
+                    within=any(_lets_in(rule, name) for rule in rules),
+                )
+            )
+        return tuple(found)
+
+    # Capacity, images, quotas
+
+    def reservation(self, wanted: str, zones: Sequence[str]) -> Reservation | None:
+        """The reservation of that name, in the first of `zones` that has it."""
+        parts = wanted.strip("/").split("/")
+        project = parts[1] if wanted.startswith(RESERVATION_LEAST) else self.project
+        name = parts[parts.index("reservations") + 1] if "reservations" in parts else parts[-1]
+        for zone in zones:
+            with told(f"look for the reservation {wanted}"):
+                try:
+                    row = self.client("ReservationsClient").get(project=project, zone=zone, reservation=name)
+                except not_found():
+                    continue
+            held = row.specific_reservation
+            return Reservation(
+                name=name,
+                project=project,
+                zone=zone,
+                instance_type=str(held.instance_properties.machine_type),
+                total=int(held.count),
+                used=int(held.in_use_count),
+                status=str(row.status),
+                specific=bool(row.specific_reservation_required),
+                policy=next(iter(row.resource_policies.values()), None),
+                dense=str(row.deployment_type) == "DENSE",
+            )
+        return None
+
+    def _image(self, wanted: ImageLookup | None) -> Image | None:
+        if wanted is None:
+            return None
+        project, client = wanted.project or self.project, self.client("ImagesClient")
+        with told("look for the machine image"):
+            try:
+                if wanted.family is not None:
+                    row = client.get_from_family(project=project, family=wanted.family)
+                else:
+                    row = client.get(project=project, image=wanted.name)
+            except not_found():
+                return None
+        name = str(row.name)
+        return Image(f"projects/{project}/global/images/{name}", name, int(row.disk_size_gb))
+
+    def _region_quota(self, region: str, metric: str) -> Allowance | None:
+        with told(f"read the quotas of {region}"):
+            row = self.client("RegionsClient").get(project=self.project, region=region)
+        name = next(each.name for each in gcp_quotas() if each.metric == metric)
+        return _allowance(row.quotas, metric, name)
+
+    def _network_quota(self) -> Allowance | None:
+        with told("read the quotas of the project"):
+            row = self.client("ProjectsClient").get(project=self.project)
+        quota = network_quota()
+        return _allowance(row.quotas, quota.metric, quota.name)
+
+    # What runs
+
+    def members(self, zone: str, label: str, value: str) -> tuple[Member, ...]:
+        """Instances with a label, the oldest first: members of a group have names that the cloud chose."""
+        with told("list the nodes"):
+            rows = list(
+                self.client("InstancesClient").list(
+                    request={"project": self.project, "zone": zone, "filter": f"labels.{label}={value}"}
+                )
+            )
+        return tuple(sorted((_member(row) for row in rows), key=lambda each: (each.created, each.name)))
+
+    def refused_request(self, zone: str, group: str, request: str) -> CloudError | None:
+        """Why a resize request will never be fulfilled: it failed, or somebody cancelled it."""
+        with told(f"look at the request {request}"):
+            row = self.client("InstanceGroupManagerResizeRequestsClient").get(
+                project=self.project, zone=zone, instance_group_manager=group, resize_request=request
+            )
+        if str(row.state) not in ("FAILED", "CANCELLED"):
+            return None
+        for each in (*row.status.error.errors, *row.status.last_attempt.error.errors):
+            return errors.by_code(str(each.code), str(each.message))
+        return errors.by_code(str(row.state), f"the request {request} is {row.state}")
+
+    def labelled(self, zone: str, value: str) -> tuple[tuple[str, str], ...]:
+        """Instances of a stack by name, and the mark of the resource each was made for."""
+        with told("look for resources by label"):
+            rows = list(
+                self.client("InstancesClient").list(
+                    request={"project": self.project, "zone": zone, "filter": f"labels.orch-stack={value}"}
+                )
+            )
+        return tuple(sorted((str(row.name), str(dict(row.labels).get("orch-urn", ""))) for row in rows))
+
+
+def _member(row: Any) -> Member:
+    nic = row.network_interfaces[0]
+    public = next((str(each.nat_i_p) for each in nic.access_configs if each.nat_i_p), None)
+    told_host = str(row.resource_status.physical_host or "")
+    return Member(
+        name=str(row.name),
+        address=str(nic.network_i_p),
+        public=public,
+        created=str(row.creation_timestamp),
+        host=tuple(part for part in told_host.split("/") if part),
+    )
+
+
+def _allowance(rows: Iterable[Any], metric: str, name: str) -> Allowance | None:
+    for row in rows:
+        if str(row.metric) == metric:
+            return Allowance(metric, name, float(row.limit), float(row.usage))
+    return None
+
+
+def _lets_in(rule: Any, network: str) -> bool:
+    """Whether a firewall rule lets all of TCP and UDP into a network."""
+    if short(str(rule.network)) != network or rule.direction != "INGRESS" or rule.disabled:
+        return False
+    whole = {str(each.I_p_protocol) for each in rule.allowed if not each.ports or "0-65535" in each.ports}
+    return "all" in whole or {"tcp", "udp"} <= whole

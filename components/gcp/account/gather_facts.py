@@ -1,0 +1,104 @@
+"""Asking a GCP project: the only reader of the cloud besides the engine.
+
+The session comes from the caller, so a simulated cloud can answer in its place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from orch.components.cloud_errors import CloudError
+from orch.components.gcp.account.client import Project, Session
+from orch.components.gcp.account.facts import GcpFacts, Member, Reservation
+from orch.components.gcp.account.client_errors import CloudRefused, sdk, told
+from orch.components.gcp.account.lookups import Lookups
+from orch.spec.models.backends import GcpBackend
+from orch.spec.models.credentials import GcpServiceAccountCreds
+
+__all__ = ["CloudRefused", "Session", "ask", "members", "reservation", "session", "tagged"]
+
+
+class Credentials:
+    """A session with credentials: those of `orch.yml`, else those the SDK finds."""
+
+    def __init__(self, credentials: Any, project: str) -> None:
+        self._credentials = credentials
+        self.project = project
+
+    def client(self, name: str) -> Any:
+        return getattr(sdk("google.cloud.compute_v1"), name)(credentials=self._credentials)
+
+
+def session(settings: GcpBackend) -> Session:
+    """Log in.
+
+    Raises NoSdk, and CloudRefused when there are no credentials or no project is named.
+    """
+    creds = settings.creds
+    with told("log in"):
+        if isinstance(creds, GcpServiceAccountCreds):
+            info = _key(creds)
+            service = sdk("google.oauth2.service_account").Credentials
+            found = service.from_service_account_info(
+                info, scopes=["https://www.googleapis.com/auth/cloud-platform"]
+            )
+            project: str | None = info.get("project_id")
+        else:
+            found, project = sdk("google.auth").default()
+    if not (settings.project_id or project):
+        raise CloudRefused(
+            "no GCP project is named",
+            hint="write `project_id` in orch.yml, or `gcloud config set project …`",
+            code="ORCH303",
+        )
+    return Credentials(found, str(settings.project_id or project))
+
+
+def _key(creds: GcpServiceAccountCreds) -> dict[str, Any]:
+    where = creds.filename or "`data`"
+    try:
+        text = Path(creds.filename).expanduser().read_text("utf-8") if creds.filename else creds.data or ""
+        read = json.loads(text)
+        if isinstance(read, dict):
+            return read
+        reason = "it is no object"
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    raise CloudRefused(
+        f"the key of the service account in {where} does not read", detail=reason, code="ORCH303"
+    )
+
+
+def ask(made: Session, question: Lookups) -> GcpFacts:
+    """All that one plan needs of a zone.
+
+    Raises CloudRefused.
+    """
+    return Project(made).facts(question)
+
+
+def reservation(
+    made: Session, wanted: str, regions: Sequence[str], zones: Sequence[str]
+) -> Reservation | None:
+    """The reservation of that name, looked for in `zones`, else in all of `regions`."""
+    project = Project(made)
+    where = tuple(zones) or tuple(zone for region in regions for zone in project.zones(region))
+    return project.reservation(wanted, where)
+
+
+def members(made: Session, zone: str, group: str) -> tuple[Member, ...]:
+    """The nodes of a fleet as they run, the oldest first. `group`: the value of their label `orch-group`."""
+    return Project(made).members(zone, "orch-group", group)
+
+
+def refused_request(made: Session, zone: str, group: str, request: str) -> CloudError | None:
+    """Why a group's resize request will never be fulfilled; None while it may be, and once it is."""
+    return Project(made).refused_request(zone, group, request)
+
+
+def tagged(made: Session, zone: str, stack: str) -> tuple[tuple[str, str], ...]:
+    """Live instances with a stack's label, as (name, `orch-urn`): what a killed `up` may have begun."""
+    return Project(made).labelled(zone, stack)

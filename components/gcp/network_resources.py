@@ -1,0 +1,260 @@
+"""What a fleet stands on: its networks, who may reach whom, the bastion. The plan, one to one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pulumi_gcp as gcp
+
+from orch.components.cloud.cloudinit import filled
+from orch.components.gcp.labels import label
+from orch.components.gcp.plan import (BASTION, NODES, Firewall, GcpPlan, Networks, NetworkStack, Vpc)
+from orch.components.cloud.host_keys import private_host_key, public_host_key
+from orch.components.keys import Keys
+from orch.spec.models.backends import GcpBackend
+from orch.spec.models.credentials import GcpServiceAccountCreds
+
+Text = pulumi.Output[str]
+SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+
+
+def cloud(
+    name: str, settings: GcpBackend, project: str, region: str, *, parent: pulumi.Resource
+) -> gcp.Provider:
+    """The provider of one project and region."""
+    creds, words = settings.creds, dict[str, Any]()
+    if isinstance(creds, GcpServiceAccountCreds):
+        text = Path(creds.filename).expanduser().read_text("utf-8") if creds.filename else creds.data
+        words["credentials"] = pulumi.Output.secret(text)
+    opts = pulumi.ResourceOptions(parent=parent)
+    return gcp.Provider(name, project=project, region=region, **words, opts=opts)
+
+
+class Marks:
+    """What finds a resource again when its creation was cut short: labels, or words of its description."""
+
+    def __init__(self, scope: str) -> None:
+        self.stack = f"{pulumi.get_project()}/{pulumi.get_stack()}/{scope}"
+
+    def labels(self, token: str, name: str) -> dict[str, str]:
+        return {"orch-stack": label(self.stack), "orch-urn": label(f"{token}::{name}")}
+
+    def words(self, token: str, name: str) -> str:
+        """Networks and what belongs to them take no labels."""
+        return f"orch:stack={self.stack} orch:urn={token}::{name}"
+
+
+class NetworkGround:
+    """Registers networks. `base` begins the tags of the fleet's instances.
+
+    `ready` must be there before nodes are.
+    """
+
+    def __init__(
+        self,
+        networks: Networks,
+        *,
+        base: str,
+        project: str,
+        region: str,
+        marks: Marks,
+        opts: pulumi.ResourceOptions,
+    ) -> None:
+        self._marks, self._opts, self._region, self._base = marks, opts, region, base
+        host = networks.project or project
+        self._vpcs = dict[str, pulumi.Input[str]]()
+        self._subnets = dict[tuple[str, str], pulumi.Input[str]]()
+        self.ready: list[pulumi.Resource] = []
+        for vpc in networks.vpcs:
+            if vpc.origin == "made":
+                self._made(vpc, project)
+            else:
+                self._given(vpc, host if vpc.origin == "given" else project)
+        for rule in networks.firewalls:
+            self._firewall(rule)
+        if networks.nat is not None:
+            self._nat(networks.nat, networks.first.name)
+
+    def subnet(self, vpc: str, name: str) -> pulumi.Input[str]:
+        """The subnet of an interface."""
+        return self._subnets[vpc, name]
+
+    def _made(self, vpc: Vpc, project: str) -> None:
+        profile = f"projects/{project}/global/networkProfiles/{vpc.profile}" if vpc.profile else None
+        made = gcp.compute.Network(
+            vpc.name,
+            name=vpc.name,
+            auto_create_subnetworks=False,
+            mtu=vpc.mtu,
+            network_profile=profile,
+            enable_ula_internal_ipv6=True if vpc.dual else None,
+            routing_mode="REGIONAL",
+            description=self._marks.words("gcp:compute/network:Network", vpc.name),
+            # A profile is of one zone: another zone is another network.
+            opts=_merged(self._opts, replace_on_changes=["networkProfile"]),
+        )
+        self._vpcs[vpc.name] = made.id
+        self.ready.append(made)
+        for each in vpc.subnets:
+            dual: dict[str, Any] = {}
+            if each.dual:
+                dual = {"stack_type": "IPV4_IPV6", "ipv6_access_type": "INTERNAL"}
+            subnet = gcp.compute.Subnetwork(
+                each.name,
+                name=each.name,
+                network=made.id,
+                region=self._region,
+                ip_cidr_range=each.cidr,
+                private_ip_google_access=True if vpc.role == "host" else None,
+                description=self._marks.words("gcp:compute/subnetwork:Subnetwork", each.name),
+                **dual,
+                opts=self._opts,
+            )
+            self._subnets[vpc.name, each.name] = subnet.id
+            self.ready.append(subnet)
+        if not vpc.subnets:
+            # The profile makes the one subnet, with the network.
+            own = f"default-subnet-1-{vpc.name}"
+            self._subnets[vpc.name, own] = made.id.apply(lambda _: self._link(project, own))
+
+    def _given(self, vpc: Vpc, project: str) -> None:
+        self._vpcs[vpc.name] = f"projects/{project}/global/networks/{vpc.name}"
+        names = [each.name for each in vpc.subnets] or [f"default-subnet-1-{vpc.name}"]
+        self._subnets |= {(vpc.name, name): self._link(project, name) for name in names}
+
+    def _link(self, project: str, subnet: str) -> str:
+        return f"projects/{project}/regions/{self._region}/subnetworks/{subnet}"
+
+    def _firewall(self, rule: Firewall) -> None:
+        tags = {NODES: f"{self._base}-nodes", BASTION: f"{self._base}-bastion"}
+        named = [tags[peer] for peer in rule.peers if peer in tags]
+        ranges = [peer for peer in rule.peers if peer not in tags]
+        allows: list[Any] = [{"protocol": each} for each in ("tcp", "udp", "icmp")]
+        if rule.port is not None:
+            allows = [{"protocol": "tcp", "ports": [str(rule.port)]}]
+        self.ready.append(
+            gcp.compute.Firewall(
+                rule.name,
+                name=rule.name,
+                network=self._vpcs[rule.vpc],
+                direction="INGRESS",
+                allows=allows,
+                source_ranges=ranges or None,
+                source_tags=named or None,
+                target_tags=None if rule.target == "all" else [tags[rule.target]],
+                description=f"{rule.why}; {self._marks.words('gcp:compute/firewall:Firewall', rule.name)}",
+                opts=self._opts,
+            )
+        )
+
+    def _nat(self, name: str, vpc: str) -> None:
+        router = gcp.compute.Router(
+            name,
+            name=name,
+            network=self._vpcs[vpc],
+            region=self._region,
+            description=self._marks.words("gcp:compute/router:Router", name),
+            opts=self._opts,
+        )
+        nat = gcp.compute.RouterNat(
+            name,
+            name=name,
+            router=router.name,
+            region=self._region,
+            nat_ip_allocate_option="AUTO_ONLY",
+            source_subnetwork_ip_ranges_to_nat="ALL_SUBNETWORKS_ALL_IP_RANGES",
+            opts=self._opts,
+        )
+        self.ready.append(nat)
+
+
+def _merged(opts: pulumi.ResourceOptions, **more: Any) -> pulumi.ResourceOptions:
+    return pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(**more))
+
+
+class NetworkResources:
+    """All of it for one fleet, as children of `parent`."""
+
+    def __init__(self, plan: GcpPlan, settings: GcpBackend, parent: pulumi.Resource) -> None:
+        self.plan = plan
+        provider = cloud(f"{plan.fleet}-gcp", settings, plan.project, plan.region, parent=parent)
+        # Names are unique in a project: what replaces something comes after it.
+        self.opts = pulumi.ResourceOptions(parent=parent, provider=provider, delete_before_replace=True)
+        self.marks = Marks(plan.scope)
+        self.keys = Keys(f"{plan.fleet}-keys", opts=pulumi.ResourceOptions(parent=parent))
+        self.networks = NetworkGround(
+            plan.networks,
+            base=plan.base,
+            project=plan.project,
+            region=plan.region,
+            marks=self.marks,
+            opts=self.opts,
+        )
+        self.bastion = self._bastion()
+
+    def labels(self, token: str, name: str, **more: str) -> dict[str, str]:
+        return {**self.plan.labels, **self.marks.labels(token, name), **more}
+
+    def after(self, resources: Sequence[pulumi.Resource], **more: Any) -> pulumi.ResourceOptions:
+        return _merged(self.opts, depends_on=list(resources), **more)
+
+    def metadata(self, name: str, text: str) -> dict[str, pulumi.Input[str]]:
+        """User data with the machine's name and keys; keys of the project and OS Login stay outside."""
+
+        def fill(keys: Sequence[str]) -> str:
+            seed, authorized = keys
+            return filled(
+                text,
+                name=name,
+                host_key=private_host_key(seed, name),
+                host_key_public=public_host_key(seed, name),
+                authorized_key=authorized,
+            )
+
+        both = pulumi.Output.all(self.keys.host_seed, self.keys.client_public_key)
+        return {
+            "user-data": pulumi.Output.secret(both.apply(fill)),
+            "enable-oslogin": "FALSE",
+            "block-project-ssh-keys": "TRUE",
+        }
+
+    def public_key(self, name: str) -> Text:
+        return pulumi.Output.unsecret(self.keys.host_seed.apply(lambda seed: public_host_key(seed, name)))
+
+    def _bastion(self) -> gcp.compute.Instance | None:
+        bastion, plan = self.plan.bastion, self.plan
+        if bastion is None:
+            return None
+        name, first = f"{plan.base}-bastion", plan.interfaces[0]
+        nic: dict[str, Any] = {"subnetwork": self.networks.subnet(first.vpc, first.subnet)}
+        if bastion.public:
+            nic["access_configs"] = [{"network_tier": "PREMIUM"}]
+        return gcp.compute.Instance(
+            f"{plan.fleet}-bastion",
+            name=name,
+            machine_type=bastion.instance_type,
+            zone=plan.zone,
+            boot_disk={"initialize_params": {"image": bastion.image}},  # type: ignore[arg-type]
+            network_interfaces=[nic],  # type: ignore[list-item]
+            tags=[name],
+            metadata=self.metadata(f"{plan.fleet}-bastion", plan.bastion_init),
+            labels=self.labels("gcp:compute/instance:Instance", f"{plan.fleet}-bastion"),
+            # User data is for the first boot.
+            opts=self.after(self.networks.ready, ignore_changes=['metadata["user-data"]']),
+        )
+
+
+class GcpNetworks(pulumi.ComponentResource):
+    """Networks that several fleets share: the whole of a stack of their own."""
+
+    def __init__(self, plan: NetworkStack, project: str, scope: str, settings: GcpBackend) -> None:
+        super().__init__("orch:network:Gcp", plan.name)
+        provider = cloud(f"{plan.name}-gcp", settings, project, plan.region, parent=self)
+        opts = pulumi.ResourceOptions(parent=self, provider=provider, delete_before_replace=True)
+        NetworkGround(
+            plan.networks, base=plan.base, project=project, region=plan.region, marks=Marks(scope), opts=opts
+        )
+        self.register_outputs({"zone": plan.zone, "shape": plan.shape})

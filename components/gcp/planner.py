@@ -1,0 +1,303 @@
+"""What a fleet becomes on GCP: every network, interface, policy and instance, with the reasons. Pure.
+
+No Pulumi, no clock, no chance: the same fleet, facts and previous decisions give the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from orch.catalog.fabrics import fabric
+from orch.catalog.records import Catalog
+from orch.catalog.gcp.machines import Shape, gcp_image
+from orch.components.cloud.cloudinit import bastion_config, first_boot_findings, first_boot_pins
+from orch.components.cloud.fleet import place_reason
+from orch.components.findings import Finding, settle
+from orch.components.gcp import capacity as capacities
+from orch.components.gcp import network as networks
+from orch.components.gcp import reasons as told
+from orch.components.gcp import tunnels, userdata
+from orch.components.gcp.ssh_access import cidr_findings
+from orch.components.gcp.candidates import Candidate, with_fabric
+from orch.components.gcp.capacity import Demand
+from orch.components.gcp.account.facts import GcpFacts
+from orch.components.gcp.labels import label_findings, labels
+from orch.components.gcp.plan import (Access, Bastion, Disk, GcpPlan, Node, base_name)
+from orch.components.gcp.account.lookups import (BASTION_TYPE, bastion_image, image_fabric, shape_of, wanted_image, wanted_network)
+from orch.components.cloud.indices import folded, live_indices, node_indices
+from orch.components.cloud.sizing import (blocks, budget_findings, disk_findings, disk_gb, gpus, mark, nvidia, user_data_findings)
+from orch.components.request import PriorState
+from orch.spec.diagnostics import Severity
+from orch.spec.models import Fleet
+from orch.spec.models.backends import GcpBackend
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a plan is made of besides the fleet.
+
+    `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
+    one project's names from another's, used for a new stack only. `network`: what the stack of shared
+    networks has decided.
+    """
+
+    settings: GcpBackend
+    catalog: Catalog
+    scope: str
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    scripts: Mapping[str, str] = field(default_factory=dict[str, str])
+    network: PriorState = field(default_factory=PriorState)
+
+
+def plan(
+    fleet: Fleet, candidate: Candidate, facts: GcpFacts, previous: PriorState, context: Context
+) -> GcpPlan:
+    """The whole fleet at one candidate.
+
+    Raises PlanErrors with all that is wrong: ORCH200-231, 281, 310-323.
+    """
+    shape, indices = shape_of(fleet, candidate), node_indices(fleet, previous)
+    live = live_indices(previous) if candidate.kept else frozenset[int]()
+    scope = previous.pins.get("scope", context.scope)
+    base = base_name(fleet.name, scope)
+    wanted = wanted_network(fleet, context.settings, candidate.region)
+    found = [
+        *_place_findings(fleet, candidate, facts, shape),
+        *capacities.option_findings(fleet, candidate, shape),
+        *capacities.reservation_findings(fleet, facts, Demand(len(indices), len(set(indices) - live), 0)),
+        *cidr_findings(wanted),
+        *label_findings(fleet.tags),
+    ]
+    net_base = context.network.pins.get("base", f"orch-net-{wanted.shared}-{context.scope}")
+    reached = networks.reach(wanted, candidate, shape, facts, base, net_base=net_base)
+    if not isinstance(reached, networks.Reach):
+        settle([*found, *reached, *capacities.placement_findings(fleet, shape, Demand(len(indices), 0, 0))])
+        raise AssertionError("networks without a decision have an error")
+    made = sum(each.origin == "made" for each in reached.networks.vpcs)
+    demand = Demand(len(indices), len(set(indices) - live), 0 if live else made)
+    found += reached.findings
+    if "iap" in (reached.way.kind, reached.way.bastion):
+        found += tunnels.findings(context.settings)
+    found += networks.shared_findings(reached, context.network)
+    found += networks.size_findings(wanted, reached, demand.new)
+    found += capacities.placement_findings(fleet, shape, demand)
+    found += capacities.quota_findings(candidate, facts, demand)
+    os = node_os(fleet, candidate)
+    cloud_init = userdata.node_init(
+        fleet,
+        shape,
+        gpus=nvidia(candidate.type),
+        os=os,
+        scripts=context.scripts,
+        account=context.settings.vm_service_account is not None,
+    )
+    found += _size_findings(cloud_init)
+    boot = first_boot_pins(fleet, context.scripts)
+    found += first_boot_findings(previous, boot, len(live))
+    found += disk_findings(fleet, facts.image.size_gb if facts.image else None)
+    group = capacities.group(fleet, previous, base, live=len(live), nodes=demand.nodes)
+    found += capacities.group_findings(group, demand)
+    taken = capacities.scheduling(fleet, candidate, facts)
+    placed = capacities.placement(fleet, shape, facts, base, grouped=group is not None)
+    bastion = _bastion(reached, wanted.ssh_cidrs, candidate, facts, context)
+    found += _bastion_findings(reached, facts, candidate)
+    fixed = (bastion.price or 0.0) if bastion else 0.0
+    found += budget_findings(fleet, candidate.price, fixed, candidate.price_of)
+    warnings = settle(found)
+    if facts.image is None:
+        raise AssertionError("an image that is missing is an error")
+    disk = Disk(disk_gb(fleet), shape.boot)
+    layout = mark(
+        candidate.type.name, candidate.zone, facts.image.link, taken, reached.interfaces, reached.public,
+        userdata.node_scratch(fleet, shape, os), disk, fleet.reservation, group is not None,
+    )  # fmt: skip
+    own = labels(fleet.tags, context.tags, context.settings.tags, {"orch-fleet": fleet.name})
+    given_policy = capacities.given_policy(facts)
+    content = (layout, cloud_init, own, placed, context.settings.vm_service_account)
+    content += (given_policy,) if given_policy else ()
+    interconnect = shape.fabric
+    fast = fabric(interconnect, candidate.type.name)
+    name, _, count = shape.accelerator.partition(":")
+    ranked = (
+        fleet.topology == "rank-ordered" and shape.levels > 0 and (placed or facts.reservation) is not None
+    )
+    return GcpPlan(
+        fleet=fleet.name,
+        scope=scope,
+        project=facts.project,
+        region=candidate.region,
+        zone=candidate.zone,
+        instance_type=candidate.type.name,
+        networks=reached.networks,
+        shared=reached.shared,
+        interfaces=reached.interfaces,
+        bastion=bastion,
+        access=Access(reached.way.kind, wanted.block.proxy_jump or ()),
+        public=reached.public,
+        placement_policy=placed,
+        given_policy=given_policy,
+        group=group,
+        reservation=_reservation(facts),
+        scheduling=taken,
+        template=f"{base}-{mark(*content)[:8]}",
+        image=facts.image.link,
+        disk=disk,
+        accelerator=(name, int(count)) if name else None,
+        service_account=context.settings.vm_service_account,
+        nodes=tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
+        cloud_init=cloud_init,
+        bastion_init=bastion_config(fleet.name, _node_cidrs(reached)) if bastion else "",
+        labels=own,
+        layout=layout,
+        settled=previous.pins.get("layout") == layout,
+        placement=fleet.placement,
+        rank_by_host=ranked,
+        interconnect=interconnect,
+        fabric=fast,
+        # Container-Optimized OS comes without NVIDIA's toolkit.
+        gpus=gpus(candidate.type) | ({"toolkit": False} if os == "cos" and candidate.type.gpu else {}),
+        cpus=candidate.type.vcpus,
+        memory_mib=candidate.type.memory_mib,
+        arch=candidate.type.arch,
+        blocks=blocks(fleet, candidate.type),
+        job_image=fleet.image,
+        env={key: value for key, value in fleet.env.items() if value is not None},
+        protect=fleet.protect,
+        price=candidate.price,
+        hourly=round((candidate.price or 0.0) * demand.nodes + fixed, 6),
+        unpriced=tuple(told.unpriced(reached, candidate.price, bastion)),
+        pins=_pins(fleet, candidate, facts, context)
+        | boot
+        | {"scope": scope, "indices": folded(indices), "layout": layout}
+        | ({"batches": ",".join(str(each) for each in group.batches)} if group else {})
+        | ({"network": reached.shared.name} if reached.shared else {}),
+        reasons=(
+            f"{demand.nodes} x {told.words(candidate, taken)}",
+            *place_reason(candidate, previous),
+            *networks.reasons(reached, shape, wanted),
+            *filter(None, [capacities.placement_reason(fleet, shape, facts, placed)]),
+            *told.capacity_reasons(fleet, group, taken, facts),
+            *told.image_reasons(facts, previous),
+            *told.account_reasons(context.settings.vm_service_account),
+            *told.software_reasons(shape),
+            *told.scratch_reasons(userdata.node_scratch(fleet, shape, os), shape),
+            *told.rank_reasons(fleet, shape, told=ranked),
+            *(fast.words() if fast else ()),
+        ),
+        warnings=warnings,
+    )
+
+
+# What is found out
+
+
+def _place_findings(fleet: Fleet, candidate: Candidate, facts: GcpFacts, shape: Shape) -> Iterator[Finding]:
+    path = "availability_zones" if fleet.availability_zones else "regions"
+    name = candidate.type.name
+    if candidate.zone not in facts.zones or facts.offered is False:
+        what = f"the project sees no {name} in {candidate.zone}"
+        yield Finding("ORCH205", path, what, detail="the catalogue lists it there", hint="name another zone")
+    elif facts.profile is False:
+        yield Finding(
+            "ORCH205",
+            path,
+            f"{candidate.zone} has no network profile {candidate.zone}-{shape.profile}, which {name} needs",
+            detail="`gcloud compute network-profiles list` lists them",
+            hint="name another zone",
+        )
+    if facts.image is None:
+        written = fleet.os_image is not None
+        yield Finding(
+            "ORCH213",
+            "os_image" if written else "resources",
+            f"no machine image was found for {name}",
+            hint="name one in `os_image`: `projects/P/global/images/NAME`, or a name of the project's own",
+        )
+    plain = fleet.network is not None and fleet.network.interconnect == "ethernet"
+    if fleet.placement == "cluster" and not shape.fast and not plain:
+        yield Finding(
+            "ORCH223",
+            "instance_types" if fleet.instance_types else "placement",
+            f"{name} has no fast interconnect: Ethernet only between the nodes",
+            hint=f"with one: {', '.join(with_fabric())}; or write `network: {{interconnect: ethernet}}`",
+            severity=Severity.WARNING,
+        )
+
+
+def _bastion_findings(reached: networks.Reach, facts: GcpFacts, candidate: Candidate) -> Iterator[Finding]:
+    if reached.way.kind == "bastion" and facts.bastion_image is None:
+        yield Finding(
+            "ORCH213",
+            "network.bastion",
+            f"no machine image was found for a bastion in {candidate.region}",
+            hint="write `bastion: false` to reach the nodes through IAP, or give `proxy_jump`",
+        )
+
+
+def _size_findings(cloud_init: str) -> Iterator[Finding]:
+    size = len(cloud_init.encode()) + 2_000  # about what the keys take
+    yield from user_data_findings("GCP", size, userdata.MOST_BYTES)
+
+
+# Pieces
+
+
+def node_os(fleet: Fleet, candidate: Candidate) -> str:
+    """The OS of the nodes: that of the catalogue's image, or by the name of a written one."""
+    written = fleet.os_image.get("gcp") if isinstance(fleet.os_image, dict) else fleet.os_image
+    if written:
+        return "cos" if "cos" in written.split("/")[-1].split("-") else "ubuntu"
+    row = gcp_image(candidate.type, image_fabric(candidate))
+    return row.os if row else "ubuntu"
+
+
+def _node_cidrs(reached: networks.Reach) -> tuple[str, ...]:
+    """Networks of the nodes' first interfaces; nothing for those that were there before."""
+    return tuple(each.cidr for each in reached.networks.first.subnets if each.cidr)
+
+
+def _reservation(facts: GcpFacts) -> str | None:
+    given = facts.reservation
+    if given is None:
+        return None
+    own = given.project == facts.project
+    return given.name if own else f"projects/{given.project}/reservations/{given.name}"
+
+
+def _bastion(
+    reached: networks.Reach,
+    cidrs: tuple[str, ...],
+    candidate: Candidate,
+    facts: GcpFacts,
+    context: Context,
+) -> Bastion | None:
+    if reached.way.bastion is None or facts.bastion_image is None:
+        return None
+    public = reached.way.bastion == "public"
+    prices = [
+        offer.price
+        for offer in context.catalog.lists["gcp"].offers
+        if (offer.type.name, offer.region) == (BASTION_TYPE, candidate.region) and offer.price is not None
+    ]
+    image = facts.bastion_image.link
+    return Bastion(BASTION_TYPE, image, public, cidrs if public else (), min(prices, default=None))
+
+
+def _pins(fleet: Fleet, candidate: Candidate, facts: GcpFacts, context: Context) -> dict[str, str]:
+    pins = {
+        "backend": "gcp",
+        "project": facts.project,
+        "region": candidate.region,
+        "zone": candidate.zone,
+        "instance_type": candidate.type.name,
+        "spot": "true" if candidate.spot else "false",
+    }
+    wanted = wanted_image(fleet, context.settings, candidate)
+    for pin, image, of in (
+        ("image", facts.image, wanted.of if wanted else None),
+        ("bastion_image", facts.bastion_image, bastion_image().of),
+    ):
+        if image is not None and of is not None:
+            pins |= {pin: image.link, f"{pin}_of": of}
+    return pins

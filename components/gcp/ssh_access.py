@@ -1,0 +1,94 @@
+"""How SSH gets to the nodes. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from orch.components.findings import Finding
+from orch.components.gcp.account.facts import GcpFacts
+from orch.components.gcp.plan import Vpc
+from orch.components.gcp.account.lookups import NetworkLookup
+from orch.components.cloud.ssh_sources import source_findings
+from orch.spec.diagnostics import Severity
+
+SSH = 22
+# Where Identity-Aware Proxy comes from. Source: Google Cloud "Using IAP for TCP forwarding".
+IAP = "35.235.240.0/20"
+
+
+@dataclass(frozen=True)
+class SshAccess:
+    """The way in.
+
+    `bastion`: how it is reached itself where there is one; `sources`: where given hops come from.
+    """
+
+    kind: Literal["bastion", "given", "iap", "direct"]
+    bastion: Literal["public", "iap"] | None = None
+    sources: tuple[str, ...] = ()
+
+    def reasons(self, wanted: NetworkLookup) -> Iterator[str]:
+        closed = "; no port is open to the world"
+        if self.kind == "bastion":
+            where = "reached through IAP" + closed
+            if self.bastion == "public":
+                where = f"which answers {', '.join(wanted.ssh_cidrs)}"
+            yield f"SSH: over a small bastion {where}"
+        elif self.kind == "given":
+            yield "SSH: over the given jump host" + (
+                f", from {', '.join(self.sources)}" if self.sources else ""
+            )
+        elif self.kind == "iap":
+            yield "SSH: through IAP" + closed
+        else:
+            yield f"SSH: straight, from {', '.join(wanted.ssh_cidrs)}"
+
+
+def way_in(wanted: NetworkLookup, *, public: bool) -> SshAccess:
+    """Over given hops, else a bastion for private nodes, else straight or through IAP."""
+    if wanted.block.proxy_jump:
+        return SshAccess("given")
+    if wanted.block.bastion is False or (public and wanted.block.bastion == "auto"):
+        return SshAccess("direct" if public and wanted.ssh_cidrs else "iap")
+    return SshAccess("bastion", "public" if wanted.ssh_cidrs else "iap")
+
+
+def jump_sources(wanted: NetworkLookup, first: Vpc, facts: GcpFacts) -> tuple[str, ...]:
+    """Where a given jump host comes from: the written networks, else all subnets of the given VPC.
+
+    In a network that is made or shared, all within reach each other already.
+    """
+    if wanted.ssh_cidrs or first.origin != "given":
+        return wanted.ssh_cidrs
+    known = facts.network(first.name)
+    ranges = [each.cidr for each in known.subnets if each.cidr] if known else []
+    return tuple(each for each in ranges if ipaddress.ip_network(each).version == 4)
+
+
+def jump_findings(way: SshAccess, first: Vpc) -> Iterator[Finding]:
+    """Whether a given jump host reaches the nodes."""
+    if way.kind != "given":
+        return
+    if first.origin == "made":
+        yield Finding(
+            "ORCH226",
+            "network.proxy_jump",
+            "the jump host lies outside the network that is made for the fleet",
+            hint="give the jump host's network with `vpc`, or remove `proxy_jump`",
+            severity=Severity.WARNING,
+        )
+    elif first.origin == "given" and not way.sources:
+        yield Finding(
+            "ORCH226",
+            "network.proxy_jump",
+            f"where the jump host comes from is not known: the VPC {first.name} has no IPv4 range here",
+            hint="name its address: `ssh_cidrs: [192.0.2.7/32]`",
+            severity=Severity.WARNING,
+        )
+
+
+def cidr_findings(wanted: NetworkLookup) -> Iterator[Finding]:
+    yield from source_findings(wanted.ssh_cidrs, written=bool(wanted.block.ssh_cidrs), alone="IAP")

@@ -1,0 +1,165 @@
+"""What all plans share: errors with a place in the file, what a stack decided before, what is agreed to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from orch.spec.errors import ExitCode, OrchError
+from orch.spec.state import NodeState
+
+if TYPE_CHECKING:
+    from orch.spec import Document
+    from orch.spec.models import Fleet
+    from orch.spec.models.backends import AnyBackend
+
+
+class PlanError(OrchError):
+    """A fleet that cannot be built as written. `path` is the property it is about (`resources.cpu`)."""
+
+    exit_code = ExitCode.CONFIG
+
+    def __init__(
+        self, code: str, summary: str, *, path: str, detail: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(summary, detail=detail, hint=hint, code=code)
+        self.path = path
+
+    def placed(self, document: Document) -> OrchError:
+        """The same as a diagnostic with the property's place in the file."""
+        from orch.spec import InvalidConfiguration
+
+        found = document.diagnostic(
+            self.code or "ORCH200", self.path, self.summary, detail=self.detail, hint=self.hint
+        )
+        return InvalidConfiguration((found,))
+
+
+class NodeProblem(OrchError):
+    """A node that is kept out of its fleet, or could not be brought in or mended, while the others are."""
+
+    exit_code = ExitCode.HOSTS
+
+    def __init__(self, summary: str, *, node: str, **told: str | None) -> None:
+        super().__init__(summary, **told)
+        self.node = node
+
+
+class KeyProblem(NodeProblem):
+    """A node that nobody logs in to before its host key, or that of a jump host, is accepted: `new`."""
+
+    def __init__(self, summary: str, *, node: str, new: NewHostKey, **told: str | None) -> None:
+        super().__init__(summary, node=node, **told)
+        self.new = new
+
+
+@dataclass(frozen=True)
+class NodeWarning:
+    """Something about a node that does not keep it out."""
+
+    node: str
+    text: str
+
+
+@dataclass(frozen=True)
+class CloudAnswer:
+    """What an error of a cloud means.
+
+    `elsewhere`: another place may do; `again`: the same may, a little later; else trying on would repeat it.
+
+    `reason` holds the cloud's own code and what it means, `code` is ours.
+    """
+
+    elsewhere: bool
+    reason: str
+    code: str
+    hint: str | None = None
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class PriorState:
+    """What the stack has already decided, from its outputs. A new stack has none of it.
+
+    The same file and the same `PriorState` give the same plan, also in a fresh clone: a newer orch or another
+    machine must not move a running cluster. `begun` are the pins of an `up` that did not end, `locked` those
+    of the project's lock file.
+    """
+
+    pins: dict[str, str] = field(default_factory=dict)
+    nodes: tuple[NodeState, ...] = ()
+    begun: dict[str, str] = field(default_factory=dict)
+    locked: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_outputs(cls, outputs: dict[str, Any]) -> PriorState:
+        pins = outputs.get("pins")
+        fleet = outputs.get("fleet")
+        nodes = fleet.get("nodes") if isinstance(fleet, dict) else None
+        return cls(
+            pins={str(k): str(v) for k, v in pins.items()} if isinstance(pins, dict) else {},
+            nodes=tuple(NodeState.model_validate(whole(node)) for node in nodes or ()),
+        )
+
+
+@dataclass(frozen=True)
+class NewHostKey:
+    """A host key that the next `up` pins. `source`: where it comes from, "scanned" = the host itself."""
+
+    host: str
+    key: str
+    fingerprint: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Approvals:
+    """What the user agreed to beyond the file.
+
+    `accept_drift`: hosts are taken as they are now. `rekeyed`: hosts whose key is asked anew. `keys`: host
+    keys shown and accepted, by host. `unseen`: which others are accepted without a look: none, those of
+    `rekeyed`, all that are new. `upgrade`: pinned images are looked up anew.
+    `force`: nodes may go while runs are on them.
+    """
+
+    accept_drift: bool = False
+    upgrade: bool = False
+    force: bool = False
+    rekeyed: frozenset[str] = frozenset()
+    keys: Mapping[str, str] = field(default_factory=dict[str, str])
+    unseen: Literal["none", "named", "all"] = "none"
+
+
+NO_CONSENT = Approvals()
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What is to be planned: a fleet, where its file and its project lie, and what is known and agreed to.
+
+    `scope` tells this project's resources from another's. `session` gives what a backend is asked through,
+    None where it is the user's own account; `stack` what another stack of the project has decided. `tags` are
+    the project's.
+    """
+
+    fleet: Fleet
+    settings: Sequence[AnyBackend]
+    previous: PriorState
+    scope: str
+    root: Path
+    folder: Path
+    consent: Approvals = NO_CONSENT
+    session: Callable[[str], Any] = lambda backend: None
+    stack: Callable[[str], PriorState] = lambda name: PriorState()
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def whole(value: Any) -> Any:
+    """The same with whole numbers as int: all numbers come back from the engine as floats."""
+    if isinstance(value, dict):
+        return {key: whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

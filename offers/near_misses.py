@@ -1,0 +1,94 @@
+"""Near misses: the types that almost fit, what keeps them from it, the nearest first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orch.offers.match import Fit, Judgement, Miss
+
+SHOWN_VALUES = 3
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A condition and all the values found for it in the places where a type is offered."""
+
+    constraint: str
+    wanted: str
+    found: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NearMiss:
+    """A type that fails the same conditions in all of `regions`; `cheapest` is the best price there."""
+
+    backend: str
+    instance_type: str
+    spot: bool
+    reasons: tuple[Reason, ...]
+    regions: tuple[str, ...]
+    cheapest: Fit
+
+    @property
+    def failed(self) -> int:
+        return len(self.reasons)
+
+
+def reason_text(reason: Reason) -> str:
+    """`gpu count: 4 (wanted 8)`, with a few of the values where there are many."""
+    more = len(reason.found) - SHOWN_VALUES
+    found = ", ".join(reason.found[:SHOWN_VALUES]) + (f" and {more} more" if more > 0 else "")
+    return f"{reason.constraint}: {found} (wanted {reason.wanted})"
+
+
+def near_misses(judgement: Judgement) -> tuple[NearMiss, ...]:
+    """All misses, one entry per type and set of failed conditions.
+
+    Sorted by how many conditions fail, then by how far off they are at the best place, then by price.
+    """
+    groups: dict[tuple[object, ...], list[tuple[Fit, tuple[Miss, ...]]]] = {}
+    for fit, misses in judgement.misses:
+        each = fit.offer.type
+        key = (each.backend, each.name, fit.spot, *(miss.constraint for miss in misses))
+        groups.setdefault(key, []).append((fit, misses))
+    ranked = sorted((_rank(group), index) for index, group in enumerate(groups.values()))
+    listed = list(groups.values())
+    return tuple(_near_miss(listed[index]) for _, index in ranked)
+
+
+def _distance(misses: Sequence[Miss]) -> float:
+    return sum(miss.distance for miss in misses)
+
+
+def _rank(group: Sequence[tuple[Fit, tuple[Miss, ...]]]) -> tuple[object, ...]:
+    fit, misses = group[0]
+    off = min(_distance(each) for _, each in group)
+    price = _cheapest(group).price
+    each = fit.offer.type
+    return (len(misses), round(off, 6), price is None, price or 0.0, each.backend, each.name, fit.spot)
+
+
+def _cheapest(group: Sequence[tuple[Fit, tuple[Miss, ...]]]) -> Fit:
+    return min((fit for fit, _ in group), key=lambda fit: (fit.price is None, fit.price or 0.0))
+
+
+def _near_miss(group: Sequence[tuple[Fit, tuple[Miss, ...]]]) -> NearMiss:
+    fit, first = group[0]
+    by_nearness = sorted(group, key=lambda each: _distance(each[1]))
+    reasons = tuple(
+        Reason(
+            miss.constraint,
+            miss.wanted,
+            tuple(dict.fromkeys(misses[place].found for _, misses in by_nearness)),
+        )
+        for place, miss in enumerate(first)
+    )
+    return NearMiss(
+        backend=fit.offer.type.backend,
+        instance_type=fit.offer.type.name,
+        spot=fit.spot,
+        reasons=reasons,
+        regions=tuple(sorted({each.offer.region for each, _ in group if each.offer.region})),
+        cheapest=_cheapest(group),
+    )

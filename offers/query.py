@@ -1,0 +1,60 @@
+"""What a fleet wants of a machine, apart from how it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from orch.catalog.records import Catalog
+from orch.spec.models import Fleet, Resources
+from orch.spec.models.fleet import FOREIGN_BACKENDS
+
+SpotPolicy = Literal["spot", "on-demand", "auto"]
+
+
+@dataclass(frozen=True)
+class MachineQuery:
+    """The conditions an offer must meet. Empty tuples set none; `max_price` is per machine and hour."""
+
+    resources: Resources
+    backends: tuple[str, ...]
+    regions: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
+    instance_types: tuple[str, ...] = ()
+    spot_policy: SpotPolicy = "on-demand"
+    max_price: float | None = None
+
+    @property
+    def cpu_written(self) -> bool:
+        return "cpu" in self.resources.model_fields_set
+
+    @property
+    def memory_written(self) -> bool:
+        return "memory_mib" in self.resources.model_fields_set
+
+    @property
+    def fewest_first(self) -> bool:
+        """Whether the number of GPUs was left open: then the smallest machines come first."""
+        count = self.resources.gpu.count
+        return (count.min or 0) > 0 and count.max is None
+
+
+def usual_backends(catalog: Catalog) -> tuple[str, ...]:
+    """Those searched when none is written: all of the catalogue, but for those orch has no driver for."""
+    return tuple(name for name in catalog.backends if name not in FOREIGN_BACKENDS)
+
+
+def wanted_of(fleet: Fleet, catalog: Catalog, configured: Sequence[str] = ()) -> MachineQuery:
+    """What a fleet asks for. `configured` are the project's clouds, searched when the fleet names none."""
+    clouds = tuple(name for name in configured if name in catalog.backends)
+    written = fleet.backends if "backends" in fleet.model_fields_set else ()
+    return MachineQuery(
+        resources=fleet.resources,
+        backends=written or clouds or usual_backends(catalog),
+        regions=fleet.regions,
+        zones=fleet.availability_zones,
+        instance_types=fleet.instance_types,
+        spot_policy=fleet.spot_policy,
+        max_price=None if fleet.max_price is None else float(fleet.max_price),
+    )

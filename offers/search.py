@@ -1,0 +1,157 @@
+"""Searching the catalogue for the fleets of some documents, with all there is to tell about each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+from orch.catalog.load import catalog as load_catalog
+from orch.catalog.records import Catalog, PriceList
+from orch.offers.name_warnings import doubts
+from orch.offers.near_misses import NearMiss, near_misses, reason_text
+from orch.offers.match import Judgement, judge
+from orch.offers.query import MachineQuery, wanted_of
+from orch.spec import Document
+from orch.spec.diagnostics import Diagnostic, Severity
+from orch.spec.errors import ExitCode, OrchError
+from orch.spec.models import Fleet
+
+# The property behind each condition.
+PROPERTIES = {
+    "backend": "backends",
+    "instance type": "instance_types",
+    "region": "regions",
+    "zone": "availability_zones",
+    "local zone": "availability_zones",
+    "spot": "spot_policy",
+    "price": "max_price",
+    "cpu": "resources.cpu",
+    "cpu architecture": "resources.cpu",
+    "memory": "resources.memory",
+    "gpu": "resources.gpu",
+    "gpu model": "resources.gpu",
+    "gpu vendor": "resources.gpu",
+    "gpu count": "resources.gpu",
+    "gpu memory": "resources.gpu",
+    "total gpu memory": "resources.gpu",
+    "compute capability": "resources.gpu",
+}
+
+
+class NoFleet(OrchError):
+    """There is nothing in the files to search offers for."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.CONFIG
+
+
+@dataclass(frozen=True)
+class Search:
+    """One fleet and what was found. `skipped` says why there is nothing to find for it."""
+
+    name: str
+    file: str
+    wanted: MachineQuery
+    judgement: Judgement
+    diagnostics: tuple[Diagnostic, ...]
+    lists: tuple[PriceList, ...]
+    skipped: str | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether something was wanted that nobody offers."""
+        return self.skipped is None and not self.judgement.fits
+
+    @cached_property
+    def misses(self) -> tuple[NearMiss, ...]:
+        return near_misses(self.judgement)
+
+
+def search(
+    documents: Sequence[Document], configured: Sequence[str], catalog: Catalog | None = None
+) -> tuple[Search, ...]:
+    """What the catalogue has for each fleet, in order of writing. `configured` are the project's backends.
+
+    Raises NoFleet when no document is a fleet, BadCatalogFile for a data file that does not read.
+    """
+    known = catalog or load_catalog()
+    found = tuple(
+        _search(document, document.model, configured, known)
+        for document in documents
+        if isinstance(document.model, Fleet)
+    )
+    if not found:
+        raise NoFleet(
+            "there is no fleet to search offers for",
+            hint="give the file of a fleet: what a task wants is looked for among fleets",
+        )
+    return found
+
+
+def _search(document: Document, fleet: Fleet, configured: Sequence[str], catalog: Catalog) -> Search:
+    wanted = wanted_of(fleet, catalog, configured)
+    skipped = _skipped(fleet, wanted)
+    judgement = Judgement((), ()) if skipped else judge(wanted, catalog)
+    lists = () if skipped else tuple(catalog.lists[name] for name in wanted.backends if name in catalog.lists)
+    told = [] if skipped else _diagnostics(document, fleet, wanted, catalog)
+    result = Search(fleet.name, str(document.file), wanted, judgement, tuple(told), lists, skipped)
+    return replace(result, diagnostics=(*told, _nothing(document, result))) if result.empty else result
+
+
+def _nothing(document: Document, search: Search) -> Diagnostic:
+    """That no offer fits, at the property that alone stands between the fleet and the nearest type."""
+    path, detail, hint = "resources", None, None
+    if search.misses:
+        nearest = search.misses[0]
+        why = "; ".join(reason_text(reason) for reason in nearest.reasons)
+        detail = f"nearest is {nearest.backend} {nearest.instance_type}: {why}"
+        hint = "change a condition that the nearest types fail, or look further with `--explain`"
+        path = PROPERTIES.get(nearest.reasons[0].constraint, path) if nearest.failed == 1 else path
+    return document.diagnostic(
+        "ORCH200", path, f"no offer fits the fleet '{search.name}'", detail=detail, hint=hint
+    )
+
+
+def _diagnostics(document: Document, fleet: Fleet, wanted: MachineQuery, catalog: Catalog) -> list[Diagnostic]:
+    """Doubts about names, at their places. A backend that nobody wrote has none."""
+    written = "backends" in fleet.model_fields_set
+    return [
+        document.diagnostic(
+            doubt.code,
+            doubt.path,
+            doubt.summary,
+            severity=doubt.severity,
+            detail=doubt.detail,
+            hint=doubt.hint,
+        )
+        for doubt in doubts(wanted, catalog)
+        if written or doubt.path[0] != "backends"
+    ]
+
+
+def unknown_names(document: Document) -> tuple[Diagnostic, ...]:
+    """Regions, zones, types and GPUs of a fleet that the catalogue does not know, as warnings.
+
+    Raises BadCatalogFile for a data file that does not read.
+    """
+    fleet = document.model
+    if not isinstance(fleet, Fleet) or fleet.ssh_config is not None:
+        return ()
+    gpu = fleet.resources.gpu
+    if not (fleet.regions or fleet.availability_zones or fleet.instance_types or gpu.names):
+        return ()
+    known = load_catalog()
+    wanted = wanted_of(fleet, known)
+    if _skipped(fleet, wanted):
+        return ()
+    told = _diagnostics(document, fleet, wanted, known)
+    return tuple(each for each in told if each.severity is Severity.WARNING)
+
+
+def _skipped(fleet: Fleet, wanted: MachineQuery) -> str | None:
+    if fleet.ssh_config is not None:
+        return "its hosts are there already, nothing is rented"
+    if set(wanted.backends) <= {"local", "ssh"}:
+        return "its nodes are containers on this machine, nothing is rented"
+    return None

@@ -1,0 +1,184 @@
+"""Look at a simulated account, and change it behind the back of what is recorded.
+
+python -m orch.rehearsal STATE show [KIND]
+python -m orch.rehearsal STATE calls [--last N]
+python -m orch.rehearsal STATE knobs
+python -m orch.rehearsal STATE set KNOB=VALUE...       (VALUE is YAML; KNOB may be
+`capacity.p5.48xlarge@us-east-1a`)
+python -m orch.rehearsal STATE terminate INSTANCE...   (GCP: also by name)
+python -m orch.rehearsal STATE add-rule GROUP PROTOCOL PORT CIDR    (GCP: of a network)
+python -m orch.rehearsal STATE tag RESOURCE KEY=VALUE  (GCP: a label of an instance)
+python -m orch.rehearsal STATE untag RESOURCE KEY
+python -m orch.rehearsal STATE capacity-block TYPE ZONE COUNT START END    (AWS; seconds from now)
+python -m orch.rehearsal STATE reservation NAME TYPE ZONE COUNT [--project P]    (GCP)
+python -m orch.rehearsal STATE call ACTION JSON [--service S] [--region R]
+python -m orch.rehearsal STATE call METHOD PATH [JSON]    (GCP)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from orch.rehearsal.account import Refusal, SimulationError, cloud_of
+from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.gcp import drift
+from orch.rehearsal.gcp.account import GcpCloud
+from orch.spec.errors import OrchError
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m orch.rehearsal", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("state", help="the account's file (.orch/rehearsal/aws.db, gcp.db)")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("show", help="what is there").add_argument("kind", nargs="?")
+    verbs.add_parser("calls", help="the log of calls").add_argument("--last", type=int, default=0)
+    verbs.add_parser("knobs", help="the knobs in force")
+    verbs.add_parser("set", help="turn knobs").add_argument("knobs", nargs="+", metavar="KNOB=VALUE")
+    verbs.add_parser("terminate", aliases=["delete"], help="end instances").add_argument(
+        "instances", nargs="+"
+    )
+    rule = verbs.add_parser("add-rule", help="let something into a security group, or a network")
+    for name in ("group", "protocol", "port", "cidr"):
+        rule.add_argument(name)
+    tag = verbs.add_parser("tag", help="set a tag")
+    tag.add_argument("resource")
+    tag.add_argument("tag", metavar="KEY=VALUE")
+    untag = verbs.add_parser("untag", help="remove a tag")
+    untag.add_argument("resource")
+    untag.add_argument("key")
+    block = verbs.add_parser("capacity-block", help="a Capacity Block that was bought")
+    block.add_argument("type")
+    block.add_argument("zone")
+    for name in ("count", "start", "end"):
+        block.add_argument(name, type=int)
+    held = verbs.add_parser("reservation", help="a reservation that was made")
+    for name in ("name", "type", "zone"):
+        held.add_argument(name)
+    held.add_argument("count", type=int)
+    held.add_argument("--project", default="orch-rehearsal")
+    call = verbs.add_parser("call", help="any API call")
+    call.add_argument("action")
+    call.add_argument("params", nargs="*")
+    call.add_argument("--service", default="ec2")
+    call.add_argument("--region", default="us-east-1")
+    return parser
+
+
+def main(words: list[str] | None = None) -> int:
+    """Do one verb; 0, or 1 when it was refused."""
+    asked = _parser().parse_args(words)
+    try:
+        print(json.dumps(_do(opened(asked.state), asked), indent=2, default=str))
+    except OrchError as error:
+        print(error.text(), file=sys.stderr)
+        return 1
+    except (Refusal, ValidationError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def opened(path: str) -> Cloud | GcpCloud:
+    """The account of a file, of whichever cloud it is."""
+    return GcpCloud(path) if cloud_of(path) == GcpCloud.name else Cloud(path)
+
+
+def _do(cloud: Cloud | GcpCloud, asked: argparse.Namespace) -> Any:
+    if asked.verb == "show":
+        return cloud.things(asked.kind) if asked.kind else cloud.everything()
+    if asked.verb == "calls":
+        rows = cloud.calls[-asked.last :] if asked.last else cloud.calls
+        return [f"{c.number} {c.service}:{c.action} {c.region} {c.caller} {c.error or 'ok'}" for c in rows]
+    if asked.verb == "knobs":
+        return cloud.knobs.model_dump(mode="json")
+    if asked.verb == "set":
+        return cloud.turn(**_knobs(cloud, asked.knobs)).model_dump(mode="json")
+    return _in_gcp(cloud, asked) if isinstance(cloud, GcpCloud) else _in_aws(cloud, asked)
+
+
+def _in_gcp(cloud: GcpCloud, asked: argparse.Namespace) -> Any:
+    if asked.verb in {"terminate", "delete"}:
+        return [drift.delete_instance(cloud, one) for one in asked.instances]
+    if asked.verb == "add-rule":
+        return drift.add_rule(cloud, asked.group, asked.protocol, asked.port, asked.cidr)
+    if asked.verb == "tag":
+        key, _, value = asked.tag.partition("=")
+        return drift.set_label(cloud, asked.resource, key, value)
+    if asked.verb == "untag":
+        return drift.set_label(cloud, asked.resource, asked.key, None)
+    if asked.verb == "reservation":
+        return cloud.add_reservation(asked.name, asked.zone, asked.type, asked.count, project=asked.project)
+    if asked.verb != "call" or not asked.params:
+        raise SimulationError(f"{asked.verb} is not for an account of GCP, or a word is missing")
+    body = json.loads(asked.params[1]) if len(asked.params) > 1 else None
+    return drift.call(cloud, asked.action, asked.params[0], None, body)
+
+
+def _in_aws(cloud: Cloud, asked: argparse.Namespace) -> Any:
+    if asked.verb in {"terminate", "delete"}:
+        return [
+            cloud.call(
+                "TerminateInstances", {"InstanceIds": [one]}, region=_region(cloud, one), caller="drift"
+            )
+            for one in asked.instances
+        ]
+    if asked.verb == "add-rule":
+        low, _, high = asked.port.partition("-")
+        entry = {
+            "IpProtocol": asked.protocol,
+            "FromPort": int(low),
+            "ToPort": int(high or low),
+            "IpRanges": [{"CidrIp": asked.cidr}],
+        }
+        params = {"GroupId": asked.group, "IpPermissions": [entry]}
+        region = _region(cloud, asked.group)
+        return cloud.call("AuthorizeSecurityGroupIngress", params, region=region, caller="drift")
+    if asked.verb in {"tag", "untag"}:
+        key, _, value = (asked.tag if asked.verb == "tag" else asked.key).partition("=")
+        tag = {"Key": key, "Value": value} if asked.verb == "tag" else {"Key": key}
+        action = "CreateTags" if asked.verb == "tag" else "DeleteTags"
+        params = {"Resources": [asked.resource], "Tags": [tag]}
+        return cloud.call(action, params, region=_region(cloud, asked.resource), caller="drift")
+    if asked.verb == "capacity-block":
+        now = time.time()
+        return cloud.add_capacity_block(
+            asked.type, asked.zone, asked.count, start=now + asked.start, end=now + asked.end
+        )
+    if asked.verb != "call":
+        raise SimulationError(f"{asked.verb} is not for an account of AWS")
+    params = json.loads(asked.params[0]) if asked.params else {}
+    return cloud.call(asked.action, params, service=asked.service, region=asked.region, caller="drift")
+
+
+def _region(cloud: Cloud, resource: str) -> str:
+    with cloud.store.transaction():
+        doc = cloud.store.get(resource)
+    return str((doc or {}).get("_region") or "us-east-1")
+
+
+def _knobs(cloud: Cloud | GcpCloud, words: list[str]) -> dict[str, Any]:
+    """`capacity.p5.48xlarge@us-east-1a=3` adds to a knob that is a table; `pending_s=2` sets one."""
+    changes: dict[str, Any] = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        knob, _, key = name.partition(".")
+        value = yaml.safe_load(text)
+        if key:
+            table = changes.setdefault(knob, dict(getattr(cloud.knobs, knob, {})))
+            table[key] = value
+        else:
+            changes[knob] = value
+    return changes
+
+
+if __name__ == "__main__":
+    sys.exit(main())

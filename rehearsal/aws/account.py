@@ -1,0 +1,169 @@
+"""One simulated AWS account: its calls, and what a test may ask it.
+
+What it shares with other clouds is in account.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, ClassVar
+
+from orch.rehearsal.account import (Asked, Call, Endpoint, Machine, Refusal, SimulatedAccount, SimulationError)
+from orch.rehearsal.aws.api.errors import THROTTLED, AwsError
+from orch.rehearsal.scenario import Failure, Nodes
+from orch.rehearsal.store import Doc
+
+__all__ = ["ACCOUNT", "GLOBAL", "Call", "Cloud", "Endpoint", "SimulationError"]
+
+ACCOUNT = "111122223333"
+"""The account id that AWS's own documents use in examples."""
+
+GLOBAL = "aws-global"
+"""The region of services that have none."""
+
+HIDDEN = {"UserData", "PublicKeyMaterial"}
+
+KINDS = (
+    "vpc",
+    "subnet",
+    "internet-gateway",
+    "natgateway",
+    "elastic-ip",
+    "route-table",
+    "security-group",
+    "placement-group",
+    "capacity-reservation",
+    "launch-template",
+    "instance",
+    "key-pair",
+    "vpc-endpoint",
+    "role",
+    "instance-profile",
+)
+
+
+class Cloud(SimulatedAccount):
+    """An AWS account in a file."""
+
+    name: ClassVar[str] = "aws"
+
+    # -- how it refuses -----------------------------------------------------------------------------------
+
+    def not_allowed(self, asked: Asked) -> AwsError:
+        code = "UnauthorizedOperation" if asked.service == "ec2" else "AccessDenied"
+        what = f"{asked.service}:{asked.action}"
+        return AwsError(code, f"You are not authorized to perform this operation: {what} on this resource.")
+
+    def made_to_fail(self, failure: Failure, asked: Asked) -> AwsError:
+        return AwsError(failure.code, failure.message)
+
+    def too_often(self, asked: Asked) -> AwsError:
+        return AwsError(THROTTLED, "Request limit exceeded.")
+
+    def refused(self, refusal: Refusal) -> None:
+        pass
+
+    # -- what a rule needs --------------------------------------------------------------------------------
+
+    def new_id(self, prefix: str) -> str:
+        """An id as AWS forms them: the prefix and 17 hex digits, the first of them 0."""
+        number = self.store.count(f"id {prefix}")
+        return f"{prefix}-0{hashlib.sha256(f'{self.seed} {prefix} {number}'.encode()).hexdigest()[:16]}"
+
+    def quota(self, code: str) -> float:
+        from orch.rehearsal.aws.data.tables import quotas
+
+        return self.knobs_now().quotas.get(code, quotas()[code].value)
+
+    # -- calls --------------------------------------------------------------------------------------------
+
+    def call(
+        self,
+        action: str,
+        params: Doc | None = None,
+        *,
+        service: str = "ec2",
+        region: str = "us-east-1",
+        caller: str = "api",
+    ) -> Doc:
+        """Do one API call. Parameters and result as botocore's models name them. Raises AwsError."""
+        given = dict(params or {})
+        region = GLOBAL if service in {"iam", "sts"} else region
+        shown = {key: value for key, value in given.items() if key not in HIDDEN}
+        asked = Asked(service, action, region, caller, shown)
+        return self.counted(asked, lambda: self._effect(asked, given))
+
+    def _effect(self, asked: Asked, given: Doc) -> Doc:
+        from orch.rehearsal.aws.api import ACTIONS
+        from orch.rehearsal.aws.api.compute.instances import settle
+        from orch.rehearsal.aws.api.actions import Request
+
+        found = ACTIONS.get((asked.service, asked.action))
+        if found is None:
+            raise AwsError("InvalidAction", f"The action {asked.action} is not valid for this web service.")
+        if given.get("DryRun"):
+            raise AwsError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
+        request = Request(self, given, asked.region)
+        settle(request)
+        return found(request)
+
+    # -- behind the back ----------------------------------------------------------------------------------
+
+    def add_capacity_block(self, kind: str, zone: str, count: int, *, start: float, end: float) -> str:
+        """A Capacity Block that was bought elsewhere; its reservation id."""
+        from orch.rehearsal.aws.api.actions import Request
+        from orch.rehearsal.aws.api.compute.reservations import add_capacity_block
+
+        with self.store.transaction():
+            doc = add_capacity_block(Request(self, {}, zone[:-1]), kind, zone, count, start=start, end=end)
+        return str(doc["CapacityReservationId"])
+
+    # -- what a test may ask ------------------------------------------------------------------------------
+
+    def everything(self) -> dict[str, str]:
+        """Id -> kind of all that was made and is still there."""
+        return self.made(KINDS, besides=_not_made)
+
+    # -- local nodes --------------------------------------------------------------------------------------
+
+    def served(self, wanted: Nodes, action: str, result: Doc) -> None:
+        from orch.rehearsal import nodes
+
+        if action == "RunInstances":
+            for doc in result["Instances"]:
+                instance = doc["InstanceId"]
+                region = doc["Placement"]["AvailabilityZone"][:-1]
+                with nodes.ending(
+                    lambda one=instance, where=region: self.call(
+                        "TerminateInstances", {"InstanceIds": [one]}, region=where
+                    )
+                ):
+                    nodes.start(self, wanted, instance)
+        elif action == "TerminateInstances":
+            for change in result["TerminatingInstances"]:
+                nodes.stop(self, change["InstanceId"])
+
+    def machine(self, instance: str) -> Machine | None:
+        import base64
+
+        from orch.rehearsal.aws.data.tables import types
+
+        with self.store.transaction():
+            doc = self.store.get(instance, "instance")
+            data = self.store.get(f"user-data {instance}")
+        if doc is None or data is None:
+            return None
+        tags = {tag["Key"]: tag["Value"] for tag in doc["Tags"]}
+        return Machine(
+            instance=instance,
+            slug=instance,
+            hostname=tags.get("Name") or instance,
+            type=doc["InstanceType"],
+            user_data=base64.b64decode(data["Value"]),
+            placeholders=types()[doc["InstanceType"]].device_files(),
+        )
+
+
+def _not_made(doc: Doc) -> bool:
+    main: Any = any(association.get("Main") for association in doc.get("Associations") or ())
+    return bool(doc.get("_default") or doc.get("GroupName") == "default" or main)

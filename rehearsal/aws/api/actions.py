@@ -1,0 +1,192 @@
+"""What an action is, and what most of them need: tags, filters, pages."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+from orch.rehearsal.aws.api.errors import AwsError, missing
+from orch.rehearsal.scenario import Knobs
+from orch.rehearsal.store import Doc, Store
+
+
+class Account(Protocol):
+    """What a rule needs of the account; `core.Cloud` is one."""
+
+    seed: str
+    store: Store
+
+    def knobs_now(self) -> Knobs: ...
+
+    def now(self) -> float: ...
+
+    def new_id(self, prefix: str) -> str: ...
+
+    def quota(self, code: str) -> float: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call: the account, its parameters (botocore's names) and the region it is sent to."""
+
+    cloud: Account
+    params: Doc
+    region: str
+
+    @property
+    def store(self) -> Store:
+        return self.cloud.store
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self.params[name]
+        except KeyError:
+            raise AwsError("MissingParameter", f"The request must contain the parameter {name}") from None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        value = self.params.get(name)
+        return default if value is None else value
+
+    def thing(self, kind: str, resource_id: str | None) -> Doc:
+        """A live thing of this region. Raises the kind's own "not found"."""
+        found = self.store.get(resource_id, kind) if resource_id else None
+        if found is None or found.get("_region", self.region) != self.region:
+            raise missing(kind, resource_id or "")
+        return found
+
+    def add(self, thing_id: str, kind: str, doc: Doc, name: str | None = None) -> Doc:
+        """Keep a new thing, or a changed one."""
+        self.store.put(thing_id, kind, self.region, {**doc, "_region": self.region}, name)
+        return doc
+
+    def tags_for(self, resource_type: str) -> list[Doc]:
+        """The tags that TagSpecifications gives to one type of resource."""
+        found: dict[str, str] = {}
+        for specification in self.get("TagSpecifications") or ():
+            if specification.get("ResourceType") == resource_type:
+                found |= {tag["Key"]: tag.get("Value", "") for tag in specification.get("Tags") or ()}
+        return tag_list(found)
+
+    def arn(self, resource: str, service: str = "ec2") -> str:
+        from orch.rehearsal.aws.account import ACCOUNT
+
+        return f"arn:aws:{service}:{self.region}:{ACCOUNT}:{resource}"
+
+
+Action = Callable[[Request], Doc]
+
+ACTIONS: dict[tuple[str, str], Action] = {}
+"""(service, action) -> what it does."""
+
+
+def action(name: str, service: str = "ec2") -> Callable[[Action], Action]:
+    def register(function: Action) -> Action:
+        ACTIONS[service, name] = function
+        return function
+
+    return register
+
+
+def tag_list(tags: Mapping[str, str]) -> list[Doc]:
+    return [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
+
+
+def tag_map(doc: Doc) -> dict[str, str]:
+    return {tag["Key"]: tag.get("Value", "") for tag in doc.get("Tags") or ()}
+
+
+def public(doc: Doc) -> Doc:
+    """A document without what is ours (keys that begin with `_`)."""
+    return {key: value for key, value in doc.items() if not key.startswith("_")}
+
+
+def stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
+Fields = Mapping[str, Callable[[Doc], Any]]
+"""Filter name -> the value, or the values, of a document."""
+
+
+def path(*names: str) -> Callable[[Doc], Any]:
+    """Follow names into a document; lists on the way give several values."""
+
+    def values(doc: Doc) -> list[Any]:
+        found: list[Any] = [doc]
+        for name in names:
+            found = [
+                inner
+                for item in found
+                for inner in (item.get(name) if isinstance(item.get(name), list) else [item.get(name)])
+                if isinstance(item, dict)
+            ]
+            found = [item for item in found if item is not None]
+        return found
+
+    return values
+
+
+def select(
+    request: Request,
+    kind: str,
+    fields: Fields,
+    *,
+    ids: Sequence[str] = (),
+    id_field: str | None = None,
+    docs: Iterable[Doc] | None = None,
+    gone: bool = False,
+) -> list[Doc]:
+    """The documents a Describe call asks for, by ids and Filters. Raises for an id that is not there."""
+    filters = request.get("Filters") or request.get("Filter") or ()
+    if docs is not None:
+        found = list(docs)
+    elif ids:
+        found = []
+        for wanted in ids:
+            doc = request.store.get(wanted, kind)
+            if doc is None or doc.get("_region") != request.region:
+                raise missing(kind, wanted)
+            found.append(doc)
+        ids = ()
+    else:
+        found = [doc for _, doc in request.store.each(kind, request.region, gone=gone)]
+    if ids and id_field:
+        wanted_ids = set(ids)
+        found = [doc for doc in found if doc[id_field] in wanted_ids]
+        for lost in wanted_ids - {doc[id_field] for doc in found}:
+            raise missing(kind, lost)
+    for one in filters:
+        found = [doc for doc in found if _matches(doc, one["Name"], one.get("Values") or (), fields)]
+    return found
+
+
+def _matches(doc: Doc, name: str, values: Sequence[str], fields: Fields) -> bool:
+    if name.startswith("tag:"):
+        have: list[Any] = [tag_map(doc)[name[4:]]] if name[4:] in tag_map(doc) else []
+    elif name == "tag-key":
+        have = list(tag_map(doc))
+    elif name in fields:
+        value = fields[name](doc)
+        have = value if isinstance(value, list) else [value]
+    else:
+        raise AwsError("InvalidParameterValue", f"The filter '{name}' is invalid")
+    texts = [str(item).lower() if isinstance(item, bool) else str(item) for item in have if item is not None]
+    return any(fnmatch.fnmatchcase(text, pattern) for text in texts for pattern in values)
+
+
+def page(request: Request, key: str, items: list[Doc], *, most: int = 1000) -> Doc:
+    """One page of a Describe call's result, with the token of the next."""
+    start = 0
+    token = request.get("NextToken")
+    if token:
+        if not token.startswith("page-") or not token[5:].isdigit():
+            raise AwsError("InvalidNextToken", "The token '" + token + "' is invalid.")
+        start = int(token[5:])
+    size = min(request.get("MaxResults") or most, most)
+    result: Doc = {key: [public(item) for item in items[start : start + size]]}
+    if start + size < len(items):
+        result["NextToken"] = f"page-{start + size}"
+    return result

@@ -1,0 +1,123 @@
+"""What network interfaces a launch may ask for. Pure. Sources: ../README.md, "Network interfaces"."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orch.rehearsal.aws.data.tables import Type
+from orch.rehearsal.aws.api.errors import AwsError
+from orch.rehearsal.store import Doc
+
+EFA = {"efa", "efa-only"}
+
+
+@dataclass(frozen=True)
+class Interface:
+    """One interface of a launch, checked."""
+
+    card: int
+    device: int
+    kind: str
+    subnet: str | None
+    groups: tuple[str, ...]
+    public: bool | None
+    address: str | None
+    delete: bool
+    description: str
+
+
+def interfaces(kind: Type, wanted: Sequence[Doc]) -> tuple[Interface, ...]:
+    """The interfaces of a request or launch template in order of card and device. Raises what EC2 refuses."""
+    found = sorted((_interface(one) for one in wanted), key=lambda one: (one.card, one.device))
+    places = Counter((one.card, one.device) for one in found)
+    for (card, device), count in places.items():
+        if count > 1:
+            raise AwsError(
+                "InvalidParameterValue",
+                f"Each network interface requires a unique device index on its network card: {device} on "
+                f"{card}",
+            )
+    if (0, 0) not in places:
+        raise AwsError(
+            "InvalidParameterCombination",
+            "A primary network interface (network card index 0, device index 0) must be specified",
+        )
+    if len(found) > 1 and any(one.public for one in found):
+        raise AwsError(
+            "InvalidParameterCombination",
+            "The associatePublicIPAddress parameter cannot be specified when launching with multiple "
+            "network interfaces.",
+        )
+    if found[0].kind == "efa-only":
+        raise AwsError(
+            "InvalidParameterCombination",
+            "An EFA-only network interface cannot be the primary network interface",
+        )
+    _check_cards(kind, found)
+    return tuple(found)
+
+
+def _interface(one: Doc) -> Interface:
+    if one.get("NetworkInterfaceId"):
+        raise AwsError(
+            "UnsupportedOperation", "launching with an existing network interface is not simulated"
+        )
+    kind = one.get("InterfaceType") or "interface"
+    if kind not in {"interface", *EFA}:
+        raise AwsError("InvalidParameterValue", f"Value ({kind}) for parameter interfaceType is invalid.")
+    if "DeviceIndex" not in one:
+        raise AwsError("MissingParameter", "Each network interface requires a device index.")
+    return Interface(
+        card=int(one.get("NetworkCardIndex") or 0),
+        device=int(one["DeviceIndex"]),
+        kind=kind,
+        subnet=one.get("SubnetId"),
+        groups=tuple(one.get("Groups") or ()),
+        public=one.get("AssociatePublicIpAddress"),
+        address=one.get("PrivateIpAddress"),
+        delete=one.get("DeleteOnTermination", True),
+        description=one.get("Description") or "",
+    )
+
+
+def _check_cards(kind: Type, found: Sequence[Interface]) -> None:
+    efa = [one for one in found if one.kind in EFA]
+    if efa and not kind.efa:
+        raise AwsError("UnsupportedOperation", f"EFA interfaces are not supported on {kind.name}")
+    for card, count in sorted(Counter(one.card for one in found).items()):
+        if card >= len(kind.cards):
+            raise AwsError(
+                "InvalidParameterValue",
+                f"Network card index {card} is not valid for {kind.name}, which has {len(kind.cards)} "
+                f"network cards",
+            )
+        limit = kind.cards[card].interfaces
+        if count > limit:
+            raise AwsError(
+                "AttachmentLimitExceeded",
+                f"Interface count {count} exceeds the limit for {kind.name} on Network Card {card} limit "
+                f"{limit}",
+            )
+    for one in efa:
+        card = kind.cards[one.card]
+        if not card.efa:
+            raise AwsError(
+                "AttachmentLimitExceeded",
+                f"EFA interface count 1 exceeds the limit for {kind.name} on Network Card {one.card} limit 0",
+            )
+        if one.kind == "efa" and not card.efa_with_ena:
+            raise AwsError("UnsupportedOperation", f"EFA interfaces are not supported on {kind.name}")
+    per_card = Counter(one.card for one in efa)
+    for card, count in per_card.items():
+        if count > 1:
+            raise AwsError(
+                "AttachmentLimitExceeded",
+                f"EFA interface count {count} exceeds the limit for {kind.name} on Network Card {card} "
+                f"limit 1",
+            )
+    if len(efa) > kind.efa:
+        raise AwsError(
+            "AttachmentLimitExceeded", f"EFA interface count {len(efa)} exceeds the limit for {kind.name}"
+        )

@@ -1,0 +1,72 @@
+"""Serves a simulated account to the Pulumi engine under the real token `aws`: the executable
+`pulumi-resource-aws`.
+
+It is on PATH inside a rehearsal only, and refuses to configure without one: ORCH_REHEARSAL_STATE names the
+account's file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pulumi.provider.experimental import provider as api
+
+from orch.providers.orch.serving import serve
+from orch.rehearsal.account import SimulationError
+from orch.rehearsal.aws.resources.functions import INVOKES
+from orch.rehearsal.aws.resources.kinds import ApiFailure
+from orch.rehearsal.aws.resources.resource import AwsResources
+from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.pulumi.serving import CloudProvider
+from orch.providers.orch.values import from_plain, plain_map
+
+STATE = "ORCH_REHEARSAL_STATE"
+
+
+class AwsProvider(CloudProvider[AwsResources]):
+    """The types of the package `aws`, and its few functions."""
+
+    name, cloud, variable = "pulumi-resource-aws", "AWS", STATE
+
+    def configured(self, account: Path, settings: Mapping[str, Any]) -> AwsResources:
+        from orch.rehearsal.aws.data.tables import regions
+
+        region = (
+            settings.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        )
+        if not isinstance(region, str):
+            raise SimulationError(
+                "Invalid AWS Region: no region is set", hint="set `aws:region`, or `region` of the provider"
+            )
+        if region not in regions():
+            raise SimulationError(f"Invalid AWS Region: {region}")
+        tags = settings.get("defaultTags") or {}
+        tags = json.loads(tags) if isinstance(tags, str) else tags
+        return AwsResources(Cloud(account), region, tags.get("tags") or {})
+
+    async def invoke(self, request: api.InvokeRequest) -> api.InvokeResponse:
+        if request.tok not in INVOKES:
+            raise SimulationError(f"the simulated cloud has no function {request.tok}")
+        args = plain_map(request.args)
+        asked = self.resources.api(args)
+        try:
+            found = await asyncio.to_thread(INVOKES[request.tok], asked, args)
+        except ApiFailure as failure:
+            raise SimulationError(failure.told(f"invoking {request.tok}")) from failure
+        return api.InvokeResponse(return_value={key: from_plain(value) for key, value in found.items()})
+
+
+def main() -> None:
+    """Serve until the engine ends, as the version of the SDK that is installed: the engine compares the
+    two."""
+    serve(AwsProvider(), AwsProvider.name, metadata.version("pulumi-aws"))
+
+
+if __name__ == "__main__":
+    main()

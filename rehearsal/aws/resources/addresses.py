@@ -1,0 +1,105 @@
+"""Elastic IP addresses as Pulumi resources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orch.rehearsal.aws.resources.kinds import (Api, Props, first, specification, tags_in)
+
+
+class Eip:
+    label = "EC2 EIP"
+
+    def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
+        made = api("AllocateAddress", Domain="vpc", TagSpecifications=specification("elastic-ip", tags))
+        self._associate(api, made["AllocationId"], inputs)
+        return made["AllocationId"]
+
+    def _associate(self, api: Api, allocation: str, inputs: Props) -> None:
+        if inputs.get("instance") or inputs.get("networkInterface"):
+            api(
+                "AssociateAddress",
+                AllocationId=allocation,
+                InstanceId=inputs.get("instance") if not inputs.get("networkInterface") else None,
+                NetworkInterfaceId=inputs.get("networkInterface"),
+                AllowReassociation=True,
+            )
+
+    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
+        gone = ("InvalidAllocationID.NotFound",)
+        doc = first(api, "DescribeAddresses", "Addresses", gone, AllocationIds=[resource_id])
+        if doc is None:
+            return None
+        return {
+            "allocationId": resource_id,
+            "arn": f"arn:aws:ec2:{api.region}:111122223333:elastic-ip/{resource_id}",
+            "associationId": doc.get("AssociationId", ""),
+            "domain": "vpc",
+            "instance": doc.get("InstanceId", ""),
+            "networkInterface": doc.get("NetworkInterfaceId", ""),
+            "networkBorderGroup": doc["NetworkBorderGroup"],
+            "publicIpv4Pool": doc["PublicIpv4Pool"],
+            "publicIp": doc["PublicIp"],
+            "publicDns": f"ec2-{doc['PublicIp'].replace('.', '-')}.compute.amazonaws.com",
+            "privateIp": doc.get("PrivateIpAddress", ""),
+            "privateDns": "",
+            "ptrRecord": "",
+            "carrierIp": "",
+            "customerOwnedIp": "",
+            "Tags": tags_in(doc),
+        }
+
+    def update(
+        self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
+    ) -> None:
+        if changed & {"instance", "networkInterface"}:
+            if state.get("associationId"):
+                gone = ("InvalidAssociationID.NotFound",)
+                api.removed("DisassociateAddress", gone, AssociationId=state["associationId"])
+            self._associate(api, resource_id, inputs)
+
+    def delete(self, api: Api, resource_id: str, state: Props) -> None:
+        gone = ("InvalidAllocationID.NotFound",)
+        doc = first(api, "DescribeAddresses", "Addresses", gone, AllocationIds=[resource_id])
+        if doc is None:
+            return
+        if (state.get("instance") or state.get("networkInterface")) and doc.get("AssociationId"):
+            lost = ("InvalidAssociationID.NotFound",)
+            api.removed("DisassociateAddress", lost, AssociationId=doc["AssociationId"])
+        api.removed("ReleaseAddress", gone, AllocationId=resource_id)
+
+
+class EipAssociation:
+    label = "EC2 EIP Association"
+
+    def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
+        made = api(
+            "AssociateAddress",
+            AllocationId=inputs.get("allocationId"),
+            PublicIp=inputs.get("publicIp"),
+            InstanceId=inputs.get("instanceId"),
+            NetworkInterfaceId=inputs.get("networkInterfaceId"),
+            AllowReassociation=inputs.get("allowReassociation"),
+        )
+        return made["AssociationId"]
+
+    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
+        wanted = [{"Name": "association-id", "Values": [resource_id]}]
+        doc = first(api, "DescribeAddresses", "Addresses", (), Filters=wanted)
+        if doc is None:
+            return None
+        return {
+            "allocationId": doc["AllocationId"],
+            "instanceId": doc.get("InstanceId", ""),
+            "networkInterfaceId": doc.get("NetworkInterfaceId", ""),
+            "privateIpAddress": doc.get("PrivateIpAddress", ""),
+            "publicIp": doc["PublicIp"],
+        }
+
+    def update(
+        self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
+    ) -> None:
+        """Every change replaces."""
+
+    def delete(self, api: Api, resource_id: str, state: Props) -> None:
+        api.removed("DisassociateAddress", ("InvalidAssociationID.NotFound",), AssociationId=resource_id)

@@ -1,0 +1,318 @@
+"""Placement groups, reservations, templates and key pairs as Pulumi resources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orch.rehearsal.aws.resources.kinds import (Api, Props, camel, first, pascal, specification, tags_in, truth)
+from orch.rehearsal.store import Doc
+
+
+class PlacementGroup:
+    label = "EC2 Placement Group"
+
+    def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
+        api(
+            "CreatePlacementGroup",
+            GroupName=inputs["name"],
+            Strategy=inputs["strategy"],
+            PartitionCount=inputs.get("partitionCount"),
+            SpreadLevel=inputs.get("spreadLevel"),
+            TagSpecifications=specification("placement-group", tags),
+        )
+        return inputs["name"]
+
+    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
+        gone = ("InvalidPlacementGroup.Unknown",)
+        doc = first(api, "DescribePlacementGroups", "PlacementGroups", gone, GroupNames=[resource_id])
+        if doc is None:
+            return None
+        return {
+            "arn": doc["GroupArn"],
+            "name": doc["GroupName"],
+            "placementGroupId": doc["GroupId"],
+            "strategy": doc["Strategy"],
+            "partitionCount": doc.get("PartitionCount", 0),
+            "spreadLevel": doc.get("SpreadLevel", ""),
+            "Tags": tags_in(doc),
+            "TagsOf": doc["GroupId"],
+        }
+
+    def update(
+        self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
+    ) -> None:
+        """Only tags change in place."""
+
+    def delete(self, api: Api, resource_id: str, state: Props) -> None:
+        api.removed("DeletePlacementGroup", ("InvalidPlacementGroup.Unknown",), GroupName=resource_id)
+
+
+class CapacityReservation:
+    label = "EC2 Capacity Reservation"
+
+    def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
+        made = api(
+            "CreateCapacityReservation",
+            **pascal(
+                {key: value for key, value in inputs.items() if key not in {"tags", "region", "tagsAll"}}
+            ),
+            TagSpecifications=specification("capacity-reservation", tags),
+        )
+        return made["CapacityReservation"]["CapacityReservationId"]
+
+    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
+        gone = ("InvalidCapacityReservationId.NotFound",)
+        doc = first(
+            api,
+            "DescribeCapacityReservations",
+            "CapacityReservations",
+            gone,
+            CapacityReservationIds=[resource_id],
+        )
+        if doc is None or doc["State"] in {"cancelled", "expired"}:
+            return None
+        return {
+            "arn": doc["CapacityReservationArn"],
+            "ownerId": doc["OwnerId"],
+            "availabilityZone": doc["AvailabilityZone"],
+            "ebsOptimized": doc["EbsOptimized"],
+            "ephemeralStorage": doc["EphemeralStorage"],
+            "endDate": doc.get("EndDate", ""),
+            "endDateType": doc["EndDateType"],
+            "instanceCount": doc["TotalInstanceCount"],
+            "instanceMatchCriteria": doc["InstanceMatchCriteria"],
+            "instancePlatform": doc["InstancePlatform"],
+            "instanceType": doc["InstanceType"],
+            "placementGroupArn": doc.get("PlacementGroupArn", ""),
+            "tenancy": doc["Tenancy"],
+            "Tags": tags_in(doc),
+        }
+
+    def update(
+        self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
+    ) -> None:
+        api(
+            "ModifyCapacityReservation",
+            CapacityReservationId=resource_id,
+            InstanceCount=inputs.get("instanceCount"),
+            EndDateType=inputs.get("endDateType"),
+            EndDate=inputs.get("endDate"),
+        )
+
+    def delete(self, api: Api, resource_id: str, state: Props) -> None:
+        gone = ("InvalidCapacityReservationId.NotFound",)
+        api.removed("CancelCapacityReservation", gone, CapacityReservationId=resource_id)
+
+
+# -- launch templates --------------------------------------------------------------------------------------
+
+DATA = [
+    "blockDeviceMappings",
+    "capacityReservationSpecification",
+    "cpuOptions",
+    "creditSpecification",
+    "disableApiStop",
+    "disableApiTermination",
+    "ebsOptimized",
+    "enclaveOptions",
+    "hibernationOptions",
+    "iamInstanceProfile",
+    "imageId",
+    "instanceInitiatedShutdownBehavior",
+    "instanceMarketOptions",
+    "instanceType",
+    "kernelId",
+    "keyName",
+    "maintenanceOptions",
+    "metadataOptions",
+    "monitoring",
+    "networkInterfaces",
+    "networkPerformanceOptions",
+    "placement",
+    "privateDnsNameOptions",
+    "ramDiskId",
+    "tagSpecifications",
+    "userData",
+    "vpcSecurityGroupIds",
+]
+
+RENAMED = {"vpcSecurityGroupIds": "SecurityGroupIds"}
+IN_INTERFACES = {"securityGroups": "Groups"}
+TRUTHS = {
+    "associatePublicIpAddress",
+    "deleteOnTermination",
+    "encrypted",
+    "ebsOptimized",
+    "associateCarrierIpAddress",
+}
+
+
+def _truths(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: truth(v) if k in TRUTHS else _truths(v) for k, v in value.items()}
+    return [_truths(item) for item in value] if isinstance(value, list) else value
+
+
+def template_data(inputs: Props) -> Doc:
+    """LaunchTemplateData of a launch template's properties."""
+    data: Doc = {}
+    for key in DATA:
+        value = _truths(inputs.get(key))
+        if value in (None, "", [], {}):
+            continue
+        if key == "ebsOptimized":
+            value = truth(value)
+        if key == "tagSpecifications":
+            data["TagSpecifications"] = [
+                {
+                    "ResourceType": one.get("resourceType"),
+                    "Tags": [{"Key": k, "Value": v} for k, v in sorted((one.get("tags") or {}).items())],
+                }
+                for one in value
+            ]
+        elif key == "networkInterfaces":
+            data["NetworkInterfaces"] = pascal(value, IN_INTERFACES)
+        else:
+            data[RENAMED.get(key, key[:1].upper() + key[1:])] = pascal(value)
+    return data
+
+
+def _properties(data: Doc) -> Props:
+    """The other way round."""
+    found: Props = {}
+    for key in DATA:
+        name = RENAMED.get(key, key[:1].upper() + key[1:])
+        if name not in data:
+            continue
+        value = data[name]
+        if key == "tagSpecifications":
+            found[key] = [
+                {
+                    "resourceType": one["ResourceType"],
+                    "tags": {tag["Key"]: tag["Value"] for tag in one["Tags"]},
+                }
+                for one in value
+            ]
+        else:
+            found[key] = camel(value, IN_INTERFACES if key == "networkInterfaces" else None)
+    return found
+
+
+class LaunchTemplate:
+    label = "EC2 Launch Template"
+
+    def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
+        made = api(
+            "CreateLaunchTemplate",
+            LaunchTemplateName=inputs["name"],
+            LaunchTemplateData=template_data(inputs),
+            VersionDescription=inputs.get("description"),
+            TagSpecifications=specification("launch-template", tags),
+        )
+        return made["LaunchTemplate"]["LaunchTemplateId"]
+
+    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
+        gone = ("InvalidLaunchTemplateId.NotFound",)
+        doc = first(api, "DescribeLaunchTemplates", "LaunchTemplates", gone, LaunchTemplateIds=[resource_id])
+        if doc is None:
+            return None
+        versions = api("DescribeLaunchTemplateVersions", LaunchTemplateId=resource_id, Versions=["$Latest"])
+        latest = versions["LaunchTemplateVersions"][0]
+        lost = dict.fromkeys(DATA)
+        return {
+            **lost,
+            **_properties(latest["LaunchTemplateData"]),
+            "arn": f"arn:aws:ec2:{api.region}:111122223333:launch-template/{resource_id}",
+            "name": doc["LaunchTemplateName"],
+            "description": latest.get("VersionDescription"),
+            "defaultVersion": doc["DefaultVersionNumber"],
+            "latestVersion": doc["LatestVersionNumber"],
+            "Tags": tags_in(doc),
+        }
+
+    def update(
+        self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
+    ) -> None:
+        number: Any = None
+        if changed & {*DATA, "description"}:
+            made = api(
+                "CreateLaunchTemplateVersion",
+                LaunchTemplateId=resource_id,
+                LaunchTemplateData=template_data(inputs),
+                VersionDescription=inputs.get("description"),
+            )
+            number = made["LaunchTemplateVersion"]["VersionNumber"]
+        wanted = inputs.get("defaultVersion") if "defaultVersion" in changed else None
+        if inputs.get("updateDefaultVersion") and number:
+            wanted = number
+        if wanted:
+            api("ModifyLaunchTemplate", LaunchTemplateId=resource_id, DefaultVersion=str(wanted))
+
+    def delete(self, api: Api, resource_id: str, state: Props) -> None:
+        gone = ("InvalidLaunchTemplateId.NotFound",)
+        api.removed("DeleteLaunchTemplate", gone, LaunchTemplateId=resource_id)
+
+
+class KeyPair:
+    label = "EC2 Key Pair"
+
+    def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
+        api(
+            "ImportKeyPair",
+            KeyName=inputs["keyName"],
+            PublicKeyMaterial=inputs["publicKey"],
+            TagSpecifications=specification("key-pair", tags),
+        )
+        return inputs["keyName"]
+
+    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
+        gone = ("InvalidKeyPair.NotFound",)
+        doc = first(api, "DescribeKeyPairs", "KeyPairs", gone, KeyNames=[resource_id], IncludePublicKey=True)
+        if doc is None:
+            return None
+        return {
+            "arn": f"arn:aws:ec2:{api.region}:111122223333:key-pair/{resource_id}",
+            "fingerprint": doc["KeyFingerprint"],
+            "keyName": doc["KeyName"],
+            "keyPairId": doc["KeyPairId"],
+            "keyType": doc["KeyType"],
+            "publicKey": doc["PublicKey"],
+            "Tags": tags_in(doc),
+            "TagsOf": doc["KeyPairId"],
+        }
+
+    def update(
+        self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
+    ) -> None:
+        """Only tags change in place."""
+
+    def delete(self, api: Api, resource_id: str, state: Props) -> None:
+        api("DeleteKeyPair", KeyName=resource_id)
+
+
+class Tag:
+    """One tag of something made elsewhere."""
+
+    label = "EC2 Tag"
+
+    def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
+        tag = {"Key": inputs["key"], "Value": inputs["value"]}
+        api("CreateTags", Resources=[inputs["resourceId"]], Tags=[tag])
+        return f"{inputs['resourceId']},{inputs['key']}"
+
+    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
+        resource, key = resource_id.split(",", 1)
+        wanted = [{"Name": "resource-id", "Values": [resource]}, {"Name": "key", "Values": [key]}]
+        doc = first(api, "DescribeTags", "Tags", (), Filters=wanted)
+        return doc and {"resourceId": resource, "key": key, "value": doc["Value"]}
+
+    def update(
+        self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
+    ) -> None:
+        self.create(api, inputs, {})
+
+    def delete(self, api: Api, resource_id: str, state: Props) -> None:
+        resource, key = resource_id.split(",", 1)
+        gone = ("InvalidID", "InvalidInstanceID.NotFound")
+        api.removed("DeleteTags", gone, Resources=[resource], Tags=[{"Key": key}])

@@ -1,0 +1,143 @@
+"""Route tables and their routes as Pulumi resources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orch.rehearsal.aws.resources.kinds import (Api, Props, first, specification, tags_in)
+
+ROUTE_TARGETS = {
+    "gatewayId": "GatewayId",
+    "natGatewayId": "NatGatewayId",
+    "networkInterfaceId": "NetworkInterfaceId",
+    "vpcEndpointId": "VpcEndpointId",
+}
+
+
+def _targets(inputs: Props) -> dict[str, str]:
+    return {name: inputs[key] for key, name in ROUTE_TARGETS.items() if inputs.get(key)}
+
+
+class RouteTable:
+    label = "EC2 Route Table"
+
+    def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
+        made = api(
+            "CreateRouteTable", VpcId=inputs["vpcId"], TagSpecifications=specification("route-table", tags)
+        )
+        table = made["RouteTable"]["RouteTableId"]
+        for route in inputs.get("routes") or ():
+            api(
+                "CreateRoute",
+                RouteTableId=table,
+                DestinationCidrBlock=route.get("cidrBlock"),
+                **_targets(route),
+            )
+        return table
+
+    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
+        gone = ("InvalidRouteTableID.NotFound",)
+        doc = first(api, "DescribeRouteTables", "RouteTables", gone, RouteTableIds=[resource_id])
+        if doc is None:
+            return None
+        routes = [
+            {
+                "cidrBlock": route["DestinationCidrBlock"],
+                **{key: route.get(name, "") for key, name in ROUTE_TARGETS.items()},
+            }
+            for route in doc["Routes"]
+            if route["Origin"] == "CreateRoute"
+        ]
+        return {
+            "arn": f"arn:aws:ec2:{api.region}:{doc['OwnerId']}:route-table/{resource_id}",
+            "ownerId": doc["OwnerId"],
+            "vpcId": doc["VpcId"],
+            "propagatingVgws": [],
+            "routes": routes,
+            "Tags": tags_in(doc),
+        }
+
+    def update(
+        self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
+    ) -> None:
+        if "routes" not in changed:
+            return
+        before = {route["cidrBlock"]: route for route in state.get("routes") or ()}
+        after = {route["cidrBlock"]: route for route in inputs.get("routes") or ()}
+        for cidr in before.keys() - after.keys():
+            gone = ("InvalidRoute.NotFound",)
+            api.removed("DeleteRoute", gone, RouteTableId=resource_id, DestinationCidrBlock=cidr)
+        for cidr, route in after.items():
+            action = "ReplaceRoute" if cidr in before else "CreateRoute"
+            if cidr not in before or _targets(route) != _targets(before[cidr]):
+                api(action, RouteTableId=resource_id, DestinationCidrBlock=cidr, **_targets(route))
+
+    def delete(self, api: Api, resource_id: str, state: Props) -> None:
+        gone = ("InvalidRouteTableID.NotFound",)
+        doc = first(api, "DescribeRouteTables", "RouteTables", gone, RouteTableIds=[resource_id])
+        for one in (doc or {}).get("Associations") or ():
+            lost = ("InvalidAssociationID.NotFound",)
+            api.removed("DisassociateRouteTable", lost, AssociationId=one["RouteTableAssociationId"])
+        api.removed("DeleteRouteTable", gone, RouteTableId=resource_id)
+
+
+class Route:
+    label = "EC2 Route"
+
+    def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
+        table, cidr = inputs["routeTableId"], inputs.get("destinationCidrBlock")
+        api("CreateRoute", RouteTableId=table, DestinationCidrBlock=cidr, **_targets(inputs))
+        return f"r-{table}-{cidr}"
+
+    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
+        gone = ("InvalidRouteTableID.NotFound",)
+        doc = first(api, "DescribeRouteTables", "RouteTables", gone, RouteTableIds=[state["routeTableId"]])
+        for route in (doc or {}).get("Routes") or ():
+            if route["DestinationCidrBlock"] == state.get("destinationCidrBlock"):
+                return {
+                    **{key: route.get(name, "") for key, name in ROUTE_TARGETS.items()},
+                    "routeTableId": state["routeTableId"],
+                    "destinationCidrBlock": route["DestinationCidrBlock"],
+                    "instanceId": "",
+                    "instanceOwnerId": "",
+                    "origin": route["Origin"],
+                    "state": route["State"],
+                }
+        return None
+
+    def update(
+        self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
+    ) -> None:
+        table, cidr = inputs["routeTableId"], inputs.get("destinationCidrBlock")
+        api("ReplaceRoute", RouteTableId=table, DestinationCidrBlock=cidr, **_targets(inputs))
+
+    def delete(self, api: Api, resource_id: str, state: Props) -> None:
+        table, cidr = state["routeTableId"], state.get("destinationCidrBlock")
+        gone = ("InvalidRoute.NotFound", "InvalidRouteTableID.NotFound")
+        api.removed("DeleteRoute", gone, RouteTableId=table, DestinationCidrBlock=cidr)
+
+
+class RouteTableAssociation:
+    label = "EC2 Route Table Association"
+
+    def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
+        made = api(
+            "AssociateRouteTable", RouteTableId=inputs["routeTableId"], SubnetId=inputs.get("subnetId")
+        )
+        return made["AssociationId"]
+
+    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
+        wanted = [{"Name": "association.route-table-association-id", "Values": [resource_id]}]
+        doc = first(api, "DescribeRouteTables", "RouteTables", (), Filters=wanted)
+        for one in (doc or {}).get("Associations") or ():
+            if one["RouteTableAssociationId"] == resource_id:
+                return {"routeTableId": one["RouteTableId"], "subnetId": one.get("SubnetId", "")}
+        return None
+
+    def update(
+        self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
+    ) -> None:
+        """Every change replaces: another route table gives the association another id."""
+
+    def delete(self, api: Api, resource_id: str, state: Props) -> None:
+        api.removed("DisassociateRouteTable", ("InvalidAssociationID.NotFound",), AssociationId=resource_id)

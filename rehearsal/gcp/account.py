@@ -1,0 +1,215 @@
+"""One simulated GCP account: any project, asked by the REST API of Compute Engine."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any, ClassVar
+
+from orch.rehearsal.account import (Asked, Machine, Refusal, SimulatedAccount)
+from orch.rehearsal.gcp.data.tables import types
+from orch.rehearsal.gcp.api.errors import GcpError
+from orch.rehearsal.gcp.api.methods import (API, METHODS, Method, Request, operation, public)
+from orch.rehearsal.scenario import Failure, Nodes
+from orch.rehearsal.store import Doc
+
+RULES = (
+    "networks",
+    "subnets",
+    "firewalls",
+    "routers",
+    "policies",
+    "templates",
+    "instances",
+    "groups",
+    "resizes",
+    "reservations",
+    "disks",
+    "offerings",
+    "operations",
+)
+"""Modules whose import registers their methods."""
+
+KINDS = (
+    "network",
+    "subnetwork",
+    "firewall",
+    "router",
+    "resource-policy",
+    "instance-template",
+    "instance-group-manager",
+    "resize-request",
+    "instance",
+    "disk",
+)
+
+
+class GcpCloud(SimulatedAccount):
+    """A GCP account in a file: any project id is one of its projects."""
+
+    name: ClassVar[str] = "gcp"
+
+    # -- how it refuses -----------------------------------------------------------------------------------
+
+    def not_allowed(self, asked: Asked) -> GcpError:
+        permission = asked.aliases[0]
+        return GcpError("forbidden", f"Required '{permission}' permission for '{asked.shown['path']}'")
+
+    def made_to_fail(self, failure: Failure, asked: Asked) -> GcpError:
+        return GcpError(failure.code, failure.message)
+
+    def too_often(self, asked: Asked) -> GcpError:
+        return GcpError(
+            "rateLimitExceeded",
+            "Quota exceeded for quota metric 'Queries' and limit 'Queries per minute' of service "
+            "'compute.googleapis.com'.",
+        )
+
+    def refused(self, refusal: Refusal) -> None:
+        pass
+
+    # -- calls --------------------------------------------------------------------------------------------
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        params: Doc | None = None,
+        body: Doc | None = None,
+        *,
+        caller: str = "provider",
+    ) -> tuple[int, Doc]:
+        """One call of the REST API: (HTTP status, the JSON that it answers).
+
+        `path` is relative to https://compute.googleapis.com/compute/v1/.
+        """
+        bare = re.sub(r"^(https?://[^/]+)?/?(compute/v1/)?", "", path).strip("/")
+        found, words = _method(method.upper(), bare.split("/"))
+        call = Request(self, words, dict(params or {}), dict(body or {}))
+        asked = Asked(
+            service="compute",
+            action=found.id if found else f"{method.upper()} {bare}",
+            region=call.location if found else "",
+            caller=caller,
+            shown={"path": _asked_for(bare, call), "params": call.params, "body": _shown(call.body)},
+            aliases=(found.permission,) if found else ("",),
+        )
+        try:
+            return 200, public(self.counted(asked, lambda: self._effect(found, bare, call)))
+        except GcpError as error:
+            if not error.in_operation or found is None or not found.mutates:
+                return error.status, error.body()
+            with self.store.transaction():
+                return 200, public(operation(call, found.verb, _asked_for(bare, call), error=error))
+
+    def _effect(self, found: Method | None, path: str, call: Request) -> Doc:
+        if found is None:
+            raise GcpError("notFound", f"The requested URL /compute/v1/{path} was not found on this server.")
+        from orch.rehearsal.gcp.api.compute.settling import settle
+
+        settle(call)
+        result = found.function(call)
+        if not found.mutates:
+            return result
+        return operation(call, found.verb, result["selfLink"].removeprefix(API), thing=result)
+
+    # -- behind the back ----------------------------------------------------------------------------------
+
+    def add_reservation(
+        self,
+        name: str,
+        zone: str,
+        machine_type: str,
+        count: int,
+        *,
+        project: str = "orch-rehearsal",
+        specific: bool = True,
+        policy: str | None = None,
+        dense: bool = False,
+    ) -> str:
+        """A reservation that was made elsewhere; its path. It takes of the zone's capacity at once.
+
+        `policy`: the placement policy that it was made with. `dense`: of a capacity that is placed densely,
+        as those of Cluster Director are.
+        """
+        from orch.rehearsal.gcp.api.compute.reservations import add
+
+        words = {"project": project, "zone": zone}
+        with self.store.transaction():
+            call = Request(self, words, {}, {})
+            return add(call, name, machine_type, count, specific=specific, policy=policy, dense=dense)
+
+    # -- what a test may ask ------------------------------------------------------------------------------
+
+    def everything(self) -> dict[str, str]:
+        """Path -> kind of all that was made and is still there."""
+        return self.made(KINDS, besides=lambda doc: bool(doc.get("_given")))
+
+    # -- local nodes --------------------------------------------------------------------------------------
+
+    def served(self, wanted: Nodes, action: str, result: Doc) -> None:
+        from orch.rehearsal import nodes
+
+        with self.store.transaction():
+            dead: list[str] = self.store.meta("dead") or []
+            born: list[str] = self.store.meta("born") or []
+            if not dead and not born:
+                return
+            self.store.put_meta("dead", [])
+            self.store.put_meta("born", [])
+        for instance in dead:
+            nodes.stop(self, instance)
+        for instance in born:
+            with nodes.ending(lambda one=instance: self.request("DELETE", one)):
+                nodes.start(self, wanted, instance)
+
+    def machine(self, instance: str) -> Machine | None:
+        with self.store.transaction():
+            doc = self.store.get(instance, "instance")
+        if doc is None:
+            return None
+        items = {item["key"]: item["value"] for item in doc["metadata"].get("items") or ()}
+        if not items.get("user-data"):
+            return None
+        kind = types()[doc["machineType"].rpartition("/")[2]]
+        return Machine(
+            instance=instance,
+            slug=f"{doc['name']}-{doc['id']}",
+            hostname=doc["name"],
+            type=kind.name,
+            user_data=str(items["user-data"]).encode(),
+            placeholders=kind.device_files(),
+        )
+
+
+def _method(http: str, words: list[str]) -> tuple[Method | None, dict[str, str]]:
+    for name in RULES:
+        importlib.import_module(f"orch.rehearsal.gcp.api.{name}")
+    for one in METHODS:
+        found = one.match(http, words)
+        if found is not None:
+            return one, found
+    return None, {"project": words[1] if len(words) > 1 else ""}
+
+
+def _asked_for(path: str, call: Request) -> str:
+    """What a call is about: what it names, or what it makes in the collection that it names."""
+    name = call.body.get("name")
+    return f"{path}/{name}" if name and _makes(path) else path
+
+
+def _makes(path: str) -> bool:
+    """Whether a path is that of a collection: `projects/P/global/C`, `projects/P/zones/Z/C`, `…/C/name/D`."""
+    words = path.split("/")[2:]
+    return len(words) % 2 == (0 if words[0] == "global" else 1)
+
+
+def _shown(body: Doc) -> Doc:
+    """A body without what is secret: the values of metadata."""
+    shown: dict[str, Any] = {}
+    for key, value in body.items():
+        if key == "metadata" and isinstance(value, dict):
+            shown[key] = {**value, "items": [{"key": item.get("key")} for item in value.get("items") or ()]}
+        else:
+            shown[key] = _shown(value) if isinstance(value, dict) else value
+    return shown

@@ -1,0 +1,288 @@
+"""Instances: what one asks for, whether it may, and its end. Sources: ../README.md, "GCP: instances"."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from orch.rehearsal.gcp.api.compute import (disks, reservations, scheduling)
+from orch.rehearsal.gcp.api.network import (interfaces)
+from orch.rehearsal.gcp.api import (labels)
+from orch.rehearsal.gcp.api.compute.capacity import exhausted, left, occupy
+from orch.rehearsal.gcp.data.tables import Type, types, zones
+from orch.rehearsal.gcp.api.errors import (GcpError, invalid, not_found, required)
+from orch.rehearsal.gcp.api.compute.offerings import offered
+from orch.rehearsal.gcp.api.compute.resource_policies import check_room
+from orch.rehearsal.gcp.api.quotas import charge, need_machines
+from orch.rehearsal.gcp.api.methods import (API, Request, checked_name, fingerprint, method)
+from orch.rehearsal.gcp.api.compute.instance_templates import named
+from orch.rehearsal.store import Doc
+
+RACK, BLOCK = 8, 64
+"""Hosts of a sub-block, and of a block."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An instance that may be made, but for its addresses and disks."""
+
+    name: str
+    kind: Type
+    zone: str
+    scheduling: scheduling.Scheduling
+    interfaces: tuple[interfaces.Interface, ...]
+    disks: tuple[disks.Disk, ...]
+    policies: tuple[str, ...]
+    doc: Doc
+
+
+@method("instances.insert", "POST", "zones/{zone}/instances")
+def insert(request: Request) -> Doc:
+    if request.words["zone"] not in zones():
+        raise not_found(f"projects/{request.project}/zones/{request.words['zone']}")
+    body = dict(request.body)
+    template = request.params.get("sourceInstanceTemplate") or body.pop("sourceInstanceTemplate", None)
+    if template:
+        _, found = named(request, "sourceInstanceTemplate", template)
+        body = {**found["properties"], **body}
+    path = request.path("instances", checked_name(body))
+    if request.store.get(path, "instance") is not None:
+        raise GcpError("alreadyExists", f"The resource '{path}' already exists")
+    wanted = checked(request, body)
+    if wanted.scheduling.model == "FLEX_START" and wanted.scheduling.run_s is None:
+        raise required("resource.scheduling.maxRunDuration")
+    doc = make(request, wanted)
+    request.note("born", path)
+    return doc
+
+
+def checked(request: Request, body: Doc) -> Wanted:
+    """What an instance asks for, its own fields and its template's. Raises what the call itself would."""
+    zone = request.words["zone"]
+    kind = _machine_type(request, body.get("machineType"), zone)
+    _check_accelerators(body, kind)
+    found = {
+        "labels": labels.checked_labels(body.get("labels"), "resource.labels"),
+        "tags": labels.checked_tags(body.get("tags"), "resource.tags"),
+        "metadata": labels.checked_metadata(body.get("metadata"), "resource.metadata"),
+    }
+    if len(body.get("serviceAccounts") or ()) > 1:
+        raise invalid("resource.serviceAccounts", "", "At most one service account is allowed.")
+    return Wanted(
+        name=checked_name(body),
+        kind=kind,
+        zone=zone,
+        scheduling=scheduling.checked(body, kind, "resource"),
+        interfaces=interfaces.checked(request, body.get("networkInterfaces") or [], kind, zone),
+        disks=disks.checked(request, body.get("disks") or [], kind, zone, "resource"),
+        policies=_policies(request, body.get("resourcePolicies") or [], zone),
+        doc={**body, **found},
+    )
+
+
+def _machine_type(request: Request, value: object, zone: str) -> Type:
+    if not value:
+        raise required("resource.machineType")
+    words = str(value).split("/")
+    name, field = words[-1], "resource.machineType"
+    there = words[words.index("zones") + 1] if "zones" in words else zone
+    kind = types().get(name)
+    if kind is None or not offered(request, kind, zone) or there != zone:
+        shown = f"{API}projects/{request.project}/zones/{there}/machineTypes/{name}"
+        why = f"Machine type with name '{name}' does not exist in zone '{zone}'."
+        if there != zone:
+            why = f"The machine type is of zone '{there}', the instance of zone '{zone}'."
+        raise invalid(field, shown, why)
+    return kind
+
+
+def _check_accelerators(body: Doc, kind: Type) -> None:
+    for row in body.get("guestAccelerators") or ():
+        name = str(row.get("acceleratorType", "")).rpartition("/")[2]
+        if (name, int(row.get("acceleratorCount") or 0)) != (kind.gpu, kind.gpus):
+            raise GcpError(
+                "badRequest",
+                f"[{kind.name}, {name}:{row.get('acceleratorCount')}] features are not compatible "
+                "for creating instance.",
+            )
+
+
+def _policies(request: Request, rows: list[str], zone: str) -> tuple[str, ...]:
+    """Paths of resource policies; in a template they are names within the region."""
+    field, found = "resource.resourcePolicies[0]", []
+    if len(rows) > 1:
+        raise invalid("resource.resourcePolicies", "", "At most one resource policy is allowed.")
+    for row in rows:
+        bare = f"regions/{zones()[zone]}/resourcePolicies/{row}" if "/" not in row else row
+        path = request.link(field, bare)
+        request.thing("resource-policy", path)
+        if path.split("/")[3] != zones()[zone]:
+            raise invalid(field, path, "The resource policy is not in the instance's region.")
+        found.append(path)
+    return tuple(found)
+
+
+def room(request: Request, wanted: Wanted, count: int = 1) -> str | None:
+    """Whether so many may be made now: quota, placement, reservation, capacity; the reservation they run in.
+
+    Raises what the operation would.
+    """
+    preemptible = wanted.scheduling.preemptible
+    need_machines(request, wanted.kind, zones()[wanted.zone], preemptible=preemptible, count=count)
+    for policy in wanted.policies:
+        check_room(request, policy, wanted.kind, wanted.zone, count)
+    reserved = reservations.chosen(
+        request, wanted.scheduling, wanted.kind, wanted.zone, list(wanted.policies)
+    )
+    if reserved is None:
+        there = left(request, wanted.kind, wanted.zone, spot=wanted.scheduling.spot)
+        if there is not None and there < count:
+            raise exhausted(request, wanted.kind, wanted.zone, spot=wanted.scheduling.spot)
+    return reserved
+
+
+def make(request: Request, wanted: Wanted, **more: object) -> Doc:
+    """Make one instance. Raises what the operation would."""
+    reserved = room(request, wanted)
+    path, spot = request.path("instances", wanted.name), wanted.scheduling.spot
+    where = f"{API}projects/{request.project}/zones/{wanted.zone}"
+    asked = wanted.doc
+    doc: Doc = {
+        "description": asked.get("description", ""),
+        "machineType": f"{where}/machineTypes/{wanted.kind.name}",
+        "cpuPlatform": "Unknown CPU Platform",
+        "canIpForward": bool(asked.get("canIpForward")),
+        "networkInterfaces": interfaces.attach(request, path, wanted.interfaces),
+        "disks": disks.attach(request, path, wanted.name, wanted.disks),
+        "metadata": asked["metadata"],
+        "labels": asked["labels"],
+        "labelFingerprint": fingerprint(asked["labels"]),
+        "tags": asked["tags"],
+        "scheduling": wanted.scheduling.doc,
+        "serviceAccounts": asked.get("serviceAccounts") or [],
+        "resourcePolicies": [API + policy for policy in wanted.policies],
+        "deletionProtection": bool(asked.get("deletionProtection")),
+        "shieldedInstanceConfig": asked.get("shieldedInstanceConfig") or {},
+        "startRestricted": False,
+        "_ready": request.cloud.now() + request.cloud.knobs_now().pending_s,
+        "_host": _host(request, wanted),
+        **more,
+    }
+    if asked.get("reservationAffinity"):
+        doc["reservationAffinity"] = asked["reservationAffinity"]
+    if wanted.kind.gpu:
+        kind = f"{where}/acceleratorTypes/{wanted.kind.gpu}"
+        doc["guestAccelerators"] = [{"acceleratorType": kind, "acceleratorCount": wanted.kind.gpus}]
+    doc = request.headed(path, "instance", doc)
+    if wanted.scheduling.run_s is not None:
+        request.store.put_meta(
+            "ends",
+            {**(request.store.meta("ends") or {}), path: request.cloud.now() + wanted.scheduling.run_s},
+        )
+    request.add(path, "instance", doc)
+    charge(request, path, wanted.kind, zones()[wanted.zone], preemptible=wanted.scheduling.preemptible)
+    for policy in wanted.policies:
+        request.store.refer(path, policy, "placed")
+    if reserved is None:
+        occupy(request, path, wanted.kind, wanted.zone, spot=spot)
+    else:
+        request.store.refer(path, reserved, reservations.TAKES)
+    return doc
+
+
+def _host(request: Request, wanted: Wanted) -> str | None:
+    """Where it stands: block, sub-block, host. Told of what is placed or of dense types."""
+    if not wanted.policies and not wanted.kind.dense:
+        return None
+    number = request.store.count(f"host {wanted.kind.name}@{wanted.zone}")
+    slot = (number - 1) * 13 % BLOCK + (number - 1) // BLOCK * BLOCK
+    # Neighbours in time are no neighbours in the hall.
+
+    def word(kind: str, value: int) -> str:
+        text = f"{request.cloud.seed} {kind} {wanted.kind.name} {wanted.zone} {value}"
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    return f"/{word('block', slot // BLOCK)}/{word('sub-block', slot // RACK)}/{word('host', slot)}"
+
+
+def shown(request: Request, doc: Doc) -> Doc:
+    """An instance as it is by now."""
+    running = request.cloud.now() >= doc["_ready"]
+    status: Doc = {"scheduling": {"availabilityDomain": 0}}
+    if running and doc.get("_host"):
+        block, sub, host = doc["_host"].strip("/").split("/")
+        status["physicalHost"] = doc["_host"]
+        status["physicalHostTopology"] = {"block": block, "subblock": sub, "host": host}
+    return {**doc, "status": "RUNNING" if running else "STAGING", "resourceStatus": status}
+
+
+@method("instances.get", "GET", "zones/{zone}/instances/{instance}")
+def get(request: Request) -> Doc:
+    return shown(request, request.thing("instance", request.path("instances", request.words["instance"])))
+
+
+@method("instances.list", "GET", "zones/{zone}/instances")
+def list_instances(request: Request) -> Doc:
+    if request.words["zone"] not in zones():
+        raise not_found(f"projects/{request.project}/zones/{request.words['zone']}")
+    rows = [shown(request, doc) for _, doc in request.each("instance", request.scope)]
+    return request.page(rows, "instance")
+
+
+@method("instances.setLabels", "POST", "zones/{zone}/instances/{instance}/setLabels")
+def set_labels(request: Request) -> Doc:
+    return labels.relabel(request, request.path("instances", request.words["instance"]), "instance")
+
+
+@method("instances.setTags", "POST", "zones/{zone}/instances/{instance}/setTags")
+def set_tags(request: Request) -> Doc:
+    path = request.path("instances", request.words["instance"])
+    doc = request.thing("instance", path)
+    if request.body.get("fingerprint") != doc["tags"]["fingerprint"]:
+        raise GcpError("conditionNotMet", "Supplied fingerprint does not match current tags fingerprint.")
+    doc["tags"] = labels.checked_tags(request.body, "tags")
+    return request.add(path, "instance", doc)
+
+
+@method("instances.setMetadata", "POST", "zones/{zone}/instances/{instance}/setMetadata")
+def set_metadata(request: Request) -> Doc:
+    path = request.path("instances", request.words["instance"])
+    doc = request.thing("instance", path)
+    if request.body.get("fingerprint") != doc["metadata"]["fingerprint"]:
+        raise GcpError("conditionNotMet", "Supplied fingerprint does not match current metadata fingerprint.")
+    doc["metadata"] = labels.checked_metadata(request.body, "metadata")
+    return request.add(path, "instance", doc)
+
+
+@method("instances.setDeletionProtection", "POST", "zones/{zone}/instances/{instance}/setDeletionProtection")
+def set_deletion_protection(request: Request) -> Doc:
+    path = request.path("instances", request.words["instance"])
+    doc = request.thing("instance", path)
+    doc["deletionProtection"] = str(request.params.get("deletionProtection", "true")).lower() == "true"
+    return request.add(path, "instance", doc)
+
+
+@method("instances.delete", "DELETE", "zones/{zone}/instances/{instance}")
+def delete(request: Request) -> Doc:
+    path = request.path("instances", request.words["instance"])
+    doc = request.thing("instance", path)
+    if doc["deletionProtection"]:
+        raise GcpError(
+            "invalidUsage",
+            f"Invalid resource usage: 'Resource cannot be deleted if it's protected against deletion.': "
+            f"'{path}'.",
+        )
+    end(request, path, doc)
+    return doc
+
+
+def end(request: Request, path: str, doc: Doc) -> None:
+    """An instance is gone, and what it held is free."""
+    disks.detach(request, path, doc["disks"])
+    request.store.remove(path)
+    request.note("dead", path)
+    group = doc.get("_group")
+    if group:
+        from orch.rehearsal.gcp.api.compute.instance_groups import lost
+
+        lost(request, group)

@@ -1,0 +1,130 @@
+"""How an instance is provisioned and what happens at maintenance. Sources: ../README.md, "GCP: instances"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orch.rehearsal.gcp.data.tables import Type
+from orch.rehearsal.gcp.api.errors import GcpError, invalid
+from orch.rehearsal.store import Doc
+
+LEAST_LIMIT_S, MOST_LIMIT_S = 30, 120 * 86400
+LEAST_RUN_S, MOST_FLEX_RUN_S = 600, 7 * 86400
+MODELS = ("STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND")
+RESERVATION_KEY = "compute.googleapis.com/reservation-name"
+
+
+@dataclass(frozen=True)
+class Scheduling:
+    """`run_s`: how long it may run. `reservations`: those it names; `any`: it may take an open one."""
+
+    model: str
+    run_s: int | None
+    reservations: tuple[str, ...]
+    any: bool
+    doc: Doc
+
+    @property
+    def spot(self) -> bool:
+        return self.model == "SPOT"
+
+    @property
+    def preemptible(self) -> bool:
+        """Whether it counts against the preemptible quotas."""
+        return self.model in {"SPOT", "FLEX_START"}
+
+
+def checked(doc: Doc, kind: Type, prefix: str) -> Scheduling:
+    """The scheduling of an instance or a template. `prefix`: where its fields are named."""
+    given: Doc = dict(doc.get("scheduling") or {})
+    field = f"{prefix}.scheduling"
+    model = str(given.get("provisioningModel") or ("SPOT" if given.get("preemptible") else "STANDARD"))
+    if model not in MODELS:
+        raise invalid(f"{field}.provisioningModel", model, "Unknown provisioning model.")
+    restarts = given.get("automaticRestart", model == "STANDARD")
+    maintenance = given.get("onHostMaintenance") or ("MIGRATE" if model == "STANDARD" else "TERMINATE")
+    if maintenance not in {"MIGRATE", "TERMINATE"}:
+        raise invalid(f"{field}.onHostMaintenance", maintenance, "Unknown maintenance behavior.")
+    if model == "SPOT" and restarts:
+        raise invalid(
+            f"{field}.preemptible",
+            True,
+            "Scheduling must have preemptible be false when AutomaticRestart is true.",
+        )
+    if model != "STANDARD" and maintenance == "MIGRATE":
+        raise invalid(
+            f"{field}.onHostMaintenance",
+            "MIGRATE",
+            f"{model} instances must have onHostMaintenance TERMINATE.",
+        )
+    if model != "SPOT" and given.get("preemptible"):
+        raise invalid(f"{field}.preemptible", True, f"Must be false with provisioning model {model}.")
+    if model == "SPOT" and not kind.spot:
+        raise invalid(f"{field}.provisioningModel", model, f"Not supported by machine type {kind.name}.")
+    if maintenance == "MIGRATE" and not kind.migrates:
+        if kind.gpus:
+            raise GcpError("badRequest", "Instances with guest accelerators do not support live migration.")
+        raise invalid(
+            f"{field}.onHostMaintenance", maintenance, f"Not supported by machine type {kind.name}."
+        )
+    run = given.get("maxRunDuration")
+    seconds = int(run.get("seconds") or 0) if run else None
+    if seconds is not None and not LEAST_LIMIT_S <= seconds <= MOST_LIMIT_S:
+        raise invalid(f"{field}.maxRunDuration", seconds, "Must be between 30 seconds and 120 days.")
+    action = given.get("instanceTerminationAction")
+    if action and model == "STANDARD" and seconds is None:
+        raise invalid(
+            f"{field}.instanceTerminationAction",
+            action,
+            "Can only be set for Spot instances or with a limited run time.",
+        )
+    affinity: Doc = dict(doc.get("reservationAffinity") or {})
+    consumes = str(affinity.get("consumeReservationType") or "ANY_RESERVATION")
+    named = tuple(affinity.get("values") or ()) if affinity.get("key") == RESERVATION_KEY else ()
+    if consumes == "SPECIFIC_RESERVATION" and not named:
+        raise invalid(
+            f"{prefix}.reservationAffinity",
+            consumes,
+            f"Key '{RESERVATION_KEY}' and a reservation are required.",
+        )
+    if consumes != "SPECIFIC_RESERVATION" and affinity.get("values"):
+        raise invalid(
+            f"{prefix}.reservationAffinity.values", named, "Allowed with SPECIFIC_RESERVATION only."
+        )
+    if model == "SPOT" and consumes == "SPECIFIC_RESERVATION":
+        raise invalid(
+            f"{prefix}.reservationAffinity", consumes, "Spot instances cannot consume reservations."
+        )
+    if model == "RESERVATION_BOUND" and consumes != "SPECIFIC_RESERVATION":
+        raise invalid(
+            f"{prefix}.reservationAffinity", consumes, f"{model} instances must name a reservation."
+        )
+    if model == "FLEX_START":
+        _check_flex(kind, seconds, consumes, restarts=bool(restarts), prefix=prefix)
+    full = {
+        **given,
+        "provisioningModel": model,
+        "automaticRestart": bool(restarts),
+        "onHostMaintenance": maintenance,
+        "preemptible": model == "SPOT",
+    }
+    may_take_any = consumes == "ANY_RESERVATION" and model == "STANDARD"
+    return Scheduling(model, seconds, named if consumes == "SPECIFIC_RESERVATION" else (), may_take_any, full)
+
+
+def _check_flex(kind: Type, seconds: int | None, consumes: str, *, restarts: bool, prefix: str) -> None:
+    field = f"{prefix}.scheduling"
+    if not kind.flex:
+        raise invalid(
+            f"{field}.provisioningModel", "FLEX_START", f"Not supported by machine type {kind.name}."
+        )
+    if restarts:
+        raise invalid(
+            f"{field}.automaticRestart", True, "Flex-start instances cannot be restarted automatically."
+        )
+    if seconds is not None and not LEAST_RUN_S <= seconds <= MOST_FLEX_RUN_S:
+        raise invalid(f"{field}.maxRunDuration", seconds, "Must be between 10 minutes and 7 days.")
+    if consumes != "NO_RESERVATION":
+        raise invalid(
+            f"{prefix}.reservationAffinity", consumes, "Flex-start instances must not consume reservations."
+        )

@@ -1,0 +1,292 @@
+"""What a method of the API is: its id, where it is found, and what most of them need."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any, Protocol
+
+from orch.rehearsal.gcp.data.tables import zones
+from orch.rehearsal.gcp.api.errors import (GcpError, invalid, not_found, required)
+from orch.rehearsal.scenario import Knobs
+from orch.rehearsal.store import Doc, Store
+
+API = "https://www.googleapis.com/compute/v1/"
+
+NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
+"""RFC 1035, as each collection's `name` documents it."""
+
+PACIFIC = timezone(timedelta(hours=-8))
+"""Times are told in this offset."""
+
+
+class Account(Protocol):
+    """What a rule needs of the account; `cloud.GcpCloud` is one."""
+
+    seed: str
+    store: Store
+
+    def knobs_now(self) -> Knobs: ...
+
+    def now(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method. `mutates`: it answers with an operation."""
+
+    id: str
+    http: str
+    segments: tuple[str, ...]
+    function: Callable[[Request], Doc]
+    mutates: bool
+
+    @property
+    def collection(self) -> str:
+        return self.id.split(".")[1]
+
+    @property
+    def verb(self) -> str:
+        return self.id.split(".")[2]
+
+    @property
+    def permission(self) -> str:
+        """The permission of IAM that it needs."""
+        return f"compute.{self.collection}.{VERBS.get(self.verb, self.verb)}"
+
+    def match(self, http: str, words: Sequence[str]) -> dict[str, str] | None:
+        if http != self.http or len(words) != len(self.segments):
+            return None
+        found: dict[str, str] = {}
+        for wanted, word in zip(self.segments, words, strict=True):
+            if wanted.startswith("{"):
+                found[wanted[1:-1]] = word
+            elif wanted != word:
+                return None
+        return found
+
+
+VERBS = {"insert": "create", "patch": "update", "wait": "get", "cancel": "update", "resize": "update"}
+
+METHODS: list[Method] = []
+
+
+def method(
+    name: str, http: str, path: str, *, mutates: bool | None = None
+) -> Callable[[Callable[[Request], Doc]], Callable[[Request], Doc]]:
+    """A method of the API. `path` is relative to `projects/{project}/`. One that mutates returns the thing
+    that it was done to, and answers with an operation."""
+
+    def register(function: Callable[[Request], Doc]) -> Callable[[Request], Doc]:
+        segments = ("projects", "{project}", *(part for part in path.split("/") if part))
+        changes = http != "GET" if mutates is None else mutates
+        METHODS.append(Method(f"compute.{name}", http, segments, function, changes))
+        return function
+
+    return register
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call: the account, the words of its path, its query and its body."""
+
+    cloud: Account
+    words: Mapping[str, str]
+    params: Doc
+    body: Doc
+
+    @property
+    def store(self) -> Store:
+        return self.cloud.store
+
+    @property
+    def project(self) -> str:
+        return self.words["project"]
+
+    @property
+    def scope(self) -> str:
+        """`global`, `regions/R` or `zones/Z`: where what is asked for lies."""
+        if "zone" in self.words:
+            return f"zones/{self.words['zone']}"
+        return f"regions/{self.words['region']}" if "region" in self.words else "global"
+
+    @property
+    def location(self) -> str:
+        return self.scope.rpartition("/")[2]
+
+    @property
+    def region(self) -> str:
+        """The region of what is asked for; empty for what is global."""
+        return zones().get(self.location, self.location) if self.scope != "global" else ""
+
+    def path(self, collection: str, name: str) -> str:
+        return f"projects/{self.project}/{self.scope}/{collection}/{name}"
+
+    def thing(self, kind: str, path: str) -> Doc:
+        found = self.store.get(path, kind)
+        if found is None:
+            raise not_found(path)
+        return found
+
+    def link(self, field: str, value: object) -> str:
+        """The path of a resource that a field names: by URL, by path or by path within the project."""
+        text = str(value)
+        short = re.sub(r"^https?://[^/]+/(?:compute/(?:v1|beta)/)?", "", text)
+        if re.match(r"(global|regions|zones)/", short):
+            short = f"projects/{self.project}/{short}"
+        if not re.fullmatch(r"projects/[^/]+/(global|(regions|zones)/[^/]+)(/[^/]+)+", short):
+            raise invalid(field, text, "The URL is malformed.")
+        return short
+
+    def add(self, path: str, kind: str, doc: Doc) -> Doc:
+        """Keep a new thing, or a changed one."""
+        location = path.split("/")[3] if "/global/" not in path else "global"
+        self.store.put(path, kind, location, doc, path.rpartition("/")[2])
+        return doc
+
+    def new(
+        self, kind: str, collection: str, api_kind: str, *, fields: Sequence[str] = ()
+    ) -> tuple[str, Doc]:
+        """A resource of the body: (path, document with its name, id and links), its name checked and free."""
+        name = checked_name(self.body)
+        path = self.path(collection, name)
+        if self.store.get(path, kind) is not None:
+            raise GcpError("alreadyExists", f"The resource '{path}' already exists")
+        return path, self.headed(path, api_kind, {key: self.body[key] for key in fields if key in self.body})
+
+    def note(self, what: str, path: str) -> None:
+        """An instance that is `born` or `dead`, for what stands behind it."""
+        if self.cloud.knobs_now().nodes is not None:
+            self.store.put_meta(what, [*(self.store.meta(what) or []), path])
+
+    def headed(self, path: str, api_kind: str, doc: Doc) -> Doc:
+        """A document with what every new resource has."""
+        found: Doc = {
+            "kind": f"compute#{api_kind}",
+            "id": str(self.number()),
+            "creationTimestamp": stamp(self.cloud.now()),
+            "name": path.rpartition("/")[2],
+            "selfLink": API + path,
+            **doc,
+        }
+        scope = path.split("/")
+        if scope[2] == "zones":
+            found["zone"] = f"{API}projects/{scope[1]}/zones/{scope[3]}"
+        elif scope[2] == "regions":
+            found["region"] = f"{API}projects/{scope[1]}/regions/{scope[3]}"
+        return found
+
+    def number(self) -> int:
+        """A numeric id as they are given out: up to 19 digits."""
+        count = self.store.count("ids")
+        digest = hashlib.sha256(f"{self.cloud.seed} id {count}".encode()).digest()
+        return int.from_bytes(digest[:8], "big") % (8 * 10**18) + 10**18
+
+    def each(self, kind: str, scope: str | None = None) -> list[tuple[str, Doc]]:
+        """Things of this project, and of one location."""
+        prefix = f"projects/{self.project}/"
+        location = None if scope is None else scope.rpartition("/")[2]
+        return [(path, doc) for path, doc in self.store.each(kind, location) if path.startswith(prefix)]
+
+    def page(self, items: Iterable[Doc], api_kind: str) -> Doc:
+        """One page of a list, of what its `filter` lets through."""
+        found = [public(one) for one in items]
+        text = self.params.get("filter")
+        if text:
+            wanted = conditions(str(text))
+            found = [one for one in found if all(_holds(one, *each) for each in wanted)]
+        start = int(self.params.get("pageToken") or 0)
+        size = min(int(self.params.get("maxResults") or 500), 500)
+        where = self.scope if self.scope != "global" else f"global/{api_kind}s"
+        answer: Doc = {"kind": f"compute#{api_kind}List", "id": f"projects/{self.project}/{where}"}
+        answer["items"] = found[start : start + size]
+        if start + size < len(found):
+            answer["nextPageToken"] = str(start + size)
+        return answer
+
+
+def checked_name(body: Doc, field: str = "name") -> str:
+    name = body.get(field)
+    if not name:
+        raise required(f"resource.{field}")
+    if not NAME.fullmatch(str(name)):
+        why = f"Must be a match of regex '{NAME.pattern}'"
+        raise invalid(f"resource.{field}", name, why)
+    return str(name)
+
+
+def operation(
+    request: Request, verb: str, target: str, *, thing: Doc | None = None, error: GcpError | None = None
+) -> Doc:
+    """An operation that is over, as it is kept and answered. `thing`: what it was done to."""
+    now = request.cloud.now()
+    number = request.number()
+    digest = hashlib.sha256(f"{request.cloud.seed} {number}".encode()).hexdigest()
+    name = f"operation-{int(now * 1000)}-{digest[:13]}-{digest[13:21]}-{digest[21:29]}"
+    path = request.path("operations", name)
+    found = thing or request.store.get(target)
+    doc: Doc = {
+        "kind": "compute#operation",
+        "id": str(number),
+        "name": name,
+        "operationType": verb,
+        "targetLink": API + target,
+        "targetId": str((found or {}).get("id") or request.number()),
+        "status": "DONE",
+        "user": f"rehearsal@{request.project}.iam.gserviceaccount.com",
+        "progress": 100,
+        "insertTime": stamp(now),
+        "startTime": stamp(now),
+        "endTime": stamp(now),
+        "selfLink": API + path,
+    }
+    if "/" in request.scope:
+        doc[request.scope.split("/")[0][:-1]] = f"{API}projects/{request.project}/{request.scope}"
+    if error is not None:
+        doc |= error.operation()
+    request.add(path, "operation", doc)
+    return doc
+
+
+def public(doc: Doc) -> Doc:
+    """A document without what is ours (keys that begin with `_`)."""
+    return {key: value for key, value in doc.items() if not key.startswith("_")}
+
+
+def stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, PACIFIC).isoformat(timespec="milliseconds")
+
+
+def fingerprint(value: object) -> str:
+    """What changes when the value does."""
+    return base64.b64encode(hashlib.sha256(repr(value).encode()).digest()[:8]).decode()
+
+
+def conditions(text: str) -> list[tuple[str, str, str]]:
+    """The parts of a filter: `labels.x=y`, `(name = "a") (zone != b)`, joined by AND."""
+    found = []
+    for part in re.split(r"\s+AND\s+|\)\s*\(", text.strip()):
+        bare = part.strip().strip("()").strip()
+        matched = re.fullmatch(r"([\w.-]+)\s*(!=|=|:|eq|ne)\s*(.*)", bare)
+        if matched is None:
+            raise GcpError(
+                "invalid", f"Invalid value for field 'filter': '{text}'. Invalid list filter expression."
+            )
+        found.append((matched[1], matched[2], matched[3].strip("\"'")))
+    return found
+
+
+def _holds(doc: Doc, field: str, sign: str, wanted: str) -> bool:
+    value: Any = doc
+    parts = field.split(".", 1) if field.startswith("labels.") else field.split(".")
+    for part in parts:
+        value = value.get(part) if isinstance(value, dict) else None
+    if sign == ":":
+        return value is not None if wanted == "*" else wanted in str(value or "")
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    same = value is not None and (text == wanted or text.rpartition("/")[2] == wanted)
+    return same if sign in {"=", "eq"} else not same

@@ -1,0 +1,206 @@
+"""Networks and their profiles. Sources: ../README.md, "GCP: networks"."""
+
+from __future__ import annotations
+
+from orch.rehearsal.gcp.data.tables import (Profile, profiles, types, zones)
+from orch.rehearsal.gcp.api.errors import (GcpError, in_use, invalid, not_found)
+from orch.rehearsal.gcp.api.quotas import need_project
+from orch.rehearsal.gcp.api.methods import API, Request, method
+from orch.rehearsal.store import Doc
+
+LEAST_MTU, MOST_MTU, USUAL_MTU = 1300, 8896, 1460
+
+FIELDS = (
+    "description",
+    "autoCreateSubnetworks",
+    "mtu",
+    "networkProfile",
+    "enableUlaInternalIpv6",
+    "internalIpv6Range",
+    "routingConfig",
+    "networkFirewallPolicyEnforcementOrder",
+)
+
+
+def profile_named(request: Request, name: str) -> tuple[str, Profile] | None:
+    """(zone, kind) of a network profile, where there is one of that name."""
+    for kind, profile in profiles().items():
+        zone = name.removesuffix(f"-{kind}")
+        if zone != name and zone in profile_zones(request, profile):
+            return zone, profile
+    return None
+
+
+def profile_zones(request: Request, profile: Profile) -> set[str]:
+    """Where there is a profile of this kind: in the zones of its machine types."""
+    offered = request.cloud.knobs_now().offered
+    return {zone for name in profile.types for zone in offered.get(name, types()[name].zones)} & set(zones())
+
+
+def profile_of(request: Request, network: Doc) -> tuple[str, Profile] | None:
+    link = network.get("networkProfile")
+    return profile_named(request, link.rpartition("/")[2]) if link else None
+
+
+@method("networks.insert", "POST", "global/networks")
+def insert(request: Request) -> Doc:
+    path, doc = request.new("network", "networks", "network", fields=FIELDS)
+    found: tuple[str, Profile] | None = None
+    if doc.get("networkProfile"):
+        link = request.link("resource.networkProfile", doc["networkProfile"])
+        found = profile_named(request, link.rpartition("/")[2])
+        if found is None or "/global/networkProfiles/" not in link:
+            raise not_found(link)
+        doc["networkProfile"] = API + link
+        if doc.get("autoCreateSubnetworks"):
+            raise invalid(
+                "resource.autoCreateSubnetworks",
+                True,
+                "The network profile does not allow auto mode subnetworks.",
+            )
+    doc["mtu"] = _mtu(doc.get("mtu"), found[1] if found else None)
+    if doc.get("autoCreateSubnetworks"):
+        raise invalid(
+            "resource.autoCreateSubnetworks", True, "Auto mode networks are not part of this simulation."
+        )
+    doc["autoCreateSubnetworks"] = False
+    doc.setdefault("routingConfig", {"routingMode": "REGIONAL"})
+    doc.setdefault("networkFirewallPolicyEnforcementOrder", "AFTER_CLASSIC_FIREWALL")
+    doc["selfLinkWithId"] = f"{API}projects/{request.project}/global/networks/{doc['id']}"
+    if doc.get("enableUlaInternalIpv6"):
+        doc.setdefault("internalIpv6Range", _ula(request))
+    need_project(request, "NETWORKS", path, "network")
+    request.add(path, "network", doc)
+    if found is not None and not found[1].subnets:
+        _own_subnet(request, path, doc, zones()[found[0]])
+    return doc
+
+
+def _mtu(wanted: object, profile: Profile | None) -> int:
+    if profile is not None:
+        if wanted not in (None, 0, profile.mtu):
+            raise invalid("resource.mtu", wanted, f"The network profile requires an MTU of {profile.mtu}.")
+        return profile.mtu
+    mtu = int(str(wanted or USUAL_MTU))
+    if mtu < LEAST_MTU:
+        raise invalid("resource.mtu", mtu, f"Must be greater than or equal to {LEAST_MTU}")
+    if mtu > MOST_MTU:
+        raise invalid("resource.mtu", mtu, f"Must be less than or equal to {MOST_MTU}")
+    return mtu
+
+
+def _ula(request: Request) -> str:
+    number = request.store.count("ula")
+    return f"fd20:{number >> 16:x}:{number & 0xFFFF:x}:0:0:0:0:0/48"
+
+
+def _own_subnet(request: Request, path: str, network: Doc, region: str) -> None:
+    """The subnetwork that a network of a metal profile is made with."""
+    from orch.rehearsal.gcp.api.network.subnets import keep
+
+    name = f"default-subnet-1-{network['name']}"[:63].rstrip("-")
+    where = f"projects/{request.project}/regions/{region}/subnetworks/{name}"
+    doc: Doc = {"network": API + path, "stackType": "IPV6_ONLY", "ipv6AccessType": "INTERNAL", "_own": True}
+    doc["internalIpv6Prefix"] = f"fd20:ffff:{request.store.count('ula'):x}::/64"
+    keep(request, where, doc)
+
+
+@method("networks.get", "GET", "global/networks/{network}")
+def get(request: Request) -> Doc:
+    path = request.path("networks", request.words["network"])
+    return {**request.thing("network", path), **_subnets(request, path)}
+
+
+def _subnets(request: Request, path: str) -> Doc:
+    found = [source for source, _ in request.store.referrers(path, "subnetwork")]
+    return {"subnetworks": [API + one for one in found]} if found else {}
+
+
+@method("networks.list", "GET", "global/networks")
+def list_networks(request: Request) -> Doc:
+    rows = [{**doc, **_subnets(request, path)} for path, doc in request.each("network")]
+    return request.page(rows, "network")
+
+
+@method("networks.patch", "PATCH", "global/networks/{network}")
+def patch(request: Request) -> Doc:
+    path = request.path("networks", request.words["network"])
+    doc = request.thing("network", path)
+    if request.body.get("networkProfile", doc.get("networkProfile")) != doc.get("networkProfile"):
+        raise invalid("resource.networkProfile", request.body["networkProfile"], "The field is immutable.")
+    if "mtu" in request.body:
+        found = profile_of(request, doc)
+        doc["mtu"] = _mtu(request.body["mtu"], found[1] if found else None)
+    for key in ("routingConfig", "networkFirewallPolicyEnforcementOrder", "enableUlaInternalIpv6"):
+        if key in request.body:
+            doc[key] = request.body[key]
+    return request.add(path, "network", doc)
+
+
+@method("networks.delete", "DELETE", "global/networks/{network}")
+def delete(request: Request) -> Doc:
+    path = request.path("networks", request.words["network"])
+    doc = request.thing("network", path)
+    for source, _ in request.store.referrers(path):
+        own = request.store.get(source, "subnetwork")
+        users = request.store.referrers(source)
+        if own is not None and own.get("_own") and not users:
+            continue
+        by = users[0][0] if own is not None and own.get("_own") else source
+        raise in_use("network", path, by, late=True)
+    for source, _ in request.store.referrers(path):
+        request.store.remove(source)
+    request.store.remove(path)
+    return doc
+
+
+# -- profiles ----------------------------------------------------------------------------------------------
+
+
+def _profile(request: Request, zone: str, profile: Profile) -> Doc:
+    name = f"{zone}-{profile.kind}"
+    allowed = {True: "ALLOWED", False: "BLOCKED"}
+    return {
+        "kind": "compute#networkProfile",
+        "name": name,
+        "description": f"{profile.interface} network profile of {zone}",
+        "selfLink": f"{API}projects/{request.project}/global/networkProfiles/{name}",
+        "zone": f"{API}projects/{request.project}/zones/{zone}",
+        "location": {"name": zone, "scope": "ZONE"},
+        "profileType": {"vpcSubtype": "ROCE", "networkType": "VPC"},
+        "features": {
+            "interfaceTypes": [profile.interface],
+            "allowMultiNicInSameNetwork": "ALLOWED",
+            "allowAutoModeSubnet": "BLOCKED",
+            "allowCloudRouter": "BLOCKED",
+            "allowCloudNat": "BLOCKED",
+            "allowExternalIpAccess": "BLOCKED",
+            "allowDefaultNicAttachment": "BLOCKED",
+            "allowVpcFirewallRules": "BLOCKED",
+            "allowSubnetworkCreation": allowed[profile.subnets],
+        },
+    }
+
+
+@method("networkProfiles.get", "GET", "global/networkProfiles/{networkProfile}")
+def get_profile(request: Request) -> Doc:
+    name = request.words["networkProfile"]
+    found = profile_named(request, name)
+    if found is None:
+        raise not_found(request.path("networkProfiles", name))
+    return _profile(request, *found)
+
+
+@method("networkProfiles.list", "GET", "global/networkProfiles")
+def list_profiles(request: Request) -> Doc:
+    rows = [
+        _profile(request, zone, profile)
+        for profile in profiles().values()
+        for zone in sorted(profile_zones(request, profile))
+    ]
+    return request.page(rows, "networkProfile")
+
+
+def blocked(what: str, network: str) -> GcpError:
+    """What a network profile does not allow."""
+    return GcpError("invalidUsage", f"{what} is not supported by the network profile of '{network}'.")

@@ -1,0 +1,76 @@
+"""google-cloud-compute on a simulated account: requests are answered in this process, and none is sent.
+
+Clients are Google's own with their REST transport: their messages, pages, retries and exceptions are those of
+the real API. Google's libraries are imported where they are used: a process with Pulumi's provider SDK cannot
+hold them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
+
+from orch.rehearsal.store import Doc
+
+if TYPE_CHECKING:
+    from orch.rehearsal.gcp.account import GcpCloud
+
+BASE = "/compute/v1/"
+CALLER = "google-cloud-compute"
+"""Who calls, in the log of calls."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """A project, and clients for it. `client` takes the class's name in google.cloud.compute_v1."""
+
+    cloud: GcpCloud
+    project: str
+    _clients: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def client(self, name: str) -> Any:
+        if name not in self._clients:
+            compute: Any = importlib.import_module("google.cloud.compute_v1")
+            credentials: Any = importlib.import_module("google.auth.credentials")
+            made = getattr(compute, name)(credentials=credentials.AnonymousCredentials(), transport="rest")
+            http = made.transport._session
+            for scheme in tuple(http.adapters):
+                http.mount(scheme, _adapter(self.cloud))
+            self._clients[name] = made
+        return self._clients[name]
+
+
+def session(cloud: GcpCloud, project: str) -> Session:
+    """A session like that of real credentials."""
+    return Session(cloud, project)
+
+
+def _adapter(cloud: GcpCloud) -> Any:
+    """What answers in the place of a connection."""
+    requests: Any = importlib.import_module("requests")
+    adapters: Any = importlib.import_module("requests.adapters")
+
+    class Adapter(adapters.BaseAdapter):
+        def send(self, request: Any, **_: Any) -> Any:
+            status, answer = _asked(cloud, request)
+            found = requests.Response()
+            found.status_code = status
+            found.url, found.request = request.url, request
+            found.headers["Content-Type"] = "application/json; charset=UTF-8"
+            found._content = json.dumps(answer).encode()
+            return found
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    return Adapter()
+
+
+def _asked(cloud: GcpCloud, request: Any) -> tuple[int, Doc]:
+    parts = urlsplit(request.url)
+    params = {key: value for key, value in parse_qsl(parts.query) if not key.startswith("$")}
+    body = json.loads(request.body) if request.body else None
+    return cloud.request(request.method, parts.path.removeprefix(BASE), params, body, caller=CALLER)

@@ -1,0 +1,100 @@
+"""`gcp:compute/instanceTemplate:InstanceTemplate`: made once, never changed."""
+
+from __future__ import annotations
+
+from orch.rehearsal.gcp.resources.calls import Api, ApiFailure, CallFailed
+from orch.rehearsal.gcp.resources.kinds import (Props, given, last, taken)
+from orch.rehearsal.gcp.resources.shapes import machine, machine_shown
+from orch.rehearsal.store import Doc
+
+
+class InstanceTemplate:
+    def create(self, api: Api, inputs: Props) -> str:
+        name = str(inputs["name"])
+        try:
+            operation = api.send("POST", f"projects/{api.project}/global/instanceTemplates", _body(inputs))
+        except ApiFailure as failure:
+            raise CallFailed(f"Error creating instance template: {failure}") from failure
+        api.wait("Creating Instance Template", operation)
+        return f"projects/{api.project}/global/instanceTemplates/{name}"
+
+    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
+        doc = api.get(resource_id)
+        if doc is None:
+            return None
+        properties: Doc = doc["properties"]
+        return {
+            **machine_shown(properties, state),
+            **taken(doc, "name", "description", "creationTimestamp", "selfLink"),
+            "instanceDescription": properties.get("description", ""),
+            "disks": [_disk_shown(each) for each in properties.get("disks") or ()],
+            "selfLinkUnique": f"{doc['selfLink']}?uniqueId={doc['id']}",
+            "numericId": str(doc["id"]),
+        }
+
+    def update(
+        self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
+    ) -> None:
+        """Nothing of it changes in place."""
+
+    def delete(self, api: Api, resource_id: str, state: Props) -> None:
+        api.removed(
+            lambda failure: f"Error deleting instance template: {failure}",
+            "Deleting Instance Template",
+            resource_id,
+        )
+
+
+def unique(link: str) -> str:
+    """A template by its number where the link has one, so that another of the same name is not meant."""
+    path, _, number = link.partition("?uniqueId=")
+    return f"{path.rpartition('/')[0]}/{number}" if number else path
+
+
+def _body(inputs: Props) -> Doc:
+    properties = machine(inputs)
+    properties["machineType"] = inputs["machineType"]
+    properties |= given(inputs, description="instanceDescription")
+    properties["disks"] = [_disk(each) for each in inputs["disks"]]
+    if inputs.get("guestAccelerators"):
+        properties["guestAccelerators"] = [
+            {"acceleratorType": last(f"/{each['type']}"), "acceleratorCount": each["count"]}
+            for each in inputs["guestAccelerators"]
+        ]
+    policies = inputs.get("resourcePolicies")
+    if policies:
+        # Templates belong to no region, so they name their policies.
+        names = [policies] if isinstance(policies, str) else list(policies)
+        properties["resourcePolicies"] = [last(f"/{each}") for each in names]
+    return {**given(inputs, "name", "description"), "properties": properties}
+
+
+def _disk(each: Props) -> Doc:
+    made = given(
+        each,
+        "diskName",
+        "diskSizeGb",
+        "diskType",
+        "labels",
+        "provisionedIops",
+        "provisionedThroughput",
+        sourceImage="sourceImage",
+    )
+    found = {
+        "autoDelete": each.get("autoDelete", True),
+        "boot": bool(each.get("boot")),
+        "type": each.get("type") or "PERSISTENT",
+        "mode": each.get("mode") or "READ_WRITE",
+        **given(each, "deviceName", "interface", "source"),
+    }
+    return found if "source" in found else {**found, "initializeParams": made}
+
+
+def _disk_shown(doc: Doc) -> Props:
+    made: Doc = doc.get("initializeParams") or {}
+    return {
+        **taken(doc, "autoDelete", "boot", "deviceName", "interface", "mode", "type"),
+        **taken(made, "diskName", "diskType", "labels", "sourceImage"),
+        **({"diskSizeGb": int(made["diskSizeGb"])} if made.get("diskSizeGb") else {}),
+        "source": doc.get("source", ""),
+    }

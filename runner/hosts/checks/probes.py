@@ -1,0 +1,109 @@
+"""What is tried rather than read: ports from here, and GPUs inside a container."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import re
+import select
+import socket
+import time
+from collections.abc import Sequence
+
+from orch.runner.ssh.commands import Command, as_root
+from orch.runner.hosts.host_facts import HostFacts
+from orch.runner.hosts.checks.types import ContainerTry, Wanted
+from orch.runner.ssh.transport import Transport
+from orch.spec.state import NodeState
+from orch.templates import render
+
+CONNECT_S = 2.0
+CONTAINER_S = 60
+
+# Images that hold what the tools of the host, put into a container, need: a C library.
+_LIKELY = r"cuda|nvidia|pytorch|tensorflow|orch/|dstack|ubuntu|debian|rocky|almalinux|fedora"
+
+
+def why_not_outside(node: NodeState) -> str | None:
+    """Why connections from here say nothing about outsiders; None when they do."""
+    if node.jump or node.proxy_command or node.ssh_alias:
+        return "reached by way of another host, not from outside"
+    try:
+        addresses = {
+            row[4][0] for row in socket.getaddrinfo(node.address, node.port, type=socket.SOCK_STREAM)
+        }
+    except OSError:
+        return f"the name {node.address} is not known here"
+    if all(ipaddress.ip_address(str(each).partition("%")[0]).is_loopback for each in addresses):
+        return "reached over this machine's loopback, not from outside"
+    return None
+
+
+def open_ports(address: str, ports: Sequence[int], *, within_s: float = CONNECT_S) -> tuple[int, ...]:
+    """Those of `ports` that accept a TCP connection from here, all tried at once."""
+    waiting: dict[int, tuple[int, socket.socket]] = {}
+    found: list[int] = []
+    poll = select.poll()
+    with contextlib.ExitStack() as closing:
+        for port in ports:
+            for family, kind, protocol, _, where in _resolved(address, port):
+                sock = closing.enter_context(socket.socket(family, kind, protocol))
+                sock.setblocking(False)
+                with contextlib.suppress(OSError):
+                    if sock.connect_ex(where) in (0, 115):  # EINPROGRESS on Linux
+                        waiting[sock.fileno()] = (port, sock)
+                        poll.register(sock, select.POLLOUT)
+        end = time.monotonic() + within_s
+        while waiting and (left := end - time.monotonic()) > 0:
+            for descriptor, _ in poll.poll(left * 1000):
+                port, sock = waiting.pop(descriptor)
+                poll.unregister(descriptor)
+                if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                    found.append(port)
+    return tuple(sorted(set(found)))
+
+
+def _resolved(address: str, port: int) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+    try:
+        return socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)  # type: ignore[return-value]
+    except OSError:
+        return []
+
+
+def gpus_in_container(
+    node: NodeState, facts: HostFacts, transport: Transport, wanted: Wanted
+) -> ContainerTry | None:
+    """`nvidia-smi -L` in a container; None on a host where that makes no sense. Raises what `run` raises."""
+    docker = facts.docker
+    if not facts.count_of("nvidia") or docker is None or not docker.version:
+        return None
+    text = render(
+        "host-container.sh.j2",
+        image=wanted.image or "",
+        pull=wanted.pull,
+        likely=_LIKELY,
+        limit_s=CONTAINER_S,
+    )
+    limit_s = 900.0 if wanted.pull else CONTAINER_S + 30.0
+    script = as_root(text) if facts.root != "no" else text
+    return read_container(
+        transport.run(node, Command(script, "look for GPUs in a container", timeout_s=limit_s)).stdout,
+        wanted.image,
+    )
+
+
+def read_container(text: str, image: str | None) -> ContainerTry:
+    """What the script said."""
+    head, _, rest = text.partition("\n")
+    word, _, used = head.partition(" ")
+    if word != "image":
+        lacking = f"{image} is not on the host" if image else "no image to try it with is on the host"
+        return ContainerTry(untried=f"{lacking}; a job brings its own")
+    code = re.search(r"^exit ([0-9]{1,3})$", rest, re.MULTILINE)
+    said = " ".join(line for line in rest.splitlines() if not line.startswith("exit "))
+    return ContainerTry(
+        image=used,
+        gpus=len(re.findall(r"^GPU \d+:", rest, re.MULTILINE)),
+        exit_code=int(code.group(1)) if code else 1,
+        said=("it took too long" if code and code.group(1) == "124" else said)[-300:],
+    )

@@ -1,0 +1,252 @@
+"""From a task and chosen nodes to a run plan and its environments: pure, same input, same bytes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orch.catalog.fabrics import Fabric, fabric
+from orch.runner.launch.environment import (RankNode, RunFacts, is_name, rank_environment, run_identifier, wants_slurm)
+from orch.runner.errors import BadTask
+from orch.runner.launch.hostfile import hostfile, internal_addresses
+from orch.runner.launchers import LaunchContext, Launcher, launcher_of
+from orch.runner.runs.packing import source_of
+from orch.runner.launch.placement import Seat
+from orch.runner.launch.run_plan import (FabricAccess, Mount, RankPlan, RunPlan, StagedFile)
+from orch.spec.grammar.interpolate import render_command, render_text
+from orch.spec.state import FleetState
+
+if TYPE_CHECKING:
+    from orch.spec.models import Task
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What a run is made of.
+
+    `seats` are the nodes in rank order; `cli_env`, then `caller_env` fill bare names in `env`; `token` is
+    unlike any other run's.
+    """
+
+    task: Task
+    name: str
+    number: int
+    fleet: FleetState
+    seats: tuple[Seat, ...]
+    image: str
+    base: Path
+    token: str = ""
+    attempt: int = 0
+    run_args: tuple[str, ...] = ()
+    cli_env: Mapping[str, str] = field(default_factory=dict[str, str])
+    caller_env: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True)
+class CompiledRun:
+    """The plan, the environment of each rank, and what should be said about it."""
+
+    plan: RunPlan
+    environments: tuple[dict[str, str], ...]
+    warnings: tuple[str, ...] = ()
+
+
+def compile_run(request: RunRequest) -> CompiledRun:
+    """Decide everything about a run.
+
+    Raises BadTask for variables that are not set or not names, HostfileIncomplete (ORCH420) for a node of a
+    distributed run without an internal address.
+    """
+    task, seats = request.task, request.seats
+    addresses = internal_addresses([seat.node for seat in seats])
+    values = tuple(
+        {"node_rank": str(rank), "job_num": str(rank), "run_name": request.name} for rank in range(len(seats))
+    )
+    launchers = tuple(launcher_of(task, value, request.run_args) for value in values)
+    first = launchers[0]
+    slots = tuple(first.tasks_per_node(seat.gpus) for seat in seats)
+    counted = first.counts_slots or any(seat.gpus for seat in seats)
+    run_id = run_identifier(request.fleet.stack, request.number, request.name, request.token)
+    fast = _fabric(request.fleet, seats)
+    written = set_variables(task.env, {**request.caller_env, **request.cli_env})
+    slurm = wants_slurm(task.slurm_env, (*task.commands, *_arguments(task), *(written.values())))
+    ranks: list[RankPlan] = []
+    environments: list[dict[str, str]] = []
+    refused: dict[str, None] = {}
+    for rank, seat in enumerate(seats):
+        context = LaunchContext(
+            rank=rank,
+            addresses=addresses,
+            slots=slots,
+            run=request.name,
+            interconnect=request.fleet.interconnect,
+        )
+        directory = (
+            render_text(task.working_dir, values[rank], request.run_args)
+            if task.working_dir is not None
+            else None
+        )
+        ranks.append(
+            RankPlan(
+                rank=rank,
+                # The ledger keeps plans, and no values of variables: those may be secret.
+                node=seat.node.model_copy(update={"env": {}}),
+                blocks=seat.blocks,
+                script=_script(task, launchers[rank], context, values[rank], request.run_args),
+                working_dir=directory,
+                mounts=_mounts(task, values[rank]),
+            )
+        )
+        facts = RunFacts(
+            number=request.number,
+            run_id=run_id,
+            name=request.name,
+            fleet=request.fleet.name,
+            backend=request.fleet.backend,
+            nodes=tuple(
+                RankNode(s.node.name, address, s.gpus, count, s.share.cpus, s.node.region, env=s.node.env)
+                for s, address, count in zip(seats, addresses, slots, strict=True)
+            ),
+            attempt=request.attempt,
+            interconnect=request.fleet.interconnect,
+            launcher=first.name,
+            slurm=slurm,
+            ntasks_per_node=task.ntasks_per_node if "ntasks_per_node" in task.model_fields_set else None,
+            working_dir=directory,
+            fabric_env=fast.env if fast else {},
+            fleet_env=request.fleet.env,
+            task_env={k: render_text(v, values[rank], request.run_args) for k, v in written.items()},
+            cli_env=request.cli_env,
+        )
+        environment = rank_environment(facts, rank)
+        refused.update(dict.fromkeys(environment.refused))
+        environments.append(environment.values)
+    _check_names(environments[0])
+    plan = RunPlan(
+        run=request.name,
+        number=request.number,
+        attempt=request.attempt,
+        run_id=run_id,
+        fleet=request.fleet.name,
+        backend=request.fleet.backend,
+        simulated=request.fleet.simulated,
+        interconnect=request.fleet.interconnect,
+        unreachable_grace_s=request.fleet.unreachable_grace_s,
+        image=request.image,
+        ranks=tuple(ranks),
+        launcher="commands" if first.name == "image" and task.entrypoint else first.name,
+        startup_order=first.startup_order or task.startup_order,
+        stop_criteria=first.stop_criteria or task.stop_criteria,
+        max_duration_s=task.max_duration_s,
+        stop_duration_s=task.stop_duration_s,
+        shell=_shell(task),
+        entrypoint=tuple(shlex.split(task.entrypoint)) if task.entrypoint and first.name != "image" else (),
+        user=task.user,
+        privileged=task.privileged,
+        shm_size_mib=task.resources.shm_size_mib,
+        hostfile=hostfile(addresses, slots if counted else None, first.dialect),
+        dialect=first.dialect,
+        ssh_between=first.ssh_between and len(seats) > 1,
+        slurm=slurm,
+        tasks_per_node=task.ntasks_per_node if first.name == "commands" else 1,
+        fabric=_access(fast),
+        files=tuple(
+            StagedFile(
+                source=str(source_of(request.base, item.local_path)),
+                target=_target(item),
+            )
+            for item in task.files
+        ),
+    )
+    warnings = [f"ORCH193: {name} is set by orch itself; the value given is not used" for name in refused]
+    if task.privileged and any(0 < seat.gpus < seat.node.gpus.count for seat in seats):
+        warnings.append("a privileged job sees all accelerators of its node, not only those of its blocks")
+    return CompiledRun(plan, tuple(environments), tuple(warnings))
+
+
+def _fabric(fleet: FleetState, seats: Sequence[Seat]) -> Fabric | None:
+    """The interconnect as the jobs of a distributed run see it."""
+    return fabric(fleet.interconnect, seats[0].node.instance_type) if len(seats) > 1 else None
+
+
+def _access(fast: Fabric | None) -> FabricAccess:
+    if fast is None:
+        return FabricAccess()
+    return FabricAccess(
+        devices=fast.devices,
+        optional_devices=fast.optional_devices,
+        mounts=fast.mounts,
+        capabilities=fast.capabilities,
+        ulimits=dict(fast.ulimits),
+    )
+
+
+def _script(
+    task: Task, launcher: Launcher, context: LaunchContext, values: Mapping[str, str], run_args: Sequence[str]
+) -> str:
+    """The commands and the launcher as one text, each part running only if those before it succeeded.
+
+    Braces, not `a && b`: a part may end in a comment or hold a here-document.
+    """
+    parts = [render_command(command, values, run_args) for command in task.commands]
+    launch = launcher.script(context)
+    if launch is not None:
+        parts.append(launch)
+    if launcher.name == "image" and task.entrypoint:
+        parts.append("exec " + shlex.join(shlex.split(task.entrypoint)))
+    return " && ".join(f"{{ {part.rstrip()}\n}}" for part in parts) + "\n" if parts else ""
+
+
+def _shell(task: Task) -> str:
+    if task.shell is not None:
+        return task.shell
+    return "bash" if task.image is None else "sh"
+
+
+def _arguments(task: Task) -> tuple[str, ...]:
+    block = task.torchrun or task.mpirun
+    return block.args if block is not None else ()
+
+
+def _target(item: object) -> str:
+    path = getattr(item, "path", None)
+    return str(path) if path else Path(str(item.local_path)).name  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _mounts(task: Task, values: Mapping[str, str]) -> tuple[Mount, ...]:
+    return tuple(
+        Mount(
+            source=render_text(volume.instance_path, values),
+            target=render_text(volume.path, values),
+            read_only=volume.read_only,
+            optional=volume.optional,
+        )
+        for volume in task.volumes
+    )
+
+
+def set_variables(env: Mapping[str, str | None], caller: Mapping[str, str]) -> dict[str, str]:
+    """The task's variables, still to be rendered; bare names take the caller's value, escaped.
+
+    Raises BadTask for unset ones.
+    """
+    unset = [name for name, value in env.items() if value is None and name not in caller]
+    if unset:
+        raise BadTask(
+            f"environment variable{'s' if len(unset) > 1 else ''} {', '.join(unset)} "
+            f"{'are' if len(unset) > 1 else 'is'} not set here",
+            hint=f"export {unset[0]}, or use `--env {unset[0]}=VALUE`",
+            code="ORCH173",
+        )
+    return {name: caller[name].replace("$", "$$") if value is None else value for name, value in env.items()}
+
+
+def _check_names(environment: Mapping[str, str]) -> None:
+    bad = [name for name in environment if not is_name(name)]
+    if bad:
+        raise BadTask(
+            f"{bad[0]!r} is not the name of an environment variable", hint="letters, digits and _ only"
+        )

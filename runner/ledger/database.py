@@ -1,0 +1,165 @@
+"""Opening the ledger's database: SQLite made safe for several processes, or PostgreSQL."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, func, insert, select
+from sqlalchemy import event as sql_event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
+
+from orch.runner.ledger import schema
+from orch.runner.errors import LedgerUnusable, NewerLedger
+from orch.runner.ledger.filesystems import is_shared, server_time
+from orch.runner.private import private_file, private_folder
+
+# How long another process's transaction is waited for.
+PATIENCE_S = 20.0
+
+# The option of transactions that only read.
+READ_ONLY = "orch_read_only"
+
+
+def open_engine(url: str) -> tuple[Engine, str]:
+    """An engine for a SQLAlchemy URL, its tables made when they are not there; and the URL without password.
+
+    Raises LedgerUnusable (no such URL, not writable, driver missing, no server) or NewerLedger.
+    """
+    parsed = _read(url)
+    try:
+        if parsed.get_backend_name() == "sqlite":
+            engine = _sqlite(Path(parsed.database or ""), parsed)
+        else:
+            engine = create_engine(parsed, pool_pre_ping=True, isolation_level="READ COMMITTED")
+        _prepare(engine)
+    except (ModuleNotFoundError, NoSuchModuleError) as error:
+        raise LedgerUnusable(
+            "the driver for this ledger is not installed",
+            where=parsed.render_as_string(hide_password=True),
+            detail=str(error),
+            hint="pip install 'orch-fleet[postgres]'",
+        ) from error
+    except (DBAPIError, OSError) as error:
+        raise unusable(parsed.render_as_string(hide_password=True), error) from error
+    return engine, parsed.render_as_string(hide_password=True)
+
+
+def _read(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+        backend = parsed.get_backend_name()
+    except (ArgumentError, ValueError):
+        # What cannot be read may hold a password.
+        raise _no_ledger("the ledger's URL cannot be read", "the `ledger` of orch.yml") from None
+    shown = parsed.render_as_string(hide_password=True)
+    if backend not in ("sqlite", "postgresql"):
+        raise _no_ledger("a ledger is a database of SQLite or PostgreSQL", shown)
+    if backend == "sqlite" and not parsed.database:
+        raise _no_ledger("the ledger's URL names no file", shown)
+    return parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
+
+
+def _no_ledger(summary: str, where: str) -> LedgerUnusable:
+    return LedgerUnusable(
+        summary, where=where, hint="write `sqlite:///PATH` or `postgresql://USER@HOST/DATABASE`"
+    )
+
+
+def _sqlite(path: Path, url: URL) -> Engine:
+    if ".orch" in path.parts:
+        private_folder(path.parent)
+        private_file(path)  # what the database keeps beside it has its mode
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)  # a ledger elsewhere may be a group's
+    engine = create_engine(url, connect_args={"timeout": PATIENCE_S, "isolation_level": None})
+    shared = is_shared(path.parent)
+    now = partial(server_time, path.parent) if shared else time.time
+
+    @sql_event.listens_for(engine, "connect")
+    def _connect(connection: Any, _record: object) -> None:
+        _set_journal(connection, path, shared=shared)
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.create_function("orch_now", 0, now)
+
+    # The driver's own BEGIN is deferred: two that read and then both write cannot be serialised, and one gets
+    # "locked" at once whatever its timeout. Taking the write lock at the start is the only form that waits.
+    @sql_event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        only_reads = connection.get_execution_options().get(READ_ONLY)
+        connection.exec_driver_sql("BEGIN" if only_reads else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _set_journal(connection: Any, path: Path, *, shared: bool) -> None:
+    """How the database keeps what is not committed: a new one in a log, so that readers need not wait.
+
+    The index of that log lies in the memory of one machine: a database that several see keeps a journal. Of
+    several processes that open a new ledger the first one sets it; the others are told "locked" at once,
+    whatever their timeout.
+    """
+    ends = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            if not shared and connection.execute("PRAGMA page_count").fetchone()[0]:
+                return  # as it was begun, perhaps by a machine that has it over the network
+            mode = "DELETE" if shared else "WAL"
+            found = str(connection.execute(f"PRAGMA journal_mode={mode}").fetchone()[0])
+            if not (shared and found == "wal"):
+                return
+            refused = "it was begun on one machine, which is at work on it"
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+            refused = str(error)
+        if time.monotonic() > ends:
+            raise LedgerUnusable(
+                "the run ledger cannot be used",
+                where=str(path),
+                detail=refused,
+                hint="end the orch processes that use it, on other machines too, and try again",
+            )
+        time.sleep(0.02)
+
+
+def _prepare(engine: Engine) -> None:
+    version = _version(engine)
+    if version is None:
+        with engine.begin() as db:
+            schema.metadata.create_all(db)
+            if db.execute(select(func.count()).select_from(schema.meta)).scalar_one() == 0:
+                db.execute(insert(schema.meta).values(key="schema", value=str(schema.SCHEMA_VERSION)))
+        version = _version(engine)
+    if version is not None and version > schema.SCHEMA_VERSION:
+        raise NewerLedger(
+            "the run ledger was written by a newer orch",
+            detail=f"its schema is {version}, this orch knows {schema.SCHEMA_VERSION}",
+            hint="upgrade orch on this machine",
+        )
+
+
+def _version(engine: Engine) -> int | None:
+    try:
+        with engine.begin() as db:
+            value = db.execute(select(schema.meta.c.value).where(schema.meta.c.key == "schema")).scalar()
+    except (OperationalError, ProgrammingError) as error:
+        if "no such table" in str(error) or "does not exist" in str(error).split("\n")[0]:
+            return None
+        raise
+    return None if value is None else int(value)
+
+
+def unusable(where: str, error: BaseException) -> LedgerUnusable:
+    """The error for a database that refused us, in its own first line."""
+    first = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return LedgerUnusable(
+        "the run ledger cannot be used",
+        where=where,
+        detail=first[0] if first else type(error).__name__,
+        hint="is its folder writable, and is there space on the disk?",
+    )

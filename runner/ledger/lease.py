@@ -1,0 +1,47 @@
+"""Keeping a lease alive while its holder is busy."""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+
+from orch.runner.errors import RunnerError
+from orch.runner.ledger.ledger import RENEW_S, LeaseLost
+from orch.runner.ledger.records import Lease
+
+
+class Renews(Protocol):
+    """A ledger, as far as leases go."""
+
+    def renew(self, lease: Lease) -> None: ...
+
+
+class Renewal:
+    """Keeps a lease alive from a thread, while long acts hold the driver up."""
+
+    def __init__(self, ledger: Renews, lease: Lease) -> None:
+        self._ledger = ledger
+        self._lease = lease
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="orch-lease", daemon=True)
+        self.lost = False
+
+    def __enter__(self) -> Renewal:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *told: object) -> None:
+        self._stop.set()
+        self._thread.join(5.0)
+
+    def _run(self) -> None:
+        while not self._stop.wait(RENEW_S):
+            try:
+                self._ledger.renew(self._lease)
+            except LeaseLost:
+                self.lost = True
+                return
+            except RunnerError:
+                # A ledger that is busy or away for a moment; the next renewal, or the driver itself, will
+                # tell.
+                continue

@@ -1,0 +1,339 @@
+"""The ledger of runs: who runs what, how far it is, who may act on it. SQLite, or PostgreSQL by URL.
+
+A process that wants to act on a run takes a lease. Each take raises the run's fence, and every later write
+says owner and fence; a write that matches no row means that the lease is lost, and its holder stops. No
+transaction is held over SSH, nor while files are packed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from sqlalchemy import Connection, Engine, delete, exists, func, insert, or_, select, update
+from sqlalchemy.exc import OperationalError
+
+from orch.runner.ledger import schema
+from orch.runner.ledger.database import READ_ONLY, open_engine, unusable
+from orch.runner.errors import Conflict, LedgerUnusable, UnknownRun
+from orch.runner.processes import (here, is_dead_owner, owner_words, process_owner)
+from orch.runner.ledger.records import (ACTIVE, RESERVED, Desired, Lease, RankRow, RunRow, lives)
+from orch.runner.ledger.schema import clock
+from orch.spec.grammar.values import encodable, shown
+
+LEASE_S = 60.0
+RENEW_S = 15.0
+
+
+class LeaseLost(Conflict):
+    """Another process acts on this run now."""
+
+
+def open_ledger(url: str) -> Ledger:
+    """The ledger at a SQLAlchemy URL, made when it is not there. Raises LedgerUnusable or NewerLedger."""
+    return Ledger(*open_engine(url))
+
+
+class Ledger:
+    """One database of runs. Thread-safe."""
+
+    def __init__(self, engine: Engine, url: str) -> None:
+        self._engine = engine
+        self._url = url
+
+    def close(self) -> None:
+        """Let go of all connections; needed before a fork."""
+        self._engine.dispose()
+
+    def create(self, name: str, fleet: str, nodes: Sequence[str], build: Callable[[int], str]) -> RunRow:
+        """Write a new run. `build` gets its number and returns its plan; it may take its time, for until then
+        only name and number are taken, and nobody waits for it.
+
+        Raises Conflict when a run of that name is active, or being made.
+        """
+        from orch.runner.ledger.lease import Renewal
+
+        lease = self._reserve(name, fleet)
+        try:
+            with Renewal(self, lease):
+                plan = build(lease.run_id)
+            return self._submit(lease, plan, nodes)
+        except BaseException:
+            with suppress(LedgerUnusable), self._begin() as db:
+                db.execute(delete(schema.run).where(*_holds(lease), schema.run.c.status == RESERVED))
+            raise
+
+    def _reserve(self, name: str, fleet: str) -> Lease:
+        """A number for a run that is about to be written."""
+        table, owner = schema.run, process_owner()
+        with self._begin() as db:
+            # Those who reserve come one after the other.
+            db.execute(select(schema.meta.c.value).where(schema.meta.c.key == "schema").with_for_update())
+            rows = db.execute(
+                select(
+                    table.c.id, table.c.status, table.c.owner, table.c.lease_until, clock().label("now")
+                ).where(table.c.name == name, table.c.status.in_((*ACTIVE, RESERVED)))
+            ).all()
+            left = [
+                row
+                for row in rows
+                if row.status == RESERVED and not lives(row.owner, row.lease_until, row.now)
+            ]
+            for row in rows:
+                if row.status != RESERVED:
+                    raise Conflict(
+                        f"a run named {name} is active",
+                        hint=f"`orch attach {name}` follows it, `orch stop {name}` ends it; or use `--name`",
+                    )
+                if row not in left:
+                    raise Conflict(
+                        f"a run named {name} is being submitted",
+                        where=owner_words(row.owner),
+                        hint="wait for it, or use `--name`",
+                    )
+            number = db.execute(
+                insert(table)
+                .values(
+                    name=name,
+                    fleet=fleet,
+                    plan="",
+                    status=RESERVED,
+                    desired="run",
+                    phase="submitted",
+                    attempt=0,
+                    submitted_by=here(),
+                    owner=owner,
+                    lease_until=clock() + LEASE_S,
+                    fence=1,
+                    created_at=clock(),
+                )
+                .returning(table.c.id)
+            ).scalar_one()
+            # After the new one is there, so that a number is never given twice.
+            for row in left:
+                db.execute(delete(table).where(table.c.id == row.id))
+        return Lease(number, owner, 1)
+
+    def _submit(self, lease: Lease, plan: str, nodes: Sequence[str]) -> RunRow:
+        table = schema.run
+        with self._begin() as db:
+            changed = db.execute(
+                update(table)
+                .where(*_holds(lease), table.c.status == RESERVED)
+                .values(plan=plan, status="submitted", owner=None, lease_until=None, created_at=clock())
+            )
+            if changed.rowcount == 0:
+                raise _lost()
+            db.execute(
+                insert(schema.rank),
+                [
+                    {
+                        "run_id": lease.run_id,
+                        "attempt": 0,
+                        "rank": rank,
+                        "node": node,
+                        "status": "submitted",
+                        "collected": 0,
+                    }
+                    for rank, node in enumerate(nodes)
+                ],
+            )
+            _tell(db, lease.run_id, "submitted", f"by {here()}")
+            return _read(db, lease.run_id)
+
+    def get(self, name: str) -> RunRow:
+        """The newest run of that name. Raises UnknownRun."""
+        with self._looking() as db:
+            number = db.execute(
+                select(schema.run.c.id)
+                .where(schema.run.c.name == encodable(name), schema.run.c.status != RESERVED)
+                .order_by(schema.run.c.id.desc())
+                .limit(1)
+            ).scalar()
+            if number is None:
+                known = db.scalars(
+                    select(schema.run.c.name)
+                    .where(schema.run.c.status != RESERVED)
+                    .order_by(schema.run.c.id.desc())
+                    .limit(5)
+                ).all()
+                raise UnknownRun(
+                    f"no run named {shown(name)}",
+                    detail=f"latest runs: {', '.join(dict.fromkeys(known))}"
+                    if known
+                    else "nothing was run here yet",
+                    hint="`orch ps -a` lists all runs",
+                )
+            return _read(db, number)
+
+    def by_id(self, number: int) -> RunRow:
+        with self._looking() as db:
+            return _read(db, number)
+
+    def runs(self, *, active_only: bool = False, limit: int = 1000) -> tuple[RunRow, ...]:
+        """Runs, newest first."""
+        status = schema.run.c.status
+        wanted = select(schema.run.c.id).where(status.in_(ACTIVE) if active_only else status != RESERVED)
+        wanted = wanted.order_by(schema.run.c.id.desc()).limit(limit)
+        with self._looking() as db:
+            return tuple(_read(db, number) for number in db.scalars(wanted).all())
+
+    def uncollected(self) -> tuple[RunRow, ...]:
+        """Ended runs that left something on a node which did not answer."""
+        wanted = (
+            select(schema.run.c.id)
+            .where(
+                schema.run.c.status.not_in((*ACTIVE, RESERVED)),
+                exists().where(
+                    schema.rank.c.run_id == schema.run.c.id,
+                    schema.rank.c.attempt == schema.run.c.attempt,
+                    schema.rank.c.collected == 0,
+                ),
+            )
+            .order_by(schema.run.c.id.desc())
+            .limit(20)
+        )
+        with self._looking() as db:
+            return tuple(_read(db, number) for number in db.scalars(wanted).all())
+
+    def take(self, number: int, owner: str) -> Lease | None:
+        """The lease of a run, or None while a living process holds it."""
+        table = schema.run
+        with self._begin() as db:
+            row = db.execute(select(table.c.owner).where(table.c.id == number).with_for_update()).one()
+            free = or_(table.c.owner.is_(None), table.c.lease_until < clock(), table.c.owner == owner)
+            if row.owner is not None and is_dead_owner(row.owner):
+                free = or_(free, table.c.owner == row.owner)
+            fence = db.execute(
+                update(table)
+                .where(table.c.id == number, free)
+                .values(owner=owner, lease_until=clock() + LEASE_S, fence=table.c.fence + 1)
+                .returning(table.c.fence)
+            ).scalar()
+        return None if fence is None else Lease(number, owner, fence)
+
+    def renew(self, lease: Lease) -> None:
+        """Raises LeaseLost."""
+        self._fenced(lease, {"lease_until": clock() + LEASE_S})
+
+    def release(self, lease: Lease) -> None:
+        """Give the lease back; nothing happens when it was lost. With the ledger away, it ends by time."""
+        table = schema.run
+        with suppress(LedgerUnusable), self._begin() as db:
+            db.execute(update(table).where(*_holds(lease)).values(owner=None, lease_until=None))
+
+    def change(self, lease: Lease, kind: str | None = None, text: str = "", **values: object) -> None:
+        """Change a run; `kind` and `text` also go to its list of events. Raises LeaseLost."""
+        self._fenced(lease, values, kind, text)
+
+    def finish(self, lease: Lease, status: str, reason: str, message: str | None) -> None:
+        """The run's end. Raises LeaseLost."""
+        values = {
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "finished_at": clock(),
+            "phase": "finished",
+        }
+        self._fenced(lease, values, status, reason)
+
+    def going(self, lease: Lease, text: str) -> None:
+        """Commands are about to run: the first time this is said is the run's start. Raises LeaseLost."""
+        started = func.coalesce(schema.run.c.started_at, clock())
+        self._fenced(lease, {"phase": "going", "started_at": started}, "go", text)
+
+    def change_rank(self, lease: Lease, attempt: int, rank: int, **values: object) -> None:
+        """Change one rank. Raises LeaseLost."""
+        table = schema.rank
+        with self._begin() as db:
+            changed = db.execute(
+                update(table)
+                .where(
+                    table.c.run_id == lease.run_id,
+                    table.c.attempt == attempt,
+                    table.c.rank == rank,
+                    exists().where(*_holds(lease)),
+                )
+                .values(**values)
+            )
+            if changed.rowcount == 0:
+                raise _lost()
+
+    def want(self, number: int, desired: Desired) -> None:
+        """Say what a run should do; its driver sees it at the next look. `abort` is never taken back."""
+        table = schema.run
+        with self._begin() as db:
+            db.execute(
+                update(table)
+                .where(table.c.id == number, table.c.status.in_(ACTIVE), table.c.desired != "abort")
+                .values(desired=desired)
+            )
+            _tell(db, number, "desired", f"{desired} by {here()}")
+
+    def events(self, number: int) -> tuple[tuple[float, str, str], ...]:
+        """Time, kind and text of everything that was written about a run."""
+        table = schema.event
+        with self._looking() as db:
+            rows = db.execute(
+                select(table.c.at, table.c.kind, table.c.text)
+                .where(table.c.run_id == number)
+                .order_by(table.c.id)
+            ).all()
+        return tuple((row.at, row.kind, row.text) for row in rows)
+
+    def _fenced(
+        self, lease: Lease, values: Mapping[str, object], kind: str | None = None, text: str = ""
+    ) -> None:
+        with self._begin() as db:
+            changed = db.execute(update(schema.run).where(*_holds(lease)).values(**values))
+            if changed.rowcount == 0:
+                raise _lost()
+            if kind is not None:
+                _tell(db, lease.run_id, kind, text)
+
+    @contextmanager
+    def _looking(self) -> Iterator[Connection]:
+        """A transaction that only reads: it waits for nobody."""
+        with self._begin(self._engine.execution_options(**{READ_ONLY: True})) as db:
+            yield db
+
+    @contextmanager
+    def _begin(self, engine: Engine | None = None) -> Iterator[Connection]:
+        try:
+            with (engine or self._engine).begin() as db:
+                yield db
+        except (OperationalError, sqlite3.OperationalError) as error:
+            raise unusable(self._url, error) from error
+
+
+def _read(db: Connection, number: int) -> RunRow:
+    row = db.execute(select(schema.run, clock().label("now")).where(schema.run.c.id == number)).one()
+    ranks = db.execute(
+        select(schema.rank)
+        .where(schema.rank.c.run_id == number, schema.rank.c.attempt == row.attempt)
+        .order_by(schema.rank.c.rank)
+    ).all()
+    return RunRow(
+        **row._mapping,
+        ranks=tuple(
+            RankRow(
+                r.rank, r.node, r.status, r.exit_code, r.reason, r.message, r.silent_since, bool(r.collected)
+            )
+            for r in ranks
+        ),
+    )
+
+
+def _holds(lease: Lease) -> tuple[Any, ...]:
+    table = schema.run
+    return table.c.id == lease.run_id, table.c.owner == lease.owner, table.c.fence == lease.fence
+
+
+def _tell(db: Connection, number: int, kind: str, text: str) -> None:
+    db.execute(insert(schema.event).values(run_id=number, at=clock(), kind=kind, text=text))
+
+
+def _lost() -> LeaseLost:
+    return LeaseLost("another process took this run over", hint="`orch attach RUN` follows it")

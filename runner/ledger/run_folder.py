@@ -1,0 +1,148 @@
+"""What a run keeps on this machine: `.orch/runs/RUN/` with its logs, and for a while its secrets.
+
+All of it is its owner's alone (0700, 0600).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orch.runner.errors import LedgerUnusable, RunFailed
+from orch.runner.ledger.run_names import RunName
+from orch.runner.private import private_folder, write_private
+
+_NUMBER = "number"
+_ENVIRONMENT = "environment.json"
+_KEYS = "keys.json"
+_FILES = "files.tar"
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """An Ed25519 pair in OpenSSH's forms."""
+
+    private: str
+    public: str
+
+
+@dataclass(frozen=True)
+class RunKeys:
+    """What the ranks of one run log in to each other with: one client key, one host key per rank."""
+
+    client: KeyPair
+    hosts: tuple[KeyPair, ...]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run. `number` tells a run from an earlier one of the same name."""
+
+    path: Path
+    number: int
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def files(self) -> Path:
+        """The archive of the task's `files`."""
+        return self.path / _FILES
+
+    def log(self, rank: int) -> Path:
+        """A rank's log: lines of `TIME TEXT`."""
+        return self.logs / f"{rank}.log"
+
+    def write_environments(self, environments: Sequence[dict[str, str]]) -> None:
+        write_private(self.path / _ENVIRONMENT, json.dumps(list(environments)))
+
+    def environments(self) -> tuple[dict[str, str], ...]:
+        """Raises RunFailed where they are not: on another machine, or after the containers were started."""
+        return tuple(json.loads(self._read(_ENVIRONMENT)))
+
+    def keys(self, ranks: int) -> RunKeys:
+        """The run's keys, made at the first call."""
+        path = self.path / _KEYS
+        if not path.exists():
+            pairs = [new_key_pair() for _ in range(ranks + 1)]
+            write_private(path, json.dumps([[pair.private, pair.public] for pair in pairs]))
+        client, *hosts = (KeyPair(*pair) for pair in json.loads(self._read(_KEYS)))
+        return RunKeys(client, tuple(hosts))
+
+    def forget_secrets(self) -> None:
+        """Remove what only the start needed."""
+        for name in (_ENVIRONMENT, _KEYS, _FILES):
+            (self.path / name).unlink(missing_ok=True)
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self.path / name).read_text()
+        except OSError as error:
+            raise RunFailed(
+                "this run cannot be started from here",
+                where=str(self.path / name),
+                detail="its environment is kept only where it was submitted, until its containers run",
+                hint="submit it again",
+                reason="executor_error",
+            ) from error
+
+
+def open_folder(dot: Path, name: RunName, number: int) -> RunFolder:
+    """The folder of a run, made when missing; an earlier run's of this name is moved to `NAME~NUMBER`.
+
+    Raises LedgerUnusable when `.orch` cannot be written.
+    """
+    path = dot / "runs" / name
+    try:
+        if path.exists():
+            earlier = _number_of(path)
+            if earlier not in (None, number):
+                _set_aside(path, path.with_name(f"{name}~{earlier}"))
+        private_folder(path / "logs")
+        write_private(path / _NUMBER, f"{number}\n")
+    except OSError as error:
+        raise LedgerUnusable(
+            "the folder of a run cannot be written",
+            where=str(path),
+            detail=error.strerror or str(error),
+            hint="is `.orch` writable, and is there space on the disk?",
+        ) from error
+    return RunFolder(path, number)
+
+
+def find_folder(dot: Path, name: RunName, number: int) -> RunFolder:
+    """Where a run's folder is, without making it."""
+    path = dot / "runs" / name
+    if _number_of(path) not in (None, number):
+        path = path.with_name(f"{name}~{number}")
+    return RunFolder(path, number)
+
+
+def _number_of(path: Path) -> int | None:
+    try:
+        return int((path / _NUMBER).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _set_aside(path: Path, target: Path) -> None:
+    if target.exists():
+        shutil.rmtree(target)
+    path.rename(target)
+
+
+def new_key_pair() -> KeyPair:
+    """A fresh Ed25519 pair."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return KeyPair(private.decode(), public.decode())

@@ -1,0 +1,55 @@
+"""Names of runs: checked where they enter, so that all behind may use them in paths, labels and commands."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+
+from orch.runner.errors import BadRunName
+from orch.spec.grammar.values import Problem, check_name, shown
+
+# What Docker takes in the name of a container, which names of runs are part of: a run that was written down
+# before names were checked can have left something on a node only if its name is like this.
+_KEPT = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+# With a dash and four random characters it is a name's 41.
+_STEM = 36
+
+
+class RunName(str):
+    """The name of a run, known to hold nothing that a shell, a path or Docker takes for more than a name."""
+
+    __slots__ = ()
+
+    @classmethod
+    def given(cls, text: str) -> RunName:
+        """A name for a new run. Raises BadRunName (ORCH115)."""
+        try:
+            return cls(check_name(text))
+        except Problem as problem:
+            raise BadRunName(
+                f"{shown(text)} cannot be the name of a run: {problem.summary}",
+                hint=problem.hint,
+                code=problem.code,
+            ) from problem
+
+    @classmethod
+    def made(cls, stem: str) -> RunName:
+        """A name for a run that was given none: `stem`, cut where it is long, and four random characters."""
+        return cls.given(f"{stem[:_STEM].rstrip('-')}-{secrets.token_hex(2)}")
+
+    @classmethod
+    def kept(cls, text: str) -> RunName:
+        """A name that the ledger holds. Raises BadRunName for one that nothing on a node can be called by."""
+        if _KEPT.fullmatch(text) and text not in (".", ".."):
+            return cls(text)
+        raise BadRunName(
+            f"the ledger has a run named {shown(text)}, which no node can hold: nothing is done for it",
+            detail="it was written by a version that did not check names, or by hand",
+            hint="`orch stop` with this name ends it in the ledger; then submit it with another one",
+        )
+
+
+def as_argument(name: str) -> str:
+    """A name as it is typed behind a verb: older ledgers, and claims of others, hold names of any kind."""
+    return f"-- {shlex.quote(name)}" if name.startswith("-") else shlex.quote(name)

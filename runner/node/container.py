@@ -1,0 +1,350 @@
+"""One rank's job on its node: the commands that start, release, watch, stop and remove it, and their answers.
+
+Pure: commands out, observations in. Each is one round trip, and each may be repeated.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from orch.runner.launch.accelerators import Access, access_to
+from orch.runner.node.replies import NUMBER, STATES, number
+from orch.runner.node.first_boot import unfit
+from orch.runner.node.claims import LEFT_AFTER_S, Claim, busy
+from orch.runner.ssh.commands import (NODE_HOME, Command, StdinSource, argv, as_root)
+from orch.runner.node.cordon import Cordon
+from orch.runner.launch.environment import FIRST_RENDEZVOUS_PORT, host_names
+from orch.runner.errors import (CommandTimeout, HostUnreachable, ImageUnavailable, NodeCordoned, NodeDiskFull, NodePreparing, RunFailed)
+from orch.runner.launch.run_plan import RunPlan
+from orch.runner.launch.block_resources import share_of
+from orch.runner.node.stage import Stage
+from orch.runner.ssh.transport import Completed
+from orch.templates import render
+
+BUSY, NO_IMAGE, FAILED, NO_STAGE, NO_DOCKER, CORDONED, PREPARING, UNFIT = 40, 41, 42, 44, 45, 46, 47, 48
+# How long lifting the barrier waits to see commands begin: most do within one tick, and it saves a look.
+GO_TICKS = 20
+# How much later than it should a container ends before it is killed, and killed again.
+SLACK_S = 30
+
+_SAYS = re.compile(r"^orch:(\w+)=(.*)$", re.MULTILINE)
+_NO_SPACE = re.compile(
+    r"no space left on device|disk quota exceeded|wrote only \d+ of \d+ bytes", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Started:
+    """A container stands behind its barrier. `port`: the free rendezvous port, from rank 0."""
+
+    rank: int
+    port: int | None
+    blocks: tuple[int, ...]
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ObservedRank:
+    """What is true of one rank. `state` is Docker's word, or `absent`, or `silent` when its node is."""
+
+    rank: int
+    state: str
+    exit_code: int | None = None
+    out_of_memory: bool = False
+    finished_at: str = ""
+    marks: frozenset[str] = frozenset()
+    detail: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("exited", "dead")
+
+    @property
+    def alive(self) -> bool:
+        return self.state in ("created", "running", "paused", "restarting")
+
+
+class ImageMissing(ImageUnavailable):
+    """The node does not hold the image yet."""
+
+
+def start_command(plan: RunPlan, rank: int, archive: Stage) -> Command:
+    """Claim, stage, create and start one rank, behind its barrier."""
+    mine = plan.ranks[rank]
+    node = mine.node
+    claim = Claim.now(plan.container(rank), plan.run, node.blocks)
+    access = None if plan.simulated else access_to(node.gpus)
+    text = render(
+        "node-start.sh.j2",
+        home=NODE_HOME,
+        name=plan.container(rank),
+        claim=claim.line,
+        blocks=mine.blocks,
+        blocks_total=node.blocks,
+        left_after_s=LEFT_AFTER_S,
+        cordoned=CORDONED,
+        preparing=PREPARING,
+        unfit=UNFIT,
+        internal_ip=node.internal_ip,
+        ifname_for=("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if len(plan.ranks) > 1 else (),
+        image=plan.image,
+        image_command=plan.launcher == "image",
+        mounts=[
+            {
+                "source": mount.source,
+                "bind": f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}",
+                "optional": mount.optional,
+            }
+            for mount in mine.mounts
+        ],
+        access=access,
+        part=None
+        if access is None or (mine.whole and access.whole)
+        else _part(access, share_of(node, 1).gpus),
+        simulated=plan.simulated,
+        privileged=plan.privileged,
+        fabric=plan.fabric,
+        left_out=_left_out(plan),
+        options=argv(*_options(plan, rank), *_accelerators(access, whole=mine.whole), *_fabric_options(plan)),
+        find_port=rank == 0,
+        first_port=FIRST_RENDEZVOUS_PORT,
+    )
+    return Command(
+        as_root(text), f"start {plan.container(rank)}", stdin=StdinSource(archive), timeout_s=300.0
+    )
+
+
+def _accelerators(access: Access | None, *, whole: bool) -> tuple[str, ...]:
+    """What can be said of them before the blocks are known."""
+    return () if access is None else (*access.always, *(access.whole if whole else ()))
+
+
+def _fabric_options(plan: RunPlan) -> list[str]:
+    fabric = plan.fabric
+    options = [f"--cap-add={name}" for name in fabric.capabilities]
+    options += [f"--volume={mount}" for mount in fabric.mounts if not plan.simulated]
+    return options + ([] if plan.simulated else [f"--ulimit={k}={v}" for k, v in fabric.ulimits.items()])
+
+
+def _left_out(plan: RunPlan) -> str:
+    """What a rehearsed node cannot give a job of its fabric, for this machine may refuse it."""
+    if not plan.simulated:
+        return ""
+    limits = (f"{name} {'unlimited' if value < 0 else value}" for name, value in plan.fabric.ulimits.items())
+    return ", ".join((*plan.fabric.mounts, *limits))
+
+
+def _part(access: Access, per_block: int) -> dict[str, object]:
+    """How the template names the accelerators of some blocks: text before and after a device or a list."""
+    before, _, after = (access.joined or access.each or "").partition("{}")
+    return {
+        "per_block": per_block,
+        "devices": access.devices,
+        "joined": access.joined is not None,
+        "before": before,
+        "after": after,
+    }
+
+
+def _options(plan: RunPlan, rank: int) -> list[str]:
+    mine = plan.ranks[rank]
+    stage_folder = f"{NODE_HOME}/runs/{plan.container(rank)}"
+    options = [
+        "--init",
+        "--network=host",
+        "--entrypoint=/bin/sh",
+        f"--volume={stage_folder}:/run/orch:ro",
+        f"--volume={stage_folder}/state:/run/orch/state",
+        "--env=TINI_KILL_PROCESS_GROUP=1",  # signals go to the job's process group, not to its shell alone
+        # The runner reads whole logs back; a node's own default may rotate lines away.
+        *("--log-driver=json-file", "--log-opt=max-size=1t"),
+    ]
+    labels = {
+        "run": plan.run,
+        "number": plan.number,
+        "attempt": plan.attempt,
+        "rank": rank,
+        "fleet": plan.fleet,
+    }
+    options += [f"--label=orch.{key}={value}" for key, value in labels.items()]
+    if mine.working_dir is not None:
+        options.append(f"--workdir={mine.working_dir}")
+    if plan.user is not None:
+        options.append(f"--user={plan.user}")
+    if plan.privileged:
+        options.append("--privileged")
+    if plan.shm_size_mib is not None:
+        options.append(f"--shm-size={plan.shm_size_mib}m")
+    if plan.slurm:
+        names = host_names(plan.run, len(plan.ranks))
+        addresses = (n.internal_ip or "127.0.0.1" for n in plan.nodes)
+        options += [f"--add-host={name}:{address}" for name, address in zip(names, addresses, strict=True)]
+    if not mine.whole:
+        # Time, not certain CPUs: which are near a block's accelerators, or one core's two threads, differs
+        # from host to host.
+        share = share_of(mine.node, mine.blocks)
+        options += [] if share.cpus is None else [f"--cpus={share.cpus:g}"]
+        options += [] if share.memory_mib is None else [f"--memory={share.memory_mib}m"]
+    return options
+
+
+def read_started(plan: RunPlan, rank: int, done: Completed) -> Started:
+    """What `start_command` came to.
+
+    Raises NodesBusy, NodeCordoned, NodePreparing, NodeUnfit, ImageMissing, NodeDiskFull or RunFailed.
+    """
+    said = [(key, value) for key, value in _SAYS.findall(done.stdout)]
+    first = dict(reversed(said))
+    if done.ok:
+        return Started(
+            rank,
+            number(done, "port", first["port"], 1, 65535) if "port" in first else None,
+            tuple(
+                number(done, "blocks", block, 0, plan.ranks[rank].node.blocks - 1)
+                for block in first.get("blocks", "").split()
+            ),
+            tuple(f"{done.node}: {value}" for key, value in said if key == "notice"),
+        )
+    if done.exit_code == BUSY:
+        mine = plan.ranks[rank]
+        holders = [Claim.parse(value) for key, value in said if key == "busy"]
+        raise busy(done.node, mine.blocks, mine.node.blocks, holders)
+    if done.exit_code == CORDONED:
+        raise NodeCordoned(
+            f"node {done.node} is cordoned ({Cordon.parse(first.get('cordon', ''))})",
+            where=done.node,
+            hint=f"run elsewhere, or let it take jobs again with `orch cordon --undo {done.node}`",
+        )
+    if done.exit_code == PREPARING:
+        raise NodePreparing(
+            f"node {done.node} is still being prepared",
+            where=done.node,
+            hint=f"`orch exec {plan.fleet} -- journalctl -u orch-prepare` shows how far it is",
+        )
+    if done.exit_code == UNFIT:
+        raise unfit(done.node, first.get("unfit", ""))
+    if done.exit_code == NO_IMAGE:
+        raise ImageMissing(
+            f"node {done.node} does not hold the image {plan.image}",
+            where=done.node,
+            reason="creating_container_error",
+        )
+    raise failure(done, f"the container of rank {rank} could not be started on node {done.node}")
+
+
+def failure(done: Completed, summary: str) -> RunFailed:
+    """A command of ours that failed on a node, told in the node's words."""
+    told = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    detail = told[-1] if told else done.ending
+    detail = re.sub(r"^(docker: )?Error response from daemon: ", "", detail).removesuffix(
+        "See 'docker run --help'."
+    )
+    if _NO_SPACE.search(done.stderr + done.stdout):
+        return NodeDiskFull(
+            f"the disk of node {done.node} is full",
+            where=done.node,
+            detail=next((line for line in told if _NO_SPACE.search(line)), detail),
+            hint="free space there (`docker image prune` on the node), or provision a larger `disk`",
+            reason="creating_container_error",
+        )
+    return RunFailed(summary, where=done.node, detail=detail, reason="creating_container_error")
+
+
+def go_command(plan: RunPlan, rank: int, port: int | None) -> Command:
+    """Let one rank's commands begin, and start its clock."""
+    several = len(plan.ranks) > 1 or plan.launcher == "torchrun"
+    content = f'export MASTER_PORT="${{MASTER_PORT:-{port}}}"' if several and port is not None else ":"
+    text = render(
+        "node-go.sh.j2",
+        home=NODE_HOME,
+        name=plan.container(rank),
+        max_duration_s=plan.max_duration_s,
+        stop_duration_s=plan.stop_duration_s,
+        slack_s=SLACK_S,
+        content=content,
+        ticks=GO_TICKS,
+    )
+    return Command(as_root(text), f"release {plan.container(rank)}")
+
+
+def observe_command(plan: RunPlan, rank: int) -> Command:
+    """Look at one rank."""
+    script = as_root(render("node-observe.sh.j2", home=NODE_HOME, name=plan.container(rank)))
+    return Command(script, f"look at {plan.container(rank)}", timeout_s=10.0)
+
+
+def read_seen(rank: int, done: Completed | HostUnreachable | CommandTimeout) -> ObservedRank:
+    """What `observe_command` came to; a node that does not answer, or whose Docker does not, is silent."""
+    if isinstance(done, (HostUnreachable, CommandTimeout)):
+        return ObservedRank(rank, "silent", detail=done.detail or done.summary)
+    # The last line: what a login shell prints comes before it.
+    state, code, oom, _, finished, marks, *more = (
+        *done.stdout.strip().rpartition("\n")[2].split("|"),
+        *[""] * 6,
+    )
+    ended = state in ("exited", "dead")
+    if not done.ok or len(more) != 6 or state not in STATES or (ended and not NUMBER.fullmatch(code)):
+        told = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        return ObservedRank(rank, "silent", detail=f"Docker on the node: {told[0][:200]}" if told else "no answer")
+    return ObservedRank(
+        rank,
+        state,
+        exit_code=int(code) if ended else None,
+        out_of_memory=oom == "true",
+        finished_at=finished if ended else "",
+        marks=frozenset(marks.split()),
+    )
+
+
+def stop_command(plan: RunPlan, rank: int, *, kill: bool = False) -> Command:
+    """Ask one rank to end, within `stop_duration` or at once; returns before it has."""
+    text = render(
+        "node-stop.sh.j2",
+        home=NODE_HOME,
+        name=plan.container(rank),
+        kill=kill,
+        stop_duration_s=plan.stop_duration_s,
+        slack_s=SLACK_S,
+    )
+    return Command(as_root(text), f"{'kill' if kill else 'stop'} {plan.container(rank)}", timeout_s=30.0)
+
+
+def release_command(plan: RunPlan, rank: int) -> Command:
+    """Remove a rank's container and stage, and give its blocks back."""
+    script = as_root(render("node-release.sh.j2", home=NODE_HOME, name=plan.container(rank)))
+    return Command(script, f"remove {plan.container(rank)}", timeout_s=120.0)
+
+
+def hold_command(plan: RunPlan, rank: int) -> Command:
+    """Keep a rank's claims while it has no container yet."""
+    name = plan.container(rank)
+    return Command(as_root(render("node-hold.sh.j2", home=NODE_HOME, name=name)), f"hold {name}")
+
+
+def log_command(
+    plan: RunPlan,
+    rank: int,
+    *,
+    skip: int = 0,
+    follow: bool = True,
+    tail: int | None = None,
+    since: str | None = None,
+) -> Command:
+    """A rank's log from line `skip` on, each line led by its time."""
+    options = ["--timestamps"]
+    if follow:
+        options.append("--follow")
+    if tail is not None:
+        options.append(f"--tail={tail}")
+    if since is not None:
+        options.append(f"--since={since}")
+    text = render(
+        "node-log.sh.j2",
+        name=plan.container(rank),
+        options=options,
+        skip=skip,
+        no_stage=NO_STAGE,
+        no_docker=NO_DOCKER,
+    )
+    return Command(as_root(text), f"log of {plan.container(rank)}", timeout_s=None)

@@ -1,0 +1,78 @@
+"""Keeping new jobs off nodes, and letting them back. The mark lies on the node, so all clients see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TypeVar
+
+from orch.runner.ssh.commands import (NODE_HOME, Command, argv, as_root)
+from orch.runner.errors import RunnerError
+from orch.runner.processes import here
+from orch.runner.ssh.transport import NodeResult, Transport, fan_out
+from orch.spec.state import NodeState
+
+T = TypeVar("T")
+
+MARK = f"{NODE_HOME}/cordon"
+
+
+@dataclass(frozen=True)
+class Cordon:
+    """Who keeps new jobs off a node, since when, and why."""
+
+    by: str
+    since: str
+    reason: str
+
+    @classmethod
+    def parse(cls, text: str) -> Cordon:
+        by, since, reason = (*text.split("|", 2), "", "", "")[:3]
+        return cls(by, since, reason)
+
+    @property
+    def line(self) -> str:
+        """As it is written on the node."""
+        words = (self.by.replace("|", "/"), self.since, " ".join(self.reason.split()))
+        return "|".join(words)
+
+    def __str__(self) -> str:
+        who = f"by {self.by or '?'} since {self.since or '?'}"
+        return f"{self.reason}, {who}" if self.reason else who
+
+
+def mark(
+    nodes: Sequence[NodeState], transport: Transport, reason: str, *, deadline_s: float
+) -> tuple[NodeResult[Cordon], ...]:
+    """Cordon `nodes`: new jobs are refused from now on, running ones stay. An earlier mark is replaced."""
+    cordon = Cordon(here(), datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), reason)
+    write = argv("printf", "%s\\n", cordon.line)
+    # Renamed into place: a job that starts meanwhile sees the whole mark or none.
+    script = f"mkdir -p {NODE_HOME} && chmod 700 {NODE_HOME} && {write} > {MARK}.$$ && mv {MARK}.$$ {MARK}"
+    return _change(nodes, transport, Command(as_root(script), "cordon the node"), cordon, deadline_s)
+
+
+def unmark(
+    nodes: Sequence[NodeState], transport: Transport, *, deadline_s: float
+) -> tuple[NodeResult[None], ...]:
+    """Let `nodes` take jobs again. Nothing happens on nodes that are not cordoned."""
+    return _change(
+        nodes, transport, Command(as_root(f"rm -f {MARK}"), "let the node take jobs"), None, deadline_s
+    )
+
+
+def _change(
+    nodes: Sequence[NodeState], transport: Transport, command: Command, value: T, deadline_s: float
+) -> tuple[NodeResult[T], ...]:
+    def change(node: NodeState) -> T:
+        done = transport.run(node, command, deadline_s=deadline_s)
+        if not done.ok:
+            raise RunnerError(
+                f"the cordon of node {node.name} could not be changed",
+                where=node.name,
+                detail=done.stderr.strip() or done.ending,
+            )
+        return value
+
+    return fan_out(nodes, change)

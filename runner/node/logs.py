@@ -1,0 +1,226 @@
+"""Logs of ranks: followed while they are written, kept under `.orch/runs/RUN/logs`, each line exactly once.
+
+The file is its own cursor: it holds the first K lines of the rank's log, so following goes on at line K + 1,
+whoever follows and however the last follower died. A lock on the file makes one process its writer; others
+only show.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from orch.runner.node import container
+from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed
+from orch.runner.events import LogLine, Notice, Processor
+from orch.runner.launch.run_plan import RunPlan
+from orch.runner.private import private_file, private_folder
+from orch.runner.ledger.run_folder import RunFolder
+from orch.runner.ssh.transport import Transport
+
+
+class LogFile:
+    """One rank's kept log, open for writing by one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stream: BinaryIO | None = None
+        self.lines = 0
+
+    def open(self, wait_s: float = 0.0) -> bool:
+        """Become its writer. False when another process is, and still is after `wait_s`."""
+        private_folder(self._path.parent)
+        private_file(self._path)  # never "w": another process may write its first lines at this moment
+        stream = self._path.open("r+b")
+        end = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    stream.close()
+                    self.lines = count_lines(self._path)
+                    return False
+                time.sleep(0.1)
+        self.lines = _cut_partial(stream)
+        self._stream = stream
+        return True
+
+    def append(self, line: str) -> None:
+        """Keep one more line."""
+        if self._stream is not None:
+            self._stream.write(line.encode() + b"\n")
+            self._stream.flush()
+        self.lines += 1
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+def count_lines(path: Path) -> int:
+    """Complete lines of a file; 0 when there is none."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as stream:
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))
+
+
+def _cut_partial(stream: BinaryIO) -> int:
+    """Remove what a killed writer left of its last line; the number of lines that remain."""
+    lines = end = size = 0
+    for line in stream:
+        size += len(line)
+        if line.endswith(b"\n"):
+            lines += 1
+            end = size
+    stream.truncate(end)
+    stream.seek(0, os.SEEK_END)
+    return lines
+
+
+def split_line(line: str) -> tuple[str, str]:
+    """The time and the text of a line as kept."""
+    stamp, _, text = line.partition(" ")
+    return stamp, text.rstrip("\r")
+
+
+class Follower:
+    """Follows one rank's log from a thread until the job ends: keeps it, and tells each line.
+
+    `ended` is called once when the log's end was seen, which is the quickest sign that the job is over.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        plan: RunPlan,
+        rank: int,
+        *,
+        folder: RunFolder,
+        processor: Processor,
+        ended: Callable[[], None],
+    ) -> None:
+        self._transport = transport
+        self._plan = plan
+        self._rank = rank
+        self._file = LogFile(folder.log(rank))
+        self._processor = processor
+        self._ended = ended
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"orch-log-{rank}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self, patience_s: float) -> None:
+        """Wait for the log's end, for `patience_s` at most, then stop following."""
+        self._thread.join(patience_s)
+        self._stop.set()
+        self._thread.join(5.0)
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _run(self) -> None:
+        try:
+            self._file.open()
+            self._follow()
+        except OSError as error:
+            text = f"the log of rank {self._rank} cannot be kept here: {error.strerror or error}"
+            self._processor.handle(Notice(text, "warning"))
+        finally:
+            self._file.close()
+            if not self._stop.is_set():
+                self._ended()
+
+    def _follow(self) -> None:
+        node = self._plan.ranks[self._rank].node
+        while not self._stop.is_set():
+            command = container.log_command(self._plan, self._rank, skip=self._file.lines)
+            try:
+                done = self._transport.run(
+                    node, command, deadline_s=10.0, on_line=self._line, until=self._stop
+                )
+            except (HostUnreachable, CommandTimeout):
+                self._stop.wait(1.0)
+                continue
+            if done.exit_code in (0, container.NO_STAGE):
+                return
+            self._stop.wait(1.0)
+
+    def _line(self, line: str) -> None:
+        self._file.append(line)
+        stamp, text = split_line(line)
+        self._processor.handle(LogLine(self._rank, self._plan.ranks[self._rank].node.name, stamp, text))
+
+
+def fetch_rest(
+    transport: Transport,
+    plan: RunPlan,
+    rank: int,
+    folder: RunFolder,
+    *,
+    processor: Processor | None,
+    deadline_s: float = 10.0,
+) -> None:
+    """Complete the kept log of a rank that ended. Raises HostUnreachable, CommandTimeout or RunFailed.
+
+    A follower in another process may hold the file; it sees the log's end too, so it is waited for.
+    """
+    node = plan.ranks[rank].node
+    file = LogFile(folder.log(rank))
+    try:
+        mine = file.open(wait_s=10.0)
+    except OSError as error:
+        raise RunFailed(
+            "a log cannot be written", where=str(folder.log(rank)), detail=error.strerror or str(error)
+        ) from error
+    if not mine:
+        # Its writer lives but does not come to an end; what is missing is fetched beside it, never lost.
+        file = LogFile(folder.log(rank).with_suffix(f".{os.getpid()}.log"))
+        file.open()
+
+    def keep(line: str) -> None:
+        file.append(line)
+        if processor is not None:
+            stamp, text = split_line(line)
+            processor.handle(LogLine(rank, node.name, stamp, text))
+
+    try:
+        done = transport.run(
+            node,
+            container.log_command(plan, rank, skip=file.lines, follow=False),
+            deadline_s=deadline_s,
+            on_line=keep,
+        )
+    finally:
+        file.close()
+    if done.exit_code not in (0, container.NO_STAGE):
+        raise RunFailed(
+            f"the log of rank {rank} could not be fetched", where=node.name, detail=done.stderr.strip()
+        )
+
+
+def kept(
+    folder: RunFolder, rank: int, node: str, *, tail: int | None, since: str | None
+) -> Iterator[LogLine]:
+    """Lines of a kept log: the last `tail`, those from `since` (RFC 3339, compared as text in UTC) on."""
+    path = folder.log(rank)
+    if not path.exists():
+        return
+    with path.open(errors="replace", newline="\n") as stream:
+        lines: Iterator[str] = iter(stream)
+        if since is not None:
+            lines = (line for line in lines if line.partition(" ")[0] >= since)
+        for line in lines if tail is None else deque(lines, maxlen=tail):
+            stamp, text = split_line(line.rstrip("\n"))
+            yield LogLine(rank, node, stamp, text)

@@ -1,0 +1,116 @@
+"""What is true of nodes right now: who answers, who is cordoned, how many blocks are taken. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from orch.runner.node import first_boot
+from orch.runner.node.claims import Claim
+from orch.runner.ssh.commands import NODE_HOME, Command, as_root
+from orch.runner.node.cordon import MARK, Cordon
+from orch.runner.errors import CommandTimeout, HostUnreachable
+from orch.runner.ssh.transport import Transport, fan_out
+from orch.spec.state import FleetState, NodeState
+
+LOOK_S = 10.0
+
+_CLAIMS = f'for c in {NODE_HOME}/claims/*; do [ ! -L "$c" ] || echo "claim $(readlink "$c")"; done\n'
+# Claims first, so that a node whose Docker hangs still tells who uses it.
+_LOOK = f"""\
+{_CLAIMS}\
+[ ! -s {MARK} ] || sed 's/^/cordon /;q' {MARK}
+{first_boot.LOOK}docker version --format '{{{{.Server.Version}}}}' 2>&1 >/dev/null | sed 's/^/docker /'
+"""
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """One node: `provisioning` (its first boot is not at its end), `idle`, `busy` (some blocks or all),
+    `cordoned` (takes no new jobs), `unreachable`, or `failure` (it can run nothing).
+
+    `unfit`: why its preparation failed, which keeps it out until that is mended.
+    """
+
+    status: Literal["provisioning", "idle", "busy", "cordoned", "unreachable", "failure"]
+    reason: str | None = None
+    busy_blocks: int = 0
+    claims: tuple[Claim, ...] = ()
+    cordon: Cordon | None = None
+    unfit: str | None = None
+
+
+def node_statuses(
+    fleet: FleetState, transport: Transport | None = None, *, deadline_s: float = LOOK_S
+) -> tuple[NodeStatus, ...]:
+    """The status of each node of `fleet`, in its order; silence is a status, not an error."""
+    if transport is not None:
+        return _look(fleet, transport, deadline_s)
+    from orch.runner.ssh.pool import SshTransport
+
+    own = SshTransport(connect_timeout_s=LOOK_S, deadline_s=LOOK_S)
+    try:
+        return _look(fleet, own, deadline_s)
+    finally:
+        own.close()
+
+
+def _look(fleet: FleetState, transport: Transport, deadline_s: float) -> tuple[NodeStatus, ...]:
+    command = Command(as_root(_LOOK), "look at the node", timeout_s=15.0)
+
+    def look(node: NodeState) -> NodeStatus:
+        try:
+            done = transport.run(node, command, deadline_s=deadline_s)
+        except (HostUnreachable, CommandTimeout) as error:
+            return NodeStatus("unreachable", error.detail or error.summary)
+        return read_status(done.stdout)
+
+    results = fan_out(fleet.nodes, look)
+    return tuple(
+        result.value or NodeStatus("failure", result.error.summary if result.error else None)
+        for result in results
+    )
+
+
+def who_holds(
+    nodes: Sequence[NodeState], transport: Transport, *, deadline_s: float
+) -> tuple[tuple[Claim, ...] | None, ...]:
+    """Who holds blocks of each node, as it says itself; None for one that does not say."""
+    marks = f'for r in {NODE_HOME}/registered/*; do [ ! -f "$r" ] || echo registered; done\n'
+    command = Command(as_root(f"{_CLAIMS}{marks}"), "ask for claims", timeout_s=15.0)
+
+    def ask(node: NodeState) -> tuple[Claim, ...] | None:
+        done = transport.run(node, command, deadline_s=deadline_s)
+        return held_by_others(done.stdout) if done.ok else None
+
+    return tuple(result.value for result in fan_out(nodes, ask))
+
+
+def held_by_others(text: str) -> tuple[Claim, ...]:
+    """The claims in a node's answer; none of a host that several fleets have, for it stays in the others."""
+    lines = text.splitlines()
+    if lines.count("registered") > 1:
+        return ()
+    return tuple(Claim.parse(line[6:]) for line in lines if line.startswith("claim "))
+
+
+def read_status(text: str) -> NodeStatus:
+    """What a node said about itself."""
+    lines = text.splitlines()
+    claims = tuple(Claim.parse(line[6:]) for line in lines if line.startswith("claim "))
+    cordon = next((Cordon.parse(line[7:]) for line in lines if line.startswith("cordon ")), None)
+    trouble = next((line[7:] for line in lines if line.startswith("docker ")), None)
+    prepared = next((line[5:].partition("failed ") for line in lines if line.split(" ")[0] == "boot"), None)
+    if prepared is not None:
+        _, failed, why = prepared
+        if not failed:
+            return NodeStatus("provisioning", "its preparation is under way", len(claims), claims, cordon)
+        return NodeStatus("failure", f"its preparation failed: {why}", len(claims), claims, cordon, why)
+    if trouble is not None:
+        return NodeStatus("failure", f"Docker: {trouble}", len(claims), claims, cordon)
+    if cordon is not None:
+        return NodeStatus("cordoned", str(cordon), len(claims), claims, cordon)
+    if claims:
+        return NodeStatus("busy", ", ".join(dict.fromkeys(map(str, claims))), len(claims), claims)
+    return NodeStatus("idle")

@@ -1,0 +1,369 @@
+"""Carrying one run out, by the holder of its lease: look, decide, write the intention, act; and again.
+
+All state is on the nodes and in the ledger, so a driver may be killed at any point and another one goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from orch.runner.node import container, logs
+from orch.runner.runs.decide import (MarkRunning, Collect, ReleaseBarrier, RunView, Phase, Start, Stop, Verdict, Wait, decide)
+from orch.runner.runs.context import RunContext, collect_rank
+from orch.runner.errors import CommandTimeout, HostUnreachable, LedgerUnusable
+from orch.runner.events import Notice, RankChanged, RunChanged
+from orch.runner.node.container import ObservedRank
+from orch.runner.ledger.ledger import LeaseLost
+from orch.runner.runs.statuses import (end_reason, rank_status, start_reason, told, verdict_of)
+from orch.runner.launch.run_plan import plan_of
+from orch.runner.ledger.lease import Renewal
+from orch.runner.ledger.records import Lease, RunRow
+from orch.runner.runs.start_ranks import first_to_go, start_ranks
+from orch.runner.ssh.transport import fan_out
+from orch.spec.errors import OrchError
+from orch.spec.state import NodeState
+
+# A look costs each node one `docker inspect`. Its log's end wakes the driver sooner; the pause grows with
+# the run.
+LOOK_EVERY_S = 1.0
+LOOKS_PER_S = 32.0
+LOOK_DEADLINE_S = 3.0
+
+# How long a ledger that cannot be used is waited for, and how often it is tried.
+LEDGER_PATIENCE_S = 900.0
+LEDGER_PAUSE_S = 2.0
+
+
+class Driver:
+    """Drives one run under one lease. `follow_logs`: keep and tell log lines while they are written."""
+
+    def __init__(self, desk: RunContext, row: RunRow, lease: Lease, *, follow_logs: bool) -> None:
+        self._desk = desk
+        self._lease = lease
+        self._row = row
+        self._plan = plan_of(row)
+        self._follow_logs = follow_logs
+        self._followers: dict[int, logs.Follower] = {}
+        self._ended: dict[int, ObservedRank] = {}
+        self._told: dict[int, str] = {}
+        self._wake = threading.Event()
+        self._away_since: float | None = None
+
+    def run(self) -> RunRow:
+        """Drive to the end.
+
+        Raises LeaseLost when another process took over, LedgerUnusable when the ledger stays away."""
+        with Renewal(self._desk.ledger, self._lease) as renewal:
+            try:
+                while self._row.active:
+                    if renewal.lost:
+                        raise LeaseLost("another process took this run over")
+                    try:
+                        if self.step():
+                            self._wake.wait(max(LOOK_EVERY_S, len(self._plan.ranks) / LOOKS_PER_S))
+                            self._wake.clear()
+                        self._reload()
+                        self._away_since = None
+                    except LedgerUnusable as away:
+                        self._wait_for_ledger(away)
+            finally:
+                for follower in self._followers.values():
+                    follower.stop()
+        return self._row
+
+    def _wait_for_ledger(self, away: LedgerUnusable) -> None:
+        """A ledger that is busy or away for a while costs no run. What could not be written is decided again
+        by what is written: the act is done once more, as by a driver that takes over.
+
+        Raises LedgerUnusable when it lasts."""
+        now = time.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+            told = f"{away.summary}: {away.detail}" if away.detail else away.summary
+            self._desk.processor.handle(Notice(f"{told}; trying again", "warning"))
+        if now - self._away_since > LEDGER_PATIENCE_S:
+            raise away
+        time.sleep(LEDGER_PAUSE_S)
+        with suppress(LedgerUnusable):
+            self._reload()
+
+    def step(self, *, only_end: bool = False) -> bool:
+        """One look and one act. True when there is nothing to do before the world changes.
+
+        `only_end`: start nothing, only notice ends and clean up; what looking at a list of runs may do.
+        """
+        if self._row.phase == Phase.SUBMITTED and self._row.desired == "run":
+            if only_end:
+                return True
+            # Nothing can be there yet, so the first look is saved.
+            self._start(tuple(rank.rank for rank in self._plan.ranks))
+            return False
+        seen = self._look()
+        self._note(seen)
+        act = decide(self._plan, self._known(), seen)
+        if isinstance(act, Wait):
+            return True
+        if isinstance(act, Stop):
+            self._stop(act, seen)
+            # What is asked for again did not help at once before.
+            return act.kill and all("stopping" in seen[rank].marks for rank in act.ranks)
+        if isinstance(act, Collect):
+            self._collect(act.verdict, seen)
+        elif only_end:
+            return True
+        elif isinstance(act, Start):
+            self._start(act.ranks)
+        elif isinstance(act, ReleaseBarrier):
+            self._go(act.ranks)
+        elif isinstance(act, MarkRunning):
+            self._desk.ledger.change(self._lease, "running", phase=Phase.RUNNING.value, status="running")
+            self._tell_run("running")
+        return False
+
+    def pass_once(self) -> None:
+        """Bring the run as far as it goes without waiting for anything, starting nothing."""
+        while self._row.active and not self.step(only_end=True):
+            self._reload()
+
+    def _reload(self) -> None:
+        self._row = self._desk.ledger.by_id(self._lease.run_id)
+
+    def _known(self) -> RunView:
+        row = self._row
+        return RunView(
+            desired=row.desired,
+            phase=Phase(row.phase),
+            verdict=verdict_of(row),
+            silent_s={r.rank: row.now - r.silent_since for r in row.ranks if r.silent_since is not None},
+            given_up=frozenset(r.rank for r in row.ranks if r.reason == "instance_unreachable"),
+        )
+
+    # --- looking
+
+    def _look(self) -> tuple[ObservedRank, ...]:
+        """One observation per rank. An ended job stays ended, so its node is not asked again."""
+        asked = [rank for rank in self._plan.ranks if rank.rank not in self._ended]
+        by_node = {rank.node.name: rank.rank for rank in asked}
+
+        def look(node: NodeState) -> ObservedRank:
+            rank = by_node[node.name]
+            command = container.observe_command(self._plan, rank)
+            try:
+                return container.read_seen(
+                    rank, self._desk.transport.run(node, command, deadline_s=LOOK_DEADLINE_S)
+                )
+            except (HostUnreachable, CommandTimeout) as error:
+                return container.read_seen(rank, error)
+
+        found = {
+            result.value.rank: result.value
+            for result in fan_out([rank.node for rank in asked], look)
+            if result.value is not None
+        }
+        self._ended.update({rank: one for rank, one in found.items() if one.ended})
+        return tuple({**found, **self._ended}[rank.rank] for rank in self._plan.ranks)
+
+    def _note(self, seen: Sequence[ObservedRank]) -> None:
+        """Write down what changed about ranks: silence, running, ends."""
+        changed = False
+        for one, row in zip(seen, self._row.ranks, strict=True):
+            silent = one.state == "silent"
+            if silent != (row.silent_since is not None):
+                since = self._row.now if silent else None
+                self._change_rank(one.rank, silent_since=since)
+                node = self._plan.ranks[one.rank].node.name
+                text = f"node {node} does not answer" if silent else f"node {node} answers again"
+                self._desk.processor.handle(
+                    Notice(f"{text}: {one.detail}" if one.detail else text, "warning")
+                )
+                changed = True
+            status, reason = rank_status(one, row.status, self._row.reason)
+            if (status, reason) != (row.status, row.reason) and row.reason is None:
+                self._change_rank(one.rank, status=status, reason=reason, exit_code=one.exit_code)
+                self._tell_rank(one.rank, status, one.exit_code, reason)
+                changed = True
+        if changed:
+            self._reload()
+
+    # --- acting
+
+    def _start(self, ranks: tuple[int, ...]) -> None:
+        """Containers for `ranks`. A failure becomes the run's verdict."""
+        plan, desk = self._plan, self._desk
+        desk.ledger.change(
+            self._lease, "starting", _ranks(ranks), phase=Phase.STARTING.value, status="provisioning"
+        )
+        self._tell_run("provisioning")
+        starts = start_ranks(desk, plan, ranks, self._pulling, self._wanted)
+        if starts.errors:
+            self._fail_start(starts.errors)
+            return
+        for started in starts.started:
+            for notice in started.notices:
+                desk.processor.handle(Notice(notice, "warning"))
+            self._change_rank(started.rank, status="provisioning")
+            if started.port is not None:
+                desk.ledger.change(self._lease, master_port=started.port)
+        self._reload()
+        if len(ranks) == len(plan.ranks) and self._row.desired == "run":
+            self._go(first_to_go(plan))
+
+    def _wanted(self) -> bool:
+        self._reload()
+        return self._row.desired == "run"
+
+    def _pulling(self, rank: int) -> None:
+        self._change_rank(rank, status="pulling")
+        self._tell_rank(rank, "pulling")
+
+    def _fail_start(self, errors: Sequence[tuple[int, OrchError]]) -> None:
+        """The run failed before any command; the next steps remove what other nodes hold of it."""
+        for rank, error in errors:
+            reason = start_reason(error)
+            self._change_rank(rank, status="failed", reason=reason, message=told(error))
+            self._tell_rank(rank, "failed", None, reason, told(error))
+        first = min(errors, key=lambda pair: (isinstance(pair[1], HostUnreachable), pair[0]))[1]
+        others = len(errors) - 1
+        message = told(first) + (f" (and {others} more)" if others else "")
+        self._set_verdict(Verdict("failed", "job_failed", message))
+
+    def _go(self, ranks: tuple[int, ...]) -> None:
+        plan, desk = self._plan, self._desk
+        desk.ledger.going(self._lease, _ranks(ranks))
+        if self._follow_logs:
+            for rank in ranks:
+                self._follower(rank)
+        rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
+        port = self._row.master_port
+
+        def go(node: NodeState) -> None:
+            desk.transport.run(node, container.go_command(plan, rank_of[node.name], port), deadline_s=10.0)
+
+        # A node that fails here is seen to be silent, or still waiting, at the next look.
+        fan_out([plan.ranks[rank].node for rank in ranks], go)
+
+    def _follower(self, rank: int) -> None:
+        if rank not in self._followers:
+            desk = self._desk
+            follower = logs.Follower(
+                desk.transport,
+                self._plan,
+                rank,
+                folder=desk.folder,
+                processor=desk.processor,
+                ended=self._wake.set,
+            )
+            self._followers[rank] = follower
+            follower.start()
+
+    def follow_all(self) -> None:
+        """Follow every rank's log from where it stopped: what a driver that took over does first."""
+        if self._follow_logs and self._row.phase in (Phase.GOING, Phase.RUNNING, Phase.STOPPING):
+            for rank in self._plan.ranks:
+                self._follower(rank.rank)
+
+    def _set_verdict(self, verdict: Verdict) -> None:
+        self._desk.ledger.change(
+            self._lease,
+            "ending",
+            verdict.message or verdict.reason,
+            phase=Phase.STOPPING.value,
+            status="terminating",
+            reason=verdict.reason,
+            message=verdict.message,
+        )
+        self._tell_run("terminating", verdict.reason, verdict.message)
+
+    def _stop(self, act: Stop, seen: Sequence[ObservedRank]) -> None:
+        plan, desk = self._plan, self._desk
+        if self._row.reason is None:
+            self._set_verdict(act.verdict)
+            self._mark_lost(seen)
+        rank_of = {plan.ranks[rank].node.name: rank for rank in act.ranks}
+
+        def stop(node: NodeState) -> None:
+            desk.transport.run(
+                node, container.stop_command(plan, rank_of[node.name], kill=act.kill), deadline_s=LOOK_DEADLINE_S
+            )
+
+        fan_out([plan.ranks[rank].node for rank in act.ranks], stop)
+
+    def _mark_lost(self, seen: Sequence[ObservedRank]) -> None:
+        """Give silent ranks their reason, when it is their silence that ends the run."""
+        for one, row in zip(seen, self._row.ranks, strict=True):
+            if one.state == "silent" and row.reason is None:
+                self._change_rank(
+                    one.rank, status="failed", reason="instance_unreachable", message=one.detail
+                )
+                self._tell_rank(one.rank, "failed", None, "instance_unreachable", one.detail)
+            elif (
+                one.state == "absent"
+                and row.reason is None
+                and self._row.phase in (Phase.GOING, Phase.RUNNING)
+            ):
+                self._change_rank(one.rank, status="failed", reason="executor_error")
+
+    def _collect(self, verdict: Verdict, seen: Sequence[ObservedRank]) -> None:
+        """Logs here, nothing left there, the run finished. A silent node is left for later passes."""
+        desk, plan = self._desk, self._plan
+        if self._row.reason is None:
+            self._set_verdict(verdict)
+            self._mark_lost(seen)
+        desk.ledger.change(self._lease, phase=Phase.COLLECTING.value)
+        for one in seen:
+            follower = self._followers.get(one.rank)
+            if follower is not None and one.state == "silent":
+                follower.stop()
+            elif follower is not None:
+                follower.finish(patience_s=3.0)
+        answering = [plan.ranks[one.rank] for one in seen if one.state != "silent"]
+        rank_of = {rank.node.name: rank.rank for rank in answering}
+
+        def collect(node: NodeState) -> None:
+            collect_rank(desk, plan, rank_of[node.name], tell=self._follow_logs)
+
+        for result in fan_out([rank.node for rank in answering], collect):
+            if result.ok:
+                self._change_rank(rank_of[result.node.name], collected=1)
+            else:
+                why = result.error.summary if result.error else ""
+                text = f"node {result.node.name} was not cleaned up: {why}"
+                desk.processor.handle(Notice(text, "warning"))
+        desk.folder.forget_secrets()
+        self._reload()
+        for row in self._row.ranks:
+            if row.reason is None:
+                reason = end_reason(verdict)
+                status = "done" if reason == "done" else "terminated"
+                self._change_rank(row.rank, status=status, reason=reason)
+        desk.ledger.finish(self._lease, verdict.status, verdict.reason, verdict.message)
+        self._tell_run(verdict.status, verdict.reason, verdict.message)
+
+    # --- telling
+
+    def _change_rank(self, rank: int, **values: object) -> None:
+        self._desk.ledger.change_rank(self._lease, self._row.attempt, rank, **values)
+
+    def _tell_run(self, status: str, reason: str | None = None, message: str | None = None) -> None:
+        self._desk.processor.handle(RunChanged(self._row.name, status, reason, message))
+
+    def _tell_rank(
+        self,
+        rank: int,
+        status: str,
+        code: int | None = None,
+        reason: str | None = None,
+        message: str | None = None,
+    ) -> None:
+        if self._told.get(rank) == status:
+            return
+        self._told[rank] = status
+        node = self._plan.ranks[rank].node.name
+        self._desk.processor.handle(RankChanged(self._row.name, rank, node, status, code, reason, message))
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return "ranks " + ",".join(str(rank) for rank in ranks)

@@ -1,0 +1,129 @@
+"""Reading logs without keeping them: from the nodes while a run lives, from `.orch` once it was collected."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from orch.runner.node import container, logs
+from orch.runner.errors import CommandTimeout, HostUnreachable
+from orch.runner.events import LogLine, Notice
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.launch.run_plan import RunPlan, plan_of
+from orch.runner.ledger.records import RunRow
+from orch.runner.ssh.transport import fan_out
+from orch.spec.state import NodeState
+
+_BEFORE_LOGS = ("submitted", "starting")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which lines: of these ranks, the last `tail` of each, from the time `since` on."""
+
+    ranks: tuple[int, ...]
+    tail: int | None = None
+    since: str | None = None
+
+
+def read_logs(place: RunnerContext, row: RunRow, selection: Selection, *, follow: bool = False) -> None:
+    """Tell every selected line to the workplace's processor, by time; with `follow` until the run's end.
+
+    Followed lines come as the nodes send them. A node that does not answer is told, and its kept lines are
+    used.
+    """
+    while follow and row.active and row.phase in _BEFORE_LOGS:
+        time.sleep(0.5)
+        row = place.ledger.by_id(row.id)
+    if follow and row.active:
+        _follow(place, row, selection)
+        return
+    live = [rank.rank for rank in row.ranks if not rank.collected and rank.rank in selection.ranks]
+    lines = _fetch(place, row, selection, live if row.phase not in _BEFORE_LOGS else [])
+    folder = place.desk(row).folder
+    kept: list[Iterable[LogLine]] = [
+        logs.kept(folder, rank, row.ranks[rank].node, tail=selection.tail, since=selection.since)
+        for rank in selection.ranks
+        if rank not in lines
+    ]
+    for line in heapq.merge(*lines.values(), *kept, key=lambda line: line.time):
+        place.processor.handle(line)
+
+
+def _fetch(
+    place: RunnerContext, row: RunRow, selection: Selection, ranks: Sequence[int]
+) -> dict[int, list[LogLine]]:
+    """Lines by rank, from the nodes that answer."""
+    if not ranks:
+        return {}
+    plan = plan_of(row)
+    rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
+
+    def fetch(node: NodeState) -> list[LogLine] | None:
+        rank = rank_of[node.name]
+        found: list[LogLine] = []
+        command = container.log_command(plan, rank, follow=False, tail=selection.tail, since=selection.since)
+        done = place.transport.run(
+            node, command, deadline_s=5.0, on_line=lambda line: found.append(_line(plan, rank, line))
+        )
+        return None if done.exit_code == container.NO_STAGE else found
+
+    results = fan_out([plan.ranks[rank].node for rank in ranks], fetch)
+    for result in results:
+        if result.error is not None:
+            place.processor.handle(Notice(f"node {result.node.name} does not answer", "warning"))
+    return {rank_of[result.node.name]: result.value for result in results if result.value is not None}
+
+
+def _follow(place: RunnerContext, row: RunRow, selection: Selection) -> None:
+    plan = plan_of(row)
+    stop = threading.Event()
+    threads = [
+        threading.Thread(target=_follow_rank, args=(place, plan, rank, selection, stop), daemon=True)
+        for rank in selection.ranks
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        while any(thread.is_alive() for thread in threads):
+            for thread in threads:
+                thread.join(0.2)
+            if not place.ledger.by_id(row.id).active:
+                break
+        for thread in threads:
+            thread.join(2.0)
+    finally:
+        stop.set()
+
+
+def _follow_rank(
+    place: RunnerContext, plan: RunPlan, rank: int, selection: Selection, stop: threading.Event
+) -> None:
+    last, tail, since = "", selection.tail, selection.since
+    node = plan.ranks[rank].node
+
+    def tell(text: str) -> None:
+        nonlocal last
+        line = _line(plan, rank, text)
+        # After a reconnection the last lines come again.
+        if line.time > last:
+            last = line.time
+            place.processor.handle(line)
+
+    while not stop.is_set():
+        command = container.log_command(plan, rank, tail=tail, since=since)
+        try:
+            place.transport.run(node, command, deadline_s=10.0, on_line=tell, until=stop)
+            return
+        except (HostUnreachable, CommandTimeout):
+            if last:
+                tail, since = None, last
+            stop.wait(1.0)
+
+
+def _line(plan: RunPlan, rank: int, text: str) -> LogLine:
+    stamp, rest = logs.split_line(text)
+    return LogLine(rank, plan.ranks[rank].node.name, stamp, rest)

@@ -1,0 +1,142 @@
+"""Making the containers of a run, with images where they are missing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from orch.runner.node import images, container
+from orch.runner.node.first_boot import LOOK_AGAIN_S, PREPARE_S
+from orch.runner.node.claims import LEFT_AFTER_S
+from orch.runner.runs.context import RunContext
+from orch.runner.launch.environment import fold
+from orch.runner.errors import NodePreparing, RunFailed
+from orch.runner.events import Notice
+from orch.runner.launch.run_plan import RunPlan
+from orch.runner.node.stage import stage
+from orch.runner.ssh.transport import NodeResult, fan_out
+from orch.spec.errors import OrchError
+from orch.spec.state import NodeState
+
+# Often enough that a node which is away at one time or another still has a fresh claim.
+HOLD_EVERY_S = LEFT_AFTER_S / 6
+
+
+@dataclass(frozen=True)
+class Starts:
+    """What starting some ranks came to; any error means that the run cannot go on."""
+
+    started: tuple[container.Started, ...] = ()
+    errors: tuple[tuple[int, OrchError], ...] = ()
+
+
+def start_ranks(
+    desk: RunContext,
+    plan: RunPlan,
+    ranks: Sequence[int],
+    pulling: Callable[[int], None],
+    wanted: Callable[[], bool],
+) -> Starts:
+    """Containers for `ranks`, each behind its barrier. `pulling` hears of ranks that lack the image.
+
+    Nodes that are still being prepared are waited for, as long as `wanted` says so.
+    """
+    try:
+        environments = desk.folder.environments()
+        keys = desk.folder.keys(len(plan.ranks)) if plan.ssh_between else None
+    except RunFailed as error:
+        return Starts(errors=tuple((rank, error) for rank in ranks))
+    files = desk.folder.files if plan.files else None
+    rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
+
+    def start(node: NodeState) -> container.Started:
+        rank = rank_of[node.name]
+        archive = stage(plan, rank, environments[rank], keys, files)
+        done = desk.transport.run(node, container.start_command(plan, rank, archive))
+        return container.read_started(plan, rank, done)
+
+    results = fan_out([plan.ranks[rank].node for rank in ranks], start)
+    if any(isinstance(result.error, NodePreparing) for result in results):
+        with holding(desk, plan, ranks):
+            results = _when_prepared(desk, results, start, wanted)
+    missing = [result.node for result in results if isinstance(result.error, container.ImageMissing)]
+    if missing and len(missing) == sum(not result.ok for result in results):
+        for node in missing:
+            pulling(rank_of[node.name])
+        with holding(desk, plan, ranks):
+            provided = _provide(desk, plan, missing)
+        again = {r.node.name: r for r in fan_out([r.node for r in provided if r.ok], start)}
+        failed = {r.node.name: NodeResult[container.Started](r.node, error=r.error) for r in provided if not r.ok}
+        results = tuple({**again, **failed}.get(result.node.name, result) for result in results)
+    return Starts(
+        tuple(result.value for result in results if result.value is not None),
+        tuple((rank_of[result.node.name], result.error) for result in results if result.error is not None),
+    )
+
+
+@contextmanager
+def holding(desk: RunContext, plan: RunPlan, ranks: Sequence[int], every_s: float = HOLD_EVERY_S) -> Iterator[None]:
+    """Keep the claims of `ranks` from looking left behind, while they wait and have no container yet."""
+    rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
+    over = threading.Event()
+
+    def hold(node: NodeState) -> None:
+        desk.transport.run(node, container.hold_command(plan, rank_of[node.name]), deadline_s=5.0)
+
+    def keep() -> None:
+        while not over.wait(every_s):
+            # A node that does not answer is asked again the next time.
+            fan_out([plan.ranks[rank].node for rank in ranks], hold)
+
+    thread = threading.Thread(target=keep, name="orch-hold", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _when_prepared(
+    desk: RunContext,
+    results: tuple[NodeResult[container.Started], ...],
+    start: Callable[[NodeState], container.Started],
+    wanted: Callable[[], bool],
+) -> tuple[NodeResult[container.Started], ...]:
+    """The same, once no node is being prepared any more, or not in time, or nobody waits."""
+    told, until = False, time.monotonic() + PREPARE_S
+    while time.monotonic() < until:
+        waiting = [result.node for result in results if isinstance(result.error, NodePreparing)]
+        if not waiting or any(
+            result.error is not None and not isinstance(result.error, (NodePreparing, container.ImageMissing))
+            for result in results
+        ):
+            break
+        if not told:
+            are = "is" if len(waiting) == 1 else "are"
+            names = fold([node.name for node in waiting])
+            desk.processor.handle(Notice(f"{names} {are} still being prepared: waiting"))
+            told = True
+        time.sleep(LOOK_AGAIN_S)
+        if not wanted():
+            break
+        again = {result.node.name: result for result in fan_out(waiting, start)}
+        results = tuple(again.get(result.node.name, result) for result in results)
+    return results
+
+
+def _provide(desk: RunContext, plan: RunPlan, nodes: Sequence[NodeState]) -> Sequence[NodeResult[None]]:
+    try:
+        return images.provide(desk.transport, nodes, plan.image, desk.processor)
+    except OrchError as error:
+        return [NodeResult(node, error=error) for node in nodes]
+
+
+def first_to_go(plan: RunPlan) -> tuple[int, ...]:
+    """The ranks whose barrier is lifted first, by the run's startup order."""
+    everyone = tuple(rank.rank for rank in plan.ranks)
+    if plan.startup_order == "any" or len(everyone) == 1:
+        return everyone
+    return everyone[:1] if plan.startup_order == "master-first" else everyone[1:]

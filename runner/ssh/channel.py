@@ -1,0 +1,168 @@
+"""One command on one open channel: its input, its output, its time limits."""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Callable
+
+import paramiko
+
+from orch.runner.ssh.commands import Command
+from orch.runner.errors import CommandTimeout, HostUnreachable
+from orch.runner.ssh.transport import Completed
+from orch.spec.state import NodeState
+
+# A server that has opened a session answers a request to run something at once, or is frozen.
+ACCEPT_S = 10.0
+
+# How long after a command's end its output is waited for, where the end of that does not come.
+LINGER_S = 2.0
+
+
+class CommandChannel:
+    """One command on one channel: feeds stdin from a thread, reads both streams, keeps the deadline."""
+
+    def __init__(
+        self,
+        node: NodeState,
+        command: Command,
+        channel: paramiko.Channel,
+        *,
+        on_line: Callable[[str], None] | None,
+        until: threading.Event | None,
+        started: float,
+    ) -> None:
+        self._node = node
+        self._command = command
+        self._channel = channel
+        self._on_line = on_line
+        self._until = until
+        self._started = started
+        self._out = bytearray()
+        self._err = bytearray()
+        self._feed_error: BaseException | None = None
+
+    def run(self) -> Completed:
+        command = self._command
+        begun = time.monotonic()
+        end = begun + command.timeout_s if command.timeout_s is not None else None
+        self._begin(min(command.timeout_s or ACCEPT_S, ACCEPT_S))
+        feeder = None
+        if command.stdin is None:
+            self._channel.shutdown_write()
+        else:
+            feeder = threading.Thread(target=self._feed, name="orch-stdin", daemon=True)
+            feeder.start()
+        stopped = self._read(end)
+        if stopped:
+            exit_code = -1
+        else:
+            if not self._channel.closed:
+                # Output may end a moment before the status comes; a closed channel has it or never will.
+                self._channel.status_event.wait(5.0)
+            exit_code = self._channel.exit_status
+        if feeder is not None:
+            feeder.join(5.0)
+        if self._feed_error is not None:
+            raise self._feed_error
+        if exit_code == -1 and not stopped:
+            raise HostUnreachable(
+                f"the connection to node {self._node.name} was lost during a command",
+                where=f"{self._node.user}@{self._node.address}:{self._node.port}",
+                detail=str(command),
+            )
+        if self._on_line is not None and self._out and not stopped:
+            # The last line may lack its end; a lost connection never gets here with half a line.
+            self._on_line(self._out.decode(errors="replace"))
+            self._out.clear()
+        return Completed(
+            self._node.name,
+            command,
+            exit_code,
+            self._out.decode(errors="replace"),
+            self._err.decode(errors="replace"),
+            time.monotonic() - self._started,
+        )
+
+    def _begin(self, timeout_s: float) -> None:
+        """Ask for the command. The library waits without end for an answer, so a timer closes the channel."""
+        timer = threading.Timer(timeout_s, self._channel.close)
+        timer.daemon = True
+        timer.start()
+        try:
+            self._channel.exec_command(self._command.text)
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise unreachable(self._node, error) from error
+        finally:
+            timer.cancel()
+
+    def _read(self, end: float | None) -> bool:
+        """Read until the command ends (False) or `until` is set (True)."""
+        channel = self._channel
+        poll = select.poll()
+        poll.register(channel.fileno(), select.POLLIN)
+        over_since: float | None = None
+        while True:
+            # Asked before the streams are read: what came before the end is in them by now.
+            ended = channel.eof_received or channel.closed
+            silent = True
+            while channel.recv_ready():
+                self._take(channel.recv(1 << 18))
+                silent = False
+            while channel.recv_stderr_ready():
+                self._err += channel.recv_stderr(1 << 16)
+                silent = False
+            if ended:
+                return False
+            if channel.exit_status_ready():
+                # sshd tells the status at once and what is left in the pipes after it; and an end never comes
+                # where the command left something running that holds its streams.
+                over_since = time.monotonic() if over_since is None or not silent else over_since
+                if time.monotonic() - over_since >= LINGER_S:
+                    return False
+            if self._until is not None and self._until.is_set():
+                return True
+            if end is not None and time.monotonic() >= end:
+                raise CommandTimeout(
+                    f"a command on node {self._node.name} took longer than {self._command.timeout_s:.0f} s",
+                    where=f"{self._node.user}@{self._node.address}:{self._node.port}",
+                    detail=str(self._command),
+                )
+            poll.poll(250)
+
+    def _take(self, data: bytes) -> None:
+        self._out += data
+        if self._on_line is None:
+            return
+        *lines, rest = self._out.split(b"\n")
+        self._out = bytearray(rest)
+        for line in lines:
+            self._on_line(line.decode(errors="replace"))
+
+    def _feed(self) -> None:
+        source = self._command.stdin
+        chunks = (source,) if isinstance(source, bytes) else source
+        try:
+            for chunk in chunks or ():
+                self._channel.sendall(chunk)
+            self._channel.shutdown_write()
+        except (OSError, EOFError):
+            # The command ended without reading all of it; its exit code tells the story.
+            return
+        except BaseException as error:  # noqa: BLE001 - handed to the calling thread, which raises it
+            self._feed_error = error
+            self._channel.close()
+
+
+def unreachable(node: NodeState, error: BaseException) -> HostUnreachable:
+    """The error for a node that could not be talked to, with what was tried last."""
+    known = error if isinstance(error, HostUnreachable) else None
+    detail = known.summary if known else str(error) or type(error).__name__
+    return HostUnreachable(
+        f"node {node.name} cannot be reached",
+        where=f"{node.user}@{node.address}:{node.port}",
+        detail=f"{detail}: {known.detail}" if known and known.detail else detail,
+        hint=(known.hint if known else None) or "is the node up, and does the network let SSH through?",
+    )

@@ -1,0 +1,165 @@
+"""A byte stream to an SSH server: over TCP, through a jump host, or from a proxy command.
+
+Each way to fail has its own sentence, for the remedy differs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+
+import paramiko
+
+from orch.runner.errors import ForwardingRefused, HostUnreachable
+from orch.runner.ssh.safe_text import refuse_host, refuse_user
+
+_TOKEN = re.compile(r"%([hnpr%])")
+_NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL})
+
+
+def dial_tcp(address: str, port: int, timeout_s: float) -> socket.socket:
+    """A connection to the first address of a name that takes one. Raises HostUnreachable."""
+    end = time.monotonic() + timeout_s
+    try:
+        found = socket.getaddrinfo(address, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError) as error:
+        raise HostUnreachable(
+            f"the name {address} does not resolve",
+            detail=getattr(error, "strerror", None) or str(error),
+            hint="is the name right, and does DNS know it from this machine?",
+        ) from error
+    first: OSError | None = None
+    for family, kind, protocol, _, where in found:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(max(0.1, end - time.monotonic()))
+            sock.connect(where)
+        except OSError as error:
+            sock.close()
+            first = first or error
+        else:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return sock
+    raise _no_connection(address, port, first, timeout_s)
+
+
+def dial_through(
+    wire: paramiko.Transport, jump: str, address: str, port: int, timeout_s: float
+) -> paramiko.Channel:
+    """A channel of the connection to a jump host that ends at `address`.
+
+    Raises HostUnreachable, ForwardingRefused.
+    """
+    try:
+        return wire.open_channel("direct-tcpip", (address, port), ("", 0), timeout=timeout_s)
+    except paramiko.ChannelException as error:
+        if error.code == 1:  # administratively prohibited
+            raise ForwardingRefused(
+                f"{jump} refuses to forward connections",
+                detail=f"asked for {address} port {port}: {error.text}",
+                hint="`AllowTcpForwarding yes` in /etc/ssh/sshd_config of the jump host (`PermitOpen` limits "
+                "it too), then reload sshd",
+            ) from error
+        raise HostUnreachable(
+            f"{jump} cannot reach port {port} of {address}",
+            detail=error.text,
+            hint="is the address the one that the jump host knows, and is sshd up there?",
+        ) from error
+    except paramiko.SSHException as error:
+        if "Timeout" not in str(error):
+            raise
+        raise HostUnreachable(
+            f"{jump} got no answer from port {port} of {address} within {timeout_s:.3g} s",
+            hint="is the host up, and does a firewall between the two let SSH through?",
+        ) from error
+
+
+def dial_command(
+    template: str, address: str, port: int, user: str, environment: Mapping[str, str] | None = None
+) -> ProxySocket:
+    """What a proxy command says on its stdin and stdout. `%h`, `%n`, `%p`, `%r` and `%%` are filled in.
+
+    A shell reads the command; `environment` is given to it beside the caller's own. Raises UnsafeName for an
+    address or a user that would be more than that to the shell.
+    """
+    return ProxySocket(proxy_words(template, address, port, user), environment)
+
+
+def proxy_words(template: str, address: str, port: int, user: str) -> str:
+    """A proxy command with its tokens filled in. Raises UnsafeName."""
+    tokens = set(_TOKEN.findall(template))
+    if tokens & {"h", "n"}:
+        refuse_host(address)
+    if "r" in tokens:
+        refuse_user(user)
+    values = {"h": address, "n": address, "p": str(port), "r": user, "%": "%"}
+    return _TOKEN.sub(lambda match: values[match.group(1)], template)
+
+
+class ProxySocket(socket.socket):
+    """A socket whose other end is a command of this machine, which ends with it.
+
+    A real socket, unlike the library's own: it can be waited for whatever its number, and tells when the
+    command is gone.
+    """
+
+    def __init__(self, command: str, environment: Mapping[str, str] | None = None) -> None:
+        ours, theirs = socket.socketpair()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the socket
+        with theirs:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", f"exec {command}"],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=self._said,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
+            )
+        super().__init__(fileno=ours.detach())
+
+    def close(self) -> None:
+        super().close()
+        if self._process.returncode is not None:
+            return
+        try:
+            os.killpg(self._process.pid, signal.SIGTERM)
+            self._process.wait(0.5)
+        except ProcessLookupError:
+            self._process.poll()
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def last_words(self) -> str:
+        """The end of what the command wrote to stderr."""
+        if self._said.closed:
+            return ""
+        self._said.seek(0)
+        return self._said.read()[-600:].decode(errors="replace").strip()
+
+
+def _no_connection(address: str, port: int, error: OSError | None, timeout_s: float) -> HostUnreachable:
+    if error is None or isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
+        return HostUnreachable(
+            f"port {port} of {address} does not answer within {timeout_s:.3g} s",
+            hint="is the host up, and does a firewall drop SSH on the way?",
+        )
+    if error.errno == errno.ECONNREFUSED:
+        return HostUnreachable(
+            f"port {port} of {address} refuses connections",
+            hint="is sshd running there, and is this its port?",
+        )
+    if error.errno in _NO_ROUTE:
+        return HostUnreachable(
+            f"there is no route to {address}",
+            detail=error.strerror,
+            hint="is this machine in the right network or VPN, or is a `proxy_jump` needed?",
+        )
+    return HostUnreachable(f"port {port} of {address} cannot be connected to", detail=error.strerror)

@@ -1,0 +1,82 @@
+"""A node in the words of the `ssh` command: a configuration with its way, key and pinned host keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from orch.runner.ssh.connect import proxy_words
+from orch.runner.ssh.host_keys import Revoked
+from orch.runner.ssh.endpoint import (SshEndpoint, of_jump, of_node, read_host_key)
+from orch.runner.private import private_folder, write_private
+from orch.runner.ssh.pool import identity_agent
+from orch.runner.ssh.safe_text import (one_line, quoted, refuse_host, word)
+from orch.runner.ssh.user_config import UserConfig
+from orch.spec.state import NodeState
+
+
+def write_config(node: NodeState, folder: Path, user_config: UserConfig) -> Path:
+    """Write `config` and `known_hosts` for a node into `folder`, for `ssh -F`; gives the former.
+
+    Raises UnsafeName for what would be more than a name or a path there, HostKeyRefused for a pinned key that
+    is none, or that the user's own known hosts ban: `ssh` reads only the file that is written here.
+    """
+    refuse_host(node.name)
+    hops = [of_jump(node.jump[: length + 1]) for length in range(len(node.jump))]
+    peers = [*((f"hop-{at + 1}", hop) for at, hop in enumerate(hops)), (node.name, of_node(node))]
+    revoked = Revoked(user_config)
+    for _, peer in peers:
+        revoked.refuse(peer)
+    known = folder / "known_hosts"
+    keys = "".join(f"{name} {_key_line(peer)}\n" for name, peer in peers if peer.host_key)
+    blocks: list[str] = []
+    before = None
+    for name, peer in peers:
+        blocks.append(_block(name, peer, before, known, user_config))
+        before = name
+    private_folder(folder)
+    write_private(known, keys)
+    config = folder / "config"
+    write_private(config, "\n".join(blocks))
+    return config
+
+
+def ssh_words(node: NodeState, config: Path, more: Sequence[str]) -> list[str]:
+    """The `ssh` command line for a node, with the user's own words after the node's name."""
+    return ["ssh", "-F", str(config), node.name, *more]
+
+
+def _block(name: str, peer: SshEndpoint, before: str | None, known: Path, user_config: UserConfig) -> str:
+    # `ssh` expands `%` in some of these.
+    refuse_host(peer.address)
+    lines = {
+        "HostName": peer.address.replace("%", "%%"),
+        "Port": peer.port,
+        "User": word(peer.user, f"the user of {peer.label}"),
+    }
+    if peer.identity:
+        key = quoted(peer.identity, f"the key file of {peer.label}")
+        lines |= {"IdentityFile": key, "IdentitiesOnly": "yes"}
+    if agent := identity_agent(user_config, peer):
+        lines["IdentityAgent"] = f'"{one_line(agent, "the socket of your SSH agent")}"'
+    if peer.host_key:
+        # The alias keeps hops and nodes of equal addresses apart.
+        lines |= {
+            "HostKeyAlias": name,
+            "UserKnownHostsFile": quoted(str(known), "the folder of this project"),
+        }
+        lines |= {"GlobalKnownHostsFile": "none", "StrictHostKeyChecking": "yes", "CheckHostIP": "no"}
+    if before is not None:
+        lines["ProxyJump"] = before
+    elif (command := user_config.proxy_command(peer)) is not None:
+        # A shell of ssh's fills it in, without a look at what comes from here.
+        proxy_words(command, peer.address, peer.port, peer.user)
+        lines["ProxyCommand"] = one_line(command, f"the proxy command of {peer.label}")
+    lines["ServerAliveInterval"] = 15
+    return "".join([f"Host {name}\n", *(f"  {key} {value}\n" for key, value in lines.items())])
+
+
+def _key_line(peer: SshEndpoint) -> str:
+    """The pinned key and nothing beside it. Raises HostKeyRefused."""
+    key = read_host_key(peer)
+    return f"{key.get_name()} {key.get_base64()}"

@@ -1,0 +1,294 @@
+"""The transport over SSH: a pool of connections, one per node, and one per jump host for all nodes behind it.
+
+A host's key is known before the first connect; anything else is refused. Fabric's own `run` is not used: it
+decodes and mirrors streams for people, while the runner streams images of gigabytes to stdin and follows logs
+for hours.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import paramiko
+from fabric import Connection
+
+from orch.runner.ssh.commands import Command
+from orch.runner.ssh.connect import dial_command, dial_tcp, dial_through
+from orch.runner.errors import (BadSshConfig, ForwardingRefused, HostKeyRefused, HostUnreachable, JumpUnreachable, LoginRefused, UnsafeName)
+from orch.runner.ssh.channel import CommandChannel, unreachable
+from orch.runner.ssh.identities import Keyring
+from orch.runner.ssh.host_keys import Revoked
+from orch.runner.ssh.login import log_in
+from orch.runner.ssh.endpoint import SshEndpoint, of_jump, of_node
+from orch.runner.ssh.user_config import UserConfig
+from orch.runner.ssh.transport import Completed
+from orch.runner.ssh.protocol import Stream
+from orch.spec.state import Jump, NodeState
+
+# A host behind a jump host is opened while at most this many others are: sshd drops random ones above
+# MaxStartups (10).
+HANDSHAKES_PER_JUMP = 8
+# Errors that another try would only repeat.
+_FINAL = (HostKeyRefused, LoginRefused, ForwardingRefused, UnsafeName)
+
+
+class Patience:
+    """How long one call may try to connect: as often as fits into `total_s`, or once where that is 0.
+
+    Waiting for others in front of a jump host does not count.
+    """
+
+    def __init__(self, connect_s: float, total_s: float) -> None:
+        self._connect_s = connect_s
+        self._end = time.monotonic() + (total_s or connect_s)
+        self.once = not total_s
+
+    @property
+    def left(self) -> float:
+        return self._end - time.monotonic()
+
+    @property
+    def for_connect(self) -> float:
+        """Seconds that the next attempt may take."""
+        return min(self._connect_s, max(0.5, self.left))
+
+    @contextmanager
+    def queueing(self) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._end += time.monotonic() - began
+
+
+@dataclass
+class _Slot:
+    """The one connection of a node or jump host, made by whoever comes first.
+
+    `failed` is when the last attempt ended, and how: those who waited for it do not try the same again.
+    """
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    connection: Connection | None = None
+    failed: tuple[float, HostUnreachable] | None = None
+
+    @property
+    def open(self) -> Connection | None:
+        connection = self.connection
+        return connection if connection is not None and connection.is_connected else None
+
+
+class SshTransport:
+    """A pool of connections, one per node, shared by all commands for it."""
+
+    def __init__(
+        self,
+        *,
+        connect_timeout_s: float = 10.0,
+        deadline_s: float = 30.0,
+        tunnels: Mapping[str, str] | None = None,
+    ) -> None:
+        """`tunnels`: what proxy commands are given in their environment."""
+        self._connect_timeout_s = connect_timeout_s
+        self._deadline_s = deadline_s
+        self._tunnels = dict(tunnels or {})
+        self._guard = threading.Lock()
+        self._slots: dict[tuple[str, str, int, str], _Slot] = {}
+        self._jumps: dict[tuple[Jump, ...], _Slot] = {}
+        self._handshakes: dict[tuple[Jump, ...], threading.BoundedSemaphore] = {}
+        self._keyring = Keyring()
+        self._user_config = UserConfig()
+        self._revoked = Revoked(self._user_config)
+        self._closed = False
+
+    def run(
+        self,
+        node: NodeState,
+        command: Command,
+        *,
+        deadline_s: float | None = None,
+        connect_timeout_s: float | None = None,
+        on_line: Callable[[str], None] | None = None,
+        until: threading.Event | None = None,
+    ) -> Completed:
+        """See `Transport.run`."""
+        started = time.monotonic()
+        patience = Patience(
+            self._connect_timeout_s if connect_timeout_s is None else connect_timeout_s,
+            self._deadline_s if deadline_s is None else deadline_s,
+        )
+        channel = self._session(node, patience)
+        try:
+            return CommandChannel(node, command, channel, on_line=on_line, until=until, started=started).run()
+        finally:
+            channel.close()
+
+    def close(self) -> None:
+        self._closed = True
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close every connection; the next command makes its own again."""
+        with self._guard:
+            slots = [*self._slots.values(), *self._jumps.values()]
+            self._slots.clear()
+            self._jumps.clear()
+        for slot in slots:
+            if slot.connection is not None:
+                slot.connection.close()
+        self._keyring.close()
+
+    def drop(self, node: NodeState) -> None:
+        """Close the connection of a node that stopped answering, or will not be needed again."""
+        with self._guard:
+            slot = self._slots.get(_key(node))
+        if slot is None:
+            return
+        connection, slot.connection = slot.connection, None
+        if connection is not None:
+            connection.close()
+
+    @contextmanager
+    def stream_to(self, peer: SshEndpoint, patience: Patience) -> Iterator[Stream]:
+        """An open stream to a peer's SSH port, by its own way.
+
+        Behind a jump host it is one of few at a time until the block is left. Raises HostUnreachable, and
+        what logging in to a jump host raises.
+        """
+        command = self._user_config.proxy_command(peer)
+        if command is not None:
+            # A user's own command has that user's environment; those of a cloud's fleet need its credentials.
+            tunnels = self._tunnels if peer.proxy_command is not None else None
+            yield dial_command(command, peer.address, peer.port, peer.user, tunnels)
+            return
+        if not peer.jump:
+            yield dial_tcp(peer.address, peer.port, patience.for_connect)
+            return
+        gateway = self._gateway(peer.jump, patience)
+        with self._guard:
+            turn = self._handshakes.setdefault(peer.jump, threading.BoundedSemaphore(HANDSHAKES_PER_JUMP))
+        with patience.queueing():
+            turn.acquire()
+        try:
+            wire = gateway.transport
+            if wire is None or self._closed:
+                raise EOFError("the connection to the jump host closed")
+            jump = of_jump(peer.jump).label
+            yield dial_through(wire, jump, peer.address, peer.port, patience.for_connect)
+        finally:
+            turn.release()
+
+    def _slot(self, node: NodeState) -> _Slot:
+        with self._guard:
+            return self._slots.setdefault(_key(node), _Slot())
+
+    def _session(self, node: NodeState, patience: Patience) -> paramiko.Channel:
+        """An open channel on the node's connection, which is made or remade as needed."""
+        slot = self._slot(node)
+        pause = 0.2
+        while True:
+            try:
+                with slot.lock:
+                    connection = slot.open
+                    if connection is None:
+                        connection = slot.connection = self._connect(of_node(node), patience)
+                    wire = connection.transport
+                    if wire is None:
+                        raise EOFError("the connection closed")
+                    # One at a time: the library keeps the reason of a refusal per connection, not per try.
+                    return wire.open_session(timeout=max(0.1, patience.left))
+            except _FINAL:
+                raise
+            except (HostUnreachable, paramiko.SSHException, EOFError, OSError) as error:
+                # A session too many (sshd's MaxSessions, 10) is refused while the others go on: left alone.
+                full = isinstance(error, paramiko.ChannelException) and slot.open is not None
+                if not full:
+                    self.drop(node)
+                pause = min(pause * 2, 5.0)
+                wait = pause * random.uniform(0.5, 1.0)
+                if self._closed or patience.once or wait >= patience.left:
+                    if isinstance(error, JumpUnreachable):
+                        raise
+                    raise unreachable(node, error) from error
+                time.sleep(wait)
+
+    def _connect(self, peer: SshEndpoint, patience: Patience) -> Connection:
+        """One attempt."""
+        self._revoked.refuse(peer)
+        identities = list(
+            self._keyring.identities(
+                peer.label, peer.identity, lambda: identity_agent(self._user_config, peer)
+            )
+        )
+        with self.stream_to(peer, patience) as stream:
+            connection = log_in(peer, stream, identities, patience.for_connect)
+        if not peer.host_key and (wire := connection.transport) is not None:
+            shown = wire.get_remote_server_key()
+            try:
+                self._revoked.refuse(peer, f"{shown.get_name()} {shown.get_base64()}")
+            except HostKeyRefused:
+                connection.close()
+                raise
+        return connection
+
+    def _gateway(self, chain: tuple[Jump, ...], patience: Patience) -> Connection:
+        """The shared connection to the last jump host of a chain, through those before it.
+
+        Raises JumpUnreachable, or what refuses the log-in.
+        """
+        with self._guard:
+            slot = self._jumps.setdefault(chain, _Slot())
+        came = time.monotonic()
+        with patience.queueing():
+            slot.lock.acquire()
+        try:
+            connection = slot.open
+            if connection is not None:
+                return connection
+            if slot.failed is not None and slot.failed[0] > came:
+                raise slot.failed[1]
+            peer = of_jump(chain)
+            try:
+                slot.connection = self._connect(peer, patience)
+            except (*_FINAL, JumpUnreachable) as error:
+                slot.failed = (time.monotonic(), error)
+                raise
+            except (HostUnreachable, paramiko.SSHException, EOFError, OSError) as error:
+                failure = jump_failed(peer, error)
+                slot.failed = (time.monotonic(), failure)
+                raise failure from error
+            return slot.connection
+        finally:
+            slot.lock.release()
+
+
+def identity_agent(user_config: UserConfig, peer: SshEndpoint) -> str | None:
+    """The agent that the user keeps for a host, if not the environment's: no fleet says which."""
+    try:
+        found = (user_config.lookup(host).identity_agent for host in (peer.name, peer.address))
+        return next(filter(None, found), None)
+    except BadSshConfig:
+        return None
+
+
+def _key(node: NodeState) -> tuple[str, str, int, str]:
+    return (node.name, node.address, node.port, node.host_key)
+
+
+def jump_failed(peer: SshEndpoint, error: BaseException) -> JumpUnreachable:
+    """The error for all hosts behind a jump host that could not be talked to."""
+    known = error if isinstance(error, HostUnreachable) else None
+    detail = known.summary if known else str(error) or type(error).__name__
+    if known and known.detail:
+        detail = f"{detail}: {known.detail}"
+    return JumpUnreachable(
+        f"{peer.label} cannot be reached",
+        where=peer.where,
+        detail=detail,
+        hint=known.hint if known else "is it up, and does the network let SSH through?",
+    )

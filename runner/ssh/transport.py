@@ -1,0 +1,119 @@
+"""What the runner needs of a way to reach nodes, and fanning out over many of them.
+
+`ssh.py` implements it. A command that ran is a value whatever its exit code; a host that could not be
+reached is an exception of one call, and a value again at the level of many nodes (`NodeResult`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from orch.runner.ssh.commands import Command
+from orch.spec.errors import OrchError
+from orch.spec.state import NodeState
+
+# Connections opened and commands started at once; more gain nothing on one client machine and cost file
+# descriptors.
+FAN_OUT = 64
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A command that ended. `stdout` is empty when lines were streamed to a callback."""
+
+    node: str
+    command: Command
+    exit_code: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words: its exit code, and the signal that it stands for."""
+        with contextlib.suppress(ValueError):
+            return f"exit code {self.exit_code} ({signal.Signals(self.exit_code - 128).name})"
+        return f"exit code {self.exit_code}"
+
+
+class Transport(Protocol):
+    """Runs commands on nodes. Thread-safe; connections are made when needed and kept."""
+
+    def run(
+        self,
+        node: NodeState,
+        command: Command,
+        *,
+        deadline_s: float | None = None,
+        connect_timeout_s: float | None = None,
+        on_line: Callable[[str], None] | None = None,
+        until: threading.Event | None = None,
+    ) -> Completed:
+        """Run `command` on `node` and wait for its end.
+
+        Connecting is retried, with jitter, for at most `deadline_s` (0: one attempt), each attempt taking at
+        most `connect_timeout_s`; a command that has started is never repeated. `on_line` receives each line
+        of stdout without its line end as it arrives; setting `until` ends the command early (exit code -1).
+        Raises HostUnreachable and its kinds, or CommandTimeout.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close every connection for good."""
+        ...
+
+    def hang_up(self) -> None:
+        """Close every connection; the next command makes its own again."""
+        ...
+
+
+@dataclass(frozen=True)
+class NodeResult(Generic[T]):
+    """What one node's share of a fan-out came to: a value, or the error that took its place."""
+
+    node: NodeState
+    value: T | None = None
+    error: OrchError | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+
+def fan_out(
+    nodes: Sequence[NodeState], work: Callable[[NodeState], T], *, at_once: int = FAN_OUT
+) -> tuple[NodeResult[T], ...]:
+    """`work` for every node, at most `at_once` at a time; results in the order of `nodes`.
+
+    An OrchError becomes that node's result, anything else is a bug and is raised. An interrupt passes at
+    once; what is under way ends when its transport is closed.
+    """
+
+    def guarded(node: NodeState) -> NodeResult[T]:
+        try:
+            return NodeResult(node, value=work(node))
+        except OrchError as error:
+            return NodeResult(node, error=error)
+
+    if not nodes:
+        return ()
+    pool = ThreadPoolExecutor(min(at_once, len(nodes)), thread_name_prefix="orch-node")
+    try:
+        results = tuple(pool.map(guarded, nodes))
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+    return results

@@ -1,0 +1,193 @@
+"""`${{ namespace.name }}`: which references a text holds, and what becomes of them.
+
+Two moments. When a file is read, `${{ env.X }}` is replaced from the caller's environment
+(`fill_environment`). When a job starts, `${{ orch.node_rank }}` (or `dstack.node_rank`) and `${{ run.args
+}}` are replaced on each node (`render_text`, `render_command`, `render_args`). In text `$$` stands for `$`;
+in commands only `$${{` is an escape, so that `$$` stays the shell's process id. A lone `$` is never
+touched.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from orch.spec.suggest import hint_for, listed
+from orch.spec.grammar.values import Problem, shown
+
+# Values known when a job starts, under `orch.` and `dstack.`.
+JOB_VALUES = ("node_rank", "job_num", "run_name", "array_task_id")
+NAMESPACES = ("env", "orch", "dstack", "run", "secrets", "groups")
+
+
+class Rule(Enum):
+    """What a property does with references."""
+
+    READ = "known when the file is read"
+    TEXT = "known when the job starts"
+    COMMAND = "known when the job starts, in text for a shell"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One `${{ … }}` and where it stands in its text."""
+
+    namespace: str
+    name: str
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.namespace}.{self.name}" if self.name else self.namespace
+
+
+_TEXT = re.compile(r"\$\$|\$\{\{(.*?)(\}\}|\Z)", re.DOTALL)
+_COMMAND = re.compile(r"\$\$(?=\{\{)|\$\{\{(.*?)(\}\}|\Z)", re.DOTALL)
+
+
+def references(text: str, rule: Rule) -> tuple[Reference, ...]:
+    """All references of a text, escaped ones left out. Raises Problem ORCH134 for one without its end."""
+    found: list[Reference] = []
+    for match in _pattern(rule).finditer(text):
+        if match.group(1) is None:
+            continue
+        if not match.group(2):
+            raise Problem(
+                "ORCH134", "`${{` has no closing `}}`", hint="write `$${{` for these characters themselves"
+            )
+        namespace, _, name = match.group(1).strip().partition(".")
+        found.append(Reference(namespace.strip(), name.strip(), match.start(), match.end()))
+    return tuple(found)
+
+
+def check(reference: Reference, rule: Rule, namespaces: Collection[str]) -> None:
+    """Raises a Problem for a reference that nothing will ever fill in. `namespaces` are those that the
+    property may use besides `env`.
+    """
+    name, shown_name = reference.namespace, f"`${{{{ {reference} }}}}`"
+    family = "groups" if name.startswith("groups[") else "orch" if name == "dstack" else name
+    if family not in NAMESPACES:
+        hint = (
+            hint_for(name, NAMESPACES)
+            or "use `env`, `orch` or `run`; write `$${{` for these characters themselves"
+        )
+        raise Problem("ORCH130", f"{shown(name)} is not a namespace that can be interpolated", hint=hint)
+    if family == "secrets" and rule is Rule.COMMAND:
+        raise Problem(
+            "ORCH131", "a secret in a command is visible in process lists", hint="pass it through `env`"
+        )
+    if family in ("env", "secrets"):
+        what = "a variable" if family == "env" else "a secret"
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", reference.name):
+            raise Problem("ORCH172", f"{shown(reference.name)} is not the name of {what}")
+    elif family == "groups":
+        if not re.fullmatch(r"groups\[[0-9]{1,6}\]", name) or not _NODE_ADDRESS.fullmatch(reference.name):
+            hint = "write `${{ groups[0].nodes[0].IP_ADDRESS }}`"
+            raise Problem("ORCH172", f"{shown_name} is unknown", hint=hint)
+    elif family == "run":
+        if reference.name != "args":
+            raise Problem("ORCH172", f"{shown_name} is unknown", hint="did you mean 'run.args'?")
+    elif reference.name not in JOB_VALUES:
+        hint = hint_for(reference.name, JOB_VALUES) or f"known are {listed(JOB_VALUES)}"
+        raise Problem("ORCH172", f"{shown_name} is unknown", hint=hint)
+    if family != "env" and family not in namespaces:
+        where = {
+            "orch": "is known only inside a job",
+            "run": "belongs in `commands` and launcher arguments",
+            "secrets": "belongs in `env`, `registry_auth` or credentials",
+            "groups": "belongs in the `commands` and `env` of a group",
+        }
+        raise Problem("ORCH133", f"{shown_name} {where[family]}, not here")
+
+
+def group_address(reference: Reference) -> tuple[int, int]:
+    """Group and node of `groups[i].nodes[j].IP_ADDRESS`, after `check`."""
+    group, node = (int(number) for number in re.findall(r"\[([0-9]+)\]", str(reference)))
+    return group, node
+
+
+_NODE_ADDRESS = re.compile(r"nodes\[[0-9]{1,6}\]\.IP_ADDRESS")
+
+
+def fill_environment(
+    text: str, rule: Rule, environ: Mapping[str, str]
+) -> tuple[str, dict[str, str], tuple[str, ...]]:
+    """The text with `${{ env.X }}` replaced, the variables that were filled in with their values, and those
+    that are not set (theirs stay as they are).
+
+    A value that came from the environment is never read again: what looks like a reference or an escape in
+    it is escaped for `render_*`. Text that no job renders (`Rule.READ`) is finished here.
+    """
+    lent: dict[str, str] = {}
+    unset: list[str] = []
+
+    def fill(match: re.Match[str]) -> str:
+        if match.group(1) is None:
+            return "$" if rule is Rule.READ else match.group()
+        namespace, _, name = match.group(1).strip().partition(".")
+        if namespace.strip() != "env":
+            return match.group()
+        value = environ.get(name.strip())
+        if value is None:
+            unset.append(name.strip())
+            return match.group()
+        lent[name.strip()] = value
+        if rule is Rule.READ:
+            return value
+        return value.replace("${{", "$${{") if rule is Rule.COMMAND else value.replace("$", "$$")
+
+    return _pattern(rule).sub(fill, text), lent, tuple(dict.fromkeys(unset))
+
+
+def render_text(text: str, values: Mapping[str, str], run_args: Sequence[str] = ()) -> str:
+    """The final text of `env`, `volumes`, `working_dir` for one job. `values` maps `JOB_VALUES` to text."""
+    return _TEXT.sub(_filler(values, shlex.join(run_args), "$"), text)
+
+
+def render_command(text: str, values: Mapping[str, str], run_args: Sequence[str] = ()) -> str:
+    """The final text of one of `commands`; `${{ run.args }}` becomes shell-quoted words."""
+    return _COMMAND.sub(_filler(values, shlex.join(run_args), "$"), text)
+
+
+def render_args(
+    args: Sequence[str], values: Mapping[str, str], run_args: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The final arguments of a launcher; an argument that is just `${{ run.args }}` becomes as many as
+    there are.
+    """
+    rendered: list[str] = []
+    for arg in args:
+        if re.fullmatch(r"\$\{\{\s*run\.args\s*\}\}", arg):
+            rendered += run_args
+        else:
+            rendered.append(render_text(arg, values, run_args))
+    return tuple(rendered)
+
+
+def split_words(text: str) -> tuple[str, ...]:
+    """A command line split as a shell would, each `${{ … }}` kept in one piece."""
+    compact = re.sub(r"\$\{\{\s*([^\s{}]+)\s*\}\}", r"${{\1}}", text)
+    try:
+        return tuple(shlex.split(compact))
+    except ValueError as error:
+        what = "a quote is not closed" if "quotation" in str(error) else "a backslash ends the text"
+        raise Problem("ORCH135", what, hint="write the arguments as a list to avoid quoting") from None
+
+
+def _pattern(rule: Rule) -> re.Pattern[str]:
+    return _COMMAND if rule is Rule.COMMAND else _TEXT
+
+
+def _filler(values: Mapping[str, str], run_args: str, escaped: str) -> Callable[[re.Match[str]], str]:
+    def fill(match: re.Match[str]) -> str:
+        if match.group(1) is None:
+            return escaped
+        namespace, _, name = match.group(1).strip().partition(".")
+        if namespace in ("orch", "dstack") and name in values:
+            return values[name]
+        return run_args if (namespace, name) == ("run", "args") else match.group()
+
+    return fill

@@ -1,0 +1,284 @@
+"""What must hold between documents: one function per rule, all in one table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
+
+from orch.spec.diagnostics import Diagnostic, Related, Severity
+from orch.spec.loader.document import Draft, Path_
+from orch.spec.models import BACKEND_MODELS, Fleet, Task
+from orch.spec.models.run import Run
+from orch.spec.loader.source import Sequence as SequenceNode
+from orch.spec.suggest import hint_for, listed
+from orch.spec.grammar.values import shown
+
+Findings = Iterator[Diagnostic]
+
+_FEW = 20  # fleets that a task is compared with, and unknown runs that get a suggestion
+_KNOWN = 1000  # names that a suggestion is chosen from
+
+
+def _fleet(draft: Draft) -> Fleet:
+    return cast(Fleet, draft.partial)
+
+
+def _task(draft: Draft) -> Task:
+    return cast(Task, draft.partial)
+
+
+def names_differ(drafts: Sequence[Draft]) -> Findings:
+    """Two documents of one type and name; unnamed runs get a name of their own each."""
+    first: dict[tuple[str, str], Draft] = {}
+    for draft in drafts:
+        if draft.partial is None or "name" in draft.broken or draft.kind in BACKEND_MODELS:
+            continue
+        if draft.kind == "project":
+            name, what = draft.source.file, "this file holds a second document"
+        else:
+            name = getattr(draft.partial, "name", None)
+            what = f"there is another {draft.kind} named '{name}'"
+        if not name:
+            continue
+        other = first.setdefault((draft.kind, name), draft)
+        if other is not draft:
+            place = ("name",) if draft.written("name") else ()
+            earlier = other.span(("name",) if other.written("name") else ())
+            yield draft.diagnostic(
+                "ORCH170",
+                place,
+                what,
+                hint="keep one document" if draft.kind == "project" else "give each its own name",
+                related=(Related(earlier, "the first one"),),
+            )
+
+
+def hosts_belong_to_one_fleet(drafts: Sequence[Draft]) -> Findings:
+    first: dict[tuple[object, ...], tuple[Draft, int]] = {}
+    for draft in drafts:
+        config = _fleet(draft).ssh_config if draft.kind == "fleet" and draft.partial is not None else None
+        if config is None or "ssh_config" in draft.broken:
+            continue
+        for index, host in enumerate(config.hosts):
+            for name in host.hostnames:
+                key = (name, host.port or config.port, host.proxy_jump or config.proxy_jump)
+                other, at = first.setdefault(key, (draft, index))
+                if other is draft:
+                    continue
+                earlier = other.span(("ssh_config", "hosts", at))
+                yield draft.diagnostic(
+                    "ORCH171",
+                    ("ssh_config", "hosts", index),
+                    f"host {name} belongs to fleet '{_fleet(other).name}' too",
+                    hint="a host belongs to one fleet: remove one of them",
+                    related=(Related(earlier, f"fleet '{_fleet(other).name}'"),),
+                )
+                break
+
+
+def dependencies_exist(drafts: Sequence[Draft]) -> Findings:
+    """A run of another file or of the stack may be meant: a warning."""
+    names = {name for draft in drafts if (name := _run_name(draft))}
+    known = sorted(names)[:_KNOWN]
+    guesses = 0
+    for draft in drafts:
+        for path, run in _dependencies(draft):
+            base = run.rpartition("_")[0] if re.fullmatch(r".+_[0-9]+", run) else run
+            if run in names or base in names:
+                continue
+            guesses += 1
+            close = hint_for(run, known) if guesses <= _FEW else None
+            yield draft.diagnostic(
+                "ORCH174",
+                path,
+                f"no run {shown(run)} in these files",
+                severity=Severity.WARNING,
+                hint=close or "a run of the stack may be meant; check its name",
+            )
+
+
+def dependencies_end(drafts: Sequence[Draft]) -> Findings:
+    """No run waits for itself, directly or through others."""
+    waits: dict[str, tuple[Draft, Path_, str]] = {}
+    graph: dict[str, list[tuple[Path_, str]]] = {}
+    owners: dict[str, Draft] = {}
+    for draft in drafts:
+        name = _run_name(draft)
+        if name and name not in owners:
+            owners[name] = draft
+            graph[name] = list(_dependencies(draft))
+    done: set[str] = set()
+    for start in graph:
+        trail: dict[str, None] = {}
+        stack: list[tuple[str, int]] = [(start, 0)]
+        while stack:
+            name, step = stack.pop()
+            if step == 0:
+                if name in done:
+                    continue
+                trail[name] = None
+            following = graph[name]
+            if step == len(following):
+                del trail[name]
+                done.add(name)
+                continue
+            stack.append((name, step + 1))
+            path, run = following[step]
+            if run in trail:
+                waits.setdefault(run, (owners[name], path, _circle(list(trail), run)))
+            elif run in graph and run not in done:
+                stack.append((run, 0))
+    for draft, path, circle in waits.values():
+        hint = "remove one of these dependencies"
+        yield draft.diagnostic("ORCH175", path, f"these runs wait for each other: {circle}", hint=hint)
+
+
+def _circle(trail: list[str], run: str) -> str:
+    names = trail[trail.index(run) :]
+    shown_names = [*names[:8], "…"] if len(names) > 8 else names
+    return " -> ".join([*shown_names, run])
+
+
+def _run_name(draft: Draft) -> str | None:
+    if draft.kind not in ("task", "dev-environment") or draft.partial is None or "name" in draft.broken:
+        return None
+    return cast(Run, draft.partial).name
+
+
+def _dependencies(draft: Draft) -> Iterator[tuple[Path_, str]]:
+    """Runs that a task waits for, each with its place."""
+    if draft.kind != "task" or draft.partial is None or "depends_on" in draft.broken:
+        return
+    many = isinstance(draft.node_at(("depends_on",)), SequenceNode)
+    for index, dependency in enumerate(_task(draft).depends_on):
+        yield (("depends_on", index) if many else ("depends_on",)), dependency.run
+
+
+def distributed_needs_cluster(drafts: Sequence[Draft]) -> Findings:
+    for task, fleets in _runs_on(drafts, ("nodes", "groups"), ("placement",)):
+        if _nodes(task) < 2 or any(_fleet(fleet).placement == "cluster" for fleet in fleets):
+            continue
+        yield task.diagnostic(
+            "ORCH241",
+            _nodes_path(task),
+            "distributed tasks need a fleet with `placement: cluster`",
+            hint=f"add `placement: cluster` to {listed(_fleet(fleet).name for fleet in fleets)}",
+            related=tuple(Related(fleet.heading(), f"fleet '{_fleet(fleet).name}'") for fleet in fleets),
+        )
+
+
+def run_fits_fleet(drafts: Sequence[Draft]) -> Findings:
+    for task, fleets in _runs_on(drafts, ("nodes", "groups"), ("nodes",)):
+        most = [nodes.max for fleet in fleets if (nodes := _fleet(fleet).nodes) is not None]
+        wanted = _nodes(task)
+        if len(most) < len(fleets) or any(bound is None or bound >= wanted for bound in most):
+            continue
+        largest = max(bound for bound in most if bound is not None)
+        yield task.diagnostic(
+            "ORCH244",
+            _nodes_path(task),
+            f"this task needs {wanted} nodes, the fleet has at most {largest}",
+            hint=f"write `nodes: {largest}`, or enlarge the fleet",
+            related=tuple(
+                Related(fleet.span(("nodes",)), f"fleet '{_fleet(fleet).name}'") for fleet in fleets
+            ),
+        )
+
+
+def gpus_fit_instances(drafts: Sequence[Draft]) -> Findings:
+    """A job takes whole blocks, a distributed one whole instances: a count below that matches nothing."""
+    for task, fleets in _runs_on(
+        drafts, ("resources", "nodes", "groups"), ("resources", "blocks", "ssh_config")
+    ):
+        wanted = cast(Run, task.partial).resources.gpu.count
+        if not wanted.max or (task.kind == "task" and _task(task).groups):
+            continue
+        distributed = _nodes(task) > 1
+        if all(_too_small(int(wanted.max), _fleet(fleet), distributed) for fleet in fleets):
+            yield _gpu_mismatch(task, fleets[0], int(wanted.max), distributed)
+
+
+def _too_small(wanted: int, fleet: Fleet, distributed: bool) -> bool:
+    gpus = fleet.resources.gpu.count
+    exact = gpus.min is not None and gpus.min == gpus.max and fleet.ssh_config is None
+    return exact and wanted < int(gpus.min or 0) and (distributed or fleet.blocks == 1)
+
+
+def _gpu_mismatch(task: Draft, fleet: Draft, wanted: int, distributed: bool) -> Diagnostic:
+    model = _fleet(fleet)
+    gpus, blocks = int(model.resources.gpu.count.min or 0), model.blocks
+    related = (Related(fleet.span(("resources", "gpu")), f"fleet '{model.name}'"),)
+    asks = f"{wanted} GPU{'s' if wanted > 1 else ''}"
+    if distributed and blocks != 1:
+        all_blocks = f"all {gpus if blocks == 'auto' else blocks} blocks"
+        summary = f"a distributed task takes whole instances ({all_blocks}), but asks for {asks}"
+        return task.diagnostic(
+            "ORCH242", ("resources", "gpu"), summary, hint=f"ask for `gpu: {gpus}`", related=related
+        )
+    summary = f"no instance fits: a job takes the whole instance of {gpus} GPUs, but asks for {asks}"
+    hint = (
+        f"ask for `gpu: {gpus}`"
+        if distributed
+        else f"set `blocks: {gpus}` on the fleet, or ask for `gpu: {wanted}..{gpus}`"
+    )
+    return task.diagnostic("ORCH243", ("resources", "gpu"), summary, hint=hint, related=related)
+
+
+def _nodes(draft: Draft) -> int:
+    return _task(draft).all_nodes if draft.kind == "task" else cast(Run, draft.partial).nodes
+
+
+def _nodes_path(draft: Draft) -> Path_:
+    return ("groups",) if draft.kind == "task" and _task(draft).groups else ("nodes",)
+
+
+def _runs_on(
+    drafts: Sequence[Draft], task_needs: tuple[str, ...], fleet_needs: tuple[str, ...]
+) -> Iterator[tuple[Draft, tuple[Draft, ...]]]:
+    """Tasks with the fleets that these files say they run on.
+
+    That is: the fleets a task names, when all of them are in the files; for a task that names none, the
+    fleets of its own file. Only documents without an error take part.
+    """
+    by_name: dict[str, list[Draft]] = {}
+    by_file: dict[str, list[Draft]] = {}
+    for draft in drafts:
+        if draft.kind == "fleet" and draft.partial is not None:
+            for name in (_fleet(draft).name, *(each.name for each in _fleet(draft).partitions)):
+                by_name.setdefault(name, []).append(draft)
+            by_file.setdefault(draft.source.file, []).append(draft)
+    for task in drafts:
+        if task.kind not in ("task", "dev-environment") or task.model is None:
+            continue
+        if task.broken.intersection(task_needs):
+            continue
+        named = cast(Run, task.partial).fleets
+        if named:
+            chosen = tuple(fleet for name in dict.fromkeys(named) for fleet in by_name.get(name, ())[:_FEW])
+            complete = all(name in by_name for name in named)
+        else:
+            chosen = tuple(by_file.get(task.source.file, ())[:_FEW])
+            complete = True
+        sound = all(
+            fleet.model is not None and not fleet.broken.intersection(fleet_needs) for fleet in chosen
+        )
+        if chosen and complete and sound:
+            yield task, chosen
+
+
+TOGETHER = (
+    names_differ,
+    hosts_belong_to_one_fleet,
+    dependencies_exist,
+    dependencies_end,
+    distributed_needs_cluster,
+    gpus_fit_instances,
+    run_fits_fleet,
+)
+
+
+def check_together(drafts: Sequence[Draft]) -> Iterable[Diagnostic]:
+    """Findings of all rules for the documents of a load."""
+    for rule in TOGETHER:
+        yield from rule(drafts)

@@ -1,0 +1,264 @@
+"""Files to documents: the way from text to models, and of every mistake back to its place.
+
+All errors of all files are gathered at once. A bad value counts as absent for the checks that need it, so
+that one mistake gives one message. Start at `load_paths`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+from orch.spec.rules import rules
+from orch.spec.loader import cross_file
+from orch.spec.diagnostics import (Diagnostic, Places, Severity, Span, ordered, render_human)
+from orch.spec.loader.document import Draft
+from orch.spec.errors import ExitCode, OrchError
+from orch.spec.models import (MODELS, AnyModel, Fleet, Section, Task)
+from orch.spec.loader.context import LoadContext
+from orch.spec.loader.parse import DraftReader
+from orch.spec.loader.source import Parsed, parse
+from orch.spec.loader.untrusted import Fence, fence_around, strange_uses
+from orch.spec.loader.text import read
+from orch.spec.rules.unsupported import not_acted_on
+
+Model = TypeVar("Model", bound=Section)
+PathPart = str | int
+
+
+class InvalidConfiguration(OrchError):
+    """Files with errors. `diagnostics` holds all of them, and the warnings."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.CONFIG
+
+    def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
+        self.diagnostics = tuple(diagnostics)
+        errors = sum(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
+        super().__init__(
+            f"{errors} error{'s' if errors != 1 else ''} in the configuration",
+            detail=render_human(diagnostics),
+        )
+
+    def text(self) -> str:
+        """The diagnostics as they are, each beginning with its place: editors and `grep` read them."""
+        return self.detail or self.summary
+
+
+@dataclass(frozen=True)
+class Document:
+    """One valid document. `index` counts the documents of its file from 0."""
+
+    file: Path
+    index: int
+    model: AnyModel
+    draft: Draft = field(repr=False, compare=False)
+
+    @property
+    def kind(self) -> str:
+        return self.draft.kind
+
+    @property
+    def directory(self) -> Path:
+        """Where relative paths of the document start."""
+        return Path.cwd() if self.draft.source.file == "<stdin>" else self.file.parent
+
+    def span(self, path: str | Sequence[PathPart] = (), *, key: bool = False) -> Span:
+        """Place of a property (`resources.gpu`, `files[0].path`), or of what is nearest to it in the file.
+
+        With `key`, of its name instead of its value.
+        """
+        return self.draft.span(_parts(path), key=key)
+
+    def diagnostic(
+        self,
+        code: str,
+        path: str | Sequence[PathPart],
+        summary: str,
+        *,
+        severity: Severity = Severity.ERROR,
+        detail: str | None = None,
+        hint: str | None = None,
+    ) -> Diagnostic:
+        """A diagnostic on a property, for what is found out after loading (plans, hosts)."""
+        return self.draft.diagnostic(code, _parts(path), summary, severity=severity, detail=detail, hint=hint)
+
+    def effective(self) -> tuple[Diagnostic, ...]:
+        """Warnings of what would be without effect.
+
+        Raises InvalidConfiguration for a property that this version does not act on: for plans, which would
+        show less than the file says.
+        """
+        found = not_acted_on(self)
+        if any(each.severity is Severity.ERROR for each in found):
+            raise InvalidConfiguration(found)
+        return found
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What the files hold. `documents` are those without an error, in the order of writing."""
+
+    documents: tuple[Document, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def failed(self) -> bool:
+        return any(diagnostic.severity is Severity.ERROR for diagnostic in self.diagnostics)
+
+    def of(self, model: type[Model]) -> tuple[tuple[Document, Model], ...]:
+        """Documents of one kind, each with its model."""
+        return tuple((each, each.model) for each in self.documents if isinstance(each.model, model))
+
+    @property
+    def fleets(self) -> tuple[Fleet, ...]:
+        return tuple(model for _, model in self.of(Fleet))
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        return tuple(model for _, model in self.of(Task))
+
+    def require(self) -> Loaded:
+        """Itself. Raises InvalidConfiguration when anything is wrong."""
+        if self.failed:
+            raise InvalidConfiguration(self.diagnostics)
+        return self
+
+
+def load_paths(
+    paths: Sequence[Path | str],
+    *,
+    environ: Mapping[str, str] | None = None,
+    secrets: Iterable[str] | None = None,
+    launch: bool | Iterable[str] = False,
+    untrusted: Iterable[str] | None = None,
+    backends: Iterable[str] = (),
+) -> Loaded:
+    """Reads files, directories (their YAML files that have a `type`) and `-` (standard input).
+
+    Never raises for what a file holds: everything wrong is in `Loaded.diagnostics`, by file, line and
+    column. `environ` serves `${{ env.X }}`, by default this process's environment; `secrets` are the names in
+    the project's store, None where it was not looked at. What is missing there is a warning. In documents of
+    the kinds in `launch` (True: all) it is an error, and so is a property that this version does not act on.
+
+    `untrusted` is given for files of strangers (see strangers.py): what they may name outside. Nothing of the
+    environment is read then, and no file outside the repository of each path. `backends` are those of the
+    project's `orch.yml`, which hints name.
+    """
+    allowed = None if untrusted is None else frozenset(untrusted)
+    if allowed is not None:
+        environ = dict[str, str]()
+    environ = os.environ if environ is None else environ
+    kinds = (MODELS if launch else ()) if isinstance(launch, bool) else launch
+    outside = LoadContext(
+        environ,
+        None if secrets is None else frozenset(secrets),
+        frozenset(kinds),
+        backends=tuple(dict.fromkeys(backends)),
+    )
+    found: list[Diagnostic] = []
+    drafts: list[Draft] = []
+    for parsed, fence in _parsed(paths, found, allowed):
+        found += parsed.diagnostics
+        reader = DraftReader(parsed.source, replace(outside, fence=fence))
+        drafts += [reader.read(node, index) for index, node in enumerate(parsed.documents)]
+    for draft in drafts:
+        found += draft.diagnostics
+        found += rules.check_document(draft)
+        found += strange_uses(draft)
+        found += not_acted_on(draft) if draft.launched else ()
+    found += cross_file.check_together(drafts)
+    diagnostics = ordered(_without_echoes(found))
+    broken = {each.span.file for each in diagnostics if each.code < "ORCH110"}  # no YAML: its rest is unknown
+    bad = Places(each.span for each in diagnostics if each.severity is Severity.ERROR)
+    documents = tuple(
+        Document(Path(draft.source.file), draft.index, _filled(draft.model, environ), draft)
+        for draft in drafts
+        if draft.model is not None and draft.source.file not in broken and not bad.within(draft.node.span)
+    )
+    return Loaded(documents, diagnostics)
+
+
+def _filled(model: AnyModel, environ: Mapping[str, str]) -> AnyModel:
+    """A fleet's variables without a value are the caller's as it is read, a run's as it starts."""
+    return rules.filled(model, environ) if isinstance(model, Fleet) else model
+
+
+def _without_echoes(found: Sequence[Diagnostic]) -> Iterable[Diagnostic]:
+    """Leaves out what is said of a value in which the YAML itself is wrong."""
+    broken = Places(each.span for each in found if each.code < "ORCH110")
+    return (each for each in found if each.code < "ORCH110" or not broken.within(each.span))
+
+
+def _parsed(
+    paths: Sequence[Path | str], found: list[Diagnostic], allowed: frozenset[str] | None
+) -> Iterable[tuple[Parsed, Fence | None]]:
+    seen: set[str] = set()
+    for path in map(str, paths):
+        fence = None if allowed is None or "\0" in path else fence_around(path, allowed)
+        if path != "-" and (fence is None or fence.holds(path)) and os.path.isdir(path):
+            yield from ((parsed, fence) for parsed in _folder(path, seen, found, fence))
+        elif (parsed := _file(path, seen, found, fence)) is not None:
+            yield parsed, fence
+
+
+def _file(path: str, seen: set[str], found: list[Diagnostic], fence: Fence | None) -> Parsed | None:
+    if fence is not None and path != "-" and not fence.holds(path):
+        summary = "this lies outside the repository: it is not read, for nobody trusts its name"
+        found.append(Diagnostic("ORCH177", Span(path, 1, 1, 1, 1), summary, hint="remove the link"))
+        return None
+    key = path if path == "-" else os.path.realpath(path) if "\0" not in path else path
+    if key in seen:
+        return None
+    seen.add(key)
+    source = read(path)
+    if isinstance(source, Diagnostic):
+        found.append(source)
+        return None
+    return parse(source)
+
+
+def _folder(path: str, seen: set[str], found: list[Diagnostic], fence: Fence | None) -> Iterable[Parsed]:
+    """The configurations in a folder: `orch.yml`, and YAML files with a document that has a `type`."""
+    try:
+        names = sorted(name for name in os.listdir(path) if name.endswith((".yml", ".yaml")))
+    except OSError as error:
+        reason = (error.strerror or "the system refused it").lower()
+        found.append(Diagnostic("ORCH100", Span(path, 1, 1, 1, 1), f"the folder cannot be read: {reason}"))
+        return
+    some = False
+    for name in names:
+        file = os.path.join(path, name)
+        if (fence is None or fence.holds(file)) and not os.path.isfile(file):
+            continue
+        trouble: list[Diagnostic] = []
+        parsed = _file(file, seen, trouble, fence)
+        if parsed is None:
+            found += trouble
+            some = True
+        elif is_project(name) or re.search(r"^type\s*:", parsed.source.text, re.MULTILINE):
+            some = True
+            yield parsed
+    if not some:
+        found.append(
+            Diagnostic(
+                "ORCH107",
+                Span(path, 1, 1, 1, 1),
+                "no configuration in this folder",
+                hint="its YAML files with a `type` at the top are read",
+            )
+        )
+
+
+def is_project(file: str) -> bool:
+    """Whether a file is the project's own, `orch.yml`."""
+    return os.path.basename(file) in ("orch.yml", "orch.yaml")
+
+
+def _parts(path: str | Sequence[PathPart]) -> tuple[PathPart, ...]:
+    if not isinstance(path, str):
+        return tuple(path)
+    return tuple(int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", path))

@@ -1,0 +1,99 @@
+"""What the environment lent to a document is never quoted back: a message goes into logs that others read.
+
+`${{ env.X }}` may be a password, also when it stands where none belongs (`spot_policy: ${{ env.TOKEN }}`). A
+message shows the reference in place of the value, of a PIN as of a key. One that holds a part of the value,
+cut off or changed, is replaced by what its code means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from orch.spec.diagnostics import CODES, Diagnostic
+from orch.spec.grammar.values import shown
+
+PART = 5
+"""So many letters and digits in a row are a part of a value."""
+
+WHOLE = 4
+"""A value of so many characters, whichever, is not shown as a whole. Shorter ones are counts."""
+
+_REFERENCE = r"\$\{\{ env\.\w+ \}\}"
+
+
+def masked(found: Diagnostic, lent: Mapping[str, str]) -> Diagnostic:
+    """The diagnostic without what the environment lent; `lent` maps variables to their values."""
+    values = {name: value for name, value in lent.items() if _forms(value) or _parts(value)}
+    if not values:
+        return found
+    summary = _hidden(found.summary, values)
+    hint = _hidden(found.hint, values)
+    detail = _hidden(found.detail, values)
+    related = tuple(
+        replace(other, message=_hidden(other.message, values) or "the other place") for other in found.related
+    )
+    replacement = found.replacement
+    if replacement is not None and _hidden(replacement, values) != replacement:
+        replacement = None
+    if found.hint is not None and hint is None:
+        hint = not_quoted(values)
+    return replace(
+        found,
+        summary=CODES[found.code] if summary is None else summary,
+        hint=hint,
+        detail=detail,
+        replacement=replacement,
+        related=related,
+    )
+
+
+def unquoted(found: Diagnostic, lent: Mapping[str, str]) -> Diagnostic:
+    """The diagnostic in the words of its code, of a value that the environment lent."""
+    hint = not_quoted(lent)
+    return replace(found, summary=CODES[found.code], detail=None, hint=hint, replacement=None)
+
+
+def not_quoted(lent: Mapping[str, str]) -> str:
+    names = ", ".join(f"`{reference(name)}`" for name in list(lent)[:3])
+    return f"look at what {names} is where you are: values of the environment are not shown"
+
+
+def reference(name: str) -> str:
+    return f"${{{{ env.{name} }}}}"
+
+
+def _hidden(text: str | None, values: Mapping[str, str]) -> str | None:
+    """The text with references in place of values; None when a part of one is left."""
+    if text is None:
+        return None
+    forms = {form: name for name, value in values.items() for form in _forms(value)}
+    longest = sorted(forms, key=len, reverse=True)
+    # A reference is passed over: what is a part of it too (`env`) is looked for beside it.
+    whole = re.compile("|".join([*map(re.escape, longest), _REFERENCE]), re.IGNORECASE)
+    names = {form.casefold(): name for form, name in forms.items()}
+    text = whole.sub(lambda found: _named(found[0], names), text)
+    parts = set[str]().union(*map(_parts, values.values()))
+    return None if parts & _parts(re.sub(_REFERENCE, " ", text)) else text
+
+
+def _named(found: str, names: Mapping[str, str]) -> str:
+    name = names.get(found.casefold())
+    return found if name is None else reference(name)
+
+
+def _forms(value: str) -> frozenset[str]:
+    """A whole value as messages may hold it: as it is, in one line, without what a terminal acts on."""
+    forms = (value, value.strip(), " ".join(value.split()), shown(value)[1:-1])
+    return frozenset(form for form in forms if len(form.strip()) >= WHOLE)
+
+
+def _parts(text: str) -> set[str]:
+    bare = _bare(text)
+    return {bare[at : at + PART] for at in range(len(bare) - PART + 1)}
+
+
+def _bare(text: str) -> str:
+    """What is left of a text when it is split, folded to lower case or made a name."""
+    return "".join(char for char in text.casefold() if char.isalnum())

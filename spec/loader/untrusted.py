@@ -1,0 +1,276 @@
+"""Files of strangers are data: what of their machine's surroundings they would use is told, and not used.
+
+A pull request's configuration is read by a pipeline that has credentials. With `--untrusted` nothing of the
+environment is filled in, no path leads out of the repository (links resolved without a look outside), and no
+setting of orch.yml is followed that reaches out or has programs run. `--allow` names variables and paths that
+may be named; they are not looked at either.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, cast, get_args, get_origin
+
+from orch.spec.grammar.characters import JOINERS
+from orch.spec.diagnostics import Diagnostic, Severity
+from orch.spec.loader.document import Draft, Path_
+from orch.spec.grammar.interpolate import Rule, fill_environment, references
+from orch.spec.models import MODELS
+from orch.spec.models.fields.base import Section
+from orch.spec.models.fields.parsing import Here, Reaches, marked
+from orch.spec.loader.source import Mapping, Scalar, Sequence
+from orch.spec.grammar.values import Problem, shown
+
+MAX_LINKS = 40
+# What a checkout holds beside its files: tokens of the checkout, state and keys of orch.
+HIDDEN = frozenset({".git", ".orch"})
+
+
+@dataclass(frozen=True)
+class Fence:
+    """Where strangers' documents may look: the folder `root`, and nowhere else. `allowed`: see above."""
+
+    root: Path
+    allowed: frozenset[str] = frozenset()
+
+    def holds(self, path: Path | str) -> bool:
+        """Whether a path, absolute or from the working directory, leads to a file of the repository."""
+        roots = (str(self.root), os.path.realpath(self.root))
+        rest = _below(roots, _absolute(str(path)))
+        links = 0
+        here: list[str] = []
+        while rest is not None and rest:
+            part, rest = rest[0], rest[1:]
+            if part in ("", "."):
+                continue
+            if part == "..":
+                if not here:
+                    return False
+                here.pop()
+                continue
+            if _is_hidden(part):
+                return False
+            target = _link(os.path.join(self.root, *here, part))
+            if target is None:
+                here.append(part)
+                continue
+            links += 1
+            if links > MAX_LINKS:
+                return False
+            if os.path.isabs(target):
+                below = _below(roots, target)
+                here, rest = [], None if below is None else [*below, *rest]
+            else:
+                rest = [*target.split("/"), *rest]
+        return rest is not None
+
+
+def _is_hidden(part: str) -> bool:
+    """Whether a name may lead to a hidden folder, on any file system.
+
+    macOS and Windows do not tell upper from lower case, HFS+ skips joiners, NTFS skips dots and spaces at the
+    end and has short names. As git's `protectHFS` and `protectNTFS`.
+    """
+    name = part.translate(dict.fromkeys(map(ord, JOINERS))).rstrip(" .").lower()
+    return name in HIDDEN or re.fullmatch(r"(git|orch)~[0-9]+", name) is not None
+
+
+def fence_around(path: str, allowed: frozenset[str]) -> Fence:
+    """The repository that a file, a folder or standard input (`-`) belongs to: its Git checkout, else the
+    folder.
+
+    Links that lead to a checkout are the caller's. Those inside one, or below the working directory where
+    there is none, are a stranger's: the checkout that holds the link is the repository, wherever it leads.
+    """
+    here = Path.cwd()
+    given = here if path == "-" else Path(os.path.abspath(path))
+    checkout = None
+    for each in (*reversed(given.parents), given):
+        if checkout is not None and each.is_symlink():
+            break
+        if os.path.lexists(each / ".git"):
+            checkout = each
+    if checkout is not None:
+        return Fence(checkout, allowed)
+    below = [each for each in (*reversed(given.parents), given) if here in each.parents]
+    link = next((each for each in below if each.is_symlink()), None)
+    if link is not None:
+        return Fence(link.parent, allowed)
+    return Fence(given if given.is_dir() else given.parent, allowed)
+
+
+def _absolute(path: str) -> str:
+    """A path from the root. The working directory has no links, so `..` before a name are taken off it."""
+    if os.path.isabs(path):
+        return path
+    here, parts = os.getcwd(), path.split("/")
+    while parts and parts[0] in ("", ".", ".."):
+        here = os.path.dirname(here) if parts.pop(0) == ".." else here
+    return os.path.join(here, *parts)
+
+
+def _below(roots: tuple[str, ...], path: str) -> list[str] | None:
+    """The parts of a path below the first of some roots that it begins with; None for one outside."""
+    for root in roots:
+        if path == root or path.startswith(root.rstrip("/") + "/"):
+            return path[len(root.rstrip("/")) :].split("/")
+    return None
+
+
+def _link(path: str) -> str | None:
+    try:
+        return os.readlink(path) if stat.S_ISLNK(os.lstat(path).st_mode) else None
+    except (OSError, ValueError):
+        return None
+
+
+def strange_uses(draft: Draft) -> Iterator[Diagnostic]:
+    """What a document would use outside its repository, beside the references in its texts.
+
+    Read from the nodes: a property is told of also when another one, or itself, is wrong.
+    """
+    fence = draft.outside.fence
+    if fence is None or draft.kind not in MODELS:
+        return
+    for use in dict.fromkeys(_uses(draft.node, MODELS[draft.kind], ())):
+        if use.kind is Here and use.text is not None and not _references(use.text):
+            yield from _outside(draft, fence, use.path, use.text)
+        elif use.kind is Reaches:
+            yield draft.diagnostic(
+                "ORCH178",
+                use.path,
+                f"`{use.path[-1]}` is not followed in files that are not trusted",
+                key=True,
+                severity=Severity.NOTE,
+                hint="it takes effect where the file is trusted: look at it closely",
+            )
+        elif use.kind is Env and use.text is not None:
+            yield not_lent(draft, use.path, use.text)
+
+
+def not_lent(draft: Draft, path: Path_, name: str) -> Diagnostic:
+    """That a document asks for a variable of the environment."""
+    fence = draft.outside.fence
+    allowed = fence is not None and name in fence.allowed
+    return draft.diagnostic(
+        "ORCH176",
+        path,
+        f"environment variable {shown(name)} is not read for files that are not trusted",
+        severity=Severity.NOTE if allowed else Severity.ERROR,
+        hint=None if allowed else f"write the value here; who trusts the use adds `--allow {name}`",
+    )
+
+
+def _references(text: str) -> bool:
+    """Whether a path as written has references, of which the reading told. An escaped one is a name."""
+    try:
+        return bool(references(text, Rule.READ))
+    except Problem:
+        return False
+
+
+def _outside(draft: Draft, fence: Fence, path: Path_, written: str) -> Iterator[Diagnostic]:
+    value = fill_environment(written, Rule.READ, {})[0]
+    allowed = bool(fence.allowed) and bool({value, os.path.expanduser(value)} & fence.allowed)
+    if not value.startswith("~") and fence.holds(folder_of(draft) / value):
+        return
+    yield draft.diagnostic(
+        "ORCH177",
+        path,
+        f"{shown(value)} is no file of the repository: files that are not trusted lead nowhere else",
+        severity=Severity.NOTE if allowed else Severity.ERROR,
+        hint=None if allowed else f"name a file of the repository; who trusts the use adds `--allow {value}`",
+    )
+
+
+def folder_of(draft: Draft) -> Path:
+    """Where relative paths of a document start."""
+    file = draft.source.file
+    return Path.cwd() if file == "<stdin>" else Path(os.path.abspath(file)).parent
+
+
+class Env:
+    """A variable without a value."""
+
+
+@dataclass(frozen=True)
+class _Use:
+    kind: type[Here] | type[Reaches] | type[Env]
+    path: Path_
+    text: str | None = None
+
+
+def _uses(node: object, model: type[Section], at: Path_) -> Iterator[_Use]:
+    """In a block: nodes of the file, or the plain values that a short form of it stands for."""
+    if isinstance(node, Sequence):
+        for index, item in enumerate(node.items):
+            yield from _uses(item, model, (*at, index))
+        return
+    if isinstance(node, Scalar):
+        if node.is_null or not model.short:
+            return
+        try:
+            node = model.expand(node.text)
+        except Problem:
+            return  # told when it was read
+    entries: dict[str, object] = {}
+    if isinstance(node, Mapping):
+        entries = {key: entry.value for key, entry in node.entries.items()}
+    elif isinstance(node, dict):
+        entries = cast("dict[str, object]", node)
+    names = model.properties()
+    for key, value in entries.items():
+        name = names.get(model.spellings.get(key, key))
+        if name is not None and not (isinstance(value, Scalar) and value.is_null):
+            yield from _use(value, model, name, (*at, key))
+
+
+def _use(value: object, model: type[Section], name: str, at: Path_) -> Iterator[_Use]:
+    info = model.model_fields[name]
+    if marked(info, Reaches):
+        yield _Use(Reaches, at)  # and nothing below it is
+        return
+    if marked(info, Here):
+        yield _Use(Here, at, _text(value))
+    if name == "env":
+        yield from (_Use(Env, (*at, key), str(variable)) for key, variable in _bare(value))
+    for block in _sections_in(info.annotation):
+        if get_origin(_plain(info.annotation)) is dict and isinstance(value, Mapping):
+            for key, entry in value.entries.items():
+                yield from _uses(entry.value, block, (*at, key))
+        else:
+            yield from _uses(value, block, at)
+
+
+def _bare(value: object) -> Iterator[tuple[str | int, str]]:
+    """Variables without a value, each with its key or its place in the list."""
+    if isinstance(value, Mapping):
+        for key, entry in value.entries.items():
+            if isinstance(entry.value, Scalar) and entry.value.is_null:
+                yield key, key
+    elif isinstance(value, Sequence):
+        for index, item in enumerate(value.items):
+            if isinstance(item, Scalar) and "=" not in item.text and "${{" not in item.text:
+                yield index, item.text
+
+
+def _text(value: object) -> str | None:
+    text = value.text if isinstance(value, Scalar) else value
+    return text if isinstance(text, str) else None
+
+
+@cache
+def _sections_in(annotation: Any) -> tuple[type[Section], ...]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return (annotation,)
+    return tuple(dict.fromkeys(block for part in get_args(annotation) for block in _sections_in(part)))
+
+
+def _plain(annotation: Any) -> Any:
+    return annotation.__origin__ if hasattr(annotation, "__metadata__") else annotation

@@ -1,0 +1,104 @@
+"""How many: nodes of a fleet, and blocks of a node."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, cast
+
+from pydantic import Field
+
+from orch.spec.grammar import values
+from orch.spec.grammar.values import Problem, shown
+
+from orch.spec.models.fields import json_schema
+from orch.spec.models.fields.base import Section
+from orch.spec.models.fields.types import text, whole
+from orch.spec.models.fields.json_schema import Form
+from orch.spec.models.fields.parsing import Reads
+
+MAX_NODES = 100_000
+
+
+def _count(part: str) -> int:
+    return values.parse_int(part, low=0, high=MAX_NODES, what="a number of nodes")
+
+
+class Nodes(Section):
+    """How many: at least `min`, `target` when created, at most `max` (None: no bound). A range starts at
+    its minimum.
+    """
+
+    noun: ClassVar[str] = "`nodes`"
+    short: ClassVar[tuple[Form, ...]] = (json_schema.NODE_COUNTS,)
+
+    min: Annotated[int, whole(0, MAX_NODES)] = Field(default=0, description="Never fewer than this.")
+    target: Annotated[int, whole(0, MAX_NODES)] = Field(
+        description="Created at first; `min` if not given.", json_schema_extra={"optional": True}
+    )
+    max: Annotated[int | None, whole(0, MAX_NODES)] = Field(default=None, description="Never more than this.")
+
+    @classmethod
+    def expand(cls, data: object) -> object:
+        if isinstance(data, (str, int)):
+            written = text(data)
+            dashed = written.replace(" ", "").split("-")
+            if len(dashed) == 2 and all(part.isascii() and part.isdigit() for part in dashed):
+                fixed = "..".join(dashed)
+                raise Problem(
+                    "ORCH112", f"{shown(written)} is not a range", hint=f"write `{fixed}`", replacement=fixed
+                )
+            low, high = values.parse_range(written, _count)
+            data = {"min": low or 0, "target": low or 0, "max": high}
+        if isinstance(data, dict):
+            data = _ordered(dict(cast("dict[str, object]", data)))
+        return cast(object, data)
+
+    @classmethod
+    def form(cls) -> str:
+        return "write `2`, `2..8` or `{min: 1, target: 2, max: 8}`"
+
+    def plain(self) -> object:
+        if self.min == self.target:
+            return f"{self.min}..{'' if self.max is None else self.max}"
+        return {key: value for key, value in dict(self).items() if value is not None}
+
+
+def _ordered(written: dict[str, object]) -> dict[str, object]:
+    """Fills in `target` from `min`, and refuses ends out of order. Ends that do not read are left to their
+    fields.
+    """
+    try:
+        ends = {
+            key: _count(text(written[key]))
+            for key in ("min", "target", "max")
+            if written.get(key) is not None
+        }
+    except Problem:
+        written.setdefault("target", 0)
+        return written
+    low, high = ends.get("min", 0), ends.get("max")
+    target = ends.get("target", low)
+    if high is not None and low > high:
+        turned = f"{high}..{low}"
+        raise Problem("ORCH122", "the range runs backwards", hint=f"write `{turned}`")
+    if target < low:
+        raise Problem(
+            "ORCH123", f"target {target} is below min {low}", hint=f"write a target of {low} or more"
+        )
+    if high is not None and target > high:
+        raise Problem(
+            "ORCH123", f"target {target} is above max {high}", hint=f"write a target of {high} or less"
+        )
+    return {**written, "target": target}
+
+
+def _blocks(value: object) -> int | str:
+    written = text(value)
+    if written == "auto":
+        return written
+    return values.parse_int(written, low=1, high=1024, what="a number of blocks or `auto`")
+
+
+Blocks = Annotated[
+    int | Literal["auto"],
+    Reads(_blocks, json_schema.either("int, auto", json_schema.number(1, 1024), json_schema.words("auto"))),
+]

@@ -1,0 +1,234 @@
+"""What must hold between the properties of a fleet or of a volume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from orch.spec.grammar.blocks import blocks_of, divisors
+from orch.spec.diagnostics import Diagnostic, Related, Severity
+from orch.spec.loader.document import Draft
+from orch.spec.models import Fleet, Volume
+from orch.spec.models.selection import BACKENDS
+from orch.spec.suggest import listed
+from orch.spec.rules.unsupported import backends_hint
+from orch.spec.grammar.values import Problem
+
+Findings = Iterator[Diagnostic]
+
+
+def _fleet(draft: Draft) -> Fleet:
+    return cast(Fleet, draft.partial)
+
+
+# Properties that make sense only for nodes that are provisioned.
+_PROVISIONED = (
+    "nodes",
+    "resources",
+    "backends",
+    "regions",
+    "availability_zones",
+    "instance_types",
+    "spot_policy",
+    "max_price",
+    "reservation",
+    "idle_duration",
+    "retry",
+    "tags",
+    "backend_options",
+    "network",
+    "os_image",
+    "gang",
+    "ttl",
+    "budget",
+)
+_WHY = {
+    "nodes": "an SSH fleet has one node per host, so `nodes` cannot be set",
+    "resources": "the resources of existing hosts are found out, not asked for",
+}
+
+
+def nodes_or_hosts(draft: Draft) -> Findings:
+    if draft.written("ssh_config"):
+        related = (Related(draft.span(("ssh_config",), key=True), "the hosts of the fleet"),)
+        for name in _PROVISIONED:
+            if draft.written(name):
+                summary = _WHY.get(
+                    name, f"`{name}` is for nodes that are provisioned, not for existing hosts"
+                )
+                yield draft.diagnostic(
+                    "ORCH140", (name,), summary, key=True, hint=f"remove `{name}`", related=related
+                )
+    elif _fleet(draft).nodes is None:
+        yield draft.diagnostic(
+            "ORCH141",
+            (),
+            "a fleet needs `nodes` (provisioned) or `ssh_config` (existing hosts)",
+            hint="add `nodes: 2`",
+        )
+
+
+def backends_have_drivers(draft: Draft) -> Findings:
+    """Names without a driver warn while another is left, and are one error when none is."""
+    backends = _fleet(draft).backends
+    usable = [name for name in backends if name in BACKENDS]
+    if not usable:
+        summary = f"orch has no driver for {backends[0]}" if backends else "no backend is listed"
+        yield draft.diagnostic("ORCH201", ("backends",), summary, hint=backends_hint())
+        return
+    for index, name in enumerate(backends):
+        if name not in BACKENDS:
+            summary = f"orch has no driver for {name}; using {', '.join(usable)}"
+            yield draft.diagnostic("ORCH190", ("backends", index), summary, severity=Severity.WARNING)
+
+
+def options_have_drivers(draft: Draft) -> Findings:
+    first: dict[str, int] = {}
+    for index, options in enumerate(_fleet(draft).backend_options):
+        name = str(options["type"])
+        if name not in BACKENDS:
+            summary = f"orch has no driver for {name}: these options do nothing"
+            yield draft.diagnostic(
+                "ORCH190", ("backend_options", index, "type"), summary, severity=Severity.WARNING
+            )
+        if name in first:
+            other = draft.span(("backend_options", first[name], "type"))
+            yield draft.diagnostic(
+                "ORCH153",
+                ("backend_options", index, "type"),
+                f"options of {name} are given twice",
+                hint="keep one entry",
+                related=(Related(other, "given here first"),),
+            )
+        first.setdefault(name, index)
+
+
+def nodes_are_bounded(draft: Draft) -> Findings:
+    nodes = _fleet(draft).nodes
+    if nodes is not None and nodes.max is None and _fleet(draft).budget is None:
+        yield draft.diagnostic(
+            "ORCH192",
+            ("nodes",),
+            "this fleet has no upper bound",
+            severity=Severity.WARNING,
+            hint=f"write `{nodes.min}..{max(nodes.target, 1) * 4}`, another maximum, or a `budget`",
+        )
+
+
+def disk_of_local_nodes(draft: Draft) -> Findings:
+    fleet = _fleet(draft)
+    if "disk_mib" in fleet.resources.model_fields_set and "local" in fleet.backends:
+        yield draft.diagnostic(
+            "ORCH196",
+            ("resources", "disk"),
+            "local nodes share the disk of this machine, `disk` sets no limit",
+            key=True,
+            severity=Severity.WARNING,
+        )
+
+
+def blocks_divide_gpus(draft: Draft) -> Findings:
+    """Told here when none of the counts that are asked for divides; backends look at the machine itself."""
+    fleet = _fleet(draft)
+    count = fleet.resources.gpu.count
+    if not count.min or count.max is None:
+        return
+    refused: Problem | None = None
+    for gpus in range(int(count.min), int(count.max) + 1):
+        try:
+            blocks_of(fleet.blocks, gpus, 1)
+            return
+        except Problem as problem:
+            refused = problem
+    if refused is None:
+        return
+    summary, hint = refused.summary, refused.hint
+    if count.min != count.max:
+        most = int(count.max)
+        summary = f"{count.min} to {most} GPUs do not split into {fleet.blocks} blocks"
+        possible = {n for gpus in range(int(count.min), most + 1) for n in divisors(gpus)}
+        hint = f"possible: {', '.join(map(str, sorted(possible)))}"
+    yield draft.diagnostic(
+        refused.code,
+        ("blocks",),
+        summary,
+        hint=hint,
+        related=(Related(draft.span(("resources", "gpu")), "the GPUs of a node"),),
+    )
+
+
+def reservation_is_not_spot(draft: Draft) -> Findings:
+    """Of fleets and runs alike."""
+    policy = cast(Fleet, draft.partial).spot_policy
+    if not draft.written("reservation") or not draft.written("spot_policy") or policy == "on-demand":
+        return
+    spot = policy == "spot"
+    yield draft.diagnostic(
+        "ORCH149",
+        ("spot_policy",),
+        "reserved capacity is never spot",
+        severity=Severity.ERROR if spot else Severity.WARNING,
+        hint="remove `spot_policy`",
+        related=(Related(draft.span(("reservation",), key=True), "the reservation"),),
+    )
+
+
+def init_steps_are_whole(draft: Draft) -> Findings:
+    for index, step in enumerate(_fleet(draft).init):
+        if (step.run is None) == (step.file is None):
+            yield draft.diagnostic(
+                "ORCH158",
+                ("init", index),
+                "a step has either `run` or `file`",
+                hint="add one of them" if step.run is None else "remove one of them",
+            )
+
+
+def mounts_have_one_origin(draft: Draft) -> Findings:
+    for index, mount in enumerate(_fleet(draft).mounts):
+        given = [name for name in ("id", "source", "create") if getattr(mount, name) is not None]
+        if len(given) != 1:
+            yield draft.diagnostic(
+                "ORCH158",
+                ("mounts", index),
+                "a mount has exactly one of `id`, `source` and `create`",
+                hint=f"keep one of {listed(given)}"
+                if given
+                else "add `source: server:/export`, or `create: true`",
+            )
+
+
+def mount_paths_differ(draft: Draft) -> Findings:
+    first: dict[str, int] = {}
+    for index, mount in enumerate(_fleet(draft).mounts):
+        if mount.path in first:
+            yield draft.diagnostic(
+                "ORCH153",
+                ("mounts", index, "path"),
+                f"{mount.path} is mounted twice",
+                hint="give each mount its own path",
+                related=(Related(draft.span(("mounts", first[mount.path])), "mounted here first"),),
+            )
+        first.setdefault(mount.path, index)
+
+
+def volume_is_whole(draft: Draft) -> Findings:
+    volume = cast(Volume, draft.partial)
+    if volume.region is None and volume.backend not in ("local", "kubernetes"):
+        yield draft.diagnostic(
+            "ORCH113", (), f"a volume of {volume.backend} needs `region`", hint="add `region: …`"
+        )
+    if volume.size_mib is None and volume.volume_id is None and volume.claim_name is None:
+        yield draft.diagnostic(
+            "ORCH113", (), "a volume needs `size`, or the id of an existing one", hint="add `size: 100GB`"
+        )
+
+
+def volume_has_driver(draft: Draft) -> Findings:
+    from orch.spec.models.volume import VOLUME_BACKENDS
+
+    backend = cast(Volume, draft.partial).backend
+    if backend not in VOLUME_BACKENDS:
+        yield draft.diagnostic(
+            "ORCH116", ("backend",), f"{backend} has no volumes here", hint=f"use {listed(VOLUME_BACKENDS)}"
+        )

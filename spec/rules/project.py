@@ -1,0 +1,151 @@
+"""What must hold between the properties of `orch.yml`, and where secrets stand in plain text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import cast
+
+from orch.spec.diagnostics import Diagnostic, Related, Severity
+from orch.spec.loader.document import Draft, Path_, scalars
+from orch.spec.models import AnyBackend, Project
+from orch.spec.models.backends import AwsBackend, KubernetesBackend, NebiusBackend
+from orch.spec.models.credentials import SECRETS, GcpServiceAccountCreds, OciClientCreds
+from orch.spec.models.selection import FOREIGN_BACKENDS
+from orch.spec.loader.source import Mapping, Scalar, Sequence
+
+Findings = Iterator[Diagnostic]
+
+
+def secrets_are_references(draft: Draft) -> Findings:
+    """A key in a file ends up in a repository. A reference or a file path does not hold it (C18)."""
+    for path, scalar in scalars(draft.node):
+        key = str(path[-1]) if path else ""
+        inside = {"creds", "kubeconfig", "registry_auth"}.intersection(path[:-1])
+        if key not in SECRETS or not inside or scalar.is_null or "${{" in scalar.text:
+            continue
+        name = _secret_name(draft, path, key)
+        reference = f"${{{{ secrets.{name} }}}}"
+        found = draft.diagnostic(
+            "ORCH132",
+            path,
+            f"`{key}` stands here in plain text",
+            severity=Severity.WARNING,
+            hint=f"`orch secret set {name}`, then write `{reference}`",
+        )
+        yield replace(found, excerpt=None)  # the line is the secret
+
+
+def _secret_name(draft: Draft, path: Path_, key: str) -> str:
+    """A name for the secret: the backend's and the property's."""
+    at = next((i for i, part in enumerate(path) if part in ("creds", "kubeconfig", "registry_auth")), 0)
+    kind = draft.node_at((*path[:at], "type")) if "registry_auth" not in path else None
+    owner = kind.text if isinstance(kind, Scalar) else "registry"
+    return re.sub(r"[^A-Za-z0-9_]", "_", f"{owner}_{key}")
+
+
+def foreign_backends(draft: Draft) -> Findings:
+    for base in _backend_lists(draft):
+        node = draft.node_at(base)
+        for index, item in enumerate(node.items if isinstance(node, Sequence) else ()):
+            kind = item.entries.get("type") if isinstance(item, Mapping) else None
+            if kind and isinstance(kind.value, Scalar) and kind.value.text in FOREIGN_BACKENDS:
+                summary = f"orch has no driver for {kind.value.text}: this entry does nothing"
+                yield draft.diagnostic("ORCH190", (*base, index, "type"), summary, severity=Severity.WARNING)
+
+
+def backends_differ(draft: Draft) -> Findings:
+    for base in _backend_lists(draft):
+        first: dict[str, int] = {}
+        node = draft.node_at(base)
+        for index, item in enumerate(node.items if isinstance(node, Sequence) else ()):
+            kind = item.entries.get("type") if isinstance(item, Mapping) else None
+            if not kind or not isinstance(kind.value, Scalar):
+                continue
+            word = kind.value.text
+            if word in first:
+                yield draft.diagnostic(
+                    "ORCH153",
+                    (*base, index, "type"),
+                    f"backend {word} is configured twice",
+                    hint="keep one entry",
+                    related=(Related(draft.span((*base, first[word], "type")), "configured here first"),),
+                )
+            first.setdefault(word, index)
+
+
+def _backend_lists(draft: Draft) -> tuple[Path_, ...]:
+    projects = draft.node_at(("projects",))
+    count = len(projects.items) if isinstance(projects, Sequence) else 0
+    return (("backends",), *(("projects", index, "backends") for index in range(count)))
+
+
+def backends_are_whole(draft: Draft) -> Findings:
+    """Properties of one backend that exclude or need each other."""
+    project = cast(Project, draft.partial)
+    lists: list[tuple[Path_, tuple[AnyBackend, ...]]] = [(("backends",), project.all_backends)]
+    lists += [(("projects", i, "backends"), each.backends) for i, each in enumerate(project.projects)]
+    for base, backends in lists:
+        places = _places(draft, base)
+        if len(places) == len(backends):
+            for path, backend in zip(places, backends, strict=True):
+                yield from _backend(draft, path, backend)
+
+
+def _places(draft: Draft, base: Path_) -> list[Path_]:
+    """Of the entries that have a driver: the others are not in the model."""
+    node = draft.node_at(base)
+    found: list[Path_] = []
+    for index, item in enumerate(node.items if isinstance(node, Sequence) else ()):
+        kind = item.entries.get("type") if isinstance(item, Mapping) else None
+        if not (kind and isinstance(kind.value, Scalar) and kind.value.text in FOREIGN_BACKENDS):
+            found.append((*base, index))
+    return found
+
+
+def backend_is_whole(draft: Draft) -> Findings:
+    """The same for a document of one backend."""
+    yield from _backend(draft, (), cast(AnyBackend, draft.partial))
+
+
+def _backend(draft: Draft, path: Path_, backend: AnyBackend) -> Findings:
+    if isinstance(backend, AwsBackend) and backend.vpc_name is not None and backend.vpc_ids:
+        yield draft.diagnostic(
+            "ORCH158",
+            (*path, "vpc_ids"),
+            "a network has either `vpc_name` or `vpc_ids`",
+            key=True,
+            hint="remove one of them",
+        )
+    creds = getattr(backend, "creds", None)
+    if isinstance(creds, GcpServiceAccountCreds):
+        yield from _one_of(draft, (*path, "creds"), creds, "filename", "data")
+    if isinstance(creds, OciClientCreds):
+        yield from _one_of(draft, (*path, "creds"), creds, "key_file", "key_content")
+    if isinstance(backend, KubernetesBackend) and backend.kubeconfig is not None:
+        yield from _one_of(draft, (*path, "kubeconfig"), backend.kubeconfig, "filename", "data")
+    if isinstance(backend, NebiusBackend) and backend.creds is not None:
+        given = backend.creds.model_fields_set - {"type"}
+        parts = {"service_account_id", "public_key_id"}
+        if given != {"filename"} and given - {"private_key_file", "private_key_content"} != parts:
+            yield draft.diagnostic(
+                "ORCH158",
+                (*path, "creds"),
+                "these credentials lack a part",
+                hint="write `filename`, or `service_account_id`, `public_key_id` and a private key",
+            )
+        elif given != {"filename"}:
+            yield from _one_of(
+                draft, (*path, "creds"), backend.creds, "private_key_file", "private_key_content"
+            )
+
+
+def _one_of(draft: Draft, path: Path_, owner: object, one: str, other: str) -> Findings:
+    if (getattr(owner, one) is None) == (getattr(owner, other) is None):
+        yield draft.diagnostic(
+            "ORCH158",
+            path,
+            f"exactly one of `{one}` and `{other}` is needed",
+            hint="add one of them" if getattr(owner, one) is None else "remove one of them",
+        )

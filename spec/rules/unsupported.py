@@ -1,0 +1,335 @@
+"""Properties that the language has and this version does not act on: the one table of them.
+
+`validate` accepts them with a warning; what launches (`up`, `run`) refuses each that is written (ORCH118):
+accepting a property and doing nothing with it would be a lie. A row leaves this table when the runtime acts
+on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, cast
+
+from orch.spec.grammar import interpolate
+from orch.spec.diagnostics import Diagnostic, Severity, property_path
+from orch.spec.loader.document import Draft, Path_, scalars
+from orch.spec.models import Fleet
+from orch.spec.models.project import Project
+from orch.spec.models.run import Run
+from orch.spec.loader.reference_scopes import scope_of
+from orch.spec.loader.source import (Mapping, Node, Scalar, Sequence)
+from orch.spec.suggest import listed
+from orch.spec.grammar.values import Problem
+
+if TYPE_CHECKING:
+    from orch.spec.loader.load import Document
+
+Findings = Iterator[Diagnostic]
+
+_LOCAL = "local nodes have none"
+_OFFER = "there is nothing to choose from among local nodes"
+
+# Backends that nodes are created on.
+USABLE = ("local", "aws", "gcp")
+# The same as they are told where none is configured: clouds first, for who names another cloud wants one.
+ANYWHERE = ("aws", "gcp", "local")
+# What a backend acts on, of the rows below; `ssh` stands for existing hosts.
+_CLOUD = frozenset(
+    {
+        "regions",
+        "region",
+        "availability_zones",
+        "zones",
+        "zone",
+        "instance_types",
+        "spot_policy",
+        "max_price",
+        "reservation",
+        "tags",
+        "network",
+        "os_image",
+        "init",
+        "scratch",
+        "topology",
+        "gang",
+        "budget",
+    }
+)
+ACTED_ON: dict[str, frozenset[str]] = {
+    "aws": _CLOUD,
+    "gcp": _CLOUD | {"backend_options", "network.name", "network.extra_vpcs", "network.roce_vpcs"},
+    "ssh": frozenset({"tags"}),
+}
+
+# Kinds of documents that can be launched.
+LAUNCHED = ("fleet", "task", "project")
+
+_CHOICE: dict[str, str | None] = {
+    "regions": _OFFER,
+    "region": _OFFER,
+    "availability_zones": _OFFER,
+    "zones": _OFFER,
+    "zone": _OFFER,
+    "instance_types": _OFFER,
+    "spot_policy": _OFFER,
+    "max_price": _OFFER,
+    "reservation": _OFFER,
+    "tags": None,
+    "retry": None,
+}
+# Property -> what to do instead. `[]` stands for any item of a list.
+ROWS: dict[str, dict[str, str | None]] = {
+    "fleet": {
+        **_CHOICE,
+        "backend_options": None,
+        "network": "the network of local nodes is created with them",
+        "network.name": "fleets of GCP share networks by name",
+        "network.extra_vpcs": "networks beside the first are GCP's; `interconnect` says what is wanted",
+        "network.roce_vpcs": "RDMA networks of their own are GCP's; `interconnect` says what is wanted",
+        "network.fabric": None,
+        "os_image": _LOCAL,
+        "init": "put the steps into the job's image or `commands`",
+        "mounts": "use `volumes` of the task",
+        "scratch": _LOCAL,
+        "scratch.clean": "remove what a job leaves in its own commands",
+        "health": None,
+        "topology": None,
+        "gang": None,
+        "ttl": "delete the fleet with `orch down`",
+        "budget": _LOCAL,
+        "budget.total": "write `hourly`, which each plan checks; nothing adds up yet what was spent",
+        "partitions": "name the fleet in the task's `fleets`",
+        "resources.shm_size": "write it in the task's `resources`: it is of a job",
+    },
+    "task": {
+        **_CHOICE,
+        "backends": _OFFER,
+        "backend": _OFFER,
+        "python": "name an `image` that holds it",
+        "nvcc": "name an `image` that holds it",
+        "docker": None,
+        "registry_auth": "log in on the machine beforehand, or use an image that needs no login",
+        "repos": "copy what is needed with `files`",
+        "single_branch": "copy what is needed with `files`",
+        "ports": None,
+        "groups": None,
+        "array": None,
+        "instances": "choose with `fleets`",
+        "exclude_nodes": None,
+        "idle_duration": None,
+        "creation_policy": None,
+        "preempt": None,
+        "signal": None,
+        "checkpoint": None,
+        "utilization_policy": None,
+        "schedule": None,
+        "depends_on": None,
+        "singleton": None,
+        "priority": None,
+    },
+    "project": {
+        "policies": None,
+        "profiles": None,
+        "projects": "write the `local` backend under `backends`",
+        "defaults.fleet": "write the property in the fleet",
+        "defaults.task": "write the property in the task",
+        "backends[].engine": None,
+        "backends[].subnet": None,
+        "backends[].cpus": "limit nodes with `resources` of the fleet",
+        "backends[].memory": "limit nodes with `resources` of the fleet",
+        "backends[].gpus": None,
+        "backends[].simulate_gpu": None,
+    },
+}
+
+
+def backends_hint(configured: Iterable[str] = ()) -> str:
+    """What to write for a backend that cannot be used: one of those that orch.yml configures, else any."""
+    known = frozenset(configured)
+    if own := [name for name in USABLE if name in known]:
+        return f"use {listed(own)}, which `orch.yml` configures"
+    return f"use {listed(ANYWHERE)}, or existing hosts with `ssh_config`"
+
+
+def not_acted_on(document: Document | Draft) -> tuple[Diagnostic, ...]:
+    """What is written in a document and would be without effect, each at its place."""
+    draft = document if isinstance(document, Draft) else document.draft
+    if draft.kind not in LAUNCHED:
+        return (_refusal(draft, ("type",), f"`type: {draft.kind}`", None),) if draft.kind else ()
+    found = list(_rows(draft, draft.node, (), ""))
+    if draft.partial is not None:
+        for check in _BY_VALUE[draft.kind]:
+            found += check(draft)
+    return (*found, *_references(draft))
+
+
+def _refusal(draft: Draft, path: Path_, what: str, hint: str | None, *, key: bool = False) -> Diagnostic:
+    return draft.diagnostic("ORCH118", path, f"{what} is not supported by this version", key=key, hint=hint)
+
+
+def _rows(draft: Draft, node: Node, path: Path_, pattern: str) -> Findings:
+    if isinstance(node, Sequence):
+        for index, item in enumerate(node.items):
+            yield from _rows(draft, item, (*path, index), f"{pattern}[]")
+    if not isinstance(node, Mapping):
+        return
+    rows = ROWS[draft.kind]
+    acted_on = ACTED_ON.get(_backend(draft), frozenset())
+    for key, entry in node.entries.items():
+        below, place = f"{pattern}.{key}" if pattern else key, (*path, key)
+        if isinstance(entry.value, Scalar) and entry.value.is_null:
+            continue
+        if below in rows and below not in acted_on:
+            yield _refusal(draft, place, f"`{property_path(place)}`", rows[below], key=True)
+        elif any(row.startswith((f"{below}.", f"{below}[")) for row in rows):
+            yield from _rows(draft, entry.value, place, below)
+
+
+def _references(draft: Draft) -> Findings:
+    """Secrets, addresses of groups, array indexes, and what only a job knows in a fleet's `env`."""
+    for path, scalar in scalars(draft.node):
+        if "${{" not in scalar.text:
+            continue
+        try:
+            found = interpolate.references(scalar.text, scope_of(draft.kind, path).rule)
+        except Problem:
+            continue  # told when it was read
+        for reference in found:
+            shown = f"`${{{{ {reference} }}}}`"
+            if reference.namespace == "secrets":
+                yield _refusal(draft, path, shown, "take the value from your environment: `${{ env.NAME }}`")
+            elif (
+                reference.namespace.startswith("groups[")
+                or reference.name == "array_task_id"
+                or (draft.kind == "fleet" and reference.namespace in ("orch", "dstack"))
+            ):
+                yield _refusal(draft, path, shown, None)
+
+
+def _backend(draft: Draft) -> str:
+    """Where the nodes of a fleet are made: the first backend that can, `ssh` for existing hosts."""
+    if draft.kind != "fleet" or draft.partial is None or "backends" in draft.broken:
+        return ""
+    if "ssh_config" in cast(Fleet, draft.partial).model_fields_set:
+        return "ssh"
+    return next((name for name in cast(Fleet, draft.partial).backends if name in USABLE), "")
+
+
+def _one_backend(draft: Draft) -> Findings:
+    backends = cast(Fleet, draft.partial).backends
+    if "backends" in draft.broken:
+        return
+    used = _backend(draft)
+    if not used:
+        named = backends[0] if backends else "(none)"
+        yield _refusal(draft, ("backends",), f"backend {named}", backends_hint(draft.outside.backends))
+    for index, name in enumerate(backends):
+        if used not in ("", "ssh", name):
+            summary = f"this version does not use {name} yet; using {used}"
+            if name in USABLE:
+                summary = f"this version uses one backend of a fleet: {used}, not {name}"
+            yield draft.diagnostic("ORCH118", ("backends", index), summary, severity=Severity.WARNING)
+
+
+def _options(draft: Draft) -> Findings:
+    """`backend_options` of other backends than the one that is used."""
+    used = _backend(draft)
+    if "backend_options" not in ACTED_ON.get(used, frozenset()):
+        return  # refused as a whole
+    for index, each in enumerate(cast(Fleet, draft.partial).backend_options):
+        if each.get("type") != used:
+            yield _refusal(draft, ("backend_options", index), f"an option of {each.get('type')}", None)
+
+
+def _idleness(draft: Draft) -> Findings:
+    used = _backend(draft)
+    if draft.written("idle_duration") and used not in ("", "ssh"):
+        yield draft.diagnostic(
+            "ORCH196" if used == "local" else "ORCH118",
+            ("idle_duration",),
+            "local nodes are not terminated when idle"
+            if used == "local"
+            else "this version does not terminate nodes when they are idle",
+            key=True,
+            severity=Severity.WARNING,
+            hint="remove them with `orch down` when they are not needed",
+        )
+
+
+def _architecture(draft: Draft) -> Findings:
+    if _backend(draft) == "local" and cast(Fleet, draft.partial).resources.cpu.arch is not None:
+        yield draft.diagnostic(
+            "ORCH196",
+            ("resources", "cpu"),
+            "local nodes have the architecture of this machine",
+            severity=Severity.WARNING,
+            hint="write the number alone",
+        )
+
+
+def _nodes_on_demand(draft: Draft) -> Findings:
+    nodes = cast(Fleet, draft.partial).nodes
+    # A range begins at its target, and a number with `idle_duration` is told there.
+    if nodes is not None and nodes.min < nodes.target and draft.node_at(("nodes", "min")) is not None:
+        yield draft.diagnostic(
+            "ORCH197",
+            ("nodes", "min"),
+            f"{nodes.target} nodes are created and stay: going down to {nodes.min} is not supported by this "
+            "version",
+            key=True,
+            severity=Severity.WARNING,
+            hint="set the target to what you need",
+        )
+    if nodes is None or nodes.max is None or nodes.max <= nodes.target:
+        return
+    if nodes.target == 0:
+        summary, hint = (
+            "this creates no node: nodes on demand are",
+            f"write `nodes: {nodes.max}`, or a target",
+        )
+    else:
+        summary, hint = (
+            f"{nodes.target} nodes are created; more on demand are",
+            "set the target to what you need",
+        )
+    summary += " not supported by this version"
+    yield draft.diagnostic("ORCH197", ("nodes",), summary, severity=Severity.WARNING, hint=hint)
+
+
+def _volumes(draft: Draft) -> Findings:
+    for index, volume in enumerate(cast(Run, draft.partial).volumes):
+        if volume.kind != "folder":
+            hint = "mount a folder of the node: `/folder/of/node:/path`"
+            yield _refusal(draft, ("volumes", index), "a volume by name", hint)
+
+
+def _other_backends(draft: Draft) -> Findings:
+    backends = draft.node_at(("backends",))
+    for index, item in enumerate(backends.items if isinstance(backends, Sequence) else ()):
+        kind = item.entries.get("type") if isinstance(item, Mapping) else None
+        if kind is not None and isinstance(kind.value, Scalar) and kind.value.text not in USABLE:
+            yield _refusal(draft, ("backends", index, "type"), f"backend {kind.value.text}", None)
+
+
+# Switches of clouds -> what holds without them.
+_SWITCHES: dict[str, str] = {
+    "default_vpcs": "a fleet has a network of its own where none is given; name one with `vpc_ids`",
+    "experimental_instance_types": "all types of the catalogue are offered; `orch offers` lists them",
+    "preview_features": "nothing of GCP that fleets use has to be switched on",
+}
+
+
+def _switches(draft: Draft) -> Findings:
+    """Settings of clouds that would switch something on which is not there; off, they are what is so."""
+    for index, backend in enumerate(cast(Project, draft.partial).all_backends):
+        for name, hint in _SWITCHES.items():
+            if getattr(backend, name, None):
+                path = ("backends", index, name)
+                yield _refusal(draft, path, f"`{property_path(path)}`", hint, key=True)
+
+
+_BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
+    "fleet": (_one_backend, _options, _idleness, _nodes_on_demand, _architecture),
+    "task": (_volumes,),
+    "project": (_other_backends, _switches),
+}

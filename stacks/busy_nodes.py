@@ -1,0 +1,233 @@
+"""Nodes do not go while runs are on them: which would go, who is on them, the refusal that names the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orch.components.deployment import Deployment
+from orch.spec.errors import OrchError
+from orch.spec.state import NodeState
+from orch.stacks.pulumi.operation import (Call, Listener, Note, engine)
+from orch.stacks.pulumi.changes import Change, changes
+from orch.stacks.errors import Conflict
+from orch.stacks.gang import parallel
+from orch.stacks.summary import Recorded, fold
+from orch.stacks.program import program
+from orch.stacks.project import Project
+from orch.stacks.state import deployment, fleet_state, nodes_there
+
+if TYPE_CHECKING:
+    from orch.runner.node.claims import Claim
+    from orch.runner.ledger.ledger import Ledger
+    from orch.runner.ledger.records import RunRow
+    from orch.runner.ssh.transport import Transport
+
+ANSWER_S = 5.0
+"""How long a node may take to be reached; one that cannot be is decided on by the ledger alone."""
+
+
+@dataclass(frozen=True)
+class Occupant:
+    """A run on one node. `own`: this project's ledger knows it as active; else the node alone names it."""
+
+    node: str
+    run: str
+    by: str
+    own: bool
+
+    def __str__(self) -> str:
+        return f"run {self.run or '?'} of {self.by or '?'}"
+
+
+def going(before: Mapping[str, str], compiled: Deployment, found: Iterable[Change] = ()) -> frozenset[str]:
+    """Nodes that would be removed, or made anew: those there were that a plan has no more, and by the
+    engine's changes those whose maker goes. `before`: each node with the resource that made it."""
+    if compiled.moves:
+        return frozenset(before)
+    gone = {change.name for change in found if change.op in ("delete", "replace") and not _is_fleet(change)}
+    return frozenset(node for node, maker in before.items() if node not in compiled.nodes or maker in gone)
+
+
+def refuse_replaced(
+    project: Project, name: str, compiled: Deployment, before: Recorded, listener: Listener
+) -> None:
+    """Refuse an `up` that would remove nodes, or make them anew, while runs are on them.
+
+    What is made anew only the engine knows: it is asked where a run of this project is on a node that stays,
+    and where the nodes are to be other ones than they were. Raises Conflict, and what a preview raises.
+    """
+    if not before.nodes:
+        return
+    leaving = going(before.nodes, compiled)
+    staying = set(before.nodes) - leaving
+    if staying and (_differ(before, compiled) or _own_runs(project, name, staying)):
+        run = Call(lambda _: None, planning=True)
+        engine(project, name, ["preview", *parallel(compiled)], run, program(compiled))
+        leaving = going(before.nodes, compiled, changes(run.events))
+    refuse_occupied(project, name, leaving, listener)
+
+
+def refuse_occupied(project: Project, name: str, nodes: Collection[str], listener: Listener) -> None:
+    """Refuse that `nodes` of a fleet go while runs are on them: active ones of this project's ledger, and
+    those that hold blocks of the nodes by the nodes' own word. Changes nothing but what has ended already.
+
+    Raises Conflict naming the runs, LedgerUnusable.
+    """
+    if not nodes:
+        return
+    found = _occupants(project, name, frozenset(nodes), listener)
+    if not found:
+        return
+    of_node: dict[str, list[str]] = {}
+    for each in found:
+        of_node.setdefault(str(each), []).append(each.node)
+    raise Conflict(
+        f"runs are on nodes of the fleet {name} that would go: {', '.join(_names(found))}",
+        detail="\n".join(f"{fold(dict.fromkeys(names))}: {run}" for run, names in of_node.items()),
+        hint=_hint(project, found),
+        code="ORCH386",
+    )
+
+
+def _names(found: Iterable[Occupant]) -> list[str]:
+    return list(dict.fromkeys(each.run or "?" for each in found))
+
+
+def _hint(project: Project, found: Sequence[Occupant]) -> str:
+    from orch.runner.ledger.run_names import as_argument
+
+    rehearse = " --rehearse" if project.rehearsal else ""
+    own = _names(each for each in found if each.own)
+    theirs = [run for run in _names(each for each in found if not each.own) if run != "?"]
+    ways = [f"`orch stop {as_argument(run)}{rehearse}`" for run in own]
+    ways += [f"`orch stop {as_argument(run)}` where it was started" for run in theirs]
+    first = f"end them with {' and '.join(ways)}" if ways else "wait for their end"
+    return f"{first}; or `--force` removes the nodes under them"
+
+
+def _occupants(
+    project: Project, name: str, names: frozenset[str], listener: Listener
+) -> tuple[Occupant, ...]:
+    from orch.runner.runs.lifecycle import RunnerContext, reconcile_once
+    from orch.runner.ssh.pool import SshTransport
+
+    with closing(SshTransport(deadline_s=ANSWER_S, tunnels=project.tunnels())) as transport:
+        own: list[Occupant] = []
+        containers: set[str] = set()
+        with _ledger(project) as ledger:
+            if ledger is not None:
+                keys = _host_keys(project, name, names)
+                # A run whose end nobody noticed would hold its nodes for ever.
+                reconcile_once(
+                    RunnerContext(project.dot, ledger, transport), [row for row, _ in _on(ledger, name, keys)]
+                )
+                for row, nodes in _on(ledger, name, keys):
+                    own += [Occupant(node, row.name, row.submitted_by, own=True) for node in nodes]
+                    containers |= _containers(row)
+        theirs = [
+            Occupant(node, claim.run, claim.by, own=False)
+            for node, claim in _claims(project, name, names, transport, listener)
+            if claim.container not in containers
+        ]
+    return (*own, *theirs)
+
+
+def _claims(
+    project: Project, name: str, names: frozenset[str], transport: Transport, listener: Listener
+) -> Iterator[tuple[str, Claim]]:
+    """Who holds blocks of the nodes, as they say themselves. Those that do not answer are told of."""
+    from orch.runner.node.status import who_holds
+
+    try:
+        nodes: tuple[NodeState, ...] = project.machines(fleet_state(project, name))
+    except OrchError as error:
+        listener(Note(f"the nodes of {name} cannot be asked ({error.summary}): {_BY_LEDGER}"))
+        return
+    asked = [node for node in nodes if node.name in names]
+    silent: list[str] = []
+    for node, claims in zip(asked, who_holds(asked, transport, deadline_s=ANSWER_S), strict=True):
+        if claims is None:
+            silent.append(node.name)
+        for claim in claims or ():
+            yield node.name, claim
+    if silent:
+        listener(Note(f"{fold(silent)}: no answer; {_BY_LEDGER}"))
+
+
+_BY_LEDGER = "which runs are there is known by this project's ledger alone"
+
+
+@contextmanager
+def _ledger(project: Project) -> Iterator[Ledger | None]:
+    """The project's ledger; None where no run was ever written."""
+    file = project.local_ledger
+    if file is not None and not file.exists():
+        yield None
+        return
+    from orch.runner.ledger.ledger import open_ledger
+
+    with closing(open_ledger(project.ledger_url)) as ledger:
+        yield ledger
+
+
+def _own_runs(project: Project, name: str, names: Collection[str]) -> bool:
+    """Whether the ledger has active runs on any of the nodes."""
+    with _ledger(project) as ledger:
+        return ledger is not None and any(_on(ledger, name, _host_keys(project, name, names)))
+
+
+def _host_keys(project: Project, name: str, names: Collection[str]) -> dict[str, str]:
+    """Node -> its host key, of the nodes that are recorded."""
+    recorded = nodes_there(deployment(project, name))
+    return {node["name"]: node.get("host_key", "") for node in recorded if node["name"] in names}
+
+
+def _on(ledger: Ledger, name: str, keys: Mapping[str, str]) -> Iterator[tuple[RunRow, tuple[str, ...]]]:
+    """Active runs of the fleet that are on these nodes, and on which of them.
+
+    A fleet that was removed and made again has other machines under the same names, as has another project's
+    fleet in a ledger that both use: host keys tell them apart.
+    """
+    for row in ledger.runs(active_only=True):
+        if row.fleet != name:
+            continue
+        nodes = _nodes_of(row)
+        found = tuple(node for node, key in nodes.items() if node in keys and key in (None, keys[node]))
+        if found:
+            yield row, found
+
+
+def _nodes_of(row: RunRow) -> dict[str, str | None]:
+    """The nodes of a run with their host keys, None where its plan cannot be read."""
+    from orch.runner.errors import RunnerError
+    from orch.runner.launch.run_plan import plan_of
+
+    try:
+        return {node.name: node.host_key for node in plan_of(row).nodes}
+    except RunnerError:
+        return dict.fromkeys(rank.node for rank in row.ranks)
+
+
+def _containers(row: RunRow) -> set[str]:
+    """What a run's claims are called."""
+    from orch.runner.errors import RunnerError
+    from orch.runner.launch.run_plan import plan_of
+
+    try:
+        plan = plan_of(row)
+    except RunnerError:
+        return set()
+    return {plan.container(rank.rank) for rank in plan.ranks}
+
+
+def _differ(before: Recorded, compiled: Deployment) -> bool:
+    """Whether the nodes are to be other ones than they were, as far as few words tell."""
+    old, new = before.traits, compiled.traits
+    return any(old[trait] != new[trait] for trait in old.keys() & new.keys())
+
+
+def _is_fleet(change: Change) -> bool:
+    return change.type.startswith("orch:fleet:")

@@ -1,0 +1,350 @@
+"""Bringing a fleet up where there is room: its places are tried in turn, all of its nodes made or none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from orch.components.deployment import Deployment, Place, Queue
+from orch.components.request import CloudAnswer, NodeWarning
+from orch.spec.errors import OrchError
+from orch.spec.grammar.values import render_duration
+from orch.stacks.again import repeatedly
+from orch.stacks.pulumi.operation import (Call, Listener, Note, engine)
+from orch.stacks.pulumi.changes import name_of
+from orch.stacks.pulumi.process import Event
+from orch.stacks.errors import (EngineFailed, Interrupted, NoCapacity, StackError)
+from orch.stacks.program import program
+from orch.stacks.project import Project
+from orch.stacks.pulumi.recovery import clear_left, left_by
+from orch.stacks.shared_networks import bring_shared, release, shared_by
+from orch.stacks.state import deployment
+from orch.stacks.request import FleetRequest, compile_for, nodes_up
+
+# How often a queue is asked: less often the longer it lasts.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A place that did not do, and why."""
+
+    place: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Gang:
+    """One fleet that is brought up.
+
+    `before`: the nodes it has, each with the resource that made it. `read`: what an error of the cloud means.
+    """
+
+    project: Project
+    wish: FleetRequest
+    listener: Listener
+    before: Mapping[str, str] = field(default_factory=dict[str, str])
+    read: Callable[[str], CloudAnswer | None] = lambda text: None
+
+    def persist(self, compiled: Deployment) -> tuple[Call, EngineFailed | None]:
+        """One plan carried out, as often as the cloud asks to repeat it, from what is there.
+
+        The last call with the events of all, and what failed beyond single nodes.
+        """
+        events: list[Event] = []
+
+        def between(outcome: tuple[Call, EngineFailed | None]) -> None:
+            nonlocal events
+            call, _ = outcome
+            events = _besides(call.events, call.errors)
+            # What was refused half way is made, and not always recorded: it would be made twice.
+            clear_left(self.project, self.wish.name, self.listener)
+
+        return repeatedly(
+            self.wish.name,
+            lambda: self.bring(compiled, events),
+            lambda outcome: self.answer(*outcome),
+            self.listener,
+            between=between,
+        )
+
+    def answer(self, call: Call, failed: EngineFailed | None) -> CloudAnswer | None:
+        """What the errors of a call come to."""
+        if failed is not None and failed.answer is not None:
+            return failed.answer
+        return self._read(call.errors)
+
+    def _read(self, errors: Mapping[str, str]) -> CloudAnswer | None:
+        """One that stops outweighs the others, and one that leads elsewhere those that ask to come back."""
+        answers = [self.read(text) for text in errors.values() if text]
+        known = [answer for answer in answers if answer is not None]
+        return min(known, key=lambda each: 2 if each.again else int(each.elsewhere), default=None)
+
+    def bring(self, compiled: Deployment, earlier: Sequence[Event] = ()) -> tuple[Call, EngineFailed | None]:
+        """One plan carried out, in its steps: the last call with the events of all, `earlier` ones first, and
+        what failed beyond single nodes."""
+        call = Call(self.listener, planning=False, events=list(earlier))
+        try:
+            if compiled.shared is not None:
+                bring_shared(self.project, self.wish.name, compiled.shared, call)
+            for step in (*compiled.before, compiled):
+                call = Call(self.listener, planning=False, apart=step.apart, events=call.events)
+                engine(self.project, self.wish.name, words(step), call, program(step))
+                if step.queue is not None:
+                    self._wait(step.queue)
+        except EngineFailed as failed:
+            return call, failed
+        return call, None
+
+    def _wait(self, queue: Queue) -> None:
+        """Wait for nodes that are given later. Raises EngineFailed when they are not, Interrupted."""
+        self.listener(Note(queue.words))
+        ends, pause = time.monotonic() + queue.patience_s, FIRST_PAUSE_S
+        answer: CloudAnswer | None = None
+        try:
+            while answer is None:
+                found = queue.ask()
+                if found is True:
+                    return
+                answer = found or None
+                left = ends - time.monotonic()
+                if answer is None and left <= 0:
+                    waited = render_duration(int(queue.patience_s))
+                    answer = CloudAnswer(True, f"still in the queue after {waited}", "ORCH325")
+                elif answer is None:
+                    time.sleep(min(pause, left))
+                    pause = min(2 * pause, LONGEST_PAUSE_S)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"stopped while the fleet {self.wish.name} waits in a queue",
+                detail="its place in the queue is kept",
+                hint="run the same command again to go on, or `orch down` to remove it",
+            ) from None
+        name = self.wish.name
+        raise EngineFailed(
+            f"the fleet {name} was not given its nodes", errors={}, answer=answer, code="ORCH325"
+        )
+
+    def remove(self, also: frozenset[str] = frozenset()) -> None:
+        """Take all of it away, and what it shares if no other fleet does; what could not be is named.
+
+        Raises StackError."""
+        call = Call(self.listener, planning=False)
+        recorded = deployment(self.project, self.wish.name)
+        there, stands_on = left_by(recorded, self.project), shared_by(recorded)
+
+        def destroy() -> EngineFailed | None:
+            run = Call(self.listener, planning=False)
+            try:
+                engine(self.project, self.wish.name, ["destroy", "--yes", "--skip-preview"], run)
+            except EngineFailed as failed:
+                return failed
+            return None
+
+        try:
+            failed = repeatedly(
+                self.wish.name,
+                destroy,
+                lambda failed: self._read(failed.errors) if failed else None,
+                self.listener,
+            )
+            if failed is not None:
+                raise failed
+            # What was refused half way is made, and not always recorded.
+            clear_left(self.project, self.wish.name, self.listener, there)
+            release(self.project, stands_on | also, call, without=self.wish.name)
+        except EngineFailed as failed:
+            raise self._left(failed) from failed
+
+    def keep(self, compiled: Deployment, names: Collection[str]) -> Deployment:
+        """Have these nodes of a plan alone, and record it so. Raises StackError."""
+        running = len(self.there(compiled))
+        kept = compiled.only(names, running) if compiled.only else compiled
+        _, failed = self.persist(replace(kept, shared=None))
+        if failed is not None:
+            raise self._left(failed) from failed
+        clear_left(self.project, self.wish.name, self.listener)
+        return kept
+
+    def there(self, compiled: Deployment) -> tuple[str, ...]:
+        """Nodes, of a plan and of those there were, that are recorded."""
+        resources = (deployment(self.project, self.wish.name) or {}).get("resources") or ()
+        found = {name_of(each["urn"]) for each in resources if each.get("id")}
+        makers = {name: compiled.makers.get(name, name) for name in compiled.nodes} | dict(self.before)
+        return tuple(sorted(name for name, maker in makers.items() if maker in found))
+
+    def _left(self, failed: EngineFailed) -> StackError:
+        name = self.wish.name
+        left = ", ".join(_recorded(self.project, name, {*self.before, *self.before.values()}))
+        return StackError(
+            f"what was begun of the fleet {name} could not be taken back whole",
+            detail=f"{failed.detail}\nleft: {left}",
+            hint=f"`orch down {name}` removes the rest; look at the cloud's console if it does not",
+            code="ORCH326",
+        )
+
+
+def bring_up(project: Project, wish: FleetRequest, first: Deployment, listener: Listener) -> tuple[Deployment, Call]:
+    """The plan that was carried out, and the engine's call that did it.
+
+    A place without room is left as it was found before the next one is tried. What trying elsewhere cannot
+    mend (quota, permission, parameters) stops at once. A cluster that is up is never moved: growth that does
+    not fit is taken back. Where a fleet may be short of nodes, those it got stay, and the others are among
+    the plan's warnings.
+
+    Raises NoCapacity with every place tried, StackError, Interrupted.
+    """
+    gang = Gang(project, wish, listener, nodes_up(project, wish.name), first.answer)
+    if first.only is None:
+        call, failed = gang.bring(first)
+        if failed is not None:
+            raise failed
+        return first, call
+    if first.moves:
+        listener(Note("the file does not allow the place where the fleet is: it is removed there first"))
+        gang.remove()
+        gang = replace(gang, before={})
+    tried: list[Attempt] = []
+    places = [Place(first.place or "", lambda: first), *first.elsewhere]
+    for place in places:  # more come on the way: zones of a region that is asked for them when it is tried
+        try:
+            compiled = place.compile()
+        except OrchError as refused:
+            if not tried:
+                raise
+            tried.append(Attempt(place.words, refused.summary))
+            continue
+        where, at, known = compiled.place or place.words, len(tried) + 1, {each.words for each in places}
+        places[at:at] = [each for each in compiled.elsewhere if each.words not in known]
+        listener(Note(f"trying {where}"))
+        call, failed = gang.persist(compiled)
+        if failed is None and not call.node_errors():
+            return compiled, call
+        answer = gang.answer(call, failed)
+        there = tuple(name for name in gang.there(compiled) if name in compiled.nodes)
+        if there and not compiled.whole:
+            if failed is not None:
+                raise _refused(wish, answer, failed, "what is there is kept") from failed
+            return _short(gang, compiled, call, there)
+        failed = failed or _all_failed(wish, call)
+        left = _taken_back(gang, compiled)
+        if answer is None or not answer.elsewhere:
+            raise _refused(wish, answer, failed, left) from failed
+        tried.append(Attempt(where, answer.reason))
+        if gang.before:
+            raise _no_room_to_grow(wish, len(gang.before), tried) from failed
+        listener(Note(f"no room there: {answer.reason}"))
+        if len(places) == 1:
+            # Where an earlier call was stopped is no longer where the fleet has to be.
+            afresh = compile_for(project, wish)
+            again = [Place(afresh.place or "", lambda made=afresh: made), *afresh.elsewhere]
+            places += [each for each in again if each.words != place.words]
+    raise _no_room(wish, tried)
+
+
+def words(compiled: Deployment) -> list[str]:
+    """The engine's arguments for bringing a plan up."""
+    found = ["up", "--yes", "--skip-preview", *parallel(compiled)]
+    return [*found, "--continue-on-error"] if compiled.apart else found
+
+
+def parallel(compiled: Deployment) -> list[str]:
+    """The engine's argument for how much of a plan is worked on at once."""
+    return ["--parallel", str(compiled.parallel)] if compiled.parallel else []
+
+
+def _taken_back(gang: Gang, compiled: Deployment) -> str:
+    """Leave what was there before, nothing or the fleet with the nodes it had; what is so now, in words."""
+    if not gang.before:
+        gang.remove(frozenset({compiled.shared.stack}) if compiled.shared else frozenset())
+        return "nothing of it is left"
+    if set(compiled.nodes) <= set(gang.before):
+        return "what is there is kept"
+    gang.keep(compiled, [name for name in gang.there(compiled) if name in gang.before])
+    return f"its {len(gang.before)} nodes are as they were"
+
+
+def _short(gang: Gang, compiled: Deployment, call: Call, there: Sequence[str]) -> tuple[Deployment, Call]:
+    """A fleet that keeps fewer nodes than it asked for. Raises NoCapacity when they are too few."""
+    # What a runner is told of the fleet hangs on all of its nodes: it is recorded anew without the others.
+    kept = gang.keep(compiled, there)
+    failed = call.node_errors()
+    warnings = tuple(
+        NodeWarning(name, f"not made: {answer.reason if (answer := compiled.answer(text)) else text}")
+        for name, text in sorted(failed.items())
+    )
+    gang.listener(Note(f"kept {len(there)} of {len(compiled.nodes)} nodes"))
+    nodes = gang.wish.fleet.nodes
+    if nodes is not None and len(there) < (nodes.min or 0):
+        raise NoCapacity(
+            f"the fleet {gang.wish.name} has {len(there)} nodes, fewer than the {nodes.min} it needs",
+            detail="\n".join(f"{each.node}: {each.text}" for each in warnings),
+            hint="they are kept: `orch up` tries for the others, `orch down` removes them",
+            code="ORCH325",
+        )
+    events = _besides(call.events, {urn for urn in call.errors if name_of(urn) in failed})
+    return replace(kept, warnings=(*kept.warnings, *warnings)), replace(call, events=events, errors={})
+
+
+def _besides(events: Sequence[Event], urns: Collection[str]) -> list[Event]:
+    """Events of all but these resources."""
+    return [event for event in events if _urn(event) not in urns]
+
+
+def _urn(event: Mapping[str, object]) -> str | None:
+    for key in ("resourcePreEvent", "resOutputsEvent", "resOpFailedEvent"):
+        data = event.get(key)
+        if isinstance(data, dict):
+            return str(data["metadata"]["urn"])
+    return None
+
+
+def _recorded(project: Project, stack: str, before: Collection[str]) -> Iterator[str]:
+    """Resources of the cloud that are recorded still, each with its id."""
+    for resource in (deployment(project, stack) or {}).get("resources") or ():
+        if resource.get("custom") and resource.get("id") and not resource["type"].startswith("pulumi:"):
+            name = name_of(resource["urn"])
+            if name not in before:
+                yield f"{name} ({resource['id']})"
+
+
+def _all_failed(wish: FleetRequest, call: Call) -> EngineFailed:
+    return EngineFailed(
+        f"not one node of the fleet {wish.name} could be made",
+        errors=call.errors,
+        detail=call.told(),
+        code="ORCH347",
+    )
+
+
+def _refused(wish: FleetRequest, answer: CloudAnswer | None, failed: EngineFailed, left: str) -> StackError:
+    detail = f"{failed.detail}\n{left}" if failed.detail else left
+    if answer is None:
+        return EngineFailed(
+            failed.summary, errors=failed.errors, detail=detail, hint=failed.hint, code=failed.code
+        )
+    return StackError(
+        f"the fleet {wish.name} could not be brought up: {answer.reason}",
+        detail=detail,
+        hint=answer.hint,
+        code=answer.code,
+    )
+
+
+def _no_room(wish: FleetRequest, tried: Sequence[Attempt]) -> NoCapacity:
+    return NoCapacity(
+        f"there is no room for the fleet {wish.name} in any of {len(tried)} places; nothing of it is left",
+        detail="\n".join(f"{each.place}: {each.reason}" for each in tried),
+        hint="try later, or widen `regions`, `availability_zones`, `instance_types` or `max_price`",
+        code="ORCH325",
+    )
+
+
+def _no_room_to_grow(wish: FleetRequest, count: int, tried: Sequence[Attempt]) -> NoCapacity:
+    return NoCapacity(
+        f"there is no room for more nodes beside the {count} of the fleet {wish.name}; it is as it was",
+        detail="\n".join(f"{each.place}: {each.reason}" for each in tried),
+        hint="try later, or bring up a second fleet elsewhere: a cluster that is up is not moved",
+        code="ORCH325",
+    )

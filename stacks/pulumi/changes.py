@@ -1,0 +1,255 @@
+"""Engine events as typed changes: what will be done, or was, to each resource, down to the property.
+
+Drift and change are kept apart. Drift is what the refresh before a plan found to differ from what was
+recorded; a change leads from what is there to what is wanted, whoever caused it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from orch.stacks.pulumi.properties import (at, bare, between, overlap, steps_of)
+from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER, shown_pair
+
+Op = Literal["create", "update", "replace", "delete", "same"]
+
+_STEPS: Mapping[str, Op] = {
+    "create": "create",
+    "update": "update",
+    "delete": "delete",
+    "same": "same",
+    "replace": "replace",
+    "create-replacement": "replace",
+    "delete-replaced": "replace",
+    "discard": "delete",
+}
+_WITH_LEAVES = ("update", "replace", "create-replacement")
+
+GONE = "(gone)"
+
+
+@dataclass(frozen=True)
+class Drifted:
+    """One property that is not as registered; `observed` "(gone)" at path "" when the whole resource is."""
+
+    urn: str
+    name: str
+    path: str
+    registered: Any
+    observed: Any
+
+    def as_json(self) -> dict[str, Any]:
+        return {"urn": self.urn, "name": self.name, **self.of_resource()}
+
+    def of_resource(self) -> dict[str, Any]:
+        return {"path": self.path, "registered": self.registered, "observed": self.observed}
+
+
+@dataclass(frozen=True)
+class PropertyChange:
+    """One leaf that changes, from what is there (`old`) to what is wanted (`new`).
+
+    `replaces`: it cannot change in place. `drift`: what is there is not what was registered.
+    """
+
+    path: str
+    old: Any
+    new: Any
+    replaces: bool = False
+    drift: Drifted | None = None
+
+    @property
+    def follows(self) -> bool:
+        """Whether its new value is only known once something else was made."""
+        return self.new == KNOWN_LATER and self.drift is None
+
+    def as_json(self) -> dict[str, Any]:
+        found = self.drift
+        return {
+            "path": self.path,
+            "old": self.old,
+            "new": self.new,
+            "replaces": self.replaces,
+            "drift": {"registered": found.registered, "observed": found.observed} if found else None,
+        }
+
+
+@dataclass(frozen=True)
+class Change:
+    """One resource and what becomes of it. `drift`: what was found of it; `id`: what it is called there."""
+
+    op: Op
+    type: str
+    name: str
+    urn: str
+    diff: tuple[PropertyChange, ...] = ()
+    drift: tuple[Drifted, ...] = ()
+    id: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "op": self.op,
+            "type": self.type,
+            "name": self.name,
+            "urn": self.urn,
+            "diff": [leaf.as_json() for leaf in self.diff],
+            "drift": [each.of_resource() for each in self.drift],
+        }
+
+
+def changes(events: Iterable[Mapping[str, Any]]) -> tuple[Change, ...]:
+    """The changes of a preview or an update, one per resource, sorted by urn.
+
+    The stack itself, providers and the engine's own resources are left out; resources that stay are in, as
+    `same`. A resource that the refresh found to be gone is in when something becomes of it.
+    """
+    found: dict[str, Change] = {}
+    looked: dict[str, _Look] = {}
+    for refreshing, data in _steps(events):
+        urn = data["urn"]
+        if refreshing:
+            # What an earlier step of the same `up` made is no drift to a later one.
+            looked.setdefault(urn, _Look.of(data))
+            continue
+        op = _STEPS.get(data["op"])
+        if op is None:
+            continue
+        before = found.get(urn)
+        if before and op == "same":
+            continue
+        # A replacement comes as several steps; the one that knows the properties wins.
+        if before and before.op == "replace" and (op != "replace" or before.diff):
+            continue
+        look = looked.get(urn, _NOTHING)
+        leaves = tuple(_leaves(data, look)) if data["op"] in _WITH_LEAVES else ()
+        known = str((data.get("old") or {}).get("id") or "")
+        found[urn] = Change(op, data["type"], name_of(urn), urn, leaves, look.drift, known)
+    return tuple(found[urn] for urn in sorted(found))
+
+
+def drifted(events: Iterable[Mapping[str, Any]]) -> tuple[Drifted, ...]:
+    """What a refresh, alone or before a plan, found to differ from what was recorded, by urn and path."""
+    looked: dict[str, _Look] = {}
+    for refreshing, data in _steps(events):
+        if refreshing:
+            looked.setdefault(data["urn"], _Look.of(data))
+    found = [each for look in looked.values() for each in look.drift]
+    return tuple(sorted(found, key=lambda each: (each.urn, each.path)))
+
+
+def summary(found: Iterable[Change]) -> dict[str, int]:
+    """How many of each, every kind named."""
+    counts = {"create": 0, "update": 0, "replace": 0, "delete": 0, "same": 0}
+    for change in found:
+        counts[change.op] += 1
+    return counts
+
+
+def name_of(urn: str) -> str:
+    return urn.rsplit("::", 1)[-1]
+
+
+def type_of(urn: str) -> str:
+    """A resource's own type, without those of its parents."""
+    return urn.split("::")[2].rsplit("$", 1)[-1]
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What the refresh saw of one resource: what was recorded, what is there, and what differs."""
+
+    recorded: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    there: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    drift: tuple[Drifted, ...] = ()
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> _Look:
+        urn, name = data["urn"], name_of(data["urn"])
+        old, new = data.get("old") or {}, data.get("new")
+        if not new:
+            return cls(drift=(Drifted(urn, name, "", "registered", GONE),))
+        outputs: Mapping[str, Any] = new.get("outputs") or {}
+        if "observed" in outputs:
+            # A resource of ours: what was registered are its inputs, what was seen has the same names.
+            recorded, seen = new.get("inputs") or {}, outputs["observed"] or {}
+            pairs = [(key, recorded[key], seen[key]) for key in seen if key in recorded]
+        else:
+            # A cloud's own provider tells which leaves differ.
+            recorded, seen = old.get("outputs") or {}, outputs
+            pairs = [
+                (path, *between(recorded, seen, path, kind.get("diffKind", "")))
+                for path, kind in (data.get("detailedDiff") or {}).items()
+            ]
+        differing = {path: (before, now) for path, before, now in pairs if before != now}
+        drift = [
+            Drifted(urn, name, path, *shown_pair(*differing[path]))
+            for path in sorted(differing, key=steps_of)
+        ]
+        return cls(recorded, seen, tuple(drift))
+
+    def at(self, path: str) -> Drifted | None:
+        """The drift that a property has part in."""
+        touched = [each for each in self.drift if overlap(each.path, path)]
+        exact = next((each for each in touched if steps_of(each.path) == steps_of(path)), None)
+        if exact or not touched:
+            return exact
+        before, now = at(self.recorded, path), at(self.there, path)
+        if bare(before) == bare(now):
+            return None
+        return Drifted(touched[0].urn, touched[0].name, path, *shown_pair(before, now))
+
+
+_NOTHING = _Look()
+
+
+def _steps(events: Iterable[Mapping[str, Any]]) -> Iterator[tuple[bool, Mapping[str, Any]]]:
+    """Whether it is of a refresh, and the data of each step.
+
+    What a refresh found comes as the end of a step that began as `refresh`, whatever it is called then.
+    """
+    refreshing: set[str] = set()
+    for event in events:
+        begun, done = event.get("resourcePreEvent"), event.get("resOutputsEvent")
+        data: Mapping[str, Any] = (begun or done or {}).get("metadata") or {}
+        if not data or data["type"].startswith("pulumi:"):
+            continue
+        urn, op = data["urn"], data["op"]
+        if begun and op == "refresh":
+            refreshing.add(urn)
+        elif begun:
+            refreshing.discard(urn)
+            yield False, data
+        else:
+            yield op == "refresh" or urn in refreshing, data
+
+
+def _leaves(data: Mapping[str, Any], look: _Look) -> Iterator[PropertyChange]:
+    old, new = data.get("old") or {}, data.get("new") or {}
+    old_inputs, wanted = old.get("inputs") or {}, new.get("inputs") or {}
+    outputs = old.get("outputs") or {}
+    observed: Mapping[str, Any] = outputs.get("observed") or {}
+    detailed: Mapping[str, Mapping[str, Any]] | None = data.get("detailedDiff")
+    if detailed is None:
+        replacing = set(data.get("keys") or ())
+        differing = {key for key in {*old_inputs, *wanted} if old_inputs.get(key) != wanted.get(key)}
+        detailed = {
+            key: {"diffKind": "update-replace" if key in replacing else "update"} for key in differing
+        }
+    for path in sorted(detailed, key=steps_of):
+        kind = detailed[path].get("diffKind", "")
+        # Where a provider compares what is wanted with what is there, and not with what was wanted before.
+        there = old_inputs if detailed[path].get("inputDiff", True) else {**outputs, **observed}
+        before, after = between(there, wanted, path, kind)
+        drift = look.at(path)
+        was, becomes = shown_pair(before, after)
+        # A value that neither file nor program gives is the provider's to find.
+        later = after is None and "delete" not in kind and at(old_inputs, path) is None
+        yield PropertyChange(
+            path,
+            drift.observed if drift and was != HIDDEN else was,
+            KNOWN_LATER if later else becomes,
+            "replace" in kind,
+            drift,
+        )

@@ -1,0 +1,85 @@
+"""Who holds a stack, and breaking what a dead process left.
+
+With a file state the engine's lock is one JSON file per holder. A lock whose holder is certainly dead (see
+holders.py) is broken without asking (and told); any other needs `orch unlock`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from orch.runner.processes import Process, is_dead
+from orch.stacks.errors import Held
+from orch.stacks.pulumi.lock_holders import (forget, holder_of, locks_folder, read_lock)
+from orch.stacks.project import Project
+
+
+@dataclass(frozen=True)
+class Lock:
+    """One holder. `age_s`: seconds since it was taken; `holder`: its process, where orch has marked it."""
+
+    file: Path
+    pid: int
+    user: str
+    host: str
+    age_s: float
+    holder: Process | None = None
+
+    @property
+    def dead(self) -> bool:
+        """Held by a process that is certainly no more. What is not marked cannot be judged."""
+        return self.holder is not None and self.holder.pid == self.pid and is_dead(self.holder)
+
+    def __str__(self) -> str:
+        return f"process {self.pid} of {self.user}@{self.host}, for {_age(self.age_s)}"
+
+
+def locks(project: Project, stack: str) -> tuple[Lock, ...]:
+    """The locks on a stack of a file state, oldest first; () for a state elsewhere, whose backend answers for
+    itself."""
+    folder = locks_folder(project, stack)
+    found: list[Lock] = []
+    for file in sorted(folder.glob("*.json")) if folder is not None and folder.is_dir() else []:
+        known = read_lock(file)
+        try:
+            age_s = time.time() - (known[2] if known else file.stat().st_mtime)
+        except FileNotFoundError:
+            continue  # released just now
+        if known is None:
+            found.append(Lock(file, 0, "unknown", "unknown", age_s))
+            continue
+        pid, host, _, user = known
+        found.append(Lock(file, pid, user, host, age_s, holder_of(project, stack, file.name)))
+    return tuple(sorted(found, key=lambda lock: -lock.age_s))
+
+
+def claim(project: Project, stack: str) -> tuple[Lock, ...]:
+    """Break the locks of dead processes and return them.
+
+    Raises Held when another holds it, alive or not to be judged.
+    """
+    held = locks(project, stack)
+    alive = [lock for lock in held if not lock.dead]
+    if alive:
+        raise held_by(stack, str(alive[0]))
+    for lock in held:
+        lock.file.unlink(missing_ok=True)
+    forget(project, stack)
+    return held
+
+
+def held_by(stack: str, who: str) -> Held:
+    return Held(
+        f"the fleet {stack} is being changed by somebody else",
+        where=who,
+        hint=f"wait for it to end; if you are sure that it is gone: `orch unlock {stack}`",
+        code="ORCH350",
+    )
+
+
+def _age(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,241 @@
+"""One call of the engine on one stack: its progress told, its errors kept, its failure as one error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from orch.stacks.pulumi import install as engines
+from orch.stacks.pulumi.changes import name_of, type_of
+from orch.stacks.pulumi.process import (CALLERS, PRIVATE, Aside, Event, ProcessResult, Program, call)
+from orch.stacks.errors import (Conflict, EngineFailed, Held, Interrupted, StackError)
+from orch.stacks.pulumi.lock_holders import Marking
+from orch.stacks.pulumi.locks import held_by
+from orch.stacks.project import Project
+from orch.stacks.state import deployment, work_folder
+
+# What the engine says of a stack that somebody else changes, with a state in files and with Pulumi Cloud's.
+LOCKED = ("currently locked by", "Another update is currently in progress")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Step:
+    """Progress of one resource: `phase` is "start", "done" or "failed"."""
+
+    phase: str
+    op: str
+    type: str
+    name: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something worth telling that is no resource: a lock broken, an image built."""
+
+    text: str
+
+
+Listener = Callable[[Step | Note], None]
+
+
+@dataclass
+class Call:
+    """One engine call under way: its events kept, its progress told.
+
+    `apart`: types of resources whose errors are theirs alone, the call as a whole did its work.
+    """
+
+    listener: Listener
+    planning: bool
+    apart: frozenset[str] = frozenset()
+    events: list[Event] = field(default_factory=list)
+    errors: dict[str, str] = field(default_factory=dict)
+    started: dict[str, float] = field(default_factory=dict)
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        diagnostic = event.get("diagnosticEvent")
+        if diagnostic and diagnostic["severity"] == "error":
+            self._error(diagnostic)
+            return
+        for key, phase in (
+            ("resourcePreEvent", "start"),
+            ("resOutputsEvent", "done"),
+            ("resOpFailedEvent", "failed"),
+        ):
+            if key in event and not self.planning:
+                self._step(phase, event[key]["metadata"])
+
+    def _error(self, diagnostic: dict[str, Any]) -> None:
+        urn = diagnostic.get("urn") or ""
+        text = diagnostic["message"].strip()
+        if text == "update failed" or text.endswith("resource plugin exited prematurely"):
+            return
+        self.errors.setdefault(urn, text)
+
+    def told(self) -> str:
+        """The errors, the same one of several resources once."""
+        names: dict[str, list[str]] = {}
+        for urn, text in self.errors.items():
+            names.setdefault(text, []).append(name_of(urn))
+        return "\n".join(
+            f"{', '.join(sorted(each))}: {text}" if any(each) else text for text, each in names.items()
+        )
+
+    def node_errors(self) -> dict[str, str]:
+        """What failed, by the node's name; nothing when something else than nodes failed."""
+        failed = {urn: text for urn, text in self.errors.items() if urn}
+        if not all(type_of(urn) in self.apart for urn in failed):
+            return {}
+        return {name_of(urn): text for urn, text in failed.items()}
+
+    def _step(self, phase: str, data: dict[str, Any]) -> None:
+        # The fleet itself is a group; what takes time are its members.
+        if data["type"].startswith(("pulumi:", "orch:fleet:")) or data["op"] in ("same", "refresh", "read"):
+            return
+        urn = data["urn"]
+        seconds = 0.0
+        if phase == "start":
+            self.started[urn] = time.monotonic()
+        elif urn in self.started:
+            seconds = time.monotonic() - self.started[urn]
+        self.listener(Step(phase, data["op"], data["type"], name_of(urn), seconds))
+
+
+def engine(
+    project: Project, stack: str, words: list[str], run: Call, code: Program | Aside | None = None
+) -> ProcessResult:
+    """Run one engine operation on a stack, which is made when it is new."""
+    found = engines.require()
+    folder = work_folder(project, stack)
+    environment = project.environment(found)
+    if not project.rehearsal:
+        from orch.rehearsal.project import refuse_shims
+
+        refuse_shims(environment)
+    if deployment(project, stack) is None:
+        provider = ["--secrets-provider", project.secrets_provider] if project.secrets_provider else []
+        plain(project, stack, ["stack", "init", *provider])
+    with Marking(project, stack, words) as marking:
+        done = call(
+            found,
+            [*words, "--stack", stack],
+            folder=folder,
+            environment=environment,
+            program=code,
+            on_event=marking.then(run),
+            on_start=marking.begin,
+            umask=CALLERS if project.shares_files else PRIVATE,
+        )
+    if done.interrupted:
+        raise Interrupted(
+            f"stopped while changing the fleet {stack}" if not run.planning else "stopped",
+            detail="what was under way was finished and recorded" if not run.planning else None,
+            hint="run the same command again to go on, or `orch down` to remove it",
+        )
+    if done.code and not (run.apart and run.node_errors()):
+        raise _failure(stack, words[0], run, done)
+    return done
+
+
+def while_held(
+    project: Project, stack: str, work: Callable[[Callable[[], None]], T], listener: Listener
+) -> T:
+    """Do some work while the engine holds a stack, wherever its state is kept; nothing of it is changed.
+
+    Nobody else can begin to change it until the work is done. It is given what raises Interrupted once the
+    stack is no longer held: an engine may be killed. Raises Held when somebody else changes the stack, and
+    what the work raises.
+    """
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run(is_held: Callable[[], bool]) -> None:
+        def still_held() -> None:
+            if not is_held():
+                raise Interrupted(f"the engine ended while {stack} was cleared up")
+
+        try:
+            done.append(work(still_held))
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            failed.append(error)
+
+    words = ["up", "--yes", "--skip-preview", "--refresh=false"]
+    try:
+        engine(project, stack, words, Call(listener, planning=True), Aside(run))
+    except (Held, Interrupted):
+        raise
+    except StackError:
+        if not done and not failed:
+            raise
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+def plain(project: Project, stack: str, words: list[str], stdin: str | None = None) -> ProcessResult:
+    found = engines.require()
+    done = call(
+        found,
+        [*words, *(["--stack", stack] if words[:2] != ["stack", "init"] else [stack])],
+        folder=work_folder(project, stack),
+        environment=project.environment(found),
+        stdin=stdin,
+        umask=CALLERS if project.shares_files else PRIVATE,
+    )
+    if done.code and is_held(done.stderr):
+        raise _held(stack, done.stderr)
+    if done.code and "already exists" not in done.stderr:
+        raise StackError(
+            f"the engine refused `{' '.join(words)}`",
+            where=stack,
+            detail=done.stderr.strip()[-600:],
+            code="ORCH346",
+        )
+    return done
+
+
+def is_held(said: str) -> bool:
+    """Whether the engine refused because somebody else changes the stack."""
+    return any(words in said for words in LOCKED)
+
+
+def _held(stack: str, said: str) -> StackError:
+    lines = [line.strip() for line in said.splitlines()]
+    # Who it is stands in a line of its own, after the number of them.
+    told = (line for words in ("created by", *LOCKED) for line in lines if words in line)
+    return held_by(stack, next(told, ""))
+
+
+def _failure(stack: str, verb: str, run: Call, done: ProcessResult) -> StackError:
+    said = "\n".join([done.stderr, *run.errors.values()])
+    if is_held(said):
+        return _held(stack, said)
+    if done.code < 0:
+        return StackError(
+            f"the engine was killed (signal {-done.code}) while changing the fleet {stack}",
+            hint="run `orch up` again: it takes up what was begun",
+            code="ORCH346",
+        )
+    busy = [text for text in run.errors.values() if "ORCH386" in text]
+    if busy and verb == "destroy":
+        return Conflict(
+            f"jobs run on hosts of the fleet {stack}",
+            detail="\n".join(busy),
+            hint="end them, or add `--force`, then remove it again; hosts without jobs have left already",
+            code="ORCH386",
+        )
+    detail = run.told() or done.stderr.strip()[-800:] or done.stdout.strip()[-800:]
+    word = {"preview": "previewed", "up": "brought up", "destroy": "removed"}.get(verb, "looked at")
+    return EngineFailed(
+        f"the fleet {stack} could not be {word} whole",
+        detail=detail,
+        hint="mend the cause and run it again: it goes on from what is there",
+        code="ORCH347",
+        errors=run.errors,
+    )

@@ -1,0 +1,219 @@
+"""One call of the Pulumi CLI: our program served to it, its events read, and an end in order.
+
+The CLI runs in a session of its own, so that Ctrl-C reaches orch alone; orch then sends it one SIGTERM (which
+the engine takes as "finish what is under way and stop") and waits: it never ends first. With the stock
+Automation API a Ctrl-C kills both and leaves a lock and pending creates (measured). The language server and
+the event service are the SDK's own.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orch.stacks.pulumi.install import Engine
+
+Event = Mapping[str, Any]
+OnEvent = Callable[[Event], None]
+Program = Callable[[], Any]
+
+PRIVATE = 0o077
+CALLERS = -1
+"""The umask of whoever calls: for a state in files that are not ours alone."""
+
+
+@dataclass(frozen=True)
+class Aside:
+    """Work that the engine waits for in the place of a program. Nothing is registered, and its end is no
+    success: of the stack nothing is changed.
+
+    It is given what says whether the engine still waits. Once that does not, neither does this process: the
+    work goes on in a thread that ends with it."""
+
+    work: Callable[[Callable[[], bool]], None]
+
+
+@dataclass(frozen=True)
+class ProcessResult:
+    """How a call ended. `interrupted`: it was asked to stop by a signal to orch."""
+
+    code: int
+    stdout: str
+    stderr: str
+    interrupted: bool = False
+
+
+def call(
+    engine: Engine,
+    words: list[str],
+    *,
+    folder: Path,
+    environment: Mapping[str, str],
+    program: Program | Aside | None = None,
+    on_event: OnEvent | None = None,
+    on_start: Callable[[int], None] | None = None,
+    stdin: str | None = None,
+    umask: int = PRIVATE,
+) -> ProcessResult:
+    """Run `pulumi WORDS` in `folder` to its end. Events arrive in the calling thread, in order.
+
+    What it and its providers write is their owner's alone, unless another `umask` is given.
+    `on_start` hears the engine's process number before anything else.
+    """
+    with _serving(program, on_event is not None) as (flags, events), _stopping() as stop:
+        process = subprocess.Popen(
+            [str(engine.command), "--non-interactive", *words, *flags],
+            cwd=folder,
+            env={
+                **os.environ,
+                **environment,
+                "PULUMI_AUTOMATION_API": "true",
+                "PULUMI_DEBUG_COMMANDS": "true",
+            },
+            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+            umask=umask,
+        )
+        stop.begin(process)
+        if on_start:
+            on_start(process.pid)
+        output = futures.ThreadPoolExecutor(1).submit(process.communicate, stdin)
+        while not output.done() or not events.empty():
+            try:
+                event = events.get(timeout=0.02)
+            except queue.Empty:
+                continue
+            if on_event:
+                on_event(event)
+        stdout, stderr = output.result()
+    while not events.empty() and on_event:
+        on_event(events.get_nowait())
+    if program is not None and process.returncode:
+        _end_leftovers()
+    return ProcessResult(process.returncode, stdout, stderr, stop.asked)
+
+
+def _end_leftovers() -> None:
+    """End the coroutines that a program of a failed call left.
+
+    The SDK's own clean-up then finds no event loop, of which Python would tell on stderr, at any time after.
+    """
+    told = sys.unraisablehook
+    sys.unraisablehook = lambda left: None if inspect.iscoroutine(left.object) else told(left)
+    try:
+        gc.collect()
+    finally:
+        sys.unraisablehook = told
+
+
+class _Stop:
+    """A signal to orch is a SIGTERM to the engine, also one that came before it; so is each further one."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._process: subprocess.Popen[str] | None = None
+
+    def begin(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        if self.asked:
+            self._pass_on()
+
+    def __call__(self, signum: int, frame: object) -> None:
+        self.asked = True
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+
+@contextmanager
+def _stopping() -> Iterator[_Stop]:
+    """While the engine runs, SIGINT and SIGTERM to orch are for it."""
+    stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _serving(
+    program: Program | Aside | None, wants_events: bool
+) -> Iterator[tuple[list[str], queue.Queue[Event]]]:
+    """The gRPC services the CLI dials back to, and the flags that tell it where."""
+    events: queue.Queue[Event] = queue.Queue()
+    if program is None and not wants_events:
+        yield [], events
+        return
+    import grpc
+    from pulumi.automation._server import LanguageServer
+    from pulumi.runtime._grpc_settings import _GRPC_CHANNEL_OPTIONS
+    from pulumi.runtime.proto import events_pb2_grpc, language_pb2_grpc
+
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=8), options=_GRPC_CHANNEL_OPTIONS)
+    port = server.add_insecure_port("127.0.0.1:0")
+    flags: list[str] = []
+    if program is not None:
+        servicer = _aside(program) if isinstance(program, Aside) else LanguageServer(program)
+        language_pb2_grpc.add_LanguageRuntimeServicer_to_server(servicer, server)
+        flags += [f"--client=127.0.0.1:{port}", "--exec-kind", "auto.inline"]
+    if wants_events:
+        events_pb2_grpc.add_EventsServicer_to_server(_events_servicer(events), server)
+        flags += ["--event-log", f"tcp://127.0.0.1:{port}"]
+    server.start()
+    try:
+        yield flags, events
+    finally:
+        server.stop(grace=1).wait()
+
+
+def _aside(aside: Aside) -> Any:
+    from pulumi.automation._server import LanguageServer
+    from pulumi.runtime.proto import language_pb2
+
+    class Servicer(LanguageServer):
+        def Run(self, request: Any, context: Any) -> Any:
+            thread = threading.Thread(target=aside.work, args=(context.is_active,), daemon=True)
+            if not request.dryRun:
+                thread.start()
+            while thread.is_alive() and context.is_active():
+                thread.join(0.1)
+            return language_pb2.RunResponse(bail=True)
+
+    return Servicer(lambda: None)
+
+
+def _events_servicer(events: queue.Queue[Event]) -> Any:
+    from google.protobuf import empty_pb2
+    from pulumi.runtime.proto import events_pb2_grpc
+
+    class Servicer(events_pb2_grpc.EventsServicer):
+        def StreamEvents(self, request_iterator: Any, context: Any) -> Any:
+            for request in request_iterator:
+                events.put(json.loads(request.event))
+            return empty_pb2.Empty()
+
+    return Servicer()

@@ -1,0 +1,320 @@
+"""What the engine recorded: deployments, their outputs, and the FleetState in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from orch.components.request import whole
+from orch.runner.private import private_folder, write_private
+from orch.spec.state import SCHEMA, FleetState, NodeState
+from orch.spec.suggest import few, hint_for
+from orch.spec.grammar.values import shown
+from orch.stacks.pulumi import install as engines
+from orch.stacks.pulumi.process import call
+from orch.stacks.errors import Conflict, NoSuchFleet, StackError
+from orch.stacks.project import (COMPRESSED, Project, find, is_stack_name)
+
+StackExport = dict[str, Any]
+
+
+def deployment(project: Project, stack: str) -> StackExport | None:
+    """The recorded state of a stack, or None when there is no such stack.
+
+    A file state is read as it lies; any other, and one that a `pulumi` by hand has compressed, is exported
+    through the engine (0.5 s, and a network call for one elsewhere).
+    """
+    if not is_stack_name(stack):
+        return None
+    checkpoint = project.checkpoint(stack)
+    if checkpoint is not None and in_plain_files(project, stack):
+        try:
+            return json.loads(checkpoint.read_text())["checkpoint"].get("latest") or {}
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError) as error:
+            raise StackError(
+                f"the recorded state of {stack} cannot be read",
+                where=str(checkpoint),
+                detail=str(error),
+                hint=f"the state before it is beside it, as {checkpoint.name}.bak",
+                code="ORCH351",
+            ) from error
+    engine = engines.require()
+    done = call(
+        engine,
+        ["stack", "export", "--stack", stack],
+        folder=work_folder(project, stack),
+        environment=project.environment(engine),
+    )
+    if done.code:
+        if "no stack named" in done.stderr or "not found" in done.stderr:
+            return None
+        raise StackError(
+            f"the state of {stack} cannot be read", detail=done.stderr.strip()[-600:], code="ORCH351"
+        )
+    return json.loads(done.stdout).get("deployment") or {}
+
+
+def in_plain_files(project: Project, stack: str) -> bool:
+    """Whether a stack is read from a file here, without the engine."""
+    checkpoint = project.checkpoint(stack)
+    return checkpoint is not None and not _is_compressed(checkpoint)
+
+
+def _is_compressed(checkpoint: Path) -> bool:
+    """Whether the engine takes another file for the state: of several the one that was written last."""
+
+    def written(file: Path) -> int:
+        try:
+            return file.stat().st_mtime_ns
+        except FileNotFoundError:
+            return -1
+
+    return max(written(checkpoint.with_name(checkpoint.name + each)) for each in COMPRESSED) > written(
+        checkpoint
+    )
+
+
+def outputs(recorded: StackExport | None) -> dict[str, Any]:
+    """The stack's outputs as recorded; secrets are still encrypted in it. {} when there are none.
+
+    Raises Conflict when they were written by a newer orch.
+    """
+    for resource in (recorded or {}).get("resources") or ():
+        if resource["type"] == "pulumi:pulumi:Stack":
+            return refuse_newer(resource.get("outputs") or {})
+    return {}
+
+
+def refuse_newer(found: dict[str, Any]) -> dict[str, Any]:
+    """The same outputs.
+
+    Raises Conflict when a newer orch wrote them: this one would misread or undo its work.
+    """
+    mark: dict[str, Any] = found.get("orch") or {}
+    if int(mark.get("schema", 0)) > SCHEMA:
+        raise Conflict(
+            f"this fleet's state was written by a newer orch: {mark.get('version')}",
+            detail=f"its schema is {int(mark['schema'])}, this orch knows up to {SCHEMA}",
+            hint="upgrade orch: `pip install -U orch-fleet`",
+            code="ORCH352",
+        )
+    return found
+
+
+def known_fleets(project: Project) -> list[str]:
+    """Names of the fleets this project has brought up, sorted."""
+    return [name for name in stacks(project) if "fleet" in outputs(deployment(project, name))]
+
+
+def stacks(project: Project) -> list[str]:
+    """Names of all stacks of this project, sorted."""
+    if project.local_state is None:
+        return sorted(_remote_stacks(project))
+    folder = project.local_state / ".pulumi" / "stacks" / project.name
+    endings = tuple(f".json{compressed}" for compressed in ("", *COMPRESSED))
+    found = (file.name for file in folder.iterdir()) if folder.is_dir() else ()
+    return sorted({name.rpartition(".json")[0] for name in found if name.endswith(endings)})
+
+
+def nodes_there(recorded: StackExport | None) -> tuple[dict[str, Any], ...]:
+    """The fleet's nodes as recorded, without those that were deleted or could not be made.
+
+    All of the last plan's are in the stack's outputs.
+    """
+    fleet = outputs(recorded).get("fleet") or {}
+    there = {resource["urn"].rsplit("::", 1)[-1] for resource in (recorded or {}).get("resources") or ()}
+    return tuple(node for node in fleet.get("nodes") or () if (node.get("made_by") or node["name"]) in there)
+
+
+def begun(recorded: StackExport | None) -> dict[str, str]:
+    """What an `up` that did not end had decided, as the fleet's component recorded it when it began."""
+    for resource in (recorded or {}).get("resources") or ():
+        if resource["type"].startswith("orch:fleet:"):
+            pins = (resource.get("outputs") or {}).get("pins") or {}
+            return {str(key): str(value) for key, value in pins.items()}
+    return {}
+
+
+def is_former(project: Project, name: str) -> bool:
+    """Whether a former version recorded the fleet, with less than this one knows."""
+    fleet = outputs(deployment(project, name)).get("fleet") or {}
+    return fleet.get("schema_version", SCHEMA) < SCHEMA
+
+
+def fleet_state(project: Project, name: str) -> FleetState:
+    """A fleet as it was last brought up, its private key put in place under `.orch/keys`.
+
+    Raises NoSuchFleet when it is not up, Conflict when a newer orch wrote it.
+    """
+    recorded = deployment(project, name)
+    found = outputs(recorded)
+    if "fleet" not in found:
+        raise not_up(project, name)
+    try:
+        state = FleetState.model_validate(whole(found["fleet"]))
+    except ValidationError as error:
+        raise StackError(
+            f"the recorded state of {name} is not one that orch wrote",
+            where=str(project.checkpoint(name) or project.state_url),
+            detail=few((f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()), 3),
+            hint="`orch up` with its file records it anew",
+            code="ORCH351",
+        ) from error
+    there = {node["name"] for node in nodes_there(recorded)}
+    nodes = tuple(node for node in state.nodes if node.name in there)
+    if found.get("identity") is not None:
+        identity = str(_identity(project, name, state))
+        nodes = tuple(_with_key(node, identity) for node in nodes)
+    return project.reached(
+        state.model_copy(update={"nodes": tuple(_at_home(project, node) for node in nodes)})
+    )
+
+
+def _with_key(node: NodeState, identity: str) -> NodeState:
+    """The fleet's own key for the node, and for jump hosts of ours: those whose host key we made."""
+    hops = tuple(
+        hop.model_copy(update={"identity": identity}) if hop.identity is None and hop.host_key else hop
+        for hop in node.jump
+    )
+    return node.model_copy(update={"identity": node.identity or identity, "jump": hops})
+
+
+def _at_home(project: Project, node: NodeState) -> NodeState:
+    """The node with key files as they lie here: the state says them relative to the project's root."""
+    from orch.runner.hosts.naming import resolved
+
+    hops = tuple(
+        hop.model_copy(update={"identity": resolved(hop.identity, project.root)}) for hop in node.jump
+    )
+    return node.model_copy(update={"identity": resolved(node.identity, project.root), "jump": hops})
+
+
+def require_up(project: Project, name: str) -> dict[str, Any]:
+    """The outputs of a fleet's stack. Raises NoSuchFleet when it is not up."""
+    found = outputs(deployment(project, name))
+    if "fleet" not in found:
+        raise not_up(project, name)
+    return found
+
+
+def not_up(project: Project, name: str, *, removing: bool = False) -> NoSuchFleet:
+    """The error of a fleet that is not there; with `removing`, of one that was to be removed."""
+    others = known_fleets(project)
+    shown_name = name if is_stack_name(name) else shown(name)
+    ending = ": there is nothing to remove" if removing else ""
+    return NoSuchFleet(
+        f"the fleet {shown_name} is not up in this project{ending}",
+        where=str(project.root),
+        detail=f"up here: {', '.join(others)}" if others else "no fleet is up here",
+        hint=_elsewhere(project, name) or _instead(name, others, removing=removing),
+        code="ORCH353",
+    )
+
+
+def _elsewhere(project: Project, name: str) -> str | None:
+    """Whether a fleet that is not up here is up in the rehearsal, or the other way round."""
+    if project.rehearsal:
+        there, hint = find(project.root), "it is up outside the rehearsal: leave `--rehearse` out"
+        if there.local_state is None:
+            return None  # somebody else's server is not asked for the sake of a hint
+    else:
+        there = replace(project, state_url=f"file://{project.rehearsed / 'state'}")
+        hint = "it is up in the rehearsal: add `--rehearse`"
+    return hint if "fleet" in outputs(deployment(there, name)) else None
+
+
+def _instead(name: str, others: Sequence[str], *, removing: bool) -> str:
+    if close := hint_for(name, others):
+        return close
+    if removing:
+        return "name one that is up" if others else "`orch fleet` lists what is up"
+    return f"{'name one that is up, or ' if others else ''}bring it up first: `orch up fleet.yml`"
+
+
+def secret_output(project: Project, stack: str, name: str, what: str, *words: str) -> str:
+    """A secret output of a stack, decrypted by the engine (half a second). `what` it is, for the error.
+
+    Raises StackError."""
+    engine = engines.require()
+    done = call(
+        engine,
+        ["stack", "output", name, "--show-secrets", *words, "--stack", stack],
+        folder=work_folder(project, stack),
+        environment=project.environment(engine),
+    )
+    if done.code:
+        raise StackError(
+            f"{what} of the fleet {stack} cannot be decrypted",
+            detail=done.stderr.strip()[-400:],
+            hint="the passphrase or secrets provider of the state is needed",
+            code="ORCH354",
+        )
+    return done.stdout
+
+
+def work_folder(project: Project, stack: str) -> Path:
+    """Where the engine works for a stack. One folder each: selecting a stack changes its folder's state."""
+    folder = private_folder(project.dot / "work" / stack)
+    text = project_file(project.name, "../../config")  # an absolute path is taken as relative
+    file = folder / "Pulumi.yaml"
+    if not file.exists() or file.read_text() != text:
+        write_private(file, text)  # another process's engine may be reading it
+    return folder
+
+
+def project_file(name: str, config_folder: str) -> str:
+    """A Pulumi.yaml that leads to the same stacks: same project, same refresh option, same stack settings."""
+    return (
+        f"name: {name}\n"
+        "runtime: python\n"
+        "description: GPU fleets, compiled from YAML by orch\n"
+        f"stackConfigDir: {config_folder}\n"
+        "options:\n"
+        "  # without it `up` would not see what changed behind its back\n"
+        "  refresh: always\n"
+    )
+
+
+def forget_identity(project: Project, stack: str) -> None:
+    key = project.dot / "keys" / stack
+    for file in (key, key.with_name(f"{stack}.of")):
+        file.unlink(missing_ok=True)
+
+
+def _identity(project: Project, stack: str, state: FleetState) -> Path:
+    """The client's private key file.
+
+    Taken out of the encrypted state when it is not there, or is of a fleet before.
+    """
+    key = project.dot / "keys" / stack
+    mark = key.with_name(f"{stack}.of")
+    generation = state.nodes[0].host_key if state.nodes else ""
+    if key.exists() and mark.exists() and mark.read_text() == generation:
+        return key
+    private = secret_output(project, stack, "identity", "the key")
+    private_folder(key.parent)
+    write_private(key, private.strip() + "\n")
+    write_private(mark, generation)
+    return key
+
+
+def _remote_stacks(project: Project) -> list[str]:
+    engine = engines.require()
+    done = call(
+        engine,
+        ["stack", "ls", "--json"],
+        folder=work_folder(project, "_list"),
+        environment=project.environment(engine),
+    )
+    if done.code:
+        raise StackError(
+            "the state cannot be listed", where=project.state_url, detail=done.stderr.strip()[-400:]
+        )
+    return [stack["name"].rsplit("/", 1)[-1] for stack in json.loads(done.stdout)]
