@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.measure import BIN, Figure
-from orch.stacks.pulumi import install as engines
-from orch.stacks.project import find
 from orch.rehearsal.project import rehearse
+from orch.stacks.project import find
+from orch.stacks.pulumi import install as engines
 from orch.stacks.state import project_file
 
 NODES = int(os.environ.get("ORCHCTL_BENCH_NODES", "1000"))

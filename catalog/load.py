@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal, cast
 
 from orch.catalog.errors import BadCatalogFile
-from orch.catalog.records import (Catalog, GpuModel, InstanceType, Offer, PriceList)
 from orch.catalog.gcp.siblings import Sibling, offered, siblings
+from orch.catalog.records import Catalog, GpuModel, InstanceType, Offer, PriceList
 from orch.catalog.unpriced import lent
 
 SHIPPED = Path(__file__).parent

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orch.catalog.aws import prices as aws
 from orch.catalog.errors import NotRefreshable, RefreshFailed
-from orch.catalog.load import (catalog, price_file, user_folder, write_prices)
+from orch.catalog.load import catalog, price_file, user_folder, write_prices
 from orch.catalog.records import PriceList
 from orch.spec.suggest import hint_for, listed
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from orch.cli.errors import UsageError, tell
 from orch.cli.context import project_at
-from orch.runner.runs.lifecycle import check_task
+from orch.cli.errors import UsageError, tell
 from orch.runner.ledger.run_names import RunName
+from orch.runner.runs.lifecycle import check_task
 from orch.spec import load_paths
 from orch.spec.models import Fleet, Task
 from orch.spec.suggest import few
@@ -30,7 +30,8 @@ def apply(
     rehearse: bool,
 ) -> None:
     """Raises UsageError for options of runs when there is none to run, and what `up` and `run` raise."""
-    from orch.cli import fleet as fleets, run
+    from orch.cli import fleet as fleets
+    from orch.cli import run
 
     if file == "-":
         raise UsageError(

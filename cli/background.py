@@ -10,13 +10,13 @@ import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from orch.cli.output.redaction import masked
 from orch.cli.errors import end, mask_threads, tell
+from orch.cli.output.redaction import masked
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
-    from orch.runner.runs.lifecycle import RunnerContext
     from orch.runner.ledger.records import RunRow
+    from orch.runner.runs.lifecycle import RunnerContext
     from orch.stacks.project import Project
 
 LOG = "driver.log"
@@ -25,9 +25,9 @@ ENDED = "the driver ended: "
 
 def see_through(project: Project, place: RunnerContext, row: RunRow) -> RunRow:
     """Drive or follow a run to its end; being told to leave, hand it to a process in the background."""
-    from orch.runner.runs.lifecycle import drive
     from orch.runner.ledger.run_names import as_argument
     from orch.runner.private import private_file
+    from orch.runner.runs.lifecycle import drive
 
     def leave(number: int, frame: Any) -> None:
         del number, frame

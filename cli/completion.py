@@ -80,7 +80,7 @@ def _nodes(project: Project) -> Iterable[str]:
 
 def _plain(project: Project) -> dict[str, Any]:
     """Fleets with their states, of those that lie here and that no engine has to read."""
-    from orch.stacks.state import (deployment, in_plain_files, outputs, stacks)
+    from orch.stacks.state import deployment, in_plain_files, outputs, stacks
 
     if project.local_state is None:
         return {}

@@ -10,13 +10,13 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from orch.cli.errors import end, say, tell
 from orch.cli.context import project_at
+from orch.cli.errors import end, say, tell
 from orch.spec.errors import ExitCode
 from orch.spec.grammar.values import Problem, check_name
-from orch.stacks.pulumi import install as engines
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import find, project_name
+from orch.stacks.pulumi import install as engines
 from orch.stacks.state import project_file
 
 MAIN = '''"""The Pulumi program of this folder's fleets; `orch` and `pulumi` run the same one."""

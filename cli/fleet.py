@@ -6,24 +6,24 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from orch.cli.diagnostics import load
-from orch.cli.hosts.host_keys import (accepting, after_keys, planned, rekeyed)
-from orch.cli.errors import (UsageError, coloured, end, print_json, say, tell)
-from orch.cli.output.plan import (cost_line, counts, key_lines, plan_json, plan_lines, warning_lines)
-from orch.cli.output.plan_tree import drift_lines, paint
 from orch.cli.context import project_at
+from orch.cli.diagnostics import load
+from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
+from orch.cli.hosts.host_keys import accepting, after_keys, planned, rekeyed
+from orch.cli.output.plan import cost_line, counts, key_lines, plan_json, plan_lines, warning_lines
+from orch.cli.output.plan_tree import drift_lines, paint
 from orch.components.request import Approvals
 from orch.spec.diagnostics import render_human
 from orch.spec.errors import ExitCode
 from orch.spec.models import Fleet
 from orch.stacks import operations
-from orch.stacks.pulumi.operation import Note, Step
-from orch.stacks.errors import ProjectError
 from orch.stacks.busy_nodes import refuse_occupied
+from orch.stacks.errors import ProjectError
 from orch.stacks.operations import Plan
 from orch.stacks.project import Project
-from orch.stacks.state import deployment, is_former, not_up
+from orch.stacks.pulumi.operation import Note, Step
 from orch.stacks.request import FleetRequest
+from orch.stacks.state import deployment, is_former, not_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -187,8 +187,8 @@ def _show_drift(
 def show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool = False) -> None:
     from orch.cli.output.fleet import fleet_json, fleet_table
     from orch.cli.run import opened
-    from orch.runner.runs.lifecycle import reconcile_once
     from orch.runner.node.status import node_statuses
+    from orch.runner.runs.lifecycle import reconcile_once
     from orch.stacks.state import fleet_state, known_fleets
 
     with opened(None, as_json=True, rehearse=rehearse) as (project, place):

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from orch import __version__
-from orch.cli import (completion, offers, errors, schema, validate)
-from orch.cli.hosts import (cordon, exec)
+from orch.cli import completion, errors, offers, schema, validate
 from orch.cli import run as runs
-from orch.cli.output.redaction import cover_arguments
-from orch.cli.file_option import ALSO, FileCommand
 from orch.cli.context import Rehearse
+from orch.cli.file_option import ALSO, FileCommand
+from orch.cli.hosts import cordon, exec
+from orch.cli.output.redaction import cover_arguments
 
 app = typer.Typer(
     name="orch",
@@ -302,9 +302,7 @@ app.command("stop", rich_help_panel=RUNS, epilog="Example: orch stop train-k3f9"
 app.command(
     "exec", rich_help_panel=NODES, epilog="Example: orch exec cluster --node gpu[1-4] -- nvidia-smi -L"
 )(exec.execute)
-app.command("ssh", rich_help_panel=NODES, epilog="Example: orch ssh gpu3 -- -L 8888:localhost:8888")(
-    exec.ssh
-)
+app.command("ssh", rich_help_panel=NODES, epilog="Example: orch ssh gpu3 -- -L 8888:localhost:8888")(exec.ssh)
 app.command("cordon", rich_help_panel=NODES, epilog='Example: orch cordon "gpu[1-2]" --reason "fan broken"')(
     cordon.cordon
 )

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.background import (LOG, drive_behind, see_through, supervise, why_undriven)
-from orch.cli.file_option import ALSO
-from orch.cli.errors import (coloured, end, say, tell)
+from orch.cli.background import LOG, drive_behind, see_through, supervise, why_undriven
 from orch.cli.context import Rehearse, project_at
+from orch.cli.errors import coloured, end, say, tell
+from orch.cli.file_option import ALSO
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
     from orch.runner.errors import NoFit
-    from orch.runner.runs.lifecycle import RunnerContext
     from orch.runner.ledger.records import RunRow
+    from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec import Document
     from orch.spec.models import Task
     from orch.spec.state import FleetState
@@ -133,8 +133,8 @@ def ps(
     """Show the active runs of this project; the latest one when none is active."""
     with opened(None, as_json=True, rehearse=rehearse) as (_, place):
         from orch.cli.output.run import SCHEMA, run_json, runs_table
-        from orch.runner.runs.lifecycle import reconcile_once
         from orch.runner.ledger.run_names import as_argument
+        from orch.runner.runs.lifecycle import reconcile_once
 
         reconcile_once(place)
         rows = place.ledger.runs(active_only=not everything) or place.ledger.runs(limit=1)
@@ -222,7 +222,9 @@ def stop(
 
 
 @contextmanager
-def opened(path: str | None, *, as_json: bool, rehearse: bool = False) -> Iterator[tuple[Project, RunnerContext]]:
+def opened(
+    path: str | None, *, as_json: bool, rehearse: bool = False
+) -> Iterator[tuple[Project, RunnerContext]]:
     """The project a verb works in, and what the runner needs of it."""
     from orch.cli.output.run import Live
     from orch.runner.ledger.ledger import open_ledger
@@ -265,8 +267,8 @@ def _submit(
 ) -> RunRow:
     from orch import images
     from orch.runner.errors import NoFit
-    from orch.runner.runs.lifecycle import submit
     from orch.runner.launch.seats import choose_fleet
+    from orch.runner.runs.lifecycle import submit
     from orch.spec.models import Task
     from orch.stacks.variables import revealed
 

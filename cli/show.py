@@ -5,18 +5,18 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from orch.cli.output.fleet import fleet_json, fleet_status, fleet_table
 from orch.cli.errors import coloured, print_json, say
+from orch.cli.output.fleet import fleet_json, fleet_status, fleet_table
+from orch.cli.output.run import SCHEMA, duration, moment, rank_text, run_json
 from orch.cli.run import opened
-from orch.cli.output.run import (SCHEMA, duration, moment, rank_text, run_json)
 from orch.stacks.errors import NoSuchFleet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orch.runner.runs.lifecycle import RunnerContext
-    from orch.runner.node.status import NodeStatus
     from orch.runner.ledger.records import RunRow
+    from orch.runner.node.status import NodeStatus
+    from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.state import FleetState
     from orch.stacks.project import Project
 
@@ -53,7 +53,9 @@ def show(name: str, *, as_json: bool, rehearse: bool) -> None:
             say(_run_text(place, row))
 
 
-def _fleet(project: Project, place: RunnerContext, name: str) -> tuple[FleetState, Sequence[NodeStatus]] | None:
+def _fleet(
+    project: Project, place: RunnerContext, name: str
+) -> tuple[FleetState, Sequence[NodeStatus]] | None:
     from orch.runner.node.status import node_statuses
     from orch.stacks.state import fleet_state
 

@@ -16,9 +16,9 @@ from orch.components.forecast import Forecast, outlook
 from orch.components.request import PlanError
 from orch.spec import load_paths
 from orch.spec.diagnostics import Diagnostic, render_human
+from orch.spec.loader.fence import fence_around
 from orch.spec.models import Fleet
 from orch.spec.models.project import Project
-from orch.spec.loader.untrusted import fence_around
 from orch.stacks.errors import ProjectError
 
 if TYPE_CHECKING:

@@ -84,7 +84,7 @@ def validate(
     People read diagnostics on stderr and a summary on stdout; programs read one document on stdout.
     """
     from orch.spec import load_paths
-    from orch.spec.diagnostics import (Severity, ordered, render_human, render_json)
+    from orch.spec.diagnostics import Severity, ordered, render_human, render_json
     from orch.spec.diagnostics import strict as as_errors
     from orch.spec.errors import ExitCode
     from orch.spec.formats import render_github, render_sarif
@@ -150,7 +150,7 @@ def _advice(documents: tuple[Document, ...], *, names: bool) -> Iterator[Diagnos
 
     for document in documents:
         # A backend's own document is only ever checked, which is told.
-        for each in not_acted_on(document) if document.kind not in BACKEND_MODELS else ():
+        for each in not_acted_on(document.draft) if document.kind not in BACKEND_MODELS else ():
             yield replace(each, severity=Severity.WARNING) if each.severity is Severity.ERROR else each
         if names and document.kind == "fleet":
             from orch.catalog.errors import CatalogError

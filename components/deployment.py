@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from orch.components.explain import NOTHING, Explained, Traits
 from orch.components.findings import Finding
-from orch.components.request import (CloudAnswer, NewHostKey, NodeProblem, NodeWarning)
+from orch.components.request import CloudAnswer, NewHostKey, NodeProblem, NodeWarning
 
 if TYPE_CHECKING:
     import pulumi

@@ -11,20 +11,20 @@ from pathlib import Path
 
 from orch.catalog.load import catalog as load_catalog
 from orch.components.cloud.candidates import Candidate
-from orch.offers.name_warnings import doubts
+from orch.components.cloud.sizing import budget_findings
 from orch.components.findings import Finding, PlanErrors, settle
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
-from orch.components.cloud.sizing import budget_findings
 from orch.components.request import PlanError, PriorState
+from orch.offers.name_warnings import doubts
 from orch.offers.query import wanted_of
+from orch.spec.grammar.values import shown
+from orch.spec.loader.text import MAX_BYTES, content
+from orch.spec.loader.untrusted import Fence
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AnyBackend
-from orch.spec.loader.untrusted import Fence
-from orch.spec.suggest import counted, few
-from orch.spec.loader.text import MAX_BYTES, content
 from orch.spec.rules.unsupported import backends_hint
-from orch.spec.grammar.values import shown
+from orch.spec.suggest import counted, few
 
 STATE = "the state: what is up already, and what would change"
 _ANY_MACHINE = LocalFacts(cpus=1 << 20, memory_mib=1 << 40, node_image="orch/node")
@@ -136,11 +136,11 @@ def _places(fleet: Fleet, backend: str, settings: Sequence[AnyBackend]) -> Seque
     """Types and zones that fit, in the order in which they would be tried."""
     known = load_catalog()
     if backend == "aws":
-        from orch.components.aws.candidates import candidates as on_aws
         from orch.components.aws.backend import settings_of as aws_settings
+        from orch.components.aws.candidates import candidates as on_aws
 
         return on_aws(fleet, aws_settings(settings), known)
-    from orch.components.gcp.candidates import candidates as on_gcp
     from orch.components.gcp.backend import settings_of as gcp_settings
+    from orch.components.gcp.candidates import candidates as on_gcp
 
     return on_gcp(fleet, gcp_settings(settings), known)

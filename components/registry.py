@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orch.components.cloud.candidates import Candidate
-from orch.components.cloud.fleet import (Cloud, CloudFleet, compiled, settled)
+from orch.components.cloud.fleet import Cloud, CloudFleet, compiled, settled
 from orch.components.deployment import Deployment
-from orch.components.request import PlanRequest, PlanError, PriorState
+from orch.components.request import PlanError, PlanRequest, PriorState
 from orch.spec.rules.unsupported import backends_hint
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ def _ssh(order: PlanRequest) -> Deployment:
 
 
 def _aws(order: PlanRequest) -> Deployment:
-    from orch.components.aws.account import gather_facts, errors
-    from orch.components.aws.backend import (PINNED_IMAGES, candidates_of, compile_aws, settings_of, settler)
+    from orch.components.aws.account import errors, gather_facts
+    from orch.components.aws.backend import PINNED_IMAGES, candidates_of, compile_aws, settings_of, settler
     from orch.components.aws.explain import EXPLAINED
 
     cloud = Cloud("aws:ec2/instance:Instance", PINNED_IMAGES, errors.read, EXPLAINED)
@@ -127,8 +127,14 @@ def _aws(order: PlanRequest) -> Deployment:
 
 
 def _gcp(order: PlanRequest) -> Deployment:
-    from orch.components.gcp.account import gather_facts, errors
-    from orch.components.gcp.backend import (PINNED_IMAGES, candidates_of, compile_gcp, settings_of, shared_stack)
+    from orch.components.gcp.account import errors, gather_facts
+    from orch.components.gcp.backend import (
+        PINNED_IMAGES,
+        candidates_of,
+        compile_gcp,
+        settings_of,
+        shared_stack,
+    )
     from orch.components.gcp.explain import EXPLAINED
 
     node = "gcp:compute/instanceFromTemplate:InstanceFromTemplate"

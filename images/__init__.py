@@ -5,7 +5,7 @@ One folder per image holds its Dockerfile; `build.py` names an image after its c
 is missing. Imports only `orch.spec`. Start reading at `build.ensure`.
 """
 
-from orch.images.build import (ensure, is_ours, names, resolve, tag)
+from orch.images.build import ensure, is_ours, names, resolve, tag
 from orch.images.doctor import Check, checks
 from orch.images.errors import ImageError
 

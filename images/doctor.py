@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orch.images import docker
-from orch.images.base import (HUB_IMAGE, LOCAL_IMAGE, debootstrap_path, root_prefix)
+from orch.images.base import HUB_IMAGE, LOCAL_IMAGE, debootstrap_path, root_prefix
 from orch.images.build import names, tag
 
 

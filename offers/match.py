@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import islice
 
-from orch.catalog.records import (Catalog, GpuModel, InstanceType, Offer, gpu_key)
+from orch.catalog.records import Catalog, GpuModel, InstanceType, Offer, gpu_key
 from orch.catalog.unpriced import doubtful, unlisted
 from orch.offers.query import MachineQuery
+from orch.spec.grammar.values import render_range, render_size
 from orch.spec.models import Range
 from orch.spec.models.fleet import FOREIGN_BACKENDS
-from orch.spec.grammar.values import render_range, render_size
 
 GIB = 1024
 UNKNOWN = "not known"

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from orch.catalog.load import catalog as load_catalog
 from orch.catalog.records import Catalog, PriceList
+from orch.offers.match import Judgement, judge
 from orch.offers.name_warnings import doubts
 from orch.offers.near_misses import NearMiss, near_misses, reason_text
-from orch.offers.match import Judgement, judge
 from orch.offers.query import MachineQuery, wanted_of
 from orch.spec import Document
 from orch.spec.diagnostics import Diagnostic, Severity
@@ -113,7 +113,9 @@ def _nothing(document: Document, search: Search) -> Diagnostic:
     )
 
 
-def _diagnostics(document: Document, fleet: Fleet, wanted: MachineQuery, catalog: Catalog) -> list[Diagnostic]:
+def _diagnostics(
+    document: Document, fleet: Fleet, wanted: MachineQuery, catalog: Catalog
+) -> list[Diagnostic]:
     """Doubts about names, at their places. A backend that nobody wrote has none."""
     written = "backends" in fleet.model_fields_set
     return [

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from orch.rehearsal.scenario import (Failure, Hook, Knobs, Nodes)
+from orch.rehearsal.scenario import Failure, Hook, Knobs, Nodes
 from orch.rehearsal.store import Doc, Store
 from orch.runner.private import private_folder
 from orch.spec.errors import ExitCode, OrchError

@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from orch.rehearsal.account import (Endpoint, Machine, SimulatedAccount, SimulationError)
+from orch.rehearsal.account import Endpoint, Machine, SimulatedAccount, SimulationError
 from orch.rehearsal.scenario import Nodes
 from orch.rehearsal.store import Doc
 from orch.spec.errors import OrchError

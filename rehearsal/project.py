@@ -24,9 +24,9 @@ from orch.rehearsal.account import Endpoint, SimulatedAccount
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.scenario import Knobs, Nodes
 from orch.runner.private import private_folder, stage_beside, write_private
-from orch.stacks.pulumi.install import Engine
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import Project
+from orch.stacks.pulumi.install import Engine
 
 if TYPE_CHECKING:
     import boto3

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orch.spec.diagnostics import Diagnostic, Severity, Span
-    from orch.spec.loader.load import (Document, InvalidConfiguration, Loaded, load_paths)
+    from orch.spec.loader.load import Document, InvalidConfiguration, Loaded, load_paths
 
 __all__ = ["Diagnostic", "Document", "InvalidConfiguration", "Loaded", "Severity", "Span", "load_paths"]
 
@@ -19,10 +19,10 @@ _HOME = {
     "Diagnostic": "diagnostics",
     "Severity": "diagnostics",
     "Span": "diagnostics",
-    "Document": "load",
-    "InvalidConfiguration": "load",
-    "Loaded": "load",
-    "load_paths": "load",
+    "Document": "loader.load",
+    "InvalidConfiguration": "loader.load",
+    "Loaded": "loader.load",
+    "load_paths": "loader.load",
 }
 
 

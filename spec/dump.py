@@ -7,8 +7,8 @@ from typing import cast
 import yaml
 
 from orch.spec.grammar.interpolate import Rule
-from orch.spec.models.fields.base import Section
 from orch.spec.loader.reference_scopes import scope_of
+from orch.spec.models.fields.base import Section
 
 
 def dump(model: Section) -> str:

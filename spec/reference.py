@@ -14,8 +14,8 @@ from orch.spec.models import BACKEND_MODELS, KINDS, Project
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import reads_of
-from orch.spec.schema import default_of, said
 from orch.spec.rules.unsupported import ACTED_ON, LAUNCHED, ROWS
+from orch.spec.schema import default_of, said
 
 INTRODUCTION = """\
 # Configuration reference

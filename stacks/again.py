@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from orch.components.request import CloudAnswer
 from orch.spec.grammar.values import render_duration
-from orch.stacks.pulumi.operation import Listener, Note
 from orch.stacks.errors import Interrupted
+from orch.stacks.pulumi.operation import Listener, Note
 
 # Pauses before the tries after the first. The providers have repeated single calls for minutes by then.
 PAUSES_S = (2, 5, 15, 30, 60)

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 from orch.components.deployment import Deployment
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
-from orch.stacks.pulumi.operation import (Call, Listener, Note, engine)
-from orch.stacks.pulumi.changes import Change, changes
 from orch.stacks.errors import Conflict
 from orch.stacks.gang import parallel
-from orch.stacks.summary import Recorded, fold
 from orch.stacks.program import program
 from orch.stacks.project import Project
+from orch.stacks.pulumi.changes import Change, changes
+from orch.stacks.pulumi.operation import Call, Listener, Note, engine
 from orch.stacks.state import deployment, fleet_state, nodes_there
+from orch.stacks.summary import Recorded, fold
 
 if TYPE_CHECKING:
-    from orch.runner.node.claims import Claim
     from orch.runner.ledger.ledger import Ledger
     from orch.runner.ledger.records import RunRow
+    from orch.runner.node.claims import Claim
     from orch.runner.ssh.transport import Transport
 
 ANSWER_S = 5.0

@@ -11,16 +11,16 @@ from orch.components.request import CloudAnswer, NodeWarning
 from orch.spec.errors import OrchError
 from orch.spec.grammar.values import render_duration
 from orch.stacks.again import repeatedly
-from orch.stacks.pulumi.operation import (Call, Listener, Note, engine)
-from orch.stacks.pulumi.changes import name_of
-from orch.stacks.pulumi.process import Event
-from orch.stacks.errors import (EngineFailed, Interrupted, NoCapacity, StackError)
+from orch.stacks.errors import EngineFailed, Interrupted, NoCapacity, StackError
 from orch.stacks.program import program
 from orch.stacks.project import Project
+from orch.stacks.pulumi.changes import name_of
+from orch.stacks.pulumi.operation import Call, Listener, Note, engine
+from orch.stacks.pulumi.process import Event
 from orch.stacks.pulumi.recovery import clear_left, left_by
+from orch.stacks.request import FleetRequest, compile_for, nodes_up
 from orch.stacks.shared_networks import bring_shared, release, shared_by
 from orch.stacks.state import deployment
-from orch.stacks.request import FleetRequest, compile_for, nodes_up
 
 # How often a queue is asked: less often the longer it lasts.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
@@ -185,7 +185,9 @@ class Gang:
         )
 
 
-def bring_up(project: Project, wish: FleetRequest, first: Deployment, listener: Listener) -> tuple[Deployment, Call]:
+def bring_up(
+    project: Project, wish: FleetRequest, first: Deployment, listener: Listener
+) -> tuple[Deployment, Call]:
     """The plan that was carried out, and the engine's call that did it.
 
     A place without room is left as it was found before the next one is tried. What trying elsewhere cannot

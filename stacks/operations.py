@@ -11,22 +11,30 @@ from orch.components.deployment import Deployment
 from orch.components.explain import known
 from orch.components.findings import Finding
 from orch.components.request import NewHostKey, NodeProblem, NodeWarning
-from orch.stacks.pulumi.operation import (Call, Listener, Note, engine, plain)
-from orch.stacks.pulumi.changes import (Change, Drifted, changes, drifted, name_of)
+from orch.stacks.busy_nodes import going, refuse_occupied, refuse_replaced
 from orch.stacks.errors import NoSuchNode, StackError
 from orch.stacks.gang import bring_up, parallel
-from orch.stacks.summary import (NO_HEADLINE, Headline, Recorded, headline)
-from orch.stacks.pulumi.lock_holders import forget
 from orch.stacks.lockfile import write_lock
-from orch.stacks.pulumi.locks import locks
-from orch.stacks.busy_nodes import going, refuse_occupied, refuse_replaced
 from orch.stacks.program import program
 from orch.stacks.project import Project
+from orch.stacks.pulumi.changes import Change, Drifted, changes, drifted, name_of
+from orch.stacks.pulumi.lock_holders import forget
+from orch.stacks.pulumi.locks import locks
+from orch.stacks.pulumi.operation import Call, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import mend, take
-from orch.stacks.shared_networks import (drift_shared, preview_shared, release, shared_by, unused)
-from orch.stacks.state import (StackExport, deployment, forget_identity, nodes_there, not_up, outputs, require_up)
-from orch.stacks.variables import forget_clear_text, in_clear, unread_copies
 from orch.stacks.request import FleetRequest, compile_for, nodes_up
+from orch.stacks.shared_networks import drift_shared, preview_shared, release, shared_by, unused
+from orch.stacks.state import (
+    StackExport,
+    deployment,
+    forget_identity,
+    nodes_there,
+    not_up,
+    outputs,
+    require_up,
+)
+from orch.stacks.summary import NO_HEADLINE, Headline, Recorded, headline
+from orch.stacks.variables import forget_clear_text, in_clear, unread_copies
 
 
 @dataclass(frozen=True)
@@ -310,7 +318,7 @@ def _forget_clear_text(project: Project, name: str, before: StackExport | None, 
 def _ensure_images(references: Iterable[str], listener: Listener) -> None:
     """Build those of this version that are missing; one pinned by another version is there or the node says
     so."""
-    from orch.images.build import (PREFIX, ensure, is_ours, resolve)
+    from orch.images.build import PREFIX, ensure, is_ours, resolve
 
     for reference in references:
         name = reference.removeprefix(PREFIX).partition(":")[0]

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch import __version__
-from orch.components.registry import compile_fleet
 from orch.components.deployment import Deployment, Shared
-from orch.components.request import PlanRequest, PlanError, PriorState
+from orch.components.registry import compile_fleet
+from orch.components.request import PlanError, PlanRequest, PriorState
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.spec.state import SCHEMA

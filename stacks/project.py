@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.runner.hosts.registration import FORCED
-from orch.runner.private import (private_folder, stage_beside, tighten, write_private)
-from orch.stacks.pulumi.install import Engine, home, search_path
+from orch.runner.private import private_folder, stage_beside, tighten, write_private
 from orch.stacks.errors import ProjectError
+from orch.stacks.pulumi.install import Engine, home, search_path
 from orch.stacks.trust import owner_of, require_trusted, require_trusted_data
 
 if TYPE_CHECKING:

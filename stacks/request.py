@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orch.components.registry import Deployment, compile_fleet
-from orch.components.request import (NO_CONSENT, Approvals, PlanRequest, PriorState)
+from orch.components.request import NO_CONSENT, Approvals, PlanRequest, PriorState
 from orch.spec.models import Fleet
 from orch.stacks.lockfile import read_lock
 from orch.stacks.program import scope_of
 from orch.stacks.project import Project
-from orch.stacks.state import (begun, deployment, nodes_there, outputs)
+from orch.stacks.state import begun, deployment, nodes_there, outputs
 
 
 @dataclass(frozen=True)

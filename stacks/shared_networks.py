@@ -9,13 +9,13 @@ from collections.abc import Callable
 from functools import partial
 
 from orch.components.deployment import SHARED, Shared
-from orch.stacks.pulumi.operation import (Call, Listener, Note, engine, plain)
-from orch.stacks.pulumi.changes import Drifted, drifted
-from orch.stacks.errors import (EngineFailed, Held, Interrupted, StackError)
+from orch.stacks.errors import EngineFailed, Held, Interrupted, StackError
 from orch.stacks.program import shared_program
 from orch.stacks.project import Project
+from orch.stacks.pulumi.changes import Drifted, drifted
+from orch.stacks.pulumi.operation import Call, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import take
-from orch.stacks.state import (StackExport, begun, deployment, outputs, stacks)
+from orch.stacks.state import StackExport, begun, deployment, outputs, stacks
 
 # Others hold it while networks are made, for a minute or two.
 PATIENCE_S = 300.0

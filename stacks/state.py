@@ -12,13 +12,13 @@ from pydantic import ValidationError
 
 from orch.components.request import whole
 from orch.runner.private import private_folder, write_private
+from orch.spec.grammar.values import shown
 from orch.spec.state import SCHEMA, FleetState, NodeState
 from orch.spec.suggest import few, hint_for
-from orch.spec.grammar.values import shown
+from orch.stacks.errors import Conflict, NoSuchFleet, StackError
+from orch.stacks.project import COMPRESSED, Project, find, is_stack_name
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.process import call
-from orch.stacks.errors import Conflict, NoSuchFleet, StackError
-from orch.stacks.project import (COMPRESSED, Project, find, is_stack_name)
 
 StackExport = dict[str, Any]
 

@@ -18,9 +18,9 @@ from typing import Any, cast
 
 from orch.runner.private import stage_beside
 from orch.spec.state import FleetState
-from orch.stacks.pulumi.masking import is_secret
 from orch.stacks.project import Project
-from orch.stacks.state import (StackExport, deployment, outputs, secret_output)
+from orch.stacks.pulumi.masking import is_secret
+from orch.stacks.state import StackExport, deployment, outputs, secret_output
 
 REMOVED = "(removed)"
 """What stands in old copies of a state where a value stood in clear."""

@@ -24,8 +24,7 @@ from orch.cli import run
 from orch.components.aws.account import gather_facts as aws_ask
 from orch.components.aws.account import lookups as aws_wanted
 from orch.components.aws.tunnels import through_ssm
-from orch.components.registry import compile_fleet
-from orch.components.cloud.fleet import (Cloud, CloudFleet, compiled, scripts)
+from orch.components.cloud.fleet import Cloud, CloudFleet, compiled, scripts
 from orch.components.explain import NOTHING
 from orch.components.gcp.account import gather_facts as gcp_ask
 from orch.components.gcp.account import lookups as gcp_wanted
@@ -33,6 +32,7 @@ from orch.components.gcp.capacity import max_wait_s
 from orch.components.gcp.tunnels import through_iap
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
+from orch.components.registry import compile_fleet
 from orch.components.request import PlanRequest, PriorState
 from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.facts import ask as ask_hosts
@@ -43,11 +43,18 @@ from orch.runner.hosts.network import ClusterNetwork
 from orch.runner.hosts.network import Place as Address
 from orch.runner.hosts.survey import HostReport, Survey
 from orch.runner.hosts.targets import Target, names
-from orch.runner.node.container import (go_command, log_command, observe_command, release_command, start_command, stop_command)
-from orch.runner.ledger.ledger import open_ledger
-from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.launch.run_plan import plan_of
+from orch.runner.ledger.ledger import open_ledger
+from orch.runner.node.container import (
+    go_command,
+    log_command,
+    observe_command,
+    release_command,
+    start_command,
+    stop_command,
+)
 from orch.runner.node.stage import Stage, stage_files
+from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.transport import Transport
 from orch.spec.errors import OrchError
 from orch.spec.loader.load import Document
@@ -288,7 +295,9 @@ def use_project(document: Document, folder: Path, told: list[str]) -> None:
         if isinstance(settings, LocalBackend):
             fleet = fleet_of("local", {})
             with patch("orch.components.local.facts.ask", lambda image: LocalFacts(64, 1 << 20, image or "")):
-                compile_fleet(PlanRequest(fleet, project.backends, PriorState(), "abc", root=folder, folder=folder))
+                compile_fleet(
+                    PlanRequest(fleet, project.backends, PriorState(), "abc", root=folder, folder=folder)
+                )
         elif isinstance(settings, AwsBackend):
             told.append(through_ssm("us-east-1", settings, "i-0").replace("%%", "%"))
             with nobody_answers():

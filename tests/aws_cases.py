@@ -14,10 +14,19 @@ from typing import Any
 import yaml
 
 from orch.catalog.load import catalog
+from orch.components.aws.account.facts import (
+    Allowance,
+    AwsFacts,
+    Group,
+    Image,
+    Reservation,
+    Subnet,
+    Vpc,
+    Zone,
+)
 from orch.components.aws.candidates import Candidate, candidates
-from orch.components.aws.account.facts import (Allowance, AwsFacts, Group, Image, Reservation, Subnet, Vpc, Zone)
-from orch.components.aws.planner import Context, plan
 from orch.components.aws.plan import AwsPlan
+from orch.components.aws.planner import Context, plan
 from orch.components.findings import PlanErrors
 from orch.components.request import PriorState
 from orch.spec.models import Fleet

@@ -11,9 +11,9 @@ from typing import Any
 from cloud_engine import CloudStack
 
 from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.project import rehearse
 from orch.rehearsal.scenario import Knobs
 from orch.stacks.project import find
-from orch.rehearsal.project import rehearse
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 from labserver import Server
 
 from orch import images
-from orch.runner.runs import lifecycle
-from orch.runner.runs.driver import Driver
 from orch.runner.events import LogLine, Recorder
 from orch.runner.ledger.ledger import open_ledger
-from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ledger.records import RunRow
+from orch.runner.runs import lifecycle
+from orch.runner.runs.driver import Driver
+from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.transport import Transport
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState

@@ -9,11 +9,11 @@ from orch.components.request import whole
 from orch.spec.models import Fleet
 from orch.spec.state import FleetState
 from orch.stacks import operations
-from orch.stacks.pulumi.operation import Note, Step
-from orch.stacks.pulumi.changes import Change, Drifted
 from orch.stacks.project import Project
-from orch.stacks.state import require_up
+from orch.stacks.pulumi.changes import Change, Drifted
+from orch.stacks.pulumi.operation import Note, Step
 from orch.stacks.request import FleetRequest
+from orch.stacks.state import require_up
 
 
 def quiet(event: Step | Note) -> None:

@@ -13,9 +13,9 @@ from orch.components.explain import Explained
 from orch.components.gcp import explain as gcp
 from orch.components.local import explain as local
 from orch.components.ssh import explain as ssh
+from orch.stacks.operations import Plan
 from orch.stacks.pulumi.changes import Change, changes, drifted
 from orch.stacks.summary import Recorded, headline
-from orch.stacks.operations import Plan
 
 EVENTS = Path(__file__).parent / "stacks" / "events"
 EXPLAINED: dict[str, Explained] = {

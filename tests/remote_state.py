@@ -20,14 +20,14 @@ from rehearsals import Rehearsed
 from support import kill
 
 from orch.cli.errors import run, tell
+from orch.rehearsal.project import rehearse
 from orch.spec import load_paths
 from orch.spec.models import Fleet
 from orch.stacks import operations
-from orch.stacks.pulumi.operation import Note, Step
 from orch.stacks.project import Project, find
-from orch.rehearsal.project import rehearse
-from orch.stacks.state import deployment
+from orch.stacks.pulumi.operation import Note, Step
 from orch.stacks.request import FleetRequest
+from orch.stacks.state import deployment
 
 KIND = "g6.xlarge"
 BUCKET = "orch-state"

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from orch.rehearsal.aws.data.tables import image_id
 from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.aws.data.tables import image_id
+from orch.rehearsal.project import Rehearsal, rehearse
+from orch.stacks.project import find
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.process import Event, ProcessResult, call
-from orch.stacks.project import find
-from orch.rehearsal.project import Rehearsal, rehearse
 
 TRUST = json.dumps(
     {

@@ -127,7 +127,7 @@ def acted_on(folder: Path, leaf: Leaf, base: Mapping[str, Any], act: Act) -> tup
             wrong |= {each.code for each in told}
             continue
         (document, *_) = loaded.documents
-        if found := [each for each in (*not_acted_on(document), *told) if about(each.path, leaf)]:
+        if found := [each for each in (*not_acted_on(document.draft), *told) if about(each.path, leaf)]:
             return True, f"{value}: {found[0].code} at {found[0].path}"
         said = ""
         with traced() as reads:

@@ -75,7 +75,7 @@ def accepted(folder: Path, leaf: Leaf, base: Mapping[str, Any], text: str) -> Do
         if (
             not loaded.failed
             and loaded.documents
-            and not any(not_acted_on(each) for each in loaded.documents)
+            and not any(not_acted_on(each.draft) for each in loaded.documents)
         ):
             return loaded.documents[0]
     return None

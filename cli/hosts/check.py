@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orch.cli.context import project_at
 from orch.cli.errors import end, say
 from orch.cli.output.plan_tree import paint
-from orch.cli.context import project_at
 from orch.spec.errors import ExitCode
 from orch.stacks.summary import fold
 
@@ -134,8 +134,8 @@ def _of_file(project: Project, fleet: Fleet, folder: Path, unseen: Unseen) -> As
 
     `unseen`: whether hosts are looked at whose keys nobody has accepted.
     """
-    from orch.runner.hosts.naming import located, pins
     from orch.runner.hosts.checks.types import Wanted
+    from orch.runner.hosts.naming import located, pins
     from orch.runner.hosts.targets import Target, find_targets
     from orch.stacks.errors import NoSuchFleet
     from orch.stacks.state import fleet_state

@@ -46,8 +46,8 @@ def cordon(
 ) -> None:
     """Keep new jobs off nodes. Jobs that run there stay, and everybody who uses the nodes sees the mark."""
     from orch.cli.run import opened
-    from orch.runner.node.cordon import mark, unmark
     from orch.runner.launch.environment import fold
+    from orch.runner.node.cordon import mark, unmark
     from orch.stacks.state import fleet_state, known_fleets
 
     if undo and reason:

@@ -38,7 +38,10 @@ def planned(document: Document, operation: Callable[[], Plan], *, as_json: bool 
 
 
 def after_keys(
-    document: Document, wish: FleetRequest, preview: Callable[[FleetRequest], Plan], confirm: Callable[[str], None]
+    document: Document,
+    wish: FleetRequest,
+    preview: Callable[[FleetRequest], Plan],
+    confirm: Callable[[str], None],
 ) -> tuple[Plan, FleetRequest]:
     """The plan once a person has accepted the host keys that it waits for, and what is agreed to since.
 

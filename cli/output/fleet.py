@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from orch.catalog.devices import model_of, nominal_mib
-from orch.runner.ssh.host_keys import fingerprint
 from orch.runner.node.status import NodeStatus
+from orch.runner.ssh.host_keys import fingerprint
 from orch.spec.errors import visible
 from orch.spec.state import FleetState, Gpus, NodeState
 

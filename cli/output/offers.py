@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from orch.offers.match import gpu_memory_mib, gpu_text, money, price_text, range_text
 from orch.offers.near_misses import reason_text
-from orch.offers.match import (gpu_memory_mib, gpu_text, money, price_text, range_text)
 from orch.spec.errors import visible
 from orch.spec.grammar.values import render_size
 
 if TYPE_CHECKING:
     from orch.catalog.records import InstanceType
-    from orch.offers.near_misses import NearMiss
     from orch.offers.match import Fit
-    from orch.offers.search import Search
+    from orch.offers.near_misses import NearMiss
     from orch.offers.query import MachineQuery
+    from orch.offers.search import Search
 
 
 ASKED = (

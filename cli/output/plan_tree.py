@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from orch.stacks.pulumi.changes import (GONE, Change, Drifted, PropertyChange, type_of)
-from orch.stacks.summary import Headline, fold
+from orch.stacks.pulumi.changes import GONE, Change, Drifted, PropertyChange, type_of
 from orch.stacks.pulumi.masking import HIDDEN
+from orch.stacks.summary import Headline, fold
 
 MARKS = {"create": "+", "update": "~", "replace": "±", "delete": "-", "same": " "}
 COLOURS = {"create": "32", "update": "33", "replace": "35", "delete": "31", "same": "2"}

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from orch.catalog.load import catalog as load_catalog
 from orch.components.aws.account import gather_facts
+from orch.components.aws.account.facts import Zone
+from orch.components.aws.account.lookups import question
 from orch.components.aws.candidates import Candidate, candidates, in_written_zones
 from orch.components.aws.explain import traits
-from orch.components.aws.account.facts import Zone
-from orch.components.aws.zones import settled
-from orch.components.aws.planner import Context, plan
 from orch.components.aws.plan import AwsPlan
-from orch.components.aws.account.lookups import question
-from orch.components.cloud.fleet import (CloudFleet, moves, regions_of, scripts)
-from orch.components.findings import Finding, PlanErrors
+from orch.components.aws.planner import Context, plan
+from orch.components.aws.zones import settled
+from orch.components.cloud.fleet import CloudFleet, moves, regions_of, scripts
 from orch.components.cloud.indices import folded, live_indices
-from orch.offers.match import aws_zone_name
+from orch.components.findings import Finding, PlanErrors
 from orch.components.request import PriorState
+from orch.offers.match import aws_zone_name
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AwsBackend
 
@@ -85,7 +85,9 @@ def settler(
     return settle
 
 
-def _named_zones(fleet: Fleet, settings: AwsBackend, session: gather_facts.Session) -> Mapping[str, Sequence[Zone]]:
+def _named_zones(
+    fleet: Fleet, settings: AwsBackend, session: gather_facts.Session
+) -> Mapping[str, Sequence[Zone]]:
     """The zones of those regions that the file names zones of by their names."""
     named = [place[0] for zone in fleet.availability_zones if (place := aws_zone_name(zone)) is not None]
     if not named:

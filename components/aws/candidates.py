@@ -8,9 +8,18 @@ from dataclasses import replace
 from orch.catalog.aws.machines import nics
 from orch.catalog.records import Catalog, Offer
 from orch.components.aws.account.facts import Reservation, Zone
-from orch.components.cloud.candidates import (Candidate, candidate_of, into_blocks, known_types, no_offer, where_it_is, where_reserved, with_fabric_alone)
-from orch.offers.match import aws_zone_name, judge, names_zone
+from orch.components.cloud.candidates import (
+    Candidate,
+    candidate_of,
+    into_blocks,
+    known_types,
+    no_offer,
+    where_it_is,
+    where_reserved,
+    with_fabric_alone,
+)
 from orch.components.request import PriorState
+from orch.offers.match import aws_zone_name, judge, names_zone
 from orch.offers.query import MachineQuery, wanted_of
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AwsBackend

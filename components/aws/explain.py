@@ -5,7 +5,7 @@ from __future__ import annotations
 from orch.catalog.aws.machines import nics
 from orch.components.aws.plan import AwsPlan
 from orch.components.cloud.cloudinit import scratch
-from orch.components.explain import (Explained, Row, counted, scratch_words)
+from orch.components.explain import Explained, Row, counted, scratch_words
 from orch.spec.models import Fleet
 
 _ANY = ".*"

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from orch.components.aws.account.facts import AwsFacts, Subnet
+from orch.components.aws.account.lookups import NetworkLookup
 from orch.components.aws.candidates import Candidate
 from orch.components.aws.capacity import Demand
-from orch.components.aws.account.facts import AwsFacts, Subnet
-from orch.components.aws.plan import (Access, Addresses, ExistingNetwork, Groups, NewNetwork, Rule)
-from orch.components.aws.account.lookups import NetworkLookup
-from orch.components.findings import Finding
+from orch.components.aws.plan import Access, Addresses, ExistingNetwork, Groups, NewNetwork, Rule
 from orch.components.cloud.ssh_sources import source_findings
+from orch.components.findings import Finding
 from orch.spec.diagnostics import Severity
 from orch.spec.suggest import counted
 

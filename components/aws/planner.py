@@ -8,24 +8,39 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from orch.catalog.fabrics import fabric
 from orch.catalog.aws.machines import Nics, nics
+from orch.catalog.fabrics import fabric
 from orch.catalog.records import Catalog
 from orch.components.aws import capacity as capacities
 from orch.components.aws import network as networks
 from orch.components.aws import nics as cards
 from orch.components.aws import reasons as told
 from orch.components.aws import userdata
+from orch.components.aws.account.facts import AwsFacts, Image
+from orch.components.aws.account.lookups import (
+    BASTION_TYPE,
+    bastion_image,
+    layout,
+    wanted_image,
+    wanted_network,
+)
 from orch.components.aws.candidates import Candidate, with_efa
 from orch.components.aws.capacity import Demand
-from orch.components.aws.account.facts import AwsFacts, Image
-from orch.components.aws.plan import (AwsPlan, Bastion, Disk, ExistingNetwork, NewNetwork, Node)
-from orch.components.aws.account.lookups import (BASTION_TYPE, bastion_image, layout, wanted_image, wanted_network)
-from orch.components.cloud.cloudinit import (bastion_config, first_boot_findings, first_boot_pins, scratch)
+from orch.components.aws.plan import AwsPlan, Bastion, Disk, ExistingNetwork, NewNetwork, Node
+from orch.components.cloud.cloudinit import bastion_config, first_boot_findings, first_boot_pins, scratch
 from orch.components.cloud.fleet import place_reason
-from orch.components.findings import Finding, settle
 from orch.components.cloud.indices import folded, live_indices, node_indices
-from orch.components.cloud.sizing import (blocks, budget_findings, disk_findings, disk_gb, gpus, mark, nvidia, user_data_findings)
+from orch.components.cloud.sizing import (
+    blocks,
+    budget_findings,
+    disk_findings,
+    disk_gb,
+    gpus,
+    mark,
+    nvidia,
+    user_data_findings,
+)
+from orch.components.findings import Finding, settle
 from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet

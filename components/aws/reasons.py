@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from orch.catalog.aws.machines import Nics
 from orch.components.aws import network as networks
-from orch.components.aws.candidates import Candidate
 from orch.components.aws.account.facts import AwsFacts
+from orch.components.aws.candidates import Candidate
 from orch.components.aws.plan import Bastion
 from orch.components.cloud.cloudinit import scratch
 from orch.components.request import PriorState

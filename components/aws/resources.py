@@ -12,9 +12,9 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
+from orch.components.aws.fleet_state import Seen, fleet_state
 from orch.components.aws.network_resources import NetworkResources, Text
 from orch.components.aws.plan import AwsPlan, Node
-from orch.components.aws.fleet_state import Seen, fleet_state
 from orch.spec.models.backends import AwsBackend
 
 Topology = Callable[[Sequence[str]], Mapping[str, tuple[str, ...]]]

@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 
 from orch.catalog.aws.machines import Nics
-from orch.components.cloud.cloudinit import (ENDED, File, node_config, prepared, scratch, steps)
+from orch.components.cloud.cloudinit import ENDED, File, node_config, prepared, scratch, steps
 from orch.spec.models import Fleet
 from orch.templates import render
 

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from orch.components.cloud_errors import CloudError
 from orch.components.cloud.candidates import Candidate
-from orch.components.deployment import (Deployment, Place, Queue, Shared)
+from orch.components.cloud_errors import CloudError
+from orch.components.deployment import Deployment, Place, Queue, Shared
 from orch.components.explain import Explained, Traits
 from orch.components.findings import Finding, PlanErrors
 from orch.components.request import PlanRequest, PriorState

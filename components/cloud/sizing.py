@@ -11,10 +11,10 @@ from dataclasses import asdict
 from orch.catalog.records import InstanceType
 from orch.components.findings import Finding, PlanErrors
 from orch.offers.match import gpu_memory_mib, money
-from orch.spec.grammar.blocks import blocks_of
 from orch.spec.diagnostics import Severity
-from orch.spec.models import Fleet
+from orch.spec.grammar.blocks import blocks_of
 from orch.spec.grammar.values import Problem
+from orch.spec.models import Fleet
 
 MIB_PER_GB = 1024
 

@@ -13,24 +13,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.catalog.load import catalog as load_catalog
-from orch.components.cloud.fleet import (CloudFleet, moves, regions_of, scripts)
+from orch.components.cloud.fleet import CloudFleet, moves, regions_of, scripts
+from orch.components.cloud.indices import folded, live_indices
 from orch.components.deployment import SHARED, Queue, Shared
 from orch.components.findings import Finding, PlanErrors
 from orch.components.gcp.account import gather_facts
+from orch.components.gcp.account.facts import Member, Reservation
+from orch.components.gcp.account.lookups import question, shape_of
 from orch.components.gcp.candidates import Candidate, candidates
 from orch.components.gcp.capacity import max_wait_s
 from orch.components.gcp.explain import traits
-from orch.components.gcp.account.facts import Member, Reservation
 from orch.components.gcp.labels import label
-from orch.components.gcp.planner import Context, node_os, plan
 from orch.components.gcp.plan import GcpPlan
+from orch.components.gcp.planner import Context, node_os, plan
 from orch.components.gcp.userdata import node_scratch
-from orch.components.gcp.account.lookups import question, shape_of
-from orch.components.cloud.indices import folded, live_indices
 from orch.components.request import CloudAnswer, PriorState
+from orch.spec.grammar.values import render_duration
 from orch.spec.models import Fleet
 from orch.spec.models.backends import GcpBackend
-from orch.spec.grammar.values import render_duration
 
 if TYPE_CHECKING:
     import pulumi

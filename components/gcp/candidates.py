@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orch.catalog.records import Catalog, Offer
 from orch.catalog.gcp.machines import shapes
-from orch.components.cloud.candidates import (Candidate, candidate_of, into_blocks, known_types, no_offer, places, where_it_is, where_reserved, with_fabric_alone)
+from orch.catalog.records import Catalog, Offer
+from orch.components.cloud.candidates import (
+    Candidate,
+    candidate_of,
+    into_blocks,
+    known_types,
+    no_offer,
+    places,
+    where_it_is,
+    where_reserved,
+    with_fabric_alone,
+)
 from orch.components.findings import Finding, PlanErrors
 from orch.components.gcp.account.facts import Reservation
-from orch.offers.match import judge, names_zone
 from orch.components.request import PriorState
+from orch.offers.match import judge, names_zone
 from orch.offers.query import MachineQuery, wanted_of
 from orch.spec.models import Fleet
 from orch.spec.models.backends import GcpBackend

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orch.components.explain import (Explained, Row, counted, scratch_words)
+from orch.components.explain import Explained, Row, counted, scratch_words
 from orch.components.gcp.plan import GcpPlan
-from orch.spec.models.blocks import Scratch
 from orch.spec.grammar.values import render_duration
+from orch.spec.models.blocks import Scratch
 
 _ANY = ".*"
 _NODE = "gcp:compute/instanceFromTemplate:InstanceFromTemplate"

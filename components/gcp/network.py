@@ -11,12 +11,12 @@ from typing import Literal
 
 from orch.catalog.gcp.machines import Shape
 from orch.components.findings import Finding
-from orch.components.gcp.ssh_access import (IAP, SSH, SshAccess, jump_findings, jump_sources, way_in)
-from orch.components.gcp.candidates import Candidate
 from orch.components.gcp.account.facts import GcpFacts, Network
-from orch.components.gcp.existing_networks import given_findings, places
-from orch.components.gcp.plan import (BASTION, NODES, Firewall, Interface, Networks, NetworkStack, Subnet, Vpc)
 from orch.components.gcp.account.lookups import NetworkLookup
+from orch.components.gcp.candidates import Candidate
+from orch.components.gcp.existing_networks import given_findings, places
+from orch.components.gcp.plan import BASTION, NODES, Firewall, Interface, Networks, NetworkStack, Subnet, Vpc
+from orch.components.gcp.ssh_access import IAP, SSH, SshAccess, jump_findings, jump_sources, way_in
 from orch.components.request import PriorState
 
 # Ranges of made networks. Those of one node's interfaces must not overlap; fleets do not reach each other, so
@@ -264,7 +264,9 @@ def _within(vpcs: Sequence[Vpc], base: str, project: str | None) -> Iterator[Fir
         )
 
 
-def _ways(way: SshAccess, first: Vpc, wanted: NetworkLookup, base: str, project: str | None) -> Iterator[Firewall]:
+def _ways(
+    way: SshAccess, first: Vpc, wanted: NetworkLookup, base: str, project: str | None
+) -> Iterator[Firewall]:
     """SSH, and nothing else, from outside."""
     if first.origin == "given" and project is not None:
         return

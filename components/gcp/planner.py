@@ -9,24 +9,40 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from orch.catalog.fabrics import fabric
-from orch.catalog.records import Catalog
 from orch.catalog.gcp.machines import Shape, gcp_image
+from orch.catalog.records import Catalog
 from orch.components.cloud.cloudinit import bastion_config, first_boot_findings, first_boot_pins
 from orch.components.cloud.fleet import place_reason
+from orch.components.cloud.indices import folded, live_indices, node_indices
+from orch.components.cloud.sizing import (
+    blocks,
+    budget_findings,
+    disk_findings,
+    disk_gb,
+    gpus,
+    mark,
+    nvidia,
+    user_data_findings,
+)
 from orch.components.findings import Finding, settle
 from orch.components.gcp import capacity as capacities
 from orch.components.gcp import network as networks
 from orch.components.gcp import reasons as told
 from orch.components.gcp import tunnels, userdata
-from orch.components.gcp.ssh_access import cidr_findings
+from orch.components.gcp.account.facts import GcpFacts
+from orch.components.gcp.account.lookups import (
+    BASTION_TYPE,
+    bastion_image,
+    image_fabric,
+    shape_of,
+    wanted_image,
+    wanted_network,
+)
 from orch.components.gcp.candidates import Candidate, with_fabric
 from orch.components.gcp.capacity import Demand
-from orch.components.gcp.account.facts import GcpFacts
 from orch.components.gcp.labels import label_findings, labels
-from orch.components.gcp.plan import (Access, Bastion, Disk, GcpPlan, Node, base_name)
-from orch.components.gcp.account.lookups import (BASTION_TYPE, bastion_image, image_fabric, shape_of, wanted_image, wanted_network)
-from orch.components.cloud.indices import folded, live_indices, node_indices
-from orch.components.cloud.sizing import (blocks, budget_findings, disk_findings, disk_gb, gpus, mark, nvidia, user_data_findings)
+from orch.components.gcp.plan import Access, Bastion, Disk, GcpPlan, Node, base_name
+from orch.components.gcp.ssh_access import cidr_findings
 from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orch.catalog.gcp.machines import Shape, software
-from orch.components.gcp.candidates import Candidate
 from orch.components.gcp.account.facts import GcpFacts
+from orch.components.gcp.candidates import Candidate
 from orch.components.gcp.network import Reach
 from orch.components.gcp.plan import Bastion, Group, Scheduling
 from orch.components.request import PriorState
+from orch.spec.grammar.values import render_duration
 from orch.spec.models import Fleet
 from orch.spec.models.blocks import Scratch
-from orch.spec.grammar.values import render_duration
 
 
 def words(candidate: Candidate, taken: Scheduling) -> str:

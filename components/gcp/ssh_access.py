@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from orch.components.cloud.ssh_sources import source_findings
 from orch.components.findings import Finding
 from orch.components.gcp.account.facts import GcpFacts
-from orch.components.gcp.plan import Vpc
 from orch.components.gcp.account.lookups import NetworkLookup
-from orch.components.cloud.ssh_sources import source_findings
+from orch.components.gcp.plan import Vpc
 from orch.spec.diagnostics import Severity
 
 SSH = 22

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from orch.components.findings import Finding
 from orch.components.cloud.tunnels import command, with_environment
+from orch.components.findings import Finding
 from orch.spec.models.backends import GcpBackend
 from orch.spec.models.credentials import GcpServiceAccountCreds
 

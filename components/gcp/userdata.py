@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orch.catalog.gcp.machines import Shape, software
-from orch.components.cloud.cloudinit import (ENDED, File, node_config, prepared, scratch, steps)
+from orch.components.cloud.cloudinit import ENDED, File, node_config, prepared, scratch, steps
 from orch.spec.models import Fleet
 from orch.spec.models.blocks import Scratch
 from orch.templates import render

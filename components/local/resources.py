@@ -8,8 +8,8 @@ from typing import Any
 import pulumi
 
 from orch.components.cloud.host_keys import host_key_seed, public_host_key
-from orch.components.local.plan import LocalNodePlan, LocalPlan
 from orch.components.keys import Keys
+from orch.components.local.plan import LocalNodePlan, LocalPlan
 from orch.spec.state import SCHEMA
 
 UNREACHABLE_GRACE_S = 10.0

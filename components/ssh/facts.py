@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch.components.request import NO_CONSENT, Approvals
-from orch.runner.hosts.naming import located
 from orch.runner.hosts.checks.types import Wanted
+from orch.runner.hosts.naming import located
 from orch.runner.hosts.survey import Survey, survey
 from orch.runner.hosts.targets import Target, find_targets
 from orch.runner.ssh.pool import SshTransport

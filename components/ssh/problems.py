@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from orch.components.request import (KeyProblem, NewHostKey, NodeProblem, NodeWarning, PlanError)
+from orch.components.request import KeyProblem, NewHostKey, NodeProblem, NodeWarning, PlanError
 from orch.runner.errors import HostKeyUnaccepted
-from orch.runner.hosts.public_keys import ACCEPT
 from orch.runner.hosts.checks.types import Result
+from orch.runner.hosts.public_keys import ACCEPT
 from orch.runner.hosts.survey import HostReport
 from orch.runner.hosts.targets import TargetError
 from orch.spec.errors import ExitCode, OrchError

@@ -16,7 +16,7 @@ from docker.types import IPAMConfig, IPAMPool
 
 from orch.images.client import connect
 from orch.images.errors import DockerUnavailable
-from orch.providers.orch.handler import (OBSERVED, Inputs, ProviderError, State)
+from orch.providers.orch.handler import OBSERVED, Inputs, ProviderError, State
 
 POOL = ipaddress.ip_network("10.212.0.0/16")
 """Where fleets of containers get their /24: private, and clear of Docker's own 172.17.0.0/12 and

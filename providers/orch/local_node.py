@@ -22,7 +22,7 @@ from docker.errors import APIError, ImageNotFound, NotFound
 
 from orch.images.client import connect
 from orch.images.errors import DockerUnavailable
-from orch.providers.orch.handler import (OBSERVED, Inputs, ProviderError, State)
+from orch.providers.orch.handler import OBSERVED, Inputs, ProviderError, State
 from orch.providers.orch.local_network import STACK_LABEL
 
 MIB = 1 << 20

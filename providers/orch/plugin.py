@@ -11,7 +11,7 @@ from pulumi.provider.experimental import provider as api
 from orch import __version__
 from orch.providers.orch.handler import Handler, differences, now_secret
 from orch.providers.orch.serving import serve
-from orch.providers.orch.values import (UNKNOWN, plain_map, sendable, wire_map)
+from orch.providers.orch.values import UNKNOWN, plain_map, sendable, wire_map
 from orch.spec.errors import OrchError
 
 # Type -> module and class. The engine starts this provider twice for each command, mostly for one type only:

@@ -18,11 +18,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from orch.providers.orch.handler import (OBSERVED, Inputs, ProviderError, State)
-from orch.runner.errors import (HostKeyRefused, HostUnreachable, LoginRefused, RunnerError)
-from orch.runner.hosts.host_facts import Unread
+from orch.providers.orch.handler import OBSERVED, Inputs, ProviderError, State
+from orch.runner.errors import HostKeyRefused, HostUnreachable, LoginRefused, RunnerError
 from orch.runner.hosts.facts import HostFacts, read_facts
-from orch.runner.hosts.registration import (BUSY, FORCED, enter, leave)
+from orch.runner.hosts.host_facts import Unread
+from orch.runner.hosts.registration import BUSY, FORCED, enter, leave
 from orch.runner.node.container import Claim
 from orch.runner.ssh.pool import SshTransport
 from orch.spec.state import Jump, NodeState, without_commands

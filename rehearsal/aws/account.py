@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any, ClassVar
 
-from orch.rehearsal.account import (Asked, Call, Endpoint, Machine, Refusal, SimulatedAccount, SimulationError)
+from orch.rehearsal.account import Asked, Call, Endpoint, Machine, Refusal, SimulatedAccount, SimulationError
 from orch.rehearsal.aws.api.errors import THROTTLED, AwsError
 from orch.rehearsal.scenario import Failure, Nodes
 from orch.rehearsal.store import Doc
@@ -95,8 +95,8 @@ class Cloud(SimulatedAccount):
 
     def _effect(self, asked: Asked, given: Doc) -> Doc:
         from orch.rehearsal.aws.api import ACTIONS
-        from orch.rehearsal.aws.api.compute.instances import settle
         from orch.rehearsal.aws.api.actions import Request
+        from orch.rehearsal.aws.api.compute.instances import settle
 
         found = ACTIONS.get((asked.service, asked.action))
         if found is None:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
-from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.store import Doc
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from typing import Any
 from pulumi.provider.experimental import provider as api
 
 from orch.providers.orch.serving import serve
+from orch.providers.orch.values import from_plain, plain_map
 from orch.rehearsal.account import SimulationError
+from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.aws.resources.functions import INVOKES
 from orch.rehearsal.aws.resources.kinds import ApiFailure
 from orch.rehearsal.aws.resources.resource import AwsResources
-from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.pulumi.serving import CloudProvider
-from orch.providers.orch.values import from_plain, plain_map
 
 STATE = "ORCH_REHEARSAL_STATE"
 

@@ -6,10 +6,10 @@ import importlib
 import re
 from typing import Any, ClassVar
 
-from orch.rehearsal.account import (Asked, Machine, Refusal, SimulatedAccount)
-from orch.rehearsal.gcp.data.tables import types
+from orch.rehearsal.account import Asked, Machine, Refusal, SimulatedAccount
 from orch.rehearsal.gcp.api.errors import GcpError
-from orch.rehearsal.gcp.api.methods import (API, METHODS, Method, Request, operation, public)
+from orch.rehearsal.gcp.api.methods import API, METHODS, Method, Request, operation, public
+from orch.rehearsal.gcp.data.tables import types
 from orch.rehearsal.scenario import Failure, Nodes
 from orch.rehearsal.store import Doc
 

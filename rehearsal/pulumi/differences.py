@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orch.rehearsal.pulumi.schema import Schema
 from orch.providers.orch.values import UNKNOWN
+from orch.rehearsal.pulumi.schema import Schema
 
 
 @dataclass(frozen=True)

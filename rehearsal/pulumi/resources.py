@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from orch.rehearsal.account import SimulatedAccount, SimulationError
-from orch.rehearsal.pulumi.differences import (Change, covers, differences, refers, same)
-from orch.rehearsal.pulumi.schema import Schema
 from orch.providers.orch.values import UNKNOWN
+from orch.rehearsal.account import SimulatedAccount, SimulationError
+from orch.rehearsal.pulumi.differences import Change, covers, differences, refers, same
+from orch.rehearsal.pulumi.schema import Schema
 
 Props = dict[str, Any]
 

@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeVar
 from pulumi.provider.experimental import provider as api
 from pulumi.provider.experimental.property_value import PropertyValue
 
+from orch.providers.orch.values import from_plain, plain_map, sendable, to_plain
 from orch.rehearsal.account import SimulationError
 from orch.rehearsal.pulumi.resources import DEFAULTS, Resources
-from orch.providers.orch.values import (from_plain, plain_map, sendable, to_plain)
 
 R = TypeVar("R", bound=Resources)
 

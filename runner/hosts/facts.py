@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from orch.runner.ssh.commands import Command
 from orch.runner.errors import HostUnreachable
 from orch.runner.hosts import parse_devices, parse_links
-from orch.runner.hosts.host_facts import (Disk, Docker, HostFacts, Tool, Unread)
+from orch.runner.hosts.host_facts import Disk, Docker, HostFacts, Tool, Unread
+from orch.runner.ssh.commands import Command
 from orch.runner.ssh.transport import Transport
 from orch.spec.state import NodeState
 from orch.templates import render

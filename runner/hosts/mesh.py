@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from orch.runner.ssh.commands import Command
 from orch.runner.hosts.checks.machine import told
-from orch.runner.hosts.network import ClusterNetwork, Place
 from orch.runner.hosts.checks.types import MeshView
+from orch.runner.hosts.network import ClusterNetwork, Place
+from orch.runner.ssh.commands import Command
 from orch.runner.ssh.transport import FAN_OUT, Transport, fan_out
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState

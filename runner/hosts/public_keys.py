@@ -11,8 +11,8 @@ import time
 import paramiko
 
 from orch.runner.errors import HostKeyRefused, HostKeyUnaccepted, HostUnreachable
-from orch.runner.ssh.host_keys import HostKey
 from orch.runner.ssh.endpoint import SshEndpoint, read_host_key
+from orch.runner.ssh.host_keys import HostKey
 from orch.runner.ssh.pool import Patience, SshTransport
 from orch.runner.ssh.protocol import Protocol, handshake_failed
 

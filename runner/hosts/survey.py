@@ -7,17 +7,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orch.runner.ssh.commands import Command
-from orch.runner.hosts.checks.requirements import judge_host
-from orch.runner.hosts.host_facts import HostFacts
 from orch.runner.hosts.checks.devices import active_ports
-from orch.runner.hosts.facts import read_facts
 from orch.runner.hosts.checks.machine import told
-from orch.runner.hosts.mesh import try_mesh
-from orch.runner.hosts.network import (ClusterNetwork, Member, NetworkProblem, find_network, twins)
 from orch.runner.hosts.checks.probes import gpus_in_container, open_ports, why_not_outside
-from orch.runner.hosts.checks.types import (CheckResult, ContainerTry, MeshView, Observed, Wanted)
+from orch.runner.hosts.checks.requirements import judge_host
+from orch.runner.hosts.checks.types import CheckResult, ContainerTry, MeshView, Observed, Wanted
+from orch.runner.hosts.facts import read_facts
+from orch.runner.hosts.host_facts import HostFacts
+from orch.runner.hosts.mesh import try_mesh
+from orch.runner.hosts.network import ClusterNetwork, Member, NetworkProblem, find_network, twins
 from orch.runner.hosts.targets import Target, TargetError
+from orch.runner.ssh.commands import Command
 from orch.runner.ssh.transport import FAN_OUT, Transport, fan_out
 from orch.spec.state import NodeState
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from orch.runner.errors import (HostKeyRefused, HostUnreachable, JumpUnreachable, RunnerError)
-from orch.runner.hosts.public_keys import (given_key, scan, unaccepted_key, unknown_key)
-from orch.runner.hosts.naming import (absolute, located, names, pin_of)
-from orch.runner.ssh.host_keys import (HostKey, KeySource, KnownHosts, revoked_key)
-from orch.runner.ssh.endpoint import (SshEndpoint, known_as, of_jump, of_node)
+from orch.runner.errors import HostKeyRefused, HostUnreachable, JumpUnreachable, RunnerError
+from orch.runner.hosts.naming import absolute, located, names, pin_of
+from orch.runner.hosts.public_keys import given_key, scan, unaccepted_key, unknown_key
+from orch.runner.ssh.endpoint import SshEndpoint, known_as, of_jump, of_node
+from orch.runner.ssh.host_keys import HostKey, KeySource, KnownHosts, revoked_key
 from orch.runner.ssh.pool import Patience, SshTransport, jump_failed
-from orch.runner.ssh.user_config import (Hop, HostOptions, UserConfig, known_hosts_files)
+from orch.runner.ssh.user_config import Hop, HostOptions, UserConfig, known_hosts_files
 from orch.spec.models.ssh import Host, SshConfig
 from orch.spec.models.ssh import Jump as JumpSpec
 from orch.spec.state import Jump, NodeState

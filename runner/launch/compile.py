@@ -9,13 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch.catalog.fabrics import Fabric, fabric
-from orch.runner.launch.environment import (RankNode, RunFacts, is_name, rank_environment, run_identifier, wants_slurm)
 from orch.runner.errors import BadTask
+from orch.runner.launch.environment import (
+    RankNode,
+    RunFacts,
+    is_name,
+    rank_environment,
+    run_identifier,
+    wants_slurm,
+)
 from orch.runner.launch.hostfile import hostfile, internal_addresses
-from orch.runner.launchers import LaunchContext, Launcher, launcher_of
-from orch.runner.runs.packing import source_of
+from orch.runner.launch.launcher import LaunchContext, Launcher
 from orch.runner.launch.placement import Seat
-from orch.runner.launch.run_plan import (FabricAccess, Mount, RankPlan, RunPlan, StagedFile)
+from orch.runner.launch.run_plan import FabricAccess, Mount, RankPlan, RunPlan, StagedFile
+from orch.runner.launch.select import launcher_of
+from orch.runner.runs.packing import source_of
 from orch.spec.grammar.interpolate import render_command, render_text
 from orch.spec.state import FleetState
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import NoFit, RunnerError
-from orch.runner.launch.placement import (IDLE, Seat, Standing, misfit, no_fit, place)
+from orch.runner.launch.placement import IDLE, Seat, Standing, misfit, no_fit, place
 from orch.spec.state import FleetState
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from orch.catalog.devices import model_of, nominal_mib
 from orch.catalog.records import gpu_key
-from orch.runner.node.first_boot import unfit
 from orch.runner.errors import NodeCordoned, NoFit
 from orch.runner.launch.block_resources import BlockResources, share_of
+from orch.runner.node.first_boot import unfit
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import counted
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from orch.runner.errors import BadRunName, RunnerError
 from orch.runner.launch.hostfile import Dialect
-from orch.runner.ledger.run_names import RunName
 from orch.runner.ledger.records import RunRow
+from orch.runner.ledger.run_names import RunName
 from orch.spec.state import NodeState
 
 

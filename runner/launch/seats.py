@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from orch.runner.launch.fleet_choice import choose, fitting
 from orch.runner.errors import RunnerError
 from orch.runner.events import Notice
-from orch.runner.node.status import NodeStatus, node_statuses
-from orch.runner.launch.placement import (Seat, Standing, cordoned, kept_out, place)
+from orch.runner.launch.fleet_choice import choose, fitting
+from orch.runner.launch.placement import Seat, Standing, cordoned, kept_out, place
 from orch.runner.launch.run_plan import plan_of
+from orch.runner.node.status import NodeStatus, node_statuses
 from orch.spec.state import FleetState
 
 if TYPE_CHECKING:
-    from orch.runner.runs.context import RunnerContext
     from orch.runner.ledger.ledger import Ledger
+    from orch.runner.runs.context import RunnerContext
     from orch.spec.models import Task
 
 # A node that says nothing for so long is taken only when no other fits.
@@ -57,7 +57,9 @@ def choose_seats(workplace: RunnerContext, task: Task, fleet: FleetState) -> tup
     return seats
 
 
-def _standing(workplace: RunnerContext, fleet: FleetState, statuses: Sequence[NodeStatus]) -> dict[str, Standing]:
+def _standing(
+    workplace: RunnerContext, fleet: FleetState, statuses: Sequence[NodeStatus]
+) -> dict[str, Standing]:
     """What a fleet's nodes say, and what this ledger knows will come to them, by the nodes' names."""
     coming = _coming(workplace.ledger, fleet.name)
     standing: dict[str, Standing] = {}

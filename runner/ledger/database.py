@@ -13,8 +13,8 @@ from sqlalchemy import event as sql_event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
 
-from orch.runner.ledger import schema
 from orch.runner.errors import LedgerUnusable, NewerLedger
+from orch.runner.ledger import schema
 from orch.runner.ledger.filesystems import is_shared, server_time
 from orch.runner.private import private_file, private_folder
 

@@ -15,12 +15,12 @@ from typing import Any
 from sqlalchemy import Connection, Engine, delete, exists, func, insert, or_, select, update
 from sqlalchemy.exc import OperationalError
 
+from orch.runner.errors import Conflict, LedgerUnusable, UnknownRun
 from orch.runner.ledger import schema
 from orch.runner.ledger.database import READ_ONLY, open_engine, unusable
-from orch.runner.errors import Conflict, LedgerUnusable, UnknownRun
-from orch.runner.processes import (here, is_dead_owner, owner_words, process_owner)
-from orch.runner.ledger.records import (ACTIVE, RESERVED, Desired, Lease, RankRow, RunRow, lives)
+from orch.runner.ledger.records import ACTIVE, RESERVED, Desired, Lease, RankRow, RunRow, lives
 from orch.runner.ledger.schema import clock
+from orch.runner.processes import here, is_dead_owner, owner_words, process_owner
 from orch.spec.grammar.values import encodable, shown
 
 LEASE_S = 60.0

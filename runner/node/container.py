@@ -8,17 +8,25 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from orch.runner.errors import (
+    CommandTimeout,
+    HostUnreachable,
+    ImageUnavailable,
+    NodeCordoned,
+    NodeDiskFull,
+    NodePreparing,
+    RunFailed,
+)
 from orch.runner.launch.accelerators import Access, access_to
-from orch.runner.node.replies import NUMBER, STATES, number
-from orch.runner.node.first_boot import unfit
-from orch.runner.node.claims import LEFT_AFTER_S, Claim, busy
-from orch.runner.ssh.commands import (NODE_HOME, Command, StdinSource, argv, as_root)
-from orch.runner.node.cordon import Cordon
-from orch.runner.launch.environment import FIRST_RENDEZVOUS_PORT, host_names
-from orch.runner.errors import (CommandTimeout, HostUnreachable, ImageUnavailable, NodeCordoned, NodeDiskFull, NodePreparing, RunFailed)
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.launch.block_resources import share_of
+from orch.runner.launch.environment import FIRST_RENDEZVOUS_PORT, host_names
+from orch.runner.launch.run_plan import RunPlan
+from orch.runner.node.claims import LEFT_AFTER_S, Claim, busy
+from orch.runner.node.cordon import Cordon
+from orch.runner.node.first_boot import unfit
+from orch.runner.node.replies import NUMBER, STATES, number
 from orch.runner.node.stage import Stage
+from orch.runner.ssh.commands import NODE_HOME, Command, StdinSource, argv, as_root
 from orch.runner.ssh.transport import Completed
 from orch.templates import render
 
@@ -286,7 +294,9 @@ def read_seen(rank: int, done: Completed | HostUnreachable | CommandTimeout) -> 
     ended = state in ("exited", "dead")
     if not done.ok or len(more) != 6 or state not in STATES or (ended and not NUMBER.fullmatch(code)):
         told = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        return ObservedRank(rank, "silent", detail=f"Docker on the node: {told[0][:200]}" if told else "no answer")
+        return ObservedRank(
+            rank, "silent", detail=f"Docker on the node: {told[0][:200]}" if told else "no answer"
+        )
     return ObservedRank(
         rank,
         state,

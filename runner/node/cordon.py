@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TypeVar
 
-from orch.runner.ssh.commands import (NODE_HOME, Command, argv, as_root)
 from orch.runner.errors import RunnerError
 from orch.runner.processes import here
+from orch.runner.ssh.commands import NODE_HOME, Command, argv, as_root
 from orch.runner.ssh.transport import NodeResult, Transport, fan_out
 from orch.spec.state import NodeState
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from orch import images
 from orch.images import docker as local_docker
 from orch.images.build import PREFIX
-from orch.runner.node import container
-from orch.runner.ssh.commands import (Command, StdinSource, argv, as_root)
 from orch.runner.errors import ImageUnavailable
 from orch.runner.events import ImageProgress, Notice, Processor
+from orch.runner.node import container
+from orch.runner.ssh.commands import Command, StdinSource, argv, as_root
 from orch.runner.ssh.transport import NodeResult, Transport, fan_out
 from orch.spec.state import NodeState
 

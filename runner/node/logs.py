@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from orch.runner.node import container
 from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed
 from orch.runner.events import LogLine, Notice, Processor
 from orch.runner.launch.run_plan import RunPlan
-from orch.runner.private import private_file, private_folder
 from orch.runner.ledger.run_folder import RunFolder
+from orch.runner.node import container
+from orch.runner.private import private_file, private_folder
 from orch.runner.ssh.transport import Transport
 
 

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orch.runner.launch.environment import SSH_PORT
 from orch.runner.errors import BadTask
-from orch.runner.runs.packing import pack
+from orch.runner.launch.environment import SSH_PORT
 from orch.runner.launch.run_plan import RunPlan, StagedFile
 from orch.runner.ledger.run_folder import RunKeys
+from orch.runner.runs.packing import pack
 from orch.templates import ShellText, render
 
 # Two hours of waiting for the other ranks: as long as an image may take to any of them (`images.TRANSFER_S`).

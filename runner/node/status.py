@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from orch.runner.errors import CommandTimeout, HostUnreachable
 from orch.runner.node import first_boot
 from orch.runner.node.claims import Claim
-from orch.runner.ssh.commands import NODE_HOME, Command, as_root
 from orch.runner.node.cordon import MARK, Cordon
-from orch.runner.errors import CommandTimeout, HostUnreachable
+from orch.runner.ssh.commands import NODE_HOME, Command, as_root
 from orch.runner.ssh.transport import Transport, fan_out
 from orch.spec.state import FleetState, NodeState
 

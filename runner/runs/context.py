@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orch.runner.node import container, logs
 from orch.runner.errors import RunnerError
 from orch.runner.events import Processor, Silent
-from orch.runner.ledger.ledger import Ledger
-from orch.runner.ledger.run_names import RunName
 from orch.runner.launch.run_plan import RunPlan
+from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_folder import RunFolder, find_folder
+from orch.runner.ledger.run_names import RunName
+from orch.runner.node import container, logs
 from orch.runner.ssh.transport import Transport
 
 

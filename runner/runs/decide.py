@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from orch.runner.node.container import ObservedRank
 from orch.runner.launch.run_plan import RunPlan
+from orch.runner.node.container import ObservedRank
 
 
 class Phase(str, Enum):

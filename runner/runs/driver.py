@@ -10,18 +10,29 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from orch.runner.node import container, logs
-from orch.runner.runs.decide import (MarkRunning, Collect, ReleaseBarrier, RunView, Phase, Start, Stop, Verdict, Wait, decide)
-from orch.runner.runs.context import RunContext, collect_rank
 from orch.runner.errors import CommandTimeout, HostUnreachable, LedgerUnusable
 from orch.runner.events import Notice, RankChanged, RunChanged
-from orch.runner.node.container import ObservedRank
-from orch.runner.ledger.ledger import LeaseLost
-from orch.runner.runs.statuses import (end_reason, rank_status, start_reason, told, verdict_of)
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.lease import Renewal
+from orch.runner.ledger.ledger import LeaseLost
 from orch.runner.ledger.records import Lease, RunRow
+from orch.runner.node import container, logs
+from orch.runner.node.container import ObservedRank
+from orch.runner.runs.context import RunContext, collect_rank
+from orch.runner.runs.decide import (
+    Collect,
+    MarkRunning,
+    Phase,
+    ReleaseBarrier,
+    RunView,
+    Start,
+    Stop,
+    Verdict,
+    Wait,
+    decide,
+)
 from orch.runner.runs.start_ranks import first_to_go, start_ranks
+from orch.runner.runs.statuses import end_reason, rank_status, start_reason, told, verdict_of
 from orch.runner.ssh.transport import fan_out
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
@@ -286,7 +297,9 @@ class Driver:
 
         def stop(node: NodeState) -> None:
             desk.transport.run(
-                node, container.stop_command(plan, rank_of[node.name], kill=act.kill), deadline_s=LOOK_DEADLINE_S
+                node,
+                container.stop_command(plan, rank_of[node.name], kill=act.kill),
+                deadline_s=LOOK_DEADLINE_S,
             )
 
         fan_out([plan.ranks[rank].node for rank in act.ranks], stop)

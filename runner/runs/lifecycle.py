@@ -13,22 +13,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orch.runner.node import logs
-from orch.runner.launch.compile import (CompiledRun, RunRequest, compile_run, set_variables)
-from orch.runner.runs.context import RunnerContext, collect_rank
-from orch.runner.runs.driver import Driver
 from orch.runner.errors import BadRunName, LedgerUnusable, RunnerError
 from orch.runner.events import Notice, RunChanged
-from orch.runner.ledger.ledger import LeaseLost
-from orch.runner.ledger.run_names import RunName
-from orch.runner.runs.packing import source_of
+from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run, set_variables
 from orch.runner.launch.run_plan import plan_of
-from orch.runner.processes import owner_words, process_owner
-from orch.runner.ledger.lease import Renewal
-from orch.runner.ledger.records import Desired, RunRow
 from orch.runner.launch.seats import choose_seats
-from orch.runner.node.stage import check_files, pack_files
+from orch.runner.ledger.lease import Renewal
+from orch.runner.ledger.ledger import LeaseLost
+from orch.runner.ledger.records import Desired, RunRow
 from orch.runner.ledger.run_folder import open_folder
+from orch.runner.ledger.run_names import RunName
+from orch.runner.node import logs
+from orch.runner.node.stage import check_files, pack_files
+from orch.runner.processes import owner_words, process_owner
+from orch.runner.runs.context import RunnerContext, collect_rank
+from orch.runner.runs.driver import Driver
+from orch.runner.runs.packing import source_of
 from orch.runner.ssh.transport import fan_out
 from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState, NodeState

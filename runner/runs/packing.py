@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orch.runner.errors import BadTask
-from orch.runner.runs.ignore_files import (ALWAYS, ALWAYS_WHY, NAMES, Rules, left_out, rules_above, rules_of)
-from orch.runner.runs.key_files import looks_like_a_key
 from orch.runner.launch.run_plan import StagedFile
+from orch.runner.runs.ignore_files import ALWAYS, ALWAYS_WHY, NAMES, Rules, left_out, rules_above, rules_of
+from orch.runner.runs.key_files import looks_like_a_key
 
 SHOWN = 5
 """How many names a warning lists."""

@@ -8,12 +8,12 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from orch.runner.node import container, logs
 from orch.runner.errors import CommandTimeout, HostUnreachable
 from orch.runner.events import LogLine, Notice
-from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.ledger.records import RunRow
+from orch.runner.node import container, logs
+from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.transport import fan_out
 from orch.spec.state import NodeState
 

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from orch.runner.node import images, container
-from orch.runner.node.first_boot import LOOK_AGAIN_S, PREPARE_S
-from orch.runner.node.claims import LEFT_AFTER_S
-from orch.runner.runs.context import RunContext
-from orch.runner.launch.environment import fold
 from orch.runner.errors import NodePreparing, RunFailed
 from orch.runner.events import Notice
+from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import RunPlan
+from orch.runner.node import container, images
+from orch.runner.node.claims import LEFT_AFTER_S
+from orch.runner.node.first_boot import LOOK_AGAIN_S, PREPARE_S
 from orch.runner.node.stage import stage
+from orch.runner.runs.context import RunContext
 from orch.runner.ssh.transport import NodeResult, fan_out
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
@@ -69,7 +69,9 @@ def start_ranks(
         with holding(desk, plan, ranks):
             provided = _provide(desk, plan, missing)
         again = {r.node.name: r for r in fan_out([r.node for r in provided if r.ok], start)}
-        failed = {r.node.name: NodeResult[container.Started](r.node, error=r.error) for r in provided if not r.ok}
+        failed = {
+            r.node.name: NodeResult[container.Started](r.node, error=r.error) for r in provided if not r.ok
+        }
         results = tuple({**again, **failed}.get(result.node.name, result) for result in results)
     return Starts(
         tuple(result.value for result in results if result.value is not None),
@@ -78,7 +80,9 @@ def start_ranks(
 
 
 @contextmanager
-def holding(desk: RunContext, plan: RunPlan, ranks: Sequence[int], every_s: float = HOLD_EVERY_S) -> Iterator[None]:
+def holding(
+    desk: RunContext, plan: RunPlan, ranks: Sequence[int], every_s: float = HOLD_EVERY_S
+) -> Iterator[None]:
     """Keep the claims of `ranks` from looking left behind, while they wait and have no container yet."""
     rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
     over = threading.Event()

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from orch.runner.runs.decide import Verdict, rank_reason
-from orch.runner.errors import (CommandTimeout, HostfileIncomplete, HostUnreachable, NodeCordoned, NodePreparing, NodesBusy, NodeUnfit, RunFailed)
-from orch.runner.node.container import ObservedRank
+from orch.runner.errors import (
+    CommandTimeout,
+    HostfileIncomplete,
+    HostUnreachable,
+    NodeCordoned,
+    NodePreparing,
+    NodesBusy,
+    NodeUnfit,
+    RunFailed,
+)
 from orch.runner.ledger.records import RunRow
+from orch.runner.node.container import ObservedRank
+from orch.runner.runs.decide import Verdict, rank_reason
 from orch.spec.errors import OrchError
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import paramiko
 
-from orch.runner.ssh.commands import Command
 from orch.runner.errors import CommandTimeout, HostUnreachable
+from orch.runner.ssh.commands import Command
 from orch.runner.ssh.transport import Completed
 from orch.spec.state import NodeState
 

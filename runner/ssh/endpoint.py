@@ -94,7 +94,9 @@ def read_host_key(peer: SshEndpoint) -> paramiko.PKey:
     return entry.key
 
 
-def changed_key(peer: SshEndpoint, expected: paramiko.PKey | None, offered: paramiko.PKey | None) -> HostKeyRefused:
+def changed_key(
+    peer: SshEndpoint, expected: paramiko.PKey | None, offered: paramiko.PKey | None
+) -> HostKeyRefused:
     """The error for a host that shows another key than the expected one, or of which none is known."""
     if expected is None:
         return HostKeyRefused(

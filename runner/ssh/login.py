@@ -13,9 +13,9 @@ import paramiko
 from fabric import Config, Connection
 
 from orch.runner.errors import LoginRefused
-from orch.runner.ssh.identities import Identity
 from orch.runner.ssh.endpoint import SshEndpoint, changed_key, read_host_key
-from orch.runner.ssh.protocol import Stream, Protocol, handshake_failed
+from orch.runner.ssh.identities import Identity
+from orch.runner.ssh.protocol import Protocol, Stream, handshake_failed
 
 KEEPALIVE_S = 15
 

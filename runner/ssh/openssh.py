@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from orch.runner.ssh.connect import proxy_words
-from orch.runner.ssh.host_keys import Revoked
-from orch.runner.ssh.endpoint import (SshEndpoint, of_jump, of_node, read_host_key)
 from orch.runner.private import private_folder, write_private
+from orch.runner.ssh.connect import proxy_words
+from orch.runner.ssh.endpoint import SshEndpoint, of_jump, of_node, read_host_key
+from orch.runner.ssh.host_keys import Revoked
 from orch.runner.ssh.pool import identity_agent
-from orch.runner.ssh.safe_text import (one_line, quoted, refuse_host, word)
+from orch.runner.ssh.safe_text import one_line, quoted, refuse_host, word
 from orch.runner.ssh.user_config import UserConfig
 from orch.spec.state import NodeState
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from orch.runner.ssh.commands import Command, as_root
 from orch.runner.launch.environment import fold
+from orch.runner.ssh.commands import Command, as_root
 from orch.runner.ssh.pool import SshTransport
 from orch.runner.ssh.transport import Completed, fan_out
 from orch.spec.errors import ExitCode, OrchError

@@ -17,17 +17,25 @@ from dataclasses import dataclass, field
 import paramiko
 from fabric import Connection
 
+from orch.runner.errors import (
+    BadSshConfig,
+    ForwardingRefused,
+    HostKeyRefused,
+    HostUnreachable,
+    JumpUnreachable,
+    LoginRefused,
+    UnsafeName,
+)
+from orch.runner.ssh.channel import CommandChannel, unreachable
 from orch.runner.ssh.commands import Command
 from orch.runner.ssh.connect import dial_command, dial_tcp, dial_through
-from orch.runner.errors import (BadSshConfig, ForwardingRefused, HostKeyRefused, HostUnreachable, JumpUnreachable, LoginRefused, UnsafeName)
-from orch.runner.ssh.channel import CommandChannel, unreachable
-from orch.runner.ssh.identities import Keyring
-from orch.runner.ssh.host_keys import Revoked
-from orch.runner.ssh.login import log_in
 from orch.runner.ssh.endpoint import SshEndpoint, of_jump, of_node
-from orch.runner.ssh.user_config import UserConfig
-from orch.runner.ssh.transport import Completed
+from orch.runner.ssh.host_keys import Revoked
+from orch.runner.ssh.identities import Keyring
+from orch.runner.ssh.login import log_in
 from orch.runner.ssh.protocol import Stream
+from orch.runner.ssh.transport import Completed
+from orch.runner.ssh.user_config import UserConfig
 from orch.spec.state import Jump, NodeState
 
 # A host behind a jump host is opened while at most this many others are: sshd drops random ones above

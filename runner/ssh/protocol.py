@@ -11,8 +11,8 @@ from typing import Any
 import paramiko
 from paramiko.common import MSG_CHANNEL_REQUEST
 
-from orch.runner.ssh.connect import ProxySocket
 from orch.runner.errors import HostUnreachable
+from orch.runner.ssh.connect import ProxySocket
 from orch.runner.ssh.endpoint import SshEndpoint
 
 Stream = socket.socket | paramiko.Channel

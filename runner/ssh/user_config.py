@@ -18,8 +18,8 @@ from pathlib import Path
 from paramiko import ConfigParseError, SSHConfig
 
 from orch.runner.errors import BadSshConfig
-from orch.runner.ssh.endpoint import SshEndpoint
 from orch.runner.processes import user_name
+from orch.runner.ssh.endpoint import SshEndpoint
 from orch.runner.ssh.safe_text import safe_host
 
 USER_CONFIG = Path("~/.ssh/config")

@@ -8,7 +8,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from orch.spec.grammar.values import (Problem, is_range, parse_int, parse_range, parse_size, part_of, render_size, shown)
+from orch.spec.grammar.values import (
+    Problem,
+    is_range,
+    parse_int,
+    parse_range,
+    parse_size,
+    part_of,
+    render_size,
+    shown,
+)
 
 MAX_GPUS = 32
 VENDORS = {

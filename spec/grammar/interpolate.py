@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from orch.spec.suggest import hint_for, listed
 from orch.spec.grammar.values import Problem, shown
+from orch.spec.suggest import hint_for, listed
 
 # Values known when a job starts, under `orch.` and `dstack.`.
 JOB_VALUES = ("node_rank", "job_num", "run_name", "array_task_id")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from orch.spec.grammar.values import Problem, parse_duration, parse_int, render_duration, shown
 from orch.spec.suggest import hint_for
-from orch.spec.grammar.values import (Problem, parse_duration, parse_int, render_duration, shown)
 
 MAX_INDEXES = 10_000
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "CONT", "ALRM", "XCPU", "WINCH", "URG")

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from collections.abc import Sequence as AnySequence
 from dataclasses import dataclass, field
 
-from orch.spec.diagnostics import (Diagnostic, Related, Severity, Span, property_path)
-from orch.spec.loader.redaction import masked
-from orch.spec.models import MODELS, AnyModel
+from orch.spec.diagnostics import Diagnostic, Related, Severity, Span, property_path
 from orch.spec.loader.context import LoadContext
-from orch.spec.loader.source import (Mapping, Node, Scalar, Sequence, Source)
+from orch.spec.loader.redaction import masked
+from orch.spec.loader.source import Mapping, Node, Scalar, Sequence, Source
+from orch.spec.models import MODELS, AnyModel
 
 Part = str | int
 Path_ = tuple[Part, ...]

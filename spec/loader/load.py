@@ -13,17 +13,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from orch.spec.rules import rules
-from orch.spec.loader import cross_file
-from orch.spec.diagnostics import (Diagnostic, Places, Severity, Span, ordered, render_human)
-from orch.spec.loader.document import Draft
+from orch.spec.diagnostics import Diagnostic, Places, Severity, Span, ordered, render_human
 from orch.spec.errors import ExitCode, OrchError
-from orch.spec.models import (MODELS, AnyModel, Fleet, Section, Task)
+from orch.spec.loader import cross_file
 from orch.spec.loader.context import LoadContext
+from orch.spec.loader.document import Draft
+from orch.spec.loader.fence import Fence, fence_around
 from orch.spec.loader.parse import DraftReader
 from orch.spec.loader.source import Parsed, parse
-from orch.spec.loader.untrusted import Fence, fence_around, strange_uses
 from orch.spec.loader.text import read
+from orch.spec.loader.untrusted import strange_uses
+from orch.spec.models import MODELS, AnyModel, Fleet, Section, Task
+from orch.spec.rules import rules
 from orch.spec.rules.unsupported import not_acted_on
 
 Model = TypeVar("Model", bound=Section)
@@ -92,7 +93,7 @@ class Document:
         Raises InvalidConfiguration for a property that this version does not act on: for plans, which would
         show less than the file says.
         """
-        found = not_acted_on(self)
+        found = not_acted_on(self.draft)
         if any(each.severity is Severity.ERROR for each in found):
             raise InvalidConfiguration(found)
         return found

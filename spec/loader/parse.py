@@ -6,20 +6,20 @@ import os
 from pathlib import Path
 from typing import cast
 
-from orch.spec.grammar import interpolate
 from orch.spec.diagnostics import Diagnostic, Severity
-from orch.spec.loader.document import Draft, Path_
-from orch.spec.loader.validation_errors import validate
+from orch.spec.grammar import interpolate
 from orch.spec.grammar.hosts import folded_size
-from orch.spec.models import (BACKEND_MODELS, KINDS, MODELS, Fleet)
-from orch.spec.models.selection import FOREIGN_BACKENDS
-from orch.spec.loader.context import LoadContext
-from orch.spec.loader.reference_scopes import scope_of
-from orch.spec.loader.source import (Mapping, Node, Scalar, Sequence)
-from orch.spec.loader.untrusted import not_lent
-from orch.spec.suggest import hint_for, listed
-from orch.spec.loader.text import Source
 from orch.spec.grammar.values import Problem, check_name, shown
+from orch.spec.loader.context import LoadContext
+from orch.spec.loader.document import Draft, Path_
+from orch.spec.loader.reference_scopes import scope_of
+from orch.spec.loader.source import Mapping, Node, Scalar, Sequence
+from orch.spec.loader.text import Source
+from orch.spec.loader.untrusted import not_lent
+from orch.spec.loader.validation_errors import validate
+from orch.spec.models import BACKEND_MODELS, KINDS, MODELS, Fleet
+from orch.spec.models.selection import FOREIGN_BACKENDS
+from orch.spec.suggest import hint_for, listed
 
 MAX_HOSTS = 20_000
 

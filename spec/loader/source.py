@@ -15,8 +15,8 @@ from typing import Protocol, cast
 import yaml
 
 from orch.spec.diagnostics import Diagnostic, Related, Span
-from orch.spec.loader.yaml_errors import syntax_error, unreadable
 from orch.spec.loader.text import Source
+from orch.spec.loader.yaml_errors import syntax_error, unreadable
 
 MAX_DEPTH = 64
 MAX_EXPANDED = 10_000

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
+from orch.spec.grammar.values import shown
 from orch.spec.models import KINDS, MODELS
 from orch.spec.models.fields.base import Section
 from orch.spec.suggest import HABITS, closest
-from orch.spec.grammar.values import shown
 
 if TYPE_CHECKING:
     from orch.spec.diagnostics import Diagnostic

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from orch.spec.diagnostics import (Diagnostic, Related, Severity, property_path)
+from orch.spec.diagnostics import Diagnostic, Related, Severity, property_path
+from orch.spec.grammar.values import Problem, Problems
 from orch.spec.loader.document import Draft, Path_
 from orch.spec.loader.redaction import unquoted
+from orch.spec.loader.unknown_keys import section_at, unknown_property
 from orch.spec.models import MODELS
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.parsing import Misread
-from orch.spec.loader.unknown_keys import section_at, unknown_property
-from orch.spec.grammar.values import Problem, Problems
 
 
 def validate(
@@ -134,7 +133,7 @@ class _Account:
             cause = error.get("ctx", {}).get("error")
             if isinstance(cause, Misread):
                 for place, inner, found in cause.parts:
-                    self.part(inner, cast("_Found", found), (*base, *at, *place))
+                    self.part(inner, found, (*base, *at, *place))
             elif isinstance(cause, (Problem, Problems)):
                 self.part(model, cause, (*base, *at))
             else:

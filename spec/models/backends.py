@@ -7,14 +7,37 @@ from typing import Annotated, ClassVar, Literal, cast
 from pydantic import Field
 
 from orch.spec.grammar.characters import check_word
-
+from orch.spec.models.blocks import Cidrs
+from orch.spec.models.credentials import (
+    ApiKeyCreds,
+    AwsCreds,
+    AzureCreds,
+    CrusoeCreds,
+    GcpCreds,
+    Kubeconfig,
+    NebiusCreds,
+    OciCreds,
+)
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section
-from orch.spec.models.blocks import Cidrs
-from orch.spec.models.credentials import (ApiKeyCreds, AwsCreds, AzureCreds, CrusoeCreds, GcpCreds, Kubeconfig, NebiusCreds, OciCreds)
-from orch.spec.models.fields.types import (AutoFlag, Flag, Image, LocalPath, Names, Size, Tags, Text, User, choice, duration, rows, text, whole)
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import Reaches, Reads
+from orch.spec.models.fields.types import (
+    AutoFlag,
+    Flag,
+    Image,
+    LocalPath,
+    Names,
+    Size,
+    Tags,
+    Text,
+    User,
+    choice,
+    duration,
+    rows,
+    text,
+    whole,
+)
 from orch.spec.models.resources import GpuSpec
 from orch.spec.models.ssh import Jumps, PortNumber
 
@@ -27,7 +50,9 @@ def _texts_by_key(value: object) -> object:
     )
 
 
-ByRegion = Annotated[dict[str, str], Reads(_texts_by_key, json_schema.mapping(json_schema.TEXT, "{region: id}"))]
+ByRegion = Annotated[
+    dict[str, str], Reads(_texts_by_key, json_schema.mapping(json_schema.TEXT, "{region: id}"))
+]
 Regions = Names
 
 
@@ -152,9 +177,9 @@ class GcpBackend(Cloud):
     )
     vpc_name: Text | None = Field(default=None, description="Network of the first interface.")
     extra_vpcs: Names = Field(default=(), description="Networks of further interfaces.")
-    roce_vpcs: Annotated[tuple[str, ...], Reads(lambda value: _one("roce_vpcs", value), json_schema.TEXTS)] = Field(
-        default=(), description="Network of the RDMA interfaces, one at most."
-    )
+    roce_vpcs: Annotated[
+        tuple[str, ...], Reads(lambda value: _one("roce_vpcs", value), json_schema.TEXTS)
+    ] = Field(default=(), description="Network of the RDMA interfaces, one at most.")
     vpc_project_id: Text | None = Field(default=None, description="Project that shares its networks.")
     nat_check: Flag = Field(default=True, description="Check that private nodes reach the internet.")
     vm_service_account: Text | None = Field(default=None, description="Account of the instances.")
@@ -163,7 +188,6 @@ class GcpBackend(Cloud):
 
 def _one(what: str, value: object) -> object:
     from orch.spec.grammar.values import Problem
-
     from orch.spec.models.fields.types import names_of
 
     read = cast("tuple[str, ...]", names_of("networks").read(value))

@@ -8,12 +8,30 @@ from pydantic import Field
 
 from orch.spec.grammar import hosts
 from orch.spec.grammar.values import Problem
-
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section, plain
-from orch.spec.models.fields.types import (AutoFlag, Block, Env, Flag, LocalPath, Money, Name, Names, Size, Text, User, absolute, choice, duration, names_of, switch, text, whole)
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import Reads, read_as
+from orch.spec.models.fields.types import (
+    AutoFlag,
+    Block,
+    Env,
+    Flag,
+    LocalPath,
+    Money,
+    Name,
+    Names,
+    Size,
+    Text,
+    User,
+    absolute,
+    choice,
+    duration,
+    names_of,
+    switch,
+    text,
+    whole,
+)
 from orch.spec.models.ssh import Jumps
 
 Cidrs = Annotated[tuple[str, ...], names_of("networks", hosts.parse_network)]
@@ -36,7 +54,9 @@ class Network(Section):
     vpc: Text | None = Field(default=None, description="An existing network, by id or name.")
     subnets: Annotated[
         tuple[str, ...] | dict[str, tuple[str, ...]],
-        Reads(_subnets, json_schema.either("list, or {region: list}", json_schema.TEXTS, json_schema.SETTINGS)),
+        Reads(
+            _subnets, json_schema.either("list, or {region: list}", json_schema.TEXTS, json_schema.SETTINGS)
+        ),
     ] = Field(default=(), description="Existing subnets.")
     security_groups: Names = Field(default=(), description="Existing security groups.")
     ssh_cidrs: Cidrs | None = Field(

@@ -6,12 +6,11 @@ from typing import Annotated, ClassVar, Literal, TypeVar, cast
 
 from pydantic import Field
 
-from orch.spec.suggest import hint_for, listed
 from orch.spec.grammar.values import Problem, shown
-
 from orch.spec.models.fields.base import Section, describe
-from orch.spec.models.fields.types import (Block, Line, LocalPath, Text, choice, text)
 from orch.spec.models.fields.parsing import Reaches, Reads, read_as
+from orch.spec.models.fields.types import Block, Line, LocalPath, Text, choice, text
+from orch.spec.suggest import hint_for, listed
 
 C = TypeVar("C", bound="Creds")
 

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from orch.spec.models.fields.types import (Commands, Text, choice, duration)
+from orch.spec.models.fields.types import Commands, Text, choice, duration
 from orch.spec.models.run import Run
 
 

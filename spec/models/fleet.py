@@ -9,17 +9,25 @@ from pydantic import Field
 from orch.spec.grammar.characters import check_word
 from orch.spec.grammar.hosts import parse_public_key
 from orch.spec.grammar.values import Problem
-
+from orch.spec.models.blocks import (
+    Budget,
+    Health,
+    InitStep,
+    Mount,
+    Network,
+    Partition,
+    Scratch,
+    ScratchSetting,
+)
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import describe
-from orch.spec.models.blocks import (Budget, Health, InitStep, Mount, Network, Partition, Scratch, ScratchSetting)
-from orch.spec.models.fields.types import (Env, Flag, Image, Name, Tags, choice, duration, rows, switch, text)
 from orch.spec.models.fields.parsing import Reads
+from orch.spec.models.fields.sizes import MAX_NODES, Blocks, Nodes
+from orch.spec.models.fields.types import Env, Flag, Image, Name, Tags, choice, duration, rows, switch, text
 from orch.spec.models.resources import Resources
 from orch.spec.models.retry import FleetRetry
-from orch.spec.models.fields.sizes import MAX_NODES, Blocks, Nodes
+from orch.spec.models.selection import BACKENDS, FOREIGN_BACKENDS, Backends, Choosing, check_backend
 from orch.spec.models.ssh import SshConfig
-from orch.spec.models.selection import (BACKENDS, FOREIGN_BACKENDS, Backends, Choosing, check_backend)
 
 __all__ = ["BACKENDS", "DEFAULT_IDLE_S", "FOREIGN_BACKENDS", "MAX_NODES", "Fleet", "Nodes", "Scratch"]
 
@@ -124,7 +132,9 @@ class Fleet(Choosing):
     network: Network | None = Field(default=None, description="Your own network; one is made if not given.")
     os_image: Annotated[
         str | dict[str, str] | None,
-        Reads(_os_image, json_schema.either("text, or {backend: image}", json_schema.TEXT, json_schema.SETTINGS)),
+        Reads(
+            _os_image, json_schema.either("text, or {backend: image}", json_schema.TEXT, json_schema.SETTINGS)
+        ),
     ] = Field(default=None, description="Machine image; a tested one, pinned in `orch.lock`, if not given.")
     image: Image | None = Field(default=None, description="Container image of jobs that name none.")
     init: Annotated[tuple[InitStep, ...], rows("steps")] = Field(

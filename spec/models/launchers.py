@@ -10,12 +10,11 @@ from orch.spec.grammar import values
 from orch.spec.grammar.characters import check_line, check_word
 from orch.spec.grammar.interpolate import split_words
 from orch.spec.grammar.values import Problem
-
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section
-from orch.spec.models.fields.types import (Args, EnvNames, Flag, Text, choice, duration, text, whole)
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import Reads
+from orch.spec.models.fields.types import Args, EnvNames, Flag, Text, choice, duration, text, whole
 
 Port = Annotated[int | None, whole(1, 65_535)]
 
@@ -66,14 +65,14 @@ class Rdzv(Section):
         default=None, description="`static`; `c10d` when elastic or restarting."
     )
     port: Port = Field(default=None, description="A free port from 29500 on.")
-    host: Annotated[int | None, Reads(_master, json_schema.either("rank", json_schema.number(0), json_schema.TEXT))] = Field(
-        default=None, description="Rank of the node to meet on."
-    )
+    host: Annotated[
+        int | None, Reads(_master, json_schema.either("rank", json_schema.number(0), json_schema.TEXT))
+    ] = Field(default=None, description="Rank of the node to meet on.")
     timeout_s: Annotated[int, duration(never=False)] = Field(
         default=900, validation_alias="timeout", description="How long to wait for all."
     )
-    conf: Annotated[dict[str, str], Reads(_settings, json_schema.mapping(json_schema.TEXT, "settings"))] = Field(
-        default={}, description="More settings, passed as they are."
+    conf: Annotated[dict[str, str], Reads(_settings, json_schema.mapping(json_schema.TEXT, "settings"))] = (
+        Field(default={}, description="More settings, passed as they are.")
     )
 
 
@@ -91,7 +90,9 @@ class Torchrun(Section):
     )
     nnodes: Annotated[
         tuple[int, int] | None,
-        Reads(_elastic, json_schema.pattern("min..max", r"[0-9]+\s*\.\.\s*[0-9]+|[0-9]+"), write=_written_span),
+        Reads(
+            _elastic, json_schema.pattern("min..max", r"[0-9]+\s*\.\.\s*[0-9]+|[0-9]+"), write=_written_span
+        ),
     ] = Field(default=None, description="`min..max`: elastic; max is at most `nodes`.")
     max_restarts: Annotated[int, whole(0, 1000)] = Field(
         default=0, description="Restarts of the worker group."

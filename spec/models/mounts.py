@@ -10,12 +10,23 @@ from pydantic import Field
 from orch.spec.grammar import values
 from orch.spec.grammar.characters import check_word
 from orch.spec.grammar.values import Problem, shown
-
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section
-from orch.spec.models.fields.types import (AnyText, FilePath, Flag, LocalPath, Text, check_mounted, checked, choice, mounted, text, whole)
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import Reads
+from orch.spec.models.fields.types import (
+    AnyText,
+    FilePath,
+    Flag,
+    LocalPath,
+    Text,
+    check_mounted,
+    checked,
+    choice,
+    mounted,
+    text,
+    whole,
+)
 
 
 class FileMount(Section):
@@ -139,7 +150,11 @@ class VolumeMount(Section):
 
     names: Annotated[
         tuple[str, ...],
-        Reads(_volume_names, json_schema.either("name or list", json_schema.TEXT, json_schema.TEXTS), write=_written_names),
+        Reads(
+            _volume_names,
+            json_schema.either("name or list", json_schema.TEXT, json_schema.TEXTS),
+            write=_written_names,
+        ),
     ] = Field(default=(), validation_alias="name", description="A volume; of several the first usable one.")
     instance_path: Annotated[str, mounted("`instance_path`")] = Field(
         default="", description="Folder of the node."

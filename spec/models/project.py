@@ -9,17 +9,16 @@ from pydantic import Field
 
 from orch.spec.grammar.characters import check_line
 from orch.spec.grammar.values import Problem, Problems
-
-from orch.spec.models.fields import json_schema
 from orch.spec.models.backends import BACKEND_MODELS, AnyBackend, LocalBackend
+from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section, describe, plain
-from orch.spec.models.fields.types import (Flag, Image, Name, Tags, Text, choice, rows, text)
-from orch.spec.models.fleet import Fleet
 from orch.spec.models.fields.json_schema import Form
-from orch.spec.models.fields.parsing import (Misread, Path, Reaches, Reads, read_as)
+from orch.spec.models.fields.parsing import Misread, Path, Reaches, Reads, read_as
+from orch.spec.models.fields.types import Flag, Image, Name, Tags, Text, choice, rows, text
+from orch.spec.models.fleet import Fleet
 from orch.spec.models.run import Terms
-from orch.spec.models.task import Task
 from orch.spec.models.selection import FOREIGN_BACKENDS, check_backend
+from orch.spec.models.task import Task
 
 LEVELS = ("mandatory", "advisory", "disabled")
 
@@ -78,7 +77,10 @@ Policies = Annotated[
     dict[str, Policy],
     Reads(
         _policies,
-        json_schema.mapping(json_schema.either("level or settings", json_schema.words(*LEVELS), json_schema.SETTINGS), "policies"),
+        json_schema.mapping(
+            json_schema.either("level or settings", json_schema.words(*LEVELS), json_schema.SETTINGS),
+            "policies",
+        ),
     ),
 ]
 

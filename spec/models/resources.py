@@ -10,14 +10,13 @@ from typing import Annotated, ClassVar, Literal, cast
 from pydantic import Field
 
 from orch.spec.grammar import hardware, values
-from orch.spec.suggest import hint_for
 from orch.spec.grammar.values import Problem, shown
-
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section
-from orch.spec.models.fields.types import Size, choice, text
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import Reads
+from orch.spec.models.fields.types import Size, choice, text
+from orch.spec.suggest import hint_for
 
 Ends = tuple[int | None, int | None] | tuple[float | None, float | None]
 
@@ -121,7 +120,8 @@ CountRange = Annotated[Range, range_of(hardware.parse_gpu_count, json_schema.COU
 CpuCount = Annotated[Range, range_of(hardware.parse_cpu_count, json_schema.COUNTS)]
 MemoryRange = Annotated[Range, range_of(_minimum_size, json_schema.SIZES, values.render_size)]
 DiskRange = Annotated[
-    Range, Reads(_disk, json_schema.either("size range or {size}", json_schema.SIZES, _SIZED), write=_exact.write)
+    Range,
+    Reads(_disk, json_schema.either("size range or {size}", json_schema.SIZES, _SIZED), write=_exact.write),
 ]
 GpuMemory = Annotated[Range, range_of(hardware.parse_gpu_memories, json_schema.SIZES, values.render_size)]
 Capability = Annotated[Range, range_of(_capability, json_schema.CAPABILITY)]

@@ -7,11 +7,10 @@ from typing import Annotated, ClassVar, Literal, cast
 from pydantic import Field
 
 from orch.spec.grammar.values import Problem
-
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section
-from orch.spec.models.fields.types import (choice, duration, text, whole)
 from orch.spec.models.fields.parsing import Reads
+from orch.spec.models.fields.types import choice, duration, text, whole
 
 EVENTS = ("no-capacity", "error", "interruption")
 Event = Literal["no-capacity", "error", "interruption"]
@@ -34,7 +33,9 @@ def _events(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(read))
 
 
-Events = Annotated[tuple[Event, ...], Reads(_events, json_schema.rows(json_schema.words(*EVENTS), "list of events"))]
+Events = Annotated[
+    tuple[Event, ...], Reads(_events, json_schema.rows(json_schema.words(*EVENTS), "list of events"))
+]
 Duration = Annotated[int | None, duration(RETRY_S)]
 
 

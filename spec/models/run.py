@@ -8,17 +8,33 @@ from pydantic import Field
 
 from orch.spec.grammar.characters import check_container_user, check_program
 from orch.spec.grammar.hosts import check_host
-from orch.spec.suggest import listed
 from orch.spec.grammar.values import Problem, shown
-
 from orch.spec.models.fields import json_schema
-from orch.spec.models.fields.types import (AutoFlag, Env, Flag, Image, Name, Names, Tags, absolute, checked, choice, duration, names_of, rows, switch, text, whole)
-from orch.spec.models.mounts import (FileMount, PortMapping, RegistryAuth, Repo, VolumeMount)
 from orch.spec.models.fields.parsing import Reads
+from orch.spec.models.fields.types import (
+    AutoFlag,
+    Env,
+    Flag,
+    Image,
+    Name,
+    Names,
+    Tags,
+    absolute,
+    checked,
+    choice,
+    duration,
+    names_of,
+    rows,
+    switch,
+    text,
+    whole,
+)
+from orch.spec.models.mounts import FileMount, PortMapping, RegistryAuth, Repo, VolumeMount
 from orch.spec.models.resources import Resources
 from orch.spec.models.retry import Retry
-from orch.spec.models.scheduling import (Checkpoint, InstanceRef, Schedule, Signal, UtilizationPolicy)
+from orch.spec.models.scheduling import Checkpoint, InstanceRef, Schedule, Signal, UtilizationPolicy
 from orch.spec.models.selection import Backends, Choosing
+from orch.spec.suggest import listed
 
 STOP_S = 300
 PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
@@ -105,7 +121,9 @@ class Run(Terms):
     )
     python: Annotated[
         Literal["3.9", "3.10", "3.11", "3.12", "3.13", "3.14"] | None,
-        Reads(_python, json_schema.either(" ".join(PYTHONS), {"type": "number"}, json_schema.words(*PYTHONS))),
+        Reads(
+            _python, json_schema.either(" ".join(PYTHONS), {"type": "number"}, json_schema.words(*PYTHONS))
+        ),
     ] = Field(default=None, description="Of the default image.")
     nvcc: Flag = Field(default=False, description="The default image with the CUDA compiler.")
     docker: Flag = Field(default=False, description="The default image with Docker; implies `privileged`.")

@@ -8,19 +8,20 @@ from pydantic import Field
 
 from orch.spec.grammar import schedule
 from orch.spec.grammar.values import Problem, shown
-
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section, plain
-from orch.spec.models.fields.types import (Flag, Text, absolute, choice, duration, names_of, text, whole)
 from orch.spec.models.fields.json_schema import Form
-from orch.spec.models.fields.parsing import (Misread, Path, Reads, read_as)
+from orch.spec.models.fields.parsing import Misread, Path, Reads, read_as
+from orch.spec.models.fields.types import Flag, Text, absolute, choice, duration, names_of, text, whole
 
 
 class Signal(Section):
     """Sent ahead of the end: of `max_duration`, and of a preemption or spot notice."""
 
     noun: ClassVar[str] = "`signal`"
-    short: ClassVar[tuple[Form, ...]] = (json_schema.pattern("[B:]NAME@duration", r"(?:[Bb]:)?[A-Z0-9]+@\S+"),)
+    short: ClassVar[tuple[Form, ...]] = (
+        json_schema.pattern("[B:]NAME@duration", r"(?:[Bb]:)?[A-Z0-9]+@\S+"),
+    )
 
     name: Text = Field(description="Such as `USR1`; `B:USR1` goes to the shell alone.")
     before_s: Annotated[int, duration(never=False, low=1)] = Field(
@@ -101,9 +102,9 @@ class Schedule(Section):
 
     noun: ClassVar[str] = "`schedule`"
 
-    cron: Annotated[tuple[str, ...], Reads(_crons, json_schema.either("cron", json_schema.TEXT, json_schema.TEXTS))] = Field(
-        description="Five fields in UTC, one schedule or a list."
-    )
+    cron: Annotated[
+        tuple[str, ...], Reads(_crons, json_schema.either("cron", json_schema.TEXT, json_schema.TEXTS))
+    ] = Field(description="Five fields in UTC, one schedule or a list.")
 
     @classmethod
     def form(cls) -> str:

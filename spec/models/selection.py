@@ -6,13 +6,12 @@ from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import Field
 
-from orch.spec.suggest import closest
 from orch.spec.grammar.values import Problem, shown
-
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section
-from orch.spec.models.fields.types import (Money, Names, Text, choice, text)
 from orch.spec.models.fields.parsing import Reads
+from orch.spec.models.fields.types import Money, Names, Text, choice, text
+from orch.spec.suggest import closest
 
 # Backends of the language, as they are written and as people call them.
 TITLES = {

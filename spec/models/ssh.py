@@ -8,13 +8,23 @@ from pydantic import Field
 
 from orch.spec.grammar import hosts as addresses
 from orch.spec.grammar.values import Problem
-
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section, describe, plain
-from orch.spec.models.fields.types import (Env, LocalPath, Name, Tags, Text, User, choice, duration, reader, whole)
 from orch.spec.models.fields.json_schema import Form
-from orch.spec.models.fields.parsing import (Misread, Path, Reads, read_as)
+from orch.spec.models.fields.parsing import Misread, Path, Reads, read_as
 from orch.spec.models.fields.sizes import Blocks
+from orch.spec.models.fields.types import (
+    Env,
+    LocalPath,
+    Name,
+    Tags,
+    Text,
+    User,
+    choice,
+    duration,
+    reader,
+    whole,
+)
 
 PortNumber = Annotated[int, whole(1, 65_535)]
 Address = Annotated[str, reader(addresses.check_host, json_schema.pattern("host", r"[^\s@]+"))]

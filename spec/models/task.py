@@ -7,12 +7,12 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from orch.spec.models.fields.base import Section
-from orch.spec.models.fields.types import (CommandLine, Commands, Env, Name, Names, rows, whole)
-from orch.spec.models.mounts import PortMapping
+from orch.spec.models.fields.types import CommandLine, Commands, Env, Name, Names, rows, whole
 from orch.spec.models.launchers import Mpirun, Torchrun
+from orch.spec.models.mounts import PortMapping
 from orch.spec.models.resources import Resources
-from orch.spec.models.scheduling import Array, Dependencies
 from orch.spec.models.run import Run
+from orch.spec.models.scheduling import Array, Dependencies
 
 
 class NodeGroup(Section):

@@ -8,8 +8,19 @@ from pydantic import Field
 
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section
-from orch.spec.models.fields.types import (Flag, Name, Size, Tags, Text, choice, duration, names_of, reader, whole)
-from orch.spec.models.selection import (BACKENDS, FOREIGN_BACKENDS, OTHER_NAMES, check_backend)
+from orch.spec.models.fields.types import (
+    Flag,
+    Name,
+    Size,
+    Tags,
+    Text,
+    choice,
+    duration,
+    names_of,
+    reader,
+    whole,
+)
+from orch.spec.models.selection import BACKENDS, FOREIGN_BACKENDS, OTHER_NAMES, check_backend
 
 VOLUME_BACKENDS = ("aws", "gcp", "runpod", "kubernetes", "local", "nebius", "azure", "oci")
 

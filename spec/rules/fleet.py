@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
-from orch.spec.grammar.blocks import blocks_of, divisors
 from orch.spec.diagnostics import Diagnostic, Related, Severity
+from orch.spec.grammar.blocks import blocks_of, divisors
+from orch.spec.grammar.values import Problem
 from orch.spec.loader.document import Draft
 from orch.spec.models import Fleet, Volume
 from orch.spec.models.selection import BACKENDS
-from orch.spec.suggest import listed
 from orch.spec.rules.unsupported import backends_hint
-from orch.spec.grammar.values import Problem
+from orch.spec.suggest import listed
 
 Findings = Iterator[Diagnostic]
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import cast
 
 from orch.spec.diagnostics import Diagnostic, Related
-from orch.spec.loader.document import Draft, Path_
 from orch.spec.grammar.hosts import folded_size
+from orch.spec.loader.document import Draft, Path_
+from orch.spec.loader.untrusted import folder_of
 from orch.spec.models import Fleet
 from orch.spec.models.ssh import Host
-from orch.spec.loader.untrusted import folder_of
 
 Findings = Iterator[Diagnostic]
 

@@ -9,11 +9,11 @@ from typing import cast
 
 from orch.spec.diagnostics import Diagnostic, Related, Severity
 from orch.spec.loader.document import Draft, Path_, scalars
+from orch.spec.loader.source import Mapping, Scalar, Sequence
 from orch.spec.models import AnyBackend, Project
 from orch.spec.models.backends import AwsBackend, KubernetesBackend, NebiusBackend
 from orch.spec.models.credentials import SECRETS, GcpServiceAccountCreds, OciClientCreds
 from orch.spec.models.selection import FOREIGN_BACKENDS
-from orch.spec.loader.source import Mapping, Scalar, Sequence
 
 Findings = Iterator[Diagnostic]
 

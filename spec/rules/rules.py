@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
-from orch.spec.rules import fleet as fleets
-from orch.spec.rules import hosts
-from orch.spec.rules import project as projects
-from orch.spec.rules import run as runs
-from orch.spec.rules import slurm
 from orch.spec.diagnostics import Diagnostic, Severity
 from orch.spec.loader.document import Draft, Path_, env_path
-from orch.spec.models import (BACKEND_MODELS, Fleet, Host, InitStep)
+from orch.spec.models import BACKEND_MODELS, Fleet, Host, InitStep
 from orch.spec.models.run import Run
+from orch.spec.rules import fleet as fleets
+from orch.spec.rules import hosts, slurm
+from orch.spec.rules import project as projects
+from orch.spec.rules import run as runs
 
 Findings = Iterator[Diagnostic]
 Bearer = TypeVar("Bearer", Fleet, Host, InitStep)

@@ -6,14 +6,15 @@ import os
 from collections.abc import Iterator
 from typing import cast
 
-from orch.spec.grammar import interpolate, schedule as schedules
 from orch.spec.diagnostics import Diagnostic, Related, Severity
-from orch.spec.loader.document import Draft, scalars
+from orch.spec.grammar import interpolate
+from orch.spec.grammar import schedule as schedules
 from orch.spec.grammar.interpolate import Rule
+from orch.spec.grammar.values import Problem
+from orch.spec.loader.document import Draft, scalars
+from orch.spec.loader.source import Scalar
 from orch.spec.models import DevEnvironment, Task
 from orch.spec.models.run import Run
-from orch.spec.loader.source import Scalar
-from orch.spec.grammar.values import Problem
 
 Findings = Iterator[Diagnostic]
 

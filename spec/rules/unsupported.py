@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, cast
 
-from orch.spec.grammar import interpolate
 from orch.spec.diagnostics import Diagnostic, Severity, property_path
+from orch.spec.grammar import interpolate
+from orch.spec.grammar.values import Problem
 from orch.spec.loader.document import Draft, Path_, scalars
+from orch.spec.loader.reference_scopes import scope_of
+from orch.spec.loader.source import Mapping, Node, Scalar, Sequence
 from orch.spec.models import Fleet
 from orch.spec.models.project import Project
 from orch.spec.models.run import Run
-from orch.spec.loader.reference_scopes import scope_of
-from orch.spec.loader.source import (Mapping, Node, Scalar, Sequence)
 from orch.spec.suggest import listed
-from orch.spec.grammar.values import Problem
 
 if TYPE_CHECKING:
-    from orch.spec.loader.load import Document
+    pass
 
 Findings = Iterator[Diagnostic]
 
@@ -151,9 +151,8 @@ def backends_hint(configured: Iterable[str] = ()) -> str:
     return f"use {listed(ANYWHERE)}, or existing hosts with `ssh_config`"
 
 
-def not_acted_on(document: Document | Draft) -> tuple[Diagnostic, ...]:
+def not_acted_on(draft: Draft) -> tuple[Diagnostic, ...]:
     """What is written in a document and would be without effect, each at its place."""
-    draft = document if isinstance(document, Draft) else document.draft
     if draft.kind not in LAUNCHED:
         return (_refusal(draft, ("type",), f"`type: {draft.kind}`", None),) if draft.kind else ()
     found = list(_rows(draft, draft.node, (), ""))

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from orch.stacks.pulumi.properties import (at, bare, between, overlap, steps_of)
 from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER, shown_pair
+from orch.stacks.pulumi.properties import at, bare, between, overlap, steps_of
 
 Op = Literal["create", "update", "replace", "delete", "same"]
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from orch.runner.private import private_folder, stage_beside
 from orch.runner.processes import Process, is_dead, process
-from orch.stacks.pulumi.process import Event
 from orch.stacks.project import Project, is_stack_name, this_host
+from orch.stacks.pulumi.process import Event
 
 OPERATIONS = ("up", "destroy", "refresh")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from orch.runner.processes import Process, is_dead
 from orch.stacks.errors import Held
-from orch.stacks.pulumi.lock_holders import (forget, holder_of, locks_folder, read_lock)
 from orch.stacks.project import Project
+from orch.stacks.pulumi.lock_holders import forget, holder_of, locks_folder, read_lock
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from orch.stacks.errors import Conflict, EngineFailed, Held, Interrupted, StackError
+from orch.stacks.project import Project
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.changes import name_of, type_of
-from orch.stacks.pulumi.process import (CALLERS, PRIVATE, Aside, Event, ProcessResult, Program, call)
-from orch.stacks.errors import (Conflict, EngineFailed, Held, Interrupted, StackError)
 from orch.stacks.pulumi.lock_holders import Marking
 from orch.stacks.pulumi.locks import held_by
-from orch.stacks.project import Project
+from orch.stacks.pulumi.process import CALLERS, PRIVATE, Aside, Event, ProcessResult, Program, call
 from orch.stacks.state import deployment, work_folder
 
 # What the engine says of a stack that somebody else changes, with a state in files and with Pulumi Cloud's.

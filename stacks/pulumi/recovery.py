@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from orch.components.cloud.orphans import RecordedResource, StackSnapshot
 from orch.components.registry import clear, in_clouds
-from orch.components.cloud.orphans import StackSnapshot, RecordedResource
-from orch.stacks.pulumi.operation import (Listener, Note, plain, while_held)
+from orch.stacks.project import COMPRESSED, Project
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.locks import claim, held_by, locks
-from orch.stacks.project import COMPRESSED, Project
+from orch.stacks.pulumi.operation import Listener, Note, plain, while_held
 from orch.stacks.state import StackExport, deployment
 
 # How often a stack is read anew because somebody has changed it meanwhile.
@@ -70,7 +70,9 @@ def clear_left(project: Project, stack: str, listener: Listener, before: StackSn
         _cleared(project, stack, before, listener)
 
 
-def _cleared(project: Project, stack: str, before: StackSnapshot | None, listener: Listener) -> dict[str, Any]:
+def _cleared(
+    project: Project, stack: str, before: StackSnapshot | None, listener: Listener
+) -> dict[str, Any]:
     """Remove what is not recorded of a stack, while it is held; its state as it was then."""
 
     def clean(still_held: Callable[[], None]) -> tuple[dict[str, Any], tuple[str, ...]]:

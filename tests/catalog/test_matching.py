@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orch.catalog import load
-from orch.catalog.records import (Catalog, GpuModel, InstanceType, Offer)
+from orch.catalog.records import Catalog, GpuModel, InstanceType, Offer
 from orch.catalog.unpriced import unlisted
+from orch.offers.match import Fit, answers_to, judge, names_zone, nominal_mib
 from orch.offers.near_misses import near_misses
-from orch.offers.match import (Fit, answers_to, judge, names_zone, nominal_mib)
 from orch.offers.query import MachineQuery, usual_backends
 from orch.spec.models import Range, Resources
 

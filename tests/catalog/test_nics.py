@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from orch.catalog.aws.machines import default_image, images, nics, quotas, unit_quota, vcpu_quota
 from orch.catalog.load import catalog
-from orch.catalog.aws.machines import (default_image, images, nics, quotas, unit_quota, vcpu_quota)
 
 TYPES = {
     name: each for (backend, name), each in catalog(Path("/nonexistent")).types.items() if backend == "aws"

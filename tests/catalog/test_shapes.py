@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from orch.catalog.fabrics import fabric
+from orch.catalog.gcp.machines import gcp_image, gcp_images, network_quota, shapes, software, type_quota
 from orch.catalog.load import catalog
-from orch.catalog.gcp.machines import (gcp_image, gcp_images, network_quota, shapes, software, type_quota)
 
 TYPES = {
     name: each for (backend, name), each in catalog(Path("/nonexistent")).types.items() if backend == "gcp"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import Folder, Said
 
-from orch.catalog.load import (SHIPPED, catalog, read_prices, read_rows, write_prices)
+from orch.catalog.load import SHIPPED, catalog, read_prices, read_rows, write_prices
 from orch.catalog.unpriced import lends, unlisted, zone_prefix
 
 CATALOG = catalog(Path("/nonexistent"))

@@ -10,8 +10,8 @@ from support import Folder, Said, fleet_yaml
 
 from orch.cli.hosts.check import survey_json, survey_lines
 from orch.runner.hosts.checks.requirements import judge_host
-from orch.runner.hosts.host_facts import HostFacts
 from orch.runner.hosts.checks.types import Observed, Wanted
+from orch.runner.hosts.host_facts import HostFacts
 from orch.runner.hosts.survey import HostReport, Survey
 from orch.runner.hosts.targets import Target
 from orch.spec.state import NodeState

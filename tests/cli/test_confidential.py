@@ -12,8 +12,8 @@ import pytest
 from typer.models import OptionInfo
 
 from orch.cli import errors
-from orch.cli.output.redaction import _VALUED, masked  # pyright: ignore[reportPrivateUsage]
 from orch.cli.main import app
+from orch.cli.output.redaction import _VALUED, masked  # pyright: ignore[reportPrivateUsage]
 
 CANARY = "hf_canary'42\"\\"
 

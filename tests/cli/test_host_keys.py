@@ -20,8 +20,8 @@ import pytest
 from paramiko import common
 from support import ORCH, Folder, Said
 
-from orch.runner.ssh.host_keys import fingerprint
 from orch.runner.ledger.run_folder import new_key_pair
+from orch.runner.ssh.host_keys import fingerprint
 
 VERBS = {
     "preview": ("preview", "fleet.yml"),

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from recorded_plans import EVENTS, Preview
 
-from orch.cli.output.plan import (cost_line, counts, plan_json, plan_lines)
+from orch.cli.output.plan import cost_line, counts, plan_json, plan_lines
 from orch.components.deployment import Deployment
-from orch.stacks.pulumi.changes import Change, PropertyChange
-from orch.stacks.summary import NO_HEADLINE, Recorded, headline
-from orch.stacks.pulumi.masking import HIDDEN
 from orch.stacks.operations import Plan
+from orch.stacks.pulumi.changes import Change, PropertyChange
+from orch.stacks.pulumi.masking import HIDDEN
+from orch.stacks.summary import NO_HEADLINE, Recorded, headline
 
 ALL = sorted(each.stem for each in EVENTS.glob("*.json"))
 LOST = "what is on their disks is lost, /scratch too"

@@ -15,13 +15,13 @@ from oldrows import FLEET
 from support import ORCH, Folder
 
 import orch.cli
+from orch.cli.errors import say
 from orch.cli.hosts.cordon import UnknownNode, chosen_nodes
 from orch.cli.hosts.exec import show_answers
-from orch.cli.errors import say
-from orch.runner.ssh.commands import Command
 from orch.runner.launch.environment import fold
-from orch.runner.ssh.parallel_exec import ExecResult
 from orch.runner.ledger.ledger import open_ledger
+from orch.runner.ssh.commands import Command
+from orch.runner.ssh.parallel_exec import ExecResult
 from orch.runner.ssh.transport import Completed
 from orch.spec.state import FleetState
 from orch.stacks.project import find

@@ -18,9 +18,9 @@ import orch
 from orch.cli.main import app
 from orch.spec import load_paths
 from orch.spec.diagnostics import render_json
+from orch.spec.loader.untrusted import Fence
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.parsing import reads_of
-from orch.spec.loader.untrusted import Fence
 
 WATCHED = Path(__file__).parent / "watched.py"
 SECRETS = {

@@ -13,9 +13,9 @@ import pytest
 from orch.components.aws import explain as aws
 from orch.components.explain import Explained, known
 from orch.components.gcp import explain as gcp
+from orch.components.gcp.account.lookups import shape_of
 from orch.components.gcp.planner import node_os
 from orch.components.gcp.userdata import node_scratch
-from orch.components.gcp.account.lookups import shape_of
 from orch.components.local import explain as local
 from orch.components.ssh import explain as ssh
 

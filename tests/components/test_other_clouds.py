@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 
 from orch.catalog.records import Catalog
-from orch.components.cloud_errors import CloudError, Kind
 from orch.components.cloud.candidates import known_types, no_offer
+from orch.components.cloud_errors import CloudError, Kind
 from orch.components.findings import PlanErrors
 from orch.offers.match import judge
 from orch.offers.query import wanted_of

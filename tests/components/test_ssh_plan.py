@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from orch.components.request import (Approvals, PlanRequest, PlanError, PriorState)
+from orch.components.request import Approvals, PlanError, PlanRequest, PriorState
 from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.plan import SshPlan, host_names, plan
 from orch.components.ssh.problems import KeysUnaccepted, Unfit, new_keys_of
 from orch.runner.errors import HostKeyUnaccepted, HostUnreachable
+from orch.runner.hosts.checks.types import CheckResult, Result
 from orch.runner.hosts.host_facts import Docker, Gpu, HostFacts
 from orch.runner.hosts.naming import names
 from orch.runner.hosts.network import ClusterNetwork, NetworkProblem, Place
-from orch.runner.hosts.checks.types import CheckResult, Result
 from orch.runner.hosts.survey import HostReport, Survey
 from orch.runner.hosts.targets import Target, TargetError
 from orch.runner.ssh.host_keys import HostKey

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rehearsals import L4, RehearsedGcp
 
-from orch.stacks.pulumi.operation import plain
-from orch.stacks.project import find
 from orch.rehearsal.project import rehearse
+from orch.stacks.project import find
+from orch.stacks.pulumi.operation import plain
 from orch.stacks.shared_networks import WANTED
 
 SHARED: dict[str, Any] = {"network": {"name": "floor", "bastion": False, "interconnect": "ethernet"}}

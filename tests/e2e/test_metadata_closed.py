@@ -15,8 +15,8 @@ from rehearsals import L4, Rehearsed, RehearsedGcp
 from support import until
 
 from orch import images
-from orch.rehearsal.scenario import Nodes
 from orch.rehearsal.nodes import scope
+from orch.rehearsal.scenario import Nodes
 
 ADDRESS = "169.254.169.254"
 SECRET = "credentials-of-the-node"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orch.images import (ImageError, ensure, is_ours, names, resolve, tag)
+from orch.images import ImageError, ensure, is_ours, names, resolve, tag
 from orch.images.base import parse_targets
 
 TARGETS = """\

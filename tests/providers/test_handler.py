@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pulumi.provider.experimental.property_value import Computed, PropertyValue
 
-from orch.providers.orch.handler import (OBSERVED, Difference, differences, now_secret)
+from orch.providers.orch.handler import OBSERVED, Difference, differences, now_secret
 from orch.providers.orch.local_node import LocalNodeHandler
-from orch.providers.orch.values import (UNKNOWN, plain_map, sendable, wire_map)
+from orch.providers.orch.values import UNKNOWN, plain_map, sendable, wire_map
 
 NODE = LocalNodeHandler()
 INPUTS = {"name": "n", "image": "i", "cpus": 1, "memory_mib": 512, "status": "running"}

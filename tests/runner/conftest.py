@@ -12,10 +12,10 @@ from labserver import Server
 from nodelab import Lab, load_image
 
 from orch import images
-from orch.runner.ssh.commands import Command
 from orch.runner.events import Recorder
 from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.ssh.commands import Command
 from orch.runner.ssh.pool import SshTransport
 from orch.spec.state import NodeState
 

@@ -6,12 +6,12 @@ import pytest
 from nodelab import Lab, docker
 
 from orch import images
-from orch.runner.runs import lifecycle
 from orch.runner.events import LogLine, Recorder
-from orch.runner.node.container import start_command
-from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.records import RunRow
+from orch.runner.node.container import start_command
+from orch.runner.runs import lifecycle
+from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshTransport
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState

@@ -5,8 +5,8 @@ from __future__ import annotations
 from blocklab import begin, end_all, fleet, left_on, node, run
 from labserver import Server
 
-from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.node.status import node_statuses
+from orch.runner.runs.lifecycle import RunnerContext
 
 SEEN = 'echo "sees $(nvidia-smi --query-gpu=uuid --format=csv,noheader | tr "\\n" " ")has $ORCH_GPUS_NUM"'
 

@@ -12,14 +12,14 @@ from blocklab import begin, end_all, fleet, left_on, node, person, run, submit
 from hostlab import Room
 from labserver import Server, wait_until
 
-from orch.runner.runs import lifecycle
-from orch.runner.node.cordon import mark, unmark
 from orch.runner.errors import NodeCordoned
 from orch.runner.events import Notice, Recorder
-from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.node.status import node_statuses
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.records import RunRow
+from orch.runner.node.cordon import mark, unmark
+from orch.runner.node.status import node_statuses
+from orch.runner.runs import lifecycle
+from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshTransport
 from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState
@@ -145,7 +145,9 @@ def test_a_job_goes_where_enough_blocks_are_free_whoever_uses_the_others(
     assert where == ["gpu1", "gpu2", "gpu1", "gpu2"], "what is submitted and not started counts too"
 
 
-def test_the_claim_of_a_job_that_never_started_is_taken_over_after_an_hour(place: RunnerContext, gpu1: Server):
+def test_the_claim_of_a_job_that_never_started_is_taken_over_after_an_hour(
+    place: RunnerContext, gpu1: Server
+):
     on = fleet(node(gpu1, blocks=1))
     gpu1.run(
         "mkdir -p /var/lib/orch/claims; ln -s 'orch-lost-0-0|lost|eve@away|then|1' /var/lib/orch/claims/0"

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from orch.runner.launch.compile import RunRequest, compile_run
 from orch.runner.errors import NodeCordoned, NoFit
-from orch.runner.node.container import start_command
-from orch.runner.launch.placement import (Standing, blocks_needed, cordoned, place)
 from orch.runner.launch.block_resources import BlockResources, share_of
+from orch.runner.launch.compile import RunRequest, compile_run
+from orch.runner.launch.placement import Standing, blocks_needed, cordoned, place
+from orch.runner.node.container import start_command
 from orch.runner.node.stage import stage
 from orch.spec.grammar.blocks import blocks_of
+from orch.spec.grammar.values import Problem
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState
-from orch.spec.grammar.values import Problem
 
 H100 = Gpus(count=8, vendor="nvidia", name="NVIDIA H100 80GB HBM3", memory_mib=81559)
 

@@ -147,7 +147,9 @@ def test_gaudi_jobs_get_neighbouring_modules(place: RunnerContext, server: Serve
         server.take_accelerators()
 
 
-def test_tenstorrent_jobs_get_their_devices_and_the_huge_pages(place: RunnerContext, server: Server, ended: None):
+def test_tenstorrent_jobs_get_their_devices_and_the_huge_pages(
+    place: RunnerContext, server: Server, ended: None
+):
     server.run(
         "mkdir -p /dev/tenstorrent /dev/hugepages-1G; for i in 0 1 2 3; do"
         " mknod -m 666 /dev/tenstorrent/$i c 1 3; done"

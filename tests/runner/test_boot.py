@@ -10,12 +10,12 @@ from blocklab import fleet, left_on, node, submit
 from hostlab import Room
 from labserver import Server, wait_until
 
-from orch.runner.runs import lifecycle
-from orch.runner.node.first_boot import BOOT
 from orch.runner.errors import NodeUnfit
 from orch.runner.events import Notice, Recorder
-from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.node.first_boot import BOOT
 from orch.runner.node.status import node_statuses
+from orch.runner.runs import lifecycle
+from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshTransport
 from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from orch.runner.launch.fleet_choice import choose, fitting
-from orch.runner.ssh.commands import Command
 from orch.runner.errors import HostUnreachable, NoFit
 from orch.runner.events import Notice, Recorder
-from orch.runner.ledger.ledger import Ledger
-from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.launch.fleet_choice import choose, fitting
 from orch.runner.launch.placement import Standing
 from orch.runner.launch.seats import choose_fleet
+from orch.runner.ledger.ledger import Ledger
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.ssh.commands import Command
 from orch.runner.ssh.transport import Completed
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from orch.runner.runs.decide import (Act, MarkRunning, Collect, ReleaseBarrier, RunView, Phase, Start, Stop, Verdict, Wait, decide)
-from orch.runner.node.container import ObservedRank
 from orch.runner.launch.run_plan import RankPlan, RunPlan
+from orch.runner.node.container import ObservedRank
+from orch.runner.runs.decide import (
+    Act,
+    Collect,
+    MarkRunning,
+    Phase,
+    ReleaseBarrier,
+    RunView,
+    Start,
+    Stop,
+    Verdict,
+    Wait,
+    decide,
+)
 from orch.spec.state import NodeState
 
 
@@ -40,7 +52,9 @@ def seen(*states: str | int) -> tuple[ObservedRank, ...]:
 
     def one(rank: int, state: str | int) -> ObservedRank:
         if isinstance(state, int):
-            return ObservedRank(rank, "exited", state, finished_at=f"t{rank}", marks=frozenset({"go", "started"}))
+            return ObservedRank(
+                rank, "exited", state, finished_at=f"t{rank}", marks=frozenset({"go", "started"})
+            )
         marks = {"go": {"go"}, "up": {"go", "started"}, "stopping": {"go", "started", "stopping"}}
         marks["overdue"] = {"go", "started", "stopping", "overdue"}
         marks["late"] = {"go", "started", "overdue"}

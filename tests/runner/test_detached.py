@@ -13,12 +13,12 @@ from support import Folder, until
 
 from orch import images
 from orch.cli.background import ENDED, supervise
-from orch.runner.ledger import database
-from orch.runner.runs import driver, lifecycle
 from orch.runner.events import Notice, Recorder
+from orch.runner.ledger import database
 from orch.runner.ledger.ledger import open_ledger
-from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ledger.records import RunRow
+from orch.runner.runs import driver, lifecycle
+from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshTransport
 from orch.runner.ssh.transport import Transport
 from orch.spec.models import Task

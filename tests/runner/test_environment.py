@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orch.runner.launch.environment import (RankNode, RunFacts, fold, rank_environment, wants_slurm)
+from orch.runner.launch.environment import RankNode, RunFacts, fold, rank_environment, wants_slurm
 
 CASES = sorted((Path(__file__).parent / "environments").glob("*.yml"))
 

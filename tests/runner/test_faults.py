@@ -13,11 +13,11 @@ import pytest
 from nodelab import Lab, docker, load_image, wait_until
 
 from orch import images
-from orch.runner.runs import lifecycle
 from orch.runner.events import LogLine, Recorder
-from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.node.status import node_statuses
 from orch.runner.ledger.records import RunRow
+from orch.runner.node.status import node_statuses
+from orch.runner.runs import lifecycle
+from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshTransport
 from orch.spec.errors import ExitCode
 from orch.spec.models import Task

@@ -8,8 +8,8 @@ import pytest
 from nodelab import Lab
 
 from orch import images
-from orch.runner.runs import lifecycle
 from orch.runner.events import LogLine, Notice, Recorder
+from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task
 from orch.spec.state import NodeState

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from orch.cli.main import app
+from orch.runner.errors import BadTask
 from orch.runner.launch.compile import RunRequest, compile_run
 from orch.runner.launch.environment import is_name
-from orch.runner.errors import BadTask
 from orch.runner.launch.placement import place
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from oldrows import old_row
 
-from orch.runner.runs import lifecycle
-from orch.runner.ssh.commands import Command
 from orch.runner.errors import HostUnreachable
 from orch.runner.events import Silent
-from orch.runner.ledger.ledger import open_ledger
-from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.launch.run_plan import plan_of
+from orch.runner.ledger.ledger import open_ledger
+from orch.runner.runs import lifecycle
+from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.runs.start_ranks import holding
+from orch.runner.ssh.commands import Command
 from orch.runner.ssh.transport import Completed, Transport
 from orch.spec.state import NodeState
 

@@ -16,9 +16,9 @@ import pytest
 from ledger_taker import take_all
 from sqlalchemy import delete, text
 
+from orch.runner.errors import Conflict, LedgerUnusable, NewerLedger, UnknownRun
 from orch.runner.ledger import database, filesystems, schema
 from orch.runner.ledger import ledger as module
-from orch.runner.errors import (Conflict, LedgerUnusable, NewerLedger, UnknownRun)
 from orch.runner.ledger.ledger import LeaseLost, Ledger, open_ledger
 from orch.runner.processes import here, process_owner
 from orch.spec.errors import ExitCode

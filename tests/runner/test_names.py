@@ -11,15 +11,15 @@ import pytest
 from oldrows import FLEET, old_row
 from support import Folder
 
-from orch.runner.runs import lifecycle
-from orch.runner.node.claims import Claim, busy
 from orch.runner.errors import BadRunName
 from orch.runner.events import Notice, Recorder
-from orch.runner.ledger.ledger import open_ledger
-from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.ledger.run_names import RunName
 from orch.runner.launch.run_plan import plan_of
+from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
+from orch.runner.ledger.run_names import RunName
+from orch.runner.node.claims import Claim, busy
+from orch.runner.runs import lifecycle
+from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.transport import Transport
 from orch.spec.models import Task
 from orch.spec.state import NodeState

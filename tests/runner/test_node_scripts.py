@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from orch.runner.node import container
-from orch.runner.ssh.commands import NODE_HOME, Command
 from orch.runner.errors import RunFailed
 from orch.runner.launch.run_plan import RankPlan, RunPlan
+from orch.runner.node import container
 from orch.runner.node.stage import stage, stage_files
+from orch.runner.ssh.commands import NODE_HOME, Command
 from orch.runner.ssh.transport import Completed
 from orch.spec.state import NodeState
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orch.runner.launch.compile import RunRequest, compile_run
 from orch.runner.errors import BadTask
+from orch.runner.launch.compile import RunRequest, compile_run
 from orch.runner.launch.placement import place
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.stage import pack_files

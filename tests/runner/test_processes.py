@@ -12,7 +12,18 @@ from pathlib import Path
 import pytest
 
 from orch.runner.ledger.ledger import open_ledger
-from orch.runner.processes import (GONE, Process, born, gone, is_dead, is_dead_owner, owner_words, process, process_owner, this_process)
+from orch.runner.processes import (
+    GONE,
+    Process,
+    born,
+    gone,
+    is_dead,
+    is_dead_owner,
+    owner_words,
+    process,
+    process_owner,
+    this_process,
+)
 
 MINE = this_process()
 assert MINE is not None

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run
 from orch.runner.errors import BadTask, HostfileIncomplete, NoFit
+from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run
 from orch.runner.launch.hostfile import hostfile, internal_addresses
-from orch.runner.launchers import quote_word
+from orch.runner.launch.launcher import quote_word
 from orch.runner.launch.placement import Standing, blocks_needed, place
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState

@@ -10,13 +10,13 @@ import pytest
 from nodelab import Lab
 
 from orch import images
-from orch.runner.runs import lifecycle
 from orch.runner.errors import BadTask, Conflict, HostfileIncomplete
 from orch.runner.events import LogLine, Notice, Recorder
-from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.node.status import node_statuses
-from orch.runner.runs.read_logs import Selection, read_logs
 from orch.runner.ledger.records import RunRow
+from orch.runner.node.status import node_statuses
+from orch.runner.runs import lifecycle
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.runs.read_logs import Selection, read_logs
 from orch.runner.ssh.pool import SshTransport
 from orch.spec.errors import ExitCode
 from orch.spec.models import Task

@@ -15,12 +15,12 @@ import pytest
 from hostlab import Room
 from nodelab import Lab, docker
 
-from orch.runner.ssh.commands import (Command, StdinSource, argv, as_root)
-from orch.runner.errors import (CommandTimeout, HostKeyRefused, HostUnreachable, LoginRefused)
-from orch.runner.ssh.channel import CommandChannel
-from orch.runner.node.status import node_statuses
-from orch.runner.ssh.pool import Patience, SshTransport
+from orch.runner.errors import CommandTimeout, HostKeyRefused, HostUnreachable, LoginRefused
 from orch.runner.ledger.run_folder import new_key_pair
+from orch.runner.node.status import node_statuses
+from orch.runner.ssh.channel import CommandChannel
+from orch.runner.ssh.commands import Command, StdinSource, argv, as_root
+from orch.runner.ssh.pool import Patience, SshTransport
 from orch.runner.ssh.transport import fan_out
 from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState, Jump, NodeState

@@ -15,14 +15,20 @@ import pytest
 from hostlab import PASSPHRASE, Room
 from labmachine import Key
 
+from orch.runner.errors import (
+    ForwardingRefused,
+    HostKeyRefused,
+    HostUnreachable,
+    JumpUnreachable,
+    LoginRefused,
+)
+from orch.runner.ledger.run_folder import new_key_pair
 from orch.runner.ssh.commands import Command
 from orch.runner.ssh.connect import dial_command
-from orch.runner.errors import (ForwardingRefused, HostKeyRefused, HostUnreachable, JumpUnreachable, LoginRefused)
 from orch.runner.ssh.endpoint import of_node
 from orch.runner.ssh.pool import SshTransport
-from orch.runner.ledger.run_folder import new_key_pair
-from orch.runner.ssh.transport import fan_out
 from orch.runner.ssh.protocol import handshake_failed
+from orch.runner.ssh.transport import fan_out
 from orch.spec.state import NodeState
 
 ID = Command("id -un")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from orch.cli.errors import tell
-from orch.runner.node.first_boot import unfit
+from orch.runner.errors import NodeCordoned
 from orch.runner.node.claims import Claim, busy
 from orch.runner.node.cordon import Cordon
-from orch.runner.errors import NodeCordoned
+from orch.runner.node.first_boot import unfit
 from orch.spec.errors import OrchError
 
 HOSTILE = "a\x1b[2J\x1b]0;owned\x07\r\nerror: all is well\u202e\u2028\x9b1m\x00"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from orch.spec.grammar import hosts
 from orch.spec import load_paths
+from orch.spec.grammar import hosts
 from orch.spec.grammar.hosts import Address
-from orch.spec.models import Host, SshConfig
 from orch.spec.grammar.values import Problem
+from orch.spec.models import Host, SshConfig
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_a_document_can_be_asked_later_what_it_holds_in_vain(tmp_path: Path) -> 
     path = tmp_path / "fleet.yml"
     path.write_text("type: fleet\nnodes: 1\nhealth: {gate: none}\nttl:\nx-budget: 1\n")
     (document,) = load_paths([path]).documents
-    assert [(each.code, each.span.line, each.path) for each in not_acted_on(document)] == [
+    assert [(each.code, each.span.line, each.path) for each in not_acted_on(document.draft)] == [
         ("ORCH118", 3, "health")
     ]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from orch.spec import InvalidConfiguration, load_paths
-from orch.spec.rules.rules import resolve_env
-from orch.spec.diagnostics import (Diagnostic, Severity, Span, render_human, render_json, strict)
+from orch.spec.diagnostics import Diagnostic, Severity, Span, render_human, render_json, strict
 from orch.spec.errors import ExitCode
-from orch.spec.models import (Fleet, Nodes, Range, Task, VolumeMount)
+from orch.spec.models import Fleet, Nodes, Range, Task, VolumeMount
+from orch.spec.rules.rules import resolve_env
 
 GOOD = Path(__file__).parent / "good"
 GB = 1024

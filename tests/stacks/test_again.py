@@ -10,9 +10,9 @@ from orch.components.aws.account import errors
 from orch.components.request import CloudAnswer
 from orch.spec.models import Fleet
 from orch.stacks.again import repeatedly
-from orch.stacks.pulumi.operation import Call, Note, Step
 from orch.stacks.gang import Gang
 from orch.stacks.project import Project
+from orch.stacks.pulumi.operation import Call, Note, Step
 from orch.stacks.request import FleetRequest
 
 AGAIN, ELSEWHERE, STOP = "RequestLimitExceeded", "InsufficientInstanceCapacity", "VcpuLimitExceeded"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orch.stacks.pulumi.changes import (GONE, changes, drifted, summary)
+from orch.stacks.pulumi.changes import GONE, changes, drifted, summary
 from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER, shown_pair
 
 NODE = "orch:local:Node"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from cloud_engine import quiet
 
+from orch.stacks.project import Project, find
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.operation import plain, while_held
 from orch.stacks.pulumi.process import call
-from orch.stacks.project import Project, find
 from orch.stacks.state import deployment, stacks, work_folder
 
 WAYS = ["PULUMI_DIY_BACKEND_GZIP", "PULUMI_SELF_MANAGED_STATE_GZIP", "PULUMI_DIY_BACKEND_ZSTD"]

@@ -14,9 +14,9 @@ import pytest
 
 from orch.runner.processes import Process, process, this_process
 from orch.stacks.errors import Conflict
+from orch.stacks.project import Project, find, this_host
 from orch.stacks.pulumi.lock_holders import Marking, holder_of
 from orch.stacks.pulumi.locks import claim, locks
-from orch.stacks.project import Project, find, this_host
 
 
 def lock(

@@ -12,15 +12,15 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from orch.rehearsal.project import rehearse
 from orch.runner.ledger.ledger import open_ledger
-from orch.runner.node.logs import LogFile
 from orch.runner.ledger.run_folder import open_folder
+from orch.runner.node.logs import LogFile
 from orch.spec import InvalidConfiguration
-from orch.stacks.pulumi.install import Engine, fits
 from orch.stacks.errors import ProjectError
 from orch.stacks.lockfile import write_lock
 from orch.stacks.project import Project, find
-from orch.rehearsal.project import rehearse
+from orch.stacks.pulumi.install import Engine, fits
 from orch.stacks.state import work_folder
 
 ENGINE = Engine(Path("/opt/engine/bin/pulumi"), "3.259.0", "PATH")

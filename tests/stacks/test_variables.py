@@ -11,10 +11,18 @@ from typing import Any
 import pytest
 
 from orch.spec.state import FleetState
-from orch.stacks.pulumi.masking import SECRET_MARK
 from orch.stacks.project import find
+from orch.stacks.pulumi.masking import SECRET_MARK
 from orch.stacks.state import fleet_state
-from orch.stacks.variables import (REMOVED, forget_clear_text, in_clear, unread_copies, values_of, with_values, without_values)
+from orch.stacks.variables import (
+    REMOVED,
+    forget_clear_text,
+    in_clear,
+    unread_copies,
+    values_of,
+    with_values,
+    without_values,
+)
 
 NODE = {"index": 0, "name": "a", "address": "h", "user": "root", "host_key": "k"}
 FLEET = {

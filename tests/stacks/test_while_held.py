@@ -10,10 +10,10 @@ import pytest
 from cloud_engine import quiet
 from support import kill, until
 
-from orch.stacks.pulumi.operation import plain, while_held
 from orch.stacks.errors import Held, Interrupted, StackError
-from orch.stacks.pulumi.locks import Lock, claim, locks
 from orch.stacks.project import Project, find
+from orch.stacks.pulumi.locks import Lock, claim, locks
+from orch.stacks.pulumi.operation import plain, while_held
 from orch.stacks.pulumi.recovery import same
 from orch.stacks.state import deployment
 

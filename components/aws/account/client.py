@@ -7,13 +7,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
-from orch.catalog.aws.machines import (Market, QuotaRow, unit_quota, vcpu_quota)
+from orch.catalog.aws.machines import Market, QuotaRow, unit_quota, vcpu_quota
 from orch.components.aws.account import errors
-from orch.components.aws.account.facts import (Allowance, AwsFacts, Group, Image, Reservation, Subnet, Vpc, Zone)
-from orch.components.aws.account.existing_networks import Lookup
 from orch.components.aws.account.client_errors import client_error, pages, told
+from orch.components.aws.account.existing_networks import Lookup
+from orch.components.aws.account.facts import (
+    Allowance,
+    AwsFacts,
+    Group,
+    Image,
+    Reservation,
+    Subnet,
+    Vpc,
+    Zone,
+)
+from orch.components.aws.account.lookups import ImageLookup, Lookups
 from orch.components.aws.account.quota_usage import used
-from orch.components.aws.account.lookups import Lookups, ImageLookup
 
 
 class Session(Protocol):

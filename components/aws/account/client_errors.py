@@ -7,8 +7,8 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
-from orch.components.cloud_errors import CloudRefused
 from orch.components.aws.account import errors
+from orch.components.cloud_errors import CloudRefused
 
 
 def client_error() -> Any:

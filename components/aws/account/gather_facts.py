@@ -11,8 +11,8 @@ from typing import Any
 
 from orch.catalog.sdks import require_sdk
 from orch.components.aws.account.client import RegionClient, Session
-from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.account.client_errors import CloudRefused, pages, told
+from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.account.lookups import Lookups
 from orch.spec.models.backends import AwsBackend
 from orch.spec.models.credentials import AccessKeyCreds, AwsDefaultCreds

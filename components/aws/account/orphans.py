@@ -13,9 +13,9 @@ from typing import Any
 
 from orch.components.aws.account import gather_facts
 from orch.components.aws.account.client import RegionClient
-from orch.components.aws.backend import settings_of
 from orch.components.aws.account.client_errors import client_error, told
-from orch.components.cloud.orphans import StackSnapshot, RecordedResource
+from orch.components.aws.backend import settings_of
+from orch.components.cloud.orphans import RecordedResource, StackSnapshot
 from orch.components.cloud.removal import again
 
 # How long what ends is waited for: a large instance takes minutes.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orch.catalog.aws.machines import Market, QuotaRow, vcpu_quota
-from orch.components.cloud_errors import CloudRefused
 from orch.components.aws.account.client_errors import pages, told
+from orch.components.cloud_errors import CloudRefused
 
 Row = Mapping[str, Any]
 RUNS = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]

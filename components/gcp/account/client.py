@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from orch.catalog.gcp.machines import gcp_quotas, network_quota
 from orch.components.cloud_errors import CloudError
 from orch.components.gcp.account import errors
-from orch.components.gcp.account.facts import (Allowance, GcpFacts, Image, Member, Network, Reservation, Subnet)
 from orch.components.gcp.account.client_errors import not_found, told
-from orch.components.gcp.account.lookups import Lookups, ImageLookup, short
+from orch.components.gcp.account.facts import Allowance, GcpFacts, Image, Member, Network, Reservation, Subnet
+from orch.components.gcp.account.lookups import ImageLookup, Lookups, short
 
 RESERVATION_LEAST = "projects/"
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from orch.components.cloud_errors import CloudError
 from orch.components.gcp.account.client import Project, Session
-from orch.components.gcp.account.facts import GcpFacts, Member, Reservation
 from orch.components.gcp.account.client_errors import CloudRefused, sdk, told
+from orch.components.gcp.account.facts import GcpFacts, Member, Reservation
 from orch.components.gcp.account.lookups import Lookups
 from orch.spec.models.backends import GcpBackend
 from orch.spec.models.credentials import GcpServiceAccountCreds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from orch.catalog.gcp.machines import (Shape, gcp_image, shapes, type_quota)
+from orch.catalog.gcp.machines import Shape, gcp_image, shapes, type_quota
 from orch.components.gcp.candidates import Candidate
 from orch.components.gcp.labels import label
 from orch.components.gcp.plan import base_name

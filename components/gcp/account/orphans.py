@@ -12,14 +12,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orch.components.cloud.orphans import StackSnapshot, RecordedResource
-from orch.components.gcp.account import gather_facts, errors
+from orch.components.cloud.orphans import RecordedResource, StackSnapshot
+from orch.components.cloud.removal import again
+from orch.components.gcp.account import errors, gather_facts
 from orch.components.gcp.account.client import Project
+from orch.components.gcp.account.client_errors import codes_of, not_found, sdk, told
+from orch.components.gcp.account.lookups import short
 from orch.components.gcp.backend import settings_of
 from orch.components.gcp.labels import label
-from orch.components.gcp.account.client_errors import (codes_of, not_found, sdk, told)
-from orch.components.gcp.account.lookups import short
-from orch.components.cloud.removal import again
 
 # How long a removal takes at most: a large instance takes minutes.
 WAIT_S = 1200.0
@@ -106,7 +106,9 @@ def _remove(each: Orphan) -> None:
 class Orphans:
     """What one region of a project holds of a stack beyond what is recorded."""
 
-    def __init__(self, session: gather_facts.Session, project: str, region: str, crash: StackSnapshot, marks: Marks) -> None:
+    def __init__(
+        self, session: gather_facts.Session, project: str, region: str, crash: StackSnapshot, marks: Marks
+    ) -> None:
         self._asked = Project(session)
         self._project, self._region = project, region
         self._crash, self._marks = crash, marks

@@ -5,27 +5,42 @@ Parameters and results have the shapes of botocore's service models. Start readi
 (RunInstances).
 """
 
-from orch.rehearsal.aws.api import (account_services, iam, tags)
-from orch.rehearsal.aws.api.network import (addresses, endpoints, gateways, security_groups, vpcs, routes, subnets)
-from orch.rehearsal.aws.api.compute import (instances, launch, offerings, placement_groups, reservations, launch_templates)
+from orch.rehearsal.aws.api import account_services, iam, tags
 from orch.rehearsal.aws.api.actions import ACTIONS
+from orch.rehearsal.aws.api.compute import (
+    instances,
+    launch,
+    launch_templates,
+    offerings,
+    placement_groups,
+    reservations,
+)
+from orch.rehearsal.aws.api.network import (
+    addresses,
+    endpoints,
+    gateways,
+    routes,
+    security_groups,
+    subnets,
+    vpcs,
+)
 
 __all__ = [
     "ACTIONS",
-    "account",
+    "account_services",
     "addresses",
     "endpoints",
     "gateways",
-    "groups",
     "iam",
     "instances",
     "launch",
-    "network",
+    "launch_templates",
     "offerings",
-    "placement",
+    "placement_groups",
     "reservations",
-    "routing",
+    "routes",
+    "security_groups",
     "subnets",
     "tags",
-    "templates",
+    "vpcs",
 ]

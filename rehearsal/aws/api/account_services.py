@@ -1,11 +1,11 @@
-"""STS, SSM parameters and service quotas. Sources: ../README.md, "Other services"."""
+"""STS, SSM parameters and service quotas. Sources: rehearsal/README.md, "Other services"."""
 
 from __future__ import annotations
 
-from orch.rehearsal.aws.data.tables import Quota, quotas
-from orch.rehearsal.aws.api.errors import AwsError
-from orch.rehearsal.aws.api.compute.offerings import parameter
 from orch.rehearsal.aws.api.actions import Request, action, stamp
+from orch.rehearsal.aws.api.compute.offerings import parameter
+from orch.rehearsal.aws.api.errors import AwsError
+from orch.rehearsal.aws.data.tables import Quota, quotas
 from orch.rehearsal.store import Doc
 
 

@@ -1,4 +1,4 @@
-"""Roles and instance profiles. IAM is one for all regions. Sources: ../README.md, "IAM"."""
+"""Roles and instance profiles. IAM is one for all regions. Sources: rehearsal/README.md, "IAM"."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 from typing import Any
 from urllib.parse import quote
 
+from orch.rehearsal.aws.api.actions import Request, action, public, stamp, tag_list, tag_map
 from orch.rehearsal.aws.api.errors import AwsError
-from orch.rehearsal.aws.api.actions import (Request, action, public, stamp, tag_list, tag_map)
 from orch.rehearsal.store import Doc
 
 MANAGED = frozenset(

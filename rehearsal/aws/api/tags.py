@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from orch.rehearsal.aws.api.actions import Request, action, page, path, select, tag_list, tag_map
 from orch.rehearsal.aws.api.errors import AwsError, missing
-from orch.rehearsal.aws.api.actions import (Request, action, page, path, select, tag_list, tag_map)
 from orch.rehearsal.store import Doc
 
 KINDS = [

@@ -85,7 +85,7 @@ class Zone:
 
 
 def _text(name: str) -> str:
-    return (resources.files("orch.rehearsal.aws.api") / name).read_text()
+    return (resources.files("orch.rehearsal.aws.data") / name).read_text()
 
 
 @functools.cache

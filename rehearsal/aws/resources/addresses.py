@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orch.rehearsal.aws.resources.kinds import (Api, Props, first, specification, tags_in)
+from orch.rehearsal.aws.resources.kinds import Api, Props, first, specification, tags_in
 
 
 class Eip:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orch.rehearsal.aws.resources.kinds import (Api, Props, camel, first, pascal, specification, tags_in, truth)
+from orch.rehearsal.aws.resources.kinds import Api, Props, camel, first, pascal, specification, tags_in, truth
 from orch.rehearsal.store import Doc
 
 

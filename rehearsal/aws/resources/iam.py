@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from orch.rehearsal.aws.resources.kinds import (Api, ApiFailure, Props, tags_in)
+from orch.rehearsal.aws.resources.kinds import Api, ApiFailure, Props, tags_in
 from orch.rehearsal.store import Doc
 
 GONE = ("NoSuchEntity",)

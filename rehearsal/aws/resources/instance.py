@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from orch.rehearsal.aws.resources.kinds import (Api, ApiFailure, Props, camel, encoded, pascal, tags_in)
+from orch.rehearsal.aws.resources.kinds import Api, ApiFailure, Props, camel, encoded, pascal, tags_in
 from orch.rehearsal.store import Doc
 
 POLL_S = 0.05

@@ -8,8 +8,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from orch.rehearsal.aws.api.errors import THROTTLED, AwsError
 from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.aws.api.errors import THROTTLED, AwsError
 from orch.rehearsal.store import Doc
 
 Props = dict[str, Any]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from orch.rehearsal.aws.resources.kinds import (Api, ApiFailure, Props, first, specification, tags_in)
+from orch.rehearsal.aws.resources.kinds import Api, ApiFailure, Props, first, specification, tags_in
 from orch.rehearsal.store import Doc
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.rehearsal.aws.resources import (addresses, compute, security_groups, iam, network, routes)
+from orch.rehearsal.aws.resources import addresses, compute, iam, network, routes, security_groups
 from orch.rehearsal.aws.resources.instance import Instance
 from orch.rehearsal.aws.resources.kinds import Kind
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orch.rehearsal.account import SimulationError
-from orch.rehearsal.aws.resources.kinds import (Api, ApiFailure, Kind, Props)
-from orch.rehearsal.aws.resources.registry import KINDS
-from orch.rehearsal.aws.account import Cloud
-from orch.rehearsal.pulumi.resources import Resources, kept, without_defaults
-from orch.rehearsal.pulumi.differences import Change, same
-from orch.rehearsal.pulumi.schema import Schema, load
 from orch.providers.orch.values import UNKNOWN
+from orch.rehearsal.account import SimulationError
+from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.aws.resources.kinds import Api, ApiFailure, Kind, Props
+from orch.rehearsal.aws.resources.registry import KINDS
+from orch.rehearsal.pulumi.differences import Change, same
+from orch.rehearsal.pulumi.resources import Resources, kept, without_defaults
+from orch.rehearsal.pulumi.schema import Schema, load
 
 MAPS = frozenset({"tags", "tagsAll", "volumeTags"})
 

@@ -1,7 +1,7 @@
 """What Compute Engine answers when it refuses: at once by an HTTP error, or later in the operation.
 
 An HTTP error has a `reason` ("notFound"), an operation a code in capitals ("QUOTA_EXCEEDED"). Sources:
-../README.md, "GCP".
+rehearsal/README.md, "GCP".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Labels, tags and metadata: what an instance may carry. Sources: ../README.md, "GCP: instances"."""
+"""Labels, tags and metadata: what an instance may carry. Sources: rehearsal/README.md, "GCP: instances"."""
 
 from __future__ import annotations
 

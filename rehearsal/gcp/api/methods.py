@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Protocol
 
+from orch.rehearsal.gcp.api.errors import GcpError, invalid, not_found, required
 from orch.rehearsal.gcp.data.tables import zones
-from orch.rehearsal.gcp.api.errors import (GcpError, invalid, not_found, required)
 from orch.rehearsal.scenario import Knobs
 from orch.rehearsal.store import Doc, Store
 

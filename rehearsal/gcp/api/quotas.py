@@ -1,12 +1,12 @@
-"""How much a project may have. Sources: ../README.md, "GCP: quotas"."""
+"""How much a project may have. Sources: rehearsal/README.md, "GCP: quotas"."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orch.rehearsal.gcp.data.tables import Type, quotas
 from orch.rehearsal.gcp.api.errors import quota_exceeded
 from orch.rehearsal.gcp.api.methods import Request
+from orch.rehearsal.gcp.data.tables import Type, quotas
 from orch.rehearsal.store import Doc
 
 

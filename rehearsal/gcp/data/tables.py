@@ -98,7 +98,7 @@ class Profile:
 
 
 def _text(name: str) -> str:
-    return (resources.files("orch.rehearsal.gcp.api") / name).read_text()
+    return (resources.files("orch.rehearsal.gcp.data") / name).read_text()
 
 
 @functools.cache

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from orch.rehearsal.gcp.resources.calls import Api, ApiFailure, CallFailed
-from orch.rehearsal.gcp.resources.kinds import (Generated, Props, given, last, taken)
 from orch.rehearsal.gcp.resources.instance_templates import unique
+from orch.rehearsal.gcp.resources.kinds import Generated, Props, given, last, taken
 from orch.rehearsal.store import Doc
 
 _POLICY = ("type", "minimalAction", "mostDisruptiveAllowedAction", "replacementMethod", "minReadySec")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orch.rehearsal.gcp.resources.calls import Api, ApiFailure, CallFailed
-from orch.rehearsal.gcp.resources.kinds import (Props, given, last, taken)
+from orch.rehearsal.gcp.resources.kinds import Props, given, last, taken
 from orch.rehearsal.gcp.resources.shapes import machine, machine_shown
 from orch.rehearsal.store import Doc
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from orch.rehearsal.gcp.resources.calls import Api, ApiFailure, CallFailed
-from orch.rehearsal.gcp.resources.kinds import (Props, given, last, taken)
-from orch.rehearsal.gcp.resources.shapes import (access, items, machine, machine_shown, scheduling)
 from orch.rehearsal.gcp.resources.instance_templates import unique
+from orch.rehearsal.gcp.resources.kinds import Props, given, last, taken
+from orch.rehearsal.gcp.resources.shapes import access, items, machine, machine_shown, scheduling
 from orch.rehearsal.store import Doc
 
 STOPPED = frozenset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from orch.rehearsal.gcp.resources.calls import (API, Api, ApiFailure, CallFailed, OperationFailure)
+from orch.rehearsal.gcp.resources.calls import API, Api, ApiFailure, CallFailed, OperationFailure
 from orch.rehearsal.store import Doc
 
 Props = dict[str, Any]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from orch.rehearsal.gcp.resources.calls import (Api, ApiFailure, CallFailed, OperationFailure)
-from orch.rehearsal.gcp.resources.kinds import (Generated, Props, full, given, last, taken)
+from orch.rehearsal.gcp.resources.calls import Api, ApiFailure, CallFailed, OperationFailure
+from orch.rehearsal.gcp.resources.kinds import Generated, Props, full, given, last, taken
 from orch.rehearsal.store import Doc
 
 

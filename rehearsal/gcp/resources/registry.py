@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.rehearsal.gcp.resources import (instance_groups, instances, networks, instance_templates)
+from orch.rehearsal.gcp.resources import instance_groups, instance_templates, instances, networks
 from orch.rehearsal.gcp.resources.kinds import Kind
 
 KINDS: dict[str, Kind] = {

@@ -6,15 +6,15 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from orch.providers.orch.values import UNKNOWN
 from orch.rehearsal.account import SimulationError
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.rehearsal.gcp.resources.calls import Api, CallFailed
 from orch.rehearsal.gcp.resources.kinds import Kind, Props
 from orch.rehearsal.gcp.resources.registry import KINDS
-from orch.rehearsal.pulumi.resources import Resources, kept, without_defaults
 from orch.rehearsal.pulumi.differences import Change, same
+from orch.rehearsal.pulumi.resources import Resources, kept, without_defaults
 from orch.rehearsal.pulumi.schema import Schema, load
-from orch.providers.orch.values import UNKNOWN
 
 MAPS = frozenset({"labels", "effectiveLabels", "pulumiLabels", "metadata"})
 PLACES = frozenset({"project", "region", "zone"})

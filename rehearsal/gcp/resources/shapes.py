@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orch.rehearsal.gcp.resources.kinds import (Props, given, last, taken)
+from orch.rehearsal.gcp.resources.kinds import Props, given, last, taken
 from orch.rehearsal.store import Doc
 
 _SCHEDULING = (

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
+from orch.runner.hosts.checks.types import Observed, Outcome, Wanted, count, failed, passed, skipped, warned
 from orch.runner.hosts.host_facts import HostFacts, Tool, Vendor
-from orch.runner.hosts.checks.types import (Observed, Outcome, Wanted, count, failed, passed, skipped, warned)
 
 # The first driver of CUDA 12.1. Source: CUDA toolkit release notes, table of driver versions.
 CUDA_12_1_DRIVER = (530, 30)

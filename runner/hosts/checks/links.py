@@ -5,8 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orch.runner.hosts.checks.types import (
+    MeshView,
+    Observed,
+    Outcome,
+    Wanted,
+    failed,
+    passed,
+    skipped,
+    warned,
+)
 from orch.runner.hosts.host_facts import HostFacts
-from orch.runner.hosts.checks.types import (MeshView, Observed, Outcome, Wanted, failed, passed, skipped, warned)
 
 
 def external(facts: HostFacts, observed: Observed, wanted: Wanted) -> Outcome:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from orch.runner.hosts.checks.types import Observed, Outcome, Result, Wanted, failed, passed, skipped, warned
 from orch.runner.hosts.host_facts import HostFacts
-from orch.runner.hosts.checks.types import (Observed, Outcome, Result, Wanted, failed, passed, skipped, warned)
 from orch.spec.errors import OrchError
 
 

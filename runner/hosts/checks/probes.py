@@ -10,9 +10,9 @@ import socket
 import time
 from collections.abc import Sequence
 
-from orch.runner.ssh.commands import Command, as_root
-from orch.runner.hosts.host_facts import HostFacts
 from orch.runner.hosts.checks.types import ContainerTry, Wanted
+from orch.runner.hosts.host_facts import HostFacts
+from orch.runner.ssh.commands import Command, as_root
 from orch.runner.ssh.transport import Transport
 from orch.spec.state import NodeState
 from orch.templates import render

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from orch.runner.hosts.checks import devices
+from orch.runner.hosts.checks import devices, links
 from orch.runner.hosts.checks import machine as host
-from orch.runner.hosts.checks import links
+from orch.runner.hosts.checks.types import CheckResult, Judge, Observed, Outcome, Result, Wanted, skipped
 from orch.runner.hosts.host_facts import Unread, Vendor
-from orch.runner.hosts.checks.types import (CheckResult, Judge, Observed, Outcome, Result, Wanted, skipped)
 
 FIRST_CODE = 364
 

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, cast
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from orch.spec.grammar.values import Problem, shown
-
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import reads_of
 

@@ -9,7 +9,6 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
 from orch.spec.grammar.values import Problem, Problems
-
 from orch.spec.models.fields.json_schema import Form
 
 if TYPE_CHECKING:

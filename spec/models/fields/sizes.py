@@ -8,12 +8,11 @@ from pydantic import Field
 
 from orch.spec.grammar import values
 from orch.spec.grammar.values import Problem, shown
-
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section
-from orch.spec.models.fields.types import text, whole
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import Reads
+from orch.spec.models.fields.types import text, whole
 
 MAX_NODES = 100_000
 

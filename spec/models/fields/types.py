@@ -13,13 +13,12 @@ from typing import Annotated, Literal, TypeVar, cast
 
 from orch.spec.grammar import characters, hosts, values
 from orch.spec.grammar.interpolate import split_words
-from orch.spec.suggest import hint_for, listed
 from orch.spec.grammar.values import Problem, Problems, shown
-
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section, describe, plain
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import Here, Reads, read_as
+from orch.spec.suggest import hint_for, listed
 
 T = TypeVar("T")
 
@@ -83,7 +82,9 @@ Block = Annotated[str, checked(characters.check_characters)]
 AnyText = Annotated[str, reader(characters.check_characters, json_schema.TEXT)]
 CommandLine = Annotated[str, reader(_command_line, json_schema.TEXT)]
 Image = Annotated[str, checked(characters.check_image)]
-User = Annotated[str, reader(hosts.check_user, json_schema.pattern("user", r"[A-Za-z0-9_.][A-Za-z0-9_.@+-]*\$?"))]
+User = Annotated[
+    str, reader(hosts.check_user, json_schema.pattern("user", r"[A-Za-z0-9_.][A-Za-z0-9_.@+-]*\$?"))
+]
 # A path in a container, and one on this machine: what `--untrusted` keeps inside the repository.
 FilePath = Annotated[str, checked(characters.check_path, json_schema.PATH)]
 LocalPath = Annotated[str, checked(characters.check_path, json_schema.PATH), Here()]
@@ -95,7 +96,9 @@ Money = Annotated[Decimal, reader(values.parse_money, json_schema.MONEY, Decimal
 
 def whole(low: int | None = None, high: int | None = None) -> Reads:
     """A whole number between bounds, both included; the bounds hold for Python values too."""
-    return Reads(lambda value: values.parse_int(text(value), low=low, high=high), json_schema.number(low, high))
+    return Reads(
+        lambda value: values.parse_int(text(value), low=low, high=high), json_schema.number(low, high)
+    )
 
 
 def duration(default: int | None = None, never: bool = True, low: int = 0, high: int | None = None) -> Reads:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from orch.components.aws.account import gather_facts
-from orch.components.aws.backend import candidates_of, compile_aws
 from orch.components.aws.account.client_errors import CloudRefused
+from orch.components.aws.backend import candidates_of, compile_aws
 from orch.components.findings import PlanErrors
 from orch.components.request import PriorState
 from orch.rehearsal.aws import client_hook
@@ -87,7 +87,9 @@ class Account:
 
     def zone_name(self, zone: str) -> str:
         return next(
-            each.name for each in gather_facts.zones(self.session, ["us-east-1"])["us-east-1"] if each.id == zone
+            each.name
+            for each in gather_facts.zones(self.session, ["us-east-1"])["us-east-1"]
+            if each.id == zone
         )
 
 

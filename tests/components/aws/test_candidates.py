@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from aws_cases import CATALOG
 
-from orch.components.aws.candidates import Candidate, candidates
 from orch.components.aws.account.facts import Zone
+from orch.components.aws.candidates import Candidate, candidates
 from orch.components.findings import PlanErrors
 from orch.components.request import PriorState
 from orch.spec.models import Fleet

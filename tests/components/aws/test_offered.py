@@ -11,9 +11,9 @@ import pytest
 from aws_cases import CATALOG
 
 from orch.catalog.aws.machines import nics
-from orch.components.aws.candidates import Candidate, candidates, in_written_zones
-from orch.components.aws.backend import candidates_of, compile_aws, settler
 from orch.components.aws.account.facts import Reservation
+from orch.components.aws.backend import candidates_of, compile_aws, settler
+from orch.components.aws.candidates import Candidate, candidates, in_written_zones
 from orch.components.aws.nics import interfaces
 from orch.components.aws.zones import settled
 from orch.components.cloud.fleet import Cloud as Backend

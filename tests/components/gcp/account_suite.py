@@ -11,9 +11,9 @@ from google.api_core import exceptions
 from google.cloud import compute_v1 as compute
 
 from orch.components.gcp.account import gather_facts
-from orch.components.gcp.candidates import candidates
-from orch.components.gcp.backend import compile_gcp, members
 from orch.components.gcp.account.facts import Member
+from orch.components.gcp.backend import compile_gcp, members
+from orch.components.gcp.candidates import candidates
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
 from orch.spec.models.backends import GcpBackend

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from provider_tables import judge, judge_words
 
+from orch.providers.orch.values import UNKNOWN
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.rehearsal.gcp.resources.registry import KINDS
 from orch.rehearsal.gcp.resources.resource import GcpResources, Settings, schemas
-from orch.providers.orch.values import UNKNOWN
 
 NODE = "gcp:compute/instanceFromTemplate:InstanceFromTemplate"
 BASTION = "gcp:compute/instance:Instance"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.scenario import Knobs
 
 Doc = dict[str, Any]

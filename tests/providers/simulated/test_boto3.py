@@ -10,8 +10,8 @@ from botocore.config import Config
 from botocore.exceptions import ClientError, ParamValidationError
 
 from orch.rehearsal.aws.api import ACTIONS
-from orch.rehearsal.aws.data.tables import types
 from orch.rehearsal.aws.client_hook import SERVICES, session
+from orch.rehearsal.aws.data.tables import types
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from provider_tables import judge, judge_words
 
+from orch.providers.orch.values import UNKNOWN
 from orch.rehearsal.aws.resources.registry import KINDS
 from orch.rehearsal.aws.resources.resource import schemas
 from orch.rehearsal.pulumi.differences import Change, differences, refers
 from orch.rehearsal.pulumi.schema import Schema
-from orch.providers.orch.values import UNKNOWN
 
 TOKENS = sorted(KINDS)
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from nodelab import docker
 
-from orch.rehearsal.nodes import (keys_of, repair, scope, stop)
+from orch.rehearsal.nodes import keys_of, repair, scope, stop
 from orch.runner.ledger.run_folder import KeyPair, new_key_pair
 
 HOST, CLIENT = new_key_pair(), new_key_pair()

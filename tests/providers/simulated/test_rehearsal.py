@@ -10,11 +10,11 @@ import pytest
 
 from orch.catalog.errors import NoSdk
 from orch.rehearsal.aws.api.errors import AwsError
+from orch.rehearsal.project import STATE_VARIABLE, forget, refuse_shims, rehearse
 from orch.spec.errors import ExitCode
-from orch.stacks.pulumi import install as engines
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import Project, find
-from orch.rehearsal.project import (STATE_VARIABLE, forget, refuse_shims, rehearse)
+from orch.stacks.pulumi import install as engines
 
 
 @pytest.fixture

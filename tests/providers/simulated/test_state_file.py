@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from support import until
 
-from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.aws.account import Cloud, SimulationError
+from orch.rehearsal.aws.api.errors import AwsError
 
 LAUNCHER = """
 import sys

@@ -10,10 +10,10 @@ import pytest
 
 from orch.runner.errors import LoginRefused
 from orch.runner.hosts.checks.requirements import CHECKS, CODE_OF, judge_host
-from orch.runner.hosts.host_facts import (HostFacts, Interface, RdmaPort, Seen, Tool)
+from orch.runner.hosts.checks.types import CheckResult, ContainerTry, MeshView, Observed, Result, Wanted
 from orch.runner.hosts.facts import parse
+from orch.runner.hosts.host_facts import HostFacts, Interface, RdmaPort, Seen, Tool
 from orch.runner.hosts.network import ClusterNetwork, NetworkProblem, Place
-from orch.runner.hosts.checks.types import (CheckResult, ContainerTry, MeshView, Observed, Result, Wanted)
 from orch.spec.diagnostics import CODES
 
 DATA = Path(__file__).parent / "data"

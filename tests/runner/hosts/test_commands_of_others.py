@@ -9,13 +9,13 @@ import pytest
 
 from orch.providers.orch.handler import OBSERVED
 from orch.providers.orch.ssh_host import SshHostHandler
-from orch.runner.ssh.commands import Command
 from orch.runner.errors import HostUnreachable
 from orch.runner.hosts.targets import Target, find_targets
+from orch.runner.ledger.run_folder import new_key_pair
+from orch.runner.ssh.commands import Command
 from orch.runner.ssh.openssh import write_config
 from orch.runner.ssh.pool import SshTransport
 from orch.runner.ssh.user_config import UserConfig
-from orch.runner.ledger.run_folder import new_key_pair
 from orch.spec.models.ssh import SshConfig
 from orch.spec.state import FleetState, NodeState
 

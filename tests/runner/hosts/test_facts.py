@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from orch.runner.hosts import parse_devices, parse_links
-from orch.runner.hosts.host_facts import Gpu, HostFacts, RdmaPort
 from orch.runner.hosts.facts import parse
+from orch.runner.hosts.host_facts import Gpu, HostFacts, RdmaPort
 
 DATA = Path(__file__).parent / "data"
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orch.runner.ssh.connect import dial_command
 from orch.runner.errors import HostKeyRefused, UnsafeName
+from orch.runner.ledger.run_folder import new_key_pair
+from orch.runner.ssh.connect import dial_command
 from orch.runner.ssh.openssh import ssh_words, write_config
 from orch.runner.ssh.user_config import UserConfig
-from orch.runner.ledger.run_folder import new_key_pair
 from orch.spec import load_paths
 from orch.spec.state import Jump, NodeState
 

@@ -13,10 +13,10 @@ from hostlab import Room
 
 from orch.runner.errors import HostKeyRefused, HostUnreachable
 from orch.runner.hosts.public_keys import given_key, scan
-from orch.runner.ssh.host_keys import HostKey, KnownHosts, fingerprint
-from orch.runner.ssh.endpoint import SshEndpoint, of_node
-from orch.runner.ssh.pool import Patience, SshTransport
 from orch.runner.ledger.run_folder import new_key_pair
+from orch.runner.ssh.endpoint import SshEndpoint, of_node
+from orch.runner.ssh.host_keys import HostKey, KnownHosts, fingerprint
+from orch.runner.ssh.pool import Patience, SshTransport
 
 KEY, OTHER = new_key_pair().public, new_key_pair().public
 RSA = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQDTDx7IQ0Bb"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orch.runner.hosts.host_facts import Interface
-from orch.runner.hosts.network import (ClusterNetwork, Member, NetworkProblem, find_network, twins)
+from orch.runner.hosts.network import ClusterNetwork, Member, NetworkProblem, find_network, twins
 
 
 def link(

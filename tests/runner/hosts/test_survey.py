@@ -12,13 +12,13 @@ from hostlab import PASSPHRASE, Room
 from labserver import Server
 
 from orch import images
-from orch.runner.ssh.commands import Command
 from orch.runner.errors import HostUnreachable
 from orch.runner.hosts.checks.types import CheckResult, Result, Wanted
 from orch.runner.hosts.survey import Survey, survey
 from orch.runner.hosts.targets import Target, TargetError
-from orch.runner.ssh.pool import SshTransport
 from orch.runner.ledger.run_folder import new_key_pair
+from orch.runner.ssh.commands import Command
+from orch.runner.ssh.pool import SshTransport
 from orch.spec.state import NodeState
 
 # Tests work on one host where one is enough: what is tried between hosts is of no matter then.

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from hostlab import Room
 
-from orch.runner.ssh.commands import Command
-from orch.runner.errors import (BadSshConfig, HostKeyRefused, HostUnreachable, RunnerError)
-from orch.runner.hosts.naming import (located, names, pins, resolved)
+from orch.runner.errors import BadSshConfig, HostKeyRefused, HostUnreachable, RunnerError
+from orch.runner.hosts.naming import located, names, pins, resolved
 from orch.runner.hosts.targets import Target, TargetError, find_targets
+from orch.runner.ledger.run_folder import new_key_pair
+from orch.runner.ssh.commands import Command
 from orch.runner.ssh.openssh import write_config
 from orch.runner.ssh.pool import SshTransport
 from orch.runner.ssh.user_config import UserConfig
-from orch.runner.ledger.run_folder import new_key_pair
 from orch.spec.models.ssh import SshConfig
 from orch.spec.state import NodeState
 

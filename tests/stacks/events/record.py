@@ -53,11 +53,11 @@ class Recorder:
 
     def record(self, case: str, **more: Any) -> None:
         from orch.components.explain import known
-        from orch.stacks.pulumi.operation import Call, engine
         from orch.stacks.gang import parallel
         from orch.stacks.program import program
-        from orch.stacks.state import deployment, outputs
+        from orch.stacks.pulumi.operation import Call, engine
         from orch.stacks.request import compile_for, nodes_up
+        from orch.stacks.state import deployment, outputs
 
         wish = self.wish(**more)
         recorded = outputs(deployment(self.project, wish.name))

@@ -1,10 +1,13 @@
-"""How much there is: of a type in a zone, of a quota, of a market. Sources: ../README.md, "Capacity"."""
+"""How much there is: of a type in a zone, of a quota, of a market.
+
+Sources: rehearsal/README.md, "Capacity".
+"""
 
 from __future__ import annotations
 
-from orch.rehearsal.aws.data.tables import (Type, regions, types, vcpu_quota)
-from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.aws.api.actions import Request
+from orch.rehearsal.aws.api.errors import AwsError
+from orch.rehearsal.aws.data.tables import Type, regions, types, vcpu_quota
 
 ON_DEMAND, SPOT = "on-demand", "spot"
 

@@ -1,13 +1,21 @@
-"""Instances after their launch: what they are in, and their end. Sources: ../README.md, "Launch"."""
+"""Instances after their launch: what they are in, and their end. Sources: rehearsal/README.md, "Launch"."""
 
 from __future__ import annotations
 
-from orch.rehearsal.aws.api.network.addresses import detach_from
-from orch.rehearsal.aws.api.compute.capacity import (capacity_left, insufficient, known_type, occupy, too_many_vcpus, vacate, vcpus_left)
-from orch.rehearsal.aws.api.errors import AwsError, missing
-from orch.rehearsal.aws.api.network.vpcs import account_of
-from orch.rehearsal.aws.api.actions import (Fields, Request, action, path, public, select)
+from orch.rehearsal.aws.api.actions import Fields, Request, action, path, public, select
+from orch.rehearsal.aws.api.compute.capacity import (
+    capacity_left,
+    insufficient,
+    known_type,
+    occupy,
+    too_many_vcpus,
+    vacate,
+    vcpus_left,
+)
 from orch.rehearsal.aws.api.compute.reservations import BLOCK_GRACE_S
+from orch.rehearsal.aws.api.errors import AwsError, missing
+from orch.rehearsal.aws.api.network.addresses import detach_from
+from orch.rehearsal.aws.api.network.vpcs import account_of
 from orch.rehearsal.store import Doc
 
 STATES = {

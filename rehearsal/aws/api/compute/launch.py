@@ -1,4 +1,4 @@
-"""RunInstances: what a launch asks for, and whether it may. Sources: ../README.md, "Launch"."""
+"""RunInstances: what a launch asks for, and whether it may. Sources: rehearsal/README.md, "Launch"."""
 
 from __future__ import annotations
 
@@ -8,20 +8,29 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from orch.rehearsal.aws.api.network.addresses import check_interface_quota
-from orch.rehearsal.aws.api.compute.capacity import (ON_DEMAND, SPOT, capacity_left, check_offered, insufficient, known_type, too_many_vcpus, vcpus_left)
-from orch.rehearsal.aws.data.tables import Type
-from orch.rehearsal.aws.api.errors import AwsError
-from orch.rehearsal.aws.api.network.security_groups import group_named
-from orch.rehearsal.aws.api.network.interfaces import Interface, interfaces
+from orch.rehearsal.aws.api.actions import Request, action, public, tag_list
+from orch.rehearsal.aws.api.compute.capacity import (
+    ON_DEMAND,
+    SPOT,
+    capacity_left,
+    check_offered,
+    insufficient,
+    known_type,
+    too_many_vcpus,
+    vcpus_left,
+)
+from orch.rehearsal.aws.api.compute.launch_templates import key_named, template_of, version_of
 from orch.rehearsal.aws.api.compute.machines import Launch, make
-from orch.rehearsal.aws.api.network.vpcs import account_of, default_vpc
 from orch.rehearsal.aws.api.compute.offerings import image_named
 from orch.rehearsal.aws.api.compute.placement_groups import check_placement, placement_group
-from orch.rehearsal.aws.api.actions import (Request, action, public, tag_list)
 from orch.rehearsal.aws.api.compute.reservations import find_reservation, reservation_now
+from orch.rehearsal.aws.api.errors import AwsError
+from orch.rehearsal.aws.api.network.addresses import check_interface_quota
+from orch.rehearsal.aws.api.network.interfaces import Interface, interfaces
+from orch.rehearsal.aws.api.network.security_groups import group_named
 from orch.rehearsal.aws.api.network.subnets import free_addresses, no_free
-from orch.rehearsal.aws.api.compute.launch_templates import key_named, template_of, version_of
+from orch.rehearsal.aws.api.network.vpcs import account_of, default_vpc
+from orch.rehearsal.aws.data.tables import Type
 from orch.rehearsal.store import Doc
 
 USER_DATA_LIMIT = 16384

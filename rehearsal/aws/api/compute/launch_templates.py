@@ -1,12 +1,12 @@
-"""Launch templates and their versions. Sources: ../README.md, "Launch templates"."""
+"""Launch templates and their versions. Sources: rehearsal/README.md, "Launch templates"."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
+from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select, stamp
 from orch.rehearsal.aws.api.errors import AwsError, missing
-from orch.rehearsal.aws.api.actions import (Request, action, page, path, public, select, stamp)
 from orch.rehearsal.store import Doc
 
 

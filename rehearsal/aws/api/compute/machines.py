@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orch.rehearsal.aws.api.network.addresses import (make_interface, private_name, public_address, public_name)
+from orch.rehearsal.aws.api.actions import Request, public, stamp, tag_list
 from orch.rehearsal.aws.api.compute.capacity import ON_DEMAND, SPOT, occupy
-from orch.rehearsal.aws.data.tables import Type
-from orch.rehearsal.aws.api.network.interfaces import Interface
 from orch.rehearsal.aws.api.compute.offerings import nodes_of
-from orch.rehearsal.aws.api.actions import (Request, public, stamp, tag_list)
+from orch.rehearsal.aws.api.network.addresses import make_interface, private_name, public_address, public_name
+from orch.rehearsal.aws.api.network.interfaces import Interface
+from orch.rehearsal.aws.data.tables import Type
 from orch.rehearsal.store import Doc
 
 PENDING = {"Code": 0, "Name": "pending"}

@@ -1,13 +1,16 @@
-"""What there is to choose from: types, zones, images, and where instances stand. Sources: ../README.md."""
+"""What there is to choose from: types, zones, images, and where instances stand.
+
+Sources: rehearsal/README.md.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from typing import Any
 
-from orch.rehearsal.aws.data.tables import (Type, image_id, image_rows, regions, types)
+from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select
 from orch.rehearsal.aws.api.errors import AwsError, missing
-from orch.rehearsal.aws.api.actions import (Request, action, page, path, public, select)
+from orch.rehearsal.aws.data.tables import Type, image_id, image_rows, regions, types
 from orch.rehearsal.store import Doc
 
 VERSIONS = ("20260801", "20261105")

@@ -1,10 +1,10 @@
-"""Placement groups. Sources: ../README.md, "Capacity"."""
+"""Placement groups. Sources: rehearsal/README.md, "Capacity"."""
 
 from __future__ import annotations
 
-from orch.rehearsal.aws.data.tables import Type
+from orch.rehearsal.aws.api.actions import Request, action, path, public, select
 from orch.rehearsal.aws.api.errors import AwsError, missing
-from orch.rehearsal.aws.api.actions import (Request, action, path, public, select)
+from orch.rehearsal.aws.data.tables import Type
 from orch.rehearsal.store import Doc
 
 

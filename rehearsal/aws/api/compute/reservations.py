@@ -1,17 +1,26 @@
-"""Capacity reservations and Capacity Blocks. Sources: ../README.md, "Capacity"."""
+"""Capacity reservations and Capacity Blocks. Sources: rehearsal/README.md, "Capacity"."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from orch.rehearsal.aws.api.compute.capacity import (ON_DEMAND, capacity_left, check_offered, insufficient, known_type, occupy, too_many_vcpus, vcpus_left)
-from orch.rehearsal.aws.data.tables import Type
-from orch.rehearsal.aws.api.errors import AwsError, missing
-from orch.rehearsal.aws.api.network.vpcs import account_of
+from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select, stamp
+from orch.rehearsal.aws.api.compute.capacity import (
+    ON_DEMAND,
+    capacity_left,
+    check_offered,
+    insufficient,
+    known_type,
+    occupy,
+    too_many_vcpus,
+    vcpus_left,
+)
 from orch.rehearsal.aws.api.compute.placement_groups import check_placement, placement_group
-from orch.rehearsal.aws.api.actions import (Request, action, page, path, public, select, stamp)
+from orch.rehearsal.aws.api.errors import AwsError, missing
 from orch.rehearsal.aws.api.network.subnets import zone_of
+from orch.rehearsal.aws.api.network.vpcs import account_of
+from orch.rehearsal.aws.data.tables import Type
 from orch.rehearsal.store import Doc
 
 BLOCK_GRACE_S = 30 * 60

@@ -1,4 +1,4 @@
-"""Network interfaces and Elastic IP addresses. Sources: ../README.md, "Addresses"."""
+"""Network interfaces and Elastic IP addresses. Sources: rehearsal/README.md, "Addresses"."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Any
 
+from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select
 from orch.rehearsal.aws.api.errors import AwsError, missing
 from orch.rehearsal.aws.api.network.security_groups import group_named
-from orch.rehearsal.aws.api.network.vpcs import account_of
-from orch.rehearsal.aws.api.actions import (Request, action, page, path, public, select)
 from orch.rehearsal.aws.api.network.subnets import take_address
+from orch.rehearsal.aws.api.network.vpcs import account_of
 from orch.rehearsal.store import Doc
 
 PUBLIC = ipaddress.IPv4Network("198.18.0.0/15")

@@ -1,11 +1,11 @@
-"""VPC endpoints. Sources: ../README.md, "Network"."""
+"""VPC endpoints. Sources: rehearsal/README.md, "Network"."""
 
 from __future__ import annotations
 
+from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select, stamp
 from orch.rehearsal.aws.api.errors import AwsError, missing
-from orch.rehearsal.aws.api.network.vpcs import account_of
-from orch.rehearsal.aws.api.actions import (Request, action, page, path, public, select, stamp)
 from orch.rehearsal.aws.api.network.subnets import free_addresses, no_free
+from orch.rehearsal.aws.api.network.vpcs import account_of
 from orch.rehearsal.store import Doc
 
 

@@ -1,11 +1,11 @@
-"""Internet and NAT gateways. Sources: ../README.md, "Network"."""
+"""Internet and NAT gateways. Sources: rehearsal/README.md, "Network"."""
 
 from __future__ import annotations
 
+from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select, stamp
 from orch.rehearsal.aws.api.errors import AwsError, missing
-from orch.rehearsal.aws.api.network.vpcs import account_of, default_vpc
-from orch.rehearsal.aws.api.actions import (Request, action, page, path, public, select, stamp)
 from orch.rehearsal.aws.api.network.subnets import free_addresses, no_free
+from orch.rehearsal.aws.api.network.vpcs import account_of, default_vpc
 from orch.rehearsal.store import Doc
 
 

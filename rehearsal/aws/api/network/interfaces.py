@@ -1,4 +1,4 @@
-"""What network interfaces a launch may ask for. Pure. Sources: ../README.md, "Network interfaces"."""
+"""What network interfaces a launch may ask for. Pure. Sources: rehearsal/README.md, "Network interfaces"."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orch.rehearsal.aws.data.tables import Type
 from orch.rehearsal.aws.api.errors import AwsError
+from orch.rehearsal.aws.data.tables import Type
 from orch.rehearsal.store import Doc
 
 EFA = {"efa", "efa-only"}

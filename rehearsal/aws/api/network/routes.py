@@ -1,12 +1,12 @@
-"""Route tables, their routes and associations. Sources: ../README.md, "Network"."""
+"""Route tables, their routes and associations. Sources: rehearsal/README.md, "Network"."""
 
 from __future__ import annotations
 
 import ipaddress
 
+from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.aws.api.network.vpcs import account_of, default_vpc
-from orch.rehearsal.aws.api.actions import (Request, action, page, path, public, select)
 from orch.rehearsal.store import Doc
 
 TARGETS = {

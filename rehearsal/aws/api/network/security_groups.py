@@ -1,13 +1,13 @@
-"""Security groups and their rules. Sources: ../README.md, "Security groups"."""
+"""Security groups and their rules. Sources: rehearsal/README.md, "Security groups"."""
 
 from __future__ import annotations
 
 import ipaddress
 from typing import Any
 
+from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select
 from orch.rehearsal.aws.api.errors import AwsError, missing
 from orch.rehearsal.aws.api.network.vpcs import account_of, default_vpc
-from orch.rehearsal.aws.api.actions import (Request, action, page, path, public, select)
 from orch.rehearsal.store import Doc
 
 PEERS = {"CidrIpv4": "CidrIp", "CidrIpv6": "CidrIpv6", "PrefixListId": "PrefixListId"}

@@ -1,13 +1,13 @@
-"""Subnets and the addresses in them. Sources: ../README.md, "Network"."""
+"""Subnets and the addresses in them. Sources: rehearsal/README.md, "Network"."""
 
 from __future__ import annotations
 
 import ipaddress
 
-from orch.rehearsal.aws.data.tables import regions
+from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.aws.api.network.vpcs import account_of, default_vpc
-from orch.rehearsal.aws.api.actions import (Request, action, page, path, public, select)
+from orch.rehearsal.aws.data.tables import regions
 from orch.rehearsal.store import Doc
 
 RESERVED = 5

@@ -1,10 +1,10 @@
-"""VPCs, and the one that every account has from the start. Sources: ../README.md, "Network"."""
+"""VPCs, and the one that every account has from the start. Sources: rehearsal/README.md, "Network"."""
 
 from __future__ import annotations
 
-from orch.rehearsal.aws.data.tables import regions
+from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select
 from orch.rehearsal.aws.api.errors import AwsError
-from orch.rehearsal.aws.api.actions import (Request, action, page, path, public, select)
+from orch.rehearsal.aws.data.tables import regions
 from orch.rehearsal.store import Doc
 
 

@@ -1,11 +1,11 @@
-"""How much there is of a machine type in a zone. Sources: ../README.md, "GCP: capacity"."""
+"""How much there is of a machine type in a zone. Sources: rehearsal/README.md, "GCP: capacity"."""
 
 from __future__ import annotations
 
-from orch.rehearsal.gcp.data.tables import Type, regions, zones
-from orch.rehearsal.gcp.api.errors import GcpError
 from orch.rehearsal.gcp.api.compute.offerings import offered
+from orch.rehearsal.gcp.api.errors import GcpError
 from orch.rehearsal.gcp.api.methods import Request
+from orch.rehearsal.gcp.data.tables import Type, regions, zones
 from orch.rehearsal.store import Doc
 
 STANDARD, SPOT = "standard", "spot"

@@ -1,13 +1,13 @@
-"""Disks: those that instances are made with. Sources: ../README.md, "GCP: instances"."""
+"""Disks: those that instances are made with. Sources: rehearsal/README.md, "GCP: instances"."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orch.rehearsal.gcp.data.tables import Type
-from orch.rehearsal.gcp.api.errors import (GcpError, in_use, invalid, not_found, required)
 from orch.rehearsal.gcp.api.compute.offerings import image_named
-from orch.rehearsal.gcp.api.methods import (API, NAME, Request, fingerprint, method)
+from orch.rehearsal.gcp.api.errors import GcpError, in_use, invalid, not_found, required
+from orch.rehearsal.gcp.api.methods import API, NAME, Request, fingerprint, method
+from orch.rehearsal.gcp.data.tables import Type
 from orch.rehearsal.store import Doc
 
 USUAL_TYPE = "pd-standard"

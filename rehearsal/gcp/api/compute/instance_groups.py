@@ -1,4 +1,4 @@
-"""Managed instance groups. Sources: ../README.md, "GCP: groups"."""
+"""Managed instance groups. Sources: rehearsal/README.md, "GCP: groups"."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import hashlib
 from dataclasses import replace
 
 from orch.rehearsal.gcp.api.compute import instances
-from orch.rehearsal.gcp.data.tables import zones
-from orch.rehearsal.gcp.api.errors import (GcpError, invalid, not_found, quota_exceeded, required)
-from orch.rehearsal.gcp.api.compute.resource_policies import full, most
-from orch.rehearsal.gcp.api.quotas import limit, used_in_region
-from orch.rehearsal.gcp.api.methods import (API, NAME, Request, fingerprint, method)
 from orch.rehearsal.gcp.api.compute.instance_templates import named
+from orch.rehearsal.gcp.api.compute.resource_policies import full, most
+from orch.rehearsal.gcp.api.errors import GcpError, invalid, not_found, quota_exceeded, required
+from orch.rehearsal.gcp.api.methods import API, NAME, Request, fingerprint, method
+from orch.rehearsal.gcp.api.quotas import limit, used_in_region
+from orch.rehearsal.gcp.data.tables import zones
 from orch.rehearsal.store import Doc
 
 MOST_MEMBERS = 1000

@@ -1,15 +1,15 @@
-"""Instance templates. Sources: ../README.md, "GCP: instances"."""
+"""Instance templates. Sources: rehearsal/README.md, "GCP: instances"."""
 
 from __future__ import annotations
 
 import re
 
 from orch.rehearsal.gcp.api.compute import disks, scheduling
-from orch.rehearsal.gcp.data.tables import Type, types
-from orch.rehearsal.gcp.api.errors import (in_use, invalid, not_found, required)
+from orch.rehearsal.gcp.api.errors import in_use, invalid, not_found, required
 from orch.rehearsal.gcp.api.labels import checked_labels, checked_metadata, checked_tags
-from orch.rehearsal.gcp.api.quotas import need_project
 from orch.rehearsal.gcp.api.methods import API, Request, method
+from orch.rehearsal.gcp.api.quotas import need_project
+from orch.rehearsal.gcp.data.tables import Type, types
 from orch.rehearsal.store import Doc
 
 PREFIX = "resource.properties"

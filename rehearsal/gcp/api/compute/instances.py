@@ -1,21 +1,24 @@
-"""Instances: what one asks for, whether it may, and its end. Sources: ../README.md, "GCP: instances"."""
+"""Instances: what one asks for, whether it may, and its end.
+
+Sources: rehearsal/README.md, "GCP: instances".
+"""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
 
-from orch.rehearsal.gcp.api.compute import (disks, reservations, scheduling)
-from orch.rehearsal.gcp.api.network import (interfaces)
-from orch.rehearsal.gcp.api import (labels)
+from orch.rehearsal.gcp.api import labels
+from orch.rehearsal.gcp.api.compute import disks, reservations, scheduling
 from orch.rehearsal.gcp.api.compute.capacity import exhausted, left, occupy
-from orch.rehearsal.gcp.data.tables import Type, types, zones
-from orch.rehearsal.gcp.api.errors import (GcpError, invalid, not_found, required)
+from orch.rehearsal.gcp.api.compute.instance_templates import named
 from orch.rehearsal.gcp.api.compute.offerings import offered
 from orch.rehearsal.gcp.api.compute.resource_policies import check_room
+from orch.rehearsal.gcp.api.errors import GcpError, invalid, not_found, required
+from orch.rehearsal.gcp.api.methods import API, Request, checked_name, fingerprint, method
+from orch.rehearsal.gcp.api.network import interfaces
 from orch.rehearsal.gcp.api.quotas import charge, need_machines
-from orch.rehearsal.gcp.api.methods import (API, Request, checked_name, fingerprint, method)
-from orch.rehearsal.gcp.api.compute.instance_templates import named
+from orch.rehearsal.gcp.data.tables import Type, types, zones
 from orch.rehearsal.store import Doc
 
 RACK, BLOCK = 8, 64

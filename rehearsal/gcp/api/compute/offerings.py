@@ -1,12 +1,12 @@
 """What Compute Engine has: regions, zones, machine types, images; and what a project may have of it.
-Sources: ../README.md, "GCP: quotas" and "GCP: tables"."""
+Sources: rehearsal/README.md, "GCP: quotas" and "GCP: tables"."""
 
 from __future__ import annotations
 
-from orch.rehearsal.gcp.data.tables import (Type, images, quotas, regions, types, zones)
 from orch.rehearsal.gcp.api.errors import not_found
+from orch.rehearsal.gcp.api.methods import API, Request, method, stamp
 from orch.rehearsal.gcp.api.quotas import rows, used_by_project, used_in_region
-from orch.rehearsal.gcp.api.methods import (API, Request, method, stamp)
+from orch.rehearsal.gcp.data.tables import Type, images, quotas, regions, types, zones
 from orch.rehearsal.store import Doc
 
 

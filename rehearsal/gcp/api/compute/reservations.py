@@ -1,12 +1,12 @@
-"""Reservations of an account, and what is taken from them. Sources: ../README.md, "GCP: capacity"."""
+"""Reservations of an account, and what is taken from them. Sources: rehearsal/README.md, "GCP: capacity"."""
 
 from __future__ import annotations
 
 from orch.rehearsal.gcp.api.compute.capacity import exhausted, left, occupy
-from orch.rehearsal.gcp.data.tables import Type, types, zones
-from orch.rehearsal.gcp.api.errors import (GcpError, in_use, invalid, not_found)
-from orch.rehearsal.gcp.api.methods import API, Request, method
 from orch.rehearsal.gcp.api.compute.scheduling import Scheduling
+from orch.rehearsal.gcp.api.errors import GcpError, in_use, invalid, not_found
+from orch.rehearsal.gcp.api.methods import API, Request, method
+from orch.rehearsal.gcp.data.tables import Type, types, zones
 from orch.rehearsal.store import Doc
 
 BOUND = "RESERVATION_BOUND"

@@ -1,11 +1,11 @@
-"""Resize requests: members of a group all at once or not yet. Sources: ../README.md, "GCP: groups"."""
+"""Resize requests: members of a group all at once or not yet. Sources: rehearsal/README.md, "GCP: groups"."""
 
 from __future__ import annotations
 
 from orch.rehearsal.gcp.api.compute import instance_groups, instances
-from orch.rehearsal.gcp.api.errors import GcpError, invalid, required
-from orch.rehearsal.gcp.api.methods import (API, Request, checked_name, method)
 from orch.rehearsal.gcp.api.compute.scheduling import LEAST_RUN_S, MOST_FLEX_RUN_S
+from orch.rehearsal.gcp.api.errors import GcpError, invalid, required
+from orch.rehearsal.gcp.api.methods import API, Request, checked_name, method
 from orch.rehearsal.store import Doc
 
 PATH = "zones/{zone}/instanceGroupManagers/{instanceGroupManager}/resizeRequests"
@@ -29,7 +29,9 @@ def insert(request: Request) -> Doc:
     if not count:
         raise required("resource.resizeBy")
     if not 1 <= count <= instance_groups.MOST_MEMBERS - found["targetSize"]:
-        raise invalid("resource.resizeBy", count, f"A group has at most {instance_groups.MOST_MEMBERS} instances.")
+        raise invalid(
+            "resource.resizeBy", count, f"A group has at most {instance_groups.MOST_MEMBERS} instances."
+        )
     if found["instanceLifecyclePolicy"]["defaultActionOnFailure"] != "DO_NOTHING":
         action = found["instanceLifecyclePolicy"]["defaultActionOnFailure"]
         why = "Repairs must be turned off in a group with resize requests."

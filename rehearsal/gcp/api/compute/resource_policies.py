@@ -1,13 +1,16 @@
-"""Resource policies: compact placement and workload policies. Sources: ../README.md, "GCP: placement"."""
+"""Resource policies: compact placement and workload policies.
+
+Sources: rehearsal/README.md, "GCP: placement".
+"""
 
 from __future__ import annotations
 
 import re
 
-from orch.rehearsal.gcp.data.tables import Type, regions
-from orch.rehearsal.gcp.api.errors import (GcpError, in_use, invalid, not_found, quota_exceeded, required)
-from orch.rehearsal.gcp.api.quotas import limit, used_in_region
+from orch.rehearsal.gcp.api.errors import GcpError, in_use, invalid, not_found, quota_exceeded, required
 from orch.rehearsal.gcp.api.methods import Request, method
+from orch.rehearsal.gcp.api.quotas import limit, used_in_region
+from orch.rehearsal.gcp.data.tables import Type, regions
 from orch.rehearsal.store import Doc
 
 MOST_MACHINES = 1500

@@ -1,11 +1,14 @@
-"""How an instance is provisioned and what happens at maintenance. Sources: ../README.md, "GCP: instances"."""
+"""How an instance is provisioned and what happens at maintenance.
+
+Sources: rehearsal/README.md, "GCP: instances".
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orch.rehearsal.gcp.data.tables import Type
 from orch.rehearsal.gcp.api.errors import GcpError, invalid
+from orch.rehearsal.gcp.data.tables import Type
 from orch.rehearsal.store import Doc
 
 LEAST_LIMIT_S, MOST_LIMIT_S = 30, 120 * 86400

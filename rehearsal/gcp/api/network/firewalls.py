@@ -1,13 +1,13 @@
-"""Firewall rules of networks. Sources: ../README.md, "GCP: networks"."""
+"""Firewall rules of networks. Sources: rehearsal/README.md, "GCP: networks"."""
 
 from __future__ import annotations
 
 import ipaddress
 
 from orch.rehearsal.gcp.api.errors import GcpError, invalid, required
+from orch.rehearsal.gcp.api.methods import API, NAME, Request, method
 from orch.rehearsal.gcp.api.network.networks import blocked, profile_of
 from orch.rehearsal.gcp.api.quotas import need_project
-from orch.rehearsal.gcp.api.methods import (API, NAME, Request, method)
 from orch.rehearsal.store import Doc
 
 PROTOCOLS = {"tcp", "udp", "icmp", "esp", "ah", "sctp", "ipip", "all"}

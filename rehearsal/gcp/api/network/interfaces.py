@@ -1,5 +1,5 @@
 """Network interfaces of an instance: how many, of which types, and in which networks.
-Sources: ../README.md, "GCP: interfaces"."""
+Sources: rehearsal/README.md, "GCP: interfaces"."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import ipaddress
 from dataclasses import dataclass
 from itertools import combinations
 
-from orch.rehearsal.gcp.data.tables import Profile, Type, zones
 from orch.rehearsal.gcp.api.errors import GcpError, invalid, required
-from orch.rehearsal.gcp.api.network.networks import profile_of
 from orch.rehearsal.gcp.api.methods import API, Request, fingerprint
+from orch.rehearsal.gcp.api.network.networks import profile_of
 from orch.rehearsal.gcp.api.network.subnets import take_address
+from orch.rehearsal.gcp.data.tables import Profile, Type, zones
 from orch.rehearsal.store import Doc
 
 FIELD = "resource.networkInterfaces"

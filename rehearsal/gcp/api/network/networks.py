@@ -1,11 +1,11 @@
-"""Networks and their profiles. Sources: ../README.md, "GCP: networks"."""
+"""Networks and their profiles. Sources: rehearsal/README.md, "GCP: networks"."""
 
 from __future__ import annotations
 
-from orch.rehearsal.gcp.data.tables import (Profile, profiles, types, zones)
-from orch.rehearsal.gcp.api.errors import (GcpError, in_use, invalid, not_found)
-from orch.rehearsal.gcp.api.quotas import need_project
+from orch.rehearsal.gcp.api.errors import GcpError, in_use, invalid, not_found
 from orch.rehearsal.gcp.api.methods import API, Request, method
+from orch.rehearsal.gcp.api.quotas import need_project
+from orch.rehearsal.gcp.data.tables import Profile, profiles, types, zones
 from orch.rehearsal.store import Doc
 
 LEAST_MTU, MOST_MTU, USUAL_MTU = 1300, 8896, 1460

@@ -1,11 +1,11 @@
-"""Routers and their NAT gateways. Sources: ../README.md, "GCP: networks"."""
+"""Routers and their NAT gateways. Sources: rehearsal/README.md, "GCP: networks"."""
 
 from __future__ import annotations
 
 from orch.rehearsal.gcp.api.errors import GcpError, invalid, required
+from orch.rehearsal.gcp.api.methods import API, NAME, Request, method
 from orch.rehearsal.gcp.api.network.networks import blocked, profile_of
 from orch.rehearsal.gcp.api.quotas import need_project
-from orch.rehearsal.gcp.api.methods import (API, NAME, Request, method)
 from orch.rehearsal.store import Doc
 
 MOST_PER_NETWORK = 5

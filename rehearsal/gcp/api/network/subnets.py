@@ -1,14 +1,14 @@
-"""Subnetworks and their addresses. Sources: ../README.md, "GCP: networks"."""
+"""Subnetworks and their addresses. Sources: rehearsal/README.md, "GCP: networks"."""
 
 from __future__ import annotations
 
 import ipaddress
 
-from orch.rehearsal.gcp.data.tables import regions, zones
-from orch.rehearsal.gcp.api.errors import (GcpError, in_use, invalid, not_found, required)
+from orch.rehearsal.gcp.api.errors import GcpError, in_use, invalid, not_found, required
+from orch.rehearsal.gcp.api.methods import API, Request, fingerprint, method
 from orch.rehearsal.gcp.api.network.networks import blocked, profile_of
 from orch.rehearsal.gcp.api.quotas import need_project
-from orch.rehearsal.gcp.api.methods import (API, Request, fingerprint, method)
+from orch.rehearsal.gcp.data.tables import regions, zones
 from orch.rehearsal.store import Doc
 
 LEAST_PREFIX = 29

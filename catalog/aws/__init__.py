@@ -1,0 +1,1 @@
+"""What EC2's machine types are, and what they cost."""

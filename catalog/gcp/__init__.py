@@ -1,0 +1,1 @@
+"""What Compute Engine's machine types are."""

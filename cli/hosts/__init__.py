@@ -1,0 +1,1 @@
+"""The verbs about hosts and nodes: check, exec, ssh, cordon."""

@@ -1,0 +1,1 @@
+"""What people and pipelines read: plans, fleets, runs, offers."""

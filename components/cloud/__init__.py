@@ -1,0 +1,1 @@
+"""What all clouds share between a fleet and its resources."""

@@ -1,0 +1,1 @@
+"""What the simulated AWS has: instance types, regions, images, quotas. Sources: rehearsal/README.md."""

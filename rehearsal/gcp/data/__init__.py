@@ -1,0 +1,1 @@
+"""What the simulated GCP has: machine types, regions, images, quotas. Sources: rehearsal/README.md."""

@@ -1,0 +1,1 @@
+"""What existing hosts must be: one module per group of checks."""

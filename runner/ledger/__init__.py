@@ -1,0 +1,1 @@
+"""The ledger of runs and what a run keeps on this machine."""

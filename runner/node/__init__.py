@@ -1,0 +1,1 @@
+"""What happens on one node: its status, images, job containers, claims, logs."""

@@ -1,0 +1,1 @@
+"""Reaching nodes by SSH: user configuration, host keys, log-ins, connections, commands."""

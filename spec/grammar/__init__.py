@@ -1,0 +1,1 @@
+"""How values read: sizes, ranges, durations, names, GPUs, host addresses, schedules, references."""

@@ -1,0 +1,1 @@
+"""From files to documents: text, YAML, references, models, and each mistake back at its place."""
