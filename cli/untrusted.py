@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orch.spec import Document
-    from orch.spec.models.backends import AnyBackend
+    from orch.spec.models.backends import BackendSettings
 
 SCHEMA = 1
 
@@ -81,7 +81,9 @@ def outlook_json(found: Forecast, told: Sequence[Diagnostic]) -> dict[str, Any]:
     }
 
 
-def _settings(file: str, documents: Sequence[Document], allowed: Sequence[str]) -> tuple[AnyBackend, ...]:
+def _settings(
+    file: str, documents: Sequence[Document], allowed: Sequence[str]
+) -> tuple[BackendSettings, ...]:
     """Backends of the nearest orch.yml upwards in the repository, which is a stranger's too."""
     known = [each.model for each in documents if isinstance(each.model, Project)]
     if not known:

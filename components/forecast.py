@@ -22,7 +22,7 @@ from orch.spec.grammar.values import shown
 from orch.spec.loader.text import MAX_BYTES, content
 from orch.spec.loader.untrusted import Fence
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AnyBackend
+from orch.spec.models.backends import BackendSettings
 from orch.spec.rules.unsupported import backends_hint
 from orch.spec.suggest import counted, few
 
@@ -46,7 +46,7 @@ class Forecast:
     unseen: tuple[str, ...]
 
 
-def outlook(fleet: Fleet, settings: Sequence[AnyBackend], folder: Path, fence: Fence) -> Forecast:
+def outlook(fleet: Fleet, settings: Sequence[BackendSettings], folder: Path, fence: Fence) -> Forecast:
     """The outlook of a fleet. `settings` are the backends of orch.yml, `folder` where the file's paths begin.
     Nothing outside `fence` is read, whatever its `allowed` says.
 
@@ -115,7 +115,9 @@ def _unread(fleet: Fleet, folder: Path, fence: Fence) -> tuple[str, ...]:
     return tuple(outside)
 
 
-def _cloud(fleet: Fleet, backend: str, settings: Sequence[AnyBackend], unread: tuple[str, ...]) -> Forecast:
+def _cloud(
+    fleet: Fleet, backend: str, settings: Sequence[BackendSettings], unread: tuple[str, ...]
+) -> Forecast:
     known = load_catalog()
     places = _places(fleet, backend, settings)
     count = fleet.nodes.target if fleet.nodes is not None else 0
@@ -132,7 +134,7 @@ def _cloud(fleet: Fleet, backend: str, settings: Sequence[AnyBackend], unread: t
     return Forecast(fleet.name, backend, count, tuple(lines), hourly, findings, (*unseen, STATE))
 
 
-def _places(fleet: Fleet, backend: str, settings: Sequence[AnyBackend]) -> Sequence[Candidate]:
+def _places(fleet: Fleet, backend: str, settings: Sequence[BackendSettings]) -> Sequence[Candidate]:
     """Types and zones that fit, in the order in which they would be tried."""
     known = load_catalog()
     if backend == "aws":

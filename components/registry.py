@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pulumi
 
     from orch.components.cloud.orphans import StackSnapshot
-    from orch.spec.models.backends import AnyBackend
+    from orch.spec.models.backends import BackendSettings
 
 
 def compile_fleet(order: PlanRequest) -> Deployment:
@@ -168,7 +168,7 @@ def _gcp(order: PlanRequest) -> Deployment:
 BACKENDS: dict[str, Callable[[PlanRequest], Deployment]] = {"local": _local, "aws": _aws, "gcp": _gcp}
 
 
-def tunnels(settings: Sequence[AnyBackend]) -> dict[str, str]:
+def tunnels(settings: Sequence[BackendSettings]) -> dict[str, str]:
     """What commands that lead to nodes of clouds have to find in their environment: secrets among them."""
     from orch.components.aws import tunnels as ssm
     from orch.components.gcp import tunnels as iap

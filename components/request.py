@@ -13,7 +13,7 @@ from orch.spec.state import NodeState
 if TYPE_CHECKING:
     from orch.spec import Document
     from orch.spec.models import Fleet
-    from orch.spec.models.backends import AnyBackend
+    from orch.spec.models.backends import BackendSettings
 
 
 class PlanError(OrchError):
@@ -145,7 +145,7 @@ class PlanRequest:
     """
 
     fleet: Fleet
-    settings: Sequence[AnyBackend]
+    settings: Sequence[BackendSettings]
     previous: PriorState
     scope: str
     root: Path

@@ -18,7 +18,7 @@ from orch.catalog.unpriced import doubtful, unlisted
 from orch.offers.query import MachineQuery
 from orch.spec.grammar.values import render_range, render_size
 from orch.spec.models import Range
-from orch.spec.models.fleet import FOREIGN_BACKENDS
+from orch.spec.models.selection import FOREIGN_BACKENDS
 
 GIB = 1024
 UNKNOWN = "not known"

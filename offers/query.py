@@ -8,7 +8,7 @@ from typing import Literal
 
 from orch.catalog.records import Catalog
 from orch.spec.models import Fleet, Resources
-from orch.spec.models.fleet import FOREIGN_BACKENDS
+from orch.spec.models.selection import FOREIGN_BACKENDS
 
 SpotPolicy = Literal["spot", "on-demand", "auto"]
 
@@ -48,10 +48,9 @@ def usual_backends(catalog: Catalog) -> tuple[str, ...]:
 def wanted_of(fleet: Fleet, catalog: Catalog, configured: Sequence[str] = ()) -> MachineQuery:
     """What a fleet asks for. `configured` are the project's clouds, searched when the fleet names none."""
     clouds = tuple(name for name in configured if name in catalog.backends)
-    written = fleet.backends if "backends" in fleet.model_fields_set else ()
     return MachineQuery(
         resources=fleet.resources,
-        backends=written or clouds or usual_backends(catalog),
+        backends=fleet.backends or clouds or usual_backends(catalog),
         regions=fleet.regions,
         zones=fleet.availability_zones,
         instance_types=fleet.instance_types,

@@ -104,9 +104,9 @@ class RehearsalProject(Project):
         if backend == "gcp":
             from orch.rehearsal.gcp import client_hook
             from orch.rehearsal.gcp.account import GcpCloud
-            from orch.spec.models.backends import GcpBackend
+            from orch.spec.models.backends import GcpSettings
 
-            settings = next((each for each in self.backends if isinstance(each, GcpBackend)), None)
+            settings = next((each for each in self.backends if isinstance(each, GcpSettings)), None)
             cloud = self.cloud("gcp")
             assert isinstance(cloud, GcpCloud)
             return client_hook.session(cloud, (settings and settings.project_id) or GCP_PROJECT)

@@ -14,7 +14,7 @@ from orch.spec.models import BACKEND_MODELS, KINDS, Project
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import reads_of
-from orch.spec.rules.unsupported import ACTED_ON, LAUNCHED, ROWS
+from orch.spec.rules.unsupported import LAUNCHED, ROWS, acted_on
 from orch.spec.schema import default_of, said
 
 INTRODUCTION = """\
@@ -123,7 +123,7 @@ def _acted_on(kind: str, key: str) -> str:
     """Where a property has an effect, if not everywhere."""
     if key not in ROWS.get(kind, {}):
         return ""
-    where = [name.upper() for name, keys in ACTED_ON.items() if kind == "fleet" and key in keys]
+    where = [name.upper() for name in BACKEND_MODELS if kind == "fleet" and key in acted_on(name)]
     return f" *{', '.join(where)}.*" if where else " *Later.*"
 
 

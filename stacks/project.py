@@ -20,7 +20,7 @@ from orch.stacks.pulumi.install import Engine, home, search_path
 from orch.stacks.trust import owner_of, require_trusted, require_trusted_data
 
 if TYPE_CHECKING:
-    from orch.spec.models.backends import AnyBackend
+    from orch.spec.models.backends import BackendSettings
     from orch.spec.state import FleetState, NodeState
 
 DEFAULT_IMAGE = "orch/job"
@@ -39,7 +39,7 @@ class Project:
     secrets_provider: str | None
     ledger_url: str
     default_image: str
-    backends: tuple[AnyBackend, ...] = ()
+    backends: tuple[BackendSettings, ...] = ()
     tags: dict[str, str] = field(default_factory=dict[str, str])
     # Existing hosts are left although jobs run on them.
     forced: bool = False

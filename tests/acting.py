@@ -59,7 +59,7 @@ from orch.runner.ssh.transport import Transport
 from orch.spec.errors import OrchError
 from orch.spec.loader.load import Document
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsBackend, GcpBackend, LocalBackend
+from orch.spec.models.backends import AwsSettings, GcpSettings, LocalSettings
 from orch.spec.state import FleetState, Gpus, NodeState
 from orch.stacks.project import find
 
@@ -76,35 +76,35 @@ def fleets(plan: Callable[[Fleet, Path], None]) -> Act:
     return act
 
 
-def plan_on_aws(fleet: Fleet, folder: Path, given: AwsBackend | None = None) -> None:
+def plan_on_aws(fleet: Fleet, folder: Path, given: AwsSettings | None = None) -> None:
     class OnAws(aws_cases.Case):
         @property
         def fleet(self) -> Fleet:
             return fleet
 
         @property
-        def settings(self) -> AwsBackend:
-            return given or AwsBackend()
+        def settings(self) -> AwsSettings:
+            return given or AwsSettings()
 
     made = plan_on_cloud(OnAws("given", {}), lambda *asked: aws_wanted.question(*asked, "scope"), folder)
     if given is not None or fleet.__dict__["network"] is not None:
-        register_on_aws(made, given or AwsBackend())
+        register_on_aws(made, given or AwsSettings())
 
 
-def plan_on_gcp(fleet: Fleet, folder: Path, given: GcpBackend | None = None) -> None:
+def plan_on_gcp(fleet: Fleet, folder: Path, given: GcpSettings | None = None) -> None:
     class OnGcp(gcp_cases.Case):
         @property
         def fleet(self) -> Fleet:
             return fleet
 
         @property
-        def settings(self) -> GcpBackend:
-            return given or GcpBackend()
+        def settings(self) -> GcpSettings:
+            return given or GcpSettings()
 
     max_wait_s(fleet)
     made = plan_on_cloud(OnGcp("given", {}), gcp_wanted.question, folder)
     if given is not None or fleet.__dict__["network"] is not None:
-        register_on_gcp(made, given or GcpBackend())
+        register_on_gcp(made, given or GcpSettings())
 
 
 def plan_on_cloud(case: Any, question: Callable[..., object], folder: Path) -> Any:
@@ -145,13 +145,13 @@ def registered(make: Callable[[], Any]) -> None:
     run()
 
 
-def register_on_aws(plan: Any, settings: AwsBackend) -> None:
+def register_on_aws(plan: Any, settings: AwsSettings) -> None:
     from orch.components.aws.resources import AwsFleet
 
     registered(lambda: AwsFleet(plan, settings, lambda ids: {}))
 
 
-def register_on_gcp(plan: Any, settings: GcpBackend) -> None:
+def register_on_gcp(plan: Any, settings: GcpSettings) -> None:
     from orch.components.gcp.resources import GcpFleet
 
     registered(lambda: GcpFleet(plan, settings, lambda group, count: ()))
@@ -292,20 +292,20 @@ def use_project(document: Document, folder: Path, told: list[str]) -> None:
     project = find(folder)
     project.tunnels()
     for settings in project.backends:
-        if isinstance(settings, LocalBackend):
+        if isinstance(settings, LocalSettings):
             fleet = fleet_of("local", {})
             with patch("orch.components.local.facts.ask", lambda image: LocalFacts(64, 1 << 20, image or "")):
                 compile_fleet(
                     PlanRequest(fleet, project.backends, PriorState(), "abc", root=folder, folder=folder)
                 )
-        elif isinstance(settings, AwsBackend):
+        elif isinstance(settings, AwsSettings):
             told.append(through_ssm("us-east-1", settings, "i-0").replace("%%", "%"))
             with nobody_answers():
                 if settings.__dict__["creds"] is not None:
                     aws_ask.session(settings)
                 places = [fleet_of("aws", more) for more in FLEETS["aws"]]
                 all_of(partial(plan_on_aws, fleet, folder, settings) for fleet in places)
-        elif isinstance(settings, GcpBackend):
+        elif isinstance(settings, GcpSettings):
             told.append(through_iap("acme", "us-west1-b", settings, "node").replace("%%", "%"))
             with nobody_answers():
                 gcp_ask.session(settings)

@@ -30,7 +30,7 @@ from orch.components.aws.planner import Context, plan
 from orch.components.findings import PlanErrors
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsBackend
+from orch.spec.models.backends import AwsSettings
 
 GOLDEN = Path(__file__).parent / "components" / "aws" / "golden"
 CATALOG = catalog(Path("/nonexistent"))
@@ -53,8 +53,8 @@ class Case:
         return Fleet.model_validate(_texts({"type": "fleet", "backends": ["aws"], **self.data["fleet"]}))
 
     @property
-    def settings(self) -> AwsBackend:
-        return AwsBackend.model_validate(_texts({"type": "aws", **self.data.get("settings", {})}))
+    def settings(self) -> AwsSettings:
+        return AwsSettings.model_validate(_texts({"type": "aws", **self.data.get("settings", {})}))
 
     @property
     def previous(self) -> PriorState:

@@ -21,7 +21,7 @@ from orch.components.gcp.plan import GcpPlan
 from orch.components.gcp.planner import Context, plan
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
-from orch.spec.models.backends import GcpBackend
+from orch.spec.models.backends import GcpSettings
 
 GOLDEN = Path(__file__).parent / "components" / "gcp" / "golden"
 CATALOG = catalog(Path("/nonexistent"))
@@ -43,8 +43,8 @@ class Case:
         return Fleet.model_validate(_texts({"type": "fleet", "backends": ["gcp"], **self.data["fleet"]}))
 
     @property
-    def settings(self) -> GcpBackend:
-        return GcpBackend.model_validate(_texts({"type": "gcp", **self.data.get("settings", {})}))
+    def settings(self) -> GcpSettings:
+        return GcpSettings.model_validate(_texts({"type": "gcp", **self.data.get("settings", {})}))
 
     @property
     def previous(self) -> PriorState:

@@ -62,7 +62,7 @@ NOTHING_TO_ACT_ON = {
     # Which entry of a list it is.
     *(
         (name, "type")
-        for name in ("LocalBackend", "AwsBackend", "GcpBackend", "AwsDefaultCreds", "DefaultCreds")
+        for name in ("LocalSettings", "AwsSettings", "GcpSettings", "AwsDefaultCreds", "DefaultCreds")
     ),
     ("AccessKeyCreds", "type"),
     ("GcpServiceAccountCreds", "type"),

@@ -28,7 +28,7 @@ from orch.components.findings import Finding, PlanErrors
 from orch.components.request import PriorState
 from orch.offers.match import aws_zone_name
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsBackend
+from orch.spec.models.backends import AwsSettings
 
 if TYPE_CHECKING:
     import pulumi
@@ -42,13 +42,13 @@ PINNED_IMAGES = tuple(
 )
 
 
-def settings_of(backends: Sequence[object]) -> AwsBackend:
+def settings_of(backends: Sequence[object]) -> AwsSettings:
     """The `aws` entry of orch.yml, or its defaults."""
-    return next((each for each in backends if isinstance(each, AwsBackend)), AwsBackend())
+    return next((each for each in backends if isinstance(each, AwsSettings)), AwsSettings())
 
 
 def candidates_of(
-    fleet: Fleet, settings: AwsBackend, previous: PriorState, *, session: gather_facts.Session
+    fleet: Fleet, settings: AwsSettings, previous: PriorState, *, session: gather_facts.Session
 ) -> tuple[Candidate, ...]:
     """Where the fleet may go, in the order to try. Asks for what names and ids mean in this account.
 
@@ -65,7 +65,7 @@ def candidates_of(
 
 
 def settler(
-    fleet: Fleet, settings: AwsBackend, *, session: gather_facts.Session
+    fleet: Fleet, settings: AwsSettings, *, session: gather_facts.Session
 ) -> Callable[[Sequence[Candidate]], tuple[Candidate, ...]]:
     """What finds the zone of the first of some places, by asking the account: each region once.
 
@@ -86,7 +86,7 @@ def settler(
 
 
 def _named_zones(
-    fleet: Fleet, settings: AwsBackend, session: gather_facts.Session
+    fleet: Fleet, settings: AwsSettings, session: gather_facts.Session
 ) -> Mapping[str, Sequence[Zone]]:
     """The zones of those regions that the file names zones of by their names."""
     named = [place[0] for zone in fleet.availability_zones if (place := aws_zone_name(zone)) is not None]
@@ -99,7 +99,7 @@ def _named_zones(
 
 def compile_aws(
     fleet: Fleet,
-    settings: AwsBackend,
+    settings: AwsSettings,
     previous: PriorState,
     scope: str,
     *,
@@ -168,7 +168,7 @@ def _no_reservation(fleet: Fleet, regions: Sequence[str]) -> Finding:
 
 
 def _topology(
-    session: gather_facts.Session, region: str, ids: Sequence[str], settings: AwsBackend
+    session: gather_facts.Session, region: str, ids: Sequence[str], settings: AwsSettings
 ) -> Mapping[str, tuple[str, ...]]:
     """Where the instances are. Those that AWS tells nothing of, or a refusal, leave ranks by number."""
     found: dict[str, tuple[str, ...]] = {}

@@ -22,7 +22,7 @@ from orch.components.request import PriorState
 from orch.offers.match import aws_zone_name, judge, names_zone
 from orch.offers.query import MachineQuery, wanted_of
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsBackend
+from orch.spec.models.backends import AwsSettings
 
 __all__ = ["Candidate", "candidates", "in_written_zones", "with_efa"]
 
@@ -31,7 +31,7 @@ Zones = Mapping[str, Sequence[Zone]]
 
 def candidates(
     fleet: Fleet,
-    settings: AwsBackend,
+    settings: AwsSettings,
     catalog: Catalog,
     *,
     previous: PriorState = PriorState(),  # noqa: B008 - frozen
@@ -80,7 +80,7 @@ def candidates(
 
 
 def in_written_zones(
-    fleet: Fleet, settings: AwsBackend, catalog: Catalog, zones: Zones
+    fleet: Fleet, settings: AwsSettings, catalog: Catalog, zones: Zones
 ) -> Callable[[Candidate], bool]:
     """Whether a zone that the account named is one that the file means: a local zone only when written."""
     wanted = _wanted(fleet, settings, catalog)
@@ -98,7 +98,7 @@ def _reserved(each: Candidate, given: Reservation) -> Candidate:
     return each if each.listed or not there else replace(each, zone=given.zone, listed=True)
 
 
-def _wanted(fleet: Fleet, settings: AwsBackend, catalog: Catalog) -> MachineQuery:
+def _wanted(fleet: Fleet, settings: AwsSettings, catalog: Catalog) -> MachineQuery:
     wanted = wanted_of(fleet, catalog)
     reserved = fleet.reservation is not None
     return MachineQuery(

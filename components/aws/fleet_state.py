@@ -11,7 +11,7 @@ from orch.components.aws.plan import AwsPlan
 from orch.components.aws.tunnels import through_ssm
 from orch.components.cloud.cloudinit import JUMP_USER
 from orch.components.cloud.host_keys import public_host_key
-from orch.spec.models.backends import AwsBackend
+from orch.spec.models.backends import AwsSettings
 from orch.spec.state import SCHEMA
 
 # A node that is gone may be a reboot: EC2 takes minutes for it.
@@ -33,7 +33,7 @@ class Seen:
     bastion: tuple[str, str] | None
 
 
-def fleet_state(plan: AwsPlan, settings: AwsBackend, stack: str, seen: Seen) -> dict[str, Any]:
+def fleet_state(plan: AwsPlan, settings: AwsSettings, stack: str, seen: Seen) -> dict[str, Any]:
     """All that a runner needs, as `spec.state.FleetState` reads it."""
     jumps = _jumps(plan, settings, seen)
     ssm = plan.access.way == "ssm"
@@ -76,7 +76,7 @@ def fleet_state(plan: AwsPlan, settings: AwsBackend, stack: str, seen: Seen) -> 
     }
 
 
-def _jumps(plan: AwsPlan, settings: AwsBackend, seen: Seen) -> list[dict[str, Any]]:
+def _jumps(plan: AwsPlan, settings: AwsSettings, seen: Seen) -> list[dict[str, Any]]:
     if plan.bastion is None or seen.bastion is None:
         return [
             {

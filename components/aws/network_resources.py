@@ -14,8 +14,8 @@ from orch.components.aws.userdata import packed64
 from orch.components.cloud.cloudinit import filled
 from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.keys import Keys
-from orch.spec.models.backends import AwsBackend
-from orch.spec.models.credentials import AccessKeyCreds, AwsDefaultCreds
+from orch.spec.models.backends import AwsSettings
+from orch.spec.models.backends.credentials import AccessKeyCreds, AwsDefaultCreds
 
 # What Session Manager's agent needs. AWS's own AmazonSSMManagedInstanceCore also reads all of the account's
 # parameters. Source: Systems Manager user guide, "Create a custom IAM role for Session Manager".
@@ -35,7 +35,7 @@ class NetworkResources:
     `subnet` is the nodes' own, `edge` one that leads to the internet; `ready` must be there before nodes are.
     """
 
-    def __init__(self, plan: AwsPlan, settings: AwsBackend, parent: pulumi.Resource) -> None:
+    def __init__(self, plan: AwsPlan, settings: AwsSettings, parent: pulumi.Resource) -> None:
         self.plan = plan
         self._parent = parent
         # Names and address ranges are unique: what replaces something comes after it.
@@ -50,7 +50,7 @@ class NetworkResources:
         self.profile = self._ssm_profile()
         self.bastion = self._bastion_machine(bastion_group)
 
-    def _cloud(self, settings: AwsBackend) -> aws.Provider:
+    def _cloud(self, settings: AwsSettings) -> aws.Provider:
         creds = settings.creds
         words: dict[str, Any] = {"region": self.plan.region}
         if isinstance(creds, AccessKeyCreds):

@@ -44,7 +44,7 @@ from orch.components.findings import Finding, settle
 from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsBackend
+from orch.spec.models.backends import AwsSettings
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Context:
     one project's names from another's, used for a new stack only.
     """
 
-    settings: AwsBackend
+    settings: AwsSettings
     catalog: Catalog
     scope: str
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -249,7 +249,7 @@ def _size_findings(cloud_init: str) -> Iterator[Finding]:
 # Pieces
 
 
-def _disk(fleet: Fleet, image: Image, settings: AwsBackend) -> Disk:
+def _disk(fleet: Fleet, image: Image, settings: AwsSettings) -> Disk:
     return Disk(image.root_device, disk_gb(fleet), settings.kms_key)
 
 

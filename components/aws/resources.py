@@ -15,7 +15,7 @@ import pulumi_aws as aws
 from orch.components.aws.fleet_state import Seen, fleet_state
 from orch.components.aws.network_resources import NetworkResources, Text
 from orch.components.aws.plan import AwsPlan, Node
-from orch.spec.models.backends import AwsBackend
+from orch.spec.models.backends import AwsSettings
 
 Topology = Callable[[Sequence[str]], Mapping[str, tuple[str, ...]]]
 
@@ -29,7 +29,7 @@ class AwsFleet(pulumi.ComponentResource):
     state: pulumi.Output[dict[str, Any]]
     identity: Text
 
-    def __init__(self, plan: AwsPlan, settings: AwsBackend, topology: Topology | None = None) -> None:
+    def __init__(self, plan: AwsPlan, settings: AwsSettings, topology: Topology | None = None) -> None:
         super().__init__("orch:fleet:Aws", plan.fleet, None, pulumi.ResourceOptions(protect=plan.protect))
         self._plan = plan
         self._ground = ground = NetworkResources(plan, settings, self)
@@ -188,7 +188,7 @@ class AwsFleet(pulumi.ComponentResource):
         self,
         machines: Sequence[aws.ec2.Instance],
         addresses: Sequence[aws.ec2.Eip | None],
-        settings: AwsBackend,
+        settings: AwsSettings,
         topology: Topology | None,
     ) -> pulumi.Output[dict[str, Any]]:
         plan, bastion, stack = self._plan, self._ground.bastion, pulumi.get_stack()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 
 from orch.components.cloud.tunnels import command, with_environment
-from orch.spec.models.backends import AwsBackend
-from orch.spec.models.credentials import AccessKeyCreds, AwsDefaultCreds
+from orch.spec.models.backends import AwsSettings
+from orch.spec.models.backends.credentials import AccessKeyCreds, AwsDefaultCreds
 
 # What would overrule the keys that are set.
 _OTHERS = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")
@@ -16,7 +16,7 @@ _KEYS = {
 }
 
 
-def through_ssm(region: str, settings: AwsBackend, instance: str) -> str:
+def through_ssm(region: str, settings: AwsSettings, instance: str) -> str:
     """A command whose streams are an instance's SSH port.
 
     A role is assumed by the command itself, each time: what that gives ends after an hour.
@@ -42,7 +42,7 @@ def through_ssm(region: str, settings: AwsBackend, instance: str) -> str:
     return command(["sh", "-c", script])
 
 
-def environment(settings: AwsBackend) -> dict[str, str]:
+def environment(settings: AwsSettings) -> dict[str, str]:
     """What such a command has to find in its environment here."""
     creds = settings.creds
     if not isinstance(creds, AccessKeyCreds):

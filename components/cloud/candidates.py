@@ -17,7 +17,7 @@ from orch.offers.query import MachineQuery
 from orch.offers.search import PROPERTIES
 from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet
-from orch.spec.models.selection import TITLES
+from orch.spec.models.backends import title
 from orch.spec.suggest import few, hint_for
 
 
@@ -112,7 +112,7 @@ def known_types(wanted: MachineQuery, catalog: Catalog) -> None:
         Finding(
             "ORCH202",
             f"instance_types[{index}]",
-            f"the catalogue has no {TITLES[cloud]} type '{written}'",
+            f"the catalogue has no {title(cloud)} type '{written}'",
             hint=hint_for(written, known),
         )
         for index, written in enumerate(wanted.instance_types)
@@ -131,7 +131,7 @@ def no_offer(
 
 
 def _nothing(fleet: Fleet, wanted: MachineQuery, judgement: Judgement) -> Finding:
-    summary = f"no {TITLES[wanted.backends[0]]} offer fits the fleet '{fleet.name}'"
+    summary = f"no {title(wanted.backends[0])} offer fits the fleet '{fleet.name}'"
     listed = near_misses(judgement)
     # Another type would be the nearest as soon as types are written: what these lack tells more.
     own = (each for each in listed if all(r.constraint != "instance type" for r in each.reasons))

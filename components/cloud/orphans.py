@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orch.spec.models.backends import AnyBackend
+    from orch.spec.models.backends import BackendSettings
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class StackSnapshot:
 
     known: tuple[RecordedResource, ...]
     begun: tuple[RecordedResource, ...]
-    settings: Sequence[AnyBackend] = ()
+    settings: Sequence[BackendSettings] = ()
     session: Callable[[str], Any] = lambda backend: None
     still_held: Callable[[], None] = lambda: None
 

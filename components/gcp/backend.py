@@ -30,7 +30,7 @@ from orch.components.gcp.userdata import node_scratch
 from orch.components.request import CloudAnswer, PriorState
 from orch.spec.grammar.values import render_duration
 from orch.spec.models import Fleet
-from orch.spec.models.backends import GcpBackend
+from orch.spec.models.backends import GcpSettings
 
 if TYPE_CHECKING:
     import pulumi
@@ -43,14 +43,14 @@ MEMBER_PAUSE_S = 5.0
 PINNED_IMAGES = ("image", "image_of", "bastion_image", "bastion_image_of")
 
 
-def settings_of(backends: Sequence[object]) -> GcpBackend:
+def settings_of(backends: Sequence[object]) -> GcpSettings:
     """The `gcp` entry of orch.yml, or its defaults."""
-    return next((each for each in backends if isinstance(each, GcpBackend)), GcpBackend())
+    return next((each for each in backends if isinstance(each, GcpSettings)), GcpSettings())
 
 
 def candidates_of(
     fleet: Fleet,
-    settings: GcpBackend,
+    settings: GcpSettings,
     previous: PriorState,
     *,
     session: gather_facts.Session,
@@ -75,7 +75,7 @@ def candidates_of(
 
 def compile_gcp(
     fleet: Fleet,
-    settings: GcpBackend,
+    settings: GcpSettings,
     previous: PriorState,
     scope: str,
     *,
@@ -166,7 +166,7 @@ def shared_stack(fleet: Fleet) -> str | None:
     return f"{SHARED}{name}" if name else None
 
 
-def _shared(made: GcpPlan, settings: GcpBackend) -> Shared | None:
+def _shared(made: GcpPlan, settings: GcpSettings) -> Shared | None:
     networks = made.shared
     if networks is None:
         return None

@@ -23,14 +23,14 @@ from orch.components.request import PriorState
 from orch.offers.match import judge, names_zone
 from orch.offers.query import MachineQuery, wanted_of
 from orch.spec.models import Fleet
-from orch.spec.models.backends import GcpBackend
+from orch.spec.models.backends import GcpSettings
 
 __all__ = ["Candidate", "candidates", "with_fabric"]
 
 
 def candidates(
     fleet: Fleet,
-    settings: GcpBackend,
+    settings: GcpSettings,
     catalog: Catalog,
     *,
     previous: PriorState = PriorState(),  # noqa: B008 - frozen
@@ -68,7 +68,7 @@ def candidates(
     return into_blocks(fleet, connected)
 
 
-def _wanted(fleet: Fleet, settings: GcpBackend, catalog: Catalog) -> MachineQuery:
+def _wanted(fleet: Fleet, settings: GcpSettings, catalog: Catalog) -> MachineQuery:
     wanted = wanted_of(fleet, catalog)
     return replace(
         wanted,

@@ -14,15 +14,15 @@ from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.gcp.labels import label
 from orch.components.gcp.plan import BASTION, NODES, Firewall, GcpPlan, Networks, NetworkStack, Vpc
 from orch.components.keys import Keys
-from orch.spec.models.backends import GcpBackend
-from orch.spec.models.credentials import GcpServiceAccountCreds
+from orch.spec.models.backends import GcpSettings
+from orch.spec.models.backends.credentials import GcpServiceAccountCreds
 
 Text = pulumi.Output[str]
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 
 
 def cloud(
-    name: str, settings: GcpBackend, project: str, region: str, *, parent: pulumi.Resource
+    name: str, settings: GcpSettings, project: str, region: str, *, parent: pulumi.Resource
 ) -> gcp.Provider:
     """The provider of one project and region."""
     creds, words = settings.creds, dict[str, Any]()
@@ -178,7 +178,7 @@ def _merged(opts: pulumi.ResourceOptions, **more: Any) -> pulumi.ResourceOptions
 class NetworkResources:
     """All of it for one fleet, as children of `parent`."""
 
-    def __init__(self, plan: GcpPlan, settings: GcpBackend, parent: pulumi.Resource) -> None:
+    def __init__(self, plan: GcpPlan, settings: GcpSettings, parent: pulumi.Resource) -> None:
         self.plan = plan
         provider = cloud(f"{plan.fleet}-gcp", settings, plan.project, plan.region, parent=parent)
         # Names are unique in a project: what replaces something comes after it.
@@ -250,7 +250,7 @@ class NetworkResources:
 class GcpNetworks(pulumi.ComponentResource):
     """Networks that several fleets share: the whole of a stack of their own."""
 
-    def __init__(self, plan: NetworkStack, project: str, scope: str, settings: GcpBackend) -> None:
+    def __init__(self, plan: NetworkStack, project: str, scope: str, settings: GcpSettings) -> None:
         super().__init__("orch:network:Gcp", plan.name)
         provider = cloud(f"{plan.name}-gcp", settings, project, plan.region, parent=self)
         opts = pulumi.ResourceOptions(parent=self, provider=provider, delete_before_replace=True)

@@ -46,7 +46,7 @@ from orch.components.gcp.ssh_access import cidr_findings
 from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet
-from orch.spec.models.backends import GcpBackend
+from orch.spec.models.backends import GcpSettings
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Context:
     networks has decided.
     """
 
-    settings: GcpBackend
+    settings: GcpSettings
     catalog: Catalog
     scope: str
     tags: Mapping[str, str] = field(default_factory=dict[str, str])

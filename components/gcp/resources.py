@@ -19,7 +19,7 @@ from orch.components.gcp.labels import label
 from orch.components.gcp.network_resources import SCOPES, NetworkResources, Text
 from orch.components.gcp.plan import GcpPlan, Group, Interface, Node
 from orch.components.gcp.tunnels import through_iap
-from orch.spec.models.backends import GcpBackend
+from orch.spec.models.backends import GcpSettings
 from orch.spec.state import SCHEMA
 
 # A node that is gone may be a restart after maintenance, which takes minutes.
@@ -36,7 +36,7 @@ class GcpFleet(pulumi.ComponentResource):
     state: pulumi.Output[dict[str, Any]]
     identity: Text
 
-    def __init__(self, plan: GcpPlan, settings: GcpBackend, members: Members | None = None) -> None:
+    def __init__(self, plan: GcpPlan, settings: GcpSettings, members: Members | None = None) -> None:
         super().__init__("orch:fleet:Gcp", plan.fleet, None, pulumi.ResourceOptions(protect=plan.protect))
         self._plan, self._settings = plan, settings
         self._ground = ground = NetworkResources(plan, settings, self)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from orch.components.cloud.tunnels import command, with_environment
 from orch.components.findings import Finding
-from orch.spec.models.backends import GcpBackend
-from orch.spec.models.credentials import GcpServiceAccountCreds
+from orch.spec.models.backends import GcpSettings
+from orch.spec.models.backends.credentials import GcpServiceAccountCreds
 
 # What would overrule the key that is set.
 _OTHERS = ("CLOUDSDK_AUTH_ACCESS_TOKEN", "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE")
 _KEY = {"CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE": "ORCH_GCP_KEY_FILE"}
 
 
-def through_iap(project: str, zone: str, settings: GcpBackend, instance: str) -> str:
+def through_iap(project: str, zone: str, settings: GcpSettings, instance: str) -> str:
     """A command whose streams are an instance's SSH port."""
     words = ["gcloud", "compute", "start-iap-tunnel", instance, "22", "--listen-on-stdin"]
     words += ["--verbosity=warning", f"--project={project}", f"--zone={zone}"]
@@ -24,7 +24,7 @@ def through_iap(project: str, zone: str, settings: GcpBackend, instance: str) ->
     return command(words)
 
 
-def environment(settings: GcpBackend) -> dict[str, str]:
+def environment(settings: GcpSettings) -> dict[str, str]:
     """What such a command has to find in its environment here."""
     creds = settings.creds
     if not isinstance(creds, GcpServiceAccountCreds) or creds.filename is None:
@@ -33,7 +33,7 @@ def environment(settings: GcpBackend) -> dict[str, str]:
     return {name: str(Path(creds.filename).expanduser().absolute())}
 
 
-def findings(settings: GcpBackend) -> Iterator[Finding]:
+def findings(settings: GcpSettings) -> Iterator[Finding]:
     """Whether the key can be given to gcloud, which leads through IAP."""
     creds = settings.creds
     if isinstance(creds, GcpServiceAccountCreds) and creds.filename is None:

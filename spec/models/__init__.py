@@ -6,7 +6,7 @@ their `type`, `MODELS` also those that configure the project and its backends.
 
 from __future__ import annotations
 
-from orch.spec.models.backends import BACKEND_MODELS, AnyBackend, LocalBackend
+from orch.spec.models.backends import BACKEND_MODELS, BackendSettings, LocalSettings
 from orch.spec.models.blocks import Budget, Health, InitStep, Mount, Network, Partition, Scratch
 from orch.spec.models.dev_environment import DevEnvironment
 from orch.spec.models.fields.base import Section
@@ -22,7 +22,7 @@ from orch.spec.models.task import NodeGroup, Task
 from orch.spec.models.volume import Volume
 
 AnyDocument = Fleet | Task | DevEnvironment | Volume
-AnyModel = AnyDocument | Project | AnyBackend
+AnyModel = AnyDocument | Project | BackendSettings
 
 KINDS: dict[str, type[AnyDocument]] = {
     "fleet": Fleet,
@@ -36,10 +36,10 @@ __all__ = [
     "BACKEND_MODELS",
     "KINDS",
     "MODELS",
-    "AnyBackend",
     "AnyDocument",
     "AnyModel",
     "Array",
+    "BackendSettings",
     "Budget",
     "Checkpoint",
     "CpuSpec",
@@ -53,7 +53,7 @@ __all__ = [
     "Host",
     "InitStep",
     "Jump",
-    "LocalBackend",
+    "LocalSettings",
     "Mount",
     "Mpirun",
     "Network",

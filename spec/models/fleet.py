@@ -26,10 +26,10 @@ from orch.spec.models.fields.sizes import MAX_NODES, Blocks, Nodes
 from orch.spec.models.fields.types import Env, Flag, Image, Name, Tags, choice, duration, rows, switch, text
 from orch.spec.models.resources import Resources
 from orch.spec.models.retry import FleetRetry
-from orch.spec.models.selection import BACKENDS, FOREIGN_BACKENDS, Backends, Choosing, check_backend
+from orch.spec.models.selection import Backends, Choosing, check_backend
 from orch.spec.models.ssh import SshConfig
 
-__all__ = ["BACKENDS", "DEFAULT_IDLE_S", "FOREIGN_BACKENDS", "MAX_NODES", "Fleet", "Nodes", "Scratch"]
+__all__ = ["DEFAULT_IDLE_S", "MAX_NODES", "Fleet", "Nodes", "Scratch"]
 
 DEFAULT_IDLE_S = 3 * 86_400
 
@@ -105,7 +105,7 @@ class Fleet(Choosing):
     ssh_config: SshConfig | None = Field(default=None, description="Existing hosts in place of `nodes`.")
     resources: Resources = Field(default=Resources(), description="What each node must have.")
     backends: Backends = Field(
-        default=("local",),
+        default=(),
         description="Where nodes may be created; those of `orch.yml` if not given, else `local`: containers "
         "on this machine.",
     )
@@ -166,6 +166,11 @@ class Fleet(Choosing):
     partitions: Annotated[tuple[Partition, ...], rows("partitions")] = Field(
         default=(), description="Slurm partition names of the fleet."
     )
+
+    @property
+    def written_backends(self) -> tuple[str, ...] | None:
+        """The backends that the file names, None where it names none."""
+        return self.backends if "backends" in self.model_fields_set else None
 
     @classmethod
     def expand(cls, data: object) -> object:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal, cast
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, SkipValidation
 
 from orch.spec.grammar.characters import check_line
 from orch.spec.grammar.values import Problem, Problems
-from orch.spec.models.backends import BACKEND_MODELS, AnyBackend, LocalBackend
+from orch.spec.models.backends import AnyBackend, LocalSettings, settings_model
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section, describe, plain
 from orch.spec.models.fields.json_schema import Form
@@ -17,7 +17,7 @@ from orch.spec.models.fields.parsing import Misread, Path, Reaches, Reads, read_
 from orch.spec.models.fields.types import Flag, Image, Name, Tags, Text, choice, rows, text
 from orch.spec.models.fleet import Fleet
 from orch.spec.models.run import Terms
-from orch.spec.models.selection import FOREIGN_BACKENDS, check_backend
+from orch.spec.models.selection import check_backend
 from orch.spec.models.task import Task
 
 LEVELS = ("mandatory", "advisory", "disabled")
@@ -145,15 +145,16 @@ def _backends(value: object) -> object:
             continue
         try:
             kind = _kind(item)
-            if kind not in FOREIGN_BACKENDS:
-                found.append(read_as(BACKEND_MODELS[kind], item, (index,)))
+            model = settings_model(kind)
+            if model is not None:
+                found.append(read_as(model, item, (index,)))
         except Misread as error:
             wrong += error.parts
         except Problem as problem:
             problem.at = (index, *problem.at)
             problems.append(problem)
     if wrong or problems:
-        raise Misread([*wrong, *([((), LocalBackend, Problems(tuple(problems)))] if problems else [])])  # type: ignore[list-item]
+        raise Misread([*wrong, *([((), LocalSettings, Problems(tuple(problems)))] if problems else [])])  # type: ignore[list-item]
     return tuple(found)
 
 
@@ -171,7 +172,8 @@ def _kind(item: object) -> str:
 
 
 BackendList = Annotated[
-    tuple[AnyBackend, ...], Reads(_backends, write=lambda all_: [plain(each) for each in all_])
+    tuple[SkipValidation[AnyBackend], ...],
+    Reads(_backends, write=lambda all_: [plain(each) for each in all_]),
 ]
 
 

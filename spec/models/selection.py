@@ -7,40 +7,26 @@ from typing import Annotated, ClassVar, Literal, cast
 from pydantic import Field
 
 from orch.spec.grammar.values import Problem, shown
+from orch.spec.models.backends import MODELS, OTHER_NAMES, installed
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.parsing import Reads
 from orch.spec.models.fields.types import Money, Names, Text, choice, text
 from orch.spec.suggest import closest
 
-# Backends of the language, as they are written and as people call them.
-TITLES = {
-    "local": "local",
-    "aws": "AWS",
-    "gcp": "GCP",
-    "nebius": "Nebius",
-    "crusoe": "Crusoe",
-    "runpod": "RunPod",
-    "lambda": "Lambda",
-    "kubernetes": "Kubernetes",
-    "azure": "Azure",
-    "oci": "OCI",
-    "ssh": "SSH",
-}
-BACKENDS = tuple(TITLES)
+BACKENDS = tuple(MODELS)
 # Names known from elsewhere that have no driver.
 FOREIGN_BACKENDS = (
     "amddevcloud", "cloudrift", "cudo", "datacrunch", "digitalocean", "dstack", "hotaisle",
     "jarvislabs", "slurm", "tensordock", "vastai", "verda", "vultr",
 )  # fmt: skip
-OTHER_NAMES = {"remote": "ssh"}
 
 
 def check_backend(name: str) -> str:
     """The backend's name. Raises Problem ORCH116 for one that nobody knows."""
     if name in OTHER_NAMES:
         return OTHER_NAMES[name]
-    known = (*BACKENDS, *FOREIGN_BACKENDS)
+    known = (*BACKENDS, *installed(), *FOREIGN_BACKENDS)
     if name in known:
         return name
     match = closest(name, known)

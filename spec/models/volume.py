@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.types import (
     Flag,
@@ -20,7 +19,7 @@ from orch.spec.models.fields.types import (
     reader,
     whole,
 )
-from orch.spec.models.selection import BACKENDS, FOREIGN_BACKENDS, OTHER_NAMES, check_backend
+from orch.spec.models.selection import BackendName, check_backend
 
 VOLUME_BACKENDS = ("aws", "gcp", "runpod", "kubernetes", "local", "nebius", "azure", "oci")
 
@@ -33,9 +32,7 @@ class Volume(Section):
 
     type: Literal["volume"] = Field(default="volume", description="`volume`.")
     name: Name = Field(default="", description="Its identity; the file's name if not given.")
-    backend: Annotated[
-        str, reader(check_backend, json_schema.words(*BACKENDS, *FOREIGN_BACKENDS, *OTHER_NAMES))
-    ] = Field(description="Where it lies.")
+    backend: Annotated[str, reader(check_backend, BackendName)] = Field(description="Where it lies.")
     region: Text | None = Field(default=None, description="Required in a cloud.")
     availability_zone: Text | None = Field(default=None, description="Chosen if not given.")
     size_mib: Size | None = Field(

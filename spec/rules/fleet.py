@@ -10,7 +10,8 @@ from orch.spec.grammar.blocks import blocks_of, divisors
 from orch.spec.grammar.values import Problem
 from orch.spec.loader.document import Draft
 from orch.spec.models import Fleet, Volume
-from orch.spec.models.selection import BACKENDS
+from orch.spec.models.backends import effective
+from orch.spec.models.selection import FOREIGN_BACKENDS
 from orch.spec.rules.unsupported import backends_hint
 from orch.spec.suggest import listed
 
@@ -70,14 +71,16 @@ def nodes_or_hosts(draft: Draft) -> Findings:
 
 def backends_have_drivers(draft: Draft) -> Findings:
     """Names without a driver warn while another is left, and are one error when none is."""
-    backends = _fleet(draft).backends
-    usable = [name for name in backends if name in BACKENDS]
+    backends = _fleet(draft).written_backends
+    if backends is None:
+        return
+    usable = [name for name in backends if name not in FOREIGN_BACKENDS]
     if not usable:
         summary = f"orch has no driver for {backends[0]}" if backends else "no backend is listed"
         yield draft.diagnostic("ORCH201", ("backends",), summary, hint=backends_hint())
         return
     for index, name in enumerate(backends):
-        if name not in BACKENDS:
+        if name in FOREIGN_BACKENDS:
             summary = f"orch has no driver for {name}; using {', '.join(usable)}"
             yield draft.diagnostic("ORCH190", ("backends", index), summary, severity=Severity.WARNING)
 
@@ -86,7 +89,7 @@ def options_have_drivers(draft: Draft) -> Findings:
     first: dict[str, int] = {}
     for index, options in enumerate(_fleet(draft).backend_options):
         name = str(options["type"])
-        if name not in BACKENDS:
+        if name in FOREIGN_BACKENDS:
             summary = f"orch has no driver for {name}: these options do nothing"
             yield draft.diagnostic(
                 "ORCH190", ("backend_options", index, "type"), summary, severity=Severity.WARNING
@@ -117,7 +120,9 @@ def nodes_are_bounded(draft: Draft) -> Findings:
 
 def disk_of_local_nodes(draft: Draft) -> Findings:
     fleet = _fleet(draft)
-    if "disk_mib" in fleet.resources.model_fields_set and "local" in fleet.backends:
+    if "disk_mib" in fleet.resources.model_fields_set and "local" in effective(
+        fleet.written_backends, draft.outside.backends
+    ):
         yield draft.diagnostic(
             "ORCH196",
             ("resources", "disk"),

@@ -10,9 +10,9 @@ from typing import cast
 from orch.spec.diagnostics import Diagnostic, Related, Severity
 from orch.spec.loader.document import Draft, Path_, scalars
 from orch.spec.loader.source import Mapping, Scalar, Sequence
-from orch.spec.models import AnyBackend, Project
-from orch.spec.models.backends import AwsBackend, KubernetesBackend, NebiusBackend
-from orch.spec.models.credentials import SECRETS, GcpServiceAccountCreds, OciClientCreds
+from orch.spec.models import BackendSettings, Project
+from orch.spec.models.backends import AwsSettings, KubernetesSettings, NebiusSettings
+from orch.spec.models.backends.credentials import SECRETS, GcpServiceAccountCreds, OciClientCreds
 from orch.spec.models.selection import FOREIGN_BACKENDS
 
 Findings = Iterator[Diagnostic]
@@ -84,7 +84,7 @@ def _backend_lists(draft: Draft) -> tuple[Path_, ...]:
 def backends_are_whole(draft: Draft) -> Findings:
     """Properties of one backend that exclude or need each other."""
     project = cast(Project, draft.partial)
-    lists: list[tuple[Path_, tuple[AnyBackend, ...]]] = [(("backends",), project.all_backends)]
+    lists: list[tuple[Path_, tuple[BackendSettings, ...]]] = [(("backends",), project.all_backends)]
     lists += [(("projects", i, "backends"), each.backends) for i, each in enumerate(project.projects)]
     for base, backends in lists:
         places = _places(draft, base)
@@ -106,11 +106,11 @@ def _places(draft: Draft, base: Path_) -> list[Path_]:
 
 def backend_is_whole(draft: Draft) -> Findings:
     """The same for a document of one backend."""
-    yield from _backend(draft, (), cast(AnyBackend, draft.partial))
+    yield from _backend(draft, (), cast(BackendSettings, draft.partial))
 
 
-def _backend(draft: Draft, path: Path_, backend: AnyBackend) -> Findings:
-    if isinstance(backend, AwsBackend) and backend.vpc_name is not None and backend.vpc_ids:
+def _backend(draft: Draft, path: Path_, backend: BackendSettings) -> Findings:
+    if isinstance(backend, AwsSettings) and backend.vpc_name is not None and backend.vpc_ids:
         yield draft.diagnostic(
             "ORCH158",
             (*path, "vpc_ids"),
@@ -123,9 +123,9 @@ def _backend(draft: Draft, path: Path_, backend: AnyBackend) -> Findings:
         yield from _one_of(draft, (*path, "creds"), creds, "filename", "data")
     if isinstance(creds, OciClientCreds):
         yield from _one_of(draft, (*path, "creds"), creds, "key_file", "key_content")
-    if isinstance(backend, KubernetesBackend) and backend.kubeconfig is not None:
+    if isinstance(backend, KubernetesSettings) and backend.kubeconfig is not None:
         yield from _one_of(draft, (*path, "kubeconfig"), backend.kubeconfig, "filename", "data")
-    if isinstance(backend, NebiusBackend) and backend.creds is not None:
+    if isinstance(backend, NebiusSettings) and backend.creds is not None:
         given = backend.creds.model_fields_set - {"type"}
         parts = {"service_account_id", "public_key_id"}
         if given != {"filename"} and given - {"private_key_file", "private_key_content"} != parts:

@@ -8,7 +8,7 @@ on it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from orch.spec.diagnostics import Diagnostic, Severity, property_path
 from orch.spec.grammar import interpolate
@@ -17,49 +17,15 @@ from orch.spec.loader.document import Draft, Path_, scalars
 from orch.spec.loader.reference_scopes import scope_of
 from orch.spec.loader.source import Mapping, Node, Scalar, Sequence
 from orch.spec.models import Fleet
+from orch.spec.models.backends import effective, provisioned, settings_model, title
 from orch.spec.models.project import Project
 from orch.spec.models.run import Run
 from orch.spec.suggest import listed
-
-if TYPE_CHECKING:
-    pass
 
 Findings = Iterator[Diagnostic]
 
 _LOCAL = "local nodes have none"
 _OFFER = "there is nothing to choose from among local nodes"
-
-# Backends that nodes are created on.
-USABLE = ("local", "aws", "gcp")
-# The same as they are told where none is configured: clouds first, for who names another cloud wants one.
-ANYWHERE = ("aws", "gcp", "local")
-# What a backend acts on, of the rows below; `ssh` stands for existing hosts.
-_CLOUD = frozenset(
-    {
-        "regions",
-        "region",
-        "availability_zones",
-        "zones",
-        "zone",
-        "instance_types",
-        "spot_policy",
-        "max_price",
-        "reservation",
-        "tags",
-        "network",
-        "os_image",
-        "init",
-        "scratch",
-        "topology",
-        "gang",
-        "budget",
-    }
-)
-ACTED_ON: dict[str, frozenset[str]] = {
-    "aws": _CLOUD,
-    "gcp": _CLOUD | {"backend_options", "network.name", "network.extra_vpcs", "network.roce_vpcs"},
-    "ssh": frozenset({"tags"}),
-}
 
 # Kinds of documents that can be launched.
 LAUNCHED = ("fleet", "task", "project")
@@ -146,9 +112,15 @@ ROWS: dict[str, dict[str, str | None]] = {
 def backends_hint(configured: Iterable[str] = ()) -> str:
     """What to write for a backend that cannot be used: one of those that orch.yml configures, else any."""
     known = frozenset(configured)
-    if own := [name for name in USABLE if name in known]:
+    if own := [name for name in provisioned() if name in known]:
         return f"use {listed(own)}, which `orch.yml` configures"
-    return f"use {listed(ANYWHERE)}, or existing hosts with `ssh_config`"
+    return f"use {listed(provisioned())}, or existing hosts with `ssh_config`"
+
+
+def acted_on(backend: str) -> frozenset[str]:
+    """The rows of `ROWS` that a backend acts on; `ssh` stands for existing hosts."""
+    model = settings_model(backend)
+    return model.supports if model else frozenset()
 
 
 def not_acted_on(draft: Draft) -> tuple[Diagnostic, ...]:
@@ -173,13 +145,18 @@ def _rows(draft: Draft, node: Node, path: Path_, pattern: str) -> Findings:
     if not isinstance(node, Mapping):
         return
     rows = ROWS[draft.kind]
-    acted_on = ACTED_ON.get(_backend(draft), frozenset())
+    backends = _backends(draft)
     for key, entry in node.entries.items():
         below, place = f"{pattern}.{key}" if pattern else key, (*path, key)
         if isinstance(entry.value, Scalar) and entry.value.is_null:
             continue
-        if below in rows and below not in acted_on:
+        able = [name for name in backends if below in acted_on(name)]
+        if below in rows and not able:
             yield _refusal(draft, place, f"`{property_path(place)}`", rows[below], key=True)
+        elif below in rows and len(able) < len(backends) and below != "backend_options":
+            others = listed([title(name) for name in backends if name not in able])
+            summary = f"`{property_path(place)}` on {others}"
+            yield _refusal(draft, place, summary, f"write `backends: [{', '.join(able)}]`", key=True)
         elif any(row.startswith((f"{below}.", f"{below}[")) for row in rows):
             yield from _rows(draft, entry.value, place, below)
 
@@ -205,49 +182,51 @@ def _references(draft: Draft) -> Findings:
                 yield _refusal(draft, path, shown, None)
 
 
-def _backend(draft: Draft) -> str:
-    """Where the nodes of a fleet are made: the first backend that can, `ssh` for existing hosts."""
+def _backends(draft: Draft) -> tuple[str, ...]:
+    """Where the nodes of a fleet may be made; `ssh` for existing hosts."""
     if draft.kind != "fleet" or draft.partial is None or "backends" in draft.broken:
-        return ""
-    if "ssh_config" in cast(Fleet, draft.partial).model_fields_set:
-        return "ssh"
-    return next((name for name in cast(Fleet, draft.partial).backends if name in USABLE), "")
+        return ()
+    fleet = cast(Fleet, draft.partial)
+    if "ssh_config" in fleet.model_fields_set:
+        return ("ssh",)
+    return effective(fleet.written_backends, draft.outside.backends)
 
 
-def _one_backend(draft: Draft) -> Findings:
+def _usable(draft: Draft) -> Findings:
+    """Backends that no node can be created on yet."""
     backends = cast(Fleet, draft.partial).backends
-    if "backends" in draft.broken:
+    used = _backends(draft)
+    if "backends" in draft.broken or used == ("ssh",):
         return
-    used = _backend(draft)
     if not used:
         named = backends[0] if backends else "(none)"
         yield _refusal(draft, ("backends",), f"backend {named}", backends_hint(draft.outside.backends))
+        return
     for index, name in enumerate(backends):
-        if used not in ("", "ssh", name):
-            summary = f"this version does not use {name} yet; using {used}"
-            if name in USABLE:
-                summary = f"this version uses one backend of a fleet: {used}, not {name}"
+        if name not in used:
+            summary = f"this version does not use {name} yet; using {', '.join(used)}"
             yield draft.diagnostic("ORCH118", ("backends", index), summary, severity=Severity.WARNING)
 
 
 def _options(draft: Draft) -> Findings:
-    """`backend_options` of other backends than the one that is used."""
-    used = _backend(draft)
-    if "backend_options" not in ACTED_ON.get(used, frozenset()):
+    """`backend_options` of other backends than those that are used."""
+    used = _backends(draft)
+    if not any("backend_options" in acted_on(name) for name in used):
         return  # refused as a whole
     for index, each in enumerate(cast(Fleet, draft.partial).backend_options):
-        if each.get("type") != used:
+        if each.get("type") not in used or "backend_options" not in acted_on(str(each.get("type"))):
             yield _refusal(draft, ("backend_options", index), f"an option of {each.get('type')}", None)
 
 
 def _idleness(draft: Draft) -> Findings:
-    used = _backend(draft)
-    if draft.written("idle_duration") and used not in ("", "ssh"):
+    used = _backends(draft)
+    if draft.written("idle_duration") and used not in ((), ("ssh",)):
+        local = used == ("local",)
         yield draft.diagnostic(
-            "ORCH196" if used == "local" else "ORCH118",
+            "ORCH196" if local else "ORCH118",
             ("idle_duration",),
             "local nodes are not terminated when idle"
-            if used == "local"
+            if local
             else "this version does not terminate nodes when they are idle",
             key=True,
             severity=Severity.WARNING,
@@ -256,7 +235,7 @@ def _idleness(draft: Draft) -> Findings:
 
 
 def _architecture(draft: Draft) -> Findings:
-    if _backend(draft) == "local" and cast(Fleet, draft.partial).resources.cpu.arch is not None:
+    if "local" in _backends(draft) and cast(Fleet, draft.partial).resources.cpu.arch is not None:
         yield draft.diagnostic(
             "ORCH196",
             ("resources", "cpu"),
@@ -306,7 +285,7 @@ def _other_backends(draft: Draft) -> Findings:
     backends = draft.node_at(("backends",))
     for index, item in enumerate(backends.items if isinstance(backends, Sequence) else ()):
         kind = item.entries.get("type") if isinstance(item, Mapping) else None
-        if kind is not None and isinstance(kind.value, Scalar) and kind.value.text not in USABLE:
+        if kind is not None and isinstance(kind.value, Scalar) and kind.value.text not in provisioned():
             yield _refusal(draft, ("backends", index, "type"), f"backend {kind.value.text}", None)
 
 
@@ -328,7 +307,7 @@ def _switches(draft: Draft) -> Findings:
 
 
 _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
-    "fleet": (_one_backend, _options, _idleness, _nodes_on_demand, _architecture),
+    "fleet": (_usable, _options, _idleness, _nodes_on_demand, _architecture),
     "task": (_volumes,),
     "project": (_other_backends, _switches),
 }

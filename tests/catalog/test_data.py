@@ -14,7 +14,7 @@ from orch.catalog.errors import BadCatalogFile
 from orch.catalog.records import Catalog
 from orch.catalog.unpriced import unlisted
 from orch.offers.match import gpu_memory_mib
-from orch.spec.models.fleet import BACKENDS, FOREIGN_BACKENDS
+from orch.spec.models.selection import BACKENDS, FOREIGN_BACKENDS
 
 GIB = 1024
 VENDORS = {"nvidia", "amd", "aws", "qualcomm"}

@@ -13,18 +13,18 @@ from orch.catalog.refresh import refresh
 from orch.components.aws.account import gather_facts as aws
 from orch.components.gcp.account import gather_facts as gcp
 from orch.spec.errors import ExitCode, OrchError
-from orch.spec.models.backends import AwsBackend, GcpBackend
+from orch.spec.models.backends import AwsSettings, GcpSettings
 
 
 @pytest.mark.parametrize(
     ("module", "cloud", "asks"),
     [
-        ("boto3", "AWS", lambda folder: aws.session(AwsBackend.model_validate({"type": "aws"}))),
+        ("boto3", "AWS", lambda folder: aws.session(AwsSettings.model_validate({"type": "aws"}))),
         ("boto3", "AWS", lambda folder: refresh("aws", folder=folder)),
         (
             "google.auth",
             "GCP",
-            lambda folder: gcp.session(GcpBackend.model_validate({"type": "gcp", "project_id": "p"})),
+            lambda folder: gcp.session(GcpSettings.model_validate({"type": "gcp", "project_id": "p"})),
         ),
     ],
     ids=["plan of AWS", "prices of AWS", "plan of GCP"],

@@ -13,7 +13,8 @@ from orch.components.findings import PlanErrors
 from orch.offers.match import judge
 from orch.offers.query import wanted_of
 from orch.spec.models import Fleet
-from orch.spec.models.selection import BACKENDS, TITLES
+from orch.spec.models.backends import title
+from orch.spec.models.selection import BACKENDS
 
 EMPTY = Catalog({}, {}, {})
 
@@ -25,10 +26,10 @@ def test_a_fleet_of_any_cloud_is_told_that_nothing_fits(backend: str) -> None:
     )
     wanted = wanted_of(fleet, EMPTY)
     told = no_offer(fleet, wanted, EMPTY, judge(wanted, EMPTY))
-    assert told.summary == f"no {TITLES[backend]} offer fits the fleet 'lab'"
+    assert told.summary == f"no {title(backend)} offer fits the fleet 'lab'"
     with pytest.raises(PlanErrors) as caught:
         known_types(wanted, EMPTY)
-    assert caught.value.summary == f"the catalogue has no {TITLES[backend]} type 'big'"
+    assert caught.value.summary == f"the catalogue has no {title(backend)} type 'big'"
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))

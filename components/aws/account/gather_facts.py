@@ -14,14 +14,14 @@ from orch.components.aws.account.client import RegionClient, Session
 from orch.components.aws.account.client_errors import CloudRefused, pages, told
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.account.lookups import Lookups
-from orch.spec.models.backends import AwsBackend
-from orch.spec.models.credentials import AccessKeyCreds, AwsDefaultCreds
+from orch.spec.models.backends import AwsSettings
+from orch.spec.models.backends.credentials import AccessKeyCreds, AwsDefaultCreds
 
 # A region where every account can ask which others it has.
 HOME = "us-east-1"
 
 
-def session(settings: AwsBackend) -> Session:
+def session(settings: AwsSettings) -> Session:
     """A session with the credentials of `orch.yml`, else those the SDK finds.
 
     Raises NoSdk when the SDK is not installed, CloudRefused when the profile is unknown.

@@ -10,7 +10,7 @@ from orch.components.aws.candidates import Candidate
 from orch.components.aws.nics import Interface, interfaces
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsBackend, OsImage
+from orch.spec.models.backends import AwsSettings, OsImage
 from orch.spec.models.blocks import Network
 
 BASTION_TYPE = "t3.micro"
@@ -66,7 +66,7 @@ class Lookups:
     own: str
 
 
-def wanted_network(fleet: Fleet, settings: AwsBackend, region: str) -> NetworkLookup:
+def wanted_network(fleet: Fleet, settings: AwsSettings, region: str) -> NetworkLookup:
     """The network a fleet wants in a region."""
     block = fleet.network or Network()
     subnets = block.subnets.get(region, ()) if isinstance(block.subnets, dict) else block.subnets
@@ -88,7 +88,7 @@ def layout(fleet: Fleet, candidate: Candidate) -> tuple[Interface, ...]:
     return interfaces(nics()[candidate.type.name], efa=efa)
 
 
-def wanted_image(fleet: Fleet, settings: AwsBackend, candidate: Candidate) -> ImageLookup | None:
+def wanted_image(fleet: Fleet, settings: AwsSettings, candidate: Candidate) -> ImageLookup | None:
     """The image of the nodes; None when none is written and the catalogue has none for the type."""
     written = fleet.os_image.get("aws") if isinstance(fleet.os_image, dict) else fleet.os_image
     kind = image_kind(candidate.type)
@@ -113,7 +113,7 @@ def bastion_image(candidate: Candidate) -> ImageLookup:
 
 
 def question(
-    fleet: Fleet, settings: AwsBackend, candidate: Candidate, previous: PriorState, scope: str
+    fleet: Fleet, settings: AwsSettings, candidate: Candidate, previous: PriorState, scope: str
 ) -> Lookups:
     """What has to be asked for a plan. An image that the stack has pinned is asked for by its id."""
     network = wanted_network(fleet, settings, candidate.region)

@@ -15,8 +15,8 @@ from orch.components.gcp.account.client import Project, Session
 from orch.components.gcp.account.client_errors import CloudRefused, sdk, told
 from orch.components.gcp.account.facts import GcpFacts, Member, Reservation
 from orch.components.gcp.account.lookups import Lookups
-from orch.spec.models.backends import GcpBackend
-from orch.spec.models.credentials import GcpServiceAccountCreds
+from orch.spec.models.backends import GcpSettings
+from orch.spec.models.backends.credentials import GcpServiceAccountCreds
 
 __all__ = ["CloudRefused", "Session", "ask", "members", "reservation", "session", "tagged"]
 
@@ -32,7 +32,7 @@ class Credentials:
         return getattr(sdk("google.cloud.compute_v1"), name)(credentials=self._credentials)
 
 
-def session(settings: GcpBackend) -> Session:
+def session(settings: GcpSettings) -> Session:
     """Log in.
 
     Raises NoSdk, and CloudRefused when there are no credentials or no project is named.

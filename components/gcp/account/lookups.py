@@ -11,7 +11,7 @@ from orch.components.gcp.labels import label
 from orch.components.gcp.plan import base_name
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
-from orch.spec.models.backends import GcpBackend
+from orch.spec.models.backends import GcpSettings
 from orch.spec.models.blocks import Network
 
 BASTION_TYPE = "e2-medium"
@@ -85,7 +85,7 @@ class Lookups:
     own: str | None
 
 
-def wanted_network(fleet: Fleet, settings: GcpBackend, region: str) -> NetworkLookup:
+def wanted_network(fleet: Fleet, settings: GcpSettings, region: str) -> NetworkLookup:
     """The networks a fleet wants in a region."""
     block = fleet.network or Network()
     subnets = block.subnets.get(region, ()) if isinstance(block.subnets, dict) else block.subnets
@@ -125,7 +125,7 @@ def image_fabric(candidate: Candidate) -> str:
     return shapes()[candidate.type.name].fabric
 
 
-def wanted_image(fleet: Fleet, settings: GcpBackend, candidate: Candidate) -> ImageLookup | None:
+def wanted_image(fleet: Fleet, settings: GcpSettings, candidate: Candidate) -> ImageLookup | None:
     """The image of the nodes; None when none is written and the catalogue has none for the type."""
     written = fleet.os_image.get("gcp") if isinstance(fleet.os_image, dict) else fleet.os_image
     if written:
@@ -165,7 +165,7 @@ def flex_start(fleet: Fleet) -> bool:
     return options(fleet)[1].get("provisioning") == "flex-start"
 
 
-def question(fleet: Fleet, settings: GcpBackend, candidate: Candidate, previous: PriorState) -> Lookups:
+def question(fleet: Fleet, settings: GcpSettings, candidate: Candidate, previous: PriorState) -> Lookups:
     """What has to be asked for a plan. An image that the stack has pinned is asked for by its name."""
     network = wanted_network(fleet, settings, candidate.region)
     each = shape_of(fleet, candidate)

@@ -16,7 +16,7 @@ from orch.components.request import PriorState
 from orch.rehearsal.aws import client_hook
 from orch.rehearsal.aws.account import Cloud
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsBackend
+from orch.spec.models.backends import AwsSettings
 
 P_QUOTA = "L-417A185B"
 
@@ -32,13 +32,13 @@ class Account:
         return self.session.client("ec2", region_name=region)
 
     def compiled(
-        self, previous: PriorState | None = None, settings: AwsBackend | None = None, **fleet: Any
+        self, previous: PriorState | None = None, settings: AwsSettings | None = None, **fleet: Any
     ) -> Any:
         base = {"type": "fleet", "name": "p5", "backends": ["aws"], "nodes": "2", "placement": "cluster"}
         model = Fleet.model_validate(
             {**base, "instance_types": ["p5.48xlarge"], "regions": ["us-east-1"], **fleet}
         )
-        settings, previous = settings or AwsBackend(), previous or PriorState()
+        settings, previous = settings or AwsSettings(), previous or PriorState()
         first = candidates_of(model, settings, previous, session=self.session)[0]
         return compile_aws(model, settings, previous, "abc123", session=self.session, candidate=first)
 

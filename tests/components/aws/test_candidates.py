@@ -13,7 +13,7 @@ from orch.components.aws.candidates import Candidate, candidates
 from orch.components.findings import PlanErrors
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsBackend
+from orch.spec.models.backends import AwsSettings
 
 STAYED = {"region": "us-west-2", "zone": "usw2-az3", "instance_type": "p5.48xlarge", "spot": "false"}
 
@@ -27,7 +27,7 @@ def places(
     model = Fleet.model_validate(
         {"type": "fleet", "name": "p5", "backends": ["aws"], "nodes": "2", "placement": "cluster", **fleet}
     )
-    backend = AwsBackend.model_validate({"type": "aws", **(settings or {})})
+    backend = AwsSettings.model_validate({"type": "aws", **(settings or {})})
     return candidates(model, backend, CATALOG, previous=PriorState(pins or {}), zones=zones)
 
 

@@ -24,9 +24,9 @@ from orch.components.request import PriorState
 from orch.rehearsal.aws import client_hook
 from orch.rehearsal.aws.account import Cloud
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsBackend
+from orch.spec.models.backends import AwsSettings
 
-SETTINGS = AwsBackend.model_validate({"type": "aws"})
+SETTINGS = AwsSettings.model_validate({"type": "aws"})
 
 
 def fleet(**properties: Any) -> Fleet:

@@ -16,7 +16,7 @@ from orch.components.gcp.backend import compile_gcp, members
 from orch.components.gcp.candidates import candidates
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
-from orch.spec.models.backends import GcpBackend
+from orch.spec.models.backends import GcpSettings
 
 LINK = "https://www.googleapis.com/compute/v1/projects/acme-ml/"
 Answers = dict[tuple[str, str], Callable[..., Any]]
@@ -109,7 +109,7 @@ def fleet(**more: Any) -> Fleet:
 
 
 def compiled(account: Account, wanted: Fleet) -> Any:
-    settings = GcpBackend()
+    settings = GcpSettings()
     (chosen, *_) = candidates(wanted, settings, CATALOG)
     return compile_gcp(wanted, settings, PriorState(), "abc123", session=account, candidate=chosen)
 
@@ -212,7 +212,7 @@ def test_a_refusal_is_told_with_the_permission() -> None:
 def test_what_a_stack_has_already_is_counted_before_a_quota_is() -> None:
     rows = [instance(name, "2026-01-02", "/b1/s1/h1") for name in "ab"]
     account = Account(InstancesClient__list=lambda **_: rows)
-    settings, wanted = GcpBackend(), fleet(instance_types=["a2-highgpu-8g"])
+    settings, wanted = GcpSettings(), fleet(instance_types=["a2-highgpu-8g"])
     (chosen, *_) = candidates(wanted, settings, CATALOG)
     begun = PriorState({"scope": "abc123"})
     made = compile_gcp(wanted, settings, begun, "abc123", session=account, candidate=chosen)

@@ -22,7 +22,7 @@ from orch.components.request import PriorState
 from orch.spec import InvalidConfiguration, load_paths
 from orch.spec.diagnostics import CODES, Severity
 from orch.spec.models import Fleet
-from orch.spec.models.backends import GcpBackend
+from orch.spec.models.backends import GcpSettings
 
 PLANNED = [name for name in cases() if not name.startswith("bad-")]
 STAYED = {"region": "us-west1", "zone": "us-west1-b", "instance_type": "a3-megagpu-8g", "spot": "false"}
@@ -34,7 +34,7 @@ def fleet(**more: Any) -> Fleet:
 
 
 def places(pins: dict[str, str] | None = None, **more: Any) -> list[str]:
-    found = candidates(fleet(**more), GcpBackend(), CATALOG, previous=PriorState(pins or {}))
+    found = candidates(fleet(**more), GcpSettings(), CATALOG, previous=PriorState(pins or {}))
     return [each.zone for each in found]
 
 
@@ -42,7 +42,7 @@ def places(pins: dict[str, str] | None = None, **more: Any) -> list[str]:
 
 
 def test_the_cheapest_come_first_and_each_zone_once() -> None:
-    found = candidates(fleet(), GcpBackend(), CATALOG)
+    found = candidates(fleet(), GcpSettings(), CATALOG)
     prices = [each.price for each in found if each.price is not None]
     assert all(one <= other for one, other in pairwise(prices))
     assert len({each.zone for each in found}) == len(found) > 20
@@ -54,7 +54,7 @@ def test_a_running_cluster_is_not_moved_by_prices() -> None:
 
 
 def test_regions_of_the_backend_narrow_them() -> None:
-    found = candidates(fleet(), GcpBackend.model_validate({"type": "gcp", "regions": ["us-west4"]}), CATALOG)
+    found = candidates(fleet(), GcpSettings.model_validate({"type": "gcp", "regions": ["us-west4"]}), CATALOG)
     assert [each.zone for each in found] == ["us-west4-a"]
 
 
@@ -183,8 +183,8 @@ def test_long_labels_stay_apart() -> None:
     ],
 )
 def test_images_are_written_as_gcp_writes_them(written: str, wanted: ImageLookup) -> None:
-    (first, *_) = candidates(fleet(os_image=written), GcpBackend(), CATALOG)
-    assert wanted_image(fleet(os_image=written), GcpBackend(), first) == wanted
+    (first, *_) = candidates(fleet(os_image=written), GcpSettings(), CATALOG)
+    assert wanted_image(fleet(os_image=written), GcpSettings(), first) == wanted
 
 
 # Errors

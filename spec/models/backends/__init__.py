@@ -1,0 +1,117 @@
+"""Backends of the language: the settings of each, one module per backend, and those of other packages.
+
+`MODELS` are those of this package, by `type`. Another package adds a backend by an entry point of the group
+`orch.backends` (see `components/base.py`); what it loads has its settings in `settings`. It is loaded when a
+file names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any, Union, cast
+
+from orch.spec.models.backends.aws import AwsSettings, OsImage
+from orch.spec.models.backends.base import BackendSettings, CloudSettings
+from orch.spec.models.backends.gcp import GcpSettings
+from orch.spec.models.backends.kubernetes import KubernetesSettings
+from orch.spec.models.backends.local import LocalSettings
+from orch.spec.models.backends.nebius import NebiusSettings
+from orch.spec.models.backends.ssh import SshSettings
+
+__all__ = [
+    "BACKEND_MODELS",
+    "GROUP",
+    "MODELS",
+    "OTHER_NAMES",
+    "AnyBackend",
+    "AwsSettings",
+    "BackendSettings",
+    "CloudSettings",
+    "GcpSettings",
+    "KubernetesSettings",
+    "LocalSettings",
+    "NebiusSettings",
+    "OsImage",
+    "SshSettings",
+    "effective",
+    "installed",
+    "provisioned",
+    "settings_model",
+    "title",
+]
+
+GROUP = "orch.backends"
+"""Entry points of other packages' backends."""
+
+OTHER_NAMES = {"remote": "ssh"}
+
+
+def _own() -> dict[str, type[BackendSettings]]:
+    """The models of this package: first those that nodes are created on."""
+    found = list[type[BackendSettings]]()
+    for module in iter_modules(__path__):
+        for each in vars(import_module(f"{__name__}.{module.name}")).values():
+            if isinstance(each, type) and issubclass(each, BackendSettings) and each.title:
+                found.append(each)
+    names = {str(each.model_fields["type"].default): each for each in found}
+    order = sorted(names, key=lambda name: (not names[name].provisioned, name))
+    return {name: names[name] for name in order}
+
+
+MODELS: Mapping[str, type[BackendSettings]] = _own()
+BACKEND_MODELS: Mapping[str, type[BackendSettings]] = {
+    **MODELS,
+    **{other: MODELS[name] for other, name in OTHER_NAMES.items()},
+}
+"""The same, by their other names too."""
+
+if TYPE_CHECKING:
+    AnyBackend = BackendSettings
+else:
+    AnyBackend = Union[tuple(MODELS.values())]  # noqa: UP007 - a union of what was found
+
+
+@cache
+def installed() -> Mapping[str, EntryPoint]:
+    """Backends of other packages, by name."""
+    return {each.name: each for each in entry_points(group=GROUP) if each.name not in MODELS}
+
+
+@cache
+def settings_model(name: str) -> type[BackendSettings] | None:
+    """The settings of a backend of this or of another package; None when there is none of that name.
+
+    Raises what importing the other package raises.
+    """
+    name = OTHER_NAMES.get(name, name)
+    if name in MODELS:
+        return MODELS[name]
+    if name in installed():
+        return cast("type[BackendSettings]", installed()[name].load().settings)
+    return None
+
+
+def title(name: str) -> str:
+    """The name of a backend as people write it."""
+    model = settings_model(name)
+    return model.title if model else name
+
+
+def provisioned() -> tuple[str, ...]:
+    """Backends that nodes are created on by this version, those of other packages last."""
+    return (*(name for name, model in MODELS.items() if model.provisioned), *installed())
+
+
+def effective(written: tuple[str, ...] | None, configured: tuple[str, ...]) -> tuple[str, ...]:
+    """Where a fleet's nodes may be created: the backends it names, else those of `orch.yml`, else `local`.
+
+    `written`: the fleet's `backends`, None where it has none. Those without a driver are left out.
+    """
+    usable = provisioned()
+    if written is not None:
+        return tuple(name for name in dict.fromkeys(written) if name in usable)
+    return tuple(name for name in dict.fromkeys(configured) if name in usable) or ("local",)

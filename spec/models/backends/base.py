@@ -1,0 +1,88 @@
+"""What the settings of all backends have: entries of `backends` in `orch.yml`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, cast
+
+from pydantic import Field
+
+from orch.spec.grammar.characters import check_word
+from orch.spec.models.blocks import Cidrs
+from orch.spec.models.fields import json_schema
+from orch.spec.models.fields.base import Section
+from orch.spec.models.fields.parsing import Reads
+from orch.spec.models.fields.types import (
+    AutoFlag,
+    Names,
+    Tags,
+    text,
+)
+
+
+def _texts_by_key(value: object) -> object:
+    return (
+        {key: check_word(text(item)) for key, item in cast("dict[str, object]", value).items()}
+        if isinstance(value, dict)
+        else value
+    )
+
+
+ByRegion = Annotated[
+    dict[str, str], Reads(_texts_by_key, json_schema.mapping(json_schema.TEXT, "{region: id}"))
+]
+Regions = Names
+
+
+class BackendSettings(Section):
+    """What all backends have: what the language says of one, and what `orch.yml` sets.
+
+    `title`: its name as people write it. `provisioned`: whether nodes can be created on it by this version.
+    `supports`: which of the properties in `rules/unsupported.py` it acts on.
+    """
+
+    noun: ClassVar[str] = "a backend"
+    title: ClassVar[str] = ""
+    provisioned: ClassVar[bool] = False
+    supports: ClassVar[frozenset[str]] = frozenset()
+
+    type: Any
+
+    @classmethod
+    def form(cls) -> str:
+        return "write `type: …` and its settings below it"
+
+
+CLOUD_SUPPORTS = frozenset(
+    {
+        "regions",
+        "region",
+        "availability_zones",
+        "zones",
+        "zone",
+        "instance_types",
+        "spot_policy",
+        "max_price",
+        "reservation",
+        "tags",
+        "network",
+        "os_image",
+        "init",
+        "scratch",
+        "topology",
+        "gang",
+        "budget",
+    }
+)
+"""What every cloud that is provisioned acts on."""
+
+
+class CloudSettings(BackendSettings):
+    """What all clouds have. `public_ips`, `ssh_cidrs` and `tags` are defaults of a fleet's `network`."""
+
+    spellings: ClassVar[dict[str, str]] = {"region": "regions"}
+    listed_spellings: ClassVar[frozenset[str]] = frozenset({"region"})
+
+    regions: Regions = Field(default=(), description="Regions that may be used; all if not given.")
+    public_ips: AutoFlag = Field(default="auto", description="Public addresses of nodes.")
+    ssh_cidrs: Cidrs = Field(default=(), description="Networks that may reach SSH; none if not given.")
+    tags: Tags = Field(default={}, description="Tags of everything made here.")
