@@ -65,12 +65,14 @@ class Deployment:
     """
 
     reasons: tuple[str, ...]
-    # What must stay as it is decided now, read back as `Previous`; orch.lock keeps those in `locked` too.
+    # What must stay as it is decided now, read back as `PriorState`; orch.lock keeps those in `locked` too.
     pins: dict[str, str]
-    images: tuple[str, ...]
     # US dollars an hour of all nodes; `unpriced` is what costs money beside that.
     hourly: float
     register: Callable[[], tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]]
+    # The backend's own plan, and images of this machine that it needs.
+    plan: Any = None
+    images: tuple[str, ...] = ()
     # Nodes that are kept out, and what is told of the others.
     problems: tuple[NodeProblem, ...] = ()
     warnings: tuple[NodeWarning, ...] = ()

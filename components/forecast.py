@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orch.catalog.load import catalog as load_catalog
-from orch.components.cloud.candidates import Candidate
+from orch.components.base import Candidate
 from orch.components.cloud.sizing import budget_findings
 from orch.components.findings import Finding, PlanErrors, settle
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
+from orch.components.registry import backend, by_price
 from orch.components.request import PlanError, PriorState
 from orch.offers.name_warnings import doubts
 from orch.offers.query import wanted_of
@@ -22,7 +23,7 @@ from orch.spec.grammar.values import shown
 from orch.spec.loader.text import MAX_BYTES, content
 from orch.spec.loader.untrusted import Fence
 from orch.spec.models import Fleet
-from orch.spec.models.backends import BackendSettings
+from orch.spec.models.backends import BackendSettings, effective, provisioned
 from orch.spec.rules.unsupported import backends_hint
 from orch.spec.suggest import counted, few
 
@@ -54,19 +55,17 @@ def outlook(fleet: Fleet, settings: Sequence[BackendSettings], folder: Path, fen
     """
     if fleet.ssh_config is not None:
         return _hosts(fleet)
-    backend = next((name for name in fleet.backends if name in ("local", "aws", "gcp")), None)
-    if backend is None:
+    backends = effective(fleet.written_backends, tuple(each.type for each in settings))
+    if not backends:
         raise PlanError(
             "ORCH201",
-            f"this version provisions aws, gcp, local only, not {', '.join(fleet.backends)}",
+            f"this version provisions {', '.join(provisioned())} only, not {', '.join(fleet.backends)}",
             path="backends",
             hint=backends_hint(each.type for each in settings),
         )
-    return (
-        _local(fleet)
-        if backend == "local"
-        else _cloud(fleet, backend, settings, _unread(fleet, folder, fence))
-    )
+    if backends[0] == "local":
+        return _local(fleet)
+    return _cloud(fleet, backends, settings, _unread(fleet, folder, fence))
 
 
 def _hosts(fleet: Fleet) -> Forecast:
@@ -116,33 +115,39 @@ def _unread(fleet: Fleet, folder: Path, fence: Fence) -> tuple[str, ...]:
 
 
 def _cloud(
-    fleet: Fleet, backend: str, settings: Sequence[BackendSettings], unread: tuple[str, ...]
+    fleet: Fleet, backends: Sequence[str], settings: Sequence[BackendSettings], unread: tuple[str, ...]
 ) -> Forecast:
     known = load_catalog()
-    places = _places(fleet, backend, settings)
+    places = _places(fleet, backends, settings)
     count = fleet.nodes.target if fleet.nodes is not None else 0
-    first = places[0]
+    first = places[0] if places else None
     doubtful = [each.finding for each in doubts(wanted_of(fleet, known), known) if each.path[0] != "backends"]
-    findings = settle((*doubtful, *budget_findings(fleet, first.price, 0.0, first.price_of)))
-    lines = [f"{counted(count, 'node')}, first choice: {first.words}"]
+    price = first.price if first else None
+    price_of = getattr(first, "price_of", None)
+    findings = settle((*doubtful, *budget_findings(fleet, price, 0.0, price_of)))
+    lines = [f"{counted(count, 'node')}, first choice: {first.words}" if first else counted(count, "node")]
     if len(places) > 1:
         lines.append(f"{len(places) - 1} more places after it, the next {places[1].words}")
     unseen = ["the account: its networks, images, quotas and prices", "what there is room for", *unread]
     if fleet.reservation is not None:
         unseen.append(f"the reservation {fleet.reservation}, which decides type and zone")
-    hourly = None if first.price is None else round(first.price * count, 6)
-    return Forecast(fleet.name, backend, count, tuple(lines), hourly, findings, (*unseen, STATE))
+    hourly = None if price is None else round(price * count, 6)
+    where = first.backend if first else backends[0]
+    return Forecast(fleet.name, where, count, tuple(lines), hourly, findings, (*unseen, STATE))
 
 
-def _places(fleet: Fleet, backend: str, settings: Sequence[BackendSettings]) -> Sequence[Candidate]:
-    """Types and zones that fit, in the order in which they would be tried."""
-    known = load_catalog()
-    if backend == "aws":
-        from orch.components.aws.backend import settings_of as aws_settings
-        from orch.components.aws.candidates import candidates as on_aws
-
-        return on_aws(fleet, aws_settings(settings), known)
-    from orch.components.gcp.backend import settings_of as gcp_settings
-    from orch.components.gcp.candidates import candidates as on_gcp
-
-    return on_gcp(fleet, gcp_settings(settings), known)
+def _places(
+    fleet: Fleet, backends: Sequence[str], settings: Sequence[BackendSettings]
+) -> Sequence[Candidate]:
+    """Where the fleet may go, in the order in which places would be tried. Raises PlanErrors for nowhere."""
+    found: list[Sequence[Candidate]] = []
+    refused: list[PlanErrors] = []
+    for name in backends:
+        place = backend(name)
+        try:
+            found.append(place.listed(fleet, place.entry(settings)))
+        except PlanErrors as error:
+            refused.append(error)
+    if refused and not any(found):
+        raise PlanErrors(each for error in refused for each in error.findings)
+    return tuple(by_price(found))

@@ -1,203 +1,188 @@
-"""The backends this build provisions, and what each gives: one row each."""
+"""Backends by name, and where among them a fleet goes.
+
+Those of this package are found by their folder, those of others by an entry point (see `base.py`); each is
+imported when something is asked of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+import inspect
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
 
-from orch.components.cloud.candidates import Candidate
-from orch.components.cloud.fleet import Cloud, CloudFleet, compiled, settled
-from orch.components.deployment import Deployment
-from orch.components.request import PlanError, PlanRequest, PriorState
+from orch.components.base import Backend, Candidate
+from orch.components.cloud.orphans import StackSnapshot
+from orch.components.deployment import Deployment, Place
+from orch.components.findings import PlanErrors
+from orch.components.request import PlanError, PlanRequest
+from orch.spec.errors import ExitCode, OrchError
+from orch.spec.models.backends import BackendSettings, effective, installed, provisioned
 from orch.spec.rules.unsupported import backends_hint
 
-if TYPE_CHECKING:
-    import pulumi
-
-    from orch.components.cloud.orphans import StackSnapshot
-    from orch.spec.models.backends import BackendSettings
+AnyBackend = Backend[Any, Any, Any]
 
 
-def compile_fleet(order: PlanRequest) -> Deployment:
-    """Plan a fleet on its backend, with the backends' settings of orch.yml.
+class BrokenBackend(OrchError):
+    """A backend of another package that cannot be used."""
 
-    Raises PlanError, and what asking the backend raises."""
-    if order.fleet.ssh_config is not None:
-        return _ssh(order)
-    for backend in order.fleet.backends:
-        compiler = BACKENDS.get(backend)
-        if compiler:
-            return compiler(order)
-    raise PlanError(
+    exit_code = ExitCode.CONFIG
+
+
+@cache
+def backend(name: str) -> AnyBackend:
+    """The backend of this name. Raises KeyError when there is none, BrokenBackend."""
+    if name in installed():
+        return _of_another_package(name)
+    if not name.isidentifier() or find_spec(f"orch.components.{name}") is None:
+        raise KeyError(name)
+    module = import_module(f"orch.components.{name}.backend")
+    (found,) = (
+        each
+        for each in vars(module).values()
+        if inspect.isclass(each) and issubclass(each, Backend) and each.__dict__.get("name") == name
+    )
+    return found()
+
+
+def _of_another_package(name: str) -> AnyBackend:
+    entry = installed()[name]
+    where = f"{entry.value}, entry point {entry.name} of {entry.group}"
+    package = entry.dist.name if entry.dist else entry.module
+    try:
+        found = entry.load()
+    except Exception as error:
+        raise BrokenBackend(
+            f"the backend {name} cannot be loaded",
+            where=where,
+            detail=f"{type(error).__name__}: {error}",
+            hint=f"mend or remove the package {package}",
+        ) from error
+    if not (inspect.isclass(found) and issubclass(found, Backend)):
+        raise BrokenBackend(
+            f"the backend {name} is no subclass of orch.components.base.Backend",
+            where=where,
+            hint=f"mend or remove the package {package}",
+        )
+    missing = sorted(found.__abstractmethods__)
+    missing += [each for each in ("name", "settings") if not hasattr(found, each)]
+    if missing:
+        raise BrokenBackend(
+            f"the backend {name} has no {', '.join(f'`{each}`' for each in missing)}",
+            where=where,
+            hint="orch.components.base.Backend says what each gives",
+        )
+    return found()
+
+
+def compile_fleet(request: PlanRequest) -> Deployment:
+    """Plan a fleet at the best of its candidates, of all its backends in one order by price.
+
+    A fleet that is up stays where it is, as long as its file permits. The other candidates are planned when
+    they are tried.
+
+    Raises PlanError, and what asking the backends raises.
+    """
+    candidates, refused = _candidates(request)
+    if not candidates:
+        raise _none(request, refused)
+    found = _planned(request, candidates)
+    told = [f"not on {name}: {error.summary}" for name, error in refused.items()]
+    return replace(found, reasons=(*found.reasons, *told)) if told else found
+
+
+def backends_of(request: PlanRequest) -> tuple[str, ...]:
+    """Where the nodes of a fleet may be created. One that names no backend stays on that where it is."""
+    if request.fleet.ssh_config is not None:
+        return ("ssh",)
+    written = request.fleet.written_backends
+    at = request.previous.backend or request.previous.begun.get("backend")
+    if written is None and at is not None and at in provisioned():
+        return (at,)
+    return effective(written, tuple(each.type for each in request.settings))
+
+
+def _candidates(request: PlanRequest) -> tuple[tuple[Candidate, ...], dict[str, PlanErrors]]:
+    """Where the fleet may go, in the order to try, and why not on the backends that have no such place."""
+    found: list[Sequence[Candidate]] = []
+    refused: dict[str, PlanErrors] = {}
+    for name in backends_of(request):
+        try:
+            found.append(backend(name).candidates(request))
+        except PlanErrors as error:
+            refused[name] = error
+    kept = [each for each in found if each and each[0].kept]
+    return tuple(by_price(kept or found)), {} if kept else refused
+
+
+def by_price(lists: Iterable[Sequence[Candidate]]) -> Iterator[Candidate]:
+    """The candidates of several backends: the cheapest of their next ones is next, each keeps its order."""
+    left = [deque(each) for each in lists if each]
+    while left:
+        best = min(left, key=lambda each: float("inf") if each[0].price is None else each[0].price)
+        yield best.popleft()
+        left = [each for each in left if each]
+
+
+def _planned(request: PlanRequest, candidates: Sequence[Candidate]) -> Deployment:
+    """The fleet planned at the first of the candidates that its backend has; the others as places to try."""
+    first, *others = _settled(request, candidates)
+    elsewhere = tuple(Place(other.words, partial(_planned, request, (other,))) for other in others)
+    return replace(backend(first.backend).deployment(request, first), elsewhere=elsewhere)
+
+
+def _settled(request: PlanRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """The same with all known of the first; without those before it that its backend does not have."""
+    head = candidates[0].backend
+    count = next((i for i, each in enumerate(candidates) if each.backend != head), len(candidates))
+    same, others = candidates[:count], candidates[count:]
+    try:
+        return (*backend(head).settle(request, same), *others)
+    except PlanErrors:
+        if not others:
+            raise
+        return _settled(request, others)
+
+
+def _none(request: PlanRequest, refused: dict[str, PlanErrors]) -> PlanError:
+    if refused:
+        return PlanErrors(each for error in refused.values() for each in error.findings)
+    return PlanError(
         "ORCH201",
-        f"this version provisions {', '.join(sorted(BACKENDS))} only, not {', '.join(order.fleet.backends)}",
+        f"this version provisions {', '.join(provisioned())} only, not {', '.join(request.fleet.backends)}",
         path="backends",
-        hint=backends_hint(each.type for each in order.settings),
+        hint=backends_hint(each.type for each in request.settings),
     )
 
 
-def _local(order: PlanRequest) -> Deployment:
-    from orch.components.local.explain import EXPLAINED, traits
-    from orch.components.local.facts import ask
-    from orch.components.local.plan import plan
-
-    node_image = next((s.node_image for s in order.settings if s.type == "local"), None)
-    made = plan(order.fleet, ask(node_image), order.previous, order.scope)
-
-    def register() -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
-        from orch.components.local.resources import LocalFleet
-
-        component = LocalFleet(made)
-        return component.state, component.identity
-
-    return Deployment(
-        made.reasons,
-        made.pins,
-        (made.image,),
-        hourly=0.0,  # the user's machine
-        register=register,
-        traits=traits(made),
-        explained=EXPLAINED,
-        nodes=tuple(node.name for node in made.nodes),
-    )
-
-
-def _ssh(order: PlanRequest) -> Deployment:
-    from orch.components.ssh.explain import EXPLAINED
-    from orch.components.ssh.facts import ask
-    from orch.components.ssh.plan import plan
-    from orch.runner.hosts.naming import pins
-
-    previous, consent = order.previous, order.consent
-    facts = ask(
-        order.fleet,
-        order.folder,
-        pinned=pins(previous.nodes),
-        consent=consent,
-        network=None if consent.accept_drift else previous.pins.get("network"),
-    )
-    made = plan(order, facts)
-    config = order.fleet.ssh_config
-
-    def register() -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
-        from orch.components.ssh.resources import SshFleet
-
-        return SshFleet(made).state, None
-
-    return Deployment(
-        made.reasons,
-        made.pins,
-        (),
-        hourly=0.0,
-        register=register,
-        problems=made.problems,
-        warnings=made.warnings,
-        new_keys=made.new_keys,
-        apart=frozenset({"orch:ssh:Host"}),
-        parallel=config.parallel if config else None,
-        explained=EXPLAINED,
-        nodes=tuple(host.node.name for host in made.hosts),
-    )
-
-
-def _aws(order: PlanRequest) -> Deployment:
-    from orch.components.aws.account import errors, gather_facts
-    from orch.components.aws.backend import PINNED_IMAGES, candidates_of, compile_aws, settings_of, settler
-    from orch.components.aws.explain import EXPLAINED
-
-    cloud = Cloud("aws:ec2/instance:Instance", PINNED_IMAGES, errors.read, EXPLAINED)
-    settings = settings_of(order.settings)
-    session = order.session("aws") or gather_facts.session(settings)
-    previous = settled(order, cloud)
-
-    def at(place: Candidate) -> CloudFleet:
-        return compile_aws(
-            order.fleet,
-            settings,
-            previous,
-            order.scope,
-            session=session,
-            candidate=place,
-            tags=order.tags,
-            folder=order.folder,
-        )
-
-    places = candidates_of(order.fleet, settings, previous, session=session)
-    return compiled(order.fleet, cloud, places, at, settler(order.fleet, settings, session=session))
-
-
-def _gcp(order: PlanRequest) -> Deployment:
-    from orch.components.gcp.account import errors, gather_facts
-    from orch.components.gcp.backend import (
-        PINNED_IMAGES,
-        candidates_of,
-        compile_gcp,
-        settings_of,
-        shared_stack,
-    )
-    from orch.components.gcp.explain import EXPLAINED
-
-    node = "gcp:compute/instanceFromTemplate:InstanceFromTemplate"
-    cloud = Cloud(node, PINNED_IMAGES, errors.read, EXPLAINED)
-    settings = settings_of(order.settings)
-    session = order.session("gcp") or gather_facts.session(settings)
-    previous = settled(order, cloud)
-    network = shared_stack(order.fleet)
-
-    def known() -> PriorState:
-        """Asked for each place anew: networks that were made for another one are gone by then."""
-        return order.stack(network) if network else PriorState()
-
-    def at(place: Candidate) -> CloudFleet:
-        return compile_gcp(
-            order.fleet,
-            settings,
-            previous,
-            order.scope,
-            session=session,
-            candidate=place,
-            network=known(),
-            tags=order.tags,
-            folder=order.folder,
-        )
-
-    places = candidates_of(order.fleet, settings, previous, session=session, network=known())
-    return compiled(order.fleet, cloud, places, at)
-
-
-BACKENDS: dict[str, Callable[[PlanRequest], Deployment]] = {"local": _local, "aws": _aws, "gcp": _gcp}
-
-
-def tunnels(settings: Sequence[BackendSettings]) -> dict[str, str]:
+def tunnel_environment(settings: Iterable[BackendSettings]) -> dict[str, str]:
     """What commands that lead to nodes of clouds have to find in their environment: secrets among them."""
-    from orch.components.aws import tunnels as ssm
-    from orch.components.gcp import tunnels as iap
-
     found = dict[str, str]()
     for each in settings:
-        if each.type == "aws":
-            found |= ssm.environment(each)
-        elif each.type == "gcp":
-            found |= iap.environment(each)
+        if each.type in provisioned():
+            found |= backend(each.type).tunnel_environment(each)
     return found
 
 
-def in_clouds(crash: StackSnapshot) -> bool:
+def _with_orphans(snapshot: StackSnapshot) -> Iterator[AnyBackend]:
+    """Backends that a stack has resources of which a killed call may have left some unrecorded."""
+    for name in provisioned():
+        found = backend(name)
+        if any(any(snapshot.of(prefix)) for prefix in found.packages):
+            yield found
+
+
+def may_have_orphans(snapshot: StackSnapshot) -> bool:
     """Whether anything of a stack is in a cloud, where what is not recorded may be left."""
-    return any(crash.of("aws:")) or any(crash.of("gcp:"))
+    return any(True for _ in _with_orphans(snapshot))
 
 
-def clear(crash: StackSnapshot) -> tuple[str, ...]:
+def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
     """Remove what a call that did not end left in the clouds of a stack; what was removed.
 
     Raises what asking the cloud raises."""
-    done: list[str] = []
-    if any(crash.of("aws:")):
-        from orch.components.aws.account import orphans
-
-        done += orphans.clear(crash)
-    if any(crash.of("gcp:")):
-        from orch.components.gcp.account import orphans
-
-        done += orphans.clear(crash)
-    return tuple(done)
+    return tuple(name for each in _with_orphans(snapshot) for name in each.delete_orphans(snapshot))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.state import NodeState
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from orch.spec import Document
     from orch.spec.models import Fleet
     from orch.spec.models.backends import BackendSettings
+
+
+T = TypeVar("T")
 
 
 class PlanError(OrchError):
@@ -84,12 +87,13 @@ class PriorState:
     """What the stack has already decided, from its outputs. A new stack has none of it.
 
     The same file and the same `PriorState` give the same plan, also in a fresh clone: a newer orch or another
-    machine must not move a running cluster. `begun` are the pins of an `up` that did not end, `locked` those
-    of the project's lock file.
+    machine must not move a running cluster. `backend`: where its nodes are, None while it has none. `begun`
+    are the pins of an `up` that did not end, `locked` those of the project's lock file.
     """
 
     pins: dict[str, str] = field(default_factory=dict)
     nodes: tuple[NodeState, ...] = ()
+    backend: str | None = None
     begun: dict[str, str] = field(default_factory=dict)
     locked: dict[str, str] = field(default_factory=dict)
 
@@ -101,6 +105,7 @@ class PriorState:
         return cls(
             pins={str(k): str(v) for k, v in pins.items()} if isinstance(pins, dict) else {},
             nodes=tuple(NodeState.model_validate(whole(node)) for node in nodes or ()),
+            backend=str(fleet["backend"]) if isinstance(fleet, dict) and "backend" in fleet else None,
         )
 
 
@@ -154,6 +159,16 @@ class PlanRequest:
     session: Callable[[str], Any] = lambda backend: None
     stack: Callable[[str], PriorState] = lambda name: PriorState()
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    _asked: dict[object, Any] = field(
+        default_factory=dict[object, Any], init=False, repr=False, compare=False, hash=False
+    )
+
+    def once(self, key: object, ask: Callable[[], T]) -> T:
+        """What a backend is asked once for all candidates of this request: its answer from then on."""
+        if key not in self._asked:
+            self._asked[key] = ask()
+        return self._asked[key]
 
 
 def whole(value: Any) -> Any:

@@ -217,6 +217,7 @@ def bring_up(
                 raise
             tried.append(Attempt(place.words, refused.summary))
             continue
+        gang = replace(gang, read=compiled.answer)
         where, at, known = compiled.place or place.words, len(tried) + 1, {each.words for each in places}
         places[at:at] = [each for each in compiled.elsewhere if each.words not in known]
         listener(Note(f"trying {where}"))

@@ -94,9 +94,9 @@ class Project:
 
     def tunnels(self) -> Mapping[str, str]:
         """What commands that lead to nodes (SSM, IAP) are given in their environment: keys of orch.yml."""
-        from orch.components.registry import tunnels
+        from orch.components.registry import tunnel_environment
 
-        return tunnels(self.backends)
+        return tunnel_environment(self.backends)
 
     def checkpoint(self, stack: str) -> Path | None:
         """The file that holds a stack's state, or None when the state is elsewhere."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orch.components.registry import Deployment, compile_fleet
+from orch.components.deployment import Deployment
+from orch.components.registry import compile_fleet
 from orch.components.request import NO_CONSENT, Approvals, PlanRequest, PriorState
 from orch.spec.models import Fleet
 from orch.stacks.lockfile import read_lock

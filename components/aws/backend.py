@@ -1,34 +1,37 @@
-"""From a fleet to its plan on AWS: what must be asked is asked, then `plan` decides.
+"""The backend `aws`: EC2 clusters with EFA.
 
-`candidates_of` gives the places to try; `compile_aws` plans one of them. Whoever tries them (a gang) takes
-them in order, and reads what the cloud said with `errors.read`.
+`gather_facts.py` asks the account, `planner.py` decides (pure).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
-from orch.components.aws.account import gather_facts
-from orch.components.aws.account.facts import Zone
+from orch.components.aws import tunnels
+from orch.components.aws.account import errors, gather_facts
+from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.account.lookups import question
-from orch.components.aws.candidates import Candidate, candidates, in_written_zones
-from orch.components.aws.explain import traits
+from orch.components.aws.candidates import candidates, in_written_zones
+from orch.components.aws.explain import EXPLAINED, traits
 from orch.components.aws.plan import AwsPlan
 from orch.components.aws.planner import Context, plan
 from orch.components.aws.zones import settled
-from orch.components.cloud.fleet import CloudFleet, moves, regions_of, scripts
-from orch.components.cloud.indices import folded, live_indices
+from orch.components.cloud.backend import CloudBackend, regions_of, scripts
+from orch.components.cloud.candidates import Candidate
+from orch.components.cloud.indices import folded
+from orch.components.cloud.orphans import StackSnapshot
+from orch.components.cloud_errors import CloudError
+from orch.components.deployment import Queue
+from orch.components.explain import Explained, Traits
 from orch.components.findings import Finding, PlanErrors
-from orch.components.request import PriorState
+from orch.components.request import PlanRequest
 from orch.offers.match import aws_zone_name
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsSettings
+from orch.spec.models.backends import AwsSettings, BackendSettings
 
 if TYPE_CHECKING:
     import pulumi
@@ -42,107 +45,121 @@ PINNED_IMAGES = tuple(
 )
 
 
-def settings_of(backends: Sequence[object]) -> AwsSettings:
-    """The `aws` entry of orch.yml, or its defaults."""
-    return next((each for each in backends if isinstance(each, AwsSettings)), AwsSettings())
+class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
+    name: ClassVar[str] = "aws"
+    settings: ClassVar[type[BackendSettings]] = AwsSettings
+    packages: ClassVar[tuple[str, ...]] = ("aws:",)
+    rehearsal: ClassVar[str | None] = "orch.rehearsal.aws"
+    explained: ClassVar[Explained] = EXPLAINED
+    node_type: ClassVar[str] = "aws:ec2/instance:Instance"
+    image_pins: ClassVar[tuple[str, ...]] = PINNED_IMAGES
 
+    def session(self, request: PlanRequest) -> gather_facts.Session:
+        def begin() -> gather_facts.Session:
+            return request.session(self.name) or gather_facts.session(self.settings_of(request))
 
-def candidates_of(
-    fleet: Fleet, settings: AwsSettings, previous: PriorState, *, session: gather_facts.Session
-) -> tuple[Candidate, ...]:
-    """Where the fleet may go, in the order to try. Asks for what names and ids mean in this account.
+        return request.once((self.name, "session"), begin)
 
-    Raises PlanErrors, CloudRefused.
-    """
-    known = load_catalog()
-    zones, found = _named_zones(fleet, settings, session), None
-    if fleet.reservation is not None:
-        regions = fleet.regions or settings.regions or regions_of(fleet, "aws")
-        found = gather_facts.reservation(session, fleet.reservation, regions, settings.endpoint_url)
-        if found is None:
-            raise PlanErrors([_no_reservation(fleet, regions)])
-    return candidates(fleet, settings, known, previous=previous, zones=zones, reservation=found)
+    def candidates(self, request: PlanRequest) -> Sequence[Candidate]:
+        """Asks for what names and ids mean in this account."""
+        return candidates(
+            request.fleet,
+            self.settings_of(request),
+            load_catalog(),
+            previous=self.prior(request),
+            zones=self._named_zones(request),
+            reservation=self._reservation(request),
+        )
 
+    def listed(self, fleet: Fleet, settings: AwsSettings) -> Sequence[Candidate]:
+        return candidates(fleet, settings, load_catalog())
 
-def settler(
-    fleet: Fleet, settings: AwsSettings, *, session: gather_facts.Session
-) -> Callable[[Sequence[Candidate]], tuple[Candidate, ...]]:
-    """What finds the zone of the first of some places, by asking the account: each region once.
+    def settle(self, request: PlanRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+        """The same with the zone of the first one known, by asking the account: each region once."""
+        if candidates[0].listed:
+            return candidates
+        fleet, settings = request.fleet, self.settings_of(request)
 
-    It raises PlanErrors when the account has none of them, and CloudRefused.
-    """
+        def offered(region: str, types: Collection[str]) -> Mapping[str, Sequence[str]]:
+            return request.once(
+                (self.name, "offered", region, frozenset(types)),
+                lambda: gather_facts.offered(self.session(request), region, types, settings.endpoint_url),
+            )
 
-    @cache
-    def of_region(region: str, types: frozenset[str]) -> Mapping[str, Sequence[str]]:
-        return gather_facts.offered(session, region, types, settings.endpoint_url)
+        fits = in_written_zones(fleet, settings, load_catalog(), self._named_zones(request))
+        return settled(fleet, candidates, offered, fits)
 
-    def settle(places: Sequence[Candidate]) -> tuple[Candidate, ...]:
-        if places[0].listed:
-            return tuple(places)
-        fits = in_written_zones(fleet, settings, load_catalog(), _named_zones(fleet, settings, session))
-        return settled(fleet, places, lambda region, types: of_region(region, frozenset(types)), fits)
+    def facts(self, request: PlanRequest, candidate: Candidate) -> AwsFacts:
+        settings = self.settings_of(request)
+        lookups = question(request.fleet, settings, candidate, self.prior(request), request.scope)
+        return gather_facts.ask(self.session(request), lookups, settings.endpoint_url)
 
-    return settle
+    def plan(self, request: PlanRequest, candidate: Candidate, facts: AwsFacts) -> AwsPlan:
+        texts = scripts(request.fleet, request.folder)
+        context = Context(self.settings_of(request), load_catalog(), request.scope, request.tags, texts)
+        return plan(request.fleet, candidate, facts, self.prior(request), context)
 
+    def register(
+        self, request: PlanRequest, plan: AwsPlan
+    ) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
+        from orch.components.aws.resources import AwsFleet
 
-def _named_zones(
-    fleet: Fleet, settings: AwsSettings, session: gather_facts.Session
-) -> Mapping[str, Sequence[Zone]]:
-    """The zones of those regions that the file names zones of by their names."""
-    named = [place[0] for zone in fleet.availability_zones if (place := aws_zone_name(zone)) is not None]
-    if not named:
-        return {}
-    regions = fleet.regions or settings.regions or regions_of(fleet, "aws")
-    asked = [region for region in dict.fromkeys(named) if region in regions or not regions]
-    return gather_facts.zones(session, asked, settings.endpoint_url)
+        session, settings = self.session(request), self.settings_of(request)
+        component = AwsFleet(plan, settings, lambda ids: _topology(session, plan.region, ids, settings))
+        return component.state, component.identity
 
+    def with_nodes(self, plan: AwsPlan, names: Collection[str]) -> AwsPlan:
+        return with_nodes(plan, names)
 
-def compile_aws(
-    fleet: Fleet,
-    settings: AwsSettings,
-    previous: PriorState,
-    scope: str,
-    *,
-    session: gather_facts.Session,
-    candidate: Candidate,
-    tags: Mapping[str, str] | None = None,
-    folder: Path | None = None,
-) -> CloudFleet:
-    """Plan the fleet at one candidate. `tags` are the project's, `folder` is where the file's paths begin.
-
-    Raises PlanErrors, CloudRefused.
-    """
-    asked = question(fleet, settings, candidate, previous, scope)
-    facts = gather_facts.ask(session, asked, settings.endpoint_url)
-    texts = scripts(fleet, folder or Path.cwd())
-    context = Context(settings, load_catalog(), scope, tags or {}, texts)
-    final = plan(fleet, candidate, facts, previous, context)
-
-    def ready(made: AwsPlan, before: tuple[CloudFleet, ...] = ()) -> CloudFleet:
-        def register() -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]:
-            from orch.components.aws.resources import AwsFleet
-
-            component = AwsFleet(made, settings, lambda ids: _topology(session, made.region, ids, settings))
-            return component.state, component.identity
-
-        words = traits(fleet, made)
-        return CloudFleet(made, candidate, words, register, only, before, moves(candidate, previous))
-
-    def held(made: AwsPlan, running: int) -> CloudFleet:
+    def stages(
+        self, request: PlanRequest, candidate: Candidate, plan: AwsPlan, running: int
+    ) -> Iterator[tuple[AwsPlan, Queue | None]]:
         """EC2 shrinks a reservation no further than to what runs in it, and the engine deletes instances
         last."""
-        if made.capacity.made is None or running <= made.capacity.made:
-            return ready(made)
-        larger = replace(made, capacity=replace(made.capacity, made=running))
-        return ready(made, (ready(larger),))
+        if plan.capacity.made is not None and running > plan.capacity.made:
+            yield replace(plan, capacity=replace(plan.capacity, made=running)), None
 
-    def only(names: Collection[str], running: int) -> CloudFleet:
-        return held(fewer(final, names), running)
+    def traits(self, request: PlanRequest, candidate: Candidate, plan: AwsPlan) -> Traits:
+        return traits(request.fleet, plan)
 
-    return held(final, len(live_indices(previous)) if candidate.kept else 0)
+    def cloud_error(self, text: str) -> CloudError | None:
+        return errors.read(text)
+
+    def delete_orphans(self, snapshot: StackSnapshot) -> tuple[str, ...]:
+        from orch.components.aws.account.orphans import clear
+
+        return clear(snapshot)
+
+    def tunnel_environment(self, settings: BackendSettings) -> Mapping[str, str]:
+        return tunnels.environment(settings) if isinstance(settings, AwsSettings) else {}
+
+    def _named_zones(self, request: PlanRequest) -> Mapping[str, Sequence[Zone]]:
+        """The zones of those regions that the file names zones of by their names."""
+        fleet, settings = request.fleet, self.settings_of(request)
+        named = [place[0] for zone in fleet.availability_zones if (place := aws_zone_name(zone)) is not None]
+        if not named:
+            return {}
+        regions = fleet.regions or settings.regions or regions_of(fleet, self.name)
+        asked = [region for region in dict.fromkeys(named) if region in regions or not regions]
+        return request.once(
+            (self.name, "zones"),
+            lambda: gather_facts.zones(self.session(request), asked, settings.endpoint_url),
+        )
+
+    def _reservation(self, request: PlanRequest) -> Reservation | None:
+        fleet, settings = request.fleet, self.settings_of(request)
+        if fleet.reservation is None:
+            return None
+        regions = fleet.regions or settings.regions or regions_of(fleet, self.name)
+        found = gather_facts.reservation(
+            self.session(request), fleet.reservation, regions, settings.endpoint_url
+        )
+        if found is None:
+            raise PlanErrors([_no_reservation(fleet, regions)])
+        return found
 
 
-def fewer(made: AwsPlan, names: Collection[str]) -> AwsPlan:
+def with_nodes(made: AwsPlan, names: Collection[str]) -> AwsPlan:
     """The same plan with the nodes of these names alone."""
     nodes = tuple(node for node in made.nodes if node.name in names)
     capacity = made.capacity

@@ -27,8 +27,8 @@ from orch.components.aws.account.lookups import (
 from orch.components.aws.candidates import Candidate, with_efa
 from orch.components.aws.capacity import Demand
 from orch.components.aws.plan import AwsPlan, Bastion, Disk, ExistingNetwork, NewNetwork, Node
+from orch.components.cloud.backend import place_reason
 from orch.components.cloud.cloudinit import bastion_config, first_boot_findings, first_boot_pins, scratch
-from orch.components.cloud.fleet import place_reason
 from orch.components.cloud.indices import folded, live_indices, node_indices
 from orch.components.cloud.sizing import (
     blocks,

@@ -40,6 +40,10 @@ class Candidate:
     price_of: str | None = None
 
     @property
+    def backend(self) -> str:
+        return self.type.backend
+
+    @property
     def place(self) -> str:
         """Zones of GCP tell their region."""
         if not self.zone:

@@ -1,36 +1,39 @@
-"""From a fleet to its plan on GCP: what must be asked is asked, then `plan` decides.
+"""The backend `gcp`: Compute Engine clusters with GPUDirect over TCPX, TCPXO and RoCE.
 
-`candidates_of` gives the places to try; `compile_gcp` plans one of them. Whoever tries them (a gang) takes
-them in order, and reads what the cloud said with `errors.read`.
+`gather_facts.py` asks the project, `planner.py` decides (pure).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
-from orch.components.cloud.fleet import CloudFleet, moves, regions_of, scripts
+from orch.components.cloud.backend import CloudBackend, regions_of, scripts
+from orch.components.cloud.candidates import Candidate
 from orch.components.cloud.indices import folded, live_indices
+from orch.components.cloud.orphans import StackSnapshot
+from orch.components.cloud_errors import CloudError
 from orch.components.deployment import SHARED, Queue, Shared
+from orch.components.explain import Explained, Traits
 from orch.components.findings import Finding, PlanErrors
-from orch.components.gcp.account import gather_facts
-from orch.components.gcp.account.facts import Member, Reservation
+from orch.components.gcp import tunnels
+from orch.components.gcp.account import errors, gather_facts
+from orch.components.gcp.account.facts import GcpFacts, Member, Reservation
 from orch.components.gcp.account.lookups import question, shape_of
-from orch.components.gcp.candidates import Candidate, candidates
+from orch.components.gcp.candidates import candidates
 from orch.components.gcp.capacity import max_wait_s
-from orch.components.gcp.explain import traits
+from orch.components.gcp.explain import EXPLAINED, traits
 from orch.components.gcp.labels import label
 from orch.components.gcp.plan import GcpPlan
 from orch.components.gcp.planner import Context, node_os, plan
 from orch.components.gcp.userdata import node_scratch
-from orch.components.request import CloudAnswer, PriorState
+from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.spec.grammar.values import render_duration
 from orch.spec.models import Fleet
-from orch.spec.models.backends import GcpSettings
+from orch.spec.models.backends import BackendSettings, GcpSettings
 
 if TYPE_CHECKING:
     import pulumi
@@ -39,96 +42,119 @@ if TYPE_CHECKING:
 MEMBER_TRIES = 6
 MEMBER_PAUSE_S = 5.0
 
-
 PINNED_IMAGES = ("image", "image_of", "bastion_image", "bastion_image_of")
 
 
-def settings_of(backends: Sequence[object]) -> GcpSettings:
-    """The `gcp` entry of orch.yml, or its defaults."""
-    return next((each for each in backends if isinstance(each, GcpSettings)), GcpSettings())
+class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
+    name: ClassVar[str] = "gcp"
+    settings: ClassVar[type[BackendSettings]] = GcpSettings
+    packages: ClassVar[tuple[str, ...]] = ("gcp:",)
+    rehearsal: ClassVar[str | None] = "orch.rehearsal.gcp"
+    explained: ClassVar[Explained] = EXPLAINED
+    node_type: ClassVar[str] = "gcp:compute/instanceFromTemplate:InstanceFromTemplate"
+    image_pins: ClassVar[tuple[str, ...]] = PINNED_IMAGES
 
+    def session(self, request: PlanRequest) -> gather_facts.Session:
+        def begin() -> gather_facts.Session:
+            return request.session(self.name) or gather_facts.session(self.settings_of(request))
 
-def candidates_of(
-    fleet: Fleet,
-    settings: GcpSettings,
-    previous: PriorState,
-    *,
-    session: gather_facts.Session,
-    network: PriorState = PriorState(),  # noqa: B008 - frozen
-) -> tuple[Candidate, ...]:
-    """Where the fleet may go, in the order to try. Asks for the fleet's reservation, if it has one.
+        return request.once((self.name, "session"), begin)
 
-    `network`: what the stack of the networks that it shares has decided.
-
-    Raises PlanErrors, CloudRefused.
-    """
-    known = load_catalog()
-    found: Reservation | None = None
-    if fleet.reservation is not None:
-        regions = fleet.regions or settings.regions or regions_of(fleet, "gcp")
-        zones = _zones(fleet)
-        found = gather_facts.reservation(session, fleet.reservation, regions, zones)
-        if found is None:
-            raise PlanErrors([_no_reservation(fleet, zones or regions)])
-    return candidates(fleet, settings, known, previous=previous, reservation=found, network=network)
-
-
-def compile_gcp(
-    fleet: Fleet,
-    settings: GcpSettings,
-    previous: PriorState,
-    scope: str,
-    *,
-    session: gather_facts.Session,
-    candidate: Candidate,
-    network: PriorState = PriorState(),  # noqa: B008 - frozen
-    tags: Mapping[str, str] | None = None,
-    folder: Path | None = None,
-) -> CloudFleet:
-    """Plan the fleet at one candidate.
-
-    `network`: what the stack of the networks that it shares has decided. `tags` are the project's, `folder`
-    is where the file's paths begin.
-
-    Raises PlanErrors, CloudRefused.
-    """
-    facts = gather_facts.ask(session, question(fleet, settings, candidate, previous))
-    texts = scripts(fleet, folder or Path.cwd())
-    context = Context(settings, load_catalog(), scope, tags or {}, texts, network)
-    final = plan(fleet, candidate, facts, previous, context)
-
-    def ready(made: GcpPlan, *, waits: bool = False) -> CloudFleet:
-        def read(group: str, count: int) -> tuple[Member, ...]:
-            grouped = made.group is not None
-            return members(session, made.zone, group, count, needed=grouped, hosts=made.rank_by_host)
-
-        def register() -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]:
-            from orch.components.gcp.resources import GcpFleet
-
-            component = GcpFleet(made, settings, read)
-            return component.state, component.identity
-
-        local = node_scratch(fleet, shape_of(fleet, candidate), node_os(fleet, candidate))
-        before: tuple[CloudFleet, ...] = ()
-        there = len(live_indices(previous)) if candidate.kept else 0
-        if made.group is not None and not waits and there < sum(made.group.batches):
-            # Who the members are is known once they run: the group and its request come before.
-            asked = with_nodes(made, [node.name for node in made.nodes[:there]], made.group.batches)
-            before = (ready(asked, waits=True),)
-        return CloudFleet(
-            made,
-            candidate,
-            traits(made, local),
-            register,
-            lambda names, _: ready(fewer(made, names)),
-            before,
-            moves(candidate, previous),
-            queue=_queue(fleet, session, made) if waits else None,
-            makers=made.makers,
-            shared=_shared(made, settings) if made.shared else None,
+    def candidates(self, request: PlanRequest) -> Sequence[Candidate]:
+        """Asks for the fleet's reservation, if it has one."""
+        return candidates(
+            request.fleet,
+            self.settings_of(request),
+            load_catalog(),
+            previous=self.prior(request),
+            reservation=self._reservation(request),
+            network=self._shared_networks(request),
         )
 
-    return ready(final)
+    def listed(self, fleet: Fleet, settings: GcpSettings) -> Sequence[Candidate]:
+        return candidates(fleet, settings, load_catalog())
+
+    def facts(self, request: PlanRequest, candidate: Candidate) -> GcpFacts:
+        lookups = question(request.fleet, self.settings_of(request), candidate, self.prior(request))
+        return gather_facts.ask(self.session(request), lookups)
+
+    def plan(self, request: PlanRequest, candidate: Candidate, facts: GcpFacts) -> GcpPlan:
+        context = Context(
+            self.settings_of(request),
+            load_catalog(),
+            request.scope,
+            request.tags,
+            scripts(request.fleet, request.folder),
+            self._shared_networks(request),
+        )
+        return plan(request.fleet, candidate, facts, self.prior(request), context)
+
+    def register(
+        self, request: PlanRequest, plan: GcpPlan
+    ) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
+        from orch.components.gcp.resources import GcpFleet
+
+        session = self.session(request)
+
+        def read(group: str, count: int) -> tuple[Member, ...]:
+            grouped = plan.group is not None
+            return members(session, plan.zone, group, count, needed=grouped, hosts=plan.rank_by_host)
+
+        component = GcpFleet(plan, self.settings_of(request), read)
+        return component.state, component.identity
+
+    def with_nodes(self, plan: GcpPlan, names: Collection[str]) -> GcpPlan:
+        """Of a group, whole batches."""
+        return fewer(plan, names)
+
+    def stages(
+        self, request: PlanRequest, candidate: Candidate, plan: GcpPlan, running: int
+    ) -> Iterator[tuple[GcpPlan, Queue | None]]:
+        """Who the members of a group are is known once they run: the group and its request come before."""
+        there = len(live_indices(self.prior(request))) if candidate.kept else 0
+        if plan.group is not None and there < sum(plan.group.batches):
+            asked = with_nodes(plan, [node.name for node in plan.nodes[:there]], plan.group.batches)
+            yield asked, _queue(request.fleet, self.session(request), asked)
+
+    def shared(self, request: PlanRequest, plan: GcpPlan) -> Shared | None:
+        return _shared(plan, self.settings_of(request))
+
+    def makers(self, plan: GcpPlan) -> Mapping[str, str]:
+        return plan.makers
+
+    def traits(self, request: PlanRequest, candidate: Candidate, plan: GcpPlan) -> Traits:
+        fleet = request.fleet
+        return traits(plan, node_scratch(fleet, shape_of(fleet, candidate), node_os(fleet, candidate)))
+
+    def cloud_error(self, text: str) -> CloudError | None:
+        return errors.read(text)
+
+    def delete_orphans(self, snapshot: StackSnapshot) -> tuple[str, ...]:
+        from orch.components.gcp.account.orphans import clear
+
+        return clear(snapshot)
+
+    def tunnel_environment(self, settings: BackendSettings) -> Mapping[str, str]:
+        return tunnels.environment(settings) if isinstance(settings, GcpSettings) else {}
+
+    def _shared_networks(self, request: PlanRequest) -> PriorState:
+        """What the stack of the networks that the fleet shares has decided.
+
+        Read for each candidate anew: networks that were made for another one are gone by then.
+        """
+        name = shared_stack(request.fleet)
+        return request.stack(name) if name else PriorState()
+
+    def _reservation(self, request: PlanRequest) -> Reservation | None:
+        fleet, settings = request.fleet, self.settings_of(request)
+        if fleet.reservation is None:
+            return None
+        regions = fleet.regions or settings.regions or regions_of(fleet, self.name)
+        zones = _zones(fleet)
+        found = gather_facts.reservation(self.session(request), fleet.reservation, regions, zones)
+        if found is None:
+            raise PlanErrors([_no_reservation(fleet, zones or regions)])
+        return found
 
 
 def fewer(made: GcpPlan, names: Collection[str]) -> GcpPlan:

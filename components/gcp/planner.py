@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from orch.catalog.fabrics import fabric
 from orch.catalog.gcp.machines import Shape, gcp_image
 from orch.catalog.records import Catalog
+from orch.components.cloud.backend import place_reason
 from orch.components.cloud.cloudinit import bastion_config, first_boot_findings, first_boot_pins
-from orch.components.cloud.fleet import place_reason
 from orch.components.cloud.indices import folded, live_indices, node_indices
 from orch.components.cloud.sizing import (
     blocks,

@@ -55,6 +55,11 @@ class LocalPlan:
     def pins(self) -> dict[str, str]:
         return {"scope": self.scope, "node_image": self.image}
 
+    @property
+    def hourly(self) -> float:
+        """The machine is the user's."""
+        return 0.0
+
 
 def plan(fleet: Fleet, facts: LocalFacts, previous: PriorState, scope: str) -> LocalPlan:
     """The containers and the network of `fleet`.

@@ -65,6 +65,15 @@ class SshPlan:
     reasons: tuple[str, ...]
 
     @property
+    def nodes(self) -> tuple[NodeState, ...]:
+        return tuple(host.node for host in self.hosts)
+
+    @property
+    def hourly(self) -> float:
+        """The hosts are there already."""
+        return 0.0
+
+    @property
     def pins(self) -> dict[str, str]:
         kept = {host.node.name: host.registered for host in self.hosts}
         pins = {"scope": self.scope, "registered": json.dumps(kept, sort_keys=True)}

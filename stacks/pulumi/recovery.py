@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot
-from orch.components.registry import clear, in_clouds
+from orch.components.registry import delete_orphans, may_have_orphans
 from orch.stacks.project import COMPRESSED, Project
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.locks import claim, held_by, locks
@@ -66,7 +66,7 @@ def clear_left(project: Project, stack: str, listener: Listener, before: StackSn
     `before`: what was recorded before a removal, which tells what to look for after it. Raises Held, and what
     asking the cloud raises."""
     crash = left_by(deployment(project, stack), project)
-    if in_clouds(before.before(crash) if before else crash):
+    if may_have_orphans(before.before(crash) if before else crash):
         _cleared(project, stack, before, listener)
 
 
@@ -79,7 +79,7 @@ def _cleared(
         whole = _exported(project, stack)
         found = left_by(whole["deployment"], project)
         crash = replace(before.before(found) if before else found, still_held=still_held)
-        return whole, clear(crash)
+        return whole, delete_orphans(crash)
 
     whole, gone = while_held(project, stack, clean, listener)
     if gone:

@@ -14,9 +14,9 @@ from typing import Any
 from orch.components.aws.account import gather_facts
 from orch.components.aws.account.client import RegionClient
 from orch.components.aws.account.client_errors import client_error, told
-from orch.components.aws.backend import settings_of
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot
 from orch.components.cloud.removal import again
+from orch.spec.models.backends import AwsSettings, entry_of
 
 # How long what ends is waited for: a large instance takes minutes.
 WAIT = {"Delay": 5, "MaxAttempts": 240}
@@ -31,7 +31,7 @@ def clear(crash: StackSnapshot) -> tuple[str, ...]:
 
     Raises CloudRefused.
     """
-    settings = settings_of(crash.settings)
+    settings = entry_of(crash.settings, AwsSettings)
     regions = sorted(
         {str(each.inputs["region"]) for each in crash.known if each.type == "pulumi:providers:aws"}
     )

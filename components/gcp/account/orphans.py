@@ -18,8 +18,8 @@ from orch.components.gcp.account import errors, gather_facts
 from orch.components.gcp.account.client import Project
 from orch.components.gcp.account.client_errors import codes_of, not_found, sdk, told
 from orch.components.gcp.account.lookups import short
-from orch.components.gcp.backend import settings_of
 from orch.components.gcp.labels import label
+from orch.spec.models.backends import GcpSettings, entry_of
 
 # How long a removal takes at most: a large instance takes minutes.
 WAIT_S = 1200.0
@@ -72,7 +72,7 @@ def clear(crash: StackSnapshot) -> tuple[str, ...]:
     marks = Marks.of(crash.of("gcp:"))
     if not places or not marks.words:
         return ()
-    session = crash.session("gcp") or gather_facts.session(settings_of(crash.settings))
+    session = crash.session("gcp") or gather_facts.session(entry_of(crash.settings, GcpSettings))
     done: list[str] = []
     for project, region in sorted(places):
         there = Orphans(session, project, region, crash, marks)

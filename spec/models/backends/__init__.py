@@ -7,12 +7,12 @@ file names it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, Union, cast
+from typing import TYPE_CHECKING, TypeVar, Union, cast
 
 from orch.spec.models.backends.aws import AwsSettings, OsImage
 from orch.spec.models.backends.base import BackendSettings, CloudSettings
@@ -38,11 +38,14 @@ __all__ = [
     "OsImage",
     "SshSettings",
     "effective",
+    "entry_of",
     "installed",
     "provisioned",
     "settings_model",
     "title",
 ]
+
+S = TypeVar("S", bound=BackendSettings)
 
 GROUP = "orch.backends"
 """Entry points of other packages' backends."""
@@ -93,6 +96,11 @@ def settings_model(name: str) -> type[BackendSettings] | None:
     if name in installed():
         return cast("type[BackendSettings]", installed()[name].load().settings)
     return None
+
+
+def entry_of(configured: Iterable[BackendSettings], model: type[S]) -> S:
+    """The entry of a backend among those of `orch.yml`, or its defaults."""
+    return next((each for each in configured if isinstance(each, model)), None) or model.model_validate({})
 
 
 def title(name: str) -> str:

@@ -1,0 +1,171 @@
+"""The one interface of a backend: what orch asks of a place where nodes come from.
+
+A backend is a folder of its own with one subclass of `Backend` in `backend.py`. Those of this package are
+found by the folder's name. Another package names its subclass in an entry point of the group `orch.backends`:
+
+    [project.entry-points."orch.backends"]
+    mycloud = "mycloud.backend:MyCloud"
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+from orch.components.deployment import Deployment
+from orch.components.explain import NOTHING, Explained, Traits
+from orch.components.request import CloudAnswer, PlanRequest
+from orch.spec.models import Fleet
+from orch.spec.models.backends import BackendSettings, entry_of
+
+if TYPE_CHECKING:
+    import pulumi
+
+    from orch.components.cloud.orphans import StackSnapshot
+
+
+class Candidate(Protocol):
+    """Where a fleet may go. `price`: US dollars an hour of one node, None where it is not known.
+
+    `kept`: the fleet is there already. `words` name the place in a plan.
+    """
+
+    @property
+    def backend(self) -> str: ...
+    @property
+    def price(self) -> float | None: ...
+    @property
+    def kept(self) -> bool: ...
+    @property
+    def words(self) -> str: ...
+
+
+class PlannedNode(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class FleetPlan(Protocol):
+    """What is read of a plan, whichever backend made it.
+
+    `pins` are the decisions that must survive, read back as `PriorState.pins`; `reasons` tell a reviewer of
+    each. `hourly`: US dollars an hour of all nodes.
+    """
+
+    @property
+    def nodes(self) -> Sequence[PlannedNode]: ...
+    @property
+    def pins(self) -> Mapping[str, str]: ...
+    @property
+    def reasons(self) -> tuple[str, ...]: ...
+    @property
+    def hourly(self) -> float: ...
+
+
+Place = TypeVar("Place", bound=Candidate)
+Facts = TypeVar("Facts")
+Plan = TypeVar("Plan", bound=FleetPlan)
+
+
+class Backend(ABC, Generic[Place, Facts, Plan]):
+    """A place where nodes come from.
+
+    `candidates`, `facts`, `plan` and `register` are called in this order, the last inside a Pulumi program;
+    a backend has all four. The others have a default: they are for backends that have something to say there.
+    What the language says of the backend (its name, what it acts on) is in its `settings`.
+
+    `packages`: how the types of its resources begin (`aws:`), where a killed call may leave some in a cloud.
+    `rehearsal`: the package with its simulated account, None where nodes are what they are in a rehearsal.
+    """
+
+    name: ClassVar[str]
+    settings: ClassVar[type[BackendSettings]]
+    packages: ClassVar[tuple[str, ...]] = ()
+    rehearsal: ClassVar[str | None] = None
+    explained: ClassVar[Explained] = NOTHING
+
+    @abstractmethod
+    def candidates(self, request: PlanRequest) -> Sequence[Place]:
+        """Where the fleet may go, in the order to try; alone where it is, as long as the file permits.
+
+        Raises PlanErrors when there is no such place, and what asking the backend raises.
+        """
+
+    @abstractmethod
+    def facts(self, request: PlanRequest, candidate: Place) -> Facts:
+        """All that the plan must know of the backend at a candidate: frozen. The only part that asks."""
+
+    @abstractmethod
+    def plan(self, request: PlanRequest, candidate: Place, facts: Facts) -> Plan:
+        """What the fleet becomes there: frozen and pure, the same for the same arguments.
+
+        Raises PlanErrors.
+        """
+
+    @abstractmethod
+    def register(
+        self, request: PlanRequest, plan: Plan
+    ) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
+        """Make the plan's resources, one to one; the FleetState as data, and the client's private key where
+        the fleet has one of its own."""
+
+    def deployment(self, request: PlanRequest, candidate: Place) -> Deployment:
+        """The fleet planned at a candidate, ready to be brought up. Raises what `facts` and `plan` raise."""
+        return self.deploy(request, candidate, self.plan(request, candidate, self.facts(request, candidate)))
+
+    def deploy(self, request: PlanRequest, candidate: Place, plan: Plan) -> Deployment:
+        """A plan with how it is brought up."""
+        return Deployment(
+            plan=plan,
+            reasons=tuple(plan.reasons),
+            pins=dict(plan.pins),
+            hourly=plan.hourly,
+            register=partial(self.register, request, plan),
+            place=candidate.words,
+            traits=self.traits(request, candidate, plan),
+            explained=self.explained,
+            nodes=tuple(node.name for node in plan.nodes),
+        )
+
+    def settle(self, request: PlanRequest, candidates: Sequence[Place]) -> Sequence[Place]:
+        """The same candidates with all known of the first one; the backend may be asked.
+
+        Raises PlanErrors when it has none of them.
+        """
+        return candidates
+
+    def listed(self, fleet: Fleet, settings: Any) -> Sequence[Place]:
+        """The candidates as far as the file and the catalogue tell, nobody asked: for files of strangers.
+
+        Raises PlanErrors when there is none.
+        """
+        return ()
+
+    def traits(self, request: PlanRequest, candidate: Place, plan: Plan) -> Traits:
+        """What the nodes of a plan are, a few words each (`disk`: "300 GB"); recorded to tell changes by."""
+        return {}
+
+    def classify_error(self, text: str) -> CloudAnswer | None:
+        """What an error of its provider means for trying elsewhere; None where it says nothing of that."""
+        return None
+
+    def delete_orphans(self, snapshot: StackSnapshot) -> tuple[str, ...]:
+        """Remove what a call that did not end made and nobody recorded; the names of what was removed.
+
+        Raises what asking the backend raises.
+        """
+        return ()
+
+    def tunnel_environment(self, settings: BackendSettings) -> Mapping[str, str]:
+        """What commands that lead to its nodes must find in their environment: secrets among them."""
+        return {}
+
+    def settings_of(self, request: PlanRequest) -> Any:
+        """Its entry of orch.yml, or the defaults."""
+        return self.entry(request.settings)
+
+    def entry(self, configured: Iterable[BackendSettings]) -> Any:
+        """Its entry among those of orch.yml, or the defaults."""
+        return entry_of(configured, self.settings)

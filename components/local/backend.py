@@ -1,0 +1,58 @@
+"""The backend `local`: nodes are containers on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from orch.components.base import Backend
+from orch.components.deployment import Deployment
+from orch.components.explain import Explained, Traits
+from orch.components.local.explain import EXPLAINED, traits
+from orch.components.local.facts import LocalFacts, ask
+from orch.components.local.plan import LocalPlan, plan
+from orch.components.request import PlanRequest
+from orch.spec.models.backends import BackendSettings, LocalSettings
+
+if TYPE_CHECKING:
+    import pulumi
+
+
+@dataclass(frozen=True)
+class ThisMachine:
+    """The one place of local nodes; the machine is the user's."""
+
+    kept: bool
+    backend: str = "local"
+    price: float | None = 0.0
+    words: str = "containers on this machine"
+
+
+class LocalBackend(Backend[ThisMachine, LocalFacts, LocalPlan]):
+    name: ClassVar[str] = "local"
+    settings: ClassVar[type[BackendSettings]] = LocalSettings
+    explained: ClassVar[Explained] = EXPLAINED
+
+    def candidates(self, request: PlanRequest) -> Sequence[ThisMachine]:
+        return (ThisMachine(kept=request.previous.backend == self.name),)
+
+    def facts(self, request: PlanRequest, candidate: ThisMachine) -> LocalFacts:
+        return ask(self.settings_of(request).node_image)
+
+    def plan(self, request: PlanRequest, candidate: ThisMachine, facts: LocalFacts) -> LocalPlan:
+        return plan(request.fleet, facts, request.previous, request.scope)
+
+    def register(
+        self, request: PlanRequest, plan: LocalPlan
+    ) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
+        from orch.components.local.resources import LocalFleet
+
+        component = LocalFleet(plan)
+        return component.state, component.identity
+
+    def deploy(self, request: PlanRequest, candidate: ThisMachine, plan: LocalPlan) -> Deployment:
+        return replace(super().deploy(request, candidate, plan), images=(plan.image,), place=None)
+
+    def traits(self, request: PlanRequest, candidate: ThisMachine, plan: LocalPlan) -> Traits:
+        return traits(plan)

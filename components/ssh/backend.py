@@ -1,0 +1,71 @@
+"""The backend of existing hosts (`ssh_config`): nothing is rented, hosts are checked and registered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from orch.components.base import Backend
+from orch.components.deployment import Deployment
+from orch.components.explain import Explained
+from orch.components.request import PlanRequest
+from orch.components.ssh.explain import EXPLAINED
+from orch.components.ssh.facts import SshFacts, ask
+from orch.components.ssh.plan import SshPlan, plan
+from orch.runner.hosts.naming import pins
+from orch.spec.models.backends import BackendSettings, SshSettings
+
+if TYPE_CHECKING:
+    import pulumi
+
+
+@dataclass(frozen=True)
+class ListedHosts:
+    """The one place of such a fleet: the hosts that its file lists."""
+
+    backend: str = "ssh"
+    price: float | None = 0.0
+    kept: bool = True
+    words: str = "existing hosts"
+
+
+class SshBackend(Backend[ListedHosts, SshFacts, SshPlan]):
+    name: ClassVar[str] = "ssh"
+    settings: ClassVar[type[BackendSettings]] = SshSettings
+    explained: ClassVar[Explained] = EXPLAINED
+
+    def candidates(self, request: PlanRequest) -> Sequence[ListedHosts]:
+        return (ListedHosts(),)
+
+    def facts(self, request: PlanRequest, candidate: ListedHosts) -> SshFacts:
+        previous, consent = request.previous, request.consent
+        return ask(
+            request.fleet,
+            request.folder,
+            pinned=pins(previous.nodes),
+            consent=consent,
+            network=None if consent.accept_drift else previous.pins.get("network"),
+        )
+
+    def plan(self, request: PlanRequest, candidate: ListedHosts, facts: SshFacts) -> SshPlan:
+        return plan(request, facts)
+
+    def register(
+        self, request: PlanRequest, plan: SshPlan
+    ) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
+        from orch.components.ssh.resources import SshFleet
+
+        return SshFleet(plan).state, None
+
+    def deploy(self, request: PlanRequest, candidate: ListedHosts, plan: SshPlan) -> Deployment:
+        config = request.fleet.ssh_config
+        return replace(
+            super().deploy(request, candidate, plan),
+            problems=plan.problems,
+            warnings=plan.warnings,
+            new_keys=plan.new_keys,
+            apart=frozenset({"orch:ssh:Host"}),
+            parallel=config.parallel if config else None,
+            place=None,
+        )
