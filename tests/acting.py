@@ -19,15 +19,17 @@ import gcp_cases
 import pulumi
 import pulumi.runtime
 from google.auth.credentials import AnonymousCredentials
+from planning import request_of
 
 from orch.cli import run
 from orch.components.aws.account import gather_facts as aws_ask
 from orch.components.aws.account import lookups as aws_wanted
+from orch.components.aws.backend import AwsBackend
 from orch.components.aws.tunnels import through_ssm
-from orch.components.cloud.fleet import Cloud, CloudFleet, compiled, scripts
-from orch.components.explain import NOTHING
+from orch.components.cloud.backend import CloudBackend, scripts
 from orch.components.gcp.account import gather_facts as gcp_ask
 from orch.components.gcp.account import lookups as gcp_wanted
+from orch.components.gcp.backend import GcpBackend
 from orch.components.gcp.capacity import max_wait_s
 from orch.components.gcp.tunnels import through_iap
 from orch.components.local.facts import LocalFacts
@@ -86,7 +88,9 @@ def plan_on_aws(fleet: Fleet, folder: Path, given: AwsSettings | None = None) ->
         def settings(self) -> AwsSettings:
             return given or AwsSettings()
 
-    made = plan_on_cloud(OnAws("given", {}), lambda *asked: aws_wanted.question(*asked, "scope"), folder)
+    made = plan_on_cloud(
+        AwsBackend(), OnAws("given", {}), lambda *asked: aws_wanted.question(*asked, "scope"), folder
+    )
     if given is not None or fleet.__dict__["network"] is not None:
         register_on_aws(made, given or AwsSettings())
 
@@ -102,18 +106,19 @@ def plan_on_gcp(fleet: Fleet, folder: Path, given: GcpSettings | None = None) ->
             return given or GcpSettings()
 
     max_wait_s(fleet)
-    made = plan_on_cloud(OnGcp("given", {}), gcp_wanted.question, folder)
+    made = plan_on_cloud(GcpBackend(), OnGcp("given", {}), gcp_wanted.question, folder)
     if given is not None or fleet.__dict__["network"] is not None:
         register_on_gcp(made, given or GcpSettings())
 
 
-def plan_on_cloud(case: Any, question: Callable[..., object], folder: Path) -> Any:
+def plan_on_cloud(
+    backend: CloudBackend[Any, Any], case: Any, question: Callable[..., object], folder: Path
+) -> Any:
     places = case.candidates()
     question(case.fleet, case.settings, places[0], PriorState())
     scripts(case.fleet, folder)
-    made = CloudFleet(case.plan(), places[0], {}, lambda: None, lambda names, running: None)  # type: ignore[arg-type,return-value]
-    compiled(case.fleet, Cloud("node", (), lambda text: None, NOTHING), places, lambda place: made)
-    return made.plan
+    request = request_of(case.fleet, case.settings, folder=folder, session=object())
+    return backend.deploy(request, places[0], case.plan()).plan
 
 
 class Given(pulumi.runtime.Mocks):
@@ -294,7 +299,9 @@ def use_project(document: Document, folder: Path, told: list[str]) -> None:
     for settings in project.backends:
         if isinstance(settings, LocalSettings):
             fleet = fleet_of("local", {})
-            with patch("orch.components.local.facts.ask", lambda image: LocalFacts(64, 1 << 20, image or "")):
+            with patch(
+                "orch.components.local.backend.ask", lambda image: LocalFacts(64, 1 << 20, image or "")
+            ):
                 compile_fleet(
                     PlanRequest(fleet, project.backends, PriorState(), "abc", root=folder, folder=folder)
                 )

@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
-SHIPPED = ("cli", "spec", "catalog", "components", "providers", "stacks", "runner", "templates", "images")
+SHIPPED = (
+    "cli",
+    "spec",
+    "catalog",
+    "offers",
+    "components",
+    "providers",
+    "rehearsal",
+    "stacks",
+    "runner",
+    "templates",
+    "images",
+)
 
 
 @pytest.fixture(scope="module")

@@ -101,7 +101,7 @@ def test_no_listed_code_is_told_by_nobody() -> None:
     root = HERE.parent.parent
     sources = (
         path
-        for folder in ("spec", "components", "stacks", "runner", "providers", "catalog", "cli")
+        for folder in ("spec", "offers", "components", "stacks", "runner", "providers", "catalog", "cli")
         for path in (root / folder).rglob("*")
         if path.suffix in (".py", ".csv", ".yml")
     )

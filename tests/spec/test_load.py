@@ -67,7 +67,7 @@ def test_defaults_are_those_of_the_language(tmp_path: Path) -> None:
     assert read.resources.gpu.count == Range(min=0)
     assert (read.placement, read.backends, read.blocks, read.idle_duration_s) == (
         "any",
-        ("local",),
+        (),
         1,
         259_200,
     )

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planning import request_of
 
 from orch.components.aws.account import gather_facts
 from orch.components.aws.account.client_errors import CloudRefused
-from orch.components.aws.backend import candidates_of, compile_aws
+from orch.components.aws.backend import AwsBackend
 from orch.components.findings import PlanErrors
 from orch.components.request import PriorState
 from orch.rehearsal.aws import client_hook
@@ -39,8 +40,8 @@ class Account:
             {**base, "instance_types": ["p5.48xlarge"], "regions": ["us-east-1"], **fleet}
         )
         settings, previous = settings or AwsSettings(), previous or PriorState()
-        first = candidates_of(model, settings, previous, session=self.session)[0]
-        return compile_aws(model, settings, previous, "abc123", session=self.session, candidate=first)
+        request = request_of(model, settings, previous=previous, session=self.session)
+        return AwsBackend().deployment(request, AwsBackend().candidates(request)[0])
 
     def wrong(self, **fleet: Any) -> list[tuple[str, str]]:
         with pytest.raises(PlanErrors) as error:

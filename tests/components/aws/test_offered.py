@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 from aws_cases import CATALOG
+from planning import request_of
 
 from orch.catalog.aws.machines import nics
 from orch.components.aws.account.facts import Reservation
-from orch.components.aws.backend import candidates_of, compile_aws, settler
+from orch.components.aws.backend import AwsBackend
 from orch.components.aws.candidates import Candidate, candidates, in_written_zones
 from orch.components.aws.nics import interfaces
 from orch.components.aws.zones import settled
-from orch.components.cloud.fleet import Cloud as Backend
-from orch.components.cloud.fleet import CloudFleet, compiled
-from orch.components.explain import NOTHING
 from orch.components.findings import PlanErrors
+from orch.components.registry import compile_fleet
 from orch.components.request import PriorState
 from orch.rehearsal.aws import client_hook
 from orch.rehearsal.aws.account import Cloud
@@ -46,9 +45,8 @@ def cloud(tmp_path: Path) -> Cloud:
 
 
 def found(cloud: Cloud, **properties: Any) -> list[tuple[str, str, str]]:
-    model, session = fleet(**properties), client_hook.session(cloud)
-    settle = settler(model, SETTINGS, session=session)
-    known = settle(candidates_of(model, SETTINGS, PriorState(), session=session))
+    request = request_of(fleet(**properties), SETTINGS, session=client_hook.session(cloud))
+    known = AwsBackend().settle(request, AwsBackend().candidates(request))
     return [(each.type.name, each.region, each.zone) for each in known]
 
 
@@ -71,13 +69,10 @@ def test_four_l4_go_to_the_cheapest_type_in_a_zone_that_the_account_has(cloud: C
 
 
 def test_such_a_fleet_is_planned_there(cloud: Cloud) -> None:
-    model, session = fleet(resources={"gpu": "L4:4"}, placement="cluster"), client_hook.session(cloud)
-    first, *_ = settler(model, SETTINGS, session=session)(
-        candidates_of(model, SETTINGS, PriorState(), session=session)
-    )
-    made = compile_aws(model, SETTINGS, PriorState(), "abc123", session=session, candidate=first).plan
-    assert (made.instance_type, made.zone) == ("g6.12xlarge", "use1-az1")  # type: ignore[attr-defined]
-    assert [each.kind for each in made.interfaces] == ["interface", "efa-only"]  # type: ignore[attr-defined]
+    model = fleet(resources={"gpu": "L4:4"}, placement="cluster")
+    made = compile_fleet(request_of(model, SETTINGS, session=client_hook.session(cloud))).plan
+    assert (made.instance_type, made.zone) == ("g6.12xlarge", "use1-az1")
+    assert [each.kind for each in made.interfaces] == ["interface", "efa-only"]
     assert not [each for each in made.warnings if each.code == "ORCH209"]
     assert any("local NVMe of 3760 GB in all" in reason for reason in made.reasons)
 
@@ -186,15 +181,8 @@ def test_each_known_card_with_efa_carries_one(name: str, fast: int) -> None:
 
 
 def test_a_region_is_asked_for_its_zones_when_it_is_tried(cloud: Cloud) -> None:
-    session = client_hook.session(cloud)
     model = fleet(instance_types=["g6.12xlarge"], regions=["us-east-1", "us-west-2"])
-
-    def at(place: Candidate) -> CloudFleet:
-        return compile_aws(model, SETTINGS, PriorState(), "abc123", session=session, candidate=place)
-
-    known = candidates_of(model, SETTINGS, PriorState(), session=session)
-    settle = settler(model, SETTINGS, session=session)
-    first = compiled(model, Backend("node", (), lambda text: None, NOTHING), known, at, settle)
+    first = compile_fleet(request_of(model, SETTINGS, session=client_hook.session(cloud)))
     assert first.place is not None
     assert first.place.startswith("g6.12xlarge in us-east-1, zone use1-az1, on demand")
     assert [each.words.split(",")[1].strip() for each in first.elsewhere[:-1]] == [

@@ -9,10 +9,11 @@ import pytest
 from gcp_cases import CATALOG
 from google.api_core import exceptions
 from google.cloud import compute_v1 as compute
+from planning import request_of
 
 from orch.components.gcp.account import gather_facts
 from orch.components.gcp.account.facts import Member
-from orch.components.gcp.backend import compile_gcp, members
+from orch.components.gcp.backend import GcpBackend, members
 from orch.components.gcp.candidates import candidates
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
@@ -111,7 +112,7 @@ def fleet(**more: Any) -> Fleet:
 def compiled(account: Account, wanted: Fleet) -> Any:
     settings = GcpSettings()
     (chosen, *_) = candidates(wanted, settings, CATALOG)
-    return compile_gcp(wanted, settings, PriorState(), "abc123", session=account, candidate=chosen)
+    return GcpBackend().deployment(request_of(wanted, settings, session=account), chosen)
 
 
 def test_a_fleet_is_planned_from_what_the_project_answers() -> None:
@@ -215,6 +216,7 @@ def test_what_a_stack_has_already_is_counted_before_a_quota_is() -> None:
     settings, wanted = GcpSettings(), fleet(instance_types=["a2-highgpu-8g"])
     (chosen, *_) = candidates(wanted, settings, CATALOG)
     begun = PriorState({"scope": "abc123"})
-    made = compile_gcp(wanted, settings, begun, "abc123", session=account, candidate=chosen)
+    request = request_of(wanted, settings, previous=begun, session=account)
+    made = GcpBackend().deployment(request, chosen)
     assert "InstancesClient.list" in account.asked
     assert made.plan.nodes
