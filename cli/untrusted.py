@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from orch.cli.diagnostics import load
 from orch.cli.errors import say, tell
 from orch.components.forecast import Forecast, outlook
-from orch.components.request import PlanError
 from orch.spec import load_paths
 from orch.spec.diagnostics import Diagnostic, render_human
+from orch.spec.findings import PlanError
 from orch.spec.loader.fence import fence_around
 from orch.spec.models import Fleet
 from orch.spec.models.project import Project

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from orch.components.explain import NOTHING, Explained, Traits
-from orch.components.findings import Finding
 from orch.components.request import CloudAnswer, NewHostKey, NodeProblem, NodeWarning
+from orch.spec.findings import Finding
 
 if TYPE_CHECKING:
     import pulumi

@@ -12,13 +12,13 @@ from pathlib import Path
 from orch.catalog.load import catalog as load_catalog
 from orch.components.base import Candidate
 from orch.components.cloud.sizing import budget_findings
-from orch.components.findings import Finding, PlanErrors, settle
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
 from orch.components.registry import backend, by_price
-from orch.components.request import PlanError, PriorState
+from orch.components.request import PriorState
 from orch.offers.name_warnings import doubts
 from orch.offers.query import wanted_of
+from orch.spec.findings import Finding, PlanError, PlanErrors, settle
 from orch.spec.grammar.values import shown
 from orch.spec.loader.text import MAX_BYTES, content
 from orch.spec.loader.untrusted import Fence

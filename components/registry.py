@@ -18,9 +18,9 @@ from typing import Any
 from orch.components.base import Backend, Candidate
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment, Place
-from orch.components.findings import PlanErrors
-from orch.components.request import PlanError, PlanRequest
+from orch.components.request import PlanRequest
 from orch.spec.errors import ExitCode, OrchError
+from orch.spec.findings import PlanError, PlanErrors
 from orch.spec.models.backends import BackendSettings, effective, installed, provisioned
 from orch.spec.rules.unsupported import backends_hint
 

@@ -11,33 +11,11 @@ from orch.spec.errors import ExitCode, OrchError
 from orch.spec.state import NodeState
 
 if TYPE_CHECKING:
-    from orch.spec import Document
     from orch.spec.models import Fleet
     from orch.spec.models.backends import BackendSettings
 
 
 T = TypeVar("T")
-
-
-class PlanError(OrchError):
-    """A fleet that cannot be built as written. `path` is the property it is about (`resources.cpu`)."""
-
-    exit_code = ExitCode.CONFIG
-
-    def __init__(
-        self, code: str, summary: str, *, path: str, detail: str | None = None, hint: str | None = None
-    ) -> None:
-        super().__init__(summary, detail=detail, hint=hint, code=code)
-        self.path = path
-
-    def placed(self, document: Document) -> OrchError:
-        """The same as a diagnostic with the property's place in the file."""
-        from orch.spec import InvalidConfiguration
-
-        found = document.diagnostic(
-            self.code or "ORCH200", self.path, self.summary, detail=self.detail, hint=self.hint
-        )
-        return InvalidConfiguration((found,))
 
 
 class NodeProblem(OrchError):

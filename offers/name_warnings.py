@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orch.catalog.records import Catalog, InstanceType, Offer
-from orch.components.findings import Finding
 from orch.offers.match import answers_to, aws_zone_name, names_type, names_zone
 from orch.offers.query import MachineQuery
 from orch.spec.diagnostics import Severity, property_path
+from orch.spec.findings import Finding
 from orch.spec.suggest import closest, hint_for
 
 

@@ -2,8 +2,8 @@
 
 `rehearse(project)` gives a project that every operation of this package takes as it takes a real one: its
 state, work folder, passphrase and ledger lie under `.orch/rehearsal/`, and the engine it calls finds the
-simulated providers on PATH and the accounts' files in its environment. A real project's operations call
-`refuse_shims` first.
+simulated providers on PATH and the accounts' files in its environment. A real project's operations refuse to
+run beside those (`stacks/pulumi/shims.py`), and import nothing of this package.
 """
 
 from __future__ import annotations
@@ -13,20 +13,24 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import ValidationError
 
-from orch.catalog.sdks import require_sdk
+from orch.components.registry import AnyBackend, backend
 from orch.rehearsal.account import Endpoint, SimulatedAccount
 from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.hooks import CloudHooks, hooks_of
 from orch.rehearsal.scenario import Knobs, Nodes
 from orch.runner.private import private_folder, stage_beside, write_private
+from orch.spec.models.backends import provisioned
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import Project
 from orch.stacks.pulumi.install import Engine
+from orch.stacks.pulumi.shims import MARK, VARIABLE
 
 if TYPE_CHECKING:
     import boto3
@@ -34,28 +38,8 @@ if TYPE_CHECKING:
     from orch.rehearsal.gcp.account import GcpCloud
     from orch.spec.state import FleetState, NodeState
 
-STATE_VARIABLE = "ORCH_REHEARSAL_STATE"
-"""What tells the simulated AWS provider which account it serves."""
-
-VARIABLES = {"aws": STATE_VARIABLE, "gcp": "ORCH_REHEARSAL_GCP"}
-"""Cloud -> what tells its simulated provider which account it serves."""
-
-SHIMS = {
-    "pulumi-resource-aws": "orch.rehearsal.aws.plugin",
-    "pulumi-resource-gcp": "orch.rehearsal.gcp.plugin",
-}
-"""Executables that a rehearsal puts before the real ones."""
-
-GCP_PROJECT = "orch-rehearsal"
-"""The project of the simulated account where orch.yml names none."""
-
-HERE = ("local", "ssh")
-"""Backends whose nodes are what they are, also in a rehearsal."""
-
 NOBODY = "echo 'a simulated instance, and no local node stands for it' >&2; exit 1"
 """How an instance is reached that has no machine behind it: what leads to a real one is not even tried."""
-
-MARK = "orch-rehearsal-shim"
 
 
 @dataclass(frozen=True)
@@ -83,10 +67,10 @@ class RehearsalProject(Project):
 
     def cloud(self, name: str) -> SimulatedAccount:
         """The account of a cloud, made when it is first needed. Raises ProjectError for its knobs."""
-        path = self.account_of(name)
+        path, account = self.account_of(name), _hooks(name).account
         if not path.is_file():
-            _account(name).create(path, seed=self.seed, knobs=_knobs(self)).store.close()
-        return _account(name)(path)
+            account.create(path, seed=self.seed, knobs=_knobs(self)).store.close()
+        return account(path)
 
     @property
     def lock_file(self) -> Path:
@@ -101,30 +85,15 @@ class RehearsalProject(Project):
         return True
 
     def session(self, backend: str) -> Any:
-        if backend == "gcp":
-            from orch.rehearsal.gcp import client_hook
-            from orch.rehearsal.gcp.account import GcpCloud
-            from orch.spec.models.backends import GcpSettings
-
-            settings = next((each for each in self.backends if isinstance(each, GcpSettings)), None)
-            cloud = self.cloud("gcp")
-            assert isinstance(cloud, GcpCloud)
-            return client_hook.session(cloud, (settings and settings.project_id) or GCP_PROJECT)
-        if backend == "aws":
-            from orch.rehearsal.aws.client_hook import session
-
-            cloud = self.cloud("aws")
-            assert isinstance(cloud, Cloud)
-            require_sdk("boto3", "AWS")
-            return session(cloud)
-        return None
+        if backend not in clouds():
+            return None
+        return _hooks(backend).session(self.cloud(backend), self.backends)
 
     def reached(self, state: FleetState) -> FleetState:
         """Instances that a local node stands for are reached there; others have no machine behind them."""
-        if state.backend in HERE:
+        if state.backend not in clouds():
             return state
-        find = _gcp_endpoints if state.backend == "gcp" else _aws_endpoints
-        found = find(self.cloud(state.backend), state)
+        found = _hooks(state.backend).endpoints(self.cloud(state.backend), state)
         nodes = tuple(
             _here(node, found[node.name])
             if node.name in found
@@ -141,7 +110,7 @@ class RehearsalProject(Project):
         return {
             **found,
             "PATH": os.pathsep.join([str(self.shims), found["PATH"]]),
-            **{variable: str(self.account_of(cloud)) for cloud, variable in VARIABLES.items()},
+            **{f"{VARIABLE}{name.upper()}": str(self.account_of(name)) for name in clouds()},
             # No provider is fetched for a rehearsal: what it needs is here or it fails.
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         }
@@ -181,39 +150,17 @@ class Rehearsal:
         return self.cloud.endpoints()
 
 
-def _account(cloud: str) -> type[SimulatedAccount]:
-    if cloud == "gcp":
-        from orch.rehearsal.gcp.account import GcpCloud
-
-        return GcpCloud
-    return Cloud
-
-
-def _aws_endpoints(cloud: SimulatedAccount, state: FleetState) -> dict[str, Endpoint]:
-    """Node -> where the local node is that stands for it.
-
-    Fleets have networks of their own, so the same addresses; their nodes are told apart by the tag.
-    """
-    machines = cloud.instances()
-    return {
-        tag["Value"].rpartition("::")[2]: endpoint
-        for each, endpoint in cloud.endpoints().items()
-        if each in machines
-        for tag in machines[each]["Tags"]
-        if tag["Key"] == "orch:urn"
-    }
+@cache
+def clouds() -> Mapping[str, AnyBackend]:
+    """The backends that have a simulated account. Nodes of others are what they are, also in a rehearsal."""
+    found = {name: backend(name) for name in provisioned()}
+    return {name: each for name, each in found.items() if each.rehearsal is not None}
 
 
-def _gcp_endpoints(cloud: SimulatedAccount, state: FleetState) -> dict[str, Endpoint]:
-    """The same: by the fleet's label, and the address, which also members of a group have."""
-    machines, names = cloud.instances(), {node.internal_ip: node.name for node in state.nodes}
-    return {
-        names[address]: endpoint
-        for each, endpoint in cloud.endpoints().items()
-        if each in machines
-        and machines[each].get("labels", {}).get("orch-fleet") == state.name
-        and (address := machines[each]["networkInterfaces"][0].get("networkIP")) in names
-    }
+def _hooks(cloud: str) -> CloudHooks:
+    package = clouds()[cloud].rehearsal
+    assert package is not None
+    return hooks_of(package)
 
 
 def _here(node: NodeState, here: Endpoint) -> NodeState:
@@ -251,7 +198,7 @@ def rehearse(project: Project, *, nodes: bool = True, seed: str = "0") -> Rehear
     _ignore(project.root / ".orch")
     _put_shims(mine)
     _knobs(mine)
-    for name in VARIABLES:
+    for name in clouds():
         if not mine.account_of(name).is_file():
             continue
         cloud = mine.cloud(name)
@@ -265,53 +212,21 @@ def rehearse(project: Project, *, nodes: bool = True, seed: str = "0") -> Rehear
 def forget(project: Project) -> None:
     """End a rehearsal: its nodes, its accounts and its state."""
     folder = project.rehearsed
-    for name in VARIABLES:
+    for name in clouds():
         if (folder / f"{name}.db").is_file():
             from orch.rehearsal.nodes import stop
 
-            cloud = _account(name)(folder / f"{name}.db")
+            cloud = _hooks(name).account(folder / f"{name}.db")
             for instance in cloud.endpoints():
                 stop(cloud, instance)
             cloud.store.close()
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def refuse_shims(environment: Mapping[str, str]) -> None:
-    """For what is real: no simulated provider may answer. `environment` is what the engine will be given.
-
-    Raises ProjectError.
-    """
-    for variable in VARIABLES.values():
-        if environment.get(variable) or os.environ.get(variable):
-            raise ProjectError(
-                "a rehearsal's simulated cloud is set in the environment",
-                detail=f"{variable} is set, but this command is for the real cloud",
-                hint=f"unset {variable}, or add --rehearse",
-                code="ORCH302",
-            )
-    for name in SHIMS:
-        found = shutil.which(name, path=environment.get("PATH") or os.environ.get("PATH"))
-        if found and _is_shim(Path(found)):
-            raise ProjectError(
-                "a rehearsal's simulated provider is on PATH",
-                where=found,
-                detail=f"{name} would answer in the place of the real cloud, and nothing would be created",
-                hint="remove its folder from PATH, or add --rehearse",
-                code="ORCH302",
-            )
-
-
-def _is_shim(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return MARK.encode() in file.read(512)
-    except OSError:
-        return False
-
-
 def _put_shims(project: RehearsalProject) -> None:
     private_folder(project.shims)
-    for name, module in SHIMS.items():
+    for cloud in clouds().values():
+        name, module = f"pulumi-resource-{cloud.packages[0].rstrip(':')}", f"{cloud.rehearsal}.plugin"
         # The folder the engine starts it in must not lend it modules.
         code = f"import sys; sys.path = [p for p in sys.path if p]; from {module} import main; main()"
         text = (

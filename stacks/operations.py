@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from orch.components.deployment import Deployment
 from orch.components.explain import known
-from orch.components.findings import Finding
 from orch.components.request import NewHostKey, NodeProblem, NodeWarning
+from orch.spec.findings import Finding
 from orch.stacks.busy_nodes import going, refuse_occupied, refuse_replaced
 from orch.stacks.errors import NoSuchNode, StackError
 from orch.stacks.gang import bring_up, parallel

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from orch import __version__
 from orch.components.deployment import Deployment, Shared
 from orch.components.registry import compile_fleet
-from orch.components.request import PlanError, PlanRequest, PriorState
+from orch.components.request import PlanRequest, PriorState
 from orch.spec.errors import OrchError
+from orch.spec.findings import PlanError
 from orch.spec.models import Fleet
 from orch.spec.state import SCHEMA
 from orch.stacks.errors import NoSuchFleet

@@ -27,8 +27,8 @@ from orch.components.aws.account.facts import (
 from orch.components.aws.candidates import Candidate, candidates
 from orch.components.aws.plan import AwsPlan
 from orch.components.aws.planner import Context, plan
-from orch.components.findings import PlanErrors
 from orch.components.request import PriorState
+from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AwsSettings
 

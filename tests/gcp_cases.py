@@ -14,12 +14,12 @@ from typing import Any
 import yaml
 
 from orch.catalog.load import catalog
-from orch.components.findings import PlanErrors
 from orch.components.gcp.account.facts import Allowance, GcpFacts, Image, Network, Reservation, Subnet
 from orch.components.gcp.candidates import Candidate, candidates
 from orch.components.gcp.plan import GcpPlan
 from orch.components.gcp.planner import Context, plan
 from orch.components.request import PriorState
+from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends import GcpSettings
 

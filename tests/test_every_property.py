@@ -15,9 +15,9 @@ from acting import Act
 from leaves import Leaf, leaves, values_of, written
 from tracing import traced
 
-from orch.components.request import PlanError
 from orch.spec.diagnostics import property_path
 from orch.spec.errors import OrchError
+from orch.spec.findings import PlanError
 from orch.spec.loader.load import Loaded, load_paths
 from orch.spec.models import Range
 from orch.spec.models.fields.base import Section

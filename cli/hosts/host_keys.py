@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from orch.cli.errors import UsageError, print_json, tell
 from orch.cli.output.plan import refused_json, waiting_lines
-from orch.components.request import PlanError
+from orch.spec.findings import PlanError
 from orch.spec.models import Fleet
 from orch.stacks.summary import fold
 

@@ -27,9 +27,9 @@ from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Queue
 from orch.components.explain import Explained, Traits
-from orch.components.findings import Finding, PlanErrors
 from orch.components.request import PlanRequest
 from orch.offers.match import aws_zone_name
+from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AwsSettings, BackendSettings
 

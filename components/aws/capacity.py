@@ -9,8 +9,8 @@ from orch.catalog.aws.machines import Nics
 from orch.components.aws.account.facts import Allowance, AwsFacts, Reservation
 from orch.components.aws.candidates import Candidate
 from orch.components.aws.plan import Capacity, Group
-from orch.components.findings import Finding
 from orch.spec.diagnostics import Severity
+from orch.spec.findings import Finding
 from orch.spec.models import Fleet
 
 

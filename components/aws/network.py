@@ -13,8 +13,8 @@ from orch.components.aws.candidates import Candidate
 from orch.components.aws.capacity import Demand
 from orch.components.aws.plan import Access, Addresses, ExistingNetwork, Groups, NewNetwork, Rule
 from orch.components.cloud.ssh_sources import source_findings
-from orch.components.findings import Finding
 from orch.spec.diagnostics import Severity
+from orch.spec.findings import Finding
 from orch.spec.suggest import counted
 
 # The VPC of a fleet's own. Fleets do not reach each other, so all may have the same.

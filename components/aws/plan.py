@@ -9,7 +9,7 @@ from typing import Literal
 from orch.catalog.fabrics import Fabric
 from orch.catalog.records import Arch
 from orch.components.aws.nics import Interface
-from orch.components.findings import Finding
+from orch.spec.findings import Finding
 from orch.spec.models.ssh import Jump
 
 

@@ -40,9 +40,9 @@ from orch.components.cloud.sizing import (
     nvidia,
     user_data_findings,
 )
-from orch.components.findings import Finding, settle
 from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
+from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AwsSettings
 

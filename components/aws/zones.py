@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from orch.components.aws.candidates import Candidate
-from orch.components.findings import Finding, PlanErrors
+from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.suggest import few
 

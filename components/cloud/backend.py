@@ -13,8 +13,8 @@ from orch.components.cloud.candidates import Candidate
 from orch.components.cloud.indices import live_indices
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Deployment, Queue, Shared
-from orch.components.findings import Finding, PlanErrors
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
+from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 
 # What says where a fleet is and what it is made from, apart from how far it got.

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from orch.catalog.records import Catalog, InstanceType, Offer
 from orch.catalog.unpriced import unlisted
 from orch.components.cloud.sizing import blocks
-from orch.components.findings import Finding, PlanErrors
 from orch.components.request import PriorState
 from orch.offers.match import Fit, Judgement, money, type_misses
 from orch.offers.name_warnings import doubts
@@ -16,6 +15,7 @@ from orch.offers.near_misses import near_misses, reason_text
 from orch.offers.query import MachineQuery
 from orch.offers.search import PROPERTIES
 from orch.spec.diagnostics import Severity
+from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends import title
 from orch.spec.suggest import few, hint_for

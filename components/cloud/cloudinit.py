@@ -10,9 +10,9 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from orch.components.findings import Finding
 from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
+from orch.spec.findings import Finding
 from orch.spec.models import Fleet
 from orch.spec.models.blocks import InitStep, Scratch
 from orch.templates import render

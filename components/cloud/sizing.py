@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from orch.catalog.records import InstanceType
-from orch.components.findings import Finding, PlanErrors
 from orch.offers.match import gpu_memory_mib, money
 from orch.spec.diagnostics import Severity
+from orch.spec.findings import Finding, PlanErrors
 from orch.spec.grammar.blocks import blocks_of
 from orch.spec.grammar.values import Problem
 from orch.spec.models import Fleet

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Sequence
 
-from orch.components.findings import Finding
 from orch.spec.diagnostics import Severity
+from orch.spec.findings import Finding
 
 
 def source_findings(cidrs: Sequence[str], *, written: bool, alone: str) -> Iterator[Finding]:

@@ -18,7 +18,6 @@ from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import SHARED, Queue, Shared
 from orch.components.explain import Explained, Traits
-from orch.components.findings import Finding, PlanErrors
 from orch.components.gcp import tunnels
 from orch.components.gcp.account import errors, gather_facts
 from orch.components.gcp.account.facts import GcpFacts, Member, Reservation
@@ -31,6 +30,7 @@ from orch.components.gcp.plan import GcpPlan
 from orch.components.gcp.planner import Context, node_os, plan
 from orch.components.gcp.userdata import node_scratch
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
+from orch.spec.findings import Finding, PlanErrors
 from orch.spec.grammar.values import render_duration
 from orch.spec.models import Fleet
 from orch.spec.models.backends import BackendSettings, GcpSettings

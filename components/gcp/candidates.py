@@ -17,11 +17,11 @@ from orch.components.cloud.candidates import (
     where_reserved,
     with_fabric_alone,
 )
-from orch.components.findings import Finding, PlanErrors
 from orch.components.gcp.account.facts import Reservation
 from orch.components.request import PriorState
 from orch.offers.match import judge, names_zone
 from orch.offers.query import MachineQuery, wanted_of
+from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends import GcpSettings
 

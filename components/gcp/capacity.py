@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from orch.catalog.gcp.machines import Shape
-from orch.components.findings import Finding
 from orch.components.gcp.account.facts import Allowance, GcpFacts
 from orch.components.gcp.account.lookups import WEEK_S, flex_start, options
 from orch.components.gcp.candidates import Candidate
 from orch.components.gcp.plan import Group, Placement, Scheduling
 from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
+from orch.spec.findings import Finding
 from orch.spec.grammar.values import Problem, parse_duration, render_duration
 from orch.spec.models import Fleet
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from orch.catalog.fabrics import fabric
 from orch.catalog.gcp.machines import Shape
-from orch.components.findings import Finding
 from orch.components.gcp.account.facts import GcpFacts, Network
 from orch.components.gcp.account.lookups import NetworkLookup
 from orch.components.gcp.candidates import Candidate
 from orch.spec.diagnostics import Severity
+from orch.spec.findings import Finding
 
 
 def given_findings(

@@ -6,8 +6,8 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 
-from orch.components.findings import Finding
 from orch.spec.diagnostics import Severity
+from orch.spec.findings import Finding
 
 # Source: Google Cloud "Organize resources using labels", requirements.
 _FOREIGN = re.compile(r"[^a-z0-9_-]")

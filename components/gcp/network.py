@@ -10,7 +10,6 @@ from math import ceil, log2
 from typing import Literal
 
 from orch.catalog.gcp.machines import Shape
-from orch.components.findings import Finding
 from orch.components.gcp.account.facts import GcpFacts, Network
 from orch.components.gcp.account.lookups import NetworkLookup
 from orch.components.gcp.candidates import Candidate
@@ -18,6 +17,7 @@ from orch.components.gcp.existing_networks import given_findings, places
 from orch.components.gcp.plan import BASTION, NODES, Firewall, Interface, Networks, NetworkStack, Subnet, Vpc
 from orch.components.gcp.ssh_access import IAP, SSH, SshAccess, jump_findings, jump_sources, way_in
 from orch.components.request import PriorState
+from orch.spec.findings import Finding
 
 # Ranges of made networks. Those of one node's interfaces must not overlap; fleets do not reach each other, so
 # all may have the same.

@@ -8,7 +8,7 @@ from typing import Literal
 
 from orch.catalog.fabrics import Fabric
 from orch.catalog.records import Arch
-from orch.components.findings import Finding
+from orch.spec.findings import Finding
 from orch.spec.models.ssh import Jump
 
 # The fleet's own instances, as a peer of a firewall rule.

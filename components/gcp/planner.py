@@ -24,7 +24,6 @@ from orch.components.cloud.sizing import (
     nvidia,
     user_data_findings,
 )
-from orch.components.findings import Finding, settle
 from orch.components.gcp import capacity as capacities
 from orch.components.gcp import network as networks
 from orch.components.gcp import reasons as told
@@ -45,6 +44,7 @@ from orch.components.gcp.plan import Access, Bastion, Disk, GcpPlan, Node, base_
 from orch.components.gcp.ssh_access import cidr_findings
 from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
+from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
 from orch.spec.models.backends import GcpSettings
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orch.components.cloud.ssh_sources import source_findings
-from orch.components.findings import Finding
 from orch.components.gcp.account.facts import GcpFacts
 from orch.components.gcp.account.lookups import NetworkLookup
 from orch.components.gcp.plan import Vpc
 from orch.spec.diagnostics import Severity
+from orch.spec.findings import Finding
 
 SSH = 22
 # Where Identity-Aware Proxy comes from. Source: Google Cloud "Using IAP for TCP forwarding".

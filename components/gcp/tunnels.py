@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orch.components.cloud.tunnels import command, with_environment
-from orch.components.findings import Finding
+from orch.spec.findings import Finding
 from orch.spec.models.backends import GcpSettings
 from orch.spec.models.backends.credentials import GcpServiceAccountCreds
 

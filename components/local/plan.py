@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from orch.catalog.records import Arch
 from orch.components.local.facts import LocalFacts
-from orch.components.request import PlanError, PriorState
+from orch.components.request import PriorState
+from orch.spec.findings import PlanError
 from orch.spec.grammar.blocks import blocks_of
 from orch.spec.models import Fleet
 

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.catalog.records import arch_of
-from orch.components.request import NewHostKey, NodeProblem, NodeWarning, PlanError, PlanRequest
+from orch.components.request import NewHostKey, NodeProblem, NodeWarning, PlanRequest
 from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.problems import KeysUnaccepted, Unfit, judged, new_keys_of
 from orch.runner.hosts.host_facts import HostFacts
 from orch.runner.hosts.naming import hop_names, names, pins
 from orch.runner.hosts.survey import HostReport
 from orch.runner.hosts.targets import Target
+from orch.spec.findings import PlanError
 from orch.spec.grammar.blocks import blocks_of
 from orch.spec.grammar.values import Problem
 from orch.spec.models import Fleet

@@ -1,7 +1,7 @@
 """Serves a simulated account to the Pulumi engine under the real token `aws`: the executable
 `pulumi-resource-aws`.
 
-It is on PATH inside a rehearsal only, and refuses to configure without one: ORCH_REHEARSAL_STATE names the
+It is on PATH inside a rehearsal only, and refuses to configure without one: ORCH_REHEARSAL_AWS names the
 account's file.
 """
 
@@ -26,7 +26,7 @@ from orch.rehearsal.aws.resources.kinds import ApiFailure
 from orch.rehearsal.aws.resources.resource import AwsResources
 from orch.rehearsal.pulumi.serving import CloudProvider
 
-STATE = "ORCH_REHEARSAL_STATE"
+STATE = "ORCH_REHEARSAL_AWS"
 
 
 class AwsProvider(CloudProvider[AwsResources]):

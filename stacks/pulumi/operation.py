@@ -14,6 +14,7 @@ from orch.stacks.pulumi.changes import name_of, type_of
 from orch.stacks.pulumi.lock_holders import Marking
 from orch.stacks.pulumi.locks import held_by
 from orch.stacks.pulumi.process import CALLERS, PRIVATE, Aside, Event, ProcessResult, Program, call
+from orch.stacks.pulumi.shims import refuse_shims
 from orch.stacks.state import deployment, work_folder
 
 # What the engine says of a stack that somebody else changes, with a state in files and with Pulumi Cloud's.
@@ -115,8 +116,6 @@ def engine(
     folder = work_folder(project, stack)
     environment = project.environment(found)
     if not project.rehearsal:
-        from orch.rehearsal.project import refuse_shims
-
         refuse_shims(environment)
     if deployment(project, stack) is None:
         provider = ["--secrets-provider", project.secrets_provider] if project.secrets_provider else []

@@ -10,7 +10,8 @@ from orch.components.cloud.host_keys import host_key_seed, public_host_key
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import MAX_NODES, LocalPlan, plan
 from orch.components.local.resources import nth_address
-from orch.components.request import PlanError, PriorState
+from orch.components.request import PriorState
+from orch.spec.findings import PlanError
 from orch.spec.models import Fleet
 
 FACTS = LocalFacts(cpus=4, memory_mib=8192, node_image="orch/node:new")

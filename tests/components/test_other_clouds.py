@@ -9,9 +9,9 @@ import pytest
 from orch.catalog.records import Catalog
 from orch.components.cloud.candidates import known_types, no_offer
 from orch.components.cloud_errors import CloudError, Kind
-from orch.components.findings import PlanErrors
 from orch.offers.match import judge
 from orch.offers.query import wanted_of
+from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends import title
 from orch.spec.models.selection import BACKENDS

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orch.components.request import Approvals, PlanError, PlanRequest, PriorState
+from orch.components.request import Approvals, PlanRequest, PriorState
 from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.plan import SshPlan, host_names, plan
 from orch.components.ssh.problems import KeysUnaccepted, Unfit, new_keys_of
@@ -22,6 +22,7 @@ from orch.runner.hosts.network import ClusterNetwork, NetworkProblem, Place
 from orch.runner.hosts.survey import HostReport, Survey
 from orch.runner.hosts.targets import Target, TargetError
 from orch.runner.ssh.host_keys import HostKey
+from orch.spec.findings import PlanError
 from orch.spec.models import Fleet
 from orch.spec.state import Jump, NodeState
 

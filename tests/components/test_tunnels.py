@@ -18,11 +18,11 @@ from gcp_cases import Case as GcpCase
 from pydantic import ValidationError
 
 from orch.components.aws.fleet_state import Seen, fleet_state
-from orch.components.findings import PlanErrors
 from orch.components.gcp.tunnels import through_iap
 from orch.runner.ssh.connect import dial_command
 from orch.runner.ssh.openssh import write_config
 from orch.runner.ssh.user_config import UserConfig
+from orch.spec.findings import PlanErrors
 from orch.spec.state import FleetState, NodeState
 from orch.stacks.project import Project
 

@@ -12,10 +12,10 @@ from planning import request_of
 from orch.components.aws.account import gather_facts
 from orch.components.aws.account.client_errors import CloudRefused
 from orch.components.aws.backend import AwsBackend
-from orch.components.findings import PlanErrors
 from orch.components.request import PriorState
 from orch.rehearsal.aws import client_hook
 from orch.rehearsal.aws.account import Cloud
+from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AwsSettings
 

@@ -10,8 +10,8 @@ from aws_cases import CATALOG
 
 from orch.components.aws.account.facts import Zone
 from orch.components.aws.candidates import Candidate, candidates
-from orch.components.findings import PlanErrors
 from orch.components.request import PriorState
+from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AwsSettings
 

@@ -17,11 +17,11 @@ from orch.components.aws.backend import AwsBackend
 from orch.components.aws.candidates import Candidate, candidates, in_written_zones
 from orch.components.aws.nics import interfaces
 from orch.components.aws.zones import settled
-from orch.components.findings import PlanErrors
 from orch.components.registry import compile_fleet
 from orch.components.request import PriorState
 from orch.rehearsal.aws import client_hook
 from orch.rehearsal.aws.account import Cloud
+from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AwsSettings
 

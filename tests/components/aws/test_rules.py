@@ -11,11 +11,11 @@ from aws_cases import Case
 from orch.catalog.aws.machines import nics
 from orch.components.aws.nics import Interface, interfaces, words
 from orch.components.cloud.indices import folded, live_indices, node_indices
-from orch.components.findings import Finding, PlanErrors, settle
 from orch.components.request import PriorState
 from orch.spec import InvalidConfiguration, load_paths
 from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode
+from orch.spec.findings import Finding, PlanErrors, settle
 from orch.spec.models import Fleet
 
 

@@ -139,7 +139,7 @@ def test_given_networks_are_read_with_profile_subnets_nat_and_rules() -> None:
 
 
 def test_what_is_not_there_is_told_by_name() -> None:
-    from orch.components.findings import PlanErrors
+    from orch.spec.findings import PlanErrors
 
     account = Account(NetworksClient__get=missing, ImagesClient__get_from_family=missing)
     with pytest.raises(PlanErrors) as caught:
@@ -170,7 +170,7 @@ def test_a_reservation_is_read_whole() -> None:
 
 
 def test_quotas_are_compared_with_what_is_used() -> None:
-    from orch.components.findings import PlanErrors
+    from orch.spec.findings import PlanErrors
 
     with pytest.raises(PlanErrors) as caught:
         compiled(Account(), fleet(instance_types=["a2-highgpu-8g"]))

@@ -13,7 +13,6 @@ from gcp_cases import CATALOG, Case, cases
 
 from orch.catalog.gcp.machines import gcp_codes, shapes
 from orch.components import cloud_errors
-from orch.components.findings import PlanErrors
 from orch.components.gcp.account import errors
 from orch.components.gcp.account.lookups import ImageLookup, wanted_image
 from orch.components.gcp.candidates import candidates
@@ -21,6 +20,7 @@ from orch.components.gcp.labels import label, labels
 from orch.components.request import PriorState
 from orch.spec import InvalidConfiguration, load_paths
 from orch.spec.diagnostics import CODES, Severity
+from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends import GcpSettings
 

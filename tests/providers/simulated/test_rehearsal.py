@@ -10,11 +10,12 @@ import pytest
 
 from orch.catalog.errors import NoSdk
 from orch.rehearsal.aws.api.errors import AwsError
-from orch.rehearsal.project import STATE_VARIABLE, forget, refuse_shims, rehearse
+from orch.rehearsal.project import forget, rehearse
 from orch.spec.errors import ExitCode
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import Project, find
 from orch.stacks.pulumi import install as engines
+from orch.stacks.pulumi.shims import refuse_shims
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_what_is_real_refuses_a_simulated_provider(project: Project, monkeypatch
         refuse_shims({"PATH": environment["PATH"]})
     assert caught.value.where == str(made.project.shims / "pulumi-resource-aws")
     refuse_shims({"PATH": os.environ["PATH"]})
-    monkeypatch.setenv(STATE_VARIABLE, "x")
+    monkeypatch.setenv("ORCH_REHEARSAL_AWS", "x")
     with pytest.raises(ProjectError):
         refuse_shims({"PATH": os.environ["PATH"]})
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orch.components.request import PlanError
 from orch.spec.diagnostics import Diagnostic, Severity
 from orch.spec.errors import ExitCode, OrchError
 
@@ -33,6 +32,27 @@ class Finding:
         return document.diagnostic(
             self.code, self.path, self.summary, severity=self.severity, detail=self.detail, hint=self.hint
         )
+
+
+class PlanError(OrchError):
+    """A fleet that cannot be built as written. `path` is the property it is about (`resources.cpu`)."""
+
+    exit_code = ExitCode.CONFIG
+
+    def __init__(
+        self, code: str, summary: str, *, path: str, detail: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(summary, detail=detail, hint=hint, code=code)
+        self.path = path
+
+    def placed(self, document: Document) -> OrchError:
+        """The same as a diagnostic with the property's place in the file."""
+        from orch.spec import InvalidConfiguration
+
+        found = document.diagnostic(
+            self.code or "ORCH200", self.path, self.summary, detail=self.detail, hint=self.hint
+        )
+        return InvalidConfiguration((found,))
 
 
 class PlanErrors(PlanError):

@@ -1,0 +1,36 @@
+"""What a rehearsal needs of a cloud: one subclass of `CloudHooks` in each cloud's `hooks.py`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, ClassVar
+
+from orch.rehearsal.account import Endpoint, SimulatedAccount
+from orch.spec.models.backends import BackendSettings
+from orch.spec.state import FleetState
+
+
+class CloudHooks(ABC):
+    """How a simulated account is put in the place of a cloud.
+
+    `account` is its class. Beside it the cloud's folder has `plugin.py` with `main`, which serves the account
+    to the engine.
+    """
+
+    account: ClassVar[type[SimulatedAccount]]
+
+    @abstractmethod
+    def session(self, account: Any, configured: Sequence[BackendSettings]) -> Any:
+        """What the cloud's backend is asked through, as `PlanRequest.session` gives it."""
+
+    @abstractmethod
+    def endpoints(self, account: Any, state: FleetState) -> Mapping[str, Endpoint]:
+        """Node -> where the local node is reached that stands for it."""
+
+
+def hooks_of(package: str) -> CloudHooks:
+    """The hooks of a cloud's folder (`orch.rehearsal.aws`)."""
+    found: CloudHooks = import_module(f"{package}.hooks").HOOKS
+    return found
