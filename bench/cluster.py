@@ -41,12 +41,12 @@ from pathlib import Path
 from orch.spec import load_paths
 from orch.stacks.project import find
 from orch.rehearsal.project import rehearse
-from orch.stacks.request import Wish, compile_for
+from orch.stacks.request import FleetRequest, compile_for
 
 project = rehearse(find(Path.cwd())).project
 started = time.perf_counter()
 fleet = load_paths(["fleet.yml"]).require().fleets[0]
-compile_for(project, Wish(fleet, Path.cwd()))
+compile_for(project, FleetRequest(fleet, Path.cwd()))
 print(time.perf_counter() - started)
 """
 

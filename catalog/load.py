@@ -16,6 +16,7 @@ from orch.catalog.errors import BadCatalogFile
 from orch.catalog.gcp.siblings import Sibling, offered, siblings
 from orch.catalog.records import Catalog, GpuModel, InstanceType, Offer, PriceList
 from orch.catalog.unpriced import lent
+from orch.spec.models.backends import installed
 
 SHIPPED = Path(__file__).parent
 AWS_TYPES = SHIPPED / "types-aws.csv"
@@ -60,7 +61,18 @@ def _catalog(folder: Path) -> Catalog:
         path = own if own.is_file() else shipped
         backend = shipped.stem.removeprefix("prices-")
         lists[backend] = read_prices(path, backend, types, gcp if backend == "gcp" else ())
+    for backend, own in _of_other_packages():
+        types |= {(each.backend, each.name): each for each in _types(own / "types.csv", gpus)}
+        lists[backend] = read_prices(own / "prices.csv", backend, types)
     return Catalog(gpus, types, lists, {"aws": tuple(head["regions"].split())})
+
+
+def _of_other_packages() -> Iterator[tuple[str, Path]]:
+    """Backends of other packages that bring machine types and prices (`Backend.catalog`)."""
+    for name, entry in installed().items():
+        folder = getattr(entry.load(), "catalog", None)
+        if folder is not None:
+            yield name, Path(folder)
 
 
 @cache

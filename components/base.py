@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from orch.components.deployment import Deployment
@@ -78,6 +79,8 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
 
     `packages`: how the types of its resources begin (`aws:`), where a killed call may leave some in a cloud.
     `rehearsal`: the package with its simulated account, None where nodes are what they are in a rehearsal.
+    `explained`: how changes of its fleets are told. `catalog`: a folder with its machine types and prices
+    (`types.csv` and `prices.csv` in the form of `catalog/`), for `orch offers`.
     """
 
     name: ClassVar[str]
@@ -85,6 +88,7 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
     packages: ClassVar[tuple[str, ...]] = ()
     rehearsal: ClassVar[str | None] = None
     explained: ClassVar[Explained] = NOTHING
+    catalog: ClassVar[Path | None] = None
 
     @abstractmethod
     def candidates(self, request: PlanRequest) -> Sequence[Place]:

@@ -14,18 +14,18 @@ from orch.rehearsal.scenario import Failure, Nodes
 from orch.rehearsal.store import Doc
 
 RULES = (
-    "networks",
-    "subnets",
-    "firewalls",
-    "routers",
-    "policies",
-    "templates",
-    "instances",
-    "groups",
-    "resizes",
-    "reservations",
-    "disks",
-    "offerings",
+    "network.networks",
+    "network.subnets",
+    "network.firewalls",
+    "network.routers",
+    "compute.resource_policies",
+    "compute.instance_templates",
+    "compute.instances",
+    "compute.instance_groups",
+    "compute.resize_requests",
+    "compute.reservations",
+    "compute.disks",
+    "compute.offerings",
     "operations",
 )
 """Modules whose import registers their methods."""

@@ -234,7 +234,7 @@ def test_a_secret_that_changes_is_told_to_change() -> None:
 def test_a_property_that_no_row_knows_is_named_as_what_forces_new_nodes() -> None:
     leaf = PropertyChange("machine_id", "a1", "b2", replaces=True)
     change = Change("replace", "orch:ssh:Host", "gpu1", "urn", (leaf,))
-    compiled = Deployment((), {}, (), hourly=0.0, register=lambda: pytest.fail("not here"), nodes=("gpu1",))
+    compiled = Deployment((), {}, hourly=0.0, register=lambda: pytest.fail("not here"), nodes=("gpu1",))
     (line,) = headline((change,), Recorded(nodes={"gpu1": "gpu1"}), compiled).lines
     assert line.startswith("gpu1: 1 running node is destroyed and made anew: machine_id a1 -> b2; ")
 

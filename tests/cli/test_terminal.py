@@ -176,17 +176,17 @@ def test_lines_for_people_are_escaped_and_may_be_coloured(capsys: pytest.Capture
 def test_every_verb_says_what_it_says_so() -> None:
     """Only data for programs, and logs of jobs, are printed as they are."""
     raw: list[str] = []
-    for file in sorted(Path(orch.cli.__file__).parent.glob("*.py")):
+    for file in sorted(Path(orch.cli.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
                 what = ast.unparse(node.args[0])
                 if not what.startswith(("json.dumps(", "render_json(", "render_sarif(", "render_github(")):
                     raw.append(f"{file.name}: {what}")
     assert raw == [
-        "machine.py: f'export {key}={shlex.quote(value)}'",  # for a shell
+        "doctor.py: f'export {key}={shlex.quote(value)}'",  # for a shell
+        "errors.py: visible_lines(text)",
+        "errors.py: visible_lines(text)",
         "main.py: f'orch {__version__}'",
-        "outcome.py: visible_lines(text)",
-        "outcome.py: visible_lines(text)",
-        "run_output.py: self.line(event)",  # a job's log
-        "run_output.py: visible_lines(text)",
+        "run.py: self.line(event)",  # a job's log
+        "run.py: visible_lines(text)",
     ]

@@ -116,7 +116,7 @@ import sys
 from pathlib import Path
 from orch.cli.background import drive_behind
 from orch.runner.ledger.ledger import open_ledger
-from orch.runner.runs.lifecycle import Workplace
+from orch.runner.runs.lifecycle import RunnerContext
 
 class Broken:
     def run(self, *words, **more): raise RuntimeError("the way\\nis broken")
@@ -125,7 +125,7 @@ class Broken:
 
 dot = Path(sys.argv[1])
 ledger = open_ledger(f"sqlite:///{dot / 'ledger.db'}")
-drive_behind(Workplace(dot, ledger, Broken()), ledger.get("job"))
+drive_behind(RunnerContext(dot, ledger, Broken()), ledger.get("job"))
 """
 
 

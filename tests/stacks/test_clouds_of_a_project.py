@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orch.components.aws.backend import settings_of
+from orch.spec.models.backends import AwsSettings, entry_of
 from orch.stacks.project import find
 
 
@@ -12,6 +12,6 @@ def test_the_account_and_regions_of_orch_yml_are_those_of_the_plan(tmp_path: Pat
     (tmp_path / "orch.yml").write_text(
         "backends:\n  - {type: aws, regions: [eu-west-1], creds: {type: default, profile: mine}}\n"
     )
-    settings = settings_of(find(tmp_path).backends)
+    settings = entry_of(find(tmp_path).backends, AwsSettings)
     assert settings.regions == ("eu-west-1",)
     assert settings.creds is not None

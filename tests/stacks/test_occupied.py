@@ -108,7 +108,7 @@ def test_several_runs_are_each_named_with_their_nodes(folder: Folder) -> None:
 
 
 def planned(*nodes: str, moves: bool = False) -> Deployment:
-    return Deployment((), {}, (), 0.0, lambda: pytest.fail("not registered"), nodes=nodes, moves=moves)
+    return Deployment((), {}, 0.0, lambda: pytest.fail("not registered"), nodes=nodes, moves=moves)
 
 
 def change(op: str, name: str, kind: str = "orch:local:Node") -> Change:
