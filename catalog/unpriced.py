@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from orch.catalog.records import Catalog, InstanceType, Offer
 
@@ -48,13 +49,19 @@ def unlisted(catalog: Catalog, each: InstanceType, zones: Sequence[str] = ()) ->
     told = known.complete | (known.regions if each.surveyed else listed.keys())
     home = HOME[each.backend]
     lender = lends(each, listed)
-    for region in sorted(catalog.regions[each.backend], key=lambda name: (name != home, name)):
+    for region in _home_first(catalog.regions[each.backend], home):
         if region in told or (region == home and each.home_price is None):
             continue
         of, price = (None, each.home_price) if region == home else lender
-        inside = [zone.lower() for zone in zones if zone.lower().startswith(f"{zone_prefix(region)}-")]
+        written = (zone.lower() for zone in zones if zone.lower().startswith(f"{zone_prefix(region)}-"))
+        inside = list(dict.fromkeys(written))
         for zone in inside or (None,):
             yield Offer(each, region, zone, price, None, listed=False, price_of=of)
+
+
+@lru_cache(maxsize=16)
+def _home_first(regions: tuple[str, ...], home: str) -> tuple[str, ...]:
+    return tuple(sorted(regions, key=lambda name: (name != home, name)))
 
 
 def lends(each: InstanceType, prices: Mapping[str, float | None]) -> tuple[str, float] | tuple[None, None]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from itertools import islice
 
 from orch.catalog.records import Catalog, GpuModel, InstanceType, Offer, gpu_key
@@ -65,12 +66,20 @@ class Fit:
         return self.price_of is None and (self.price is not None or self.offer.listed)
 
 
+Missed = tuple[Fit, tuple[Miss, ...]]
+
+
 @dataclass(frozen=True)
 class Judgement:
     """`fits` in the order of choice; `misses` are all others, each with at least one reason."""
 
     fits: tuple[Fit, ...]
-    misses: tuple[tuple[Fit, tuple[Miss, ...]], ...]
+    why: Callable[[], Iterable[Missed]] = tuple
+
+    @cached_property
+    def misses(self) -> tuple[Missed, ...]:
+        """Found when they are asked for: nobody wants them where something fits, and they are the most."""
+        return tuple(self.why())
 
 
 def judge(wanted: MachineQuery, catalog: Catalog) -> Judgement:
@@ -80,37 +89,56 @@ def judge(wanted: MachineQuery, catalog: Catalog) -> Judgement:
     own price, then by backend, type, region, zone. What has no price comes last. Where no list tells which
     regions have a type, it is offered in each that may.
     """
-    fits: list[Fit] = []
-    misses: list[tuple[Fit, tuple[Miss, ...]]] = []
-    of_type: dict[tuple[str, str], tuple[Miss, ...]] = {}
-    for offer in _offers(wanted, catalog, of_type):
-        for fit in _fits(wanted, offer):
-            missing = (*of_type[offer.type.backend, offer.type.name], *offer_misses(wanted, fit))
-            if missing:
-                misses.append((fit, missing))
-            else:
-                fits.append(fit)
-    return Judgement(tuple(sorted(fits, key=_order(wanted))), tuple(misses))
+    lacks = _lacking(wanted)
+    fits = [
+        fit
+        for offer in _possible(wanted, catalog, lacks)
+        for fit in _fits(wanted, offer)
+        if next(iter(offer_misses(wanted, fit)), None) is None
+    ]
+
+    def why() -> Iterator[Missed]:
+        for offer in _offers(wanted, catalog, lacks):
+            for fit in _fits(wanted, offer):
+                if missing := (*lacks(offer.type), *offer_misses(wanted, fit)):
+                    yield fit, missing
+
+    return Judgement(tuple(sorted(fits, key=_order(wanted))), why)
 
 
-def _offers(
-    wanted: MachineQuery, catalog: Catalog, of_type: dict[tuple[str, str], tuple[Miss, ...]]
-) -> Iterator[Offer]:
-    """Those to judge, with what their types lack noted in `of_type`. A type that lacks something is judged at
-    one place where no list has it: at all of them the answer would be the same."""
+Lacks = Callable[[InstanceType], tuple[Miss, ...]]
+
+
+def _lacking(wanted: MachineQuery) -> Lacks:
+    """What each type lacks, looked at once."""
+    found: dict[tuple[str, str], tuple[Miss, ...]] = {}
 
     def lacks(each: InstanceType) -> tuple[Miss, ...]:
         key = (each.backend, each.name)
-        if key not in of_type:
-            of_type[key] = tuple(type_misses(wanted, each))
-        return of_type[key]
+        if key not in found:
+            found[key] = tuple(type_misses(wanted, each))
+        return found[key]
 
+    return lacks
+
+
+def _possible(wanted: MachineQuery, catalog: Catalog, lacks: Lacks) -> Iterator[Offer]:
+    """Offers of types that lack nothing."""
+    for name, prices in catalog.lists.items():
+        if name in wanted.backends:
+            yield from (offer for offer in prices.offers if not lacks(offer.type))
+            for each in doubtful(catalog, name):
+                if not lacks(each):
+                    yield from unlisted(catalog, each, wanted.zones)
+
+
+def _offers(wanted: MachineQuery, catalog: Catalog, lacks: Lacks) -> Iterator[Offer]:
+    """Those to judge. A type that lacks something is judged at one place where no list has it: at all of them
+    the answer would be the same."""
     for name, prices in catalog.lists.items():
         if name in FOREIGN_BACKENDS and name not in wanted.backends:
             continue
-        for offer in prices.offers:
-            lacks(offer.type)
-            yield offer
+        yield from prices.offers
         for each in doubtful(catalog, name):
             if not lacks(each):
                 yield from unlisted(catalog, each, wanted.zones)

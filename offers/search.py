@@ -92,7 +92,7 @@ def search(
 def _search(document: Document, fleet: Fleet, configured: Sequence[str], catalog: Catalog) -> Search:
     wanted = wanted_of(fleet, catalog, configured)
     skipped = _skipped(fleet, wanted)
-    judgement = Judgement((), ()) if skipped else judge(wanted, catalog)
+    judgement = Judgement(()) if skipped else judge(wanted, catalog)
     lists = () if skipped else tuple(catalog.lists[name] for name in wanted.backends if name in catalog.lists)
     told = [] if skipped else _diagnostics(document, fleet, wanted, catalog)
     result = Search(fleet.name, str(document.file), wanted, judgement, tuple(told), lists, skipped)

@@ -15,6 +15,7 @@ import random
 import secrets
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -194,8 +195,8 @@ class HostLab:
 
     def remove(self) -> None:
         ids = docker("ps", "-aq", "--filter", f"label=orch.test={self.tag}").split()
-        if ids:
-            docker("rm", "-f", "-v", *ids)
+        with ThreadPoolExecutor() as pool:  # of several in one call Docker removes one after another
+            list(pool.map(lambda each: docker("rm", "-f", "-v", each), ids))
         for network in self.networks:
             docker("network", "rm", network.name, check=False)
 

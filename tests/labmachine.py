@@ -6,7 +6,7 @@ import io
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,13 @@ def wait_until(true: Callable[[], bool], what: str, seconds: float = 60.0) -> No
     while not true():
         assert time.monotonic() < end, f"waited too long until {what}"
         time.sleep(0.1)
+
+
+def left_behind(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """What differs between two snapshots: path -> what it was, what it is; "-": not there."""
+    paths = sorted({*before, *after})
+    found = {path: (before.get(path, "-"), after.get(path, "-")) for path in paths}
+    return {path: (was, now) for path, (was, now) in found.items() if was != now}
 
 
 def archive(texts: dict[str, tuple[str, int]]) -> bytes:
@@ -111,13 +118,17 @@ class Machine:
 
     def snapshot(self) -> dict[str, str]:
         """Everything a stranger could have changed: files with mode and sum, users, containers, images."""
-        files = self.run(
+        every = (
             "find /etc /home /root /opt /srv /tmp /usr/local /var/lib /var/spool /var/tmp"
             " \\( -path /var/lib/docker -o -path /var/lib/containerd \\) -prune -o"
-            " \\( -type f -printf '%m %u ' -exec md5sum {} \\; \\)"
-            " -o \\( -not -type f -printf '%m %u %y %p\\n' \\)"
         )
-        found = {line.split(None, 3)[-1]: line for line in files.splitlines()}
+        # What vanishes meanwhile is no failure of the look: it shows without a sum, or not at all.
+        script = f"{every} -printf '%m %u %y %p\\n'; echo; {every} -type f -exec md5sum {{}} +"
+        listed, _, sums = self.run(script, check=False).partition("\n\n")
+        found = {line.split(None, 3)[3]: line for line in listed.splitlines()}
+        for digest, path in (line.split(None, 1) for line in sums.splitlines()):
+            found[path] = f"{found.get(path, '')} {digest}"
+        assert len(found["/etc/passwd"].split()) == 5, f"{self.name} does not list its files"
         for what in ("ps -aq", "images -q", "volume ls -q", "network ls --format {{.Name}}"):
             found[f"docker {what}"] = self.run(f"docker {what} | sort", check=False)
         return found

@@ -8,6 +8,7 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -104,8 +105,8 @@ class Lab:
 
     def remove(self) -> None:
         ids = docker("ps", "-aq", "--filter", f"label=orch.test={self.tag}").split()
-        if ids:
-            docker("rm", "-f", "-v", *ids)
+        with ThreadPoolExecutor() as pool:  # of several in one call Docker removes one after another
+            list(pool.map(lambda each: docker("rm", "-f", "-v", each), ids))
         docker("network", "rm", self.tag, check=False)
 
 

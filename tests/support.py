@@ -13,16 +13,24 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forkserver import ForkServer, anew
 
 from orch.stacks.program import scope_of
 from orch.stacks.project import find
 
 ROOT = Path(__file__).resolve().parent.parent
 ORCH = [str(Path(sys.executable).parent / "orch")]
+
+
+@cache
+def fork_server() -> ForkServer:
+    """One for each process of tests, from the first call of the command line on."""
+    return ForkServer()
 
 
 @dataclass(frozen=True)
@@ -45,10 +53,13 @@ class Folder:
     path: Path
 
     def orch(self, *words: str, env: dict[str, str] | None = None, timeout: float = 300) -> Said:
+        environment = {**os.environ, **(env or {})}
+        if not anew(words, environment):
+            return Said(*fork_server().call([*ORCH, *words], self.path, environment, timeout))
         done = subprocess.run(
             [*ORCH, *words],
             cwd=self.path,
-            env={**os.environ, **(env or {})},
+            env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -46,8 +46,10 @@ WITH_PARTS = (
     "tests/e2e/",
     "tests/images/",
     "tests/providers/gcp/test_local_nodes.py",
+    "tests/providers/gcp_bridge/test_in_the_engine.py",
     "tests/providers/simulated/test_in_the_engine.py",
     "tests/providers/simulated/test_local_nodes.py",
+    "tests/stacks/test_compressed_state.py",
     "tests/stacks/test_while_held.py",
 )
 PARTS = frozenset({"lab", "room", "rack", "server", "local", "quickstart"})

@@ -29,6 +29,10 @@ class ProviderError(OrchError):
     exit_code = ExitCode.PROVISION
 
 
+class LeftBehind(ProviderError):
+    """A resource was given up without being taken away: it is removed from the record, and that is told."""
+
+
 @dataclass(frozen=True)
 class Difference:
     """One property whose value differs. `drifted`: the file did not change, the world did."""
@@ -68,7 +72,7 @@ class Handler(Protocol):
         ...
 
     def delete(self, resource_id: str, state: State) -> None:
-        """Remove it. What is gone already is no error."""
+        """Remove it. What is gone already is no error. Raises LeftBehind where that cannot be known."""
         ...
 
 

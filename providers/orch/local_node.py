@@ -28,6 +28,8 @@ from orch.providers.orch.local_network import STACK_LABEL
 MIB = 1 << 20
 LOOPBACK = "127.0.0.1"
 READY_TIMEOUT_S = 60.0
+REMOVE_S = 600.0
+"""How long Docker may take to remove a node with all the images on it: minutes on a disk that is busy."""
 PORTS = range(10_000, 20_000)
 PORT_TRIES = 5
 CPU_PERIOD_US = 100_000
@@ -41,6 +43,9 @@ priorities."""
 class LocalNodeHandler:
     computed: ClassVar[frozenset[str]] = frozenset({"ssh_address", "ssh_port"})
     secrets: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, remove_s: float = REMOVE_S) -> None:
+        self._remove_s = remove_s
 
     def check(self, inputs: Inputs) -> list[tuple[str, str]]:
         failures = [
@@ -114,13 +119,20 @@ class LocalNodeHandler:
     def delete(self, resource_id: str, state: State) -> None:
         try:
             # v: the inner Docker's store is an anonymous volume, which would stay behind.
-            connect().containers.get(resource_id).remove(force=True, v=True)
+            connect(self._remove_s).containers.get(resource_id).remove(force=True, v=True)
         except NotFound:
             return
         except APIError as error:
             if "is already in progress" in str(error):
                 return
             raise _docker_error(f"the node {resource_id} was not removed", error) from error
+        except OSError as error:  # of the connection: most likely the time is over
+            raise ProviderError(
+                f"Docker has not told within {self._remove_s:.0f} s that the node {resource_id} is removed",
+                detail=str(error),
+                hint="it may still be at it: run the same command again",
+                code="ORCH342",
+            ) from error
 
 
 def _remove_leftover(client: Any, name: str, stack: str) -> None:

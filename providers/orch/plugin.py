@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import threading
+from collections.abc import Callable
 
 from pulumi.provider.experimental import provider as api
 
 from orch import __version__
-from orch.providers.orch.handler import Handler, differences, now_secret
-from orch.providers.orch.serving import serve
+from orch.providers.orch.handler import Handler, LeftBehind, differences, now_secret
+from orch.providers.orch.serving import one_line, serve, warn
 from orch.providers.orch.values import UNKNOWN, plain_map, sendable, wire_map
 from orch.spec.errors import OrchError
 
@@ -39,7 +40,10 @@ def handler(token: str) -> Handler:
 
 
 class OrchProvider(api.Provider):
-    """Dispatches each request to the handler of its type, off the event loop."""
+    """Dispatches each request to the handler of its type, off the event loop. `warn` tells the engine."""
+
+    def __init__(self, warn: Callable[[str, str], None] = warn) -> None:
+        self._warn = warn
 
     def _handler(self, token: str) -> Handler:
         token = token.rsplit("$", 1)[-1]  # a child's type comes behind its parents'
@@ -110,7 +114,10 @@ class OrchProvider(api.Provider):
 
     async def delete(self, request: api.DeleteRequest) -> None:
         handler = self._handler(request.type)
-        await asyncio.to_thread(handler.delete, request.resource_id, plain_map(request.properties))
+        try:
+            await asyncio.to_thread(handler.delete, request.resource_id, plain_map(request.properties))
+        except LeftBehind as left:
+            await asyncio.to_thread(self._warn, request.urn, one_line(left))
 
 
 def main() -> None:

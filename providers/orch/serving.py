@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -18,10 +19,13 @@ from google.protobuf import empty_pb2
 from pulumi.provider.experimental import provider as api
 from pulumi.provider.experimental.server import ProviderServicer
 from pulumi.runtime._grpc_settings import _GRPC_CHANNEL_OPTIONS
-from pulumi.runtime.proto import provider_pb2_grpc
+from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc, provider_pb2_grpc
 
 from orch import __version__
 from orch.spec.errors import OrchError
+
+WARN_S = 10.0
+"""How long the engine may take to hear of something."""
 
 
 class CodedServicer(ProviderServicer):
@@ -75,6 +79,20 @@ def one_line(error: OrchError) -> str:
     return f"{where}{head}{tail}"
 
 
+def warn(urn: str, text: str) -> None:
+    """Tell the engine that started this provider of what is amiss with a resource and no error."""
+    severity = engine_pb2.LogSeverity.WARNING
+    said = engine_pb2.LogRequest(severity=severity, message=text, urn=urn)
+    # An engine that does not hear of it ends soon, and what is done is done.
+    with grpc.insecure_channel(_engine_address()) as channel, suppress(grpc.RpcError):
+        engine_pb2_grpc.EngineStub(channel).Log(said, timeout=WARN_S)
+
+
+def _engine_address() -> str:
+    """The engine passes its own address as the only positional argument; nothing where none did."""
+    return next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+
+
 def _end_with_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.25)
@@ -92,13 +110,13 @@ async def _serve(engine_address: str, provider: api.Provider, version: str) -> N
 
 
 def serve(provider: api.Provider, name: str, version: str = __version__) -> None:
-    """Serve until the engine ends. The engine passes its own address as the only positional argument."""
-    addresses = [word for word in sys.argv[1:] if not word.startswith("-")]
-    if not addresses:
+    """Serve until the engine ends."""
+    address = _engine_address()
+    if not address:
         sys.exit(f"{name} is started by the Pulumi engine, not by hand")
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
-        asyncio.run(_serve(addresses[0], provider, version))
+        asyncio.run(_serve(address, provider, version))
     except KeyboardInterrupt:
         # Ctrl-C reaches the whole group; the engine decides when a provider ends.
         return

@@ -18,11 +18,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from orch.providers.orch.handler import OBSERVED, Inputs, ProviderError, State
+from orch.providers.orch.handler import OBSERVED, Inputs, LeftBehind, ProviderError, State
 from orch.runner.errors import HostKeyRefused, HostUnreachable, LoginRefused, RunnerError
 from orch.runner.hosts.facts import HostFacts, read_facts
 from orch.runner.hosts.host_facts import Unread
-from orch.runner.hosts.registration import BUSY, FORCED, enter, leave
+from orch.runner.hosts.registration import BUSY, FORCED, enter, leave, mark
 from orch.runner.node.container import Claim
 from orch.runner.ssh.pool import SshTransport
 from orch.spec.state import Jump, NodeState, without_commands
@@ -30,6 +30,9 @@ from orch.spec.state import Jump, NodeState, without_commands
 REACHABLE = "reachable"
 DEADLINE_S = 12.0
 """How long a host may take to be reached: one try, or several where it refuses at once."""
+
+LEAVE_S = 60.0
+"""The same where it is left: what is not taken away then, people's keys among it, stays there for good."""
 
 MEMORY_TOLERANCE = 0.02
 """A kernel takes a little more or less of the same memory at each boot and update."""
@@ -39,7 +42,8 @@ class SshHostHandler:
     computed: ClassVar[frozenset[str]] = frozenset({"facts"})
     secrets: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self) -> None:
+    def __init__(self, deadline_s: float = DEADLINE_S, leave_s: float = LEAVE_S) -> None:
+        self._deadline_s, self._leave_s = deadline_s, leave_s
         self._guard = threading.Lock()
         self._shared: SshTransport | None = None
 
@@ -56,7 +60,7 @@ class SshHostHandler:
 
     def read(self, resource_id: str, state: State) -> State | None:
         try:
-            facts = read_facts(_node(state), self._transport(), deadline_s=DEADLINE_S)
+            facts = read_facts(_node(state), self._transport(), deadline_s=self._deadline_s)
             return _outputs(facts, state)
         except RunnerError as error:
             trouble = _trouble(error)
@@ -86,10 +90,17 @@ class SshHostHandler:
             done = self._transport().run(
                 _node(state),
                 leave(state["stack"], state["user"], force=os.environ.get(FORCED) == "1"),
-                deadline_s=DEADLINE_S,
+                deadline_s=self._leave_s,
+                connect_timeout_s=self._leave_s,
             )
-        except (HostUnreachable, HostKeyRefused, LoginRefused):
-            return  # nothing can be taken away there; that it is gone must not keep the fleet from shrinking
+        except (HostUnreachable, HostKeyRefused, LoginRefused) as error:
+            # That it is gone must not keep the fleet from shrinking.
+            raise LeftBehind(
+                f"{state['name']} leaves the fleet, and nothing was taken away there ({_trouble(error)})",
+                where=_where(state),
+                detail="if it is still there, so are /var/lib/orch and the keys that the fleet let in",
+                hint=f"take both away by hand: keys are the lines that end in `{mark(state['stack'])}`",
+            ) from error
         if done.exit_code == BUSY:
             holder = Claim.parse(done.stdout.strip())
             raise ProviderError(
@@ -113,7 +124,7 @@ class SshHostHandler:
             done = self._transport().run(
                 node,
                 enter(inputs["stack"], inputs["user"], inputs.get("authorized_keys") or ()),
-                deadline_s=DEADLINE_S,
+                deadline_s=self._deadline_s,
             )
             if not done.ok:
                 raise ProviderError(
@@ -123,7 +134,7 @@ class SshHostHandler:
                     hint=f"give {node.user} passwordless sudo: `orch check` tells more",
                     code="ORCH366",
                 )
-            facts = read_facts(node, self._transport(), deadline_s=DEADLINE_S)
+            facts = read_facts(node, self._transport(), deadline_s=self._deadline_s)
         except RunnerError as error:
             raise ProviderError(
                 error.summary,
@@ -138,7 +149,7 @@ class SshHostHandler:
         """One for all hosts of the process: a jump host is connected to once."""
         with self._guard:
             if self._shared is None:
-                self._shared = SshTransport(deadline_s=DEADLINE_S)
+                self._shared = SshTransport(deadline_s=self._deadline_s)
             return self._shared
 
 

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
@@ -34,14 +35,26 @@ SERVICES = frozenset({"ec2", "iam", "ssm", "service-quotas", "sts"})
 def session(cloud: Cloud, region: str | None = None) -> boto3.Session:
     """A boto3 session whose clients all speak to `cloud`."""
     import boto3
+    from botocore.session import Session
 
+    kept = Session()
+    kept.register_component("data_loader", _models())
     made = boto3.Session(
+        botocore_session=kept,
         aws_access_key_id="AKIAREHEARSAL0000000",
         aws_secret_access_key="rehearsal",
         region_name=region or "us-east-1",
     )
     bind(made, cloud)
     return made
+
+
+@cache
+def _models() -> Any:
+    """botocore's service models, of which one is megabytes: read once, however many sessions there are."""
+    from botocore.loaders import create_loader
+
+    return create_loader()
 
 
 def bind(made: boto3.Session, cloud: Cloud) -> None:

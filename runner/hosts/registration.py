@@ -24,6 +24,11 @@ def registration_id(stack: str) -> str:
     return hashlib.sha256(stack.encode()).hexdigest()[:12]
 
 
+def mark(stack: str) -> str:
+    """What ends the lines of the stack's public keys on its hosts (`host-authorize.sh.j2`)."""
+    return f"orch:{registration_id(stack)}"
+
+
 def enter(stack: str, user: str, authorized_keys: Sequence[str]) -> Command:
     """Register the stack on a host and let its keys in. Repeating it changes nothing."""
     text = render(

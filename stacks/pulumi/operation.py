@@ -64,6 +64,9 @@ class Call:
         if diagnostic and diagnostic["severity"] == "error":
             self._error(diagnostic)
             return
+        if diagnostic and diagnostic["severity"] == "warning" and _is_ours(diagnostic.get("urn") or ""):
+            self.listener(Note(f"warning: {diagnostic['message'].strip()}"))
+            return
         for key, phase in (
             ("resourcePreEvent", "start"),
             ("resOutputsEvent", "done"),
@@ -106,6 +109,11 @@ class Call:
         elif urn in self.started:
             seconds = time.monotonic() - self.started[urn]
         self.listener(Step(phase, data["op"], data["type"], name_of(urn), seconds))
+
+
+def _is_ours(urn: str) -> bool:
+    """Whether a resource is our own provider's, which warns of what a user can act on."""
+    return bool(urn) and type_of(urn).startswith("orch:") and not type_of(urn).startswith("orch:fleet:")
 
 
 def engine(

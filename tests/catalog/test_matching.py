@@ -24,8 +24,13 @@ GIB = 1024
 CATALOG: Catalog = load.catalog(Path("/nonexistent"))
 
 
-# The same with a few of the types that were not surveyed: the plain rules below look at every offer.
+# The same with a few of the types that were not surveyed, and with few of the regions of those clouds that
+# sell everything everywhere: the plain rules below look at every offer.
 FAMILIES = ("g6", "g5g", "g4ad", "p3dn", "trn1n", "hpc8a")
+REGIONS = {
+    "aws": ("us-east-1", "us-east-2", "us-west-2", "eu-north-1", "ap-northeast-1", "mx-central-1"),
+    "gcp": ("us-central1", "us-east4", "europe-west4"),
+}
 FEW = replace(
     CATALOG,
     types={
@@ -33,6 +38,13 @@ FEW = replace(
         for key, each in CATALOG.types.items()
         if each.surveyed or each.name.split(".")[0] in FAMILIES
     },
+    lists={
+        name: replace(
+            each, offers=tuple(o for o in each.offers if o.region in REGIONS.get(name, (o.region,)))
+        )
+        for name, each in CATALOG.lists.items()
+    },
+    regions={name: tuple(r for r in known if r in REGIONS[name]) for name, known in CATALOG.regions.items()},
 )
 
 
@@ -277,6 +289,11 @@ def test_gcp_zone_names_are_exact() -> None:
 
 def test_a_zone_does_not_cover_backends_without_zones() -> None:
     assert {fit.offer.type.backend for fit in fits({"gpu": "1.."}, zones=("us-east-1a",))} == {"aws"}
+
+
+def test_a_zone_that_is_written_twice_is_offered_once() -> None:
+    found = fits(backends=("aws",), zones=("use1-az4", "USE1-AZ4"), instance_types=("g4ad.xlarge",))
+    assert [fit.offer.zone for fit in found] == ["use1-az4"]
 
 
 def test_a_region_that_is_not_known_is_not_taken_for_granted() -> None:

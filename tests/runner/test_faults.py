@@ -43,24 +43,25 @@ def behind(place: RunnerContext, run: str) -> subprocess.Popen[str]:
 
 
 @pytest.fixture
-def fresh(lab: Lab) -> Iterator[tuple[NodeState, NodeState]]:
-    """Two nodes that a test may destroy."""
-    nodes = lab.node(), lab.node()
-    for node in nodes:
-        load_image(node, "mpi")
-    yield nodes
-    docker("rm", "-f", "-v", *(node.name for node in nodes), check=False)
+def harmed(pair: tuple[NodeState, NodeState]) -> Iterator[tuple[NodeState, NodeState]]:
+    """The two nodes, of which a test may kill or pause the second: it runs again afterwards."""
+    yield pair
+    docker("unpause", pair[1].name, check=False)
+    docker("start", pair[1].name)
+    for node in pair:
+        docker("exec", node.name, "rm", "-rf", "/srv/gate")
+    wait_until(lambda: bool(docker("exec", pair[1].name, "docker", "version", check=False)))
 
 
 def test_a_node_killed_in_mid_run_fails_the_run_and_stops_the_other(
-    place: RunnerContext, lab: Lab, fresh: tuple[NodeState, NodeState], left_on
+    place: RunnerContext, lab: Lab, harmed: tuple[NodeState, NodeState], left_on
 ):
-    fleet = lab.fleet(*fresh, grace_s=6.0)
+    fleet = lab.fleet(*harmed, grace_s=6.0)
     row = submit(place, fleet, commands=["sleep 300"])
     driver = behind(place, "job")
     try:
         wait_until(lambda: place.ledger.get("job").status == "running")
-        docker("kill", fresh[1].name)
+        docker("kill", harmed[1].name)
         began = time.monotonic()
         driver.wait(120)
         took = time.monotonic() - began
@@ -69,22 +70,21 @@ def test_a_node_killed_in_mid_run_fails_the_run_and_stops_the_other(
     row = place.ledger.get("job")
     assert row.status == "failed"
     assert took < 60
-    assert fresh[1].name in (row.message or "")
+    assert harmed[1].name in (row.message or "")
     assert [rank.reason for rank in row.ranks] == ["sibling_failed", "instance_unreachable"]
     assert lifecycle.exit_code(row) == ExitCode.RUN_FAILED
-    assert left_on(fresh[0]) == ""
+    assert left_on(harmed[0]) == ""
     assert node_statuses(fleet)[1].status == "unreachable"
     assert [rank.collected for rank in row.ranks] == [True, False]
 
     # When the node comes back, the next look at runs cleans it up.
-    docker("start", fresh[1].name)
-    wait_until(lambda: bool(docker("exec", fresh[1].name, "docker", "ps", "-q", check=False)) or True)
+    docker("start", harmed[1].name)
     # By the connection that the next look uses: that takes no time for making one.
     wait_until(lambda: node_statuses(fleet, place.transport)[1].status == "busy")
     lifecycle.reconcile_once(place)
     assert place.ledger.get("job").ranks[1].collected
     assert node_statuses(fleet)[1].status == "idle"
-    assert left_on(fresh[1]) == ""
+    assert left_on(harmed[1]) == ""
 
 
 def test_a_killed_driver_loses_nothing_and_the_log_goes_on_where_it_stopped(
@@ -224,16 +224,16 @@ def test_a_container_removed_behind_our_back_fails_the_run(
 
 
 def test_a_paused_node_that_comes_back_in_time_does_not_fail_the_run(
-    place: RunnerContext, lab: Lab, fresh: tuple[NodeState, NodeState]
+    place: RunnerContext, lab: Lab, harmed: tuple[NodeState, NodeState]
 ):
     commands = ["until [ -e /gate/open ]; do sleep 0.1; done; echo woke"]
-    submit(place, lab.fleet(*fresh, grace_s=90.0), commands=commands, volumes=["/srv/gate:/gate"])
+    submit(place, lab.fleet(*harmed, grace_s=90.0), commands=commands, volumes=["/srv/gate:/gate"])
     driver = behind(place, "job")
     wait_until(lambda: place.ledger.get("job").status == "running")
-    docker("pause", fresh[1].name)
+    docker("pause", harmed[1].name)
     wait_until(lambda: place.ledger.get("job").ranks[1].silent_since is not None, 60)
-    docker("unpause", fresh[1].name)
-    for node in fresh:
+    docker("unpause", harmed[1].name)
+    for node in harmed:
         docker("exec", node.name, "touch", "/srv/gate/open")
     assert driver.wait(90) == 0
     assert place.ledger.get("job").status == "done"

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support import Folder
+from nodelab import docker
+from support import Folder, containers
 
 COUNT = """\
 type: task
@@ -17,6 +18,19 @@ image: orch/mpi
 stop_duration: 5
 commands: ["for i in $(seq 12); do echo line $i; sleep 0.5; done"]
 """
+
+# The same, which goes on after its first line when it is let: however long it takes to be seen running.
+GATED = COUNT.replace(
+    "for i in $(seq 12); do echo line $i; sleep 0.5; done",
+    "echo line 1; until [ -e /gate/$ORCH_RUN_NAME ]; do sleep 0.1; done; "
+    "for i in $(seq 2 12); do echo line $i; done",
+)
+GATED += 'volumes: ["/srv/gate:/gate"]\n'
+
+
+def let_go_on(project: Folder, run: str) -> None:
+    for node in containers(project, "laptop"):
+        docker("exec", node, "touch", f"/srv/gate/{run}")
 
 
 @pytest.fixture
@@ -38,14 +52,14 @@ def wait_for(project: Folder, run: str, status: str, seconds: float = 120) -> di
 
 
 def test_a_detached_run_goes_on_by_itself_and_can_be_read_and_attached(project: Folder) -> None:
-    # Long enough to be seen running by a command line that takes seconds itself.
-    project.write("slow.yml", COUNT.replace("sleep 0.5", "sleep 2"))
+    project.write("slow.yml", GATED)
     said = project.orch("run", "slow.yml", "--detach", "--name", "alone", "--json")
     assert said.code == 0, said.err
     assert (said.json["run"], said.json["status"]) == ("alone", "submitted")
     assert [node["rank"] for node in said.json["nodes"]] == [0, 1]
     wait_for(project, "alone", "running")
     assert "line 1" in project.orch("logs", "alone").out
+    let_go_on(project, "alone")
     attached = project.orch("attach", "alone", "--json")
     assert attached.code == 0, attached.err
     assert attached.json["status"] == "done"
@@ -59,7 +73,7 @@ def test_a_detached_run_goes_on_by_itself_and_can_be_read_and_attached(project: 
 
 
 def test_interrupting_detaches_says_how_to_come_back_and_the_run_goes_on(project: Folder) -> None:
-    project.write("slow.yml", COUNT.replace("sleep 0.5", "sleep 2"))
+    project.write("slow.yml", GATED)
     process = project.start("run", "slow.yml", "--name", "left")
     wait_for(project, "left", "running")
     process.send_signal(signal.SIGINT)
@@ -67,6 +81,7 @@ def test_interrupting_detaches_says_how_to_come_back_and_the_run_goes_on(project
     assert process.returncode == 130
     assert "orch attach left" in err
     assert "orch stop left" in err
+    let_go_on(project, "left")
     row = wait_for(project, "left", "done")
     assert [node["exit_code"] for node in row["nodes"]] == [0, 0]  # type: ignore[index, union-attr, attr-defined]
 

@@ -7,6 +7,7 @@ holds, files in `launch/` what `up` and `run` add to that, files in `untrusted/`
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,7 @@ def test_a_file_written_for_others_is_accepted_as_it_is(path: Path) -> None:
     assert doubts <= {"ORCH151", "ORCH173", "ORCH132", "ORCH194"}
 
 
+@cache
 def diagnosed(path: Path) -> tuple[Diagnostic, ...]:
     launch = LAUNCH[0].parent in path.parents if LAUNCH else False
     untrusted = () if path in UNTRUSTED else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,13 @@ def documents(path: Path) -> list[tuple[str | None, Any]]:
     return [("project" if "projects" in each else kind, each) for each in read]
 
 
+@cache
+def validator(kind: str | None) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(schema(kind))
+
+
 def complaints(kind: str | None, document: Any) -> list[str]:
-    validator = jsonschema.Draft202012Validator(schema(kind))
-    return [error.message for error in validator.iter_errors(document)]
+    return [error.message for error in validator(kind).iter_errors(document)]
 
 
 @pytest.mark.parametrize("kind", [None, *kinds()])

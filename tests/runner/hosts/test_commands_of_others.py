@@ -56,11 +56,12 @@ def test_nor_by_the_engine_that_reads_the_host_s_record(tmp_path: Path, home: Pa
         "stack": "s",
         "proxy_command": f"touch {mark}",
     }
-    found = SshHostHandler().read("gpu1", inputs)
+    handler = SshHostHandler(deadline_s=0.5)
+    found = handler.read("gpu1", inputs)
     assert found is not None
     assert "unreachable" in found[OBSERVED]["status"]
     hop = {"address": "gate", "user": "me", "host_key": KEY, "proxy_command": f"touch {mark}"}
-    SshHostHandler().read("gpu1", {**inputs, "proxy_command": None, "jump": [hop]})
+    handler.read("gpu1", {**inputs, "proxy_command": None, "jump": [hop]})
     assert not mark.exists()
 
 

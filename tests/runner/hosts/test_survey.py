@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hostlab import PASSPHRASE, Room
+from labmachine import left_behind
 from labserver import Server
 
 from orch import images
+from orch.providers.orch.ssh_host import SshHostHandler
 from orch.runner.errors import HostUnreachable
 from orch.runner.hosts.checks.types import CheckResult, Result, Wanted
 from orch.runner.hosts.survey import Survey, survey
@@ -82,9 +86,28 @@ def test_nothing_is_left_behind_on_a_server(room: Room, four: list[NodeState], c
     server = room.servers[1]
     before = server.snapshot()
     look(*four, wanted=cluster)
-    assert server.snapshot() == before
+    assert left_behind(before, server.snapshot()) == {}
     assert "orch" not in server.run("ls /dev/shm /tmp")
     assert "python3 -" not in server.run("ps -eo args"), "what listened has ended"
+
+
+def test_a_host_that_is_slow_to_answer_is_waited_for_when_it_is_left(room: Room) -> None:
+    server = room.servers[2]
+    node, before = server.state(), server.snapshot()
+    host = {"stack": "organization/tests/slow", "authorized_keys": [new_key_pair().public]}
+    host |= node.model_dump(include={"name", "address", "port", "user", "identity", "host_key"})
+    handler = SshHostHandler(deadline_s=5.0)
+    handler.create(host)
+    assert left_behind(before, server.snapshot()).keys() >= {
+        "/var/lib/orch",
+        "/home/ops/.ssh/authorized_keys",
+    }
+    with ThreadPoolExecutor() as pool:
+        with server.frozen():
+            leaving = pool.submit(SshHostHandler(deadline_s=0.5).delete, node.name, host)
+            time.sleep(2.0)
+        leaving.result(timeout=120)
+    assert left_behind(before, server.snapshot()) == {}
 
 
 def test_a_root_login_needs_no_sudo(room: Room) -> None:

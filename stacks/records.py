@@ -1,0 +1,58 @@
+"""What a stack records of nodes beside the FleetState: ids, since when they are, on which market. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from orch.stacks.pulumi.changes import name_of
+from orch.stacks.state import StackExport, nodes_there, outputs
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """One node as the engine recorded it.
+
+    `id` is what Docker or the cloud calls it; None of a node that a group made. `created`: when the engine
+    recorded that it was made (of an existing host: registered; of a group's node: that its batch was asked
+    for); None where an engine wrote the state that told no times.
+    """
+
+    id: str | None = None
+    created: datetime | None = None
+    spot: bool = False
+
+
+UNKNOWN = NodeRecord()
+
+
+def node_records(recorded: StackExport | None) -> dict[str, NodeRecord]:
+    """The nodes of a stack that are there, by name."""
+    spot = (outputs(recorded).get("pins") or {}).get("spot") == "true"
+    resources: dict[str, dict[str, Any]] = {}
+    for each in (recorded or {}).get("resources") or ():
+        if each.get("custom") and each.get("id") and not each.get("delete"):
+            resources.setdefault(name_of(each["urn"]), each)
+    found: dict[str, NodeRecord] = {}
+    for node in nodes_there(recorded):
+        made = resources.get(node.get("made_by") or node["name"], {})
+        own = None if node.get("made_by") else made.get("id")
+        found[node["name"]] = NodeRecord(own, moment_of(made.get("created")), spot)
+    return found
+
+
+def moment_of(text: object) -> datetime | None:
+    """A time as the engine writes it, RFC 3339 with up to nine digits of a second; None for anything else."""
+    match = _MOMENT.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        return None
+    fraction = (match[2] or ".0").ljust(7, "0")
+    try:
+        return datetime.fromisoformat(match[1] + fraction + match[3].replace("Z", "+00:00"))
+    except ValueError:  # the 31st of February
+        return None
+
+
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,6})?\d*(Z|[+-]\d\d:\d\d)")

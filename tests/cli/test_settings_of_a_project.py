@@ -1,0 +1,87 @@
+"""What `orch.yml` says for all documents reaches every verb that reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import Folder
+
+SETTINGS = """\
+project: tests
+defaults:
+  fleet:
+    nodes: 2
+    resources: {gpu: "H100:8"}
+    regions: [us-east-1]
+  task:
+    retry: true
+profiles:
+  - name: short
+    max_duration: 5m
+backends:
+  - type: aws
+"""
+FLEET = "type: fleet\nname: lab\nbackends: [aws]\n"
+TASK = "type: task\nname: train\ncommands: [echo hi]\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    (tmp_path / "orch.yml").write_text(SETTINGS)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "fleet.yml").write_text(FLEET)
+    (tmp_path / "train.yml").write_text(TASK)
+    return Folder(tmp_path)
+
+
+def test_validate_takes_what_the_project_says_as_written(folder: Folder) -> None:
+    said = folder.orch("validate", "deep/fleet.yml")
+    assert (said.code, said.out) == (0, "1 valid document\n"), said.err
+    (folder.path / "orch.yml").write_text("project: tests\n")
+    said = folder.orch("validate", "deep/fleet.yml")
+    assert said.code == 3
+    assert "a fleet needs `nodes`" in said.err
+
+
+def test_offers_are_those_for_what_the_project_says(folder: Folder) -> None:
+    said = folder.orch("offers", "deep/fleet.yml", "--json")
+    assert said.code == 0, said.err
+    (fleet,) = said.json["fleets"]
+    assert {offer["instance_type"] for offer in fleet["offers"]} >= {"p5.48xlarge"}
+    assert {offer["region"] for offer in fleet["offers"]} == {"us-east-1"}
+
+
+def test_a_run_is_refused_at_the_place_of_a_default_that_nothing_acts_on(folder: Folder) -> None:
+    said = folder.orch("run", "train.yml")
+    assert said.code == 3
+    assert "orch.yml:8:5: error ORCH118: `retry` is not supported by this version" in said.err
+    assert "the task at train.yml:1 takes it over from here" in said.err
+
+
+@pytest.mark.parametrize("verb", ["run", "apply"])
+def test_a_profile_that_is_not_there_is_refused(folder: Folder, verb: str) -> None:
+    said = folder.orch(verb, "train.yml", "--profile", "shrt")
+    assert said.code == 2
+    assert "there is no profile 'shrt'" in said.err
+    assert "did you mean 'short'?" in said.err
+    (folder.path / "orch.yml").unlink()
+    said = folder.orch(verb, "train.yml", "--profile", "short")
+    assert said.code == 2
+    assert "profiles stand in `orch.yml`" in said.err
+
+
+def test_files_of_strangers_take_nothing_from_outside_their_repository(folder: Folder) -> None:
+    repository = folder.path / "deep"
+    (repository / ".git").mkdir()
+    said = folder.orch("validate", "--untrusted", "deep/fleet.yml")
+    assert said.code == 3
+    assert "a fleet needs `nodes`" in said.err
+    (repository / "orch.yml").symlink_to(folder.path / "orch.yml")
+    assert folder.orch("validate", "--untrusted", "deep/fleet.yml").code == 3
+    (repository / "orch.yml").unlink()
+    (repository / "orch.yml").write_text("defaults: {fleet: {nodes: 2, env: ['A=${{ env.HOME }}']}}\n")
+    said = folder.orch("validate", "--untrusted", "deep/fleet.yml")
+    assert said.code == 3
+    assert "deep/orch.yml:1:" in said.err, "a variable that nobody lent"
+    assert "ORCH176" in said.err

@@ -1,0 +1,247 @@
+"""The command line without the wait for its imports: a process that has made them forks one for each call.
+
+Each call is a process of its own, with the folder, the environment, the streams and the end that the
+console script would have; what differs is the command line that others see of it, and that the interpreter
+does not begin anew. `anew` tells for which calls it has to.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import io
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+# What verbs load when they are called. No SDK of a cloud: some tests hide those.
+LOADED = (
+    *(
+        "orch.cli.main",
+        "orch.cli.fleet",
+        "orch.cli.hosts.check",
+        "orch.cli.output.run",
+        "orch.cli.output.plan_tree",
+    ),
+    *(
+        "orch.cli.apply",
+        "orch.cli.doctor",
+        "orch.cli.show",
+        "orch.cli.output.fleet",
+        "orch.cli.output.offers",
+    ),
+    *(
+        "orch.stacks.operations",
+        "orch.rehearsal.project",
+        "orch.runner.runs.lifecycle",
+        "orch.runner.ssh.pool",
+    ),
+    *(
+        "orch.runner.ledger.ledger",
+        "orch.runner.hosts.survey",
+        "orch.components.registry",
+        "orch.catalog.load",
+    ),
+    "rich.console",
+    "rich.table",
+)
+
+# What the interpreter or an import reads, once.
+_READ_AT_START = ("PYTHON", "LANG", "LC_", "TZ", "LD_", "GRPC_", "OTEL_", "PULUMI_")
+_READ_AT_START += (
+    "TERMINAL_",
+    "FORCE_COLOR",
+    "PY_COLORS",
+    "GITHUB_",
+    "TYPER_",
+    "_TYPER_STANDARD",
+    "_TYPER_FORCE",
+)
+
+
+def anew(words: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether a call needs an interpreter of its own: it writes over its arguments (`--env`), or its
+    environment says what is read at the start."""
+    if any(word.startswith(("-e", "--env")) for word in words):
+        return True
+    own = {**os.environ}
+    changed = (name for name in {*own, *environment} if own.get(name) != environment.get(name))
+    return any(name.startswith(_READ_AT_START) for name in changed)
+
+
+class ForkServer:
+    """The process that forks, and calls through it. It ends with the process that started it."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="orch-fork-")
+        self._address = f"{self._folder.name}/s"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(self._address)
+        listener.listen(64)
+        ours, theirs = socket.socketpair()
+        self._alive = ours
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, str(listener.fileno()), str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(listener.fileno(), theirs.fileno()),
+        )
+        listener.close()
+        theirs.close()
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """End it; what it forked goes on."""
+        self._alive.close()
+        self._process.wait()
+        self._folder.cleanup()
+
+    def call(
+        self, words: Sequence[str], folder: Path, environment: Mapping[str, str], timeout: float
+    ) -> tuple[int, str, str]:
+        """Exit code (negative: the signal), what it printed, and what it told. Raises TimeoutExpired."""
+        asked = {"words": [*words], "folder": str(folder), "environment": {**environment}}
+        out, err = os.pipe(), os.pipe()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(self._address)
+            streams = (nothing, out[1], err[1])
+            text = json.dumps(asked).encode()
+            socket.send_fds(line, [len(text).to_bytes(8, "big")], streams)
+            line.sendall(text)
+            for each in streams:
+                os.close(each)
+            return _follow(line, out[0], err[0], [*words], timeout)
+
+
+def _follow(
+    line: socket.socket, out: int, err: int, words: list[str], timeout: float
+) -> tuple[int, str, str]:
+    """Read both streams to their ends, and the PID and the exit code from the line."""
+    read: dict[int, bytearray] = {out: bytearray(), err: bytearray(), line.fileno(): bytearray()}
+    end = time.monotonic() + timeout
+    with selectors.DefaultSelector() as selector:
+        for each in read:
+            selector.register(each, selectors.EVENT_READ)
+        try:
+            while selector.get_map():
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise subprocess.TimeoutExpired(words, timeout, bytes(read[out]), bytes(read[err]))
+                for key, _ in selector.select(left):
+                    more = os.read(key.fd, 1 << 16)
+                    read[key.fd] += more
+                    if not more:
+                        selector.unregister(key.fd)
+        except BaseException:  # an interrupt, the test's own time limit
+            _kill(bytes(read[line.fileno()]))
+            raise
+        finally:
+            os.close(out)
+            os.close(err)
+    _, code = read[line.fileno()].split()
+    return int(code), _text(read[out]), _text(read[err])
+
+
+def _kill(said: bytes) -> None:
+    """The process that was forked, unless it has ended."""
+    match said.split():
+        case [pid]:
+            os.kill(int(pid), signal.SIGKILL)
+
+
+def _text(data: bytearray) -> str:
+    return io.TextIOWrapper(io.BytesIO(data)).read()
+
+
+# In the process that forks
+
+
+def _serve(listener: socket.socket, alive: socket.socket) -> dict[str, Any]:
+    """Answer until the caller has ended; in each process that is forked, return what it is to do."""
+    lines: dict[int, socket.socket] = {}
+    woken, wake = os.pipe()
+    for end in (woken, wake):
+        os.set_blocking(end, False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.set_wakeup_fd(wake)
+    with selectors.DefaultSelector() as selector:
+        for each in (listener, alive, woken):
+            selector.register(each, selectors.EVENT_READ)
+        while True:
+            ready = {key.fd for key, _ in selector.select()}
+            if alive.fileno() in ready:
+                os._exit(0)
+            if woken in ready:
+                os.read(woken, 4096)
+                _tell_ends(lines)
+            if listener.fileno() not in ready:
+                continue
+            line, _ = listener.accept()
+            asked, streams = _receive(line)
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                for target, source in enumerate(streams):
+                    os.dup2(source, target)
+                for each in (*streams, woken, wake):
+                    os.close(each)
+                for each in (listener, alive, line, *lines.values()):
+                    each.close()
+                return asked
+            for each in streams:
+                os.close(each)
+            lines[pid] = line
+            try:
+                line.sendall(f"{pid}\n".encode())
+            except OSError:  # who asked has gone
+                os.kill(pid, signal.SIGKILL)
+
+
+def _receive(line: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    size, streams, _, _ = socket.recv_fds(line, 8, 3)
+    with line.makefile("rb") as reader:
+        return json.loads(reader.read(int.from_bytes(size, "big"))), streams
+
+
+def _tell_ends(lines: dict[int, socket.socket]) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            line = lines.pop(ended[0])
+            with line, contextlib.suppress(OSError):
+                line.sendall(f"{os.waitstatus_to_exitcode(ended[1])}\n".encode())
+
+
+def _main() -> None:
+    listener, alive = (socket.socket(fileno=int(word)) for word in sys.argv[1:])
+    sys.path[0] = str(Path(sys.executable).parent)  # as for the console script
+    for name in LOADED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # else each fork copies all of it when it ends
+    asked = _serve(listener, alive)
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    os.chdir(asked["folder"])
+    sys.argv = asked["words"]
+    from orch.cli.main import main
+
+    sys.exit(main())  # type: ignore[func-returns-value]
+
+
+if __name__ == "__main__":
+    _main()
