@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from orch.cli.context import project_at
+from orch.cli.diagnostics import settings_near
 from orch.cli.errors import UsageError, tell
 from orch.runner.ledger.run_names import RunName
 from orch.runner.runs.lifecycle import check_task
@@ -28,6 +29,7 @@ def apply(
     detach: bool,
     fleet: str | None,
     rehearse: bool,
+    profile: str | None = None,
 ) -> None:
     """Raises UsageError for options of runs when there is none to run, and what `up` and `run` raise."""
     from orch.cli import fleet as fleets
@@ -41,16 +43,19 @@ def apply(
     environ = {**os.environ, **run.given_variables(env)}
     if name is not None:
         name = RunName.given(name)
-    documents = load_paths([file], environ=environ, launch=("fleet", "task")).require().documents
+    settings = settings_near(profile=profile)
+    loaded = load_paths([file], environ=environ, launch=("fleet", "task"), common=settings)
+    documents = loaded.require().documents
     models = [document.model for document in documents]
     there = [model.name for model in models if isinstance(model, Fleet)]
     has_fleets = bool(there)
     has_tasks = any(isinstance(model, Task) for model in models)
     if not has_fleets and not has_tasks:
         raise ProjectError("there is neither a fleet nor a task in it", where=file)
-    if not has_tasks and (name is not None or env or detach or fleet is not None):
+    if not has_tasks and (name is not None or env or detach or fleet is not None or profile is not None):
         raise UsageError(
-            "there is no task in it that --name, --env, --detach and --fleet could be for", where=file
+            "there is no task in it that --name, --env, --profile, --detach and --fleet could be for",
+            where=file,
         )
     if fleet is not None and fleet not in there:
         require_up(project_at(file, rehearse=rehearse), fleet)
@@ -71,4 +76,13 @@ def apply(
             environ=environ,
         )
     if has_tasks:
-        run.start(file, name=name, env=env, detach=detach, fleet=fleet, rehearse=rehearse, mixed=True)
+        run.start(
+            file,
+            name=name,
+            env=env,
+            detach=detach,
+            fleet=fleet,
+            rehearse=rehearse,
+            mixed=True,
+            profile=profile,
+        )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orch.cli.errors import end, mask_threads, tell
 from orch.cli.output.redaction import masked
+from orch.cli.ticking import still
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ ENDED = "the driver ended: "
 
 def see_through(project: Project, place: RunnerContext, row: RunRow) -> RunRow:
     """Drive or follow a run to its end; being told to leave, hand it to a process in the background."""
+    from orch.cli.output.run import Live
     from orch.runner.ledger.run_names import as_argument
     from orch.runner.private import private_file
     from orch.runner.runs.lifecycle import drive
@@ -35,8 +37,10 @@ def see_through(project: Project, place: RunnerContext, row: RunRow) -> RunRow:
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leave)
+    live = place.processor
     try:
-        return drive(place, row)
+        with still(live.status if isinstance(live, Live) else str):
+            return drive(place, row)
     except KeyboardInterrupt:
         # A terminal that is closed may send several. Not SIG_IGN, which the other process would inherit.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

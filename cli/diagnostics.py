@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from orch.cli.errors import tell
 
 if TYPE_CHECKING:
     from orch.spec import Document
+    from orch.spec.defaults import Common
 
 
 def load(
@@ -18,18 +19,49 @@ def load(
     environ: Mapping[str, str] | None = None,
     untrusted: Iterable[str] | None = None,
     backends: Iterable[str] = (),
+    profile: str | None = None,
 ) -> tuple[Document, ...]:
     """The documents of a file or folder. Warnings are told; errors are raised, all at once.
 
     Kinds in `launch` are about to be acted on: what they lack outside the file is an error there, and so is a
-    property that this version would ignore. `untrusted`, `backends`: as in `load_paths`.
+    property that this version would ignore. `untrusted`, `backends`: as in `load_paths`; `profile`: the one
+    of orch.yml that tasks are read with. Raises UnknownProfile.
     """
     from orch.spec import load_paths
     from orch.spec.diagnostics import render_human
 
     loaded = load_paths(
-        [path], launch=launch, environ=environ, untrusted=untrusted, backends=backends
+        [path],
+        launch=launch,
+        environ=environ,
+        untrusted=untrusted,
+        backends=backends,
+        common=settings_near(profile=profile, untrusted=untrusted is not None),
     ).require()
     if loaded.diagnostics:
         tell(render_human(loaded.diagnostics))
     return loaded.documents
+
+
+def settings_near(*, profile: str | None = None, untrusted: bool = False) -> Callable[[str], Common | None]:
+    """What the nearest `orch.yml` upwards from a file says for its documents; a stranger's only within the
+    repository. The answer raises UnknownProfile, also where there is no `orch.yml`."""
+    from orch.spec.defaults import Common, UnknownProfile, near
+    from orch.spec.loader.fence import fence_around
+
+    known: dict[str, Common | None] = {}
+
+    def settings(path: str) -> Common | None:
+        file = near(path, fence_around(path, frozenset()) if untrusted else None)
+        if file is not None and file not in known:
+            known[file] = Common.in_file(file)
+        common = known[file] if file is not None else None
+        if common is not None:
+            return common.with_profile(profile)
+        if profile is None:
+            return None
+        raise UnknownProfile(
+            f"there is no profile {profile}", hint="profiles stand in `orch.yml`, under `profiles`"
+        )
+
+    return settings

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from orch.cli.context import project_at
 from orch.cli.errors import end, say, tell
+from orch.cli.ticking import still
 from orch.spec.errors import ExitCode
 from orch.spec.grammar.values import Problem, check_name
 from orch.stacks.errors import ProjectError
@@ -87,7 +88,15 @@ def _settings(name: str) -> str:
 
 
 def engine_install() -> None:
-    engine = engines.install(tell)
+    step = "looking for an engine"
+
+    def progress(text: str) -> None:
+        nonlocal step
+        step = text.strip().removesuffix(" …")
+        tell(text)
+
+    with still(lambda: step):
+        engine = engines.install(progress)
     say(f"Pulumi engine {engine.version} ({engine.origin}): {engine.command}")
 
 

@@ -10,20 +10,22 @@ from orch.cli.context import project_at
 from orch.cli.diagnostics import load
 from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
 from orch.cli.hosts.host_keys import accepting, after_keys, planned, rekeyed
-from orch.cli.output.plan import cost_line, counts, key_lines, plan_json, plan_lines, warning_lines
+from orch.cli.output.plan import cost_line, counts, key_lines, plan_json, plan_lines, run_lines, warning_lines
 from orch.cli.output.plan_tree import drift_lines, paint
+from orch.cli.progress import watching
 from orch.components.request import Approvals
 from orch.spec.diagnostics import render_human
-from orch.spec.errors import ExitCode
+from orch.spec.errors import ExitCode, OrchError
 from orch.spec.models import Fleet
 from orch.stacks import operations
-from orch.stacks.busy_nodes import refuse_occupied
+from orch.stacks.busy_nodes import Occupant, occupants, refuse_occupied
 from orch.stacks.errors import ProjectError
 from orch.stacks.operations import Plan
 from orch.stacks.project import Project
-from orch.stacks.pulumi.operation import Note, Step
+from orch.stacks.pulumi.operation import Listener, Note, Progress
 from orch.stacks.request import FleetRequest
 from orch.stacks.state import deployment, is_former, not_up
+from orch.stacks.summary import fold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,16 +50,24 @@ def preview(
         if doubtful := document.effective():
             tell(render_human(doubtful))
         wish = FleetRequest(fleet, document.directory.absolute(), consent)
-        plan = planned(document, lambda p=project, w=wish: operations.preview(p, w, _quiet), as_json=as_json)
+        with watching(as_json=as_json) as listener:
+            plan = planned(
+                document,
+                lambda p=project, w=wish, told=listener: operations.preview(p, w, told),
+                as_json=as_json,
+            )
+            on_them = _on_nodes_that_go(project, plan, listener)
         pending, unfit = pending or plan.pending, unfit or bool(plan.problems)
         if as_json:
-            print_json(plan_json(plan, document))
+            print_json(plan_json(plan, document, on_them))
             continue
         for line in _shown(plan, verbose=verbose):
             say(line)
         for reason in plan.reasons:
             say(paint(f"  · {reason}", "2", coloured(sys.stdout)))
         say(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
+        for line in run_lines(on_them):
+            say(line)
         _tell_problems(plan, document)
     if unfit:
         end(ExitCode.HOSTS)
@@ -90,9 +100,7 @@ def up(
         wish = FleetRequest(fleet, document.directory.absolute(), consent)
         if not yes:
             _need_terminal("orch up FILE --yes")
-            plan, wish = after_keys(
-                document, wish, lambda w, p=project: operations.preview(p, w, _quiet), _confirm
-            )
+            plan, wish = after_keys(document, wish, lambda w, p=project: _previewed(p, w), _confirm)
             for line in _shown(plan, verbose=verbose):
                 tell(line)
             tell(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
@@ -100,7 +108,10 @@ def up(
             unfit = unfit or bool(plan.problems)
             if not plan.pending and not is_former(project, fleet.name):
                 continue
-            if plan.pending and not force:
+            if plan.pending and force:
+                for line in run_lines(_on_nodes_that_go(project, plan, _quiet)):
+                    tell(line)
+            elif plan.pending:
                 refuse_occupied(project, fleet.name, plan.going, _quiet)
             if plan.pending:
                 _confirm(f"Bring up the fleet {fleet.name}?")
@@ -108,10 +119,10 @@ def up(
                 tell(f"fleet {fleet.name}: what a former version recorded of it is recorded anew")
             # What was shown is what is accepted: a host that shows another key now is refused.
             wish = accepting(wish, plan.new_keys)
-        listener = _quiet if as_json else _progress
-        done = planned(
-            document, lambda p=project, w=wish, told=listener: operations.up(p, w, told), as_json=as_json
-        )
+        with watching(as_json=as_json) as listener:
+            done = planned(
+                document, lambda p=project, w=wish, told=listener: operations.up(p, w, told), as_json=as_json
+            )
         unfit = unfit or bool(done.problems)
         if as_json:
             print_json(plan_json(done, document))
@@ -147,11 +158,11 @@ def down(
         if not yes:
             _need_terminal(f"orch down {target} --yes")
             _confirm(f"Remove {what} and all that runs on it?")
-        listener = _quiet if as_json else _progress
-        if indices:
-            done = operations.remove_nodes(project, name, indices, listener, force=force)
-        else:
-            done = operations.down(project, name, listener, force=force)
+        with watching(as_json=as_json) as listener:
+            if indices:
+                done = operations.remove_nodes(project, name, indices, listener, force=force)
+            else:
+                done = operations.down(project, name, listener, force=force)
         if as_json:
             print_json(plan_json(done))
         else:
@@ -171,7 +182,8 @@ def _show_drift(
 ) -> None:
     any_found = False
     for project, name in _targets(target, rehearse=rehearse):
-        found = operation(project, name, _quiet if as_json else _progress)
+        with watching(as_json=as_json) as listener:
+            found = operation(project, name, listener)
         any_found = any_found or bool(found)
         if as_json:
             print_json({"schema": SCHEMA, "fleet": name, "drift": [item.as_json() for item in found]})
@@ -185,23 +197,59 @@ def _show_drift(
 
 
 def show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool = False) -> None:
-    from orch.cli.output.fleet import fleet_json, fleet_table
+    from orch.cli.output.fleet import Row, fleet_json, fleet_table
     from orch.cli.run import opened
     from orch.runner.node.status import node_statuses
     from orch.runner.runs.lifecycle import reconcile_once
+    from orch.stacks.records import node_records
     from orch.stacks.state import fleet_state, known_fleets
 
     with opened(None, as_json=True, rehearse=rehearse) as (project, place):
         names = [name] if name else known_fleets(project)
         states = [fleet_state(project, each) for each in names]
         reconcile_once(place)  # a run whose end nobody noticed would still hold its nodes
-        found = [(state, node_statuses(state, place.transport)) for state in states]
+        found = [
+            Row(
+                state,
+                node_statuses(state, place.transport),
+                node_records(deployment(project, state.stack)),
+            )
+            for state in states
+        ]
     if as_json:
-        print_json({"schema": SCHEMA, "fleets": [fleet_json(state, nodes) for state, nodes in found]})
+        print_json({"schema": SCHEMA, "fleets": [fleet_json(each) for each in found]})
     elif not found:
         tell("no fleet is up in this project; bring one up with `orch up fleet.yml`")
     else:
         say(fleet_table(found, verbose=verbose, colour=coloured(sys.stdout)))
+
+
+def ids(name: str, indices: Sequence[int], *, rehearse: bool = False) -> None:
+    """Raises NoSuchFleet, NoSuchNode."""
+    from orch.stacks.errors import NoSuchNode
+    from orch.stacks.records import node_records
+    from orch.stacks.state import nodes_there, require_up
+
+    project = project_at(rehearse=rehearse)
+    require_up(project, name)
+    recorded = deployment(project, name)
+    records, nodes = node_records(recorded), nodes_there(recorded)
+    there = {int(node["index"]): str(node["name"]) for node in nodes}
+    if missing := sorted(set(indices) - set(there)):
+        raise NoSuchNode(
+            f"the fleet {name} has no node {', '.join(map(str, missing))}",
+            detail=f"its nodes are {', '.join(f'{i} ({there[i]})' for i in sorted(there)) or 'none'}",
+            code="ORCH355",
+        )
+    found = {there[index]: records[there[index]].id for index in sorted(indices or there)}
+    if unknown := [node for node, its in found.items() if its is None]:
+        raise NoSuchNode(
+            f"{fold(unknown)}: made by a group, and recorded without an id of its own",
+            hint=f"`orch fleet show {name} -v` shows addresses",
+            code="ORCH355",
+        )
+    for its in found.values():
+        say(str(its))
 
 
 def unlock(target: str, *, yes: bool, rehearse: bool = False) -> None:
@@ -244,6 +292,20 @@ def fleets_of(
         yield project, document, fleet
 
 
+def _previewed(project: Project, wish: FleetRequest) -> Plan:
+    with watching() as listener:
+        return operations.preview(project, wish, listener)
+
+
+def _on_nodes_that_go(project: Project, plan: Plan, listener: Listener) -> tuple[Occupant, ...]:
+    """Who is on nodes that the plan takes away. A ledger that cannot be read is told of and stops no plan."""
+    try:
+        return occupants(project, plan.fleet, plan.going, listener)
+    except OrchError as error:
+        tell(error.text().replace("error", "warning", 1))
+        return ()
+
+
 def _shown(plan: Plan, *, verbose: bool) -> list[str]:
     return [*plan_lines(plan, colour=coloured(sys.stdout), verbose=verbose), *key_lines(plan.new_keys)]
 
@@ -269,28 +331,7 @@ def _tell_problems(plan: Plan, document: Document) -> None:
         tell(problem.text())
 
 
-def _progress(event: Step | Note) -> None:
-    if isinstance(event, Note):
-        tell(event.text)
-    elif event.phase == "done":
-        tell(f"  {event.name}: {_past(event.op)} ({event.seconds:.1f} s)")
-    elif event.phase == "failed":
-        tell(f"  {event.name}: FAILED")
-
-
-def _past(op: str) -> str:
-    words = {
-        "create": "created",
-        "update": "changed",
-        "delete": "deleted",
-        "create-replacement": "made anew",
-        "delete-replaced": "old one deleted",
-        "replace": "replaced",
-    }
-    return words.get(op, op)
-
-
-def _quiet(event: Step | Note) -> None:
+def _quiet(event: Progress) -> None:
     if isinstance(event, Note):
         tell(event.text)
 

@@ -24,7 +24,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 3 configuration, 4 policy, 5 provisioning, 6 run failed, 7 hosts, "
     "9 conflict, 10 changes pending, 130 interrupted.",
 )
-fleet_app = typer.Typer(no_args_is_help=False, help="Fleets that are up: list, show, delete.")
+fleet_app = typer.Typer(no_args_is_help=False, help="Fleets that are up: list, show, ids, delete.")
 engine_app = typer.Typer(no_args_is_help=True, help="The Pulumi engine: install it, see it, use it by hand.")
 
 # Headings of `orch --help`, in the order in which their first verbs stand below.
@@ -65,6 +65,9 @@ Verbose = Annotated[
     typer.Option("--verbose", "-v", help="Every property that changes, also what only follows."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Remove nodes also while runs are on them.")]
+NodeDetails = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Type, place, id, resources and addresses of each node too.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -100,6 +103,7 @@ def apply(
     yes: Yes = False,
     name: Annotated[str | None, typer.Option("--name", "-n", help="The run's name.")] = None,
     env: runs.Variables = None,
+    profile: runs.Profile = None,
     detach: runs.Detach = False,
     fleet: runs.OnFleet = None,
     rehearse: Rehearse = False,
@@ -107,7 +111,16 @@ def apply(
     """Bring up the fleets of a file, then run its tasks: `up` and `run` in one, as dstack users type it."""
     from orch.cli import apply as applying
 
-    applying.apply(file, yes=yes, name=name, env=env or [], detach=detach, fleet=fleet, rehearse=rehearse)
+    applying.apply(
+        file,
+        yes=yes,
+        name=name,
+        env=env or [],
+        detach=detach,
+        fleet=fleet,
+        rehearse=rehearse,
+        profile=profile,
+    )
 
 
 @app.command("show", rich_help_panel=BOTH, epilog="Example: orch show laptop")
@@ -311,24 +324,26 @@ app.command("cordon", rich_help_panel=NODES, epilog='Example: orch cordon "gpu[1
 
 
 @fleet_app.callback(invoke_without_command=True)
-def fleet(context: typer.Context, as_json: Json = False, rehearse: Rehearse = False) -> None:
+def fleet(
+    context: typer.Context, verbose: NodeDetails = False, as_json: Json = False, rehearse: Rehearse = False
+) -> None:
     """Fleets that are up. Alone, the same as `fleet list`."""
     if context.invoked_subcommand is None:
-        fleet_list(as_json, rehearse)
+        fleet_list(verbose, as_json, rehearse)
 
 
 @fleet_app.command("list", epilog="Example: orch fleet list --json")
-def fleet_list(as_json: Json = False, rehearse: Rehearse = False) -> None:
+def fleet_list(verbose: NodeDetails = False, as_json: Json = False, rehearse: Rehearse = False) -> None:
     """The fleets of this project and the state of their nodes."""
     from orch.cli import fleet as fleets
 
-    fleets.show(None, as_json=as_json, verbose=False, rehearse=rehearse)
+    fleets.show(None, as_json=as_json, verbose=verbose, rehearse=rehearse)
 
 
 @fleet_app.command("show", epilog="Example: orch fleet show laptop -v")
 def fleet_show(
     name: Name,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Resources of each node too.")] = False,
+    verbose: NodeDetails = False,
     as_json: Json = False,
     rehearse: Rehearse = False,
 ) -> None:
@@ -336,6 +351,14 @@ def fleet_show(
     from orch.cli import fleet as fleets
 
     fleets.show(name, as_json=as_json, verbose=verbose, rehearse=rehearse)
+
+
+@fleet_app.command("ids", epilog="Example: docker kill $(orch fleet ids laptop -i 0)")
+def fleet_ids(name: Name, *, indices: Indices = None, rehearse: Rehearse = False) -> None:
+    """What Docker or the cloud calls the nodes of a fleet, one a line: for their own commands."""
+    from orch.cli import fleet as fleets
+
+    fleets.ids(name, indices or (), rehearse=rehearse)
 
 
 @fleet_app.command("delete", epilog="Example: orch fleet delete laptop --yes")

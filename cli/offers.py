@@ -102,8 +102,7 @@ def _configured(documents: tuple[Any, ...], file: str) -> tuple[str, ...]:
     path = next((each / "orch.yml" for each in folders if (each / "orch.yml").is_file()), None)
     if not known and path is not None:
         known = [model for _, model in load_paths([path]).require().of(Project)]
-    backends = [backend for project in known for backend in project.all_backends]
-    backends += [backend for project in known for named in project.projects for backend in named.backends]
+    backends = [backend for project in known for backend in project.configured]
     return tuple(dict.fromkeys(backend.type for backend in backends))
 
 

@@ -17,6 +17,7 @@ from orch.cli.background import LOG, drive_behind, see_through, supervise, why_u
 from orch.cli.context import Rehearse, project_at
 from orch.cli.errors import coloured, end, say, tell
 from orch.cli.file_option import ALSO
+from orch.cli.ticking import still
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ Variables = Annotated[
     list[str] | None,
     typer.Option("--env", "-e", metavar="K=V", help="A variable for the job; repeatable."),
 ]
+Profile = Annotated[
+    str | None,
+    typer.Option("--profile", "-P", metavar="NAME", help="The profile of orch.yml to read tasks with."),
+]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return at once; the run goes on.")]
 Json = Annotated[bool, typer.Option("--json", help="Data on stdout, for pipelines.")]
 
@@ -55,6 +60,7 @@ def run(
     fleet: OnFleet = None,
     name: Annotated[str | None, typer.Option("--name", "-n", help="The run's name.")] = None,
     env: Variables = None,
+    profile: Profile = None,
     detach: Detach = False,
     as_json: Json = False,
     rehearse: Rehearse = False,
@@ -72,6 +78,7 @@ def run(
         detach=detach,
         as_json=as_json,
         rehearse=rehearse,
+        profile=profile,
     )
 
 
@@ -86,14 +93,17 @@ def start(
     as_json: bool = False,
     rehearse: bool = False,
     mixed: bool = False,
+    profile: str | None = None,
 ) -> None:
     """`mixed`: the file's other documents are somebody else's."""
     if name is not None:
         from orch.runner.ledger.run_names import RunName
 
         name = RunName.given(name)
+    from orch.runner.launch.environment import fold
+
     variables = given_variables(env)
-    documents = _load(file, variables)
+    documents = _load(file, variables, profile)
     tasks = [document for document in documents if _is_task(document)]
     if not tasks:
         from orch.runner.errors import BadTask
@@ -103,21 +113,22 @@ def start(
         tell("note: only tasks are run; documents of other types are left out")
     with opened(None if file == "-" else file, as_json=as_json, rehearse=rehearse) as (project, place):
         for document in tasks:
-            row = _submit(
-                project,
-                place,
-                document,
-                arguments=arguments,
-                wanted=fleet,
-                name=name,
-                variables=variables,
-            )
+            with still(lambda: "asking the nodes and packing files"):
+                row = _submit(
+                    project,
+                    place,
+                    document,
+                    arguments=arguments,
+                    wanted=fleet,
+                    name=name,
+                    variables=variables,
+                )
             if detach:
                 drive_behind(place, row)
                 _print_run(row) if as_json else say(row.name)
                 continue
             if not as_json:
-                tell(f"run {row.name} on fleet {row.fleet}: {', '.join(rank.node for rank in row.ranks)}")
+                tell(f"run {row.name} on fleet {row.fleet}: {fold([rank.node for rank in row.ranks])}")
             row = see_through(project, place, row)
             _show_end(row, as_json=as_json)
             code = _code(row)
@@ -243,10 +254,10 @@ def opened(
         ledger.close()
 
 
-def _load(file: str, variables: dict[str, str]) -> tuple[Document, ...]:
+def _load(file: str, variables: dict[str, str], profile: str | None) -> tuple[Document, ...]:
     from orch.cli.diagnostics import load
 
-    return load(file, launch=("task",), environ={**os.environ, **variables})
+    return load(file, launch=("task",), environ={**os.environ, **variables}, profile=profile)
 
 
 def _is_task(document: Document) -> bool:

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from orch.cli.errors import coloured, print_json, say
-from orch.cli.output.fleet import fleet_json, fleet_status, fleet_table
+from orch.cli.output.fleet import Row, fleet_json, fleet_status, fleet_table
 from orch.cli.output.run import SCHEMA, duration, moment, rank_text, run_json
 from orch.cli.run import opened
 from orch.stacks.errors import NoSuchFleet
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orch.runner.ledger.records import RunRow
-    from orch.runner.node.status import NodeStatus
     from orch.runner.runs.lifecycle import RunnerContext
-    from orch.spec.state import FleetState
     from orch.stacks.project import Project
 
 Pairs = list[tuple[str, str]]
@@ -40,30 +38,30 @@ def show(name: str, *, as_json: bool, rehearse: bool) -> None:
         if as_json:
             data: dict[str, Any] = {"schema": SCHEMA, "fleet": None, "run": None}
             if fleet is not None:
-                data["fleet"] = {**fleet_json(*fleet), "runs": [each.name for each in on_fleet]}
+                data["fleet"] = {**fleet_json(fleet), "runs": [each.name for each in on_fleet]}
             if row is not None:
                 data["run"] = {**run_json(row), **_planned(row)}
             print_json(data)
             return
         if fleet is not None:
-            say(_fleet_text(project, *fleet, on_fleet))
+            say(_fleet_text(project, fleet, on_fleet))
         if fleet is not None and row is not None:
             say("")
         if row is not None:
             say(_run_text(place, row))
 
 
-def _fleet(
-    project: Project, place: RunnerContext, name: str
-) -> tuple[FleetState, Sequence[NodeStatus]] | None:
+def _fleet(project: Project, place: RunnerContext, name: str) -> Row | None:
     from orch.runner.node.status import node_statuses
-    from orch.stacks.state import fleet_state
+    from orch.stacks.records import node_records
+    from orch.stacks.state import deployment, fleet_state
 
     try:
         state = fleet_state(project, name)
     except NoSuchFleet:
         return None
-    return state, node_statuses(state, place.transport)
+    records = node_records(deployment(project, state.stack))
+    return Row(state, node_statuses(state, place.transport), records)
 
 
 def _neither(project: Project, place: RunnerContext, name: str) -> NoSuchFleet:
@@ -81,14 +79,13 @@ def _neither(project: Project, place: RunnerContext, name: str) -> NoSuchFleet:
     )
 
 
-def _fleet_text(
-    project: Project, state: FleetState, statuses: Sequence[NodeStatus], runs: Sequence[RunRow]
-) -> str:
+def _fleet_text(project: Project, fleet: Row, runs: Sequence[RunRow]) -> str:
+    state = fleet.state
     places = dict.fromkeys(node.zone or node.region for node in state.nodes if node.zone or node.region)
     types = dict.fromkeys(node.instance_type for node in state.nodes if node.instance_type)
     hourly = sum(node.price_hourly or 0 for node in state.nodes) + (state.beside_hourly or 0)
     pairs: Pairs = [
-        ("fleet", f"{state.name} ({fleet_status(statuses)})"),
+        ("fleet", f"{state.name} ({fleet_status(fleet.statuses)})"),
         ("backend", state.backend + (" (simulated)" if state.simulated else "")),
         ("where", ", ".join(map(str, places))),
         ("type", ", ".join(map(str, types))),
@@ -101,9 +98,7 @@ def _fleet_text(
         ("runs", ", ".join(f"{row.name} ({row.status})" for row in runs) or "none"),
         ("state", project.state_url),
     ]
-    return "\n".join(
-        [*_lines(pairs), "", fleet_table([(state, statuses)], verbose=True, colour=coloured(sys.stdout))]
-    )
+    return "\n".join([*_lines(pairs), "", fleet_table([fleet], verbose=True, colour=coloured(sys.stdout))])
 
 
 def _run_text(place: RunnerContext, row: RunRow) -> str:

@@ -97,4 +97,4 @@ def _settings(
             if found.diagnostics:
                 tell(render_human(found.diagnostics))
             known = [model for _, model in found.of(Project)]
-    return tuple(backend for project in known for backend in project.all_backends)
+    return tuple(backend for project in known for backend in project.configured)

@@ -83,13 +83,15 @@ def validate(
 
     People read diagnostics on stderr and a summary on stdout; programs read one document on stdout.
     """
+    from orch.cli.diagnostics import settings_near
     from orch.spec import load_paths
     from orch.spec.diagnostics import Severity, ordered, render_human, render_json
     from orch.spec.diagnostics import strict as as_errors
     from orch.spec.errors import ExitCode
     from orch.spec.formats import render_github, render_sarif
 
-    loaded = load_paths(paths, untrusted=untrusted)
+    settings = settings_near(untrusted=untrusted is not None)
+    loaded = load_paths(paths, untrusted=untrusted, common=settings)
     found = ordered((*loaded.diagnostics, *_advice(loaded.documents, names=untrusted is None)))
     found = as_errors(found) if strict else found
     failed = any(diagnostic.severity is Severity.ERROR for diagnostic in found)

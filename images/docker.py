@@ -23,7 +23,7 @@ from orch.images.errors import DockerUnavailable
 QUICK_S = 20.0
 """Longest wait for a question the daemon answers at once."""
 
-HEARTBEAT_S = 15.0
+HEARTBEAT_S = 10.0
 """A command with no message for this long is reported as still running."""
 
 Progress = Callable[[str], None]

@@ -31,13 +31,32 @@ class RankChanged:
 
 @dataclass(frozen=True)
 class ImageProgress:
-    """An image travels to a node. `total_bytes` is unknown for a pull."""
+    """An image travels to a node: told when it begins, at each percent and when it ends.
+
+    `total_bytes` is unknown for a pull."""
 
     node: str
     image: str
     done_bytes: int
     total_bytes: int | None
     finished: bool = False
+
+
+@dataclass(frozen=True)
+class FilesProgress:
+    """What a job starts from, its `files` above all, travels to a node; told once a second."""
+
+    node: str
+    done_bytes: int
+    total_bytes: int
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class Preparing:
+    """Nodes whose first boot is waited for; none once the waiting is over."""
+
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -58,7 +77,7 @@ class Notice:
     level: str = "note"
 
 
-Event = RunChanged | RankChanged | ImageProgress | LogLine | Notice
+Event = RunChanged | RankChanged | ImageProgress | FilesProgress | Preparing | LogLine | Notice
 
 
 class Processor(Protocol):

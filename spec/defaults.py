@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from orch.spec.errors import ExitCode, OrchError
-from orch.spec.models import MODELS
-from orch.spec.loader.source import (Entry, Mapping, Node, Scalar, Sequence, parse)
-from orch.spec.suggest import few, hint_for
-from orch.spec.loader.text import Source, read
 from orch.spec.grammar.values import shown
+from orch.spec.loader.source import Entry, Mapping, Node, Scalar, Sequence, parse
+from orch.spec.loader.text import Source, read
+from orch.spec.models import MODELS
+from orch.spec.suggest import few, hint_for
 
 if TYPE_CHECKING:
     from orch.spec.diagnostics import Span

@@ -9,7 +9,7 @@ from typing import TypeVar
 from orch.components.request import CloudAnswer
 from orch.spec.grammar.values import render_duration
 from orch.stacks.errors import Interrupted
-from orch.stacks.pulumi.operation import Listener, Note
+from orch.stacks.pulumi.operation import Doing, Listener, Note
 
 # Pauses before the tries after the first. The providers have repeated single calls for minutes by then.
 PAUSES_S = (2, 5, 15, 30, 60)
@@ -35,7 +35,7 @@ def repeatedly(
         told = answer(done)
         if told is None or not told.again:
             return done
-        listener(Note(f"once more in {render_duration(pause)}: {told.reason}"))
+        listener(Note(f"once more in {render_duration(pause)}: {told.reason}", lasts=True))
         try:
             time.sleep(pause)
         except KeyboardInterrupt:
@@ -45,4 +45,5 @@ def repeatedly(
                 hint="run the same command again to go on, or `orch down` to remove it",
             ) from None
         between(done)
+        listener(Doing(f"trying once more: {told.reason}"))
     return attempt()

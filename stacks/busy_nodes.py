@@ -57,13 +57,14 @@ def refuse_replaced(
     """Refuse an `up` that would remove nodes, or make them anew, while runs are on them.
 
     What is made anew only the engine knows: it is asked where a run of this project is on a node that stays,
-    and where the nodes are to be other ones than they were. Raises Conflict, and what a preview raises.
+    where the ledger cannot be read, and where the nodes are to be other ones than they were. Raises Conflict,
+    LedgerUnusable when nodes go and nobody knows who is on them, and what a preview raises.
     """
     if not before.nodes:
         return
     leaving = going(before.nodes, compiled)
     staying = set(before.nodes) - leaving
-    if staying and (_differ(before, compiled) or _own_runs(project, name, staying)):
+    if staying and (_differ(before, compiled) or _may_have_runs(project, name, staying)):
         run = Call(lambda _: None, planning=True)
         engine(project, name, ["preview", *parallel(compiled)], run, program(compiled))
         leaving = going(before.nodes, compiled, changes(run.events))
@@ -76,20 +77,23 @@ def refuse_occupied(project: Project, name: str, nodes: Collection[str], listene
 
     Raises Conflict naming the runs, LedgerUnusable.
     """
-    if not nodes:
-        return
-    found = _occupants(project, name, frozenset(nodes), listener)
+    found = occupants(project, name, nodes, listener)
     if not found:
         return
-    of_node: dict[str, list[str]] = {}
-    for each in found:
-        of_node.setdefault(str(each), []).append(each.node)
     raise Conflict(
         f"runs are on nodes of the fleet {name} that would go: {', '.join(_names(found))}",
-        detail="\n".join(f"{fold(dict.fromkeys(names))}: {run}" for run, names in of_node.items()),
+        detail="\n".join(by_run(found)),
         hint=_hint(project, found),
         code="ORCH386",
     )
+
+
+def by_run(found: Iterable[Occupant]) -> list[str]:
+    """`lab-[1-2]: run train of ada@desk`, a line for each run."""
+    of_run: dict[str, list[str]] = {}
+    for each in found:
+        of_run.setdefault(str(each), []).append(each.node)
+    return [f"{fold(dict.fromkeys(names))}: {run}" for run, names in of_run.items()]
 
 
 def _names(found: Iterable[Occupant]) -> list[str]:
@@ -106,6 +110,29 @@ def _hint(project: Project, found: Sequence[Occupant]) -> str:
     ways += [f"`orch stop {as_argument(run)}` where it was started" for run in theirs]
     first = f"end them with {' and '.join(ways)}" if ways else "wait for their end"
     return f"{first}; or `--force` removes the nodes under them"
+
+
+def occupants(
+    project: Project, name: str, nodes: Collection[str], listener: Listener
+) -> tuple[Occupant, ...]:
+    """Who is on these nodes of a fleet, as `refuse_occupied` looks. Raises LedgerUnusable."""
+    from orch.runner.errors import LedgerUnusable, NewerLedger
+
+    if not nodes:
+        return ()
+    try:
+        return _occupants(project, name, frozenset(nodes), listener)
+    except (LedgerUnusable, NewerLedger) as error:
+        unknown = f"so nobody knows which runs are on {fold(sorted(nodes))}"
+        raise type(error)(
+            error.summary,
+            where=error.where,
+            detail=f"{error.detail}; {unknown}" if error.detail else unknown,
+            hint=f"{error.hint}; or `--force` removes the nodes, whoever is on them"
+            if error.hint
+            else "make the ledger readable; or `--force` removes the nodes, whoever is on them",
+            code=error.code,
+        ) from error
 
 
 def _occupants(
@@ -173,10 +200,15 @@ def _ledger(project: Project) -> Iterator[Ledger | None]:
         yield ledger
 
 
-def _own_runs(project: Project, name: str, names: Collection[str]) -> bool:
-    """Whether the ledger has active runs on any of the nodes."""
-    with _ledger(project) as ledger:
-        return ledger is not None and any(_on(ledger, name, _host_keys(project, name, names)))
+def _may_have_runs(project: Project, name: str, names: Collection[str]) -> bool:
+    """Whether the ledger has active runs on any of the nodes, or cannot be read."""
+    from orch.runner.errors import LedgerUnusable, NewerLedger
+
+    try:
+        with _ledger(project) as ledger:
+            return ledger is not None and any(_on(ledger, name, _host_keys(project, name, names)))
+    except (LedgerUnusable, NewerLedger):
+        return True
 
 
 def _host_keys(project: Project, name: str, names: Collection[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from orch.stacks.errors import EngineFailed, Interrupted, NoCapacity, StackError
 from orch.stacks.program import program
 from orch.stacks.project import Project
 from orch.stacks.pulumi.changes import name_of
-from orch.stacks.pulumi.operation import Call, Listener, Note, engine
+from orch.stacks.pulumi.operation import Call, Doing, Listener, Note, engine
 from orch.stacks.pulumi.process import Event
 from orch.stacks.pulumi.recovery import clear_left, left_by
 from orch.stacks.request import FleetRequest, compile_for, nodes_up
@@ -93,13 +93,14 @@ class Gang:
                 engine(self.project, self.wish.name, words(step), call, program(step))
                 if step.queue is not None:
                     self._wait(step.queue)
+                    self.listener(Doing("making the nodes that the queue gave"))
         except EngineFailed as failed:
             return call, failed
         return call, None
 
     def _wait(self, queue: Queue) -> None:
         """Wait for nodes that are given later. Raises EngineFailed when they are not, Interrupted."""
-        self.listener(Note(queue.words))
+        self.listener(Note(queue.words, lasts=True))
         ends, pause = time.monotonic() + queue.patience_s, FIRST_PAUSE_S
         answer: CloudAnswer | None = None
         try:
@@ -220,7 +221,7 @@ def bring_up(
         gang = replace(gang, read=compiled.answer)
         where, at, known = compiled.place or place.words, len(tried) + 1, {each.words for each in places}
         places[at:at] = [each for each in compiled.elsewhere if each.words not in known]
-        listener(Note(f"trying {where}"))
+        listener(Note(f"trying {where}", lasts=True))
         call, failed = gang.persist(compiled)
         if failed is None and not call.node_errors():
             return compiled, call
@@ -259,6 +260,7 @@ def parallel(compiled: Deployment) -> list[str]:
 
 def _taken_back(gang: Gang, compiled: Deployment) -> str:
     """Leave what was there before, nothing or the fleet with the nodes it had; what is so now, in words."""
+    gang.listener(Doing(f"taking back what was begun of {gang.wish.name}"))
     if not gang.before:
         gang.remove(frozenset({compiled.shared.stack}) if compiled.shared else frozenset())
         return "nothing of it is left"

@@ -20,7 +20,7 @@ from orch.stacks.project import Project
 from orch.stacks.pulumi.changes import Change, Drifted, changes, drifted, name_of
 from orch.stacks.pulumi.lock_holders import forget
 from orch.stacks.pulumi.locks import locks
-from orch.stacks.pulumi.operation import Call, Listener, Note, engine, plain
+from orch.stacks.pulumi.operation import Call, Doing, Expected, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import mend, take
 from orch.stacks.request import FleetRequest, compile_for, nodes_up
 from orch.stacks.shared_networks import drift_shared, preview_shared, release, shared_by, unused
@@ -74,9 +74,11 @@ def preview(project: Project, wish: FleetRequest, listener: Listener) -> Plan:
     """
     project.prepare()
     mend(project, wish.name)
+    listener(Doing(f"planning the fleet {wish.name}"))
     compiled = compile_for(project, wish)
     before = _recorded(project, wish.name)
     run = Call(listener, planning=True)
+    listener(Doing(f"the engine compares the fleet {wish.name} with what is there"))
     if compiled.shared is not None:
         preview_shared(project, compiled.shared, run)
     engine(project, wish.name, ["preview", *parallel(compiled)], run, program(compiled))
@@ -93,13 +95,17 @@ def up(project: Project, wish: FleetRequest, listener: Listener) -> Plan:
     project.prepare()
     # Before the plan: what a killed call left counts against quotas and capacity.
     take(project, wish.name, listener)
+    listener(Doing(f"planning the fleet {wish.name}"))
     compiled = compile_for(project, wish)
     before = _recorded(project, wish.name)
+    there = frozenset(before.fleet.nodes.values())
+    listener(Expected(frozenset(compiled.makers.get(node, node) for node in compiled.nodes) - there))
     if not wish.consent.force:
         refuse_replaced(project, wish.name, compiled, before.fleet, listener)
     recorded = deployment(project, wish.name)
     stood_on = shared_by(recorded)
     _ensure_images(compiled.images, listener)
+    listener(Doing(f"bringing up the fleet {wish.name}"))
     done, call = bring_up(project, wish, compiled, listener)
     _forget_clear_text(project, wish.name, recorded, listener)
     release(project, stood_on - shared_by(deployment(project, wish.name)), call, without=wish.name)
@@ -121,8 +127,11 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
     before = recorded_hourly(project, name)
     _refuse_protected(project, name)
     take(project, name, listener, removing=True)
+    there = nodes_up(project, name)
     if not force:
-        refuse_occupied(project, name, list(nodes_up(project, name)), listener)
+        refuse_occupied(project, name, list(there), listener)
+    listener(Expected(frozenset(there.values())))
+    listener(Doing(f"removing the fleet {name}"))
     run = Call(listener, planning=False)
     recorded = deployment(project, name)
     # A `down` that was killed after the fleet has left no word of what it stood on.
@@ -171,6 +180,8 @@ def remove_nodes(
     take(project, name, listener)
     if not force:
         refuse_occupied(project, name, [nodes[index] for index in set(indices)], listener)
+    listener(Expected(frozenset(nodes[index] for index in set(indices))))
+    listener(Doing(f"removing nodes of the fleet {name}"))
     run = Call(listener, planning=False)
     targets = [word for index in sorted(set(indices)) for word in ("--target", there[index])]
     engine(project, name, ["destroy", "--yes", "--skip-preview", *targets], run)
@@ -185,6 +196,7 @@ def drift(project: Project, name: str, listener: Listener) -> tuple[Drifted, ...
     mend(project, name)
     run = Call(listener, planning=True)
     words = ["refresh", "--preview-only"]
+    listener(Doing(f"the engine looks at what is there of the fleet {name}"))
     shared = drift_shared(project, name, words, listener)
     engine(project, name, words, run)
     return (*shared, *drifted(run.events))
@@ -197,6 +209,7 @@ def refresh(project: Project, name: str, listener: Listener) -> tuple[Drifted, .
     take(project, name, listener)
     run = Call(listener, planning=True)
     words = ["refresh", "--yes", "--skip-preview"]
+    listener(Doing(f"the engine looks at what is there of the fleet {name}"))
     shared = drift_shared(project, name, words, listener)
     engine(project, name, words, run)
     return (*shared, *drifted(run.events))
@@ -323,4 +336,5 @@ def _ensure_images(references: Iterable[str], listener: Listener) -> None:
     for reference in references:
         name = reference.removeprefix(PREFIX).partition(":")[0]
         if is_ours(reference) and resolve(f"{PREFIX}{name}") == reference:
+            listener(Doing(f"making sure of the image {reference}"))
             ensure(name, progress=lambda text: listener(Note(text)))

@@ -145,12 +145,15 @@ def find_fleet(root: Path, name: str) -> tuple[Document, Fleet]:
     Raises NoSuchFleet when there is none, or several.
     """
     from orch.spec import load_paths
+    from orch.spec.defaults import Common
 
+    settings = root / "orch.yml"
+    common = Common.in_file(str(settings)) if settings.is_file() else None
     found: list[tuple[Document, Fleet]] = []
     for path in sorted([*root.rglob("*.yml"), *root.rglob("*.yaml")]):
         if SKIPPED & set(path.relative_to(root).parts) or not _mentions_fleet(path):
             continue
-        loaded = load_paths([path])
+        loaded = load_paths([path], common=lambda _: common)
         if loaded.failed:
             continue
         found += [(document, fleet) for document, fleet in loaded.of(Fleet) if fleet.name == name]

@@ -21,6 +21,7 @@ from orch.stacks.trust import owner_of, require_trusted, require_trusted_data
 
 if TYPE_CHECKING:
     from orch.spec.models.backends import BackendSettings
+    from orch.spec.models.project import Project as Settings
     from orch.spec.state import FleetState, NodeState
 
 DEFAULT_IMAGE = "orch/job"
@@ -228,12 +229,12 @@ def _load(root: Path) -> Project:
         )
     return Project(
         root=root,
-        name=settings.project or _recorded_name(root) or project_name(root),
+        name=settings.project or _recorded_name(root) or project_name(_named(settings) or root),
         state_url=state_url,
         secrets_provider=settings.secrets_provider,
         ledger_url=settings.ledger or f"sqlite:///{root / '.orch' / 'ledger.db'}",
         default_image=settings.defaults.image or DEFAULT_IMAGE,
-        backends=settings.all_backends,
+        backends=settings.configured,
         tags=dict(settings.tags),
     )
 
@@ -244,6 +245,11 @@ def _recorded_name(root: Path) -> str | None:
         return (root / ".orch" / "project").read_text().strip() or None
     except OSError:
         return None
+
+
+def _named(settings: Settings) -> Path | None:
+    """The name of the only one of `projects`."""
+    return Path(settings.chosen.name) if settings.chosen is not None else None
 
 
 def project_name(root: Path) -> str:

@@ -145,6 +145,6 @@ def _in_turn(stack: str, listener: Listener, change: Callable[[], None]) -> None
             if time.monotonic() > ends:
                 raise
             if not told:
-                listener(Note(f"waiting for {stack}: {held.where}"))
+                listener(Note(f"waiting for {stack}: {held.where}", lasts=True))
                 told = True
             time.sleep(PAUSE_S)

@@ -11,12 +11,12 @@ from orch.spec.state import FleetState
 from orch.stacks import operations
 from orch.stacks.project import Project
 from orch.stacks.pulumi.changes import Change, Drifted
-from orch.stacks.pulumi.operation import Note, Step
+from orch.stacks.pulumi.operation import Progress
 from orch.stacks.request import FleetRequest
 from orch.stacks.state import require_up
 
 
-def quiet(event: Step | Note) -> None:
+def quiet(event: Progress) -> None:
     """Nobody listens."""
 
 

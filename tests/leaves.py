@@ -144,7 +144,7 @@ def _below(kind: str, steps: tuple[Step, ...], annotation: Any) -> Iterator[Leaf
     for part in _parts(annotation):
         origin, arguments = get_origin(part), get_args(part)
         if isinstance(part, type) and issubclass(part, Section):
-            # Defaults hold documents of their own: the properties are the same, and refused as a whole.
+            # Defaults hold documents of their own, whose properties are the same: spec/test_defaults.py.
             if part.__name__ in ("Fleet", "Task") and before:
                 continue
             scalar = scalar or bool(part.short)

@@ -26,6 +26,12 @@ ZONES = {"a": "use1-az2", "b": "use1-az4", "c": "use1-az6"}
 L4 = "g2-standard-4"
 """The type of GCP that takes the fewest resources."""
 
+
+def tries(told: str) -> int:
+    """How many places were tried; what goes on for long names its place again."""
+    return sum(line.startswith("trying ") for line in told.splitlines())
+
+
 # A hook's command that ends all of an `up` or `down`: the provider, the engine, and who started that. A call
 # of a cloud's own library comes from orch itself, whose parent is none of ours.
 KILL_ALL = (

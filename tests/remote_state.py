@@ -25,7 +25,7 @@ from orch.spec import load_paths
 from orch.spec.models import Fleet
 from orch.stacks import operations
 from orch.stacks.project import Project, find
-from orch.stacks.pulumi.operation import Note, Step
+from orch.stacks.pulumi.operation import Note, Progress, Step
 from orch.stacks.request import FleetRequest
 from orch.stacks.state import deployment
 
@@ -176,8 +176,11 @@ def main(folder: Path, state: str, verb: str) -> None:
         operations.unlock(project, "p5")
 
 
-def told(event: Step | Note) -> None:
-    tell(event.text if isinstance(event, Note) else f"{event.name} {event.phase}")
+def told(event: Progress) -> None:
+    if isinstance(event, Note):
+        tell(event.text)
+    elif isinstance(event, Step):
+        tell(f"{event.name} {event.phase}")
 
 
 if __name__ == "__main__":

@@ -172,6 +172,10 @@ def idle(folder: Path, kind: str, base: Mapping[str, Any], act: Act) -> dict[str
     found, refused = dict[str, str](), set[object]()
     for leaf in leaves(kind):
         last = leaf.steps[-1]
+        if leaf.path[0] == "profiles" or leaf.path[::2][:2] == ("projects", "backends"):
+            # What a task takes over is the task's: spec/test_defaults.py. Backends are alike wherever they
+            # stand: stacks/test_project.py, spec/launch/projects.
+            continue
         if (last.owner.__name__, last.name) in NOTHING_TO_ACT_ON or leaf.path[0] in refused:
             continue
         good, how = acted_on(folder, leaf, base, act)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import Any
 
 from orch.catalog.devices import model_of, nominal_mib
@@ -11,23 +13,37 @@ from orch.runner.node.status import NodeStatus
 from orch.runner.ssh.host_keys import fingerprint
 from orch.spec.errors import visible
 from orch.spec.state import FleetState, Gpus, NodeState
+from orch.stacks.records import UNKNOWN, NodeRecord
 
 # A cordoned node is healthy: somebody keeps jobs off it.
 _HEALTHY = ("idle", "busy", "cordoned")
-_BRIEF = ("FLEET", "NODE", "BACKEND", "GPU", "IP", "PRICE", "STATUS")
+_BRIEF = ("FLEET", "NODE", "BACKEND", "GPU", "IP", "PRICE", "CREATED", "STATUS")
 _VERBOSE = (
-    *("FLEET", "NODE", "BACKEND", "ZONE", "GPU", "CPUS", "MEMORY", "BLOCKS", "ADDRESS", "USER", "JUMP"),
-    *("IP", "HOST KEY", "PRICE", "STATUS"),
+    *("FLEET", "NODE", "BACKEND", "REGION", "ZONE", "TYPE", "ID", "GPU", "CPUS", "MEMORY", "DISK", "BLOCKS"),
+    *("ADDRESS", "USER", "JUMP", "IP", "HOST KEY", "PRICE", "SPOT", "CREATED", "STATUS"),
 )
 
 
-def fleet_json(state: FleetState, statuses: Sequence[NodeStatus]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Row:
+    """A fleet as it is shown: its state, how each of its nodes is, and what the stack records of them."""
+
+    state: FleetState
+    statuses: Sequence[NodeStatus]
+    records: Mapping[str, NodeRecord] = field(default_factory=dict[str, NodeRecord])
+
+    def nodes(self) -> Iterator[tuple[NodeState, NodeStatus, NodeRecord]]:
+        for node, status in zip(self.state.nodes, self.statuses, strict=True):
+            yield node, status, self.records.get(node.name, UNKNOWN)
+
+
+def fleet_json(fleet: Row) -> dict[str, Any]:
     """One entry of `fleets` in `fleet list --json`."""
     return {
-        "name": state.name,
-        "backend": state.backend,
-        "status": fleet_status(statuses),
-        "nodes": [_node_json(node, status) for node, status in zip(state.nodes, statuses, strict=True)],
+        "name": fleet.state.name,
+        "backend": fleet.state.backend,
+        "status": fleet_status(fleet.statuses),
+        "nodes": [_node_json(*each) for each in fleet.nodes()],
     }
 
 
@@ -36,10 +52,10 @@ def fleet_status(statuses: Sequence[NodeStatus]) -> str:
     return "degraded" if any(status.status not in _HEALTHY for status in statuses) else "active"
 
 
-def fleet_table(
-    fleets: Sequence[tuple[FleetState, Sequence[NodeStatus]]], *, verbose: bool, colour: bool
-) -> str:
-    """A line per node. The verbose one is wide and never wraps, so that it can be cut and searched."""
+def fleet_table(fleets: Sequence[Row], *, verbose: bool, colour: bool, now: datetime | None = None) -> str:
+    """A line per node. The verbose one is wide and never wraps, so that it can be cut and searched.
+
+    Ages are those at `now`, the present if not given."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -48,11 +64,13 @@ def fleet_table(
     headings = _VERBOSE if verbose else _BRIEF
     for heading in headings:
         table.add_column(heading, no_wrap=verbose)
-    for state, statuses in fleets:
-        for node, status in zip(state.nodes, statuses, strict=True):
-            cells = _cells(state, node, status)
+    moment = now or datetime.now(timezone.utc)
+    for fleet in fleets:
+        for node, status, record in fleet.nodes():
+            cells = _cells(fleet.state, node, status, record, moment)
             if not verbose:
                 cells["BACKEND"] += f" ({node.zone})" if node.zone else ""
+                cells["PRICE"] += " spot" if record.spot else ""
             table.add_row(*(Text(visible(cells[heading])) for heading in headings))
     text = io.StringIO()
     width = 1000 if verbose else None if colour else 200
@@ -60,15 +78,32 @@ def fleet_table(
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
-def _cells(state: FleetState, node: NodeState, status: NodeStatus) -> dict[str, str]:
+def age(created: datetime | None, now: datetime) -> str:
+    """`3h ago`, in the largest unit; `-` where nobody recorded it."""
+    if created is None:
+        return "-"
+    seconds = max(0, int((now - created).total_seconds()))
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds // size}{unit} ago"
+    return f"{seconds}s ago"
+
+
+def _cells(
+    state: FleetState, node: NodeState, status: NodeStatus, record: NodeRecord, now: datetime
+) -> dict[str, str]:
     return {
         "FLEET": state.name if node.index == state.nodes[0].index else "",
         "NODE": node.name,
         "BACKEND": state.backend,
+        "REGION": node.region or "-",
         "ZONE": node.zone or "-",
+        "TYPE": node.instance_type or "-",
+        "ID": record.id or "-",
         "GPU": _gpus(node.gpus),
         "CPUS": "all" if node.cpus is None else f"{node.cpus:g}",
         "MEMORY": "all" if node.memory_mib is None else _gib(node.memory_mib),
+        "DISK": "-" if node.disk_mib is None else _gib(node.disk_mib),
         "BLOCKS": f"{status.busy_blocks}/{node.blocks}",
         "ADDRESS": node.address if node.port == 22 else f"{node.address}:{node.port}",
         "USER": node.user,
@@ -76,14 +111,18 @@ def _cells(state: FleetState, node: NodeState, status: NodeStatus) -> dict[str, 
         "IP": node.internal_ip or "-",
         "HOST KEY": fingerprint(node.host_key),
         "PRICE": f"${node.price_hourly or 0:g}",
+        "SPOT": "yes" if record.spot else "no",
+        "CREATED": age(record.created, now),
         "STATUS": _status_text(node, status),
     }
 
 
-def _node_json(node: NodeState, status: NodeStatus) -> dict[str, Any]:
+def _node_json(node: NodeState, status: NodeStatus, record: NodeRecord) -> dict[str, Any]:
+    created = record.created
     return {
         "index": node.index,
         "name": node.name,
+        "id": record.id,
         "status": status.status,
         "reason": status.reason,
         "zone": node.zone,
@@ -93,6 +132,8 @@ def _node_json(node: NodeState, status: NodeStatus) -> dict[str, Any]:
         "busy_blocks": status.busy_blocks,
         "internal_ip": node.internal_ip,
         "price_hourly": node.price_hourly or 0.0,
+        "spot": record.spot,
+        "created_at": created.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ") if created else None,
     }
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orch.cli.output.plan_tree import drift_lines, paint, tree
+from orch.stacks.busy_nodes import Occupant, by_run
+from orch.stacks.kinds import counted_kinds
 from orch.stacks.pulumi.changes import Change, summary
 from orch.stacks.summary import fold
 
@@ -32,13 +34,20 @@ def plan_lines(plan: Plan, *, colour: bool, verbose: bool = False) -> list[str]:
 
 
 def counts(changes: Iterable[Change], *, done: bool = False, moves: bool = False) -> str:
-    """`4 to create, 2 unchanged`, or `no changes (4 resources)`. All of a fleet that `moves` is made anew."""
+    """`4 to create, 2 unchanged`, or `no changes (4 resources)`. All of a fleet that `moves` is made anew.
+
+    What was `done` is told with what it was done to: `3 created (2 nodes, 1 fleet)`."""
+    changes = tuple(changes)
     found = summary(changes)
     if moves:
         there = sum(found.values()) - found["create"]
         return f"{there} to delete first, {sum(found.values()) - found['delete']} to create then"
     words = DONE if done else WORDS
-    parts = [f"{found[op]} {word}" for op, word in words.items() if found[op]]
+    kinds = {
+        op: f" ({counted_kinds(each.type for each in changes if each.op == op)})" if done else ""
+        for op in words
+    }
+    parts = [f"{found[op]} {word}{kinds[op]}" for op, word in words.items() if found[op]]
     if not parts:
         return f"no changes ({found['same']} resources)"
     return ", ".join(parts) + (f", {found['same']} unchanged" if found["same"] else "")
@@ -74,7 +83,17 @@ def warning_lines(warnings: Iterable[NodeWarning]) -> list[str]:
     return [f"warning: {fold(names)}: {text}" for text, names in nodes.items()]
 
 
-def plan_json(plan: Plan, document: Document | None = None) -> dict[str, Any]:
+def run_lines(found: Sequence[Occupant]) -> list[str]:
+    """The runs that are on nodes that go, which `up` will not do under them."""
+    if not found:
+        return []
+    lines = [f"  {line}" for line in by_run(found)]
+    return ["warning: runs are on nodes that go; `up` refuses that until they end (`--force`):", *lines]
+
+
+def plan_json(
+    plan: Plan, document: Document | None = None, occupants: Sequence[Occupant] = ()
+) -> dict[str, Any]:
     """A plan as pipelines read it; what it found gets its place in `document`."""
     told = [_problem_json(problem) for problem in plan.problems]
     told += [{"severity": "warning", "host": each.node, "summary": each.text} for each in plan.warnings]
@@ -97,6 +116,7 @@ def plan_json(plan: Plan, document: Document | None = None) -> dict[str, Any]:
         "summary": summary(plan.changes),
         "changes": [change.as_json() for change in plan.changes],
         "drift": [each.as_json() for each in plan.drift],
+        "runs": [{"run": each.run, "by": each.by, "node": each.node} for each in occupants],
         "cost": {
             "hourly": plan.hourly,
             "delta": plan.delta,
@@ -119,6 +139,7 @@ def refused_json(fleet: str, error: OrchError, problems: Iterable[NodeProblem]) 
         "summary": None,
         "changes": [],
         "drift": [],
+        "runs": [],
         "cost": None,
         "diagnostics": [
             {"severity": "error", "code": error.code, "summary": error.summary, "hint": error.hint},

@@ -1,6 +1,7 @@
 """The resources of a plan as a tree: one line each, equal ones folded, and their leaves below.
 
-People see what tells them something; `-v` shows every leaf, as the JSON does.
+A resource is told by its name and its kind in words of the field, as in the progress of `up`. People see
+what tells them something; `-v` shows every leaf, as the JSON does, and the types that Pulumi knows.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
+from orch.stacks.kinds import kind_of
 from orch.stacks.pulumi.changes import GONE, Change, Drifted, PropertyChange, type_of
 from orch.stacks.pulumi.masking import HIDDEN
 from orch.stacks.summary import Headline, fold
@@ -42,7 +44,7 @@ def drift_lines(found: Iterable[Drifted]) -> list[str]:
     for each in found:
         token = type_of(each.urn)
         # A cloud's resources may have one name: what is told of ours needs no kind.
-        kind = "" if token.startswith("orch:") else f"{token.rpartition(':')[2]} "
+        kind = "" if token.startswith("orch:") else f"{kind_of(token)} "
         registered, observed = _value(each.registered), _value(each.observed)
         groups.setdefault((kind, each.path, registered, observed), []).append(each.name)
     return [
@@ -68,9 +70,12 @@ class _Group:
         first = self.members[0]
         types = list(dict.fromkeys(each.type for each in self.members))
         names = fold(list(dict.fromkeys(each.name for each in self.members)))
-        kind = types[0] if len(types) == 1 else f"{len(self.members)} resources of {len(types)} types:"
+        many = len(self.members)
+        kind = kind_of(types[0]) if len(types) == 1 else f"{many} resources of {len(types)} types"
+        number = f" ({many})" if len(types) == 1 and many > 1 else ""
+        token = f"  {types[0]}" if len(types) == 1 and verbose else ""
         gone = " (drift: the one before is gone)" if first.op == "create" and _is_gone(first) else ""
-        yield paint(f"  {MARKS[first.op]} {kind}  {names}{gone}", COLOURS[first.op], colour)
+        yield paint(f"  {MARKS[first.op]} {names}  {kind}{number}{token}{gone}", COLOURS[first.op], colour)
         for leaf in _folded(self.leaves, counting=not verbose):
             yield f"      {_leaf(leaf, WIDEST if not verbose else None)}"
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import IO, TYPE_CHECKING, Any
 
+from orch.cli.pending import Pending
 from orch.runner.events import Event, ImageProgress, LogLine, Notice, RankChanged, RunChanged
 from orch.spec.errors import visible, visible_lines
 
@@ -28,15 +29,22 @@ class Live:
         self._colour = colour
         self._prefix = prefix
         self._lock = threading.Lock()
+        self._pending = Pending()
 
     def handle(self, event: Event, /) -> None:
         with self._lock:
+            self._pending.hear(event)
             if isinstance(event, LogLine):
                 print(self.line(event), file=self._out, flush=True)
                 return
             text = _event_text(event)
             if text is not None:
                 print(visible_lines(text), file=sys.stderr, flush=True)
+
+    def status(self) -> str:
+        """What a run waits for before it runs; "" when nothing is known of it."""
+        with self._lock:
+            return self._pending.status()
 
     def line(self, line: LogLine) -> str:
         """A log line, led by its rank and node. What the job wrote stays as it is, colours and all, as
@@ -64,15 +72,14 @@ def _event_text(event: Event) -> str | None:
 
 
 def _progress_text(event: ImageProgress) -> str | None:
+    """Begin and end are lines of their own, what is between is told from time to time."""
     if event.finished:
         return f"node {event.node}: has the image {event.image}"
     if event.total_bytes is None:
         return f"node {event.node}: pulling the image {event.image}"
     if event.done_bytes == 0:
         return f"node {event.node}: receiving the image {event.image} ({event.total_bytes >> 20} MiB)"
-    if event.done_bytes >= event.total_bytes:
-        return f"node {event.node}: unpacking the image"
-    return f"node {event.node}: {event.done_bytes * 100 // event.total_bytes} % of the image"
+    return None
 
 
 def run_json(row: RunRow) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from orch.runner.node.claims import LEFT_AFTER_S
 from orch.runner.ssh.commands import NODE_HOME, Command, as_root
 from orch.templates import render
 
@@ -54,6 +55,7 @@ def leave(stack: str, user: str, *, force: bool = False) -> Command:
         user=user,
         authorized_keys=(),
         busy=BUSY,
+        left_after_s=LEFT_AFTER_S,
         force=force,
     )
     return Command(as_root(text), "leave the host", timeout_s=120.0)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from orch.runner.errors import HostfileIncomplete
+from orch.runner.launch.environment import fold
 from orch.spec.state import NodeState
 
 Dialect = Literal["openmpi", "deepspeed", "mpich", "intel", "plain"]
@@ -32,7 +33,7 @@ def internal_addresses(nodes: Sequence[NodeState]) -> tuple[str, ...]:
     missing = [node.name for node in nodes if node.internal_ip is None]
     if missing and len(nodes) > 1:
         raise HostfileIncomplete(
-            f"{'node' if len(missing) == 1 else 'nodes'} {', '.join(missing)} "
+            f"{'node' if len(missing) == 1 else 'nodes'} {fold(missing)} "
             f"{'has' if len(missing) == 1 else 'have'} no internal address",
             where=missing[0],
             detail="ranks find each other by internal addresses; no command was started",

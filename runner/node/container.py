@@ -6,6 +6,7 @@ Pure: commands out, observations in. Each is one round trip, and each may be rep
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orch.runner.errors import (
@@ -25,7 +26,6 @@ from orch.runner.node.claims import LEFT_AFTER_S, Claim, busy
 from orch.runner.node.cordon import Cordon
 from orch.runner.node.first_boot import unfit
 from orch.runner.node.replies import NUMBER, STATES, number
-from orch.runner.node.stage import Stage
 from orch.runner.ssh.commands import NODE_HOME, Command, StdinSource, argv, as_root
 from orch.runner.ssh.transport import Completed
 from orch.templates import render
@@ -77,7 +77,7 @@ class ImageMissing(ImageUnavailable):
     """The node does not hold the image yet."""
 
 
-def start_command(plan: RunPlan, rank: int, archive: Stage) -> Command:
+def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command:
     """Claim, stage, create and start one rank, behind its barrier."""
     mine = plan.ranks[rank]
     node = mine.node

@@ -20,8 +20,8 @@ from orch.spec.state import NodeState
 STREAMS = 4
 TRANSFER_S = 2 * 3600.0
 _CHUNK = 1 << 18
-# How often a stream is told: each quarter.
-_TELLS = 4
+# How often a stream is told: at each percent.
+_TELLS = 100
 
 
 def provide(

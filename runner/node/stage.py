@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import shlex
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from orch.templates import ShellText, render
 # Two hours of waiting for the other ranks: as long as an image may take to any of them (`images.TRANSFER_S`).
 BARRIER_TICKS = 2 * 3600 * 20
 CHUNK = 1 << 18
+TELL_EVERY_S = 1.0
 
 _SHELL_OWN = frozenset({"UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO"})
 """Variables that `sh` does not let anybody set where it is bash."""
@@ -35,6 +37,11 @@ class Stage:
     head: bytes
     files: Path | None
 
+    @property
+    def size(self) -> int:
+        """Bytes of it."""
+        return len(self.head) + (self.files.stat().st_size if self.files is not None else 1024)
+
     def __iter__(self) -> Iterator[bytes]:
         yield self.head
         if self.files is not None:
@@ -43,6 +50,24 @@ class Stage:
                     yield chunk
         else:
             yield b"\0" * 1024
+
+
+@dataclass(frozen=True)
+class Sent:
+    """An archive that tells once a second how many bytes of it were taken."""
+
+    archive: Stage
+    tell: Callable[[int], None]
+
+    def __iter__(self) -> Iterator[bytes]:
+        taken, told = 0, time.monotonic()
+        for chunk in self.archive:
+            yield chunk
+            taken += len(chunk)
+            if time.monotonic() - told >= TELL_EVERY_S:
+                told = time.monotonic()
+                self.tell(taken)
+        self.tell(taken)
 
 
 def check_files(sources: Iterable[str | Path]) -> None:

@@ -8,11 +8,12 @@ from typing import Literal
 
 from orch.runner.errors import CommandTimeout, HostUnreachable
 from orch.runner.node import first_boot
-from orch.runner.node.claims import Claim
+from orch.runner.node.claims import LEFT_AFTER_S, Claim
 from orch.runner.node.cordon import MARK, Cordon
 from orch.runner.ssh.commands import NODE_HOME, Command, as_root
 from orch.runner.ssh.transport import Transport, fan_out
 from orch.spec.state import FleetState, NodeState
+from orch.templates import render
 
 LOOK_S = 10.0
 
@@ -76,15 +77,22 @@ def _look(fleet: FleetState, transport: Transport, deadline_s: float) -> tuple[N
 def who_holds(
     nodes: Sequence[NodeState], transport: Transport, *, deadline_s: float
 ) -> tuple[tuple[Claim, ...] | None, ...]:
-    """Who holds blocks of each node, as it says itself; None for one that does not say."""
-    marks = f'for r in {NODE_HOME}/registered/*; do [ ! -f "$r" ] || echo registered; done\n'
-    command = Command(as_root(f"{_CLAIMS}{marks}"), "ask for claims", timeout_s=15.0)
+    """Who holds blocks of each node, as it says itself; None for one that does not say.
+
+    Claims of jobs that are over hold nothing, though they stay for their owner to come back to."""
+    command = holders_command()
 
     def ask(node: NodeState) -> tuple[Claim, ...] | None:
         done = transport.run(node, command, deadline_s=deadline_s)
         return held_by_others(done.stdout) if done.ok else None
 
     return tuple(result.value for result in fan_out(nodes, ask))
+
+
+def holders_command() -> Command:
+    """Asks a node who holds its blocks; `held_by_others` reads the answer."""
+    text = render("node-holders.sh.j2", home=NODE_HOME, left_after_s=LEFT_AFTER_S)
+    return Command(as_root(text), "ask for claims", timeout_s=15.0)
 
 
 def held_by_others(text: str) -> tuple[Claim, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
+from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.container import ObservedRank
 
@@ -150,7 +151,7 @@ def _verdict(plan: RunPlan, known: RunView, seen: Sequence[ObservedRank], lost: 
     if failed:
         return Verdict("failed", "job_failed", describe(plan, failed[0]))
     if lost:
-        names = ", ".join(plan.ranks[rank].node.name for rank in sorted(lost))
+        names = fold([plan.ranks[rank].node.name for rank in sorted(lost)])
         told = next((one.detail for one in seen if one.rank in lost and one.detail), None)
         grace = f"{plan.unreachable_grace_s:g} s"
         return Verdict(

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from orch.runner.errors import NodePreparing, RunFailed
-from orch.runner.events import Notice
+from orch.runner.events import FilesProgress, Notice, Preparing
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node import container, images
 from orch.runner.node.claims import LEFT_AFTER_S
 from orch.runner.node.first_boot import LOOK_AGAIN_S, PREPARE_S
-from orch.runner.node.stage import stage
+from orch.runner.node.stage import Sent, stage
 from orch.runner.runs.context import RunContext
 from orch.runner.ssh.transport import NodeResult, fan_out
 from orch.spec.errors import OrchError
@@ -55,13 +55,23 @@ def start_ranks(
     def start(node: NodeState) -> container.Started:
         rank = rank_of[node.name]
         archive = stage(plan, rank, environments[rank], keys, files)
-        done = desk.transport.run(node, container.start_command(plan, rank, archive))
+        size = archive.size
+
+        def tell(taken: int, *, finished: bool = False) -> None:
+            desk.processor.handle(FilesProgress(node.name, taken, size, finished))
+
+        tell(0)
+        try:
+            done = desk.transport.run(node, container.start_command(plan, rank, Sent(archive, tell)))
+        finally:
+            tell(size, finished=True)
         return container.read_started(plan, rank, done)
 
     results = fan_out([plan.ranks[rank].node for rank in ranks], start)
     if any(isinstance(result.error, NodePreparing) for result in results):
         with holding(desk, plan, ranks):
             results = _when_prepared(desk, results, start, wanted)
+        desk.processor.handle(Preparing(()))
     missing = [result.node for result in results if isinstance(result.error, container.ImageMissing)]
     if missing and len(missing) == sum(not result.ok for result in results):
         for node in missing:
@@ -118,6 +128,7 @@ def _when_prepared(
             for result in results
         ):
             break
+        desk.processor.handle(Preparing(tuple(node.name for node in waiting)))
         if not told:
             are = "is" if len(waiting) == 1 else "are"
             names = fold([node.name for node in waiting])

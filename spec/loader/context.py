@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from orch.spec.loader.fence import Fence
+
+if TYPE_CHECKING:
+    from orch.spec.defaults import Common
 
 
 @dataclass(frozen=True)
@@ -16,7 +20,7 @@ class LoadContext:
     others it is a warning, for they may be launched elsewhere or later. `lent` are the variables that were
     filled in so far, with their values: what `redaction.py` keeps out of. `fence` is there for documents
     of strangers: what they may not look beyond. `backends` are those that the project's `orch.yml`
-    configures.
+    configures, `common` what it says for all documents.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -24,4 +28,5 @@ class LoadContext:
     launch: frozenset[str] = frozenset()
     fence: Fence | None = None
     backends: tuple[str, ...] = ()
+    common: Common | None = None
     lent: dict[str, str] = field(default_factory=dict[str, str])

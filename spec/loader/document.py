@@ -79,6 +79,10 @@ class Draft:
             return self.heading()
         return found if key and found is not None else node.span
 
+    def is_inherited(self, span: Span) -> bool:
+        """Whether a place is in the project's `orch.yml`, where the document takes it over from."""
+        return self.outside.common is not None and span.file != self.source.file
+
     def texts(self, path: AnySequence[Part]) -> tuple[tuple[int, str], ...]:
         """The texts of a list, with their index."""
         _, node = self._find(path)
@@ -115,8 +119,15 @@ class Draft:
         replacement: str | None = None,
         related: tuple[Related, ...] = (),
     ) -> Diagnostic:
-        """A diagnostic at a property. What the environment lent is not in it, whatever the words hold."""
+        """A diagnostic at a property. What the environment lent is not in it, whatever the words hold.
+
+        A property that was taken over from `orch.yml` is told where it stands there."""
         span = self.span(path, key=key)
+        line, inherited = self.source.line(span), self.is_inherited(span)
+        if inherited and self.outside.common is not None:
+            line = self.outside.common.line(span)
+            told = f"the {self.kind} at {self.source.file}:{self.heading().line} takes it over from here"
+            detail = f"{detail}\n{told}" if detail else told
         found = Diagnostic(
             code,
             span,
@@ -127,7 +138,7 @@ class Draft:
             hint=hint,
             replacement=replacement,
             related=related,
-            excerpt=self.source.line(span),
+            excerpt=line,
         )
         return masked(found, self.outside.lent) if self.outside.lent else found
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
+from orch.spec.defaults import Common
 from orch.spec.diagnostics import Diagnostic, Places, Severity, Span, ordered, render_human
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.loader import cross_file
@@ -137,6 +138,7 @@ def load_paths(
     launch: bool | Iterable[str] = False,
     untrusted: Iterable[str] | None = None,
     backends: Iterable[str] = (),
+    common: Callable[[str], Common | None] = lambda _: None,
 ) -> Loaded:
     """Reads files, directories (their YAML files that have a `type`) and `-` (standard input).
 
@@ -147,7 +149,8 @@ def load_paths(
 
     `untrusted` is given for files of strangers (see strangers.py): what they may name outside. Nothing of the
     environment is read then, and no file outside the repository of each path. `backends` are those of the
-    project's `orch.yml`, which hints name.
+    project's `orch.yml`, which hints name; `common` tells of a file (`-`: standard input) what its
+    `orch.yml` says for all documents, which they are completed with.
     """
     allowed = None if untrusted is None else frozenset(untrusted)
     if allowed is not None:
@@ -164,13 +167,17 @@ def load_paths(
     drafts: list[Draft] = []
     for parsed, fence in _parsed(paths, found, allowed):
         found += parsed.diagnostics
-        reader = DraftReader(parsed.source, replace(outside, fence=fence))
+        file = parsed.source.file
+        given = common("-" if file == "<stdin>" else file)
+        reader = DraftReader(parsed.source, replace(outside, fence=fence, common=given))
         drafts += [reader.read(node, index) for index, node in enumerate(parsed.documents)]
+    spoiled: set[int] = set()
     for draft in drafts:
-        found += draft.diagnostics
-        found += rules.check_document(draft)
-        found += strange_uses(draft)
-        found += not_acted_on(draft) if draft.launched else ()
+        own = [*draft.diagnostics, *rules.check_document(draft), *strange_uses(draft)]
+        own += not_acted_on(draft) if draft.launched else ()
+        if any(each.severity is Severity.ERROR and draft.is_inherited(each.span) for each in own):
+            spoiled.add(id(draft))
+        found += own
     found += cross_file.check_together(drafts)
     diagnostics = ordered(_without_echoes(found))
     broken = {each.span.file for each in diagnostics if each.code < "ORCH110"}  # no YAML: its rest is unknown
@@ -178,7 +185,10 @@ def load_paths(
     documents = tuple(
         Document(Path(draft.source.file), draft.index, _filled(draft.model, environ), draft)
         for draft in drafts
-        if draft.model is not None and draft.source.file not in broken and not bad.within(draft.node.span)
+        if draft.model is not None
+        and id(draft) not in spoiled
+        and draft.source.file not in broken
+        and not bad.within(draft.node.span)
     )
     return Loaded(documents, diagnostics)
 

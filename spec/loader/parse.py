@@ -47,6 +47,8 @@ class DraftReader:
         draft.kind = _kind(draft, node)
         if not draft.kind:
             return draft
+        if self.outside.common is not None:
+            draft.node = node = self.outside.common.completed(draft.kind, node)
         walk = _Walk(draft)
         values = cast("dict[str, object]", walk.values(node, ()))
         if draft.kind in ("fleet", "volume") and "name" not in draft.broken and not draft.written("name"):

@@ -9,7 +9,7 @@ from pydantic import Field, SkipValidation
 
 from orch.spec.grammar.characters import check_line
 from orch.spec.grammar.values import Problem, Problems
-from orch.spec.models.backends import AnyBackend, LocalSettings, settings_model
+from orch.spec.models.backends import AnyBackend, BackendSettings, LocalSettings, settings_model
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section, describe, plain
 from orch.spec.models.fields.json_schema import Form
@@ -117,12 +117,20 @@ class Defaults(Section):
     image: Image | None = Field(
         default=None, description="Container image of jobs whose task and fleet name none."
     )
-    fleet: Fleet | None = Field(default=None, description="Any property of a fleet.")
-    task: Task | None = Field(default=None, description="Any property of a task.")
+    fleet: Fleet | None = Field(
+        default=None,
+        description="Any property of a fleet but its name, for fleets that do not write it. Existing hosts "
+        "take none of nodes that are made, nodes on this machine none of clouds.",
+    )
+    task: Task | None = Field(
+        default=None,
+        description="Any property of a task but its name, for tasks that do not write it, nor their profile. "
+        "A task with a launcher takes no other one.",
+    )
 
 
 class Profile(Terms):
-    """Properties that `--profile` adds to a run."""
+    """Properties that a run takes over where its task does not write them."""
 
     noun: ClassVar[str] = "a profile"
 
@@ -211,5 +219,19 @@ class Project(Section):
         default=(), validation_alias="backends", description="Where fleets may be created."
     )
     projects: Annotated[tuple[NamedProject, ...], rows("projects")] = Field(
-        default=(), description="Projects with their backends, as a server lists them."
+        default=(),
+        description="Projects with their backends, as dstack's server lists them, instead of "
+        "`backends`; `project` names the one that this is, where there are several.",
     )
+
+    @property
+    def chosen(self) -> NamedProject | None:
+        """Of `projects` the one that this is: the one called as `project` says, or the only one."""
+        if self.project is None:
+            return self.projects[0] if len(self.projects) == 1 else None
+        return next((each for each in self.projects if each.name == self.project), None)
+
+    @property
+    def configured(self) -> tuple[BackendSettings, ...]:
+        """The backends of this project, however they are written."""
+        return self.all_backends or (self.chosen.backends if self.chosen is not None else ())

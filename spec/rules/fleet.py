@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
+from orch.spec.defaults import PROVISIONED
 from orch.spec.diagnostics import Diagnostic, Related, Severity
 from orch.spec.grammar.blocks import blocks_of, divisors
 from orch.spec.grammar.values import Problem
@@ -22,27 +23,6 @@ def _fleet(draft: Draft) -> Fleet:
     return cast(Fleet, draft.partial)
 
 
-# Properties that make sense only for nodes that are provisioned.
-_PROVISIONED = (
-    "nodes",
-    "resources",
-    "backends",
-    "regions",
-    "availability_zones",
-    "instance_types",
-    "spot_policy",
-    "max_price",
-    "reservation",
-    "idle_duration",
-    "retry",
-    "tags",
-    "backend_options",
-    "network",
-    "os_image",
-    "gang",
-    "ttl",
-    "budget",
-)
 _WHY = {
     "nodes": "an SSH fleet has one node per host, so `nodes` cannot be set",
     "resources": "the resources of existing hosts are found out, not asked for",
@@ -52,7 +32,7 @@ _WHY = {
 def nodes_or_hosts(draft: Draft) -> Findings:
     if draft.written("ssh_config"):
         related = (Related(draft.span(("ssh_config",), key=True), "the hosts of the fleet"),)
-        for name in _PROVISIONED:
+        for name in PROVISIONED:
             if draft.written(name):
                 summary = _WHY.get(
                     name, f"`{name}` is for nodes that are provisioned, not for existing hosts"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
 
 from orch.spec.diagnostics import Diagnostic, Related, Severity
+from orch.spec.grammar.values import shown
 from orch.spec.loader.document import Draft, Path_, scalars
 from orch.spec.loader.source import Mapping, Scalar, Sequence
 from orch.spec.models import BackendSettings, Project
 from orch.spec.models.backends import AwsSettings, KubernetesSettings, NebiusSettings
 from orch.spec.models.backends.credentials import SECRETS, GcpServiceAccountCreds, OciClientCreds
 from orch.spec.models.selection import FOREIGN_BACKENDS
+from orch.spec.suggest import few, hint_for
 
 Findings = Iterator[Diagnostic]
 
@@ -79,6 +82,76 @@ def _backend_lists(draft: Draft) -> tuple[Path_, ...]:
     projects = draft.node_at(("projects",))
     count = len(projects.items) if isinstance(projects, Sequence) else 0
     return (("backends",), *(("projects", index, "backends") for index in range(count)))
+
+
+def one_project(draft: Draft) -> Findings:
+    """Which of `projects` an `orch.yml` is of; a server's own file may list as many as it likes."""
+    project = cast(Project, draft.partial)
+    if not project.projects or not is_settings(draft.source.file):
+        return
+    names = [each.name for each in project.projects]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield draft.diagnostic(
+                "ORCH170",
+                ("projects", index, "name"),
+                f"there is another project named {shown(name)}",
+                hint="give each its own name",
+                related=(Related(draft.span(("projects", names.index(name), "name")), "the first one"),),
+            )
+    if project.all_backends:
+        yield draft.diagnostic(
+            "ORCH158",
+            ("projects",),
+            "backends stand under `backends` or under `projects`",
+            key=True,
+            hint="move all of them under `backends`",
+            related=(Related(draft.span(("backends",), key=True), "the other ones"),),
+        )
+    elif project.project is None and len(names) > 1:
+        yield draft.diagnostic(
+            "ORCH113",
+            ("projects",),
+            "it is not said which of these projects this is",
+            key=True,
+            hint=f"add `project: {names[0]}`",
+        )
+    elif project.chosen is None:
+        yield draft.diagnostic(
+            "ORCH111",
+            ("project",),
+            f"{shown(project.project or '')} is none of `projects`",
+            hint=hint_for(project.project or "", names) or f"its projects are {few(names)}",
+        )
+
+
+def profiles_differ(draft: Draft) -> Findings:
+    first: dict[str, int] = {}
+    default: int | None = None
+    for index, profile in enumerate(cast(Project, draft.partial).profiles):
+        if profile.name in first:
+            yield draft.diagnostic(
+                "ORCH170",
+                ("profiles", index, "name"),
+                f"there is another profile named {shown(profile.name)}",
+                hint="give each its own name",
+                related=(Related(draft.span(("profiles", first[profile.name], "name")), "the first one"),),
+            )
+        first.setdefault(profile.name, index)
+        if profile.default and default is not None:
+            yield draft.diagnostic(
+                "ORCH158",
+                ("profiles", index, "default"),
+                "two profiles are the default",
+                hint="keep one of them",
+                related=(Related(draft.span(("profiles", default, "default")), "the other one"),),
+            )
+        default = index if profile.default and default is None else default
+
+
+def is_settings(file: str) -> bool:
+    """Whether a file is a project's own, `orch.yml`."""
+    return os.path.basename(file) in ("orch.yml", "orch.yaml")
 
 
 def backends_are_whole(draft: Draft) -> Findings:

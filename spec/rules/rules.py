@@ -133,6 +133,8 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         Rule((), projects.foreign_backends),
         Rule((), projects.backends_differ),
         Rule(("backends", "projects"), projects.backends_are_whole),
+        Rule(("backends", "projects", "project"), projects.one_project),
+        Rule(("profiles",), projects.profiles_differ),
     ),
     **dict.fromkeys(BACKEND_MODELS, BACKEND_RULES),
 }

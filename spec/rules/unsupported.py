@@ -16,7 +16,7 @@ from orch.spec.grammar.values import Problem
 from orch.spec.loader.document import Draft, Path_, scalars
 from orch.spec.loader.reference_scopes import scope_of
 from orch.spec.loader.source import Mapping, Node, Scalar, Sequence
-from orch.spec.models import Fleet
+from orch.spec.models import BackendSettings, Fleet
 from orch.spec.models.backends import effective, provisioned, settings_model, title
 from orch.spec.models.project import Project
 from orch.spec.models.run import Run
@@ -95,16 +95,20 @@ ROWS: dict[str, dict[str, str | None]] = {
     },
     "project": {
         "policies": None,
-        "profiles": None,
-        "projects": "write the `local` backend under `backends`",
-        "defaults.fleet": "write the property in the fleet",
-        "defaults.task": "write the property in the task",
-        "backends[].engine": None,
-        "backends[].subnet": None,
-        "backends[].cpus": "limit nodes with `resources` of the fleet",
-        "backends[].memory": "limit nodes with `resources` of the fleet",
-        "backends[].gpus": None,
-        "backends[].simulate_gpu": None,
+        "defaults.fleet.name": "each fleet has its own",
+        "defaults.task.name": "each task has its own",
+        **{
+            f"{base}.{key}": hint
+            for base in ("backends[]", "projects[].backends[]")
+            for key, hint in {
+                "engine": None,
+                "subnet": None,
+                "cpus": "limit nodes with `resources` of the fleet",
+                "memory": "limit nodes with `resources` of the fleet",
+                "gpus": None,
+                "simulate_gpu": None,
+            }.items()
+        },
     },
 }
 
@@ -281,12 +285,21 @@ def _volumes(draft: Draft) -> Findings:
             yield _refusal(draft, ("volumes", index), "a volume by name", hint)
 
 
+def _bases(draft: Draft) -> Iterator[tuple[Path_, tuple[BackendSettings, ...]]]:
+    """Where the backends of a project stand: its own, and those of the one that it is of `projects`."""
+    project = cast(Project, draft.partial)
+    yield ("backends",), project.all_backends
+    if project.chosen is not None:
+        yield ("projects", project.projects.index(project.chosen), "backends"), project.chosen.backends
+
+
 def _other_backends(draft: Draft) -> Findings:
-    backends = draft.node_at(("backends",))
-    for index, item in enumerate(backends.items if isinstance(backends, Sequence) else ()):
-        kind = item.entries.get("type") if isinstance(item, Mapping) else None
-        if kind is not None and isinstance(kind.value, Scalar) and kind.value.text not in provisioned():
-            yield _refusal(draft, ("backends", index, "type"), f"backend {kind.value.text}", None)
+    for base, _ in _bases(draft):
+        backends = draft.node_at(base)
+        for index, item in enumerate(backends.items if isinstance(backends, Sequence) else ()):
+            kind = item.entries.get("type") if isinstance(item, Mapping) else None
+            if kind is not None and isinstance(kind.value, Scalar) and kind.value.text not in provisioned():
+                yield _refusal(draft, (*base, index, "type"), f"backend {kind.value.text}", None)
 
 
 # Switches of clouds -> what holds without them.
@@ -299,11 +312,12 @@ _SWITCHES: dict[str, str] = {
 
 def _switches(draft: Draft) -> Findings:
     """Settings of clouds that would switch something on which is not there; off, they are what is so."""
-    for index, backend in enumerate(cast(Project, draft.partial).all_backends):
-        for name, hint in _SWITCHES.items():
-            if getattr(backend, name, None):
-                path = ("backends", index, name)
-                yield _refusal(draft, path, f"`{property_path(path)}`", hint, key=True)
+    for base, found in _bases(draft):
+        for index, backend in enumerate(found):
+            for name, hint in _SWITCHES.items():
+                if getattr(backend, name, None):
+                    path = (*base, index, name)
+                    yield _refusal(draft, path, f"`{property_path(path)}`", hint, key=True)
 
 
 _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {

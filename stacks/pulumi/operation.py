@@ -16,6 +16,7 @@ from orch.stacks.pulumi.locks import held_by
 from orch.stacks.pulumi.process import CALLERS, PRIVATE, Aside, Event, ProcessResult, Program, call
 from orch.stacks.pulumi.shims import refuse_shims
 from orch.stacks.state import deployment, work_folder
+from orch.stacks.summary import fold
 
 # What the engine says of a stack that somebody else changes, with a state in files and with Pulumi Cloud's.
 LOCKED = ("currently locked by", "Another update is currently in progress")
@@ -36,12 +37,31 @@ class Step:
 
 @dataclass(frozen=True)
 class Note:
-    """Something worth telling that is no resource: a lock broken, an image built."""
+    """Something worth telling that is no resource: a lock broken, an image built.
+
+    `lasts`: it is under way from then on, as a place that is tried is.
+    """
+
+    text: str
+    lasts: bool = False
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What is under way from now on, beside resources; told only where it takes long."""
 
     text: str
 
 
-Listener = Callable[[Step | Note], None]
+@dataclass(frozen=True)
+class Expected:
+    """Resources of nodes that are going to be made or removed, by name: how far it is, is told of them."""
+
+    names: frozenset[str]
+
+
+Progress = Step | Note | Doing | Expected
+Listener = Callable[[Progress], None]
 
 
 @dataclass
@@ -88,7 +108,7 @@ class Call:
         for urn, text in self.errors.items():
             names.setdefault(text, []).append(name_of(urn))
         return "\n".join(
-            f"{', '.join(sorted(each))}: {text}" if any(each) else text for text, each in names.items()
+            f"{fold(sorted(each))}: {text}" if any(each) else text for text, each in names.items()
         )
 
     def node_errors(self) -> dict[str, str]:

@@ -11,7 +11,7 @@ import pytest
 from oldrows import FLEET
 from support import Folder
 
-from orch.cli.output.fleet import (Row, age, fleet_json, fleet_table)
+from orch.cli.output.fleet import Row, age, fleet_json, fleet_table
 from orch.runner.node.status import NodeStatus
 from orch.spec.state import FleetState
 from orch.stacks.project import find

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from orch.cli.pending import Pending
-from orch.runner.events import (Event, FilesProgress, ImageProgress, LogLine, Preparing, RunChanged)
+from orch.runner.events import Event, FilesProgress, ImageProgress, LogLine, Preparing, RunChanged
 from orch.runner.node.stage import Sent, Stage
 
 BEGUN = RunChanged("train", "provisioning")

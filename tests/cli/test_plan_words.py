@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from recorded_plans import EVENTS, Preview
 
 from orch.cli.output.plan import cost_line, counts, plan_json, plan_lines
 from orch.components.deployment import Deployment
+from orch.stacks.kinds import kind_of
 from orch.stacks.operations import Plan
 from orch.stacks.pulumi.changes import Change, PropertyChange
 from orch.stacks.pulumi.masking import HIDDEN
@@ -119,23 +121,23 @@ def test_drift_has_its_own_lines_and_its_word_at_the_property() -> None:
     assert told("local-drift-and-memory")[1:] == [
         "drift, changed outside orch since the last `up`:",
         "  laptop-1: memory_mib: registered 1024, found 900",
-        "~ orch:local:Node  laptop-0",
-        "~ orch:local:Node  laptop-1",
+        "~ laptop-0  node",
+        "~ laptop-1  node",
         "    memory_mib: 900 -> 2048 (drift: registered 1024)",
     ]
     assert told("ssh-drift") == [
         "drift, changed outside orch since the last `up`:",
         "  gpu1: gpu_count: registered 8, found 7",
-        "~ orch:ssh:Host  gpu1",
+        "~ gpu1  host",
         "    gpu_count: 7 -> 8 (drift: changed outside orch)",
     ]
 
 
 def test_resources_of_one_name_are_told_apart_in_drift() -> None:
     lines = told("aws-drift")
-    assert lines[1] == "  Instance p5-1: tags.owner: registered ada, found mallory"
+    assert lines[1] == "  instance p5-1: tags.owner: registered ada, found mallory"
     assert lines[2].startswith(
-        "  SecurityGroup p5-nodes: ingress[2]: registered (none), found {cidrBlocks: ["
+        "  security group p5-nodes: ingress[2]: registered (none), found {cidrBlocks: ["
     )
 
 
@@ -144,17 +146,52 @@ def test_resources_of_one_name_are_told_apart_in_drift() -> None:
 
 def test_what_has_been_said_or_only_follows_is_not_said_again() -> None:
     assert told("aws-disk")[1:] == [
-        "± aws:ec2/instance:Instance  p5-[0-3]",
-        "~ aws:ec2/launchTemplate:LaunchTemplate  p5-template",
+        "± p5-[0-3]  instance (4)",
+        "~ p5-template  launch template",
     ]
     assert told("aws-any")[1:] == [
-        "- aws:ec2/capacityReservation:CapacityReservation  p5-capacity",
-        "± aws:ec2/instance:Instance  p5-[0-3]",
-        "~ aws:ec2/launchTemplate:LaunchTemplate  p5-template",
-        "- aws:ec2/placementGroup:PlacementGroup  p5-group",
+        "- p5-capacity  capacity reservation",
+        "± p5-[0-3]  instance (4)",
+        "~ p5-template  launch template",
+        "- p5-group  placement group",
     ]
     for name in ALL:
         assert "known after up" not in "\n".join(told(name)), name
+
+
+def test_verbose_tells_the_types_that_pulumi_knows_beside_the_kinds() -> None:
+    lines = told("aws-disk", verbose=True)
+    assert "± p5-[0-3]  instance (4)  aws:ec2/instance:Instance" in lines
+
+
+def test_equal_nodes_of_a_new_fleet_are_one_line_and_resources_of_one_name_are_told_apart() -> None:
+    def new(type_: str, name: str) -> Change:
+        return Change("create", type_, name, f"urn::{type_}::{name}")
+
+    nodes = [new("aws:ec2/instance:Instance", f"p5-{at}") for at in range(8)]
+    named = [new(f"aws:ec2/{each[0].lower()}{each[1:]}:{each}", "p5-nodes") for each in AWS_TYPES]
+    plan = Plan("p5", "p5", (*nodes, *named), (), hourly=0, delta=0)
+    assert plan_lines(plan, colour=False)[1:] == [
+        "  + p5-[0-7]  instance (8)",
+        "  + p5-nodes  security group",
+        "  + p5-nodes  launch template",
+        "  + p5-nodes  VPC endpoint",
+        "  + p5-nodes  NAT gateway",
+    ]
+    assert counts(plan.changes, done=True) == (
+        "12 created (8 instances, 1 security group, 1 launch template, 1 VPC endpoint, 1 NAT gateway)"
+    )
+
+
+AWS_TYPES = ("SecurityGroup", "LaunchTemplate", "VpcEndpoint", "NatGateway")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_resource_of_a_plan_has_a_kind_in_words(name: str) -> None:
+    for change in Preview.of(name).changes:
+        kind = kind_of(change.type)
+        assert re.fullmatch("[A-Za-z]+( [A-Za-z]+)*", kind), change.type
+        assert ":" not in kind
 
 
 def test_a_fleet_that_moves_is_three_lines() -> None:
@@ -165,7 +202,8 @@ def test_a_fleet_that_moves_is_three_lines() -> None:
 
 def test_the_same_change_of_many_kinds_of_resources_is_one_line() -> None:
     (line,) = told("aws-tags")[1:]
-    assert line.startswith("~ 20 resources of 13 types:  p5-[0-3],p5-bastion,p5-capacity,")
+    assert line.startswith("~ p5-[0-3],p5-bastion,p5-capacity,")
+    assert line.endswith("  20 resources of 13 types")
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -204,7 +242,7 @@ def test_nodes_fold_when_only_what_is_their_own_tells_them_apart() -> None:
 
     plan = Plan("lab", "lab", tuple(node(i) for i in range(4)), (), hourly=0, delta=0)
     assert plan_lines(plan, colour=False)[1:] == [
-        "  ~ x:y:Node  lab-[0-3]",
+        "  ~ lab-[0-3]  node (4)",
         "      names.team: (none) -> x",
         "      host: orch-x-N -> orch-y-N",
         "      ip: ADDRESS -> ADDRESS",
@@ -219,8 +257,8 @@ def test_nodes_that_differ_in_more_are_told_one_by_one() -> None:
 
     plan = Plan("lab", "lab", (node(0, "b"), node(1, "c"), node(2, "b")), (), hourly=0, delta=0)
     assert [line for line in plan_lines(plan, colour=False) if "~" in line] == [
-        "  ~ x:y:Node  lab-[0,2]",
-        "  ~ x:y:Node  lab-1",
+        "  ~ lab-[0,2]  node (2)",
+        "  ~ lab-1  node",
     ]
 
 

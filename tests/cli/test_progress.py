@@ -13,7 +13,7 @@ import pytest
 
 from orch.cli.tally import Tally
 from orch.cli.ticking import clock
-from orch.stacks.pulumi.operation import (Doing, Expected, Note, Step)
+from orch.stacks.pulumi.operation import Doing, Expected, Note, Step
 
 INSTANCE, GROUP = "aws:ec2/instance:Instance", "aws:ec2/securityGroup:SecurityGroup"
 

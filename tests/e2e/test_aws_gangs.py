@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsals import KIND, ZONES, Rehearsed
+from rehearsals import KIND, ZONES, Rehearsed, tries
 
 A_AND_B: dict[str, Any] = {"availability_zones": ["us-east-1a", "us-east-1b"]}
 
@@ -78,7 +78,7 @@ def test_what_the_account_may_not_do_stops_at_once_and_leaves_nothing(tmp_path: 
     assert "UnauthorizedOperation" in said.err
     assert f"ec2:{action}" in said.err
     assert "hint: the message names the action" in said.err
-    assert said.err.count("trying ") == 1
+    assert tries(said.err) == 1
     assert there.cloud.everything() == {}
 
 
@@ -90,7 +90,7 @@ def test_one_call_that_aws_asks_to_repeat_removes_nothing(tmp_path: Path) -> Non
     said = there.up()
     assert said.code == 0, said.err
     assert "ServiceUnavailable: AWS asks to come back later" in said.err
-    assert said.err.count("trying ") == 1
+    assert tries(said.err) == 1
     calls = Counter(call.action for call in there.cloud.calls)
     removals = {action for action in calls if action.startswith(("Terminate", "Delete", "Cancel", "Release"))}
     assert removals == set()
@@ -109,7 +109,7 @@ def test_a_quota_that_only_the_launch_knows_of_stops_at_once(tmp_path: Path) -> 
     said = there.up()
     assert said.code == 5, said.err
     assert "ORCH313" in said.err
-    assert said.err.count("trying ") == 1
+    assert tries(said.err) == 1
     assert there.cloud.everything() == {}
 
 

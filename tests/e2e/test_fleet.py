@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support import Folder, Said, containers, fleet_yaml, networks
+
+from orch.stacks.project import find
 
 FLEET = "e2efleet"
 
@@ -75,7 +78,7 @@ def test_changed_memory_is_shown_at_its_leaf_and_changed_in_place(up: Folder) ->
     assert leaf == {"path": "memory_mib", "old": 1024, "new": 1536, "replaces": False, "drift": None}
     text = up.orch("preview", "larger.yml").out
     (up.path / "larger.yml").unlink()
-    assert f"~ orch:local:Node  {FLEET}-[0-1]" in text
+    assert f"~ {FLEET}-[0-1]  node (2)" in text
     assert "memory 1024 MiB -> 1536 MiB, in place on 2 resources" in text
 
 
@@ -94,6 +97,15 @@ def test_the_fleet_lists_its_nodes_as_idle(up: Folder) -> None:
         (0, "idle", 0),
         (1, "idle", 0),
     ]
+
+
+def test_each_node_tells_since_when_it_is_there_and_what_docker_calls_it(up: Folder) -> None:
+    nodes = up.orch("fleet", "list", "--json").json["fleets"][0]["nodes"]
+    ids = up.orch("fleet", "ids", FLEET).out.split()
+    assert ids == [node["id"] for node in nodes]
+    assert set(ids) == set(containers(up, FLEET))
+    assert all(node["created_at"] and node["spot"] is False for node in nodes)
+    assert re.search(r"\d+[smh] ago", up.orch("fleet").out)
 
 
 def test_drift_of_an_untouched_fleet_is_empty(up: Folder) -> None:
@@ -158,10 +170,36 @@ def test_no_node_goes_under_a_run_that_the_node_names(up: Folder) -> None:
             assert "`orch stop theirs` where it was started" in said.err
         assert containers(up, FLEET) == before
         assert up.orch("up", "fleet.yml", "--yes").code == 0  # a plan that takes no node goes its way
+        shown = up.orch("preview", "smaller.yml")
+        assert shown.code == 0, shown.err
+        assert "warning: runs are on nodes that go" in shown.out
+        assert f"  {FLEET}-1: run theirs of ada@desk" in shown.out
+        (on,) = up.orch("preview", "smaller.yml", "--json").json["runs"]
+        assert (on["run"], on["node"]) == ("theirs", f"{FLEET}-1")
+        assert up.orch("preview", "fleet.yml", "--json").json["runs"] == []
     finally:
         assert end().code == 0
         (up.path / "smaller.yml").unlink()
         (up.path / "anew.yml").unlink()
+
+
+def test_a_ledger_that_cannot_be_read_stops_no_up_that_takes_no_node(up: Folder) -> None:
+    ledger = find(up.path).local_ledger
+    assert ledger is not None
+    kept = ledger.read_bytes() if ledger.exists() else None
+    up.write("smaller.yml", fleet_yaml(FLEET, 1))
+    try:
+        ledger.write_text("no database at all" * 100)
+        said = up.orch("up", "fleet.yml", "--yes")
+        assert said.code == 0, said.err
+        refused = up.orch("up", "smaller.yml", "--yes")
+        assert refused.code == 3, refused.err
+        assert "`--force` removes the nodes" in refused.err
+    finally:
+        (up.path / "smaller.yml").unlink()
+        ledger.unlink()
+        if kept is not None:
+            ledger.write_bytes(kept)
 
 
 def test_with_force_a_node_goes_under_a_run(up: Folder) -> None:

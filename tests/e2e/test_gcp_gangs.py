@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from rehearsals import L4, RehearsedGcp
+from rehearsals import L4, RehearsedGcp, tries
 
 ULTRA = "a3-ultragpu-8g"
 FLEX: dict[str, Any] = {"type": "gcp", "provisioning": "flex-start"}
@@ -34,7 +34,7 @@ def test_one_operation_that_gcp_asks_to_repeat_removes_nothing(tmp_path: Path) -
     said = there.up()
     assert said.code == 0, said.err
     assert "GCP asks to come back later" in said.err
-    assert said.err.count("trying ") == 1
+    assert tries(said.err) == 1
     assert not [call.action for call in there.cloud.calls if call.action.endswith(".delete")]
     assert there.names() == ["lab-0", "lab-1", "lab-2"]
     assert there.unrecorded() == {}
@@ -54,7 +54,7 @@ def test_eight_nodes_that_find_three_in_one_zone_are_eight_in_the_next_with_netw
     there.fleet(8, **ultra)
     said = there.up()
     assert said.code == 0, said.err
-    first, second = (line for line in said.err.splitlines() if "trying " in line)
+    first, second = (line for line in said.err.splitlines() if line.startswith("trying "))
     assert "us-central1-b" in first
     assert "us-east4-b" in second
     assert "no room there: ZONE_RESOURCE_POOL_EXHAUSTED" in said.err
@@ -111,7 +111,7 @@ def test_what_the_project_may_not_do_stops_at_once_and_leaves_nothing(tmp_path: 
     assert said.code == 5, said.err
     assert "ORCH304" in said.err
     assert "hint: the message names the permission" in said.err
-    assert said.err.count("trying ") == 1
+    assert tries(said.err) == 1
     assert there.cloud.everything() == {}
 
 
@@ -124,7 +124,7 @@ def test_a_quota_that_only_the_launch_knows_of_stops_at_once(tmp_path: Path) -> 
     said = there.up()
     assert said.code == 5, said.err
     assert "ORCH313" in said.err
-    assert said.err.count("trying ") == 1
+    assert tries(said.err) == 1
     assert there.cloud.everything() == {}
 
 

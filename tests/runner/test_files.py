@@ -8,7 +8,7 @@ import pytest
 from nodelab import Lab
 
 from orch import images
-from orch.runner.events import LogLine, Notice, Recorder
+from orch.runner.events import FilesProgress, LogLine, Notice, Recorder
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task
@@ -59,3 +59,7 @@ def test_modes_are_kept_and_a_job_of_any_user_reads_what_is_its(
     ]
     notices = [event.text for event in recorder.events if isinstance(event, Notice)]
     assert "packed 5 files, 36 bytes" in notices
+    sent = [event for event in recorder.events if isinstance(event, FilesProgress)]
+    assert sent[0].done_bytes == 0 < sent[0].total_bytes
+    assert sent[-1].finished
+    assert all(event.done_bytes <= event.total_bytes for event in sent)

@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 
 from orch.runner.errors import RunFailed
+from orch.runner.hosts.registration import BUSY as BUSY_HOST
+from orch.runner.hosts.registration import leave
 from orch.runner.launch.run_plan import RankPlan, RunPlan
 from orch.runner.node import container
 from orch.runner.node.stage import stage, stage_files
+from orch.runner.node.status import held_by_others, holders_command
 from orch.runner.ssh.commands import NODE_HOME, Command
 from orch.runner.ssh.transport import Completed
 from orch.spec.state import NodeState
@@ -56,6 +59,13 @@ class Node:
         path = self.folder / "bin" / "docker"
         path.write_text(f'#!/bin/sh\necho "$*" >> {self.folder}/calls\n{script}\n')
         path.chmod(0o755)
+
+    def leave(self) -> int:
+        """The exit code of a stack's leaving; nobody's real login is touched."""
+        getent = self.folder / "bin" / "getent"
+        getent.write_text(f"#!/bin/sh\necho x:x:0:0::{self.folder}/nobody:/bin/sh\n")
+        getent.chmod(0o755)
+        return self.run(leave("lab", "nobody")).returncode
 
     def calls(self) -> str:
         path = self.folder / "calls"
@@ -115,6 +125,42 @@ def test_a_run_that_waits_for_its_image_keeps_its_claim(node: Node) -> None:
     assert node.run(container.hold_command(waiting, 0)).returncode == 0
     assert node.start(plan()).returncode == container.BUSY
     assert os.readlink(claim).startswith("orch-waiting-")
+
+
+HOLDER = "orch-other-0-0-x"
+
+
+@pytest.mark.parametrize(
+    ("docker", "age_s", "holds"),
+    [
+        (f"echo '{HOLDER} Up 3 hours'", 7200, True),
+        (f"echo '{HOLDER} Created'", 7200, True),
+        (f"echo '{HOLDER} Exited (0) 2 seconds ago'", 5, False),
+        (f"echo '{HOLDER} Dead'", 5, False),
+        (f"echo '{HOLDER}2 Exited (0) 2 seconds ago'", 5, True),
+        ("true", 5, True),  # its image is still on its way
+        ("true", 7200, False),
+        ("exit 1", 7200, True),
+        ("sleep 60", 7200, True),
+    ],
+)
+def test_a_claim_holds_its_node_only_as_long_as_its_job_is_not_over(
+    node: Node, docker: str, age_s: int, holds: bool
+) -> None:
+    node.claim(HOLDER, age_s)
+    node.docker(docker)
+    said = node.run(holders_command())
+    assert said.returncode == 0, said.stderr
+    assert [claim.container for claim in held_by_others(said.stdout)] == [HOLDER] * holds
+    assert node.leave() == (BUSY_HOST if holds else 0)
+    assert node.home.exists() == holds
+
+
+def test_a_host_that_is_left_keeps_no_container_of_a_job_that_was_over(node: Node) -> None:
+    node.claim(HOLDER, 5)
+    node.docker(f"[ $1 != ps ] || echo '{HOLDER} Exited (0) 2 seconds ago'")
+    assert node.leave() == 0
+    assert f"rm --force --volumes -- {HOLDER}\n" in node.calls()
 
 
 def test_a_job_is_not_made_anew_while_docker_does_not_answer(node: Node) -> None:

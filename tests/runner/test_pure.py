@@ -64,7 +64,7 @@ def test_a_hostfile_without_counts_is_bare_addresses():
 
 def test_every_node_without_an_internal_address_is_named():
     nodes = [node(0), node(1, internal_ip=None), node(2, internal_ip=None)]
-    with pytest.raises(HostfileIncomplete, match="nodes n1, n2 have no internal address"):
+    with pytest.raises(HostfileIncomplete, match=r"nodes n\[1-2\] have no internal address"):
         internal_addresses(nodes)
 
 

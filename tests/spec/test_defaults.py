@@ -11,10 +11,10 @@ import yaml
 from leaves import HEADS, Leaf, leaves, valid
 
 from orch.spec import load_paths
-from orch.spec.defaults import (OF_CLOUDS, Common, UnknownProfile, near)
+from orch.spec.defaults import OF_CLOUDS, Common, UnknownProfile, near
 from orch.spec.loader.load import Loaded
-from orch.spec.models import Fleet, Task
 from orch.spec.loader.untrusted import Fence
+from orch.spec.models import Fleet, Task
 
 SETTINGS = """\
 defaults:

@@ -12,7 +12,7 @@ from orch.spec.models import Fleet
 from orch.stacks.again import repeatedly
 from orch.stacks.gang import Gang
 from orch.stacks.project import Project
-from orch.stacks.pulumi.operation import Call, Note, Step
+from orch.stacks.pulumi.operation import Call, Note, Progress
 from orch.stacks.request import FleetRequest
 
 AGAIN, ELSEWHERE, STOP = "RequestLimitExceeded", "InsufficientInstanceCapacity", "VcpuLimitExceeded"
@@ -50,7 +50,7 @@ def test_what_stops_outweighs_what_leads_elsewhere_and_that_a_throttle(
 
 
 def test_what_a_throttle_interrupts_goes_on_and_is_told() -> None:
-    told: list[Step | Note] = []
+    told: list[Progress] = []
     outcomes = iter([AGAIN, ""])
     ready: list[str] = []
     done = repeatedly(

@@ -148,6 +148,20 @@ def test_claims_hold_a_node_unless_it_stays_in_another_fleet() -> None:
     assert held_by_others("") == ()
 
 
+def test_a_ledger_that_cannot_be_read_stops_what_removes_nodes_and_says_how_to_go_on(folder: Folder) -> None:
+    state = bring_up(folder)
+    before = state.read_text()
+    ledger = find(folder.path).local_ledger
+    assert ledger is not None
+    ledger.write_text("no database at all" * 100)
+    said = folder.orch("down", "lab", "-i", "0", "-i", "1", "--yes")
+    assert said.code == 3, said.err
+    assert "the run ledger cannot be used" in said.err
+    assert "nobody knows which runs are on lab-[0-1]" in said.err
+    assert "`--force` removes the nodes, whoever is on them" in said.err
+    assert state.read_text() == before
+
+
 def test_a_ledger_whose_address_has_settings_counts(folder: Folder) -> None:
     bring_up(folder)
     ledger = folder.path / "elsewhere.db"

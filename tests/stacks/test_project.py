@@ -235,3 +235,35 @@ def test_what_a_killed_process_left_half_made_becomes_no_passphrase(
     os.link(elsewhere, tmp_path / ".orch" / f"passphrase.{os.getpid()}")
     find(tmp_path).prepare()
     assert elsewhere.read_text() == "live"
+
+
+SERVER = """\
+projects:
+  - name: main
+    backends:
+      - type: aws
+        regions: [us-east-1]
+"""
+
+
+def test_the_configuration_of_a_dstack_server_is_read_as_orch_yml(tmp_path: Path) -> None:
+    (tmp_path / "orch.yml").write_text(SERVER)
+    project = find(tmp_path)
+    assert (project.name, [each.type for each in project.backends]) == ("main", ["aws"])
+    project.prepare()
+    (tmp_path / "orch.yml").write_text(
+        f"project: lab\n{SERVER}  - name: lab\n    backends: [{{type: local}}]\n"
+    )
+    project = find(tmp_path)
+    assert (project.name, [each.type for each in project.backends]) == ("lab", ["local"])
+
+
+def test_a_backend_that_cannot_be_used_stops_only_the_project_that_has_it(tmp_path: Path) -> None:
+    other = "  - name: lab\n    backends:\n      - {type: nebius}\n"
+    (tmp_path / "orch.yml").write_text(f"project: main\n{SERVER}{other}")
+    assert find(tmp_path).name == "main"
+    (tmp_path / "orch.yml").write_text(f"project: lab\n{SERVER}{other}")
+    with pytest.raises(InvalidConfiguration) as caught:
+        find(tmp_path)
+    (wrong,) = caught.value.diagnostics
+    assert (wrong.code, wrong.path) == ("ORCH118", "projects[1].backends[0].type")

@@ -195,13 +195,14 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "gcp-start-gib.sh.j2": software,
     "gcp-start-tcpx.sh.j2": software,
     "gcp-start-tcpxo.sh.j2": software,
+    "claim-over.sh.j2": lambda v: iter([{"left_after_s": 3600}]),
     "host-authorize.sh.j2": host(),
     "host-container.sh.j2": images,
     "host-facts.sh.j2": lambda v: iter([{"limit_s": 1}]),
     "host-listen.sh.j2": lambda v: iter([{"address": v, "lives_s": 1}]),
     "host-reach.sh.j2": lambda v: iter([{"at_once": 2}]),
     "host-register.sh.j2": host(),
-    "host-unregister.sh.j2": host(busy=40, force=False),
+    "host-unregister.sh.j2": host(busy=40, force=False, left_after_s=3600),
     "mpirun.sh.j2": mpiruns,
     "node-go.sh.j2": lambda v: (
         values
@@ -209,6 +210,7 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
         for values in node(max_duration_s=60, stop_duration_s=stop_s, content="x", ticks=1)(v)
     ),
     "node-hold.sh.j2": node(),
+    "node-holders.sh.j2": lambda v: iter([{"home": v, "left_after_s": 3600}]),
     "node-log.sh.j2": lambda v: (
         {"name": v, "options": ("--timestamps", v), "skip": skip, "no_stage": 44, "no_docker": 45}
         for skip in (0, 3)
