@@ -118,7 +118,7 @@ def plan_on_cloud(
     question(case.fleet, case.settings, places[0], PriorState())
     scripts(case.fleet, folder)
     request = request_of(case.fleet, case.settings, folder=folder, session=object())
-    return backend.deploy(request, places[0], case.plan()).plan
+    return backend.deploy(request, places[0], case.plan(places[0])).plan
 
 
 class Given(pulumi.runtime.Mocks):

@@ -74,8 +74,9 @@ class Case:
             self.fleet, self.settings, CATALOG, previous=self.previous, reservation=self.reservation
         )
 
-    def plan(self) -> AwsPlan:
-        chosen = self.candidates()[0]
+    def plan(self, chosen: Candidate | None = None) -> AwsPlan:
+        """At a candidate, by default the first one."""
+        chosen = chosen or self.candidates()[0]
         return plan(self.fleet, chosen, self.facts(chosen), self.previous, self.context)
 
     def facts(self, chosen: Candidate) -> AwsFacts:

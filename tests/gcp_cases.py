@@ -76,8 +76,9 @@ class Case:
             network=self.network,
         )
 
-    def plan(self) -> GcpPlan:
-        chosen = self.candidates()[0]
+    def plan(self, chosen: Candidate | None = None) -> GcpPlan:
+        """At a candidate, by default the first one."""
+        chosen = chosen or self.candidates()[0]
         return plan(self.fleet, chosen, self.facts(chosen), self.previous, self.context)
 
     def facts(self, chosen: Candidate) -> GcpFacts:

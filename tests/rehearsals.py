@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections import Counter
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import pytest
 import yaml
 from _pytest.mark import ParameterSet
 from support import Folder, Said, at_work, kill, until
+from warm import waiting
 
 from orch.rehearsal.account import SimulatedAccount
 from orch.rehearsal.aws.account import Cloud
@@ -76,6 +78,14 @@ class Rehearsed(Folder):
         there = cls(path)
         cls.account.create(there.account_file, knobs=Knobs(**knobs)).store.close()
         return there
+
+    def orch(self, *words: str, env: dict[str, str] | None = None, timeout: float = 300) -> Said:
+        started = waiting().start(words, self.path, {**os.environ, **(env or {})})
+        out, err = started.communicate(timeout)
+        return Said(started.returncode or 0, out, err)
+
+    def start(self, *words: str) -> Any:
+        return waiting().start(words, self.path, os.environ)
 
     @property
     def account_file(self) -> Path:

@@ -204,7 +204,7 @@ class SimulatedStack:
     def cloud(self) -> Cloud:
         return self.rehearsal.cloud
 
-    def call(self, *words: str, program: Callable[[], None] | None = None) -> Done:
+    def call(self, *words: str, program: Callable[[], object] | None = None) -> Done:
         engine = engines.require()
         events: list[Event] = []
         stack = [] if words[0] == "stack" else ["--stack", "t"]

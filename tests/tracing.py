@@ -28,11 +28,15 @@ def traced() -> Iterator[Reads]:
     """Everything that is read of any model within."""
     reads = Reads()
     plain = object.__getattribute__
+    fields = dict[type[Section], frozenset[str]]()
 
     def told(self: Section, name: str) -> Any:
-        if not name.startswith("_") and name in type(self).model_fields:
+        kind = type(self)
+        if kind not in fields:
+            fields[kind] = frozenset(kind.model_fields)
+        if name in fields[kind]:
             reads.objects.add((id(self), name))
-            reads.classes.add((type(self).__name__, name))
+            reads.classes.add((kind.__name__, name))
         return plain(self, name)
 
     Section.__getattribute__ = told  # type: ignore[method-assign]

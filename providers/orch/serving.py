@@ -6,6 +6,7 @@ A provider that outlives a killed engine would go on creating what nobody record
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import threading
@@ -114,6 +115,7 @@ def serve(provider: api.Provider, name: str, version: str = __version__) -> None
     address = _engine_address()
     if not address:
         sys.exit(f"{name} is started by the Pulumi engine, not by hand")
+    gc.freeze()  # what is imported by now is no garbage
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         asyncio.run(_serve(address, provider, version))

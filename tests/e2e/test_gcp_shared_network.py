@@ -53,23 +53,10 @@ def test_fleets_come_and_go_at_once(tmp_path: Path) -> None:
     assert not list(there.stacks.glob("*.json"))
 
 
-def test_a_fleet_that_is_only_about_to_come_keeps_its_network(tmp_path: Path) -> None:
-    there: RehearsedGcp = RehearsedGcp.make(tmp_path)
-    for name in ("lab", "other"):
-        there.fleet(1, name=name, **SHARED)
-    assert there.up().code == 0
-    # As an `up` that was killed before it began anything of its own.
-    project = rehearse(find(tmp_path), nodes=False).project
-    plain(project, "other", ["stack", "init"])
-    plain(project, "other", ["stack", "tag", "set", WANTED, "network.floor"])
-    assert there.down().code == 0
-    assert len(networks(there)) == 1
-    assert there.down("other").code == 0
-    assert there.cloud.everything() == {}
-    assert not list(there.stacks.glob("*.json"))
-
-
-def test_the_network_is_part_of_the_fleets_plan_and_of_its_drift(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+def test_the_network_is_part_of_the_fleets_plan_and_drift_and_waits_for_one_that_is_about_to_come(
+    tmp_path: Path,
+) -> None:
     there: RehearsedGcp = RehearsedGcp.make(tmp_path)
     there.fleet(1, **SHARED)
     kinds = {change["type"] for change in there.preview().json["changes"]}
@@ -83,6 +70,17 @@ def test_the_network_is_part_of_the_fleets_plan_and_of_its_drift(tmp_path: Path)
     assert there.up().code == 0
     assert rule in there.cloud.things("firewall")
     assert [each["name"] for each in there.orch("fleet", "--rehearse", "--json").json["fleets"]] == ["lab"]
+
+    # As an `up` that was killed before it began anything of its own.
+    there.fleet(1, name="other", **SHARED)
+    project = rehearse(find(tmp_path), nodes=False).project
+    plain(project, "other", ["stack", "init"])
+    plain(project, "other", ["stack", "tag", "set", WANTED, "network.floor"])
+    assert there.down().code == 0
+    assert len(networks(there)) == 1
+    assert there.down("other").code == 0
+    assert there.cloud.everything() == {}
+    assert not list(there.stacks.glob("*.json"))
 
 
 def test_a_fleet_that_finds_no_room_takes_its_network_along_and_leaves_that_of_others(tmp_path: Path) -> None:

@@ -69,7 +69,14 @@ def metadata_service(node: str, network: str) -> Iterator[None]:
         docker("rm", "-f", name)
 
 
-@pytest.mark.parametrize(("cloud", "more"), [(Rehearsed, AWS), (RehearsedGcp, GCP)], ids=["aws", "gcp"])
+# Both have the same script: tests/components/test_init_steps.py.
+@pytest.mark.parametrize(
+    ("cloud", "more"),
+    [
+        pytest.param(Rehearsed, AWS, id="aws", marks=pytest.mark.soak),
+        pytest.param(RehearsedGcp, GCP, id="gcp"),
+    ],
+)
 def test_a_job_gets_no_answer_where_the_node_itself_gets_one(
     tmp_path: Path, cloud: type[Rehearsed], more: dict[str, Any]
 ) -> None:

@@ -33,10 +33,10 @@ def ids(lab: Stack) -> dict[str, str]:
     return {each["labels"]["orch-urn"].rpartition("__")[2]: each["id"] for each in lab.live(TYPE)}
 
 
-def test_growing_touches_no_node_and_shrinking_takes_the_last(lab: Stack) -> None:
+def test_a_fleet_grows_shrinks_is_replaced_and_gets_a_bastion_as_its_file_says(lab: Stack) -> None:
     lab.up(fleet())
     before = ids(lab)
-    # A newer start script is for new nodes.
+    # A newer start script is for new nodes: growing touches none.
     grown = pending(lab.up(fleet(3, init=["echo new"])))
     assert ("create", "train-2") in grown
     assert {name for op, name in grown if op != "create"} <= {"train-template"}
@@ -45,28 +45,23 @@ def test_growing_touches_no_node_and_shrinking_takes_the_last(lab: Stack) -> Non
     assert len(lab.cloud.things("instance-template")) == 1
     assert pending(lab.preview(fleet(3, init=["echo new"]))) == []
 
+    # Shrinking takes the last.
     shrunk = pending(lab.up(fleet(1, init=["echo new"])))
     assert [name for op, name in shrunk if op == "delete"] == ["train-1", "train-2"]
     assert ids(lab) == {name: after[name] for name in after if name.endswith("0")}
-    lab.down()
-    assert lab.cloud.everything() == {}
 
-
-def test_what_only_a_new_instance_can_have_replaces_them(lab: Stack) -> None:
-    lab.up(fleet(1))
+    # What only a new instance can have replaces it.
     before = ids(lab)
-    wanted = fleet(1, scratch={"path": "/local"})
-    changed = pending(lab.up(wanted))
+    local: dict[str, Any] = {"scratch": {"path": "/local"}}
+    changed = pending(lab.up(fleet(1, **local)))
     assert [op for op, name in changed if name == "train-0"] == ["replace"]
     assert ids(lab).keys() == before.keys()
     assert ids(lab) != before
-    assert pending(lab.preview(wanted)) == []
+    assert pending(lab.preview(fleet(1, **local))) == []
 
-
-def test_a_bastion_and_its_rules_come_and_go_beside_the_nodes(lab: Stack) -> None:
-    lab.up(fleet(1))
+    # A bastion and its rules come beside the nodes, and go with the fleet.
     before = ids(lab)
-    wanted = fleet(1, network={"bastion": True, "ssh_cidrs": ["198.51.100.0/24"]})
+    wanted = fleet(1, network={"bastion": True, "ssh_cidrs": ["198.51.100.0/24"]}, **local)
     changed = pending(lab.up(wanted))
     assert ("create", "train-bastion") in changed
     assert ids(lab).items() >= before.items()
@@ -77,3 +72,5 @@ def test_a_bastion_and_its_rules_come_and_go_beside_the_nodes(lab: Stack) -> Non
     )
     assert pending(lab.preview(wanted)) == []
     assert lab.drift() == ()
+    lab.down()
+    assert lab.cloud.everything() == {}

@@ -15,5 +15,13 @@ pytestmark = [
 ]
 
 
+SUITE = Path(__file__).with_name("shapes_suite.py")
+
+
+def test_each_layout_of_machines_comes_up_as_planned_stays_and_goes() -> None:
+    passes(SUITE)
+
+
+@pytest.mark.soak
 def test_every_kind_of_machine_comes_up_as_planned_stays_and_goes() -> None:
-    passes(Path(__file__).with_name("shapes_suite.py"))
+    passes(SUITE, "-m", "soak or not soak")
