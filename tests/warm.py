@@ -25,10 +25,11 @@ from typing import IO, Any
 
 LIBRARIES = """
 orch.cli.main orch.cli.fleet orch.cli.output.fleet orch.cli.output.plan
-orch.components.aws.account.gather_facts orch.components.aws.resources orch.components.gcp.account.gather_facts orch.components.gcp.resources
-orch.components.ssh.problems orch.rehearsal.aws.client_hook orch.rehearsal.gcp.account
-orch.rehearsal.gcp.client_hook orch.stacks.operations orch.rehearsal.project boto3.session
-google.auth.credentials google.cloud.compute_v1 pulumi.automation._server requests
+orch.components.aws.account.gather_facts orch.components.aws.resources
+orch.components.gcp.account.gather_facts orch.components.gcp.resources orch.components.ssh.problems
+orch.rehearsal.aws.client_hook orch.rehearsal.gcp.account orch.rehearsal.gcp.client_hook
+orch.stacks.operations orch.rehearsal.project boto3.session google.auth.credentials
+google.cloud.compute_v1 pulumi.automation._server requests
 """
 LONGEST = 1 << 17
 """Bytes of what is asked: words, folder and environment."""
