@@ -21,7 +21,7 @@ from orch.components.deployment import Deployment, Place
 from orch.components.request import PlanRequest
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.findings import PlanError, PlanErrors
-from orch.spec.models.backends import BackendSettings, effective, installed, provisioned
+from orch.spec.models.backends import BackendSettings, installed, provisioned
 from orch.spec.rules.unsupported import backends_hint
 
 AnyBackend = Backend[Any, Any, Any]
@@ -95,22 +95,11 @@ def compile_fleet(request: PlanRequest) -> Deployment:
     return replace(found, reasons=(*found.reasons, *told)) if told else found
 
 
-def backends_of(request: PlanRequest) -> tuple[str, ...]:
-    """Where the nodes of a fleet may be created. One that names no backend stays on that where it is."""
-    if request.fleet.ssh_config is not None:
-        return ("ssh",)
-    written = request.fleet.written_backends
-    at = request.previous.backend or request.previous.begun.get("backend")
-    if written is None and at is not None and at in provisioned():
-        return (at,)
-    return effective(written, tuple(each.type for each in request.settings))
-
-
 def _candidates(request: PlanRequest) -> tuple[tuple[Candidate, ...], dict[str, PlanErrors]]:
     """Where the fleet may go, in the order to try, and why not on the backends that have no such place."""
     found: list[Sequence[Candidate]] = []
     refused: dict[str, PlanErrors] = {}
-    for name in backends_of(request):
+    for name in request.backends:
         try:
             found.append(backend(name).candidates(request))
         except PlanErrors as error:

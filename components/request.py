@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from orch.spec.errors import ExitCode, OrchError
+from orch.spec.models.backends import BackendSettings, effective, provisioned
 from orch.spec.state import NodeState
 
 if TYPE_CHECKING:
     from orch.spec.models import Fleet
-    from orch.spec.models.backends import BackendSettings
 
 
 T = TypeVar("T")
@@ -141,6 +141,17 @@ class PlanRequest:
     _asked: dict[object, Any] = field(
         default_factory=dict[object, Any], init=False, repr=False, compare=False, hash=False
     )
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """Where nodes of the fleet may be created. One that names no backend stays on that where it is."""
+        if self.fleet.ssh_config is not None:
+            return ("ssh",)
+        written = self.fleet.written_backends
+        at = self.previous.backend or self.previous.begun.get("backend")
+        if written is None and at is not None and at in provisioned():
+            return (at,)
+        return effective(written, tuple(each.type for each in self.settings))
 
     def once(self, key: object, ask: Callable[[], T]) -> T:
         """What a backend is asked once for all candidates of this request: its answer from then on."""

@@ -69,6 +69,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
             previous=self.prior(request),
             zones=self._named_zones(request),
             reservation=self._reservation(request),
+            beside=request.backends,
         )
 
     def listed(self, fleet: Fleet, settings: AwsSettings) -> Sequence[Candidate]:

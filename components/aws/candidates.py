@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from orch.catalog.aws.machines import nics
@@ -37,6 +37,7 @@ def candidates(
     previous: PriorState = PriorState(),  # noqa: B008 - frozen
     zones: Zones | None = None,
     reservation: Reservation | None = None,
+    beside: Collection[str] = (),
 ) -> tuple[Candidate, ...]:
     """All of them, in the order to try; the one the stack is in alone, as long as the file allows it.
 
@@ -44,6 +45,8 @@ def candidates(
 
     `zones` of regions that were asked: there a written name (`us-east-1a`) means one zone; elsewhere any of
     its region. `reservation` is the fleet's, looked up.
+
+    `beside`: other backends where the fleet may go, whose types are no mistakes.
 
     Raises PlanErrors when there is none: ORCH200, 202, 205, 208, 223, 323.
     """
@@ -54,7 +57,7 @@ def candidates(
     )
     if kept is not None:
         return into_blocks(fleet, (kept,))
-    known_types(wanted, catalog)
+    known_types(wanted, catalog, beside)
     judgement = judge(wanted, catalog)
     fits = [fit for fit in judgement.fits if fit.offer.region and _in_zones(wanted, fit.offer, zones or {})]
     if not fits:

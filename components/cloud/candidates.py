@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from orch.catalog.records import Catalog, InstanceType, Offer
@@ -108,10 +108,10 @@ def _offer_at(catalog: Catalog, each: InstanceType, region: str, zone: str) -> O
     return replace(found, zone=zone)
 
 
-def known_types(wanted: MachineQuery, catalog: Catalog) -> None:
-    """Raises PlanErrors for names of types that the catalogue has not."""
+def known_types(wanted: MachineQuery, catalog: Catalog, beside: Collection[str] = ()) -> None:
+    """Raises PlanErrors for names of types that the catalogue has not, nor for the backends `beside` this."""
     (cloud,) = wanted.backends
-    known = sorted(name for backend, name in catalog.types if backend == cloud)
+    known = sorted(name for backend, name in catalog.types if backend == cloud or backend in beside)
     unknown = [
         Finding(
             "ORCH202",

@@ -68,6 +68,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
             load_catalog(),
             previous=self.prior(request),
             reservation=self._reservation(request),
+            beside=request.backends,
             network=self._shared_networks(request),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from orch.catalog.gcp.machines import shapes
@@ -35,11 +36,14 @@ def candidates(
     *,
     previous: PriorState = PriorState(),  # noqa: B008 - frozen
     reservation: Reservation | None = None,
+    beside: Collection[str] = (),
     network: PriorState = PriorState(),  # noqa: B008 - frozen
 ) -> tuple[Candidate, ...]:
     """All of them, in the order to try; the one the stack is in alone, as long as the file allows it.
 
     `reservation` is the fleet's, looked up. `network`: what the stack of the networks it shares has decided.
+
+    `beside`: other backends where the fleet may go, whose types are no mistakes.
 
     Raises PlanErrors when there is none: ORCH200, 202, 205, 208, 223, 225, 323.
     """
@@ -48,7 +52,7 @@ def candidates(
     kept = where_it_is(wanted, catalog, previous, lambda offer: _in_zones(wanted, offer), reserved)
     if kept is not None:
         return into_blocks(fleet, (kept,))
-    known_types(wanted, catalog)
+    known_types(wanted, catalog, beside)
     judgement = judge(wanted, catalog)
     fits = [fit for fit in judgement.fits if fit.offer.region and fit.offer.zone]
     if not fits:

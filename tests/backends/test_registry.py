@@ -78,7 +78,7 @@ def test_where_a_fleet_may_go(
 ) -> None:
     model = fleet(**({"backends": written} if written else {}))
     request = request_of(model, *settings, previous=PriorState(backend=before))
-    assert registry.backends_of(request) == expected
+    assert request.backends == expected
 
 
 def test_the_cheaper_cloud_comes_first_and_the_other_is_tried_after_it(tmp_path: Path) -> None:
