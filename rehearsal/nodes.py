@@ -16,6 +16,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -50,9 +51,31 @@ class Keys:
     authorized: str
 
 
-def keys_of(user_data: bytes) -> Keys | None:
-    """The keys in cloud-init user data, or None where it carries no host key or nobody who may log in."""
-    return next((found for config in _configs(user_data) if (found := _keys(config)) is not None), None)
+def keys_of(user_data: bytes, made: str | None = None) -> Keys | None:
+    """The keys in cloud-init user data, or None where it carries no host key or nobody who may log in.
+
+    `made`: the Ed25519 private seed, hex, of the key that a machine makes which is told to make its own.
+    """
+    return next((found for config in _configs(user_data) if (found := _keys(config, made)) is not None), None)
+
+
+def host_seed(account: str, instance: str) -> str:
+    """The private seed, hex, of the key that an instance makes at its first boot. `account`: its seed."""
+    return hashlib.sha256(f"{account} host key {instance}".encode()).hexdigest()
+
+
+@lru_cache(maxsize=16)
+def shows_key(user_data: bytes) -> bool:
+    """Whether cloud-init makes an Ed25519 host key and shows it on the console.
+
+    It does unless told not to. Source: cloud-init's modules "SSH" and "Keys to Console".
+    """
+    return any(
+        "ed25519" in (config.get("ssh_genkeytypes") or ())
+        and not (config.get("ssh_keys") or {}).get("ed25519_private")
+        and (config.get("ssh") or {}).get("emit_keys_to_console", True)
+        for config in _configs(user_data)
+    )
 
 
 def file_of(user_data: bytes, path: str) -> bytes | None:
@@ -105,7 +128,7 @@ def _parts(data: bytes) -> list[str]:
     return [text]
 
 
-def _keys(config: Doc) -> Keys | None:
+def _keys(config: Doc, made: str | None) -> Keys | None:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -114,10 +137,13 @@ def _keys(config: Doc) -> Keys | None:
         if isinstance(user, dict):
             authorized += user.get("ssh_authorized_keys") or ()
     private = (config.get("ssh_keys") or {}).get("ed25519_private")
-    if not private or not authorized:
+    if not authorized or not (private or (made and "ed25519" in (config.get("ssh_genkeytypes") or ()))):
         return None
     try:
-        key = serialization.load_ssh_private_key(private.strip().encode() + b"\n", password=None)
+        if private:
+            key = serialization.load_ssh_private_key(private.strip().encode() + b"\n", password=None)
+        else:
+            key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(made or ""))
     except ValueError:
         return None
     if not isinstance(key, Ed25519PrivateKey):
@@ -171,7 +197,7 @@ def start(cloud: SimulatedAccount, wanted: Nodes, instance: str) -> Endpoint | N
     machine = cloud.machine(instance)
     if machine is None or (wanted.types is not None and machine.type not in wanted.types):
         return None
-    keys = keys_of(machine.user_data)
+    keys = keys_of(machine.user_data, host_seed(cloud.seed, instance))
     if keys is None:
         return None
     network = _network(cloud)

@@ -11,8 +11,9 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
-SCHEMA = 3
-"""3: nodes have `arch` and `disk_mib`.
+SCHEMA = 4
+"""4: nodes have `machine`.
+3: nodes have `arch` and `disk_mib`.
 2: variables are no part of the recorded fleet; who knows only 1 would start jobs without them."""
 
 
@@ -54,7 +55,8 @@ class NodeState(_Frozen):
     `host_key` is the public host key as in known_hosts: "ssh-ed25519 AAAA…". `env` reaches every job on the
     node. `disk_mib`: the size of what jobs write to, a cloud's root disk, or where a host's Docker keeps its
     data. `rack` orders ranks before `topology` does. `made_by`: the resource of the stack that made it, where
-    it is none of its own. `ssh_alias`: the name by which the ~/.ssh/config of whoever connects may know a
+    it is none of its own. `machine`: the cloud's id of the machine that showed `host_key` through the cloud,
+    where it makes its own. `ssh_alias`: the name by which the ~/.ssh/config of whoever connects may know a
     ProxyCommand that leads there; the command itself is never recorded.
     """
 
@@ -83,6 +85,7 @@ class NodeState(_Frozen):
     env: dict[str, str] = {}
     price_hourly: float | None = None
     made_by: str | None = None
+    machine: str | None = None
 
 
 class FleetState(_Frozen):

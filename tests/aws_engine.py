@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import gzip
 from base64 import b64decode
 from dataclasses import dataclass
@@ -47,7 +48,8 @@ class Stack(CloudStack):
         (page,) = ec2.describe_instances(Filters=tags)["Reservations"]
         (instance,) = page["Instances"]
         answer = ec2.describe_instance_attribute(InstanceId=instance["InstanceId"], Attribute="userData")
-        return gzip.decompress(b64decode(answer["UserData"]["Value"]))
+        (part,) = email.message_from_bytes(b64decode(answer["UserData"]["Value"])).get_payload()
+        return gzip.decompress(part.get_payload(decode=True))
 
 
 def stack(folder: Path, **knobs: Any) -> Stack:

@@ -27,6 +27,11 @@ def config(text: str) -> dict[str, Any]:
     return yaml.safe_load(filled(text, name="n-0", authorized_key="ssh-ed25519 BBBB me", **keys))
 
 
+def text(config: str) -> str:
+    """All that a cloud-config says, with the text of its files."""
+    return config + "".join(each.content for each in files(config).values())
+
+
 def files(text: str) -> dict[str, Written]:
     """Files of a machine, by path."""
     return {

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 TOPOLOGY_TRIES = 6
 TOPOLOGY_PAUSE_S = 5.0
 
+# A machine with eight GPUs takes minutes to boot; after that its console tells within seconds.
+BOOT_S = 1200.0
+BOOT_PAUSE_S = 10.0
+
 PINNED_IMAGES = tuple(
     f"{image}{part}" for image in ("image", "bastion_image") for part in ("", "_name", "_of", "_region")
 )
@@ -106,7 +110,12 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         from orch.components.aws.resources import AwsFleet
 
         session, settings = self.session(request), self.settings_of(request)
-        component = AwsFleet(plan, settings, lambda ids: _topology(session, plan.region, ids, settings))
+        component = AwsFleet(
+            plan,
+            settings,
+            lambda ids: _host_keys(session, plan.region, ids, settings),
+            lambda ids: _topology(session, plan.region, ids, settings),
+        )
         return component.state, component.identity
 
     def with_nodes(self, plan: AwsPlan, names: Collection[str]) -> AwsPlan:
@@ -201,4 +210,32 @@ def _topology(
         if len(found) == len(ids) or not left:
             break
         time.sleep(TOPOLOGY_PAUSE_S)
+    return found
+
+
+def _host_keys(
+    session: gather_facts.Session, region: str, ids: Sequence[str], settings: AwsSettings
+) -> dict[str, str]:
+    """The host keys that new instances show on their consoles, all of them.
+
+    Raises CloudRefused when some show none within the time that a boot takes, or may not be asked.
+    """
+    import pulumi
+
+    end = time.monotonic() + BOOT_S
+    found = gather_facts.host_keys(session, region, ids, settings.endpoint_url)
+    if len(found) < len(ids):
+        pulumi.log.info(f"waiting for {len(ids) - len(found)} nodes to boot, and to show their host keys")
+    while len(found) < len(ids):
+        if time.monotonic() > end:
+            silent = [each for each in ids if each not in found]
+            raise gather_facts.CloudRefused(
+                f"{len(silent)} of {len(ids)} new nodes show no host key after {BOOT_S / 60:.0f} minutes",
+                detail=f"nothing on the consoles of {', '.join(silent[:8])}{', …' * (len(silent) > 8)}",
+                hint="`orch up` asks them again; `aws ec2 get-console-output --latest` shows what they do",
+                code="ORCH359",
+            )
+        time.sleep(BOOT_PAUSE_S)
+        left = [each for each in ids if each not in found]
+        found |= gather_facts.host_keys(session, region, left, settings.endpoint_url)
     return found

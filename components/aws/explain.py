@@ -45,6 +45,7 @@ EXPLAINED = Explained(
         Row(_TEMPLATE, r"instanceMarketOptions(\..*)?", "market"),
         Row(_TEMPLATE, r"capacityReservationSpecification(\..*)?", None),
         Row(_TEMPLATE, r"placement(\..*)?", "placement"),
+        Row(_TEMPLATE, r"userData|metadataOptions(\..*)?", None),
         Row(_TEMPLATE, r"tagSpecifications(\[\d+\].*)?", "tags"),
         Row(_NODE, r"launchTemplate(\..*)?", None),
         Row(_NODE, r'tags\.orch:layout|tags\["orch:layout"\]', None),

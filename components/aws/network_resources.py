@@ -10,7 +10,7 @@ import pulumi
 import pulumi_aws as aws
 
 from orch.components.aws.plan import AwsPlan, ExistingNetwork, Rule
-from orch.components.aws.userdata import packed64
+from orch.components.aws.userdata import packed64, wrapped64
 from orch.components.cloud.cloudinit import filled
 from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.keys import Keys
@@ -85,6 +85,13 @@ class NetworkResources:
             )
 
         return pulumi.Output.secret(self._fillings.apply(fill))
+
+    def common_data(self) -> Text:
+        """The user data of all nodes. It holds no key but the client's public one; what the file's `init` has
+        may be secret."""
+        text = self.plan.cloud_init
+        made = self.keys.client_public_key.apply(lambda key: wrapped64(filled(text, authorized_key=key)))
+        return pulumi.Output.secret(made) if self.plan.confidential else pulumi.Output.unsecret(made)
 
     def after(self, resources: Sequence[pulumi.Resource], **more: Any) -> pulumi.ResourceOptions:
         extra = pulumi.ResourceOptions(depends_on=list(resources), **more)

@@ -121,7 +121,9 @@ class AwsPlan:
 
     `layout` changes with what only a new instance can have; `settled`: the stack's nodes have this one.
     `profile`: an instance profile that was given; `ssm`: who gets one of our own, to be reached through SSM.
-    `cloud_init` is the nodes' user data with marks for what is known later. `tags` are on everything.
+    `cloud_init` is the user data of all nodes, with a mark for what is known later; `confidential`: it may
+    hold secrets. `host_keys`: by node, the instance that showed its host key, and the key. `shown`: an
+    instance may read its own tags. `tags` are on everything.
     """
 
     fleet: str
@@ -144,6 +146,9 @@ class AwsPlan:
     ssm: Literal["nodes", "bastion"] | None
     nodes: tuple[Node, ...]
     cloud_init: str
+    confidential: bool
+    host_keys: Mapping[str, tuple[str, str]]
+    shown: bool
     bastion_init: str
     tags: Mapping[str, str]
     layout: str

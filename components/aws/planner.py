@@ -146,6 +146,14 @@ def plan(
         ssm=reached.profile_for,
         nodes=tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
         cloud_init=cloud_init,
+        confidential=bool(fleet.init),
+        host_keys={
+            node.name: (node.machine, node.host_key)
+            for node in previous.nodes
+            if candidate.kept and node.machine is not None
+        },
+        # The one key of ours that EC2 does not let an instance read: such a launch fails.
+        shown="_index" not in _tags(fleet, context),
         bastion_init=bastion_config(fleet.name, [_nodes_cidr(reached.network)]) if bastion else "",
         tags=_tags(fleet, context),
         layout=layout_mark,
@@ -242,8 +250,9 @@ def _card_findings(fleet: Fleet, candidate: Candidate, facts: AwsFacts, each: Ni
 
 
 def _size_findings(cloud_init: str) -> Iterator[Finding]:
-    key = "k" * 400  # about what the keys take, which do not compress
-    yield from user_data_findings("AWS", len(userdata.packed(cloud_init)) + len(key), userdata.MOST_BYTES)
+    key = "k" * 160  # about what the client's key takes, which does not compress
+    size = len(userdata.wrapped(cloud_init)) + len(key)
+    yield from user_data_findings("AWS", size, userdata.MOST_BYTES)
 
 
 # Pieces

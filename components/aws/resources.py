@@ -12,24 +12,28 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from orch.components.aws.fleet_state import Seen, fleet_state
+from orch.components.aws.fleet_state import HostKey, Seen, fleet_state, known_keys
 from orch.components.aws.network_resources import NetworkResources, Text
 from orch.components.aws.plan import AwsPlan, Node
 from orch.spec.models.backends import AwsSettings
 
 Topology = Callable[[Sequence[str]], Mapping[str, tuple[str, ...]]]
+HostKeys = Callable[[Sequence[str]], Mapping[str, str]]
 
 
 class AwsFleet(pulumi.ComponentResource):
     """The whole fleet. `state` is its FleetState, `identity` the client's private key (secret).
 
-    `topology` is asked, in a thread of its own, for the network nodes above instances.
+    `topology` is asked, in a thread of its own, for the network nodes above instances, `shown` for the host
+    keys that they show on their consoles.
     """
 
     state: pulumi.Output[dict[str, Any]]
     identity: Text
 
-    def __init__(self, plan: AwsPlan, settings: AwsSettings, topology: Topology | None = None) -> None:
+    def __init__(
+        self, plan: AwsPlan, settings: AwsSettings, shown: HostKeys, topology: Topology | None = None
+    ) -> None:
         super().__init__("orch:fleet:Aws", plan.fleet, None, pulumi.ResourceOptions(protect=plan.protect))
         self._plan = plan
         self._ground = ground = NetworkResources(plan, settings, self)
@@ -42,7 +46,7 @@ class AwsFleet(pulumi.ComponentResource):
         machines = [self._node(node, started, waits) for node in plan.nodes]
         addresses = [self._address(node, machine) for node, machine in zip(plan.nodes, machines, strict=True)]
         self.identity = ground.keys.client_private_key
-        self.state = self._state(machines, addresses, settings, topology)
+        self.state = self._state(machines, addresses, settings, shown, topology)
         # Recorded at once, unlike the stack's outputs: an `up` that is killed leaves word of where it was.
         self.register_outputs({"pins": dict(plan.pins)})
 
@@ -95,6 +99,12 @@ class AwsFleet(pulumi.ComponentResource):
             "encrypted": "true",
             **({"kms_key_id": plan.disk.kms_key} if plan.disk.kms_key else {}),
         }
+        metadata: Any = {
+            "http_endpoint": "enabled",
+            "http_tokens": "required",
+            "http_put_response_hop_limit": 1,
+            **({"instance_metadata_tags": "enabled"} if plan.shown else {}),
+        }
         tags = self._ground.tags("aws:ec2/launchTemplate:LaunchTemplate", name)
         profile = plan.profile
         if plan.ssm == "nodes" and self._ground.profile is not None:
@@ -104,11 +114,8 @@ class AwsFleet(pulumi.ComponentResource):
             name=plan.base,
             network_interfaces=[self._interface(place) for place in range(len(plan.interfaces))],
             block_device_mappings=[{"device_name": plan.disk.device, "ebs": disk}],
-            metadata_options={
-                "http_endpoint": "enabled",
-                "http_tokens": "required",
-                "http_put_response_hop_limit": 1,
-            },
+            metadata_options=metadata,
+            user_data=self._ground.common_data(),
             placement={"group_name": group.name if group is not None else placed} if placed else None,
             capacity_reservation_specification=reserved,
             instance_market_options=self._market(),
@@ -151,8 +158,9 @@ class AwsFleet(pulumi.ComponentResource):
     def _node(self, node: Node, template: Any, waits: Sequence[pulumi.Resource]) -> aws.ec2.Instance:
         """One instance.
 
-        A newer template or newer user data is for new nodes: those that run stay as they are, until
-        `orch:layout` changes, which marks what only a new instance can have.
+        A newer template, with newer user data, is for new nodes: those that run stay as they are, until
+        `orch:layout` changes, which marks what only a new instance can have. User data of its own has a node
+        that an earlier version made; it keeps it.
         """
         plan = self._plan
         return aws.ec2.Instance(
@@ -160,13 +168,14 @@ class AwsFleet(pulumi.ComponentResource):
             ami=plan.image,
             instance_type=plan.instance_type,
             launch_template=template,
-            user_data_base64=self._ground.user_data(node.name, plan.cloud_init),
             user_data_replace_on_change=True,
             tags=self._ground.tags("aws:ec2/instance:Instance", node.name, **{"orch:layout": plan.layout}),
             opts=self._ground.after(
                 waits,
                 ignore_changes=["userDataBase64", "launchTemplate"] if plan.settled else None,
                 replace_on_changes=['tags["orch:layout"]'],
+                # The provider answers with what the template has.
+                additional_secret_outputs=["userData"] if plan.confidential else None,
             ),
         )
 
@@ -189,17 +198,23 @@ class AwsFleet(pulumi.ComponentResource):
         machines: Sequence[aws.ec2.Instance],
         addresses: Sequence[aws.ec2.Eip | None],
         settings: AwsSettings,
+        shown: HostKeys,
         topology: Topology | None,
     ) -> pulumi.Output[dict[str, Any]]:
         plan, bastion, stack = self._plan, self._ground.bastion, pulumi.get_stack()
         asked = topology if plan.rank_by_topology else None
 
         async def made(seen: Sequence[Any]) -> dict[str, Any]:
-            seed, ids, internal, public, jump = seen
+            seed, ids, own, internal, public, jump = seen
+            known = known_keys(plan, seed, ids, own)
+            # Nobody logs in after a preview: it does not wait for machines that are booting.
+            new = [each for each in ids if each not in known] if not pulumi.runtime.is_dry_run() else []
+            told = await asyncio.to_thread(shown, new) if new else {}
+            keys = [known.get(each) or HostKey(told.get(each, ""), each) for each in ids]
             places = await asyncio.to_thread(asked, ids) if asked is not None and ids else {}
             above = [places.get(each, ()) for each in ids]
             hop = (jump[0], jump[1]) if jump else None
-            return fleet_state(plan, settings, stack, Seen(seed, ids, internal, public, above, hop))
+            return fleet_state(plan, settings, stack, Seen(seed, ids, keys, internal, public, above, hop))
 
         public: list[pulumi.Input[str]] = []
         if plan.access.way == "direct":
@@ -211,6 +226,7 @@ class AwsFleet(pulumi.ComponentResource):
         seen = pulumi.Output.all(
             self._ground.keys.host_seed,
             [each.id for each in machines],
+            [each.user_data_base64.apply(bool) for each in machines],
             [each.private_ip for each in machines],
             public,
             jump,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from base64 import b64encode
 from collections.abc import Mapping
+from textwrap import wrap
 
 from orch.catalog.aws.machines import Nics
 from orch.components.cloud.cloudinit import ENDED, File, node_config, prepared, scratch, steps
@@ -40,7 +41,7 @@ _LIMITS = "".join(f"{who} {kind} memlock unlimited\n" for who in ("*", "root") f
 def node_init(
     fleet: Fleet, each: Nics, *, gpus: int, efa: int, scripts: Mapping[str, str], ssm: bool = False
 ) -> str:
-    """The cloud-config of a node, with marks for its name and keys.
+    """The cloud-config of all nodes, with a mark for the client's key.
 
     `gpus`: NVIDIA GPUs that must be there; `efa`: EFA devices. `scripts`: the text of `init[].file` by path.
     `ssm`: SSM leads in.
@@ -62,7 +63,7 @@ def node_init(
     ]
     if efa:
         files.append(File("/etc/sysctl.d/90-orch.conf", f"vm.nr_hugepages = {HUGE_PAGES}\n"))
-    return node_config(fleet, files)
+    return node_config(fleet, files, own_key=True)
 
 
 def packed(text: str) -> bytes:
@@ -72,3 +73,21 @@ def packed(text: str) -> bytes:
 
 def packed64(text: str) -> str:
     return b64encode(packed(text)).decode()
+
+
+def wrapped(text: str) -> str:
+    """The same as ASCII text, a MIME message of one compressed part, which cloud-init unpacks likewise.
+
+    The provider shows an instance's user data as text, and breaks at bytes that are none
+    (hashicorp/terraform-provider-aws#48793).
+    """
+    body = "\n".join(wrap(packed64(text), 76))
+    return (
+        'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="orch"\n\n'
+        "--orch\nContent-Type: application/gzip\nContent-Transfer-Encoding: base64\n\n"
+        f"{body}\n--orch--\n"
+    )
+
+
+def wrapped64(text: str) -> str:
+    return b64encode(wrapped(text).encode()).decode()

@@ -114,8 +114,12 @@ def _exports(env: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
 
 
-def node_config(fleet: Fleet, files: Sequence[File]) -> str:
-    """The cloud-config of a node, with marks for its name and keys."""
+def node_config(fleet: Fleet, files: Sequence[File], *, own_key: bool = False) -> str:
+    """The cloud-config of a node, with marks for its name and keys.
+
+    `own_key`: it holds no host key and no name, so it is the same for all nodes: each makes its own key, and
+    shows it on its console.
+    """
     # Its folder is what tells a runner that the preparation is under way, before that has begun.
     begun = File("/var/lib/orch/boot/README", "What orch-prepare found: `ok`, or `failed` with the reason.\n")
     return render(
@@ -123,6 +127,7 @@ def node_config(fleet: Fleet, files: Sequence[File]) -> str:
         fleet=fleet.name,
         authorized_keys=fleet.authorized_keys,
         files=(begun, *files),
+        own_key=own_key,
     )
 
 
@@ -185,8 +190,10 @@ def scratch(fleet: Fleet, disks: int) -> Scratch | None:
     return None
 
 
-def filled(text: str, *, name: str, host_key: str, host_key_public: str, authorized_key: str) -> str:
-    """The same with a machine's name and keys."""
+def filled(
+    text: str, *, authorized_key: str, name: str = "", host_key: str = "", host_key_public: str = ""
+) -> str:
+    """The same with a machine's name and keys. One that makes its own host key is given none."""
     values = {
         "NAME": name,
         "HOST_KEY": host_key.strip().replace("\n", "\n    "),

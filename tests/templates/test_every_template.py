@@ -175,7 +175,8 @@ def config(v: str) -> Iterator[Values]:
         for content in (v, f"{v}\n", f" {v}\n\n{v}\n")
     ]
     files.append(SimpleNamespace(path=v, mode=v, encoded=v, content=v))
-    yield {"fleet": v, "user": v, "authorized_keys": (v, v), "files": files}
+    for own_key in (False, True):
+        yield {"fleet": v, "user": v, "authorized_keys": (v, v), "files": files, "own_key": own_key}
 
 
 def nothing(v: str) -> Iterator[Values]:
@@ -274,8 +275,11 @@ def test_a_shell_reads_it_whatever_the_values_hold(name: str, shell: str) -> Non
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda text: text[:12].encode("unicode_escape").decode())
 def test_yaml_gives_values_back_as_they_were(hostile: str) -> None:
-    (values,) = config(hostile)
+    values, own = config(hostile)
     read = yaml.safe_load(keyed(render("cloud-init-node.yml.j2", **values)))
+    without = yaml.safe_load(keyed(render("cloud-init-node.yml.j2", **own)))
+    assert (without["users"], without["write_files"]) == (read["users"], read["write_files"])
+    assert not {"hostname", "ssh_keys"} & set(without)
     assert read["users"][0]["ssh_authorized_keys"][1:] == [hostile, hostile]
     assert [each["path"] for each in read["write_files"]] == [hostile] * 4
     assert [each["content"] for each in read["write_files"]] == [

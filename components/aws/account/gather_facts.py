@@ -5,7 +5,9 @@ The session comes from the caller, so a simulated cloud can answer in its place.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +18,10 @@ from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.account.lookups import Lookups
 from orch.spec.models.backends import AwsSettings
 from orch.spec.models.backends.credentials import AccessKeyCreds, AwsDefaultCreds
+
+# EC2 answers about twenty such calls a second.
+CONSOLES_AT_ONCE = 8
+_ED25519 = re.compile(r"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI[A-Za-z0-9+/]{43}(?![A-Za-z0-9+/])")
 
 # A region where every account can ask which others it has.
 HOME = "us-east-1"
@@ -105,6 +111,46 @@ def topology(
             if each.get("NetworkNodes"):
                 found[str(each["InstanceId"])] = tuple(str(node) for node in each["NetworkNodes"])
     return found
+
+
+def host_keys(
+    made: Session, region: str, instances: Sequence[str], endpoint: str | None = None
+) -> dict[str, str]:
+    """The Ed25519 host keys that instances show on their consoles, as in known_hosts, by instance; who shows
+    none yet is left out.
+
+    Only a machine's root and AWS write to a console, and AWS alone passes it on. Raises CloudRefused.
+    """
+    ec2 = RegionClient(made, region, endpoint).client("ec2")
+
+    def console(instance: str, *, latest: bool) -> str:
+        with told("read the host keys on the nodes' consoles"):
+            return ec2.get_console_output(InstanceId=instance, Latest=latest).get("Output") or ""
+
+    def shown(instance: str) -> str | None:
+        try:
+            return host_key_of(console(instance, latest=True))
+        except CloudRefused as refused:
+            code = refused.error.code if refused.error is not None else ""
+            if code == "InvalidInstanceID.NotFound":
+                return None  # it is not known everywhere at once
+            if (
+                code == "UnsupportedOperation"
+            ):  # a Xen type: it shows what there was some minutes after the boot
+                return host_key_of(console(instance, latest=False))
+            raise
+
+    with ThreadPoolExecutor(CONSOLES_AT_ONCE) as threads:
+        keys = dict(zip(instances, threads.map(shown, instances), strict=True))
+    return {instance: key for instance, key in keys.items() if key is not None}
+
+
+def host_key_of(console: str) -> str | None:
+    """The key in the first block of host keys: the one of the boot, before anybody could log in."""
+    _, _, after = console.partition("-----BEGIN SSH HOST KEY KEYS-----")
+    block, ended, _ = after.partition("-----END SSH HOST KEY KEYS-----")
+    found = _ED25519.search(block) if ended else None
+    return found[0] if found else None
 
 
 def tagged(

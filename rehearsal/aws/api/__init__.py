@@ -8,6 +8,7 @@ Parameters and results have the shapes of botocore's service models. Start readi
 from orch.rehearsal.aws.api import account_services, iam, tags
 from orch.rehearsal.aws.api.actions import ACTIONS
 from orch.rehearsal.aws.api.compute import (
+    consoles,
     instances,
     launch,
     launch_templates,
@@ -29,6 +30,7 @@ __all__ = [
     "ACTIONS",
     "account_services",
     "addresses",
+    "consoles",
     "endpoints",
     "gateways",
     "iam",

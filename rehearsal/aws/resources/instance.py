@@ -181,12 +181,7 @@ class Instance:
         }
         found |= self._volumes(api, doc, state)
         found |= self._template(api, doc, state)
-        if (
-            (not state.get("ami") and not state.get("launchTemplate"))
-            or state.get("userData")
-            or state.get("userDataBase64")
-        ):
-            found |= self._user_data(api, resource_id, state)
+        found |= self._user_data(api, resource_id, state)
         if (
             state.get("associatePublicIpAddress") is not None
             and state.get("associatePublicIpAddress") is not True
@@ -247,11 +242,15 @@ class Instance:
         return {"launchTemplate": {"id": template, "name": name, "version": version}}
 
     def _user_data(self, api: Api, instance: str, state: Props) -> Props:
+        """As the state has it: encoded or, also where a launch template gave it, as text.
+
+        Bytes that are no text do not survive that (hashicorp/terraform-provider-aws#42078, #48793).
+        """
         answer = api("DescribeInstanceAttribute", InstanceId=instance, Attribute="userData")
         value = (answer.get("UserData") or {}).get("Value") or ""
         if state.get("userDataBase64"):
             return {"userDataBase64": value}
-        return {"userData": base64.b64decode(value).decode()}
+        return {"userData": base64.b64decode(value).decode(errors="replace")} if value else {}
 
     # -- changing
     # ---------------------------------------------------------------------------------------------

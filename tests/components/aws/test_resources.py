@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import email
 import gzip
 import json
 from base64 import b64decode
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pulumi
@@ -14,16 +17,21 @@ import pulumi.runtime
 import pytest
 import yaml
 from aws_cases import Case, cases
+from pulumi.runtime import rpc
 
 from orch.components.aws.plan import AwsPlan
+from orch.components.cloud.host_keys import public_host_key
 from orch.spec.state import FleetState
+
+SECRET = rpc._special_secret_sig
 
 
 class Registered(pulumi.runtime.Mocks):
     """Keeps what is registered; gives ids and addresses as a cloud would."""
 
-    def __init__(self) -> None:
+    def __init__(self, former: frozenset[str] = frozenset()) -> None:
         self.resources: list[tuple[str, str, dict[str, Any]]] = []
+        self.former = former
 
     def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
         self.resources.append((args.typ, args.name, args.inputs))
@@ -34,6 +42,7 @@ class Registered(pulumi.runtime.Mocks):
         if args.typ == "aws:ec2/instance:Instance":
             more |= {"privateIp": f"10.0.0.{10 + len(self.resources)}", "publicIp": "203.0.113.7"}
             more |= {"primaryNetworkInterfaceId": f"eni-{args.name}"}
+            more |= {"userDataBase64": "own"} if args.name in self.former else {}
         if args.typ == "aws:ec2/eip:Eip":
             more |= {"publicIp": "203.0.113.9"}
         return f"{args.name}-id", {**args.inputs, **more}
@@ -45,18 +54,33 @@ class Registered(pulumi.runtime.Mocks):
         return [(name, inputs) for each, name, inputs in self.resources if each.startswith(typ)]
 
 
-def register(case: Case, plan: AwsPlan | None = None) -> tuple[Registered, FleetState]:
-    """Everything of a case, registered, and the state a runner gets."""
+def register(
+    case: Case,
+    plan: AwsPlan | None = None,
+    *,
+    former: frozenset[str] = frozenset(),
+    asked: list[str] | None = None,
+) -> tuple[Registered, FleetState]:
+    """Everything of a case, registered, and the state a runner gets.
+
+    `former`: nodes that an earlier version made, with user data of their own; `asked`: filled with the
+    instances whose consoles are read.
+    """
     from orch.components.aws.resources import AwsFleet
 
     asyncio.set_event_loop(asyncio.new_event_loop())
-    kept, states = Registered(), list[Any]()
+    kept, states = Registered(former), list[Any]()
     pulumi.runtime.set_mocks(kept, project="tests", stack="lab")
+
+    def shown(ids: Sequence[str]) -> dict[str, str]:
+        if asked is not None:
+            asked.extend(ids)
+        return {each: f"ssh-ed25519 {each}" for each in ids}
 
     @pulumi.runtime.test
     def run() -> pulumi.Output[Any]:
         fleet = AwsFleet(
-            plan or case.plan(), case.settings, lambda ids: {each: ("nn-1", each) for each in ids}
+            plan or case.plan(), case.settings, shown, lambda ids: {each: ("nn-1", each) for each in ids}
         )
         return fleet.state.apply(states.append)
 
@@ -104,19 +128,66 @@ def test_all_that_takes_tags_can_be_found_again() -> None:
     }
 
 
-def test_user_data_is_a_cloud_config_with_the_nodes_own_keys() -> None:
+def common(kept: Registered) -> str:
+    """The user data of the nodes."""
+    (template,) = kept.of("aws:ec2/launchTemplate:LaunchTemplate")
+    return b64decode(template[1]["userData"]).decode()
+
+
+def test_all_nodes_start_with_one_text_that_holds_no_secret() -> None:
     kept, state = register(Case.of("p5"))
+    (part,) = email.message_from_string(common(kept)).get_payload()
+    text = gzip.decompress(part.get_payload(decode=True)).decode()
+    assert text.startswith("#cloud-config\n")
+    assert "@@" not in text.replace("Marks in @@", "")
+    assert yaml.safe_load(text)["users"][0]["ssh_authorized_keys"] == ["ssh-ed25519 AAAA me"]
     for node in state.nodes:
         inputs = dict(kept.of("aws:ec2/instance:Instance"))[node.name]
-        secret = inputs["userDataBase64"]  # secrets travel in an envelope
-        text = gzip.decompress(b64decode(secret["value"])).decode()
-        assert text.startswith("#cloud-config\n")
-        assert "@@" not in text.replace("Marks in @@", "")
-        config = yaml.safe_load(text)
-        assert config["hostname"] == node.name
-        assert config["ssh_keys"]["ed25519_public"] == node.host_key
-        assert config["ssh_keys"]["ed25519_private"].startswith("-----BEGIN OPENSSH PRIVATE KEY-----\n")
-        assert config["users"][0]["ssh_authorized_keys"] == ["ssh-ed25519 AAAA me"]
+        assert not {"userData", "userDataBase64"} & set(inputs)
+        assert "[secret]" not in json.dumps(inputs)
+        assert SECRET not in json.dumps(inputs)
+
+
+def test_user_data_with_steps_of_the_file_is_a_secret() -> None:
+    kept, _ = register(Case.of("scripts"))
+    (template,) = kept.of("aws:ec2/launchTemplate:LaunchTemplate")
+    assert SECRET in template[1]["userData"].values()
+
+
+def test_a_host_key_is_read_from_the_console_once() -> None:
+    case, asked = Case.of("p5"), list[str]()
+    _, state = register(case, asked=asked)
+    assert asked == [f"{node.name}-id" for node in state.nodes]
+    assert [node.host_key for node in state.nodes] == [f"ssh-ed25519 {node.name}-id" for node in state.nodes]
+    known = {node.name: (str(node.machine), node.host_key) for node in state.nodes}
+    again = list[str]()
+    _, later = register(case, replace(case.plan(), host_keys=known), asked=again)
+    assert (again, shown_keys(later)) == ([], shown_keys(state))
+    other = dict.fromkeys(known, ("another", "ssh-ed25519 other"))
+    _, fresh = register(case, replace(case.plan(), host_keys=other), asked=again)
+    assert (len(again), shown_keys(fresh)) == (len(known), shown_keys(state))
+
+
+def shown_keys(state: FleetState) -> list[tuple[str | None, str]]:
+    return [(node.machine, node.host_key) for node in state.nodes]
+
+
+def test_nodes_of_an_earlier_version_keep_the_keys_they_were_given() -> None:
+    case, asked = Case.of("p5"), list[str]()
+    first, *others = [node.name for node in case.plan().nodes]
+    _, state = register(case, former=frozenset({first}), asked=asked)
+    assert state.nodes[0].host_key == public_host_key("ab" * 32, first)
+    assert state.nodes[0].machine is None
+    assert asked == [f"{name}-id" for name in others]
+
+
+def test_instances_read_their_names_where_their_tags_can_be_paths() -> None:
+    case = Case.of("p5")
+    (template,) = register(case)[0].of("aws:ec2/launchTemplate:LaunchTemplate")
+    assert template[1]["metadataOptions"]["instanceMetadataTags"] == "enabled"
+    case.data["fleet"]["tags"] = {"_index": "7"}
+    (template,) = register(case)[0].of("aws:ec2/launchTemplate:LaunchTemplate")
+    assert "instanceMetadataTags" not in template[1]["metadataOptions"]
 
 
 def test_nodes_are_reached_over_the_bastion_through_ssm() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import gzip
 import subprocess
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 import yaml
 from aws_cases import Case, cases
 
-from orch.components.aws.userdata import MOST_BYTES, packed
+from orch.components.aws.account.gather_facts import host_key_of
+from orch.components.aws.userdata import MOST_BYTES, packed, wrapped
 from orch.components.cloud.cloudinit import filled
 from orch.components.cloud.host_keys import private_host_key, public_host_key
 
@@ -41,7 +43,6 @@ def test_a_shell_reads_the_scripts(name: str, tmp_path: Path) -> None:
 
 def test_keys_keep_their_lines() -> None:
     read = config("p5")
-    assert read["ssh_keys"]["ed25519_private"] == "-----BEGIN-----\nabc\n-----END-----\n"
     assert read["users"][0] == {
         "name": "root",
         "lock_passwd": True,
@@ -49,13 +50,69 @@ def test_keys_keep_their_lines() -> None:
     }
 
 
+def test_a_node_makes_its_host_key_and_shows_it_on_its_console(tmp_path: Path) -> None:
+    """Before anything of the file runs there, and in the form in which it is read."""
+    read = config("p5")
+    assert "ssh_keys" not in read
+    assert "hostname" not in read
+    assert (read["ssh_deletekeys"], read["ssh_genkeytypes"]) == (True, ["ed25519"])
+    (_, _, show), *rest = read["runcmd"]
+    assert rest[-1] == ["systemctl", "enable", "--now", "orch-prepare.service"]
+    subprocess.run(["ssh-keygen", "-qt", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
+    here = show.replace("/etc/ssh/ssh_host_ed25519_key", str(tmp_path / "key"))
+    console = tmp_path / "console"
+    subprocess.run(["sh", "-c", here.replace("/dev/console", str(console))], check=True)
+    public = " ".join((tmp_path / "key.pub").read_text().split()[:2])
+    assert host_key_of("[ 0.1] Linux\r\n" + console.read_text() + "\r\nlogin:") == public
+
+
+def test_no_node_has_anything_that_another_has_not() -> None:
+    """Whoever is root on a node and reads its user data knows nothing of the others."""
+    one, two = (Case.of("p5") for _ in range(2))
+    two.data["fleet"]["nodes"] = 40
+    assert one.plan().cloud_init == two.plan().cloud_init
+    assert "PRIVATE KEY" not in cloudconfig.text(one.plan().cloud_init)
+
+
+@pytest.mark.parametrize(
+    "console",
+    [
+        "",
+        "-----BEGIN SSH HOST KEY KEYS-----\nssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI",
+        "-----BEGIN SSH HOST KEY KEYS-----\nssh-rsa AAAAB3Nz root@a\n-----END SSH HOST KEY KEYS-----",
+        f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{'A' * 43} root@a\n",
+    ],
+    ids=["nothing", "cut off", "of another kind", "outside of a block"],
+)
+def test_a_console_without_a_whole_key_tells_none(console: str) -> None:
+    assert host_key_of(console) is None
+
+
+def test_the_key_of_the_boot_counts_and_not_what_is_printed_later() -> None:
+    first, later = (
+        f"-----BEGIN SSH HOST KEY KEYS-----\nssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{letter * 43} root@a\n"
+        "-----END SSH HOST KEY KEYS-----\n"
+        for letter in "AB"
+    )
+    found = host_key_of(first + later)
+    assert found is not None
+    assert found.endswith("A" * 43)
+
+
+def test_user_data_is_text_that_cloud_init_unpacks() -> None:
+    text = Case.of("p5").plan().cloud_init
+    (part,) = email.message_from_string(wrapped(text)).get_payload()
+    assert part.get_content_type() == "application/gzip"
+    assert gzip.decompress(part.get_payload(decode=True)).decode() == text
+    assert wrapped(text).isascii()
+
+
 def test_more_keys_may_log_in() -> None:
     # Text that YAML would cut.
     mine = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICgvb9Y3p3xNiXFTVbkvO/VKx8MxZDOrCE0PMkkIMM9a ada: it # 1"
     case = Case.of("p5")
     case.data["fleet"]["authorized_keys"] = [mine]
-    keys = {"host_key": "abc", "host_key_public": "ssh-ed25519 AAAA", "authorized_key": "ssh-ed25519 BBBB me"}
-    read = yaml.safe_load(filled(case.plan().cloud_init, name="n-0", **keys))
+    read = yaml.safe_load(filled(case.plan().cloud_init, authorized_key="ssh-ed25519 BBBB me"))
     assert read["users"][0]["ssh_authorized_keys"] == ["ssh-ed25519 BBBB me", mine]
 
 
@@ -89,7 +146,7 @@ def test_scripts_of_the_file_arrive_as_they_are() -> None:
 @pytest.mark.parametrize("name", PLANNED)
 def test_it_fits_what_aws_takes(name: str) -> None:
     text = Case.of(name).plan().cloud_init
-    assert len(packed(text)) < MOST_BYTES / 2
+    assert len(wrapped(text)) < MOST_BYTES / 2
     assert gzip.decompress(packed(text)).decode() == text
     assert packed(text) == packed(text)
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from orch.components.aws.account.gather_facts import host_key_of
+
 
 def test_an_instance_is_pending_first_and_then_runs(account: Any) -> None:
     made = account.call(
@@ -262,3 +264,42 @@ def test_user_data_changes_only_while_the_instance_is_stopped(account: Any, refu
     account.call("StartInstances", InstanceIds=[instance])
     found = account.call("DescribeInstanceAttribute", InstanceId=instance, Attribute="userData")
     assert found["UserData"]["Value"] == "eA=="
+
+
+KEY_CONFIG = "#cloud-config\nssh_genkeytypes: [ed25519]\nusers: [{name: root, ssh_authorized_keys: [a]}]\n"
+
+
+def console(account: Any, instance: str) -> str:
+    said = account.call("GetConsoleOutput", InstanceId=instance, Latest=True)["Output"]
+    return base64.b64decode(said).decode()
+
+
+def test_a_console_shows_the_host_key_that_the_instance_made_once_it_boots(account: Any) -> None:
+    account.cloud.turn(clock=1000.0, pending_s=60.0)
+    data = base64.b64encode(KEY_CONFIG.encode()).decode()
+    (one,) = account.launch(UserData=data)
+    (other,) = account.launch(UserData=data)
+    assert console(account, one) == ""
+    account.cloud.turn(clock=1061.0)
+    assert host_key_of(console(account, one)) not in (None, host_key_of(console(account, other)))
+    assert console(account, one) == console(account, one)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "#!/bin/sh\n",
+        KEY_CONFIG + "ssh: {emit_keys_to_console: false}\n",
+        KEY_CONFIG + "ssh_keys: {ed25519_private: given}\n",
+    ],
+)
+def test_a_console_shows_no_key_that_cloud_init_does_not_show(account: Any, data: str) -> None:
+    (instance,) = account.launch(UserData=base64.b64encode(data.encode()).decode())
+    assert host_key_of(console(account, instance)) is None
+
+
+def test_tags_that_an_instance_reads_have_keys_that_fit_a_path(account: Any, refused: Any) -> None:
+    asked = {"MetadataOptions": {"InstanceMetadataTags": "enabled"}}
+    tags = [{"ResourceType": "instance", "Tags": [{"Key": "cost center", "Value": "7"}]}]
+    assert refused(account.launch, TagSpecifications=tags, **asked).code == "InvalidParameterValue"
+    account.launch(TagSpecifications=tags)

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from nodelab import docker
 
+from orch.components.aws.account.gather_facts import host_key_of
 from orch.rehearsal.nodes import keys_of, repair, scope, stop
 from orch.runner.ledger.run_folder import KeyPair, new_key_pair
 
@@ -22,6 +23,15 @@ def cloud_config(host: KeyPair = HOST, client: KeyPair = CLIENT) -> str:
     config = {
         "ssh_keys": {"ed25519_private": host.private, "ed25519_public": host.public},
         "users": ["default", {"name": "root", "ssh_authorized_keys": [client.public]}],
+    }
+    return "#cloud-config\n" + yaml.safe_dump(config)
+
+
+def own_key_config(client: KeyPair = CLIENT) -> str:
+    """User data of a machine that makes its own host key."""
+    config = {
+        "ssh_genkeytypes": ["ed25519"],
+        "users": [{"name": "root", "ssh_authorized_keys": [client.public]}],
     }
     return "#cloud-config\n" + yaml.safe_dump(config)
 
@@ -99,6 +109,16 @@ def test_a_launched_instance_is_a_node_with_its_keys_and_placeholders(backed: An
     backed.call("TerminateInstances", InstanceIds=[instance])
     assert not containers(backed)
     assert not backed.cloud.endpoints()
+
+
+def test_a_node_that_makes_its_own_host_key_shows_it_on_the_console_and_has_it(backed: Any) -> None:
+    (instance,) = backed.launch(UserData=encoded(own_key_config()))
+    endpoint = backed.cloud.endpoints()[instance]
+    told = backed.call("GetConsoleOutput", InstanceId=instance, Latest=True)["Output"]
+    assert host_key_of(base64.b64decode(told).decode()) == " ".join(endpoint.host_key.split()[:2])
+    scan = ["ssh-keyscan", "-t", "ed25519", "-p", str(endpoint.port), endpoint.address]
+    there = subprocess.run(scan, capture_output=True, text=True, check=True).stdout
+    assert endpoint.host_key.split()[1] in there
 
 
 def test_after_a_kill_instances_and_containers_are_brought_together(backed: Any) -> None:

@@ -144,7 +144,7 @@ def describe_instance_status(request: Request) -> Doc:
 
 @action("DescribeInstanceAttribute")
 def describe_instance_attribute(request: Request) -> Doc:
-    doc = _live(request, request["InstanceId"])
+    doc = live(request, request["InstanceId"])
     name = request["Attribute"]
     answer: Doc = {"InstanceId": doc["InstanceId"]}
     if name == "userData":
@@ -161,7 +161,7 @@ def describe_instance_attribute(request: Request) -> Doc:
     return answer
 
 
-def _live(request: Request, instance: str) -> Doc:
+def live(request: Request, instance: str) -> Doc:
     doc = request.store.get(instance, "instance")
     if doc is None or doc["_region"] != request.region:
         raise _missing(instance)
@@ -170,7 +170,7 @@ def _live(request: Request, instance: str) -> Doc:
 
 @action("ModifyInstanceAttribute")
 def modify_instance_attribute(request: Request) -> Doc:
-    doc = _live(request, request["InstanceId"])
+    doc = live(request, request["InstanceId"])
     stopped = state_of(request, doc) == "stopped"
     if request.get("DisableApiTermination") is not None:
         doc["_protected"] = bool(request["DisableApiTermination"].get("Value"))
@@ -215,7 +215,7 @@ def modify_instance_attribute(request: Request) -> Doc:
 
 @action("ModifyInstanceMetadataOptions")
 def modify_instance_metadata_options(request: Request) -> Doc:
-    doc = _live(request, request["InstanceId"])
+    doc = live(request, request["InstanceId"])
     for key in ("HttpTokens", "HttpPutResponseHopLimit", "HttpEndpoint", "InstanceMetadataTags"):
         if request.get(key) is not None:
             doc["MetadataOptions"][key] = request[key]
@@ -228,7 +228,7 @@ def modify_instance_metadata_options(request: Request) -> Doc:
 
 @action("TerminateInstances")
 def terminate_instances(request: Request) -> Doc:
-    docs = [_live(request, one) for one in request["InstanceIds"]]
+    docs = [live(request, one) for one in request["InstanceIds"]]
     for doc in docs:
         if doc["_protected"] and "_terminated" not in doc:
             raise AwsError(
@@ -296,7 +296,7 @@ def settle(request: Request) -> None:
 def stop_instances(request: Request) -> Doc:
     changes = []
     for one in request["InstanceIds"]:
-        doc = _live(request, one)
+        doc = live(request, one)
         before = state_of(request, doc)
         if before not in {"running", "stopped"}:
             raise AwsError(
@@ -316,7 +316,7 @@ def stop_instances(request: Request) -> Doc:
 def start_instances(request: Request) -> Doc:
     changes = []
     for one in request["InstanceIds"]:
-        doc = _live(request, one)
+        doc = live(request, one)
         before = state_of(request, doc)
         if before not in {"running", "stopped"}:
             raise AwsError(

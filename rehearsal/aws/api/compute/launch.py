@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -143,6 +144,7 @@ def _checked(request: Request) -> Launch:
         tags.setdefault(specification["ResourceType"], {}).update(
             {tag["Key"]: tag.get("Value", "") for tag in specification.get("Tags") or ()}
         )
+    _check_shown(asked, tags["instance"])
     return Launch(
         kind=kind,
         image=image,
@@ -159,6 +161,19 @@ def _checked(request: Request) -> Launch:
         template=version,
         profile=profile,
     )
+
+
+def _check_shown(request: Request, tags: Doc) -> None:
+    """Tags that an instance may read itself have keys that a path can hold."""
+    if (request.get("MetadataOptions") or {}).get("InstanceMetadataTags") != "enabled":
+        return
+    for key in tags:
+        if not re.fullmatch(r"[A-Za-z0-9+\-=.,_:@]+", key) or key in (".", "..", "_index"):
+            raise AwsError(
+                "InvalidParameterValue",
+                f"'{key}' is not a valid tag key: letters, digits and + - = . , _ : @ may be read by an "
+                "instance, and not '.', '..', '_index'",
+            )
 
 
 def _check_user_data(text: Any) -> None:
