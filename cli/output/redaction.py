@@ -16,7 +16,7 @@ MASK = "(secret)"
 SHORTEST = 6
 """Characters of a value that is masked: shorter ones stand anywhere by chance."""
 
-_VALUED = frozenset({"--name", "-n", "--fleet"})
+_VALUED = frozenset({"--name", "-n", "--fleet", "--profile", "-P"})
 """Other options of verbs with `--env` that take the next word."""
 
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.I)

@@ -114,7 +114,7 @@ def test_times_are_told_as_people_tell_them(seconds: float, words: str) -> None:
 
 START = """
 import sys, time
-from orch.cli import outcome, progress, ticking
+from orch.cli import errors, progress, ticking
 from orch.stacks.pulumi.operation import Doing, Note, Step
 from orch.stacks.errors import StackError
 
@@ -131,7 +131,7 @@ def change():
         print("ready", flush=True)
         END
 
-outcome.run(change)
+errors.run(change)
 """
 WAITS = START.replace("END", "time.sleep(1.5)")
 FAILS = START.replace(
