@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orch.cli.errors import end, mask_threads, tell
 from orch.cli.output.redaction import masked
-from orch.cli.ticking import still
+from orch.cli.output.ticking import still
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orch.cli.context import project_at
 from orch.cli.errors import end, say, tell
-from orch.cli.ticking import still
+from orch.cli.output.ticking import still
 from orch.spec.errors import ExitCode
 from orch.spec.grammar.values import Problem, check_name
 from orch.stacks.errors import ProjectError

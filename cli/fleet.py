@@ -12,7 +12,7 @@ from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
 from orch.cli.hosts.host_keys import accepting, after_keys, planned, rekeyed
 from orch.cli.output.plan import cost_line, counts, key_lines, plan_json, plan_lines, run_lines, warning_lines
 from orch.cli.output.plan_tree import drift_lines, paint
-from orch.cli.progress import watching
+from orch.cli.output.progress import watching
 from orch.components.request import Approvals
 from orch.spec.diagnostics import render_human
 from orch.spec.errors import ExitCode, OrchError

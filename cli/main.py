@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from orch import __version__
-from orch.cli import completion, errors, offers, schema, validate
+from orch.cli import completion, errors, offers, validate
 from orch.cli import run as runs
-from orch.cli.context import Rehearse
-from orch.cli.file_option import ALSO, FileCommand
+from orch.cli.context import ALSO, FileCommand, Rehearse
 from orch.cli.hosts import cordon, exec
+from orch.cli.output import schema
 from orch.cli.output.redaction import cover_arguments
 
 app = typer.Typer(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from orch.cli.context import ALSO, positional
 from orch.cli.errors import say, tell
-from orch.cli.file_option import ALSO, positional
 
 if TYPE_CHECKING:
     from orch.offers.search import Search

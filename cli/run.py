@@ -14,10 +14,9 @@ import typer
 
 from orch.cli import completion
 from orch.cli.background import LOG, drive_behind, see_through, supervise, why_undriven
-from orch.cli.context import Rehearse, project_at
+from orch.cli.context import ALSO, Rehearse, project_at
 from orch.cli.errors import coloured, end, say, tell
-from orch.cli.file_option import ALSO
-from orch.cli.ticking import still
+from orch.cli.output.ticking import still
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from orch.components.deployment import Deployment, Place, Queue
 from orch.components.request import CloudAnswer, NodeWarning
 from orch.spec.errors import OrchError
 from orch.spec.grammar.values import render_duration
-from orch.stacks.again import repeatedly
 from orch.stacks.errors import EngineFailed, Interrupted, NoCapacity, StackError
 from orch.stacks.program import program
 from orch.stacks.project import Project
+from orch.stacks.pulumi.again import repeatedly
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.operation import Call, Doing, Listener, Note, engine
 from orch.stacks.pulumi.process import Event

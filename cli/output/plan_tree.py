@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from orch.stacks.kinds import kind_of
 from orch.stacks.pulumi.changes import GONE, Change, Drifted, PropertyChange, type_of
+from orch.stacks.pulumi.kinds import kind_of
 from orch.stacks.pulumi.masking import HIDDEN
 from orch.stacks.summary import Headline, fold
 

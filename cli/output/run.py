@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import IO, TYPE_CHECKING, Any
 
-from orch.cli.pending import Pending
+from orch.cli.output.pending import Pending
 from orch.runner.events import Event, ImageProgress, LogLine, Notice, RankChanged, RunChanged
 from orch.spec.errors import visible, visible_lines
 

@@ -15,11 +15,10 @@ from orch.components.aws import tunnels
 from orch.components.aws.account import errors, gather_facts
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.account.lookups import question
-from orch.components.aws.candidates import candidates, in_written_zones
+from orch.components.aws.candidates import candidates, in_written_zones, settled
 from orch.components.aws.explain import EXPLAINED, traits
 from orch.components.aws.plan import AwsPlan
 from orch.components.aws.planner import Context, plan
-from orch.components.aws.zones import settled
 from orch.components.cloud.backend import CloudBackend, regions_of, scripts
 from orch.components.cloud.candidates import Candidate
 from orch.components.cloud.indices import folded

@@ -21,8 +21,10 @@ from orch.components.cloud.candidates import (
 from orch.components.request import PriorState
 from orch.offers.match import aws_zone_name, judge, names_zone
 from orch.offers.query import MachineQuery, wanted_of
+from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends import AwsSettings
+from orch.spec.suggest import few
 
 __all__ = ["Candidate", "candidates", "in_written_zones", "with_efa"]
 
@@ -134,3 +136,40 @@ def with_efa() -> str:
     fast = {name: each for name, each in sorted(nics().items()) if each.fast}
     named = [name for name, each in fast.items() if each.counted]
     return f"{', '.join(named)} and {len(fast) - len(named)} more"
+
+
+Offered = Callable[[str, Collection[str]], Mapping[str, Sequence[str]]]
+"""Of a region and types: the ids of the zones that have each; none of a region that is not enabled."""
+
+
+def settled(
+    fleet: Fleet, places: Sequence[Candidate], offered: Offered, fits: Callable[[Candidate], bool]
+) -> tuple[Candidate, ...]:
+    """The places in their order, the first one's zone known: those before it that the account has not are
+    left out, and those after it are asked for when they are tried.
+
+    `fits`: whether a zone is one that the file means.
+
+    Raises PlanErrors when the account has none of them.
+    """
+    for index, place in enumerate(places):
+        if place.listed:
+            return tuple(places[index:])
+        beside = {each.type.name for each in places if not each.listed and each.region == place.region}
+        zones = offered(place.region, beside).get(place.type.name, ())
+        here = [replace(place, zone=zone, listed=True) for zone in zones if place.zone in ("", zone)]
+        if here := [each for each in here if fits(each)]:
+            return (*here, *places[index + 1 :])
+    names = few(dict.fromkeys(each.type.name for each in places))
+    regions = few(dict.fromkeys(each.region for each in places))
+    raise PlanErrors(
+        [
+            Finding(
+                "ORCH205",
+                "availability_zones" if fleet.availability_zones else "regions",
+                f"this account has no {names} in {regions}",
+                detail="no price list tells which zones have these types, so the account was asked",
+                hint="widen `regions`, `availability_zones` or `instance_types`",
+            )
+        ]
+    )

@@ -12,9 +12,9 @@ from orch.catalog.aws.machines import Nics, nics
 from orch.catalog.fabrics import fabric
 from orch.catalog.records import Catalog
 from orch.components.aws import capacity as capacities
+from orch.components.aws import explain as told
 from orch.components.aws import network as networks
 from orch.components.aws import nics as cards
-from orch.components.aws import reasons as told
 from orch.components.aws import userdata
 from orch.components.aws.account.facts import AwsFacts, Image
 from orch.components.aws.account.lookups import (

@@ -1,10 +1,20 @@
-"""What the properties of GCP's resources say of a fleet, and what a plan's nodes are in few words. Pure."""
+"""What the properties of GCP's resources say of a fleet, what a plan's nodes are in few words, and why.
+
+Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from orch.catalog.gcp.machines import Shape, software
 from orch.components.explain import Explained, Row, counted, scratch_words
-from orch.components.gcp.plan import GcpPlan
+from orch.components.gcp.account.facts import GcpFacts
+from orch.components.gcp.candidates import Candidate
+from orch.components.gcp.network import Reach
+from orch.components.gcp.plan import Bastion, GcpPlan, Group, Scheduling
+from orch.components.request import PriorState
 from orch.spec.grammar.values import render_duration
+from orch.spec.models import Fleet
 from orch.spec.models.blocks import Scratch
 
 _ANY = ".*"
@@ -87,3 +97,88 @@ def traits(plan: GcpPlan, scratch: Scratch | None) -> dict[str, str]:
         "placement": plan.placement,
         "tags": ", ".join(f"{key}={value}" for key, value in sorted(own.items())) or "none",
     }
+
+
+def words(candidate: Candidate, taken: Scheduling) -> str:
+    """What is made and for how much. Flex start has prices of its own below those on demand."""
+    return (
+        candidate.words.replace(", on demand, ", ", flex start, at most ", 1)
+        if taken.run_s
+        else candidate.words
+    )
+
+
+def capacity_reasons(fleet: Fleet, made: Group | None, taken: Scheduling, facts: GcpFacts) -> Iterator[str]:
+    given = facts.reservation
+    if made is not None:
+        yield (
+            f"capacity: a managed instance group, one resize request for all {made.batches[-1]} new nodes: "
+            f"GCP gives them all at once, by flex start, for {render_duration(made.run_s)}"
+        )
+    elif given is not None:
+        bound = "; its nodes end with it" if taken.model == "RESERVATION_BOUND" else ""
+        yield f"capacity: from the reservation {given.name} of {given.total}; orch buys none{bound}"
+    elif taken.model == "SPOT":
+        yield "capacity: spot, which GCP may take back with 30 seconds' notice; its node is deleted"
+    elif fleet.gang == "all-or-nothing":
+        yield "capacity: on demand, node by node; where one is refused all go, and the next zone is tried"
+    if taken.restart and taken.on_maintenance == "TERMINATE":
+        yield "maintenance: stops a node and starts it again, as GPUs cannot move"
+
+
+def image_reasons(facts: GcpFacts, previous: PriorState) -> Iterator[str]:
+    if facts.image is None:
+        return
+    pinned = previous.pins.get("image") == facts.image.link
+    how = "pinned; `up --upgrade` looks for a newer one" if pinned else "pinned from now on"
+    yield f"image: {facts.image.link.removeprefix('projects/')}, {how}"
+
+
+def account_reasons(account: str | None) -> Iterator[str]:
+    if account is None:
+        yield "service account: none, so nodes can call no API of Google; `vm_service_account` names one"
+    else:
+        yield f"service account: {account}, for root of a node, not for jobs"
+
+
+def software_reasons(shape: Shape) -> Iterator[str]:
+    parts = software(shape.fabric, shape.type)
+    if parts:
+        listed = ", ".join(
+            f"{part} {each.reference.rpartition('/')[2]}" for part, each in sorted(parts.items())
+        )
+        yield f"nodes start with: {listed}"
+
+
+def scratch_reasons(made: Scratch | None, shape: Shape) -> Iterator[str]:
+    if made is not None and shape.disks:
+        many = shape.disks > 1
+        disks = (
+            f"{shape.disks} local SSDs of {shape.disk_gb} GB"
+            if many
+            else f"the local SSD of {shape.disk_gb} GB"
+        )
+        joined = f" joined as RAID 0 ({shape.disks * shape.disk_gb} GB)" if many else ""
+        yield f"scratch: {disks}{joined}, {made.fs} at {made.path}"
+
+
+def rank_reasons(fleet: Fleet, shape: Shape, *, told: bool) -> Iterator[str]:
+    if fleet.topology != "rank-ordered":
+        return
+    if told:
+        yield "ranks: neighbours first, by the block, subblock and host that GCP tells of"
+    else:
+        yield f"ranks: by node number; GCP tells nothing of where a {shape.type} without a placement stands"
+
+
+def unpriced(reached: Reach, price: float | None, bastion: Bastion | None) -> Iterator[str]:
+    """What costs money and has no price in the catalogue."""
+    if price is None:
+        yield "nodes"
+    if bastion is not None and bastion.price is None:
+        yield "bastion"
+    if reached.networks.nat is not None:
+        yield "Cloud NAT and its traffic"
+    if reached.public or (bastion is not None and bastion.public):
+        yield "public IPv4 addresses"
+    yield "root disks"

@@ -25,8 +25,8 @@ from orch.components.cloud.sizing import (
     user_data_findings,
 )
 from orch.components.gcp import capacity as capacities
+from orch.components.gcp import explain as told
 from orch.components.gcp import network as networks
-from orch.components.gcp import reasons as told
 from orch.components.gcp import tunnels, userdata
 from orch.components.gcp.account.facts import GcpFacts
 from orch.components.gcp.account.lookups import (

@@ -10,7 +10,6 @@ from orch.components.base import Backend
 from orch.components.deployment import Deployment
 from orch.components.explain import Explained
 from orch.components.request import PlanRequest
-from orch.components.ssh.explain import EXPLAINED
 from orch.components.ssh.facts import SshFacts, ask
 from orch.components.ssh.plan import SshPlan, plan
 from orch.runner.hosts.naming import pins
@@ -18,6 +17,9 @@ from orch.spec.models.backends import BackendSettings, SshSettings
 
 if TYPE_CHECKING:
     import pulumi
+
+
+EXPLAINED = Explained(noun="host", theirs=True)
 
 
 @dataclass(frozen=True)

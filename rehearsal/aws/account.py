@@ -94,8 +94,8 @@ class Cloud(SimulatedAccount):
         return self.counted(asked, lambda: self._effect(asked, given))
 
     def _effect(self, asked: Asked, given: Doc) -> Doc:
-        from orch.rehearsal.aws.api import ACTIONS
         from orch.rehearsal.aws.api.actions import Request
+        from orch.rehearsal.aws.api.calls import ACTIONS
         from orch.rehearsal.aws.api.compute.instances import settle
 
         found = ACTIONS.get((asked.service, asked.action))

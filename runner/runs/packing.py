@@ -10,6 +10,7 @@ before its image is there, and on a node nobody else reaches it.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +20,6 @@ from pathlib import Path
 from orch.runner.errors import BadTask
 from orch.runner.launch.run_plan import StagedFile
 from orch.runner.runs.ignore_files import ALWAYS, ALWAYS_WHY, NAMES, Rules, left_out, rules_above, rules_of
-from orch.runner.runs.key_files import looks_like_a_key
 
 SHOWN = 5
 """How many names a warning lists."""
@@ -231,3 +231,35 @@ def _bytes(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} GB"
+
+
+_NAMES = re.compile(
+    r"""
+      \.env(\.(?!example$|sample$|template$|dist$).+)?
+    | id_(rsa|dsa|ecdsa|ed25519)(_sk)? | .+\.(pem|key|p12|pfx|jks|keystore|kdbx|ppk)
+    | [._]netrc | \.pgpass | \.pypirc | \.npmrc | \.git-credentials | \.htpasswd | \.dockercfg
+    | credentials(\.json)? | client_secret.*\.json | service[_-]?account.*\.json | kubeconfig
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_CONTENTS = re.compile(
+    rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----|PuTTY-User-Key-File|\"private_key\"\s*:\s*\"-----"
+)
+
+LARGEST = 1 << 16
+"""No key is larger, in bytes."""
+
+_READ = 4096
+
+
+def looks_like_a_key(path: Path, size: int) -> bool:
+    """Whether a file of `size` bytes does. One that cannot be read does not."""
+    if _NAMES.fullmatch(path.name):
+        return not path.name.lower().endswith(".pub.pem")
+    if size > LARGEST:
+        return False
+    try:
+        with path.open("rb") as stream:
+            return bool(_CONTENTS.search(stream.read(_READ)))
+    except OSError:
+        return False

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from orch.cli.pending import Pending
+from orch.cli.output.pending import Pending
 from orch.runner.events import Event, FilesProgress, ImageProgress, LogLine, Preparing, RunChanged
 from orch.runner.node.stage import Sent, Stage
 
@@ -67,7 +67,7 @@ def test_an_archive_tells_how_much_of_it_was_taken() -> None:
 
 SCRIPT = """
 import sys, time
-from orch.cli import ticking
+from orch.cli.output import ticking
 from orch.cli.output.run import Live
 from orch.runner.events import FilesProgress, LogLine, RunChanged
 
@@ -95,7 +95,7 @@ def test_a_run_that_receives_files_says_so_and_one_that_runs_is_silent() -> None
 
 INSTALL = """
 import time
-from orch.cli import ticking
+from orch.cli.output import ticking
 
 ticking.QUIET_S = 0.5
 with ticking.still(lambda: "building the engine"):

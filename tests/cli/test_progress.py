@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from orch.cli.tally import Tally
-from orch.cli.ticking import clock
+from orch.cli.output.tally import Tally
+from orch.cli.output.ticking import clock
 from orch.stacks.pulumi.operation import Doing, Expected, Note, Step
 
 INSTANCE, GROUP = "aws:ec2/instance:Instance", "aws:ec2/securityGroup:SecurityGroup"
@@ -114,7 +114,8 @@ def test_times_are_told_as_people_tell_them(seconds: float, words: str) -> None:
 
 START = """
 import sys, time
-from orch.cli import errors, progress, ticking
+from orch.cli import errors
+from orch.cli.output import progress, ticking
 from orch.stacks.pulumi.operation import Doing, Note, Step
 from orch.stacks.errors import StackError
 

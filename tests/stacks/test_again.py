@@ -9,9 +9,9 @@ import pytest
 from orch.components.aws.account import errors
 from orch.components.request import CloudAnswer
 from orch.spec.models import Fleet
-from orch.stacks.again import repeatedly
 from orch.stacks.gang import Gang
 from orch.stacks.project import Project
+from orch.stacks.pulumi.again import repeatedly
 from orch.stacks.pulumi.operation import Call, Note, Progress
 from orch.stacks.request import FleetRequest
 

@@ -7,18 +7,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from orch.spec.models.backends.base import CLOUD_SUPPORTS, ByRegion, CloudSettings
-from orch.spec.models.backends.credentials import (
-    AwsCreds,
-)
+from orch.spec.models.backends.credentials import AwsCreds
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.parsing import Reaches
-from orch.spec.models.fields.types import (
-    Flag,
-    Names,
-    Text,
-    User,
-    choice,
-)
+from orch.spec.models.fields.types import Flag, Names, Text, User, choice
 
 
 class OsImage(Section):

@@ -7,13 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from orch.spec.models.backends.base import ByRegion, CloudSettings
-from orch.spec.models.backends.credentials import (
-    AzureCreds,
-)
-from orch.spec.models.fields.types import (
-    Text,
-    choice,
-)
+from orch.spec.models.backends.credentials import AzureCreds
+from orch.spec.models.fields.types import Text, choice
 
 
 class AzureSettings(CloudSettings):

@@ -11,12 +11,7 @@ from orch.spec.models.blocks import Cidrs
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.parsing import Reads
-from orch.spec.models.fields.types import (
-    AutoFlag,
-    Names,
-    Tags,
-    text,
-)
+from orch.spec.models.fields.types import AutoFlag, Names, Tags, text
 
 
 def _texts_by_key(value: object) -> object:

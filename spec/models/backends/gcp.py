@@ -7,17 +7,10 @@ from typing import Annotated, ClassVar, Literal, cast
 from pydantic import Field
 
 from orch.spec.models.backends.base import CLOUD_SUPPORTS, CloudSettings
-from orch.spec.models.backends.credentials import (
-    GcpCreds,
-)
+from orch.spec.models.backends.credentials import GcpCreds
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.parsing import Reads
-from orch.spec.models.fields.types import (
-    Flag,
-    Names,
-    Text,
-    choice,
-)
+from orch.spec.models.fields.types import Flag, Names, Text, choice
 
 
 class GcpSettings(CloudSettings):

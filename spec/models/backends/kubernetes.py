@@ -7,18 +7,12 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from orch.spec.models.backends.base import BackendSettings, Regions
-from orch.spec.models.backends.credentials import (
-    Kubeconfig,
-)
+from orch.spec.models.backends.credentials import Kubeconfig
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import Reaches
-from orch.spec.models.fields.types import (
-    Text,
-    choice,
-    rows,
-)
+from orch.spec.models.fields.types import Text, choice, rows
 from orch.spec.models.ssh import PortNumber
 
 

@@ -7,13 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from orch.spec.models.backends.base import BackendSettings
-from orch.spec.models.fields.types import (
-    Image,
-    Size,
-    Text,
-    choice,
-    whole,
-)
+from orch.spec.models.fields.types import Image, Size, Text, choice, whole
 from orch.spec.models.resources import GpuSpec
 
 

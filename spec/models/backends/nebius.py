@@ -7,13 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from orch.spec.models.backends.base import CloudSettings
-from orch.spec.models.backends.credentials import (
-    NebiusCreds,
-)
-from orch.spec.models.fields.types import (
-    Names,
-    choice,
-)
+from orch.spec.models.backends.credentials import NebiusCreds
+from orch.spec.models.fields.types import Names, choice
 
 
 class NebiusSettings(CloudSettings):

@@ -7,13 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from orch.spec.models.backends.base import CloudSettings
-from orch.spec.models.backends.credentials import (
-    ApiKeyCreds,
-)
-from orch.spec.models.fields.types import (
-    Flag,
-    choice,
-)
+from orch.spec.models.backends.credentials import ApiKeyCreds
+from orch.spec.models.fields.types import Flag, choice
 
 
 class RunpodSettings(CloudSettings):

@@ -14,9 +14,8 @@ from planning import request_of
 from orch.catalog.aws.machines import nics
 from orch.components.aws.account.facts import Reservation
 from orch.components.aws.backend import AwsBackend
-from orch.components.aws.candidates import Candidate, candidates, in_written_zones
+from orch.components.aws.candidates import Candidate, candidates, in_written_zones, settled
 from orch.components.aws.nics import interfaces
-from orch.components.aws.zones import settled
 from orch.components.registry import compile_fleet
 from orch.components.request import PriorState
 from orch.rehearsal.aws import client_hook

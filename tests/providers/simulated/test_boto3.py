@@ -9,7 +9,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ParamValidationError
 
-from orch.rehearsal.aws.api import ACTIONS
+from orch.rehearsal.aws.api.calls import ACTIONS
 from orch.rehearsal.aws.client_hook import SERVICES, session
 from orch.rehearsal.aws.data.tables import types
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from orch.cli.ticking import clock
-from orch.stacks.kinds import kind_of, several
+from orch.cli.output.ticking import clock
+from orch.stacks.pulumi.kinds import kind_of, several
 from orch.stacks.pulumi.operation import Doing, Expected, Note, Progress, Step
 from orch.stacks.summary import fold
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from orch.cli import ticking
 from orch.cli.errors import tell
-from orch.cli.tally import Tally
-from orch.cli.ticking import clock
+from orch.cli.output import ticking
+from orch.cli.output.tally import Tally
+from orch.cli.output.ticking import clock
 from orch.spec.errors import visible
 from orch.stacks.pulumi.operation import Listener, Note, Progress
 from orch.stacks.summary import fold
