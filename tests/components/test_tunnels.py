@@ -17,7 +17,8 @@ from aws_cases import Case
 from gcp_cases import Case as GcpCase
 from pydantic import ValidationError
 
-from orch.components.aws.fleet_state import Seen, fleet_state
+from orch.components.aws.fleet_state import HostKey, Seen, fleet_state
+from orch.components.cloud.host_keys import public_host_key
 from orch.components.gcp.tunnels import through_iap
 from orch.runner.ssh.connect import dial_command
 from orch.runner.ssh.openssh import write_config
@@ -90,7 +91,15 @@ def aws(creds: dict[str, str] | None, name: str = "p5") -> tuple[Case, FleetStat
     case.data["settings"] = {**case.data.get("settings", {}), **({"creds": creds} if creds else {})}
     plan = case.plan()
     ids = [f"i-{node.index}" for node in plan.nodes]
-    seen = Seen("ab" * 32, ids, ["10.0.0.1"] * len(ids), (), (), ("i-bastion", "10.0.0.9"))
+    seen = Seen(
+        "ab" * 32,
+        ids,
+        [HostKey(public_host_key("ab" * 32, each), each) for each in ids],
+        ["10.0.0.1"] * len(ids),
+        (),
+        (),
+        ("i-bastion", "10.0.0.9"),
+    )
     return case, FleetState.model_validate(fleet_state(plan, case.settings, "lab", seen))
 
 

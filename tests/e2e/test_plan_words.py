@@ -60,7 +60,7 @@ def test_a_plan_keeps_drift_and_change_apart_and_says_what_it_does_to_the_nodes(
     told = lines(there)
     assert told[1:3] == [
         "  drift, changed outside orch since the last `up`:",
-        f"    Instance {found['name']}: tags.orch:fleet: registered p5, found hand",
+        f"    instance {found['name']}: tags.orch:fleet: registered p5, found hand",
     ]
     assert told[4].strip() == "tags.orch:fleet: hand -> p5 (drift: changed outside orch)"
 
