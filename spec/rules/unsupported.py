@@ -158,7 +158,7 @@ def _rows(draft: Draft, node: Node, path: Path_, pattern: str) -> Findings:
         if below in rows and not able:
             yield _refusal(draft, place, f"`{property_path(place)}`", rows[below], key=True)
         elif below in rows and len(able) < len(backends) and below != "backend_options":
-            others = listed([title(name) for name in backends if name not in able])
+            others = ", ".join(title(name) for name in backends if name not in able)
             summary = f"`{property_path(place)}` on {others}"
             yield _refusal(draft, place, summary, f"write `backends: [{', '.join(able)}]`", key=True)
         elif any(row.startswith((f"{below}.", f"{below}[")) for row in rows):
