@@ -70,7 +70,10 @@ def _catalog(folder: Path) -> Catalog:
 def _of_other_packages() -> Iterator[tuple[str, Path]]:
     """Backends of other packages that bring machine types and prices (`Backend.catalog`)."""
     for name, entry in installed().items():
-        folder = getattr(entry.load(), "catalog", None)
+        try:
+            folder = getattr(entry.load(), "catalog", None)
+        except Exception:  # noqa: BLE001 - whoever uses that backend is told by the registry
+            continue
         if folder is not None:
             yield name, Path(folder)
 

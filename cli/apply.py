@@ -73,6 +73,7 @@ def apply(
             accept_host_keys=(),
             rehearse=rehearse,
             mixed=True,
+            profile=profile,
             environ=environ,
         )
     if has_tasks:

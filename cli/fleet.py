@@ -88,11 +88,14 @@ def up(
     verbose: bool = False,
     mixed: bool = False,
     environ: Mapping[str, str] | None = None,
+    profile: str | None = None,
 ) -> None:
     """`mixed`: the file's other documents are somebody else's, who goes on when all is well. `environ`: what
     the file is read with, the caller's own variables if not given."""
     unfit = False
-    found = fleets_of(file, launch=("fleet",), rehearse=rehearse, mixed=mixed, environ=environ)
+    found = fleets_of(
+        file, launch=("fleet",), rehearse=rehearse, mixed=mixed, environ=environ, profile=profile
+    )
     for project, document, fleet in found:
         # Whoever asks for `--yes` has seen no key; on a terminal each is shown before it is used.
         unseen = "all" if accept_new_host_keys else "named" if yes else "none"
@@ -278,10 +281,12 @@ def fleets_of(
     rehearse: bool = False,
     mixed: bool = False,
     environ: Mapping[str, str] | None = None,
+    profile: str | None = None,
 ) -> Iterator[tuple[Project, Document, Fleet]]:
     """The fleets of a file, with the project it belongs to. Other documents get a note, unless `mixed`."""
     project = project_at(None if file == "-" else file, rehearse=rehearse)
-    documents = load(file, launch=launch, environ=environ, backends=[each.type for each in project.backends])
+    backends = [each.type for each in project.backends]
+    documents = load(file, launch=launch, environ=environ, backends=backends, profile=profile)
     fleets = [(document, document.model) for document in documents if isinstance(document.model, Fleet)]
     others = len(documents) - len(fleets)
     if others and not mixed:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any
 
 from orch.components.base import Backend, Candidate
@@ -21,10 +22,12 @@ from orch.components.deployment import Deployment, Place
 from orch.components.request import PlanRequest
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.findings import PlanError, PlanErrors
-from orch.spec.models.backends import BackendSettings, installed, provisioned
+from orch.spec.models.backends import BackendSettings, effective, installed, provisioned
 from orch.spec.rules.unsupported import backends_hint
 
 AnyBackend = Backend[Any, Any, Any]
+
+LOCAL = "local"
 
 
 class BrokenBackend(OrchError):
@@ -92,6 +95,10 @@ def compile_fleet(request: PlanRequest) -> Deployment:
         raise _none(request, refused)
     found = _planned(request, candidates)
     told = [f"not on {name}: {error.summary}" for name, error in refused.items()]
+    would = effective(request.fleet.written_backends, tuple(each.type for each in request.settings))
+    if request.fleet.ssh_config is None and would and request.backends[0] not in would:
+        at = request.backends[0]
+        told.append(f"it stays on {at}, where it is: write `backends: [{would[0]}]` to move it")
     return replace(found, reasons=(*found.reasons, *told)) if told else found
 
 
@@ -99,13 +106,30 @@ def _candidates(request: PlanRequest) -> tuple[tuple[Candidate, ...], dict[str, 
     """Where the fleet may go, in the order to try, and why not on the backends that have no such place."""
     found: list[Sequence[Candidate]] = []
     refused: dict[str, PlanErrors] = {}
-    for name in request.backends:
+    at = request.at
+    for name in sorted(request.backends, key=lambda each: each != at):  # where it is before all others
         try:
-            found.append(backend(name).candidates(request))
+            found.append(_known(name).candidates(request))
         except PlanErrors as error:
+            if name == at:
+                raise  # a mistake in the file takes no fleet from its backend
             refused[name] = error
-    kept = [each for each in found if each and each[0].kept]
-    return tuple(by_price(kept or found)), {} if kept else refused
+        else:
+            if found[-1] and found[-1][0].kept:
+                return tuple(found[-1]), {}
+    # Nothing is cheaper than this machine: beside it the order of the file counts.
+    order = chain.from_iterable if LOCAL in request.backends else by_price
+    return tuple(order(found)), refused
+
+
+def _known(name: str) -> AnyBackend:
+    try:
+        return backend(name)
+    except KeyError:
+        raise BrokenBackend(
+            f"the fleet is on {name}, and no package here has that backend",
+            hint="install the package, or write `backends` to move the fleet",
+        ) from None
 
 
 def by_price(lists: Iterable[Sequence[Candidate]]) -> Iterator[Candidate]:
@@ -160,7 +184,10 @@ def tunnel_environment(settings: Iterable[BackendSettings]) -> dict[str, str]:
 def _with_orphans(snapshot: StackSnapshot) -> Iterator[AnyBackend]:
     """Backends that a stack has resources of which a killed call may have left some unrecorded."""
     for name in provisioned():
-        found = backend(name)
+        try:
+            found = backend(name)
+        except BrokenBackend:
+            continue  # another package's: whoever uses that backend is told
         if any(any(snapshot.of(prefix)) for prefix in found.packages):
             yield found
 

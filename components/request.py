@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from orch.spec.errors import ExitCode, OrchError
-from orch.spec.models.backends import BackendSettings, effective, provisioned
+from orch.spec.models.backends import BackendSettings, effective
 from orch.spec.state import NodeState
 
 if TYPE_CHECKING:
@@ -148,10 +148,14 @@ class PlanRequest:
         if self.fleet.ssh_config is not None:
             return ("ssh",)
         written = self.fleet.written_backends
-        at = self.previous.backend or self.previous.begun.get("backend")
-        if written is None and at is not None and at in provisioned():
-            return (at,)
+        if written is None and self.at not in (None, "ssh"):
+            return (self.at,)
         return effective(written, tuple(each.type for each in self.settings))
+
+    @property
+    def at(self) -> str | None:
+        """The backend where the fleet is, or began to be."""
+        return self.previous.backend or self.previous.begun.get("backend")
 
     def once(self, key: object, ask: Callable[[], T]) -> T:
         """What a backend is asked once for all candidates of this request: its answer from then on."""

@@ -8,7 +8,7 @@ one that it does not write is the profile's, else the default's. What is taken o
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,6 +17,7 @@ from orch.spec.grammar.values import shown
 from orch.spec.loader.source import Entry, Mapping, Node, Scalar, Sequence, parse
 from orch.spec.loader.text import Source, read
 from orch.spec.models import MODELS
+from orch.spec.models.backends import effective
 from orch.spec.suggest import few, hint_for
 
 if TYPE_CHECKING:
@@ -27,6 +28,15 @@ if TYPE_CHECKING:
 OWN = frozenset({"type", "name"})
 # Of which a document has one, so that writing any leaves the others out.
 LAUNCHERS = frozenset({"commands", "torchrun", "mpirun", "groups"})
+# What a document writes of the first leaves out the second, which does not go with it.
+EXCLUDING = (
+    (frozenset({"image"}), frozenset({"python", "nvcc", "docker"})),
+    (frozenset({"python", "nvcc"}), frozenset({"image", "docker"})),
+    (frozenset({"docker"}), frozenset({"image", "python", "nvcc"})),
+    (frozenset({"groups"}), frozenset({"nodes", "ports", "entrypoint"})),
+    (frozenset({"nodes", "ports", "entrypoint"}), frozenset({"groups"})),
+    (frozenset({"reservation"}), frozenset({"spot_policy"})),
+)
 # Of fleets whose nodes are made; existing hosts have none of it.
 PROVISIONED = (
     "nodes",
@@ -73,13 +83,17 @@ class UnknownProfile(OrchError):
 
 @dataclass(frozen=True)
 class Common:
-    """What an `orch.yml` says for all documents. `profile`: the one that tasks are read with."""
+    """What an `orch.yml` says for all documents. `profile`: the one that tasks are read with.
+
+    `backends`: the types of those that it configures, for fleets that name none.
+    """
 
     source: Source
     fleet: Mapping | None = None
     task: Mapping | None = None
     profiles: dict[str, Mapping] = field(default_factory=dict[str, Mapping])
     profile: str | None = None
+    backends: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, source: Source, node: Node) -> Common:
@@ -94,7 +108,7 @@ class Common:
             profiles.setdefault(name.text, each)
             if chosen is None and isinstance(default, Scalar) and default.text.lower() in _TRUE:
                 chosen = name.text
-        return cls(source, fleet, task, profiles, chosen)
+        return cls(source, fleet, task, profiles, chosen, tuple(dict.fromkeys(_types(node))))
 
     @classmethod
     def in_file(cls, file: str) -> Common | None:
@@ -126,8 +140,8 @@ class Common:
             return node
         entries = {key: entry for key, entry in node.entries.items() if not _is_null(entry.value)}
         for given in self._layers(kind):
-            entries |= _more(kind, entries, given)
-        if len(entries) == len(node.entries):
+            entries |= _more(kind, entries, given, self.backends)
+        if all(node.entries.get(key) is entry for key, entry in entries.items()):
             return node
         empty = {key: entry for key, entry in node.entries.items() if key not in entries}
         return Mapping({**entries, **empty}, node.span, node.size + sum(map(_size, entries.values())))
@@ -145,7 +159,23 @@ class Common:
 _TRUE = ("true", "yes", "on")
 
 
-def _more(kind: str, own: dict[str, Entry], given: Mapping) -> dict[str, Entry]:
+def _types(node: Node) -> Iterator[str]:
+    """The types of the backends of an `orch.yml`; of a server's `projects` those of the one that is meant."""
+    projects = _items(_at(node, "projects"))
+    chosen = _at(node, "project")
+    name = chosen.text if isinstance(chosen, Scalar) else None
+    for project in projects:
+        own = _at(project, "name")
+        if len(projects) == 1 or (isinstance(own, Scalar) and own.text == name):
+            yield from _types(project)
+    for each in _items(_at(node, "backends")):
+        if isinstance(kind := _at(each, "type"), Scalar):
+            yield kind.text
+
+
+def _more(
+    kind: str, own: dict[str, Entry], given: Mapping, backends: tuple[str, ...] = ()
+) -> dict[str, Entry]:
     """What of a layer a document takes over."""
     spellings = MODELS[kind].spellings
     written = {spellings.get(key, key) for key in own}
@@ -157,24 +187,24 @@ def _more(kind: str, own: dict[str, Entry], given: Mapping) -> dict[str, Entry]:
         and not key.startswith("x-")
         and not _is_null(entry.value)
     }
-    left_out: Iterable[str] = ()
+    left_out = set[str]().union(*(others for some, others in EXCLUDING if written & some))
     if kind == "task" and written & LAUNCHERS:
-        left_out = LAUNCHERS
+        left_out |= LAUNCHERS
     elif kind == "fleet" and "ssh_config" in written:
-        left_out = PROVISIONED
+        left_out |= set(PROVISIONED)
     elif kind == "fleet" and "nodes" in written:
-        left_out = ("ssh_config",)
+        left_out.add("ssh_config")
     found = {key: entry for key, entry in found.items() if spellings.get(key, key) not in left_out}
-    if kind == "fleet" and _is_local({**own, **found}):
+    if kind == "fleet" and _is_local({**own, **found}, backends):
         found = {key: entry for key, entry in found.items() if spellings.get(key, key) not in OF_CLOUDS}
     return found
 
 
-def _is_local(entries: dict[str, Entry]) -> bool:
-    """Whether a fleet's nodes are on this machine."""
+def _is_local(entries: dict[str, Entry], backends: tuple[str, ...]) -> bool:
+    """Whether a fleet's nodes are on this machine. `backends`: those of `orch.yml`."""
     entry = entries.get("backends") or entries.get("backend")
     if entry is None:
-        return "ssh_config" not in entries
+        return "ssh_config" not in entries and effective(None, backends) == ("local",)
     names = [item.text for item in (*_items(entry.value), entry.value) if isinstance(item, Scalar)]
     return names == ["local"]
 

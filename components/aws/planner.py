@@ -98,7 +98,8 @@ def plan(
         scripts=context.scripts,
         ssm=reached.access.way == "ssm",
     )
-    found += _size_findings(cloud_init)
+    if demand.new:
+        found += _size_findings(cloud_init)
     boot = first_boot_pins(fleet, context.scripts)
     found += first_boot_findings(previous, boot, len(live))
     found += disk_findings(fleet, facts.image.size_gb if facts.image else None)

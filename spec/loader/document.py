@@ -63,7 +63,10 @@ class Draft:
         else:
             hint = f"export it, or give it to the run: `orch run --env {name}=…`"
         summary = f"environment variable {name} is not set"
-        return self.diagnostic("ORCH173", path, summary, severity=self.missing, hint=hint)
+        # What `orch.yml` says for documents is needed where one of them takes it over.
+        later = self.kind == "project" and tuple(path[:1]) in (("defaults",), ("profiles",))
+        severity = Severity.WARNING if later else self.missing
+        return self.diagnostic("ORCH173", path, summary, severity=severity, hint=hint)
 
     def written(self, name: str) -> bool:
         """Whether a top-level property stands in the file with a value."""

@@ -169,7 +169,8 @@ def load_paths(
         found += parsed.diagnostics
         file = parsed.source.file
         given = common("-" if file == "<stdin>" else file)
-        reader = DraftReader(parsed.source, replace(outside, fence=fence, common=given))
+        known = outside.backends or (given.backends if given else ())
+        reader = DraftReader(parsed.source, replace(outside, fence=fence, common=given, backends=known))
         drafts += [reader.read(node, index) for index, node in enumerate(parsed.documents)]
     spoiled: set[int] = set()
     for draft in drafts:

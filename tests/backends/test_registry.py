@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from planning import request_of
 from support import Folder
 
 from orch.components import registry
+from orch.components.local.facts import LocalFacts
 from orch.components.request import PriorState
 from orch.rehearsal.aws import client_hook as aws_hook
 from orch.rehearsal.aws.account import Cloud
@@ -121,6 +123,44 @@ def test_a_fleet_that_is_up_stays_on_its_cloud(tmp_path: Path) -> None:
     pins = {"region": aws.region, "zone": aws.zone, "instance_type": aws.type.name}  # type: ignore[attr-defined]
     there = replace(request, previous=PriorState(pins=pins, backend="aws"))
     assert [(each.backend, each.kept) for each in registry._candidates(there)[0]] == [("aws", True)]
+
+
+def test_beside_this_machine_the_order_of_the_file_counts(tmp_path: Path) -> None:
+    cloud = Cloud.create(tmp_path / "aws.db")
+    cloud.turn(quotas={"L-417A185B": 2000})
+    model = fleet(backends=["aws", "local"], instance_types=["p5.48xlarge"], regions=["us-east-1"])
+    request = request_of(model, AwsSettings(), session=aws_hook.session(cloud))
+    assert registry._candidates(request)[0][0].backend == "aws"
+    assert registry.compile_fleet(request).pins["backend"] == "aws"
+
+
+def test_a_mistake_in_the_file_takes_no_fleet_from_its_cloud() -> None:
+    pins = {"region": "us-east-1", "zone": "use1-az1", "instance_type": "p5.48xlarge"}
+    model = fleet(
+        backends=["aws", "gcp"],
+        blocks=16,
+        instance_types=["p5.48xlarge", "a2-megagpu-16g"],
+        resources={"gpu": "8.."},
+    )
+    request = request_of(
+        model, AwsSettings(), previous=PriorState(pins=pins, backend="aws"), session=object()
+    )
+    with pytest.raises(PlanErrors, match="16"):
+        registry.compile_fleet(request)
+
+
+def test_a_fleet_that_stays_while_the_project_has_another_backend_now_is_told_so() -> None:
+    request = request_of(fleet(), AwsSettings(), previous=PriorState(backend="local"))
+    assert request.backends == ("local",)
+    with patch("orch.components.local.backend.ask", lambda image: LocalFacts(64, 1 << 20, image or "node")):
+        made = registry.compile_fleet(request)
+    assert "it stays on local, where it is: write `backends: [aws]` to move it" in made.reasons
+
+
+def test_a_fleet_whose_backend_is_gone_is_not_made_elsewhere() -> None:
+    request = request_of(fleet(), AwsSettings(), previous=PriorState(backend="rack"))
+    with pytest.raises(registry.BrokenBackend, match="no package here has that backend"):
+        registry.compile_fleet(request)
 
 
 # Another package

@@ -132,6 +132,45 @@ def test_nodes_on_this_machine_take_nothing_of_clouds(read: Read) -> None:
     assert fleet(loaded).regions == ()
 
 
+CLOUD = """backends: [{type: aws}]
+defaults: {fleet: {max_price: 5, regions: [eu-west-1], budget: {hourly: 40}}}
+"""
+
+
+def test_a_fleet_without_backends_takes_what_narrows_the_clouds_of_the_project(read: Read) -> None:
+    made = fleet(read("type: fleet\nname: lab\nnodes: 2\n", CLOUD, launch=True))
+    assert (made.max_price, made.regions) == (5, ("eu-west-1",))
+    assert made.budget is not None
+    local = fleet(read("type: fleet\nname: lab\nnodes: 2\n", CLOUD.partition("\n")[2], launch=True))
+    assert (local.max_price, local.regions, local.budget) == (None, (), None)
+
+
+def test_empty_properties_do_not_switch_defaults_off(read: Read) -> None:
+    made = fleet(read("type: fleet\nname: lab\nnodes: 2\nbackends: [aws]\ntags:\nenv:\nttl:\n", CLOUD))
+    assert (made.max_price, made.regions) == (5, ("eu-west-1",))
+
+
+@pytest.mark.parametrize(
+    ("default", "own"),
+    [
+        ("task: {image: a/b}", TASK + "python: '3.12'\ncommands: [ls]\n"),
+        ("task: {python: '3.12'}", TASK + "image: a/b\ncommands: [ls]\n"),
+        ("fleet: {spot_policy: spot, nodes: 2}", FLEET + "reservation: cr-1\n"),
+    ],
+)
+def test_what_a_document_writes_leaves_out_a_default_that_does_not_go_with_it(
+    read: Read, default: str, own: str
+) -> None:
+    assert not read(own, f"defaults: {{{default}}}\n").failed
+
+
+def test_a_variable_that_only_a_default_needs_stops_no_verb_of_the_project(tmp_path: Path) -> None:
+    (tmp_path / "orch.yml").write_text("defaults: {task: {env: ['K=${{ env.NOT_SET_HERE }}']}}\n")
+    loaded = load_paths([tmp_path / "orch.yml"], launch=("project",), environ={})
+    assert [each.code for each in loaded.diagnostics] == ["ORCH173"]
+    assert not loaded.failed
+
+
 def test_other_kinds_of_documents_take_nothing(read: Read) -> None:
     assert not read("type: volume\nname: data\nbackend: aws\nregion: us-east-1\nsize: 100GB\n").failed
 

@@ -132,6 +132,8 @@ def host_keys(
             return host_key_of(console(instance, latest=True))
         except CloudRefused as refused:
             code = refused.error.code if refused.error is not None else ""
+            if refused.code == "ORCH358":
+                return None  # throttled, or not reached: asked again
             if code == "InvalidInstanceID.NotFound":
                 return None  # it is not known everywhere at once
             if (
