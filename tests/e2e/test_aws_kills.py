@@ -56,7 +56,7 @@ def test_down_after_a_killed_down_leaves_nothing(tmp_path: Path, cluster: Rehear
     assert there.cloud.everything() == {}
 
 
-@pytest.mark.parametrize("call", kill_points(often=[75], soak=[45]))
+@pytest.mark.parametrize("call", kill_points(often=[50], soak=[30, 65]))
 def test_a_preview_after_a_killed_up_changes_nothing_and_down_leaves_nothing(
     tmp_path: Path, call: int
 ) -> None:
