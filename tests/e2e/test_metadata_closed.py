@@ -73,7 +73,7 @@ def metadata_service(node: str, network: str) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("cloud", "more"),
     [
-        pytest.param(Rehearsed, AWS, id="aws", marks=pytest.mark.soak),
+        pytest.param(Rehearsed, AWS, id="aws"),
         pytest.param(RehearsedGcp, GCP, id="gcp"),
     ],
 )
