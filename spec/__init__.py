@@ -1,8 +1,8 @@
 """The language: YAML text to typed, immutable models, and every mistake pointed at by file, line and column.
 
-Imports nothing of orch but itself, and looks at nothing outside the files it is given. Start at `load.py`
-(`load_paths`), then `models/` (what can be written), `values.py` (how a value reads) and `checks.py` (what
-must hold together).
+Imports nothing of orch but itself, and looks at nothing outside the files it is given. Start at
+`loader/load.py` (`load_paths`), then `models/` (what can be written), `grammar/` (how a value reads) and
+`rules/` (what must hold together).
 """
 
 from __future__ import annotations

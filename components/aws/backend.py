@@ -57,11 +57,8 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
     node_type: ClassVar[str] = "aws:ec2/instance:Instance"
     image_pins: ClassVar[tuple[str, ...]] = PINNED_IMAGES
 
-    def session(self, request: PlanRequest) -> gather_facts.Session:
-        def begin() -> gather_facts.Session:
-            return request.session(self.name) or gather_facts.session(self.settings_of(request))
-
-        return request.once((self.name, "session"), begin)
+    def open_session(self, settings: AwsSettings) -> gather_facts.Session:
+        return gather_facts.session(settings)
 
     def candidates(self, request: PlanRequest) -> Sequence[Candidate]:
         """Asks for what names and ids mean in this account."""

@@ -43,8 +43,16 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
     image_pins: ClassVar[tuple[str, ...]]
 
     @abstractmethod
+    def open_session(self, settings: Any) -> Any:
+        """What the user's own account is asked through."""
+
     def session(self, request: PlanRequest) -> Any:
         """What the cloud is asked through: that of the request, else one of the user's own account."""
+
+        def begin() -> Any:
+            return request.session(self.name) or self.open_session(self.settings_of(request))
+
+        return request.once((self.name, "session"), begin)
 
     @abstractmethod
     def cloud_error(self, text: str) -> CloudError | None:

@@ -54,11 +54,8 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
     node_type: ClassVar[str] = "gcp:compute/instanceFromTemplate:InstanceFromTemplate"
     image_pins: ClassVar[tuple[str, ...]] = PINNED_IMAGES
 
-    def session(self, request: PlanRequest) -> gather_facts.Session:
-        def begin() -> gather_facts.Session:
-            return request.session(self.name) or gather_facts.session(self.settings_of(request))
-
-        return request.once((self.name, "session"), begin)
+    def open_session(self, settings: GcpSettings) -> gather_facts.Session:
+        return gather_facts.session(settings)
 
     def candidates(self, request: PlanRequest) -> Sequence[Candidate]:
         """Asks for the fleet's reservation, if it has one."""

@@ -18,7 +18,7 @@ class LoadContext:
 
     `launch` names the kinds of documents whose values are needed now: there, what is missing is an error. Of
     others it is a warning, for they may be launched elsewhere or later. `lent` are the variables that were
-    filled in so far, with their values: what `redaction.py` keeps out of. `fence` is there for documents
+    filled in so far, with their values: kept out of messages. `fence` is there for documents
     of strangers: what they may not look beyond. `backends` are those that the project's `orch.yml`
     configures, `common` what it says for all documents.
     """

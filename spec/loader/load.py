@@ -147,7 +147,7 @@ def load_paths(
     the project's store, None where it was not looked at. What is missing there is a warning. In documents of
     the kinds in `launch` (True: all) it is an error, and so is a property that this version does not act on.
 
-    `untrusted` is given for files of strangers (see strangers.py): what they may name outside. Nothing of the
+    `untrusted` is given for files of strangers (see untrusted.py): what they may name outside. Nothing of the
     environment is read then, and no file outside the repository of each path. `backends` are those of the
     project's `orch.yml`, which hints name; `common` tells of a file (`-`: standard input) what its
     `orch.yml` says for all documents, which they are completed with.
