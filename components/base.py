@@ -19,7 +19,8 @@ from orch.components.deployment import Deployment
 from orch.components.explain import NOTHING, Explained, Traits
 from orch.components.request import CloudAnswer, PlanRequest
 from orch.spec.models import Fleet
-from orch.spec.models.backends import BackendSettings, entry_of
+from orch.spec.models.backends import entry_of
+from orch.spec.models.backends.base import BackendSettings
 
 if TYPE_CHECKING:
     import pulumi

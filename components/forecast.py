@@ -23,7 +23,8 @@ from orch.spec.grammar.values import shown
 from orch.spec.loader.text import MAX_BYTES, content
 from orch.spec.loader.untrusted import Fence
 from orch.spec.models import Fleet
-from orch.spec.models.backends import BackendSettings, effective, provisioned
+from orch.spec.models.backends import effective, provisioned
+from orch.spec.models.backends.base import BackendSettings
 from orch.spec.rules.unsupported import backends_hint
 from orch.spec.suggest import counted, few
 

@@ -22,7 +22,8 @@ from orch.components.deployment import Deployment, Place
 from orch.components.request import PlanRequest
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.findings import PlanError, PlanErrors
-from orch.spec.models.backends import BackendSettings, effective, installed, provisioned
+from orch.spec.models.backends import effective, installed, provisioned
+from orch.spec.models.backends.base import BackendSettings
 from orch.spec.rules.unsupported import backends_hint
 
 AnyBackend = Backend[Any, Any, Any]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from orch.spec.errors import ExitCode, OrchError
-from orch.spec.models.backends import BackendSettings, effective
+from orch.spec.models.backends import effective
+from orch.spec.models.backends.base import BackendSettings
 from orch.spec.state import NodeState
 
 if TYPE_CHECKING:

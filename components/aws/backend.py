@@ -30,7 +30,8 @@ from orch.components.request import PlanRequest
 from orch.offers.match import aws_zone_name
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsSettings, BackendSettings
+from orch.spec.models.backends.aws import AwsSettings
+from orch.spec.models.backends.base import BackendSettings
 
 if TYPE_CHECKING:
     import pulumi

@@ -11,7 +11,7 @@ from orch.components.aws.plan import AwsPlan
 from orch.components.aws.tunnels import through_ssm
 from orch.components.cloud.cloudinit import JUMP_USER
 from orch.components.cloud.host_keys import public_host_key
-from orch.spec.models.backends import AwsSettings
+from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.state import SCHEMA
 
 # A node that is gone may be a reboot: EC2 takes minutes for it.

@@ -14,7 +14,7 @@ from orch.components.aws.userdata import packed64, wrapped64
 from orch.components.cloud.cloudinit import filled
 from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.keys import Keys
-from orch.spec.models.backends import AwsSettings
+from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.credentials import AccessKeyCreds, AwsDefaultCreds
 
 # What Session Manager's agent needs. AWS's own AmazonSSMManagedInstanceCore also reads all of the account's

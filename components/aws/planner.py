@@ -44,7 +44,7 @@ from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsSettings
+from orch.spec.models.backends.aws import AwsSettings
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pulumi_aws as aws
 from orch.components.aws.fleet_state import HostKey, Seen, fleet_state, known_keys
 from orch.components.aws.network_resources import NetworkResources, Text
 from orch.components.aws.plan import AwsPlan, Node
-from orch.spec.models.backends import AwsSettings
+from orch.spec.models.backends.aws import AwsSettings
 
 Topology = Callable[[Sequence[str]], Mapping[str, tuple[str, ...]]]
 HostKeys = Callable[[Sequence[str]], Mapping[str, str]]

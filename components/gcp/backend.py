@@ -33,7 +33,8 @@ from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.grammar.values import render_duration
 from orch.spec.models import Fleet
-from orch.spec.models.backends import BackendSettings, GcpSettings
+from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.backends.gcp import GcpSettings
 
 if TYPE_CHECKING:
     import pulumi

@@ -46,7 +46,7 @@ from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
-from orch.spec.models.backends import GcpSettings
+from orch.spec.models.backends.gcp import GcpSettings
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from orch.components.gcp.labels import label
 from orch.components.gcp.network_resources import SCOPES, NetworkResources, Text
 from orch.components.gcp.plan import GcpPlan, Group, Interface, Node
 from orch.components.gcp.tunnels import through_iap
-from orch.spec.models.backends import GcpSettings
+from orch.spec.models.backends.gcp import GcpSettings
 from orch.spec.state import SCHEMA
 
 # A node that is gone may be a restart after maintenance, which takes minutes.

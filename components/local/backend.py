@@ -13,7 +13,8 @@ from orch.components.local.explain import EXPLAINED, traits
 from orch.components.local.facts import LocalFacts, ask
 from orch.components.local.plan import LocalPlan, plan
 from orch.components.request import PlanRequest
-from orch.spec.models.backends import BackendSettings, LocalSettings
+from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.backends.local import LocalSettings
 
 if TYPE_CHECKING:
     import pulumi

@@ -6,7 +6,9 @@ their `type`, `MODELS` also those that configure the project and its backends.
 
 from __future__ import annotations
 
-from orch.spec.models.backends import BACKEND_MODELS, BackendSettings, LocalSettings
+from orch.spec.models.backends import BACKEND_MODELS
+from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.backends.local import LocalSettings
 from orch.spec.models.blocks import Budget, Health, InitStep, Mount, Network, Partition, Scratch
 from orch.spec.models.dev_environment import DevEnvironment
 from orch.spec.models.fields.base import Section
