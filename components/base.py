@@ -141,6 +141,11 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
         """
         return candidates
 
+    def more_places(self, request: PlanRequest, kept: Place) -> Sequence[Place]:
+        """Where nodes may go that the place where the fleet is has no room for; nothing where all nodes of a
+        fleet are in one place."""
+        return ()
+
     def listed(self, fleet: Fleet, settings: Any) -> Sequence[Place]:
         """The candidates as far as the file and the catalogue tell, nobody asked: for files of strangers.
 

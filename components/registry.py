@@ -146,7 +146,14 @@ def _planned(request: PlanRequest, candidates: Sequence[Candidate]) -> Deploymen
     """The fleet planned at the first of the candidates that its backend has; the others as places to try."""
     first, *others = _settled(request, candidates)
     elsewhere = tuple(Place(other.words, partial(_planned, request, (other,))) for other in others)
-    return replace(backend(first.backend).deployment(request, first), elsewhere=elsewhere)
+    found = replace(backend(first.backend).deployment(request, first), elsewhere=elsewhere)
+    return replace(found, more=partial(_more, request, first)) if first.kept else found
+
+
+def _more(request: PlanRequest, kept: Candidate) -> tuple[Place, ...]:
+    """Where nodes may go that the place where the fleet is has no room for."""
+    places = backend(kept.backend).more_places(request, kept)
+    return tuple(Place(each.words, partial(_planned, request, (each,))) for each in places)
 
 
 def _settled(request: PlanRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
