@@ -24,7 +24,7 @@ from orch.stacks.operations import Plan
 from orch.stacks.project import Project
 from orch.stacks.pulumi.operation import Listener, Note, Progress
 from orch.stacks.request import FleetRequest
-from orch.stacks.state import deployment, is_former, not_up
+from orch.stacks.state import StackState, is_former, not_up
 from orch.stacks.summary import fold
 
 if TYPE_CHECKING:
@@ -109,13 +109,13 @@ def up(
             tell(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
             _tell_problems(plan, document)
             unfit = unfit or bool(plan.problems)
-            if not plan.pending and not is_former(project, fleet.name):
+            if not plan.pending and not is_former(StackState(project, fleet.name)):
                 continue
             if plan.pending and force:
                 for line in run_lines(_on_nodes_that_go(project, plan, _quiet)):
                     tell(line)
             elif plan.pending:
-                refuse_occupied(project, fleet.name, plan.going, _quiet)
+                refuse_occupied(StackState(project, fleet.name), plan.going, _quiet)
             if plan.pending:
                 _confirm(f"Bring up the fleet {fleet.name}?")
             else:
@@ -151,7 +151,7 @@ def down(
     rehearse: bool = False,
 ) -> None:
     for project, name in _targets(target, by_name=by_name, rehearse=rehearse):
-        if deployment(project, name) is None:
+        if not StackState(project, name).exists:
             if target == name:
                 raise not_up(project, name, removing=True)
             # A pipeline may ask twice; a mistyped name is told.
@@ -205,19 +205,15 @@ def show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool = Fal
     from orch.runner.node.status import node_statuses
     from orch.runner.runs.lifecycle import reconcile_once
     from orch.stacks.records import node_records
-    from orch.stacks.state import fleet_state, known_fleets
+    from orch.stacks.state import fleet_of, known_fleets
 
     with opened(None, as_json=True, rehearse=rehearse) as (project, place):
-        names = [name] if name else known_fleets(project)
-        states = [fleet_state(project, each) for each in names]
+        up = {name: StackState(project, name)} if name else known_fleets(project)
+        states = [(fleet_of(stack), stack) for stack in up.values()]
         reconcile_once(place)  # a run whose end nobody noticed would still hold its nodes
         found = [
-            Row(
-                state,
-                node_statuses(state, place.transport),
-                node_records(deployment(project, state.stack)),
-            )
-            for state in states
+            Row(state, node_statuses(state, place.transport), node_records(stack.recorded))
+            for state, stack in states
         ]
     if as_json:
         print_json({"schema": SCHEMA, "fleets": [fleet_json(each) for each in found]})
@@ -231,13 +227,12 @@ def ids(name: str, indices: Sequence[int], *, rehearse: bool = False) -> None:
     """Raises NoSuchFleet, NoSuchNode."""
     from orch.stacks.errors import NoSuchNode
     from orch.stacks.records import node_records
-    from orch.stacks.state import nodes_there, require_up
+    from orch.stacks.state import require_up
 
-    project = project_at(rehearse=rehearse)
-    require_up(project, name)
-    recorded = deployment(project, name)
-    records, nodes = node_records(recorded), nodes_there(recorded)
-    there = {int(node["index"]): str(node["name"]) for node in nodes}
+    stack = StackState(project_at(rehearse=rehearse), name)
+    require_up(stack)
+    records = node_records(stack.recorded)
+    there = {int(node["index"]): str(node["name"]) for node in stack.nodes}
     if missing := sorted(set(indices) - set(there)):
         raise NoSuchNode(
             f"the fleet {name} has no node {', '.join(map(str, missing))}",
@@ -261,7 +256,7 @@ def unlock(target: str, *, yes: bool, rehearse: bool = False) -> None:
     for project, name in _targets(target, rehearse=rehearse):
         held = locks(project, name)
         if project.local_state is not None and not held:
-            if deployment(project, name) is None:
+            if not StackState(project, name).exists:
                 raise not_up(project, name)
             say(f"fleet {name}: nobody holds it")
             continue
@@ -305,7 +300,7 @@ def _previewed(project: Project, wish: FleetRequest) -> Plan:
 def _on_nodes_that_go(project: Project, plan: Plan, listener: Listener) -> tuple[Occupant, ...]:
     """Who is on nodes that the plan takes away. A ledger that cannot be read is told of and stops no plan."""
     try:
-        return occupants(project, plan.fleet, plan.going, listener)
+        return occupants(StackState(project, plan.fleet), plan.going, listener)
     except OrchError as error:
         tell(error.text().replace("error", "warning", 1))
         return ()

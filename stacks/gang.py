@@ -12,15 +12,14 @@ from orch.spec.errors import OrchError
 from orch.spec.grammar.values import render_duration
 from orch.stacks.errors import EngineFailed, Interrupted, NoCapacity, StackError
 from orch.stacks.program import program
-from orch.stacks.project import Project
 from orch.stacks.pulumi.again import repeatedly
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.operation import Call, Doing, Listener, Note, engine
 from orch.stacks.pulumi.process import Event
 from orch.stacks.pulumi.recovery import clear_left, left_by
-from orch.stacks.request import FleetRequest, compile_for, nodes_up
+from orch.stacks.request import FleetRequest, compile_for
 from orch.stacks.shared_networks import bring_shared, release, shared_by
-from orch.stacks.state import deployment
+from orch.stacks.state import StackState
 
 # How often a queue is asked: less often the longer it lasts.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
@@ -41,7 +40,7 @@ class Gang:
     `before`: the nodes it has, each with the resource that made it. `read`: what an error of the cloud means.
     """
 
-    project: Project
+    stack: StackState
     wish: FleetRequest
     listener: Listener
     before: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -59,7 +58,7 @@ class Gang:
             call, _ = outcome
             events = _besides(call.events, call.errors)
             # What was refused half way is made, and not always recorded: it would be made twice.
-            clear_left(self.project, self.wish.name, self.listener)
+            clear_left(self.stack, self.listener)
 
         return repeatedly(
             self.wish.name,
@@ -87,10 +86,10 @@ class Gang:
         call = Call(self.listener, planning=False, events=list(earlier))
         try:
             if compiled.shared is not None:
-                bring_shared(self.project, self.wish.name, compiled.shared, call)
+                bring_shared(self.stack, compiled.shared, call)
             for step in (*compiled.before, compiled):
                 call = Call(self.listener, planning=False, apart=step.apart, events=call.events)
-                engine(self.project, self.wish.name, words(step), call, program(step))
+                engine(self.stack, words(step), call, program(step))
                 if step.queue is not None:
                     self._wait(step.queue)
                     self.listener(Doing("making the nodes that the queue gave"))
@@ -132,13 +131,13 @@ class Gang:
 
         Raises StackError."""
         call = Call(self.listener, planning=False)
-        recorded = deployment(self.project, self.wish.name)
-        there, stands_on = left_by(recorded, self.project), shared_by(recorded)
+        recorded = self.stack.recorded
+        there, stands_on = left_by(recorded, self.stack.project), shared_by(recorded)
 
         def destroy() -> EngineFailed | None:
             run = Call(self.listener, planning=False)
             try:
-                engine(self.project, self.wish.name, ["destroy", "--yes", "--skip-preview"], run)
+                engine(self.stack, ["destroy", "--yes", "--skip-preview"], run)
             except EngineFailed as failed:
                 return failed
             return None
@@ -153,8 +152,8 @@ class Gang:
             if failed is not None:
                 raise failed
             # What was refused half way is made, and not always recorded.
-            clear_left(self.project, self.wish.name, self.listener, there)
-            release(self.project, stands_on | also, call, without=self.wish.name)
+            clear_left(self.stack, self.listener, there)
+            release(self.stack, stands_on | also, call)
         except EngineFailed as failed:
             raise self._left(failed) from failed
 
@@ -165,19 +164,18 @@ class Gang:
         _, failed = self.persist(replace(kept, shared=None))
         if failed is not None:
             raise self._left(failed) from failed
-        clear_left(self.project, self.wish.name, self.listener)
+        clear_left(self.stack, self.listener)
         return kept
 
     def there(self, compiled: Deployment) -> tuple[str, ...]:
         """Nodes, of a plan and of those there were, that are recorded."""
-        resources = (deployment(self.project, self.wish.name) or {}).get("resources") or ()
-        found = {name_of(each["urn"]) for each in resources if each.get("id")}
+        found = {name_of(each["urn"]) for each in self.stack.resources if each.get("id")}
         makers = {name: compiled.makers.get(name, name) for name in compiled.nodes} | dict(self.before)
         return tuple(sorted(name for name, maker in makers.items() if maker in found))
 
     def _left(self, failed: EngineFailed) -> StackError:
         name = self.wish.name
-        left = ", ".join(_recorded(self.project, name, {*self.before, *self.before.values()}))
+        left = ", ".join(_recorded(self.stack, {*self.before, *self.before.values()}))
         return StackError(
             f"what was begun of the fleet {name} could not be taken back whole",
             detail=f"{failed.detail}\nleft: {left}",
@@ -187,7 +185,7 @@ class Gang:
 
 
 def bring_up(
-    project: Project, wish: FleetRequest, first: Deployment, listener: Listener
+    stack: StackState, wish: FleetRequest, first: Deployment, listener: Listener
 ) -> tuple[Deployment, Call]:
     """The plan that was carried out, and the engine's call that did it.
 
@@ -198,7 +196,7 @@ def bring_up(
 
     Raises NoCapacity with every place tried, StackError, Interrupted.
     """
-    gang = Gang(project, wish, listener, nodes_up(project, wish.name), first.answer)
+    gang = Gang(stack, wish, listener, stack.makers, first.answer)
     if first.only is None:
         call, failed = gang.bring(first)
         if failed is not None:
@@ -241,7 +239,7 @@ def bring_up(
         listener(Note(f"no room there: {answer.reason}"))
         if len(places) == 1:
             # Where an earlier call was stopped is no longer where the fleet has to be.
-            afresh = compile_for(project, wish)
+            afresh = compile_for(stack, wish)
             again = [Place(afresh.place or "", lambda made=afresh: made), *afresh.elsewhere]
             places += [each for each in again if each.words != place.words]
     raise _no_room(wish, tried)
@@ -305,9 +303,9 @@ def _urn(event: Mapping[str, object]) -> str | None:
     return None
 
 
-def _recorded(project: Project, stack: str, before: Collection[str]) -> Iterator[str]:
+def _recorded(stack: StackState, before: Collection[str]) -> Iterator[str]:
     """Resources of the cloud that are recorded still, each with its id."""
-    for resource in (deployment(project, stack) or {}).get("resources") or ():
+    for resource in stack.resources:
         if resource.get("custom") and resource.get("id") and not resource["type"].startswith("pulumi:"):
             name = name_of(resource["urn"])
             if name not in before:

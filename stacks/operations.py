@@ -22,17 +22,9 @@ from orch.stacks.pulumi.lock_holders import forget
 from orch.stacks.pulumi.locks import locks
 from orch.stacks.pulumi.operation import Call, Doing, Expected, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import mend, take
-from orch.stacks.request import FleetRequest, compile_for, nodes_up
+from orch.stacks.request import FleetRequest, compile_for
 from orch.stacks.shared_networks import drift_shared, preview_shared, release, shared_by, unused
-from orch.stacks.state import (
-    StackExport,
-    deployment,
-    forget_identity,
-    nodes_there,
-    not_up,
-    outputs,
-    require_up,
-)
+from orch.stacks.state import StackExport, StackState, forget_identity, not_up, require_up
 from orch.stacks.summary import NO_HEADLINE, Headline, Recorded, headline
 from orch.stacks.variables import forget_clear_text, in_clear, unread_copies
 
@@ -74,14 +66,15 @@ def preview(project: Project, wish: FleetRequest, listener: Listener) -> Plan:
     """
     project.prepare()
     mend(project, wish.name)
+    stack = StackState(project, wish.name)
     listener(Doing(f"planning the fleet {wish.name}"))
-    compiled = compile_for(project, wish)
-    before = _recorded(project, wish.name)
+    compiled = compile_for(stack, wish)
+    before = _recorded(stack)
     run = Call(listener, planning=True)
     listener(Doing(f"the engine compares the fleet {wish.name} with what is there"))
     if compiled.shared is not None:
-        preview_shared(project, compiled.shared, run)
-    engine(project, wish.name, ["preview", *parallel(compiled)], run, program(compiled))
+        preview_shared(stack, compiled.shared, run)
+    engine(stack, ["preview", *parallel(compiled)], run, program(compiled))
     return _planned(wish.name, before, compiled, run)
 
 
@@ -93,22 +86,24 @@ def up(project: Project, wish: FleetRequest, listener: Listener) -> Plan:
     """
     project = _forced(project, wish.consent.force)
     project.prepare()
+    stack = StackState(project, wish.name)
     # Before the plan: what a killed call left counts against quotas and capacity.
-    take(project, wish.name, listener)
+    take(stack, listener)
     listener(Doing(f"planning the fleet {wish.name}"))
-    compiled = compile_for(project, wish)
-    before = _recorded(project, wish.name)
+    compiled = compile_for(stack, wish)
+    before = _recorded(stack)
     there = frozenset(before.fleet.nodes.values())
     listener(Expected(frozenset(compiled.makers.get(node, node) for node in compiled.nodes) - there))
     if not wish.consent.force:
-        refuse_replaced(project, wish.name, compiled, before.fleet, listener)
-    recorded = deployment(project, wish.name)
+        refuse_replaced(stack, compiled, before.fleet, listener)
+    recorded = stack.recorded
     stood_on = shared_by(recorded)
     _ensure_images(compiled.images, listener)
     listener(Doing(f"bringing up the fleet {wish.name}"))
-    done, call = bring_up(project, wish, compiled, listener)
+    done, call = bring_up(stack, wish, compiled, listener)
     _forget_clear_text(project, wish.name, recorded, listener)
-    release(project, stood_on - shared_by(deployment(project, wish.name)), call, without=wish.name)
+    if stood_on:
+        release(stack, stood_on - shared_by(stack.recorded), call)
     images = {key: value for key, value in done.pins.items() if key in done.locked}
     if done.locked:
         write_lock(project.lock_file, wish.name, images)
@@ -121,24 +116,25 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
     A fleet that is not there is an error; leftovers of a killed `up` are not.
     """
     project = _forced(project, force)
-    if deployment(project, name) is None:
+    stack = StackState(project, name)
+    if not stack.exists:
         raise not_up(project, name, removing=True)
     project.prepare()
-    before = recorded_hourly(project, name)
-    _refuse_protected(project, name)
-    take(project, name, listener, removing=True)
-    there = nodes_up(project, name)
+    before = stack.hourly
+    _refuse_protected(stack)
+    take(stack, listener, removing=True)
+    there = stack.makers
     if not force:
-        refuse_occupied(project, name, list(there), listener)
+        refuse_occupied(stack, list(there), listener)
     listener(Expected(frozenset(there.values())))
     listener(Doing(f"removing the fleet {name}"))
     run = Call(listener, planning=False)
-    recorded = deployment(project, name)
+    recorded = stack.recorded
     # A `down` that was killed after the fleet has left no word of what it stood on.
-    stood_on = shared_by(recorded) if (recorded or {}).get("resources") else unused(project)
-    engine(project, name, ["destroy", "--yes", "--skip-preview"], run)
-    release(project, stood_on, run, without=name)
-    plain(project, name, ["stack", "rm", "--yes"])
+    stood_on = shared_by(recorded) if stack.resources else unused(project)
+    engine(stack, ["destroy", "--yes", "--skip-preview"], run)
+    release(stack, stood_on, run)
+    plain(stack, ["stack", "rm", "--yes"])
     _forget_clear_text(project, name, recorded, listener)
     forget_identity(project, name)
     shutil.rmtree(project.dot / "work" / name, ignore_errors=True)
@@ -154,7 +150,8 @@ def remove_nodes(
     then), StackError.
     """
     project = _forced(project, force)
-    found = require_up(project, name)
+    stack = StackState(project, name)
+    found = require_up(stack)
     nodes = {int(node["index"]): node["name"] for node in found["fleet"]["nodes"]}
     grouped = sorted({int(n["index"]) for n in found["fleet"]["nodes"] if n.get("made_by")} & set(indices))
     if grouped:
@@ -164,7 +161,7 @@ def remove_nodes(
             hint=f"`orch down {name}` removes all of them",
             code="ORCH355",
         )
-    recorded = {name_of(r["urn"]): r["urn"] for r in (deployment(project, name) or {}).get("resources") or ()}
+    recorded = {name_of(each["urn"]): each["urn"] for each in stack.resources}
     there = {index: recorded[node] for index, node in nodes.items() if node in recorded}
     missing = sorted(set(indices) - set(there))
     if missing:
@@ -175,51 +172,46 @@ def remove_nodes(
             code="ORCH355",
         )
     project.prepare()
-    before = recorded_hourly(project, name)
-    _refuse_protected(project, name)
-    take(project, name, listener)
+    before = stack.hourly
+    _refuse_protected(stack)
+    take(stack, listener)
     if not force:
-        refuse_occupied(project, name, [nodes[index] for index in set(indices)], listener)
+        refuse_occupied(stack, [nodes[index] for index in set(indices)], listener)
     listener(Expected(frozenset(nodes[index] for index in set(indices))))
     listener(Doing(f"removing nodes of the fleet {name}"))
     run = Call(listener, planning=False)
     targets = [word for index in sorted(set(indices)) for word in ("--target", there[index])]
-    engine(project, name, ["destroy", "--yes", "--skip-preview", *targets], run)
-    after = recorded_hourly(project, name)
+    engine(stack, ["destroy", "--yes", "--skip-preview", *targets], run)
+    after = stack.hourly
     return Plan(name, name, changes(run.events), (), hourly=after, delta=_money(after - before))
 
 
 def drift(project: Project, name: str, listener: Listener) -> tuple[Drifted, ...]:
     """What is not as registered. Changes nothing, takes no lock."""
-    require_up(project, name)
+    stack = StackState(project, name)
+    require_up(stack)
     project.prepare()
     mend(project, name)
     run = Call(listener, planning=True)
     words = ["refresh", "--preview-only"]
     listener(Doing(f"the engine looks at what is there of the fleet {name}"))
-    shared = drift_shared(project, name, words, listener)
-    engine(project, name, words, run)
+    shared = drift_shared(stack, words, listener)
+    engine(stack, words, run)
     return (*shared, *drifted(run.events))
 
 
 def refresh(project: Project, name: str, listener: Listener) -> tuple[Drifted, ...]:
     """Record what is there; what differed. The next `up` mends it."""
-    require_up(project, name)
+    stack = StackState(project, name)
+    require_up(stack)
     project.prepare()
-    take(project, name, listener)
+    take(stack, listener)
     run = Call(listener, planning=True)
     words = ["refresh", "--yes", "--skip-preview"]
     listener(Doing(f"the engine looks at what is there of the fleet {name}"))
-    shared = drift_shared(project, name, words, listener)
-    engine(project, name, words, run)
+    shared = drift_shared(stack, words, listener)
+    engine(stack, words, run)
     return (*shared, *drifted(run.events))
-
-
-def recorded_hourly(project: Project, stack: str) -> float:
-    """What the fleet costs an hour as it was last brought up, in US dollars; 0 when it is not up."""
-    recorded = deployment(project, stack)
-    beside = (outputs(recorded).get("fleet") or {}).get("beside_hourly") or 0.0
-    return round(beside + sum(node.get("price_hourly") or 0.0 for node in nodes_there(recorded)), 6)
 
 
 @dataclass(frozen=True)
@@ -230,11 +222,8 @@ class _Recorded:
     fleet: Recorded
 
 
-def _recorded(project: Project, stack: str) -> _Recorded:
-    return _Recorded(
-        recorded_hourly(project, stack),
-        Recorded(known(outputs(deployment(project, stack))), nodes_up(project, stack)),
-    )
+def _recorded(stack: StackState) -> _Recorded:
+    return _Recorded(stack.hourly, Recorded(known(stack.outputs), stack.makers))
 
 
 def _forced(project: Project, force: bool) -> Project:
@@ -253,7 +242,7 @@ def unlock(project: Project, name: str) -> None:
             lock.file.unlink(missing_ok=True)
         forget(project, name)
         return
-    plain(project, name, ["cancel", "--yes"])
+    plain(StackState(project, name), ["cancel", "--yes"])
 
 
 def _planned(stack: str, before: _Recorded, compiled: Deployment, run: Call) -> Plan:
@@ -296,11 +285,10 @@ def _node_problem(name: str, text: str) -> NodeProblem:
     return NodeProblem(found["summary"], node=name, where=name, detail=detail, code=found["code"])
 
 
-def _refuse_protected(project: Project, name: str) -> None:
-    resources = (deployment(project, name) or {}).get("resources") or ()
-    if any(resource.get("protect") for resource in resources):
+def _refuse_protected(stack: StackState) -> None:
+    if any(resource.get("protect") for resource in stack.resources):
         raise StackError(
-            f"the fleet {name} is protected",
+            f"the fleet {stack.name} is protected",
             hint="set `protect: false` in its file and `orch up` it, then remove it",
             code="ORCH348",
         )

@@ -11,8 +11,7 @@ from orch.components.request import NO_CONSENT, Approvals, PlanRequest, PriorSta
 from orch.spec.models import Fleet
 from orch.stacks.lockfile import read_lock
 from orch.stacks.program import scope_of
-from orch.stacks.project import Project
-from orch.stacks.state import begun, deployment, nodes_there, outputs
+from orch.stacks.state import StackState, begun
 
 
 @dataclass(frozen=True)
@@ -28,12 +27,12 @@ class FleetRequest:
         return self.fleet.name
 
 
-def compile_for(project: Project, wish: FleetRequest) -> Deployment:
+def compile_for(stack: StackState, wish: FleetRequest) -> Deployment:
     """Plan a fleet with what its stack decided before. Raises PlanError, Conflict (a newer orch's state)."""
-    recorded = deployment(project, wish.name)
+    project = stack.project
     previous = replace(
-        PriorState.of_outputs(outputs(recorded)),
-        begun=begun(recorded),
+        PriorState.of_outputs(stack.outputs),
+        begun=begun(stack.recorded),
         locked=read_lock(project.lock_file, wish.name),
     )
     return compile_fleet(
@@ -46,19 +45,7 @@ def compile_for(project: Project, wish: FleetRequest) -> Deployment:
             folder=wish.folder,
             consent=wish.consent,
             session=project.session,
-            stack=lambda name: decided(project, name),
+            stack=lambda name: PriorState.of_outputs(stack.beside(name).outputs),
             tags=project.tags,
         )
     )
-
-
-def decided(project: Project, stack: str) -> PriorState:
-    """What another stack of the project has decided; nothing when there is none."""
-    return PriorState.of_outputs(outputs(deployment(project, stack)))
-
-
-def nodes_up(project: Project, name: str) -> dict[str, str]:
-    """The fleet's nodes that are recorded, each with the resource that made it; none when it is not up."""
-    return {
-        node["name"]: node.get("made_by") or node["name"] for node in nodes_there(deployment(project, name))
-    }

@@ -13,7 +13,7 @@ from orch.stacks.project import Project
 from orch.stacks.pulumi.changes import Change, Drifted
 from orch.stacks.pulumi.operation import Progress
 from orch.stacks.request import FleetRequest
-from orch.stacks.state import require_up
+from orch.stacks.state import StackState, require_up
 
 
 def quiet(event: Progress) -> None:
@@ -46,4 +46,4 @@ class CloudStack:
 
     def state(self) -> FleetState:
         """As it is recorded: how nodes are reached in a rehearsal is another thing."""
-        return FleetState.model_validate(whole(require_up(self.project, self.name)["fleet"]))
+        return FleetState.model_validate(whole(require_up(StackState(self.project, self.name))["fleet"]))
