@@ -46,10 +46,11 @@ class Gang:
     before: Mapping[str, str] = field(default_factory=dict[str, str])
     read: Callable[[str], CloudAnswer | None] = lambda text: None
 
-    def persist(self, compiled: Deployment) -> tuple[Call, EngineFailed | None]:
+    def persist(self, compiled: Deployment, *, looked: bool = False) -> tuple[Call, EngineFailed | None]:
         """One plan carried out, as often as the cloud asks to repeat it, from what is there.
 
-        The last call with the events of all, and what failed beyond single nodes.
+        `looked`: the engine has just seen that all is as recorded. The last call with the events of all, and
+        what failed beyond single nodes.
         """
         events: list[Event] = []
 
@@ -62,7 +63,7 @@ class Gang:
 
         return repeatedly(
             self.wish.name,
-            lambda: self.bring(compiled, events),
+            lambda: self.bring(compiled, events, looked=looked and not events),
             lambda outcome: self.answer(*outcome),
             self.listener,
             between=between,
@@ -80,7 +81,9 @@ class Gang:
         known = [answer for answer in answers if answer is not None]
         return min(known, key=lambda each: 2 if each.again else int(each.elsewhere), default=None)
 
-    def bring(self, compiled: Deployment, earlier: Sequence[Event] = ()) -> tuple[Call, EngineFailed | None]:
+    def bring(
+        self, compiled: Deployment, earlier: Sequence[Event] = (), *, looked: bool = False
+    ) -> tuple[Call, EngineFailed | None]:
         """One plan carried out, in its steps: the last call with the events of all, `earlier` ones first, and
         what failed beyond single nodes."""
         call = Call(self.listener, planning=False, events=list(earlier))
@@ -89,7 +92,8 @@ class Gang:
                 bring_shared(self.stack, compiled.shared, call)
             for step in (*compiled.before, compiled):
                 call = Call(self.listener, planning=False, apart=step.apart, events=call.events)
-                engine(self.stack, words(step), call, program(step))
+                engine(self.stack, words(step, looked=looked), call, program(step))
+                looked = False
                 if step.queue is not None:
                     self._wait(step.queue)
                     self.listener(Doing("making the nodes that the queue gave"))
@@ -185,9 +189,10 @@ class Gang:
 
 
 def bring_up(
-    stack: StackState, wish: FleetRequest, first: Deployment, listener: Listener
+    stack: StackState, wish: FleetRequest, first: Deployment, listener: Listener, *, looked: bool = False
 ) -> tuple[Deployment, Call]:
-    """The plan that was carried out, and the engine's call that did it.
+    """The plan that was carried out, and the engine's call that did it. `looked`: the engine has just seen
+    that all is as recorded.
 
     A place without room is left as it was found before the next one is tried. What trying elsewhere cannot
     mend (quota, permission, parameters) stops at once. A cluster that is up is never moved: growth that does
@@ -198,7 +203,7 @@ def bring_up(
     """
     gang = Gang(stack, wish, listener, stack.makers, first.answer)
     if first.only is None:
-        call, failed = gang.bring(first)
+        call, failed = gang.bring(first, looked=looked)
         if failed is not None:
             raise failed
         return first, call
@@ -220,7 +225,7 @@ def bring_up(
         where, at, known = compiled.place or place.words, len(tried) + 1, {each.words for each in places}
         places[at:at] = [each for each in compiled.elsewhere if each.words not in known]
         listener(Note(f"trying {where}", lasts=True))
-        call, failed = gang.persist(compiled)
+        call, failed = gang.persist(compiled, looked=looked and compiled is first and not first.moves)
         if failed is None and not call.node_errors():
             return compiled, call
         answer = gang.answer(call, failed)
@@ -245,9 +250,10 @@ def bring_up(
     raise _no_room(wish, tried)
 
 
-def words(compiled: Deployment) -> list[str]:
-    """The engine's arguments for bringing a plan up."""
+def words(compiled: Deployment, *, looked: bool = False) -> list[str]:
+    """The engine's arguments for bringing a plan up. One that has `looked` need not look again."""
     found = ["up", "--yes", "--skip-preview", *parallel(compiled)]
+    found += ["--refresh=false"] if looked else []
     return [*found, "--continue-on-error"] if compiled.apart else found
 
 

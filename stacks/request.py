@@ -11,20 +11,31 @@ from orch.components.request import NO_CONSENT, Approvals, PlanRequest, PriorSta
 from orch.spec.models import Fleet
 from orch.stacks.lockfile import read_lock
 from orch.stacks.program import scope_of
+from orch.stacks.project import Project
 from orch.stacks.state import StackState, begun
 
 
 @dataclass(frozen=True)
 class FleetRequest:
-    """A fleet as a user asks for it: its model, the folder of its file, and what is agreed to beyond it."""
+    """A fleet as a user asks for it: its model, its file, and what is agreed to beyond it.
+
+    `folder` is the file's; `file` is None where it came from standard input.
+    """
 
     fleet: Fleet
     folder: Path
     consent: Approvals = NO_CONSENT
+    file: Path | None = None
 
     @property
     def name(self) -> str:
         return self.fleet.name
+
+    def files(self, project: Project) -> dict[str, tuple[int, int] | None]:
+        """The files that a plan is made from, as they are now: when each was written, and its size."""
+        scripts = [self.folder / Path(step.file).expanduser() for step in self.fleet.init if step.file]
+        files = (project.root / "orch.yml", project.lock_file, self.file, *scripts)
+        return {str(file): _mark(file) for file in files if file is not None}
 
 
 def compile_for(stack: StackState, wish: FleetRequest) -> Deployment:
@@ -49,3 +60,11 @@ def compile_for(stack: StackState, wish: FleetRequest) -> Deployment:
             tags=project.tags,
         )
     )
+
+
+def _mark(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size

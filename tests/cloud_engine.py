@@ -9,6 +9,7 @@ from orch.components.request import whole
 from orch.spec.models import Fleet
 from orch.spec.state import FleetState
 from orch.stacks import operations
+from orch.stacks.plan import Plan
 from orch.stacks.project import Project
 from orch.stacks.pulumi.changes import Change, Drifted
 from orch.stacks.pulumi.operation import Progress
@@ -28,7 +29,7 @@ class CloudStack:
     project: Project
     name: str
 
-    def plan(self, fleet: Fleet) -> operations.Plan:
+    def plan(self, fleet: Fleet) -> Plan:
         return operations.preview(self.project, FleetRequest(fleet, self.folder), quiet)
 
     def preview(self, fleet: Fleet) -> tuple[Change, ...]:

@@ -1,4 +1,4 @@
-"""A state that lies in a bucket is read once by an operation: each reading is a process and a network call."""
+"""A state in a bucket is read once by an operation: each reading is a process and a network call."""
 
 from __future__ import annotations
 
