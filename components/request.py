@@ -138,6 +138,10 @@ class PlanRequest:
     stack: Callable[[str], PriorState] = lambda name: PriorState()
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    # Where it turned out that the fleet may not go, and why: backends, and regions of them.
+    refused: dict[str, OrchError] = field(
+        default_factory=dict[str, OrchError], init=False, repr=False, compare=False, hash=False
+    )
     _asked: dict[object, Any] = field(
         default_factory=dict[object, Any], init=False, repr=False, compare=False, hash=False
     )

@@ -202,7 +202,7 @@ def bring_up(
     Raises NoCapacity with every place tried, StackError, Interrupted.
     """
     gang = Gang(stack, wish, listener, stack.makers, first.answer)
-    if first.only is None:
+    if first.only is None and not first.elsewhere:
         call, failed = gang.bring(first, looked=looked)
         if failed is not None:
             raise failed
@@ -230,7 +230,10 @@ def bring_up(
             return compiled, call
         answer = gang.answer(call, failed)
         there = tuple(name for name in gang.there(compiled) if name in compiled.nodes)
-        if there and not compiled.whole:
+        leads_on = answer is not None and answer.elsewhere and not gang.before
+        if failed is not None and compiled.only is None and not leads_on:
+            raise failed  # what is there is kept: this backend cannot have some of its nodes alone
+        if there and not compiled.whole and compiled.only is not None:
             if failed is not None:
                 raise _refused(wish, answer, failed, "what is there is kept") from failed
             return _short(gang, compiled, call, there)

@@ -100,7 +100,6 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
         return replace(
             super().deploy(request, candidate, plan),
             apart=frozenset() if whole else frozenset({self.node_type}),
-            answer=self.classify_error,
             whole=whole,
             findings=plan.warnings,
             unpriced=plan.unpriced,
