@@ -42,11 +42,12 @@ from orch.spec import load_paths
 from orch.stacks.project import find
 from orch.rehearsal.project import rehearse
 from orch.stacks.request import FleetRequest, compile_for
+from orch.stacks.state import StackState
 
 project = rehearse(find(Path.cwd())).project
 started = time.perf_counter()
 fleet = load_paths(["fleet.yml"]).require().fleets[0]
-compile_for(project, FleetRequest(fleet, Path.cwd()))
+compile_for(StackState(project, fleet.name), FleetRequest(fleet, Path.cwd()))
 print(time.perf_counter() - started)
 """
 

@@ -14,7 +14,7 @@ from orch.spec import load_paths
 from orch.spec.models import Fleet, Task
 from orch.spec.suggest import few
 from orch.stacks.errors import ProjectError
-from orch.stacks.state import require_up
+from orch.stacks.state import StackState, require_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ def apply(
             where=file,
         )
     if fleet is not None and fleet not in there:
-        require_up(project_at(file, rehearse=rehearse), fleet)
+        require_up(StackState(project_at(file, rehearse=rehearse), fleet))
     for document in documents:
         if isinstance(task := document.model, Task):
             check_task(task, document.directory, environ)

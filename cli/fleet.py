@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from orch.cli.context import project_at
 from orch.cli.diagnostics import load
-from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
-from orch.cli.hosts.host_keys import accepting, after_keys, planned, rekeyed
-from orch.cli.output.plan import cost_line, counts, key_lines, plan_json, plan_lines, run_lines, warning_lines
+from orch.cli.errors import coloured, end, print_json, say, tell
+from orch.cli.hosts.host_keys import planned, rekeyed
+from orch.cli.output.plan import cost_line, counts, key_lines, plan_json, run_lines
 from orch.cli.output.plan_tree import drift_lines, paint
 from orch.cli.output.progress import watching
+from orch.cli.review import agree, confirm, need_terminal, on_nodes_that_go, shown_lines, tell_problems
 from orch.components.request import Approvals
 from orch.spec.diagnostics import render_human
-from orch.spec.errors import ExitCode, OrchError
+from orch.spec.errors import ExitCode
 from orch.spec.models import Fleet
 from orch.stacks import operations
-from orch.stacks.busy_nodes import Occupant, occupants, refuse_occupied
 from orch.stacks.errors import ProjectError
-from orch.stacks.operations import Plan
 from orch.stacks.project import Project
-from orch.stacks.pulumi.operation import Listener, Note, Progress
 from orch.stacks.request import FleetRequest
-from orch.stacks.state import deployment, is_former, not_up
+from orch.stacks.state import StackState, not_up
 from orch.stacks.summary import fold
 
 if TYPE_CHECKING:
@@ -49,26 +48,26 @@ def preview(
     for project, document, fleet in fleets_of(file, rehearse=rehearse):
         if doubtful := document.effective():
             tell(render_human(doubtful))
-        wish = FleetRequest(fleet, document.directory.absolute(), consent)
+        wish = _request(file, document, fleet, consent)
         with watching(as_json=as_json) as listener:
             plan = planned(
                 document,
                 lambda p=project, w=wish, told=listener: operations.preview(p, w, told),
                 as_json=as_json,
             )
-            on_them = _on_nodes_that_go(project, plan, listener)
+            on_them = on_nodes_that_go(project, plan, listener)
         pending, unfit = pending or plan.pending, unfit or bool(plan.problems)
         if as_json:
             print_json(plan_json(plan, document, on_them))
             continue
-        for line in _shown(plan, verbose=verbose):
+        for line in shown_lines(plan, verbose=verbose):
             say(line)
         for reason in plan.reasons:
             say(paint(f"  · {reason}", "2", coloured(sys.stdout)))
         say(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
         for line in run_lines(on_them):
             say(line)
-        _tell_problems(plan, document)
+        tell_problems(plan, document)
     if unfit:
         end(ExitCode.HOSTS)
     end(ExitCode.CHANGES if exit_code and pending else ExitCode.OK)
@@ -96,35 +95,27 @@ def up(
     found = fleets_of(
         file, launch=("fleet",), rehearse=rehearse, mixed=mixed, environ=environ, profile=profile
     )
-    for project, document, fleet in found:
+    for project, described, fleet in found:
+        document = described
         # Whoever asks for `--yes` has seen no key; on a terminal each is shown before it is used.
         unseen = "all" if accept_new_host_keys else "named" if yes else "none"
         consent = Approvals(accept_drift, upgrade, force, rekeyed(fleet, accept_host_keys), unseen=unseen)
-        wish = FleetRequest(fleet, document.directory.absolute(), consent)
+        wish, shown = _request(file, document, fleet, consent), None
         if not yes:
-            _need_terminal("orch up FILE --yes")
-            plan, wish = after_keys(document, wish, lambda w, p=project: _previewed(p, w), _confirm)
-            for line in _shown(plan, verbose=verbose):
-                tell(line)
-            tell(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
-            _tell_problems(plan, document)
-            unfit = unfit or bool(plan.problems)
-            if not plan.pending and not is_former(project, fleet.name):
+            need_terminal("orch up FILE --yes")
+            again = partial(
+                _read_again, file, fleet.name, rehearse=rehearse, environ=environ, profile=profile
+            )
+            agreed = agree(project, document, wish, again, verbose=verbose)
+            unfit = unfit or agreed.unfit
+            if agreed.plan is None:
                 continue
-            if plan.pending and force:
-                for line in run_lines(_on_nodes_that_go(project, plan, _quiet)):
-                    tell(line)
-            elif plan.pending:
-                refuse_occupied(project, fleet.name, plan.going, _quiet)
-            if plan.pending:
-                _confirm(f"Bring up the fleet {fleet.name}?")
-            else:
-                tell(f"fleet {fleet.name}: what a former version recorded of it is recorded anew")
-            # What was shown is what is accepted: a host that shows another key now is refused.
-            wish = accepting(wish, plan.new_keys)
+            document, wish, shown = agreed.document, agreed.wish, agreed.plan
         with watching(as_json=as_json) as listener:
             done = planned(
-                document, lambda p=project, w=wish, told=listener: operations.up(p, w, told), as_json=as_json
+                document,
+                lambda p=project, w=wish, told=listener, s=shown: operations.up(p, w, told, shown=s),
+                as_json=as_json,
             )
         unfit = unfit or bool(done.problems)
         if as_json:
@@ -135,7 +126,7 @@ def up(
         amiss = len({problem.node for problem in done.problems})
         suffix = f"; {amiss} not in order" if amiss else ""
         say(f"fleet {fleet.name}: {counts(done.changes, done=True)}{suffix}")
-        _tell_problems(done, document)
+        tell_problems(done, document)
     if unfit:
         end(ExitCode.HOSTS)
 
@@ -151,7 +142,7 @@ def down(
     rehearse: bool = False,
 ) -> None:
     for project, name in _targets(target, by_name=by_name, rehearse=rehearse):
-        if deployment(project, name) is None:
+        if not StackState(project, name).exists:
             if target == name:
                 raise not_up(project, name, removing=True)
             # A pipeline may ask twice; a mistyped name is told.
@@ -159,8 +150,8 @@ def down(
             continue
         what = f"node {', '.join(map(str, indices))} of the fleet {name}" if indices else f"the fleet {name}"
         if not yes:
-            _need_terminal(f"orch down {target} --yes")
-            _confirm(f"Remove {what} and all that runs on it?")
+            need_terminal(f"orch down {target} --yes")
+            confirm(f"Remove {what} and all that runs on it?")
         with watching(as_json=as_json) as listener:
             if indices:
                 done = operations.remove_nodes(project, name, indices, listener, force=force)
@@ -205,19 +196,15 @@ def show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool = Fal
     from orch.runner.node.status import node_statuses
     from orch.runner.runs.lifecycle import reconcile_once
     from orch.stacks.records import node_records
-    from orch.stacks.state import fleet_state, known_fleets
+    from orch.stacks.state import fleet_of, known_fleets
 
     with opened(None, as_json=True, rehearse=rehearse) as (project, place):
-        names = [name] if name else known_fleets(project)
-        states = [fleet_state(project, each) for each in names]
+        up = {name: StackState(project, name)} if name else known_fleets(project)
+        states = [(fleet_of(stack), stack) for stack in up.values()]
         reconcile_once(place)  # a run whose end nobody noticed would still hold its nodes
         found = [
-            Row(
-                state,
-                node_statuses(state, place.transport),
-                node_records(deployment(project, state.stack)),
-            )
-            for state in states
+            Row(state, node_statuses(state, place.transport), node_records(stack.recorded))
+            for state, stack in states
         ]
     if as_json:
         print_json({"schema": SCHEMA, "fleets": [fleet_json(each) for each in found]})
@@ -231,13 +218,12 @@ def ids(name: str, indices: Sequence[int], *, rehearse: bool = False) -> None:
     """Raises NoSuchFleet, NoSuchNode."""
     from orch.stacks.errors import NoSuchNode
     from orch.stacks.records import node_records
-    from orch.stacks.state import nodes_there, require_up
+    from orch.stacks.state import require_up
 
-    project = project_at(rehearse=rehearse)
-    require_up(project, name)
-    recorded = deployment(project, name)
-    records, nodes = node_records(recorded), nodes_there(recorded)
-    there = {int(node["index"]): str(node["name"]) for node in nodes}
+    stack = StackState(project_at(rehearse=rehearse), name)
+    require_up(stack)
+    records = node_records(stack.recorded)
+    there = {int(node["index"]): str(node["name"]) for node in stack.nodes}
     if missing := sorted(set(indices) - set(there)):
         raise NoSuchNode(
             f"the fleet {name} has no node {', '.join(map(str, missing))}",
@@ -261,15 +247,15 @@ def unlock(target: str, *, yes: bool, rehearse: bool = False) -> None:
     for project, name in _targets(target, rehearse=rehearse):
         held = locks(project, name)
         if project.local_state is not None and not held:
-            if deployment(project, name) is None:
+            if not StackState(project, name).exists:
                 raise not_up(project, name)
             say(f"fleet {name}: nobody holds it")
             continue
         for lock in held:
             tell(f"fleet {name} is held by {lock}{' (that process is gone)' if lock.dead else ''}")
         if not yes:
-            _need_terminal(f"orch unlock {target} --yes")
-            _confirm("Break the lock? If its holder is still at work, the state will be damaged.")
+            need_terminal(f"orch unlock {target} --yes")
+            confirm("Break the lock? If its holder is still at work, the state will be damaged.")
         operations.unlock(project, name)
         say(f"fleet {name}: unlocked")
 
@@ -297,22 +283,29 @@ def fleets_of(
         yield project, document, fleet
 
 
-def _previewed(project: Project, wish: FleetRequest) -> Plan:
-    with watching() as listener:
-        return operations.preview(project, wish, listener)
+def _read_again(
+    file: str,
+    name: str,
+    *,
+    rehearse: bool,
+    environ: Mapping[str, str] | None,
+    profile: str | None,
+) -> tuple[Document, Fleet]:
+    """The fleet of this name as its file describes it now. Raises ProjectError when it does no more."""
+    found = fleets_of(
+        file, launch=("fleet",), rehearse=rehearse, mixed=True, environ=environ, profile=profile
+    )
+    for _, document, fleet in found:
+        if fleet.name == name:
+            return document, fleet
+    raise ProjectError(
+        f"the file describes the fleet {name} no more", where=file, hint="run the same command again"
+    )
 
 
-def _on_nodes_that_go(project: Project, plan: Plan, listener: Listener) -> tuple[Occupant, ...]:
-    """Who is on nodes that the plan takes away. A ledger that cannot be read is told of and stops no plan."""
-    try:
-        return occupants(project, plan.fleet, plan.going, listener)
-    except OrchError as error:
-        tell(error.text().replace("error", "warning", 1))
-        return ()
-
-
-def _shown(plan: Plan, *, verbose: bool) -> list[str]:
-    return [*plan_lines(plan, colour=coloured(sys.stdout), verbose=verbose), *key_lines(plan.new_keys)]
+def _request(file: str, document: Document, fleet: Fleet, consent: Approvals) -> FleetRequest:
+    path = document.file.absolute() if file != "-" else None
+    return FleetRequest(fleet, document.directory.absolute(), consent, path)
 
 
 def is_file(target: str) -> bool:
@@ -325,33 +318,3 @@ def _targets(target: str, *, by_name: bool = False, rehearse: bool = False) -> l
     if not by_name and is_file(target):
         return [(project, fleet.name) for project, _, fleet in fleets_of(target, rehearse=rehearse)]
     return [(project_at(rehearse=rehearse), target)]
-
-
-def _tell_problems(plan: Plan, document: Document) -> None:
-    if plan.findings:
-        tell(render_human([finding.placed(document) for finding in plan.findings]))
-    for line in warning_lines(plan.warnings):
-        tell(line)
-    for problem in plan.problems:
-        tell(problem.text())
-
-
-def _quiet(event: Progress) -> None:
-    if isinstance(event, Note):
-        tell(event.text)
-
-
-def _need_terminal(instead: str) -> None:
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "this asks before it acts, and there is no terminal to ask on",
-            hint=f"write `{instead}`",
-            code=None,
-        )
-
-
-def _confirm(question: str) -> None:
-    tell(f"{question} [y/N] ")
-    if input().strip().lower() not in ("y", "yes"):
-        tell("nothing was done")
-        end(ExitCode.OK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from orch.spec.models import Task
     from orch.spec.state import FleetState
     from orch.stacks.project import Project
+    from orch.stacks.state import StackState
 
 Run = Annotated[
     str,
@@ -280,19 +281,21 @@ def _submit(
     from orch.runner.launch.seats import choose_fleet
     from orch.runner.runs.lifecycle import submit
     from orch.spec.models import Task
+    from orch.stacks.state import known_fleets
     from orch.stacks.variables import revealed
 
     task = document.model
     if not isinstance(task, Task):
         raise TypeError(f"not a task: {type(task).__name__}")
     try:
-        fleet = choose_fleet(place, task, _fleets(project, task, wanted), wanted)
+        up = known_fleets(project)
+        fleet = choose_fleet(place, task, _fleets(project, up, task, wanted), wanted)
     except NoFit as error:
         raise _placed(error, project, document) from error
     return submit(
         place,
         task,
-        revealed(project, fleet),
+        revealed(up[fleet.stack], fleet),
         image=images.resolve(task.image or fleet.image or project.default_image),
         base=document.directory,
         name=name,
@@ -325,17 +328,18 @@ def _placed(error: NoFit, project: Project, document: Document) -> OrchError:
     return InvalidConfiguration((found,))
 
 
-def _fleets(project: Project, task: Task, wanted: str | None) -> dict[str, FleetState]:
-    """The fleets that come into question, by name."""
-    from orch.stacks.state import fleet_state, known_fleets, not_up
+def _fleets(
+    project: Project, up: Mapping[str, StackState], task: Task, wanted: str | None
+) -> dict[str, FleetState]:
+    """The fleets that come into question, of those that are `up`, by name."""
+    from orch.stacks.state import fleet_of, not_up
 
-    names = known_fleets(project)
-    if wanted is not None and wanted not in names:
+    if wanted is not None and wanted not in up:
         raise not_up(project, wanted)
     asked = (wanted,) if wanted is not None else task.fleets
     # All are read when none of those asked for is there, so that the message can name what is.
-    chosen = [name for name in names if name in asked] or names
-    return {name: fleet_state(project, name) for name in chosen}
+    chosen = [name for name in up if name in asked] or list(up)
+    return {name: fleet_of(up[name]) for name in chosen}
 
 
 def _show_end(row: RunRow, *, as_json: bool) -> None:

@@ -54,14 +54,14 @@ def show(name: str, *, as_json: bool, rehearse: bool) -> None:
 def _fleet(project: Project, place: RunnerContext, name: str) -> Row | None:
     from orch.runner.node.status import node_statuses
     from orch.stacks.records import node_records
-    from orch.stacks.state import deployment, fleet_state
+    from orch.stacks.state import StackState, fleet_of
 
+    stack = StackState(project, name)
     try:
-        state = fleet_state(project, name)
+        state = fleet_of(stack)
     except NoSuchFleet:
         return None
-    records = node_records(deployment(project, state.stack))
-    return Row(state, node_statuses(state, place.transport), records)
+    return Row(state, node_statuses(state, place.transport), node_records(stack.recorded))
 
 
 def _neither(project: Project, place: RunnerContext, name: str) -> NoSuchFleet:

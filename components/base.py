@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from orch.components.deployment import Deployment
 from orch.components.explain import NOTHING, Explained, Traits
 from orch.components.request import CloudAnswer, PlanRequest
+from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.spec.models.backends import entry_of
 from orch.spec.models.backends.base import BackendSettings
@@ -129,6 +130,7 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
             hourly=plan.hourly,
             register=partial(self.register, request, plan),
             place=candidate.words,
+            answer=self.classify_error,
             traits=self.traits(request, candidate, plan),
             explained=self.explained,
             nodes=tuple(node.name for node in plan.nodes),
@@ -156,6 +158,11 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
     def traits(self, request: PlanRequest, candidate: Place, plan: Plan) -> Traits:
         """What the nodes of a plan are, a few words each (`disk`: "300 GB"); recorded to tell changes by."""
         return {}
+
+    def refused_region(self, error: OrchError, candidate: Place) -> str | None:
+        """The region that refuses, where an error of asking about a candidate is of its region alone: other
+        regions are tried then, else other backends."""
+        return None
 
     def classify_error(self, text: str) -> CloudAnswer | None:
         """What an error of its provider means for trying elsewhere; None where it says nothing of that."""

@@ -20,11 +20,13 @@ from orch.components.base import Backend, Candidate
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment, Place
 from orch.components.request import PlanRequest
+from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode, OrchError
-from orch.spec.findings import PlanError, PlanErrors
+from orch.spec.findings import Finding, PlanError, PlanErrors
 from orch.spec.models.backends import effective, installed, provisioned
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.rules.unsupported import backends_hint
+from orch.spec.suggest import few
 
 AnyBackend = Backend[Any, Any, Any]
 
@@ -86,41 +88,41 @@ def _of_another_package(name: str) -> AnyBackend:
 def compile_fleet(request: PlanRequest) -> Deployment:
     """Plan a fleet at the best of its candidates, of all its backends in one order by price.
 
-    A fleet that is up stays where it is, as long as its file permits. The other candidates are planned when
-    they are tried.
+    A fleet that is up stays where it is, as long as its file permits. A backend that cannot be asked, or has
+    no plan, is told of, and the next one is taken. The other candidates are planned when they are tried.
 
-    Raises PlanError, and what asking the backends raises.
+    Raises PlanErrors, and what asking the only backend raises.
     """
-    candidates, refused = _candidates(request)
-    if not candidates:
-        raise _none(request, refused)
-    found = _planned(request, candidates)
-    told = [f"not on {name}: {error.summary}" for name, error in refused.items()]
+    found = _planned(request, candidates_of(request))
+    refused = list(_alike(request))
+    told = [f"not on {place}: {error.summary}" for place, error in refused if isinstance(error, PlanErrors)]
+    doubts = tuple(_warning(*each) for each in refused if not isinstance(each[1], PlanErrors))
     would = effective(request.fleet.written_backends, tuple(each.type for each in request.settings))
     if request.fleet.ssh_config is None and would and request.backends[0] not in would:
         at = request.backends[0]
         told.append(f"it stays on {at}, where it is: write `backends: [{would[0]}]` to move it")
-    return replace(found, reasons=(*found.reasons, *told)) if told else found
+    return replace(found, reasons=(*found.reasons, *told), findings=(*found.findings, *doubts))
 
 
-def _candidates(request: PlanRequest) -> tuple[tuple[Candidate, ...], dict[str, PlanErrors]]:
-    """Where the fleet may go, in the order to try, and why not on the backends that have no such place."""
+def candidates_of(request: PlanRequest) -> tuple[Candidate, ...]:
+    """Where the fleet may go, in the order to try. Backends that have no such place, or cannot say, are in
+    the request's `refused`."""
     found: list[Sequence[Candidate]] = []
-    refused: dict[str, PlanErrors] = {}
     at = request.at
     for name in sorted(request.backends, key=lambda each: each != at):  # where it is before all others
         try:
             found.append(_known(name).candidates(request))
-        except PlanErrors as error:
+        except OrchError as error:
             if name == at:
                 raise  # a mistake in the file takes no fleet from its backend
-            refused[name] = error
+            request.refused[name] = error
         else:
             if found[-1] and found[-1][0].kept:
-                return tuple(found[-1]), {}
+                request.refused.clear()
+                return tuple(found[-1])
     # Nothing is cheaper than this machine: beside it the order of the file counts.
     order = chain.from_iterable if LOCAL in request.backends else by_price
-    return tuple(order(found)), refused
+    return tuple(order(found))
 
 
 def _known(name: str) -> AnyBackend:
@@ -143,35 +145,80 @@ def by_price(lists: Iterable[Sequence[Candidate]]) -> Iterator[Candidate]:
 
 
 def _planned(request: PlanRequest, candidates: Sequence[Candidate]) -> Deployment:
-    """The fleet planned at the first of the candidates that its backend has; the others as places to try."""
-    first, *others = _settled(request, candidates)
-    elsewhere = tuple(Place(other.words, partial(_planned, request, (other,))) for other in others)
-    found = replace(backend(first.backend).deployment(request, first), elsewhere=elsewhere)
+    """The fleet planned at the first of the candidates where it can be; the others as places to try.
+
+    Raises PlanErrors, and what asking the only backend raises.
+    """
+    left = tuple(candidates)
+    while left:
+        first, head = left[0], backend(left[0].backend)
+        count = next((i for i, each in enumerate(left) if each.backend != head.name), len(left))
+        settled: Sequence[Candidate] = ()
+        try:
+            settled = head.settle(request, left[:count])
+            first, *others = left = (*settled, *left[count:])
+            return _deployment(request, first, others)
+        except OrchError as error:
+            if first.kept or head.name == request.at:
+                raise
+            region = head.refused_region(error, first)
+            request.refused.setdefault(f"{head.name} in {region}" if region else head.name, error)
+            if isinstance(error, PlanErrors) and not settled:
+                left = left[count:]  # it has none of these; others of it cost more than another backend's
+            else:
+                left = tuple(each for each in left if each.backend != head.name or _elsewhere(each, region))
+    raise _none(request)
+
+
+def _elsewhere(candidate: Candidate, region: str | None) -> bool:
+    """Whether a candidate is in another region than this one, if any."""
+    return region is not None and getattr(candidate, "region", None) != region
+
+
+def _deployment(request: PlanRequest, first: Candidate, others: Sequence[Candidate]) -> Deployment:
+    places = tuple(Place(other.words, partial(_planned_at, request, other)) for other in others)
+    found = replace(backend(first.backend).deployment(request, first), elsewhere=places)
     return replace(found, more=partial(_more, request, first)) if first.kept else found
 
 
 def _more(request: PlanRequest, kept: Candidate) -> tuple[Place, ...]:
     """Where nodes may go that the place where the fleet is has no room for."""
     places = backend(kept.backend).more_places(request, kept)
-    return tuple(Place(each.words, partial(_planned, request, (each,))) for each in places)
+    return tuple(Place(each.words, partial(_planned_at, request, each)) for each in places)
 
 
-def _settled(request: PlanRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """The same with all known of the first; without those before it that its backend does not have."""
-    head = candidates[0].backend
-    count = next((i for i, each in enumerate(candidates) if each.backend != head), len(candidates))
-    same, others = candidates[:count], candidates[count:]
-    try:
-        return (*backend(head).settle(request, same), *others)
-    except PlanErrors:
-        if not others:
-            raise
-        return _settled(request, others)
+def _planned_at(request: PlanRequest, candidate: Candidate) -> Deployment:
+    """The fleet planned at one candidate; where its backend tells only then what that is, the others of it as
+    places to try."""
+    first, *others = backend(candidate.backend).settle(request, (candidate,))
+    return _deployment(request, first, others)
 
 
-def _none(request: PlanRequest, refused: dict[str, PlanErrors]) -> PlanError:
+def _alike(request: PlanRequest) -> Iterator[tuple[str, OrchError]]:
+    """What was refused, each with the places that it was refused at: the same reason once."""
+    places: dict[tuple[str | None, str], list[str]] = {}
+    errors = dict[tuple[str | None, str], OrchError]()
+    for place, error in request.refused.items():
+        places.setdefault((error.code, error.summary), []).append(place)
+        errors.setdefault((error.code, error.summary), error)
+    for key, error in errors.items():
+        yield few(places[key]), error
+
+
+def _warning(place: str, error: OrchError, severity: Severity = Severity.WARNING) -> Finding:
+    summary = f"not on {place}: {error.summary}"
+    return Finding(error.code or "ORCH201", "backends", summary, error.detail, error.hint, severity)
+
+
+def _none(request: PlanRequest) -> OrchError:
+    """Why the fleet can go nowhere: all reasons together."""
+    refused = list(_alike(request))
+    if len(refused) == 1:
+        return refused[0][1]
     if refused:
-        return PlanErrors(each for error in refused.values() for each in error.findings)
+        own = [each for _, error in refused if isinstance(error, PlanErrors) for each in error.findings]
+        others = [_warning(*each, Severity.ERROR) for each in refused if not isinstance(each[1], PlanErrors)]
+        return PlanErrors([*own, *others])
     return PlanError(
         "ORCH201",
         f"this version provisions {', '.join(provisioned())} only, not {', '.join(request.fleet.backends)}",

@@ -140,6 +140,10 @@ class PlanRequest:
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
     indices: tuple[int, ...] | None = None
 
+    # Where it turned out that the fleet may not go, and why: backends, and regions of them.
+    refused: dict[str, OrchError] = field(
+        default_factory=dict[str, OrchError], init=False, repr=False, compare=False, hash=False
+    )
     _asked: dict[object, Any] = field(
         default_factory=dict[object, Any], init=False, repr=False, compare=False, hash=False
     )

@@ -19,7 +19,7 @@ from orch.catalog.unpriced import doubtful, unlisted
 from orch.offers.query import MachineQuery
 from orch.spec.grammar.values import render_range, render_size
 from orch.spec.models import Range
-from orch.spec.models.selection import FOREIGN_BACKENDS
+from orch.spec.models.selection import has_no_driver
 
 GIB = 1024
 UNKNOWN = "not known"
@@ -136,7 +136,7 @@ def _offers(wanted: MachineQuery, catalog: Catalog, lacks: Lacks) -> Iterator[Of
     """Those to judge. A type that lacks something is judged at one place where no list has it: at all of them
     the answer would be the same."""
     for name, prices in catalog.lists.items():
-        if name in FOREIGN_BACKENDS and name not in wanted.backends:
+        if has_no_driver(name) and name not in wanted.backends:
             continue
         yield from prices.offers
         for each in doubtful(catalog, name):

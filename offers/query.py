@@ -8,7 +8,7 @@ from typing import Literal
 
 from orch.catalog.records import Catalog
 from orch.spec.models import Fleet, Resources
-from orch.spec.models.selection import FOREIGN_BACKENDS
+from orch.spec.models.selection import has_no_driver
 
 SpotPolicy = Literal["spot", "on-demand", "auto"]
 
@@ -42,7 +42,7 @@ class MachineQuery:
 
 def usual_backends(catalog: Catalog) -> tuple[str, ...]:
     """Those searched when none is written: all of the catalogue, but for those orch has no driver for."""
-    return tuple(name for name in catalog.backends if name not in FOREIGN_BACKENDS)
+    return tuple(name for name in catalog.backends if not has_no_driver(name))
 
 
 def wanted_of(fleet: Fleet, catalog: Catalog, configured: Sequence[str] = ()) -> MachineQuery:

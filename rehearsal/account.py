@@ -235,7 +235,7 @@ class SimulatedAccount(ABC):
         if {asked.action, f"{asked.service}:{asked.action}", *asked.aliases} & set(knobs.denied):
             return self.not_allowed(asked)
         for failure in knobs.failures:
-            if _hits(failure, asked.action, number, nth):
+            if failure.region in (None, asked.region) and _hits(failure, asked.action, number, nth):
                 return self.made_to_fail(failure, asked)
         return self.too_often(asked) if self._over_rate(knobs, asked.action) else None
 

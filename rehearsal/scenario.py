@@ -13,13 +13,14 @@ class _Knob(BaseModel):
 
 class Failure(_Knob):
     """Calls that are refused. `at`: that call of the account's whole life; `nth`: that call of this
-    action."""
+    action; `region`: those of a region."""
 
     code: str
     message: str = "made to fail by the simulation"
     action: str | None = None
     at: int | None = None
     nth: int | None = None
+    region: str | None = None
 
 
 class Hook(_Knob):

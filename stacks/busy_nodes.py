@@ -16,7 +16,7 @@ from orch.stacks.program import program
 from orch.stacks.project import Project
 from orch.stacks.pulumi.changes import Change, changes
 from orch.stacks.pulumi.operation import Call, Listener, Note, engine
-from orch.stacks.state import deployment, fleet_state, nodes_there
+from orch.stacks.state import StackState, fleet_of
 from orch.stacks.summary import Recorded, fold
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ def going(before: Mapping[str, str], compiled: Deployment, found: Iterable[Chang
     return frozenset(node for node, maker in before.items() if node not in compiled.nodes or maker in gone)
 
 
-def refuse_replaced(
-    project: Project, name: str, compiled: Deployment, before: Recorded, listener: Listener
-) -> None:
+def refuse_replaced(stack: StackState, compiled: Deployment, before: Recorded, listener: Listener) -> None:
     """Refuse an `up` that would remove nodes, or make them anew, while runs are on them.
 
     What is made anew only the engine knows: it is asked where a run of this project is on a node that stays,
@@ -64,26 +62,26 @@ def refuse_replaced(
         return
     leaving = going(before.nodes, compiled)
     staying = set(before.nodes) - leaving
-    if staying and (_differ(before, compiled) or _may_have_runs(project, name, staying)):
+    if staying and (_differ(before, compiled) or _may_have_runs(stack, staying)):
         run = Call(lambda _: None, planning=True)
-        engine(project, name, ["preview", *parallel(compiled)], run, program(compiled))
+        engine(stack, ["preview", *parallel(compiled)], run, program(compiled))
         leaving = going(before.nodes, compiled, changes(run.events))
-    refuse_occupied(project, name, leaving, listener)
+    refuse_occupied(stack, leaving, listener)
 
 
-def refuse_occupied(project: Project, name: str, nodes: Collection[str], listener: Listener) -> None:
+def refuse_occupied(stack: StackState, nodes: Collection[str], listener: Listener) -> None:
     """Refuse that `nodes` of a fleet go while runs are on them: active ones of this project's ledger, and
     those that hold blocks of the nodes by the nodes' own word. Changes nothing but what has ended already.
 
     Raises Conflict naming the runs, LedgerUnusable.
     """
-    found = occupants(project, name, nodes, listener)
+    found = occupants(stack, nodes, listener)
     if not found:
         return
     raise Conflict(
-        f"runs are on nodes of the fleet {name} that would go: {', '.join(_names(found))}",
+        f"runs are on nodes of the fleet {stack.name} that would go: {', '.join(_names(found))}",
         detail="\n".join(by_run(found)),
-        hint=_hint(project, found),
+        hint=_hint(stack.project, found),
         code="ORCH386",
     )
 
@@ -112,16 +110,14 @@ def _hint(project: Project, found: Sequence[Occupant]) -> str:
     return f"{first}; or `--force` removes the nodes under them"
 
 
-def occupants(
-    project: Project, name: str, nodes: Collection[str], listener: Listener
-) -> tuple[Occupant, ...]:
+def occupants(stack: StackState, nodes: Collection[str], listener: Listener) -> tuple[Occupant, ...]:
     """Who is on these nodes of a fleet, as `refuse_occupied` looks. Raises LedgerUnusable."""
     from orch.runner.errors import LedgerUnusable, NewerLedger
 
     if not nodes:
         return ()
     try:
-        return _occupants(project, name, frozenset(nodes), listener)
+        return _occupants(stack, frozenset(nodes), listener)
     except (LedgerUnusable, NewerLedger) as error:
         unknown = f"so nobody knows which runs are on {fold(sorted(nodes))}"
         raise type(error)(
@@ -135,18 +131,17 @@ def occupants(
         ) from error
 
 
-def _occupants(
-    project: Project, name: str, names: frozenset[str], listener: Listener
-) -> tuple[Occupant, ...]:
+def _occupants(stack: StackState, names: frozenset[str], listener: Listener) -> tuple[Occupant, ...]:
     from orch.runner.runs.lifecycle import RunnerContext, reconcile_once
     from orch.runner.ssh.pool import SshTransport
 
+    project, name = stack.project, stack.name
     with closing(SshTransport(deadline_s=ANSWER_S, tunnels=project.tunnels())) as transport:
         own: list[Occupant] = []
         containers: set[str] = set()
         with _ledger(project) as ledger:
             if ledger is not None:
-                keys = _host_keys(project, name, names)
+                keys = _host_keys(stack, names)
                 # A run whose end nobody noticed would hold its nodes for ever.
                 reconcile_once(
                     RunnerContext(project.dot, ledger, transport), [row for row, _ in _on(ledger, name, keys)]
@@ -156,22 +151,22 @@ def _occupants(
                     containers |= _containers(row)
         theirs = [
             Occupant(node, claim.run, claim.by, own=False)
-            for node, claim in _claims(project, name, names, transport, listener)
+            for node, claim in _claims(stack, names, transport, listener)
             if claim.container not in containers
         ]
     return (*own, *theirs)
 
 
 def _claims(
-    project: Project, name: str, names: frozenset[str], transport: Transport, listener: Listener
+    stack: StackState, names: frozenset[str], transport: Transport, listener: Listener
 ) -> Iterator[tuple[str, Claim]]:
     """Who holds blocks of the nodes, as they say themselves. Those that do not answer are told of."""
     from orch.runner.node.status import who_holds
 
     try:
-        nodes: tuple[NodeState, ...] = project.machines(fleet_state(project, name))
+        nodes: tuple[NodeState, ...] = stack.project.machines(fleet_of(stack))
     except OrchError as error:
-        listener(Note(f"the nodes of {name} cannot be asked ({error.summary}): {_BY_LEDGER}"))
+        listener(Note(f"the nodes of {stack.name} cannot be asked ({error.summary}): {_BY_LEDGER}"))
         return
     asked = [node for node in nodes if node.name in names]
     silent: list[str] = []
@@ -200,21 +195,20 @@ def _ledger(project: Project) -> Iterator[Ledger | None]:
         yield ledger
 
 
-def _may_have_runs(project: Project, name: str, names: Collection[str]) -> bool:
+def _may_have_runs(stack: StackState, names: Collection[str]) -> bool:
     """Whether the ledger has active runs on any of the nodes, or cannot be read."""
     from orch.runner.errors import LedgerUnusable, NewerLedger
 
     try:
-        with _ledger(project) as ledger:
-            return ledger is not None and any(_on(ledger, name, _host_keys(project, name, names)))
+        with _ledger(stack.project) as ledger:
+            return ledger is not None and any(_on(ledger, stack.name, _host_keys(stack, names)))
     except (LedgerUnusable, NewerLedger):
         return True
 
 
-def _host_keys(project: Project, name: str, names: Collection[str]) -> dict[str, str]:
+def _host_keys(stack: StackState, names: Collection[str]) -> dict[str, str]:
     """Node -> its host key, of the nodes that are recorded."""
-    recorded = nodes_there(deployment(project, name))
-    return {node["name"]: node.get("host_key", "") for node in recorded if node["name"] in names}
+    return {node["name"]: node.get("host_key", "") for node in stack.nodes if node["name"] in names}
 
 
 def _on(ledger: Ledger, name: str, keys: Mapping[str, str]) -> Iterator[tuple[RunRow, tuple[str, ...]]]:

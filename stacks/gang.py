@@ -12,15 +12,14 @@ from orch.spec.errors import OrchError
 from orch.spec.grammar.values import render_duration
 from orch.stacks.errors import EngineFailed, Interrupted, NoCapacity, StackError
 from orch.stacks.program import program
-from orch.stacks.project import Project
 from orch.stacks.pulumi.again import repeatedly
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.operation import Call, Doing, Listener, Note, engine
 from orch.stacks.pulumi.process import Event
 from orch.stacks.pulumi.recovery import clear_left, left_by
-from orch.stacks.request import FleetRequest, compile_for, nodes_up
+from orch.stacks.request import FleetRequest, compile_for
 from orch.stacks.shared_networks import bring_shared, release, shared_by
-from orch.stacks.state import deployment
+from orch.stacks.state import StackState
 
 # How often a queue is asked: less often the longer it lasts.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
@@ -41,18 +40,19 @@ class Gang:
     `before`: the nodes it has, each with the resource that made it. `read`: what an error of the cloud means.
     """
 
-    project: Project
+    stack: StackState
     wish: FleetRequest
     listener: Listener
     before: Mapping[str, str] = field(default_factory=dict[str, str])
     read: Callable[[str], CloudAnswer | None] = lambda text: None
 
     def persist(
-        self, compiled: Deployment, earlier: Sequence[Event] = ()
+        self, compiled: Deployment, earlier: Sequence[Event] = (), *, looked: bool = False
     ) -> tuple[Call, EngineFailed | None]:
         """One plan carried out, as often as the cloud asks to repeat it, from what is there.
 
-        The last call with the events of all, `earlier` ones first, and what failed beyond single nodes.
+        `looked`: the engine has just seen that all is as recorded. The last call with the events of all,
+        `earlier` ones first, and what failed beyond single nodes.
         """
         events = list(earlier)
 
@@ -61,11 +61,11 @@ class Gang:
             call, _ = outcome
             events = _besides(call.events, call.errors)
             # What was refused half way is made, and not always recorded: it would be made twice.
-            clear_left(self.project, self.wish.name, self.listener)
+            clear_left(self.stack, self.listener)
 
         return repeatedly(
             self.wish.name,
-            lambda: self.bring(compiled, events),
+            lambda: self.bring(compiled, events, looked=looked and not events),
             lambda outcome: self.answer(*outcome),
             self.listener,
             between=between,
@@ -83,16 +83,19 @@ class Gang:
         known = [answer for answer in answers if answer is not None]
         return min(known, key=lambda each: 2 if each.again else int(each.elsewhere), default=None)
 
-    def bring(self, compiled: Deployment, earlier: Sequence[Event] = ()) -> tuple[Call, EngineFailed | None]:
+    def bring(
+        self, compiled: Deployment, earlier: Sequence[Event] = (), *, looked: bool = False
+    ) -> tuple[Call, EngineFailed | None]:
         """One plan carried out, in its steps: the last call with the events of all, `earlier` ones first, and
         what failed beyond single nodes."""
         call = Call(self.listener, planning=False, events=list(earlier))
         try:
             if compiled.shared is not None:
-                bring_shared(self.project, self.wish.name, compiled.shared, call)
+                bring_shared(self.stack, compiled.shared, call)
             for step in (*compiled.before, compiled):
                 call = Call(self.listener, planning=False, apart=step.apart, events=call.events)
-                engine(self.project, self.wish.name, words(step), call, program(step))
+                engine(self.stack, words(step, looked=looked), call, program(step))
+                looked = False
                 if step.queue is not None:
                     self._wait(step.queue)
                     self.listener(Doing("making the nodes that the queue gave"))
@@ -134,13 +137,13 @@ class Gang:
 
         Raises StackError."""
         call = Call(self.listener, planning=False)
-        recorded = deployment(self.project, self.wish.name)
-        there, stands_on = left_by(recorded, self.project), shared_by(recorded)
+        recorded = self.stack.recorded
+        there, stands_on = left_by(recorded, self.stack.project), shared_by(recorded)
 
         def destroy() -> EngineFailed | None:
             run = Call(self.listener, planning=False)
             try:
-                engine(self.project, self.wish.name, ["destroy", "--yes", "--skip-preview"], run)
+                engine(self.stack, ["destroy", "--yes", "--skip-preview"], run)
             except EngineFailed as failed:
                 return failed
             return None
@@ -155,8 +158,8 @@ class Gang:
             if failed is not None:
                 raise failed
             # What was refused half way is made, and not always recorded.
-            clear_left(self.project, self.wish.name, self.listener, there)
-            release(self.project, stands_on | also, call, without=self.wish.name)
+            clear_left(self.stack, self.listener, there)
+            release(self.stack, stands_on | also, call)
         except EngineFailed as failed:
             raise self._left(failed) from failed
 
@@ -166,19 +169,18 @@ class Gang:
         _, failed = self.persist(replace(kept, shared=None))
         if failed is not None:
             raise self._left(failed) from failed
-        clear_left(self.project, self.wish.name, self.listener)
+        clear_left(self.stack, self.listener)
         return kept
 
     def there(self, compiled: Deployment) -> tuple[str, ...]:
         """Nodes, of a plan and of those there were, that are recorded."""
-        resources = (deployment(self.project, self.wish.name) or {}).get("resources") or ()
-        found = {name_of(each["urn"]) for each in resources if each.get("id")}
+        found = {name_of(each["urn"]) for each in self.stack.resources if each.get("id")}
         makers = {name: compiled.makers.get(name, name) for name in compiled.nodes} | dict(self.before)
         return tuple(sorted(name for name, maker in makers.items() if maker in found))
 
     def _left(self, failed: EngineFailed) -> StackError:
         name = self.wish.name
-        left = ", ".join(_recorded(self.project, name, {*self.before, *self.before.values()}))
+        left = ", ".join(_recorded(self.stack, {*self.before, *self.before.values()}))
         return StackError(
             f"what was begun of the fleet {name} could not be taken back whole",
             detail=f"{failed.detail}\nleft: {left}",
@@ -188,9 +190,10 @@ class Gang:
 
 
 def bring_up(
-    project: Project, wish: FleetRequest, first: Deployment, listener: Listener
+    stack: StackState, wish: FleetRequest, first: Deployment, listener: Listener, *, looked: bool = False
 ) -> tuple[Deployment, Call]:
-    """The plan that was carried out, and the engine's call that did it.
+    """The plan that was carried out, and the engine's call that did it. `looked`: the engine has just seen
+    that all is as recorded.
 
     A place without room is left as it was found before the next one is tried. What trying elsewhere cannot
     mend (quota, permission, parameters) stops at once. A cluster that is up is never moved: growth that does
@@ -199,9 +202,9 @@ def bring_up(
 
     Raises NoCapacity with every place tried, StackError, Interrupted.
     """
-    gang = Gang(project, wish, listener, nodes_up(project, wish.name), first.answer)
-    if first.only is None:
-        call, failed = gang.bring(first)
+    gang = Gang(stack, wish, listener, stack.makers, first.answer)
+    if first.only is None and not first.elsewhere:
+        call, failed = gang.bring(first, looked=looked)
         if failed is not None:
             raise failed
         return first, call
@@ -224,12 +227,17 @@ def bring_up(
         where, at, known = compiled.place or place.words, len(tried) + 1, {each.words for each in places}
         places[at:at] = [each for each in compiled.elsewhere if each.words not in known]
         listener(Note(f"trying {where}", lasts=True))
-        call, failed = gang.persist(compiled, short.events if short else ())
+        seen = looked and compiled is first and not first.moves
+        call, failed = gang.persist(compiled, short.events if short else (), looked=seen)
         if failed is None and not call.node_errors():
             return compiled, call
         answer = gang.answer(call, failed)
         there = tuple(name for name in gang.there(compiled) if name in compiled.nodes)
-        if there and not compiled.whole:
+        leads_on = answer is not None and answer.elsewhere and not gang.before
+        if failed is not None and compiled.only is None and not leads_on:
+            raise failed  # what is there is kept: this backend cannot have some of its nodes alone
+        keeps = bool(there) and not compiled.whole and compiled.only is not None
+        if keeps:
             if failed is not None:
                 raise _refused(wish, answer, failed, "what is there is kept") from failed
             short = _kept(gang, compiled, call, there)
@@ -246,16 +254,16 @@ def bring_up(
         listener(Note(f"no room there: {answer.reason}"))
         if short is not None or gang.before:
             # Nodes that are up stay; the others may go where there is room.
-            if there and not compiled.whole:
-                gang = replace(gang, before=nodes_up(project, wish.name))
-                more = compile_for(project, wish).more()
+            if keeps:
+                gang = replace(gang, before=stack.makers)
+                more = compile_for(stack, wish).more()
             else:
                 more = first.more() if len(tried) == 1 else places[len(tried) :]
             names = {each.place for each in tried}
             places[len(tried) :] = [each for each in more if each.words not in names]
         elif len(places) == 1:
             # Where an earlier call was stopped is no longer where the fleet has to be.
-            afresh = compile_for(project, wish)
+            afresh = compile_for(stack, wish)
             again = [Place(afresh.place or "", lambda made=afresh: made), *afresh.elsewhere]
             places += [each for each in again if each.words != place.words]
     if short is not None:
@@ -265,9 +273,10 @@ def bring_up(
     raise _no_room(wish, tried)
 
 
-def words(compiled: Deployment) -> list[str]:
-    """The engine's arguments for bringing a plan up."""
+def words(compiled: Deployment, *, looked: bool = False) -> list[str]:
+    """The engine's arguments for bringing a plan up. One that has `looked` need not look again."""
     found = ["up", "--yes", "--skip-preview", *parallel(compiled)]
+    found += ["--refresh=false"] if looked else []
     return [*found, "--continue-on-error"] if compiled.apart else found
 
 
@@ -341,9 +350,9 @@ def _urn(event: Mapping[str, object]) -> str | None:
     return None
 
 
-def _recorded(project: Project, stack: str, before: Collection[str]) -> Iterator[str]:
+def _recorded(stack: StackState, before: Collection[str]) -> Iterator[str]:
     """Resources of the cloud that are recorded still, each with its id."""
-    for resource in (deployment(project, stack) or {}).get("resources") or ():
+    for resource in stack.resources:
         if resource.get("custom") and resource.get("id") and not resource["type"].startswith("pulumi:"):
             name = name_of(resource["urn"])
             if name not in before:

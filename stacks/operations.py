@@ -2,69 +2,27 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from orch.components.deployment import Deployment
-from orch.components.explain import known
-from orch.components.request import NewHostKey, NodeProblem, NodeWarning
-from orch.spec.findings import Finding
-from orch.stacks.busy_nodes import going, refuse_occupied, refuse_replaced
+from orch.stacks.busy_nodes import refuse_occupied, refuse_replaced
 from orch.stacks.errors import NoSuchNode, StackError
 from orch.stacks.gang import bring_up, parallel
 from orch.stacks.lockfile import write_lock
+from orch.stacks.plan import Plan, Prepared, money, planned
+from orch.stacks.plan import before as recorded_before
 from orch.stacks.program import program
 from orch.stacks.project import Project
-from orch.stacks.pulumi.changes import Change, Drifted, changes, drifted, name_of
+from orch.stacks.pulumi.changes import Drifted, changes, drifted, found_as_recorded, name_of
 from orch.stacks.pulumi.lock_holders import forget
 from orch.stacks.pulumi.locks import locks
 from orch.stacks.pulumi.operation import Call, Doing, Expected, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import mend, take
-from orch.stacks.request import FleetRequest, compile_for, nodes_up
+from orch.stacks.request import FleetRequest, compile_for
 from orch.stacks.shared_networks import drift_shared, preview_shared, release, shared_by, unused
-from orch.stacks.state import (
-    StackExport,
-    deployment,
-    forget_identity,
-    nodes_there,
-    not_up,
-    outputs,
-    require_up,
-)
-from orch.stacks.summary import NO_HEADLINE, Headline, Recorded, headline
+from orch.stacks.state import StackExport, StackState, forget_identity, not_up, require_up
 from orch.stacks.variables import forget_clear_text, in_clear, unread_copies
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What `up` would do, or did. `reasons` are the plan's own words on its decisions.
-
-    `hourly` is the price of the whole fleet afterwards, `delta` what changes in it, in US dollars an hour.
-    `problems` are nodes that are kept out, or failed while the others did not; `unpriced` is what costs money
-    that is not in `hourly`. `drift` is what the refresh before it found not to be as recorded; `headline`
-    says what the changes come to for the fleet. `going`: nodes that are there and are removed, or made anew.
-    """
-
-    fleet: str
-    stack: str
-    changes: tuple[Change, ...]
-    reasons: tuple[str, ...]
-    hourly: float
-    delta: float
-    problems: tuple[NodeProblem, ...] = ()
-    warnings: tuple[NodeWarning, ...] = ()
-    new_keys: tuple[NewHostKey, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    unpriced: tuple[str, ...] = ()
-    drift: tuple[Drifted, ...] = ()
-    headline: Headline = NO_HEADLINE
-    going: frozenset[str] = frozenset()
-
-    @property
-    def pending(self) -> bool:
-        return any(change.op != "same" for change in self.changes)
 
 
 def preview(project: Project, wish: FleetRequest, listener: Listener) -> Plan:
@@ -72,47 +30,75 @@ def preview(project: Project, wish: FleetRequest, listener: Listener) -> Plan:
 
     Takes no lock; changes nothing but an empty stack's record.
     """
+    project = _forced(project, wish.consent.force)
     project.prepare()
+    files = wish.files(project)
     mend(project, wish.name)
+    stack = StackState(project, wish.name)
     listener(Doing(f"planning the fleet {wish.name}"))
-    compiled = compile_for(project, wish)
-    before = _recorded(project, wish.name)
+    compiled = compile_for(stack, wish)
+    before = recorded_before(stack)
     run = Call(listener, planning=True)
     listener(Doing(f"the engine compares the fleet {wish.name} with what is there"))
     if compiled.shared is not None:
-        preview_shared(project, compiled.shared, run)
-    engine(project, wish.name, ["preview", *parallel(compiled)], run, program(compiled))
-    return _planned(wish.name, before, compiled, run)
+        preview_shared(stack, compiled.shared, run)
+    recorded = stack.recorded
+    engine(stack, ["preview", *parallel(compiled)], run, program(compiled))
+    plan = planned(wish.name, before, compiled, run)
+    return replace(plan, prepared=Prepared(stack, recorded, compiled, files, found_as_recorded(run.events)))
 
 
-def up(project: Project, wish: FleetRequest, listener: Listener) -> Plan:
-    """Make it so; what was done. Where nodes stand apart, those that failed are among its `problems`.
+def outdated(plan: Plan, wish: FleetRequest, listener: Listener) -> str | None:
+    """Why a plan that was shown cannot be carried out as it is; None when `up` may.
 
-    Raises StackError naming each resource that failed, NoCapacity, Conflict (somebody is at work on it, or
-    runs are on nodes that would go), Interrupted.
+    What a killed call left is cleared for that. Raises Conflict when somebody is at work on the fleet.
+    """
+    if plan.prepared is None:
+        return "it was made by nobody"
+    stack = plan.prepared.stack
+    stack.changed()
+    take(stack, listener)
+    return plan.prepared.outdated(wish.files(stack.project))
+
+
+def up(project: Project, wish: FleetRequest, listener: Listener, *, shown: Plan | None = None) -> Plan:
+    """Apply the fleet and return what was done. Where nodes stand apart, those that failed are among its
+    `problems`.
+
+    `shown`: a plan that is not `outdated`, which is carried out: neither the cloud nor the hosts are asked
+    for another. Raises StackError naming each resource that failed, NoCapacity, Conflict (somebody is at work
+    on it, or runs are on nodes that would go), Interrupted.
     """
     project = _forced(project, wish.consent.force)
     project.prepare()
-    # Before the plan: what a killed call left counts against quotas and capacity.
-    take(project, wish.name, listener)
-    listener(Doing(f"planning the fleet {wish.name}"))
-    compiled = compile_for(project, wish)
-    before = _recorded(project, wish.name)
+    if shown is not None and shown.prepared is not None:
+        stack, compiled = shown.prepared.stack, shown.prepared.compiled
+        looked = shown.prepared.as_recorded
+    else:
+        stack, looked = StackState(project, wish.name), False
+        # Before the plan: what a killed call left counts against quotas and capacity.
+        take(stack, listener)
+        listener(Doing(f"planning the fleet {wish.name}"))
+        compiled = compile_for(stack, wish)
+    before = recorded_before(stack)
     there = frozenset(before.fleet.nodes.values())
     listener(Expected(frozenset(compiled.makers.get(node, node) for node in compiled.nodes) - there))
-    if not wish.consent.force:
-        refuse_replaced(project, wish.name, compiled, before.fleet, listener)
-    recorded = deployment(project, wish.name)
+    if not wish.consent.force and shown is not None:
+        refuse_occupied(stack, shown.going, listener)
+    elif not wish.consent.force:
+        refuse_replaced(stack, compiled, before.fleet, listener)
+    recorded = stack.recorded
     stood_on = shared_by(recorded)
     _ensure_images(compiled.images, listener)
     listener(Doing(f"bringing up the fleet {wish.name}"))
-    done, call = bring_up(project, wish, compiled, listener)
+    done, call = bring_up(stack, wish, compiled, listener, looked=looked)
     _forget_clear_text(project, wish.name, recorded, listener)
-    release(project, stood_on - shared_by(deployment(project, wish.name)), call, without=wish.name)
+    if stood_on:
+        release(stack, stood_on - shared_by(stack.recorded), call)
     images = {key: value for key, value in done.pins.items() if key in done.locked}
     if done.locked:
         write_lock(project.lock_file, wish.name, images)
-    return _planned(wish.name, before, done, call)
+    return planned(wish.name, before, done, call)
 
 
 def down(project: Project, name: str, listener: Listener, *, force: bool = False) -> Plan:
@@ -121,28 +107,29 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
     A fleet that is not there is an error; leftovers of a killed `up` are not.
     """
     project = _forced(project, force)
-    if deployment(project, name) is None:
+    stack = StackState(project, name)
+    if not stack.exists:
         raise not_up(project, name, removing=True)
     project.prepare()
-    before = recorded_hourly(project, name)
-    _refuse_protected(project, name)
-    take(project, name, listener, removing=True)
-    there = nodes_up(project, name)
+    before = stack.hourly
+    _refuse_protected(stack)
+    take(stack, listener, removing=True)
+    there = stack.makers
     if not force:
-        refuse_occupied(project, name, list(there), listener)
+        refuse_occupied(stack, list(there), listener)
     listener(Expected(frozenset(there.values())))
     listener(Doing(f"removing the fleet {name}"))
     run = Call(listener, planning=False)
-    recorded = deployment(project, name)
+    recorded = stack.recorded
     # A `down` that was killed after the fleet has left no word of what it stood on.
-    stood_on = shared_by(recorded) if (recorded or {}).get("resources") else unused(project)
-    engine(project, name, ["destroy", "--yes", "--skip-preview"], run)
-    release(project, stood_on, run, without=name)
-    plain(project, name, ["stack", "rm", "--yes"])
+    stood_on = shared_by(recorded) if stack.resources else unused(project)
+    engine(stack, ["destroy", "--yes", "--skip-preview"], run)
+    release(stack, stood_on, run)
+    plain(stack, ["stack", "rm", "--yes"])
     _forget_clear_text(project, name, recorded, listener)
     forget_identity(project, name)
     shutil.rmtree(project.dot / "work" / name, ignore_errors=True)
-    return Plan(name, name, changes(run.events), (), hourly=0.0, delta=_money(-before))
+    return Plan(name, name, changes(run.events), (), hourly=0.0, delta=money(-before))
 
 
 def remove_nodes(
@@ -154,7 +141,8 @@ def remove_nodes(
     then), StackError.
     """
     project = _forced(project, force)
-    found = require_up(project, name)
+    stack = StackState(project, name)
+    found = require_up(stack)
     nodes = {int(node["index"]): node["name"] for node in found["fleet"]["nodes"]}
     grouped = sorted({int(n["index"]) for n in found["fleet"]["nodes"] if n.get("made_by")} & set(indices))
     if grouped:
@@ -164,7 +152,7 @@ def remove_nodes(
             hint=f"`orch down {name}` removes all of them",
             code="ORCH355",
         )
-    recorded = {name_of(r["urn"]): r["urn"] for r in (deployment(project, name) or {}).get("resources") or ()}
+    recorded = {name_of(each["urn"]): each["urn"] for each in stack.resources}
     there = {index: recorded[node] for index, node in nodes.items() if node in recorded}
     missing = sorted(set(indices) - set(there))
     if missing:
@@ -175,75 +163,50 @@ def remove_nodes(
             code="ORCH355",
         )
     project.prepare()
-    before = recorded_hourly(project, name)
-    _refuse_protected(project, name)
-    take(project, name, listener)
+    before = stack.hourly
+    _refuse_protected(stack)
+    take(stack, listener)
     if not force:
-        refuse_occupied(project, name, [nodes[index] for index in set(indices)], listener)
+        refuse_occupied(stack, [nodes[index] for index in set(indices)], listener)
     listener(Expected(frozenset(nodes[index] for index in set(indices))))
     listener(Doing(f"removing nodes of the fleet {name}"))
     run = Call(listener, planning=False)
     targets = [word for index in sorted(set(indices)) for word in ("--target", there[index])]
-    engine(project, name, ["destroy", "--yes", "--skip-preview", *targets], run)
-    after = recorded_hourly(project, name)
-    return Plan(name, name, changes(run.events), (), hourly=after, delta=_money(after - before))
+    engine(stack, ["destroy", "--yes", "--skip-preview", *targets], run)
+    after = stack.hourly
+    return Plan(name, name, changes(run.events), (), hourly=after, delta=money(after - before))
 
 
 def drift(project: Project, name: str, listener: Listener) -> tuple[Drifted, ...]:
     """What is not as registered. Changes nothing, takes no lock."""
-    require_up(project, name)
+    stack = StackState(project, name)
+    require_up(stack)
     project.prepare()
     mend(project, name)
     run = Call(listener, planning=True)
     words = ["refresh", "--preview-only"]
     listener(Doing(f"the engine looks at what is there of the fleet {name}"))
-    shared = drift_shared(project, name, words, listener)
-    engine(project, name, words, run)
+    shared = drift_shared(stack, words, listener)
+    engine(stack, words, run)
     return (*shared, *drifted(run.events))
 
 
 def refresh(project: Project, name: str, listener: Listener) -> tuple[Drifted, ...]:
     """Record what is there; what differed. The next `up` mends it."""
-    require_up(project, name)
+    stack = StackState(project, name)
+    require_up(stack)
     project.prepare()
-    take(project, name, listener)
+    take(stack, listener)
     run = Call(listener, planning=True)
     words = ["refresh", "--yes", "--skip-preview"]
     listener(Doing(f"the engine looks at what is there of the fleet {name}"))
-    shared = drift_shared(project, name, words, listener)
-    engine(project, name, words, run)
+    shared = drift_shared(stack, words, listener)
+    engine(stack, words, run)
     return (*shared, *drifted(run.events))
-
-
-def recorded_hourly(project: Project, stack: str) -> float:
-    """What the fleet costs an hour as it was last brought up, in US dollars; 0 when it is not up."""
-    recorded = deployment(project, stack)
-    beside = (outputs(recorded).get("fleet") or {}).get("beside_hourly") or 0.0
-    return round(beside + sum(node.get("price_hourly") or 0.0 for node in nodes_there(recorded)), 6)
-
-
-@dataclass(frozen=True)
-class _Recorded:
-    """What a stack knew of its fleet before."""
-
-    hourly: float
-    fleet: Recorded
-
-
-def _recorded(project: Project, stack: str) -> _Recorded:
-    return _Recorded(
-        recorded_hourly(project, stack),
-        Recorded(known(outputs(deployment(project, stack))), nodes_up(project, stack)),
-    )
 
 
 def _forced(project: Project, force: bool) -> Project:
     return replace(project, forced=True) if force else project
-
-
-def _money(amount: float) -> float:
-    """US dollars without what floats leave of nothing: no -0.0."""
-    return round(amount, 6) + 0.0
 
 
 def unlock(project: Project, name: str) -> None:
@@ -253,54 +216,13 @@ def unlock(project: Project, name: str) -> None:
             lock.file.unlink(missing_ok=True)
         forget(project, name)
         return
-    plain(project, name, ["cancel", "--yes"])
+    plain(StackState(project, name), ["cancel", "--yes"])
 
 
-def _planned(stack: str, before: _Recorded, compiled: Deployment, run: Call) -> Plan:
-    failed = run.node_errors() if run.apart else {}
-    told = {problem.node for problem in compiled.problems}
-    late = [_node_problem(name, text) for name, text in failed.items()]
-    # A host that was unfit when it was planned fails in the engine for the same reason; that it is not as
-    # registered is said by the engine alone.
-    problems = [*compiled.problems, *(p for p in late if p.node not in told or p.code == "ORCH385")]
-    found = tuple(change for change in changes(run.events) if change.name not in failed)
-    return Plan(
-        stack,
-        stack,
-        found,
-        compiled.reasons,
-        compiled.hourly,
-        _money(compiled.hourly - before.hourly),
-        problems=tuple(problems),
-        warnings=compiled.warnings,
-        new_keys=compiled.new_keys,
-        findings=compiled.findings,
-        unpriced=compiled.unpriced,
-        drift=drifted(run.events),
-        headline=headline(found, before.fleet, compiled),
-        going=going(before.fleet.nodes, compiled, found),
-    )
-
-
-_ONE_LINE = re.compile(
-    r"(?:(?P<where>\S+): )?(?:(?P<code>ORCH\d+) )?(?P<summary>[^;]*)(?:; (?P<detail>.*))?", re.S
-)
-
-
-def _node_problem(name: str, text: str) -> NodeProblem:
-    """What a provider said in one line, taken apart again."""
-    found = _ONE_LINE.fullmatch(text)
-    if found is None:
-        return NodeProblem(text, node=name)
-    detail = found["detail"].replace("; ", "\n") if found["detail"] else None
-    return NodeProblem(found["summary"], node=name, where=name, detail=detail, code=found["code"])
-
-
-def _refuse_protected(project: Project, name: str) -> None:
-    resources = (deployment(project, name) or {}).get("resources") or ()
-    if any(resource.get("protect") for resource in resources):
+def _refuse_protected(stack: StackState) -> None:
+    if any(resource.get("protect") for resource in stack.resources):
         raise StackError(
-            f"the fleet {name} is protected",
+            f"the fleet {stack.name} is protected",
             hint="set `protect: false` in its file and `orch up` it, then remove it",
             code="ORCH348",
         )

@@ -12,28 +12,38 @@ from orch.spec.models import Fleet
 from orch.stacks.lockfile import read_lock
 from orch.stacks.program import scope_of
 from orch.stacks.project import Project
-from orch.stacks.state import begun, deployment, nodes_there, outputs
+from orch.stacks.state import StackState, begun
 
 
 @dataclass(frozen=True)
 class FleetRequest:
-    """A fleet as a user asks for it: its model, the folder of its file, and what is agreed to beyond it."""
+    """A fleet as a user asks for it: its model, its file, and what is agreed to beyond it.
+
+    `folder` is the file's; `file` is None where it came from standard input.
+    """
 
     fleet: Fleet
     folder: Path
     consent: Approvals = NO_CONSENT
+    file: Path | None = None
 
     @property
     def name(self) -> str:
         return self.fleet.name
 
+    def files(self, project: Project) -> dict[str, tuple[int, int] | None]:
+        """The files that a plan is made from, as they are now: when each was written, and its size."""
+        scripts = [self.folder / Path(step.file).expanduser() for step in self.fleet.init if step.file]
+        files = (project.root / "orch.yml", project.lock_file, self.file, *scripts)
+        return {str(file): _mark(file) for file in files if file is not None}
 
-def compile_for(project: Project, wish: FleetRequest) -> Deployment:
+
+def compile_for(stack: StackState, wish: FleetRequest) -> Deployment:
     """Plan a fleet with what its stack decided before. Raises PlanError, Conflict (a newer orch's state)."""
-    recorded = deployment(project, wish.name)
+    project = stack.project
     previous = replace(
-        PriorState.of_outputs(outputs(recorded)),
-        begun=begun(recorded),
+        PriorState.of_outputs(stack.outputs),
+        begun=begun(stack.recorded),
         locked=read_lock(project.lock_file, wish.name),
     )
     return compile_fleet(
@@ -46,19 +56,15 @@ def compile_for(project: Project, wish: FleetRequest) -> Deployment:
             folder=wish.folder,
             consent=wish.consent,
             session=project.session,
-            stack=lambda name: decided(project, name),
+            stack=lambda name: PriorState.of_outputs(stack.beside(name).outputs),
             tags=project.tags,
         )
     )
 
 
-def decided(project: Project, stack: str) -> PriorState:
-    """What another stack of the project has decided; nothing when there is none."""
-    return PriorState.of_outputs(outputs(deployment(project, stack)))
-
-
-def nodes_up(project: Project, name: str) -> dict[str, str]:
-    """The fleet's nodes that are recorded, each with the resource that made it; none when it is not up."""
-    return {
-        node["name"]: node.get("made_by") or node["name"] for node in nodes_there(deployment(project, name))
-    }
+def _mark(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size

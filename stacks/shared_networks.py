@@ -13,9 +13,9 @@ from orch.stacks.errors import EngineFailed, Held, Interrupted, StackError
 from orch.stacks.program import shared_program
 from orch.stacks.project import Project
 from orch.stacks.pulumi.changes import Drifted, drifted
-from orch.stacks.pulumi.operation import Call, Listener, Note, engine, plain
+from orch.stacks.pulumi.operation import Call, Listener, Note, engine, init, plain
 from orch.stacks.pulumi.recovery import take
-from orch.stacks.state import StackExport, begun, deployment, outputs, stacks
+from orch.stacks.state import StackExport, StackState, begun, outputs, stacks
 
 # Others hold it while networks are made, for a minute or two.
 PATIENCE_S = 300.0
@@ -31,61 +31,61 @@ def shared_by(recorded: StackExport | None) -> frozenset[str]:
     return frozenset(f"{SHARED}{each['network']}" for each in pins if each.get("network"))
 
 
-def users(project: Project, stack: str) -> tuple[str, ...]:
-    """Fleets of the project that stand on it, or are about to."""
-    fleets = {name: deployment(project, name) for name in stacks(project) if not name.startswith(SHARED)}
+def users(project: Project, shared: str, *, without: str) -> tuple[str, ...]:
+    """Fleets of the project but `without` that stand on it, or are about to: as it is now."""
+    names = (name for name in stacks(project) if not name.startswith(SHARED) and name != without)
+    fleets = [StackState(project, name) for name in names]
     return tuple(
-        name
-        for name, recorded in fleets.items()
-        if stack in shared_by(recorded)
-        or (not (recorded or {}).get("resources") and _wanted(project, name) == stack)
+        fleet.name
+        for fleet in fleets
+        if shared in shared_by(fleet.recorded) or (not fleet.resources and _wanted(fleet) == shared)
     )
 
 
-def preview_shared(project: Project, shared: Shared, run: Call) -> None:
+def preview_shared(fleet: StackState, shared: Shared, run: Call) -> None:
     """What bringing it up would do, as events of `run`."""
-    engine(project, shared.stack, ["preview"], run, shared_program(shared))
+    engine(fleet.beside(shared.stack), ["preview"], run, shared_program(shared))
 
 
-def bring_shared(project: Project, fleet: str, shared: Shared, run: Call) -> None:
+def bring_shared(fleet: StackState, shared: Shared, run: Call) -> None:
     """Bring it up for a fleet. Raises StackError."""
-    recorded = deployment(project, fleet)
+    stack, is_recorded = fleet.beside(shared.stack), shared.stack in shared_by(fleet.recorded)
     # A fleet of which nothing else is recorded yet: its `down` finds what was made for it, and the `down` of
     # others leaves that.
-    if recorded is None:
-        provider = ["--secrets-provider", project.secrets_provider] if project.secrets_provider else []
-        plain(project, fleet, ["stack", "init", *provider])
-    if shared.stack not in shared_by(recorded):
-        plain(project, fleet, ["stack", "tag", "set", WANTED, shared.stack])
+    if not fleet.exists:
+        init(fleet)
+    if not is_recorded:
+        plain(fleet, ["stack", "tag", "set", WANTED, shared.stack])
 
     def bring() -> None:
-        take(project, shared.stack, run.listener)
+        take(stack, run.listener)
         words = ["up", "--yes", "--skip-preview"]
         try:
-            engine(project, shared.stack, words, run, shared_program(shared))
+            engine(stack, words, run, shared_program(shared))
         except EngineFailed:
-            if deployment(project, shared.stack) is not None:
+            if stack.exists:
                 raise
             # Its last fleet has just removed it.
-            engine(project, shared.stack, words, run, shared_program(shared))
+            engine(stack, words, run, shared_program(shared))
 
-    _in_turn(shared.stack, run.listener, bring)
-
-
-def release(project: Project, names: frozenset[str], run: Call, *, without: str) -> None:
-    """Remove those of these stacks that no fleet but `without` stands on. Raises StackError."""
-    if names and deployment(project, without) is not None and _wanted(project, without) in names:
-        plain(project, without, ["stack", "tag", "rm", WANTED])
-    for stack in sorted(names):
-        _in_turn(stack, run.listener, partial(_remove, project, stack, run, without))
+    _in_turn(stack, run.listener, bring)
 
 
-def _remove(project: Project, stack: str, run: Call, without: str) -> None:
+def release(fleet: StackState, names: frozenset[str], run: Call) -> None:
+    """Remove those of these stacks that no other fleet stands on. Raises StackError."""
+    if names and fleet.exists and _wanted(fleet) in names:
+        plain(fleet, ["stack", "tag", "rm", WANTED])
+    for name in sorted(names):
+        stack = fleet.beside(name)
+        _in_turn(stack, run.listener, partial(_remove, stack, run, fleet.name))
+
+
+def _remove(stack: StackState, run: Call, without: str) -> None:
     """Remove it unless a fleet but `without` stands on it. Its work folder stays: a fleet that comes at this
     moment is at work there."""
 
-    def others() -> set[str]:
-        return set(users(project, stack)) - {without}
+    def others() -> tuple[str, ...]:
+        return users(stack.project, stack.name, without=without)
 
     def nothing() -> None:
         """What the engine runs while it holds the stack: a fleet that has come meanwhile is seen here."""
@@ -94,16 +94,16 @@ def _remove(project: Project, stack: str, run: Call, without: str) -> None:
         if others():
             raise pulumi.RunError("another fleet stands on it")
 
-    if others() or deployment(project, stack) is None:
+    if others() or not stack.exists:
         return
-    take(project, stack, run.listener, removing=True)
+    take(stack, run.listener, removing=True)
     try:
-        engine(project, stack, ["up", "--yes", "--skip-preview"], run, nothing)
-        plain(project, stack, ["stack", "rm", "--yes"])
+        engine(stack, ["up", "--yes", "--skip-preview"], run, nothing)
+        plain(stack, ["stack", "rm", "--yes"])
     except (Held, Interrupted):
         raise
     except StackError:
-        if others() or deployment(project, stack) is None:
+        if others() or not stack.exists:
             return  # others have come, or have removed it themselves
         raise
 
@@ -113,38 +113,41 @@ def unused(project: Project) -> frozenset[str]:
     return frozenset(name for name in stacks(project) if name.startswith(SHARED))
 
 
-def drift_shared(project: Project, fleet: str, words: list[str], listener: Listener) -> tuple[Drifted, ...]:
+def drift_shared(fleet: StackState, words: list[str], listener: Listener) -> tuple[Drifted, ...]:
     """What a refresh finds of the stacks that a fleet stands on."""
     found: list[Drifted] = []
-    for stack in sorted(shared_by(deployment(project, fleet))):
-        if deployment(project, stack) is not None:
+    for name in sorted(shared_by(fleet.recorded)):
+        stack = fleet.beside(name)
+        if stack.exists:
             run = Call(listener, planning=True)
-            engine(project, stack, words, run)
+            engine(stack, words, run)
             found += drifted(run.events)
     return tuple(found)
 
 
-def _wanted(project: Project, fleet: str) -> str | None:
+def _wanted(fleet: StackState) -> str | None:
     """The stack that was made for a fleet which may have no record of it yet."""
     try:
-        told = plain(project, fleet, ["stack", "tag", "ls", "--json"]).stdout
+        told = plain(fleet, ["stack", "tag", "ls", "--json"]).stdout
     except StackError:
-        if deployment(project, fleet) is None:
+        fleet.changed()
+        if not fleet.exists:
             return None  # gone meanwhile
         raise
     return json.loads(told or "{}").get(WANTED)
 
 
-def _in_turn(stack: str, listener: Listener, change: Callable[[], None]) -> None:
+def _in_turn(stack: StackState, listener: Listener, change: Callable[[], None]) -> None:
     """Change a stack; another fleet's `up` or `down` that is at work on it is waited for."""
     ends, told = time.monotonic() + PATIENCE_S, False
     while True:
         try:
             return change()
         except Held as held:
+            stack.changed()
             if time.monotonic() > ends:
                 raise
             if not told:
-                listener(Note(f"waiting for {stack}: {held.where}", lasts=True))
+                listener(Note(f"waiting for {stack.name}: {held.where}", lasts=True))
                 told = True
             time.sleep(PAUSE_S)

@@ -61,6 +61,67 @@ def deployment(project: Project, stack: str) -> StackExport | None:
     return json.loads(done.stdout).get("deployment") or {}
 
 
+class StackState:
+    """What the engine has recorded of one stack: read when it is first asked for, and again after a call of
+    the engine that may have changed it.
+
+    An operation has one of its fleet and hands it along: each reading is half a second and a network call
+    where the state is elsewhere, and a whole file to parse where it is here.
+    """
+
+    def __init__(self, project: Project, name: str) -> None:
+        self.project, self.name = project, name
+        self._read: tuple[StackExport | None] | None = None
+        self._beside: dict[str, StackState] = {name: self}
+
+    @property
+    def recorded(self) -> StackExport | None:
+        """The deployment, None when there is no such stack. Raises StackError."""
+        if self._read is None:
+            self._read = (deployment(self.project, self.name),)
+        return self._read[0]
+
+    def changed(self) -> None:
+        """It is read anew when it is next asked for."""
+        self._read = None
+
+    def beside(self, name: str) -> StackState:
+        """Another stack of the project, which is read once as well."""
+        if name not in self._beside:
+            self._beside[name] = other = StackState(self.project, name)
+            other._beside = self._beside
+        return self._beside[name]
+
+    @property
+    def exists(self) -> bool:
+        return self.recorded is not None
+
+    @property
+    def outputs(self) -> dict[str, Any]:
+        """As `outputs` of this module."""
+        return outputs(self.recorded)
+
+    @property
+    def resources(self) -> Sequence[dict[str, Any]]:
+        return (self.recorded or {}).get("resources") or ()
+
+    @property
+    def nodes(self) -> tuple[dict[str, Any], ...]:
+        """The fleet's nodes that are there."""
+        return nodes_there(self.recorded)
+
+    @property
+    def makers(self) -> dict[str, str]:
+        """The fleet's nodes that are there, each with the resource that made it."""
+        return {node["name"]: node.get("made_by") or node["name"] for node in self.nodes}
+
+    @property
+    def hourly(self) -> float:
+        """What the fleet costs an hour as it was last brought up, in US dollars; 0 when it is not up."""
+        beside = (self.outputs.get("fleet") or {}).get("beside_hourly") or 0.0
+        return round(beside + sum(node.get("price_hourly") or 0.0 for node in self.nodes), 6)
+
+
 def in_plain_files(project: Project, stack: str) -> bool:
     """Whether a stack is read from a file here, without the engine."""
     checkpoint = project.checkpoint(stack)
@@ -108,9 +169,10 @@ def refuse_newer(found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def known_fleets(project: Project) -> list[str]:
-    """Names of the fleets this project has brought up, sorted."""
-    return [name for name in stacks(project) if "fleet" in outputs(deployment(project, name))]
+def known_fleets(project: Project) -> dict[str, StackState]:
+    """The fleets this project has brought up, by name, sorted; the state of each has been read."""
+    found = {name: StackState(project, name) for name in stacks(project)}
+    return {name: stack for name, stack in found.items() if "fleet" in stack.outputs}
 
 
 def stacks(project: Project) -> list[str]:
@@ -142,9 +204,9 @@ def begun(recorded: StackExport | None) -> dict[str, str]:
     return {}
 
 
-def is_former(project: Project, name: str) -> bool:
+def is_former(stack: StackState) -> bool:
     """Whether a former version recorded the fleet, with less than this one knows."""
-    fleet = outputs(deployment(project, name)).get("fleet") or {}
+    fleet = stack.outputs.get("fleet") or {}
     return fleet.get("schema_version", SCHEMA) < SCHEMA
 
 
@@ -153,10 +215,12 @@ def fleet_state(project: Project, name: str) -> FleetState:
 
     Raises NoSuchFleet when it is not up, Conflict when a newer orch wrote it.
     """
-    recorded = deployment(project, name)
-    found = outputs(recorded)
-    if "fleet" not in found:
-        raise not_up(project, name)
+    return fleet_of(StackState(project, name))
+
+
+def fleet_of(stack: StackState) -> FleetState:
+    """The fleet of a stack. Raises as `fleet_state`."""
+    project, name, found = stack.project, stack.name, require_up(stack)
     try:
         state = FleetState.model_validate(whole(found["fleet"]))
     except ValidationError as error:
@@ -167,7 +231,7 @@ def fleet_state(project: Project, name: str) -> FleetState:
             hint="`orch up` with its file records it anew",
             code="ORCH351",
         ) from error
-    there = {node["name"] for node in nodes_there(recorded)}
+    there = {node["name"] for node in stack.nodes}
     nodes = tuple(node for node in state.nodes if node.name in there)
     if found.get("identity") is not None:
         identity = str(_identity(project, name, state))
@@ -196,17 +260,16 @@ def _at_home(project: Project, node: NodeState) -> NodeState:
     return node.model_copy(update={"identity": resolved(node.identity, project.root), "jump": hops})
 
 
-def require_up(project: Project, name: str) -> dict[str, Any]:
+def require_up(stack: StackState) -> dict[str, Any]:
     """The outputs of a fleet's stack. Raises NoSuchFleet when it is not up."""
-    found = outputs(deployment(project, name))
-    if "fleet" not in found:
-        raise not_up(project, name)
-    return found
+    if "fleet" not in stack.outputs:
+        raise not_up(stack.project, stack.name)
+    return stack.outputs
 
 
 def not_up(project: Project, name: str, *, removing: bool = False) -> NoSuchFleet:
     """The error of a fleet that is not there; with `removing`, of one that was to be removed."""
-    others = known_fleets(project)
+    others = list(known_fleets(project))
     shown_name = name if is_stack_name(name) else shown(name)
     ending = ": there is nothing to remove" if removing else ""
     return NoSuchFleet(

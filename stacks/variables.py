@@ -20,7 +20,7 @@ from orch.runner.private import stage_beside
 from orch.spec.state import FleetState
 from orch.stacks.project import Project
 from orch.stacks.pulumi.masking import is_secret
-from orch.stacks.state import StackExport, deployment, outputs, secret_output
+from orch.stacks.state import StackExport, StackState, secret_output
 
 REMOVED = "(removed)"
 """What stands in old copies of a state where a value stood in clear."""
@@ -52,16 +52,15 @@ def with_values(state: FleetState, values: Mapping[str, Any]) -> FleetState:
     return state.model_copy(update={"env": values.get("fleet") or state.env, "nodes": nodes})
 
 
-def revealed(project: Project, state: FleetState) -> FleetState:
+def revealed(stack: StackState, state: FleetState) -> FleetState:
     """A fleet with its variables decrypted, as jobs are given them.
 
     Half a second for a fleet that has any; nothing for others. They are not kept on disk. Raises StackError.
     """
-    if not outputs(deployment(project, state.stack)).get("env"):
+    if not stack.outputs.get("env"):
         return state
-    return with_values(
-        state, json.loads(secret_output(project, state.stack, "env", "the variables", "--json"))
-    )
+    secret = secret_output(stack.project, stack.name, "env", "the variables", "--json")
+    return with_values(state, json.loads(secret))
 
 
 def in_clear(recorded: StackExport | None) -> tuple[str, ...]:

@@ -9,11 +9,12 @@ from orch.components.request import whole
 from orch.spec.models import Fleet
 from orch.spec.state import FleetState
 from orch.stacks import operations
+from orch.stacks.plan import Plan
 from orch.stacks.project import Project
 from orch.stacks.pulumi.changes import Change, Drifted
 from orch.stacks.pulumi.operation import Progress
 from orch.stacks.request import FleetRequest
-from orch.stacks.state import require_up
+from orch.stacks.state import StackState, require_up
 
 
 def quiet(event: Progress) -> None:
@@ -28,7 +29,7 @@ class CloudStack:
     project: Project
     name: str
 
-    def plan(self, fleet: Fleet) -> operations.Plan:
+    def plan(self, fleet: Fleet) -> Plan:
         return operations.preview(self.project, FleetRequest(fleet, self.folder), quiet)
 
     def preview(self, fleet: Fleet) -> tuple[Change, ...]:
@@ -46,4 +47,4 @@ class CloudStack:
 
     def state(self) -> FleetState:
         """As it is recorded: how nodes are reached in a rehearsal is another thing."""
-        return FleetState.model_validate(whole(require_up(self.project, self.name)["fleet"]))
+        return FleetState.model_validate(whole(require_up(StackState(self.project, self.name))["fleet"]))

@@ -13,7 +13,7 @@ from orch.components.explain import Explained
 from orch.components.gcp import explain as gcp
 from orch.components.local import backend as local
 from orch.components.ssh import backend as ssh
-from orch.stacks.operations import Plan
+from orch.stacks.plan import Plan
 from orch.stacks.pulumi.changes import Change, changes, drifted
 from orch.stacks.summary import Recorded, headline
 

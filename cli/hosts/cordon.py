@@ -48,13 +48,13 @@ def cordon(
     from orch.cli.run import opened
     from orch.runner.launch.environment import fold
     from orch.runner.node.cordon import mark, unmark
-    from orch.stacks.state import fleet_state, known_fleets
+    from orch.stacks.state import StackState, fleet_of, known_fleets
 
     if undo and reason:
         raise typer.BadParameter("it goes with a cordon, not with --undo", param_hint="--reason")
     with opened(None, as_json=True) as (project, place):
-        names = [fleet] if fleet is not None else known_fleets(project)
-        chosen = chosen_nodes(nodes, {name: fleet_state(project, name) for name in names})
+        up = {fleet: StackState(project, fleet)} if fleet is not None else known_fleets(project)
+        chosen = chosen_nodes(nodes, {name: fleet_of(stack) for name, stack in up.items()})
         if undo:
             results = [*unmark(chosen, place.transport, deadline_s=DEADLINE_S)]
             done = "may take jobs again"

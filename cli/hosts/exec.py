@@ -91,11 +91,11 @@ def ssh(
     """Log in to a node by its own way, jump hosts included, with its own key and its pinned host key."""
     from orch.runner.ssh.openssh import ssh_words, write_config
     from orch.runner.ssh.user_config import UserConfig
-    from orch.stacks.state import fleet_state, known_fleets
+    from orch.stacks.state import StackState, fleet_of, known_fleets
 
     project = project_at()
-    names = [fleet] if fleet is not None else known_fleets(project)
-    chosen, *others = chosen_nodes([node], {name: fleet_state(project, name) for name in names})
+    up = {fleet: StackState(project, fleet)} if fleet is not None else known_fleets(project)
+    chosen, *others = chosen_nodes([node], {name: fleet_of(stack) for name, stack in up.items()})
     if others:
         raise UsageError(
             f"{node!r} is {len(others) + 1} nodes, a login is to one",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from orch.components.request import NewHostKey
     from orch.spec import Document
-    from orch.stacks.operations import Plan
+    from orch.stacks.plan import Plan
     from orch.stacks.request import FleetRequest
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orch.components.request import NewHostKey, NodeProblem, NodeWarning
     from orch.spec import Document
     from orch.spec.errors import OrchError
-    from orch.stacks.operations import Plan
+    from orch.stacks.plan import Plan
 
 SCHEMA = 1
 

@@ -29,6 +29,7 @@ from orch.components.deployment import Queue
 from orch.components.explain import Explained, Traits
 from orch.components.request import PlanRequest
 from orch.offers.match import aws_zone_name
+from orch.spec.errors import OrchError
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.aws import AwsSettings
@@ -83,11 +84,17 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
             return candidates
         fleet, settings = request.fleet, self.settings_of(request)
 
+        def ask(region: str, types: Collection[str]) -> Mapping[str, Sequence[str]]:
+            try:
+                return gather_facts.offered(self.session(request), region, types, settings.endpoint_url)
+            except gather_facts.CloudRefused as refused:
+                if refused.error is None or not errors.is_of_region(refused.error):
+                    raise
+                request.refused[f"{self.name} in {region}"] = refused
+                return {}
+
         def offered(region: str, types: Collection[str]) -> Mapping[str, Sequence[str]]:
-            return request.once(
-                (self.name, "offered", region, frozenset(types)),
-                lambda: gather_facts.offered(self.session(request), region, types, settings.endpoint_url),
-            )
+            return request.once((self.name, "offered", region, frozenset(types)), lambda: ask(region, types))
 
         fits = in_written_zones(fleet, settings, load_catalog(), self._named_zones(request))
         return settled(fleet, candidates, offered, fits)
@@ -137,6 +144,14 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
     def traits(self, request: PlanRequest, candidate: Candidate, plan: AwsPlan) -> Traits:
         return traits(request.fleet, plan)
 
+    def refused_region(self, error: OrchError, candidate: Candidate) -> str | None:
+        of_region = (
+            isinstance(error, gather_facts.CloudRefused)
+            and error.error is not None
+            and errors.is_of_region(error.error)
+        )
+        return candidate.region if of_region else None
+
     def cloud_error(self, text: str) -> CloudError | None:
         return errors.read(text)
 
@@ -166,9 +181,18 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         if fleet.reservation is None:
             return None
         regions = fleet.regions or settings.regions or regions_of(fleet, self.name)
-        found = gather_facts.reservation(
-            self.session(request), fleet.reservation, regions, settings.endpoint_url
-        )
+        found = None
+        for region in regions:
+            try:
+                found = gather_facts.reservation(
+                    self.session(request), fleet.reservation, (region,), settings.endpoint_url
+                )
+            except gather_facts.CloudRefused as refused:
+                if len(regions) == 1 or refused.error is None or not errors.is_of_region(refused.error):
+                    raise
+                request.refused[f"{self.name} in {region}"] = refused
+            if found is not None:
+                break
         if found is None:
             raise PlanErrors([_no_reservation(fleet, regions)])
         return found

@@ -151,7 +151,6 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
         return replace(
             super().deploy(request, candidate, plan),
             apart=frozenset() if whole else frozenset({self.node_type}),
-            answer=self.classify_error,
             whole=whole,
             findings=tuple(dict.fromkeys(each for group in plan.node_groups for each in group.warnings)),
             reasons=reasons(plan),

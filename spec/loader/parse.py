@@ -18,7 +18,7 @@ from orch.spec.loader.text import Source
 from orch.spec.loader.untrusted import not_lent
 from orch.spec.loader.validation_errors import validate
 from orch.spec.models import BACKEND_MODELS, KINDS, MODELS, Fleet
-from orch.spec.models.selection import FOREIGN_BACKENDS
+from orch.spec.models.selection import has_no_driver
 from orch.spec.suggest import hint_for, listed
 
 MAX_HOSTS = 20_000
@@ -115,7 +115,7 @@ def _kind(draft: Draft, node: Mapping) -> str:
 
 
 def _no_type(draft: Draft, word: str) -> Diagnostic:
-    if word in FOREIGN_BACKENDS:
+    if has_no_driver(word):
         summary = f"orch has no driver for {word}: this document is left out"
         return draft.diagnostic("ORCH190", ("type",), summary, severity=Severity.WARNING)
     if "${{" in word:

@@ -22,6 +22,11 @@ FOREIGN_BACKENDS = (
 )  # fmt: skip
 
 
+def has_no_driver(name: str) -> bool:
+    """Whether a backend is known from elsewhere alone; another package may bring its driver."""
+    return name in FOREIGN_BACKENDS and name not in installed()
+
+
 def check_backend(name: str) -> str:
     """The backend's name. Raises Problem ORCH116 for one that nobody knows."""
     if name in OTHER_NAMES:

@@ -12,7 +12,7 @@ from orch.spec.grammar.values import Problem
 from orch.spec.loader.document import Draft
 from orch.spec.models import Fleet, Volume
 from orch.spec.models.backends import effective
-from orch.spec.models.selection import FOREIGN_BACKENDS
+from orch.spec.models.selection import has_no_driver
 from orch.spec.rules.unsupported import backends_hint
 from orch.spec.suggest import listed
 
@@ -54,13 +54,13 @@ def backends_have_drivers(draft: Draft) -> Findings:
     backends = _fleet(draft).written_backends
     if backends is None:
         return
-    usable = [name for name in backends if name not in FOREIGN_BACKENDS]
+    usable = [name for name in backends if not has_no_driver(name)]
     if not usable:
         summary = f"orch has no driver for {backends[0]}" if backends else "no backend is listed"
         yield draft.diagnostic("ORCH201", ("backends",), summary, hint=backends_hint())
         return
     for index, name in enumerate(backends):
-        if name in FOREIGN_BACKENDS:
+        if has_no_driver(name):
             summary = f"orch has no driver for {name}; using {', '.join(usable)}"
             yield draft.diagnostic("ORCH190", ("backends", index), summary, severity=Severity.WARNING)
 
@@ -69,7 +69,7 @@ def options_have_drivers(draft: Draft) -> Findings:
     first: dict[str, int] = {}
     for index, options in enumerate(_fleet(draft).backend_options):
         name = str(options["type"])
-        if name in FOREIGN_BACKENDS:
+        if has_no_driver(name):
             summary = f"orch has no driver for {name}: these options do nothing"
             yield draft.diagnostic(
                 "ORCH190", ("backend_options", index, "type"), summary, severity=Severity.WARNING

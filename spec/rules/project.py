@@ -17,7 +17,7 @@ from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.credentials import SECRETS, GcpServiceAccountCreds, OciClientCreds
 from orch.spec.models.backends.kubernetes import KubernetesSettings
 from orch.spec.models.backends.nebius import NebiusSettings
-from orch.spec.models.selection import FOREIGN_BACKENDS
+from orch.spec.models.selection import has_no_driver
 from orch.spec.suggest import few, hint_for
 
 Findings = Iterator[Diagnostic]
@@ -55,7 +55,7 @@ def foreign_backends(draft: Draft) -> Findings:
         node = draft.node_at(base)
         for index, item in enumerate(node.items if isinstance(node, Sequence) else ()):
             kind = item.entries.get("type") if isinstance(item, Mapping) else None
-            if kind and isinstance(kind.value, Scalar) and kind.value.text in FOREIGN_BACKENDS:
+            if kind and isinstance(kind.value, Scalar) and has_no_driver(kind.value.text):
                 summary = f"orch has no driver for {kind.value.text}: this entry does nothing"
                 yield draft.diagnostic("ORCH190", (*base, index, "type"), summary, severity=Severity.WARNING)
 
@@ -174,7 +174,7 @@ def _places(draft: Draft, base: Path_) -> list[Path_]:
     found: list[Path_] = []
     for index, item in enumerate(node.items if isinstance(node, Sequence) else ()):
         kind = item.entries.get("type") if isinstance(item, Mapping) else None
-        if not (kind and isinstance(kind.value, Scalar) and kind.value.text in FOREIGN_BACKENDS):
+        if not (kind and isinstance(kind.value, Scalar) and has_no_driver(kind.value.text)):
             found.append((*base, index))
     return found
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER, shown_pair
+from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER, holds_secret, shown_pair
 from orch.stacks.pulumi.properties import at, bare, between, overlap, steps_of
 
 Op = Literal["create", "update", "replace", "delete", "same"]
@@ -137,6 +137,20 @@ def drifted(events: Iterable[Mapping[str, Any]]) -> tuple[Drifted, ...]:
             looked.setdefault(data["urn"], _Look.of(data))
     found = [each for look in looked.values() for each in look.drift]
     return tuple(sorted(found, key=lambda each: (each.urn, each.path)))
+
+
+def found_as_recorded(events: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the refresh before a plan found all as it was recorded.
+
+    Events hide secrets. One that differs changes its resource, so of those that change it is not known.
+    """
+    for refreshing, data in _steps(events):
+        old, new = data.get("old") or {}, data.get("new") or {}
+        if refreshing and old.get("outputs") != new.get("outputs"):
+            return False
+        if not refreshing and data["op"] in _WITH_LEAVES and holds_secret(old):
+            return False
+    return True
 
 
 def summary(found: Iterable[Change]) -> dict[str, int]:

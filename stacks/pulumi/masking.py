@@ -22,6 +22,15 @@ def is_secret(value: Any) -> bool:
     return value == _TOLD or (isinstance(value, Mapping) and SECRET_MARK in value)
 
 
+def holds_secret(value: Any) -> bool:
+    """Whether a secret is anywhere in a value."""
+    if is_secret(value):
+        return True
+    if isinstance(value, Mapping):
+        return any(map(holds_secret, cast("Mapping[str, Any]", value).values()))
+    return isinstance(value, list) and any(map(holds_secret, cast("list[Any]", value)))
+
+
 def shown(value: Any) -> Any:
     """A value as it may be seen: secrets hidden, unknown ones said to be."""
     if is_secret(value):

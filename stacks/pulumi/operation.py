@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from orch.stacks.errors import Conflict, EngineFailed, Held, Interrupted, StackError
-from orch.stacks.project import Project
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.changes import name_of, type_of
 from orch.stacks.pulumi.lock_holders import Marking
 from orch.stacks.pulumi.locks import held_by
 from orch.stacks.pulumi.process import CALLERS, PRIVATE, Aside, Event, ProcessResult, Program, call
 from orch.stacks.pulumi.shims import refuse_shims
-from orch.stacks.state import deployment, work_folder
+from orch.stacks.state import StackState, work_folder
 from orch.stacks.summary import fold
 
 # What the engine says of a stack that somebody else changes, with a state in files and with Pulumi Cloud's.
@@ -137,42 +136,49 @@ def _is_ours(urn: str) -> bool:
 
 
 def engine(
-    project: Project, stack: str, words: list[str], run: Call, code: Program | Aside | None = None
+    stack: StackState, words: list[str], run: Call, code: Program | Aside | None = None
 ) -> ProcessResult:
     """Run one engine operation on a stack, which is made when it is new."""
-    found = engines.require()
-    folder = work_folder(project, stack)
+    found, project, name = engines.require(), stack.project, stack.name
+    folder = work_folder(project, name)
     environment = project.environment(found)
     if not project.rehearsal:
         refuse_shims(environment)
-    if deployment(project, stack) is None:
-        provider = ["--secrets-provider", project.secrets_provider] if project.secrets_provider else []
-        plain(project, stack, ["stack", "init", *provider])
-    with Marking(project, stack, words) as marking:
-        done = call(
-            found,
-            [*words, "--stack", stack],
-            folder=folder,
-            environment=environment,
-            program=code,
-            on_event=marking.then(run),
-            on_start=marking.begin,
-            umask=CALLERS if project.shares_files else PRIVATE,
-        )
+    if not stack.exists:
+        init(stack)
+    with Marking(project, name, words) as marking:
+        try:
+            done = call(
+                found,
+                [*words, "--stack", name],
+                folder=folder,
+                environment=environment,
+                program=code,
+                on_event=marking.then(run),
+                on_start=marking.begin,
+                umask=CALLERS if project.shares_files else PRIVATE,
+            )
+        finally:
+            if not only_looks(words):
+                stack.changed()
     if done.interrupted:
         raise Interrupted(
-            f"stopped while changing the fleet {stack}" if not run.planning else "stopped",
+            f"stopped while changing the fleet {name}" if not run.planning else "stopped",
             detail="what was under way was finished and recorded" if not run.planning else None,
             hint="run the same command again to go on, or `orch down` to remove it",
         )
     if done.code and not (run.apart and run.node_errors()):
-        raise _failure(stack, words[0], run, done)
+        raise _failure(name, words[0], run, done)
     return done
 
 
-def while_held(
-    project: Project, stack: str, work: Callable[[Callable[[], None]], T], listener: Listener
-) -> T:
+def init(stack: StackState) -> None:
+    """Make a stack."""
+    provider = stack.project.secrets_provider
+    plain(stack, ["stack", "init", *(["--secrets-provider", provider] if provider else [])])
+
+
+def while_held(stack: StackState, work: Callable[[Callable[[], None]], T], listener: Listener) -> T:
     """Do some work while the engine holds a stack, wherever its state is kept; nothing of it is changed.
 
     Nobody else can begin to change it until the work is done. It is given what raises Interrupted once the
@@ -185,7 +191,7 @@ def while_held(
     def run(is_held: Callable[[], bool]) -> None:
         def still_held() -> None:
             if not is_held():
-                raise Interrupted(f"the engine ended while {stack} was cleared up")
+                raise Interrupted(f"the engine ended while {stack.name} was cleared up")
 
         try:
             done.append(work(still_held))
@@ -194,7 +200,7 @@ def while_held(
 
     words = ["up", "--yes", "--skip-preview", "--refresh=false"]
     try:
-        engine(project, stack, words, Call(listener, planning=True), Aside(run))
+        engine(stack, words, Call(listener, planning=True), Aside(run))
     except (Held, Interrupted):
         raise
     except StackError:
@@ -205,26 +211,39 @@ def while_held(
     return done[0]
 
 
-def plain(project: Project, stack: str, words: list[str], stdin: str | None = None) -> ProcessResult:
-    found = engines.require()
-    done = call(
-        found,
-        [*words, *(["--stack", stack] if words[:2] != ["stack", "init"] else [stack])],
-        folder=work_folder(project, stack),
-        environment=project.environment(found),
-        stdin=stdin,
-        umask=CALLERS if project.shares_files else PRIVATE,
-    )
+def plain(stack: StackState, words: list[str], stdin: str | None = None) -> ProcessResult:
+    """Run a command of the engine that is no operation on resources."""
+    found, project, name = engines.require(), stack.project, stack.name
+    try:
+        done = call(
+            found,
+            [*words, *(["--stack", name] if words[:2] != ["stack", "init"] else [name])],
+            folder=work_folder(project, name),
+            environment=project.environment(found),
+            stdin=stdin,
+            umask=CALLERS if project.shares_files else PRIVATE,
+        )
+    finally:
+        if not only_looks(words):
+            stack.changed()
     if done.code and is_held(done.stderr):
-        raise _held(stack, done.stderr)
+        raise _held(name, done.stderr)
     if done.code and "already exists" not in done.stderr:
         raise StackError(
             f"the engine refused `{' '.join(words)}`",
-            where=stack,
+            where=name,
             detail=done.stderr.strip()[-600:],
             code="ORCH346",
         )
     return done
+
+
+def only_looks(words: Sequence[str]) -> bool:
+    """Whether a command of the engine leaves what is recorded of its stack as it was."""
+    return words[0] == "preview" or "--preview-only" in words or words[:2] in _LOOKS
+
+
+_LOOKS = (["stack", "export"], ["stack", "output"], ["stack", "tag"])
 
 
 def is_held(said: str) -> bool:

@@ -16,7 +16,7 @@ from orch.stacks.project import COMPRESSED, Project
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.locks import claim, held_by, locks
 from orch.stacks.pulumi.operation import Listener, Note, plain, while_held
-from orch.stacks.state import StackExport, deployment
+from orch.stacks.state import StackExport, StackState
 
 # How often a stack is read anew because somebody has changed it meanwhile.
 TRIES = 5
@@ -27,7 +27,7 @@ SECRET = "4dabf18193072939515e22adb298388d"
 _PACKED = "|".join(map(re.escape, COMPRESSED))
 
 
-def take(project: Project, stack: str, listener: Listener, *, removing: bool = False) -> None:
+def take(stack: StackState, listener: Listener, *, removing: bool = False) -> None:
     """Clear what a killed process left: its lock, and creations it had begun.
 
     Creations of ours repeat without making a second one, so `up` only forgets that they were begun. Before a
@@ -38,50 +38,50 @@ def take(project: Project, stack: str, listener: Listener, *, removing: bool = F
     engine holds the stack: nobody can be at work on it then, wherever its state is kept. Raises Held when
     somebody is.
     """
-    broken = claim(project, stack)
-    mend(project, stack)
+    broken = claim(stack.project, stack.name)
+    mend(stack.project, stack.name)
+    if broken:
+        stack.changed()
     for lock in broken:
         listener(Note(f"broke the lock that {lock} had left: that process is gone"))
     for _ in range(TRIES):
-        recorded = deployment(project, stack)
+        recorded = stack.recorded
         pending = (recorded or {}).get("pending_operations") or []
         if recorded is None or not (pending or (broken and recorded.get("resources"))):
             return
-        whole = _cleared(project, stack, None, listener)
+        whole = _cleared(stack, None, listener)
         if not whole["deployment"].get("pending_operations"):
             return
         # Nobody has changed it since it was held. Who did so from here on would have to begin and to end
         # before the engine takes the lock again to record this.
-        if same(_exported(project, stack)["deployment"], whole["deployment"]):
+        if same(_exported(stack)["deployment"], whole["deployment"]):
             names = ", ".join(_taken_up(whole["deployment"], removing=removing))
-            plain(project, stack, ["stack", "import"], stdin=json.dumps(whole))
+            plain(stack, ["stack", "import"], stdin=json.dumps(whole))
             listener(Note(f"an earlier call was killed while changing {names}: taking it up again"))
             return
-    raise held_by(stack, "somebody who changes it again and again")
+    raise held_by(stack.name, "somebody who changes it again and again")
 
 
-def clear_left(project: Project, stack: str, listener: Listener, before: StackSnapshot | None = None) -> None:
+def clear_left(stack: StackState, listener: Listener, before: StackSnapshot | None = None) -> None:
     """Remove what is in the clouds of a stack and not recorded, while the engine holds it.
 
     `before`: what was recorded before a removal, which tells what to look for after it. Raises Held, and what
     asking the cloud raises."""
-    crash = left_by(deployment(project, stack), project)
+    crash = left_by(stack.recorded, stack.project)
     if may_have_orphans(before.before(crash) if before else crash):
-        _cleared(project, stack, before, listener)
+        _cleared(stack, before, listener)
 
 
-def _cleared(
-    project: Project, stack: str, before: StackSnapshot | None, listener: Listener
-) -> dict[str, Any]:
+def _cleared(stack: StackState, before: StackSnapshot | None, listener: Listener) -> dict[str, Any]:
     """Remove what is not recorded of a stack, while it is held; its state as it was then."""
 
     def clean(still_held: Callable[[], None]) -> tuple[dict[str, Any], tuple[str, ...]]:
-        whole = _exported(project, stack)
-        found = left_by(whole["deployment"], project)
+        whole = _exported(stack)
+        found = left_by(whole["deployment"], stack.project)
         crash = replace(before.before(found) if before else found, still_held=still_held)
         return whole, delete_orphans(crash)
 
-    whole, gone = while_held(project, stack, clean, listener)
+    whole, gone = while_held(stack, clean, listener)
     if gone:
         listener(Note(f"removed what an earlier call had made and not recorded: {', '.join(gone)}"))
     return whole
@@ -103,8 +103,8 @@ def _open(value: Any) -> Any:
     return [_open(each) for each in value] if isinstance(value, list) else value or None
 
 
-def _exported(project: Project, stack: str) -> dict[str, Any]:
-    return json.loads(plain(project, stack, ["stack", "export"]).stdout)
+def _exported(stack: StackState) -> dict[str, Any]:
+    return json.loads(plain(stack, ["stack", "export"]).stdout)
 
 
 def _taken_up(whole: dict[str, Any], *, removing: bool) -> list[str]:

@@ -15,10 +15,13 @@ from planning import request_of
 from support import Folder
 
 from orch.components import registry
+from orch.components.cloud_errors import CloudRefused
 from orch.components.local.facts import LocalFacts
 from orch.components.request import PriorState
 from orch.rehearsal.aws import client_hook as aws_hook
 from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.scenario import Failure
+from orch.spec.diagnostics import Severity
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends import installed, settings_model
@@ -91,8 +94,8 @@ def test_the_cheaper_cloud_comes_first_and_the_other_is_tried_after_it(tmp_path:
     cloud.turn(quotas={"L-1216C47A": 2000})
     model = fleet(backends=["gcp", "aws"], resources={"cpu": "8..8", "memory": "16GB..64GB"})
     request = request_of(model, AwsSettings(), session=aws_hook.session(cloud))
-    found, refused = registry._candidates(request)
-    assert not refused
+    found = registry.candidates_of(request)
+    assert not request.refused
     assert {each.backend for each in found} == {"aws", "gcp"}
     prices = {name: [each.price for each in found if each.backend == name] for name in ("aws", "gcp")}
     first = min(("aws", "gcp"), key=lambda name: prices[name][0] or 0.0)
@@ -122,10 +125,10 @@ def test_a_fleet_that_is_up_stays_on_its_cloud(tmp_path: Path) -> None:
     cloud.turn(quotas={"L-1216C47A": 2000})
     model = fleet(backends=["gcp", "aws"], instance_types=["p5.48xlarge", "a3-megagpu-8g"])
     request = request_of(model, AwsSettings(), session=aws_hook.session(cloud))
-    aws = next(each for each in registry._candidates(request)[0] if each.backend == "aws" and each.zone)  # type: ignore[attr-defined]
+    aws = next(each for each in registry.candidates_of(request) if each.backend == "aws" and each.zone)  # type: ignore[attr-defined]
     pins = {"region": aws.region, "zone": aws.zone, "instance_type": aws.type.name}  # type: ignore[attr-defined]
     there = replace(request, previous=PriorState(pins=pins, backend="aws"))
-    assert [(each.backend, each.kept) for each in registry._candidates(there)[0]] == [("aws", True)]
+    assert [(each.backend, each.kept) for each in registry.candidates_of(there)] == [("aws", True)]
 
 
 def test_beside_this_machine_the_order_of_the_file_counts(tmp_path: Path) -> None:
@@ -133,7 +136,7 @@ def test_beside_this_machine_the_order_of_the_file_counts(tmp_path: Path) -> Non
     cloud.turn(quotas={"L-417A185B": 2000})
     model = fleet(backends=["aws", "local"], instance_types=["p5.48xlarge"], regions=["us-east-1"])
     request = request_of(model, AwsSettings(), session=aws_hook.session(cloud))
-    assert registry._candidates(request)[0][0].backend == "aws"
+    assert registry.candidates_of(request)[0].backend == "aws"
     assert registry.compile_fleet(request).pins["backend"] == "aws"
 
 
@@ -188,7 +191,7 @@ def _forget() -> None:
 def test_a_backend_of_another_package_is_found_by_its_entry_point() -> None:
     assert registry.backend("rack").name == "rack"
     request = request_of(fleet(backends=["rack"], regions=["attic"]))
-    assert [each.words for each in registry._candidates(request)[0]] == [
+    assert [each.words for each in registry.candidates_of(request)] == [
         "a shelf in the attic, $0.75 an hour each"
     ]
 
@@ -224,3 +227,79 @@ def test_without_one_of_its_methods_the_error_names_it(tmp_path: Path) -> None:
     assert said.code == 3
     assert "the backend rack has no `facts`" in said.err
     assert "orch_rack.backend:RackBackend" in said.err
+
+
+# Backends and regions that refuse
+
+
+def test_a_cloud_that_nobody_is_logged_in_to_is_told_of_and_the_next_one_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = Cloud.create(tmp_path / "aws.db")
+    cloud.turn(quotas={"L-DB2E81BA": 2000})
+    for name in ("HOME", "GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG"):
+        monkeypatch.setenv(name, str(tmp_path / "nobody"))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    model = fleet(backends=["gcp", "aws"], resources={"gpu": "L4:1"})
+    aws = aws_hook.session(cloud)
+    request = request_of(model, AwsSettings())
+    request = replace(request, session=lambda name: aws if name == "aws" else None)
+    assert registry.candidates_of(request)[0].backend == "gcp"
+    made = registry.compile_fleet(request)
+    assert made.pins["backend"] == "aws"
+    (told,) = [each for each in made.findings if each.path == "backends"]
+    assert told.severity is Severity.WARNING
+    assert told.summary.startswith("not on gcp: ")
+    assert told.code == "ORCH303"
+
+
+def refusing(region: str, code: str) -> Failure:
+    return Failure(code=code, message="explicit deny", action="DescribeInstanceTypes", region=region)
+
+
+def test_a_region_that_refuses_is_told_of_and_the_next_one_is_used(tmp_path: Path) -> None:
+    cloud = Cloud.create(tmp_path / "aws.db")
+    cloud.turn(quotas={"L-417A185B": 2000}, failures=[refusing("us-east-1", "UnauthorizedOperation")])
+    model = fleet(backends=["aws"], instance_types=["p5.48xlarge"], regions=["us-east-1", "us-east-2"])
+    made = registry.compile_fleet(request_of(model, AwsSettings(), session=aws_hook.session(cloud)))
+    assert made.pins["region"] == "us-east-2"
+    (told,) = [each for each in made.findings if each.path == "backends"]
+    assert told.summary.startswith("not on aws in us-east-1: AWS does not let these credentials do this")
+
+
+def test_when_all_regions_refuse_the_reason_is_told_once(tmp_path: Path) -> None:
+    cloud = Cloud.create(tmp_path / "aws.db")
+    regions = ["us-east-1", "us-east-2"]
+    cloud.turn(failures=[refusing(each, "OptInRequired") for each in regions])
+    model = fleet(backends=["aws"], instance_types=["p5.48xlarge"], regions=regions)
+    with pytest.raises(CloudRefused, match="AWS does not let these credentials do this") as caught:
+        registry.compile_fleet(request_of(model, AwsSettings(), session=aws_hook.session(cloud)))
+    assert caught.value.exit_code == 5
+
+
+def test_when_no_backend_is_left_all_reasons_are_told(tmp_path: Path) -> None:
+    cloud = Cloud.create(tmp_path / "aws.db")
+    cloud.turn(denied=["ec2:DescribeInstanceTypes"])
+    model = fleet(backends=["gcp", "aws"], instance_types=["p5.48xlarge"], regions=["us-east-1"])
+    with pytest.raises(PlanErrors) as caught:
+        registry.compile_fleet(request_of(model, AwsSettings(), session=aws_hook.session(cloud)))
+    told = " ".join(each.summary for each in caught.value.findings)
+    assert "no GCP offer fits" in told
+    assert "not on aws in us-east-1: AWS does not let these credentials do this" in told
+
+
+def test_another_package_may_bring_the_driver_of_a_name_that_is_known_from_elsewhere(tmp_path: Path) -> None:
+    for source in RACK.rglob("*"):
+        if source.is_file() and "__pycache__" not in source.parts:
+            target = tmp_path / "rack" / source.relative_to(RACK)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            text = source.read_text()
+            target.write_text(text.replace('"rack"', '"vastai"').replace("rack =", "vastai ="))
+    folder = Folder(tmp_path)
+    folder.write("orch.yml", "project: lab\nbackends: [{type: vastai, room: cellar}]\n")
+    folder.write("fleet.yml", "type: fleet\nname: lab\nnodes: 1\nbackends: [vastai]\nregions: [attic]\n")
+    said = folder.orch("validate", ".", "--strict", env=env(tmp_path / "rack"))
+    assert said.code == 0, said.err
+    said = folder.orch("preview", "fleet.yml", env=env(tmp_path / "rack"))
+    assert "a shelf in the attic" in said.out, said.err
+    assert "orch has no driver for vastai" in folder.orch("validate", "fleet.yml").err

@@ -11,7 +11,7 @@ from recorded_plans import EVENTS, Preview
 
 from orch.cli.output.plan import cost_line, counts, plan_json, plan_lines
 from orch.components.deployment import Deployment
-from orch.stacks.operations import Plan
+from orch.stacks.plan import Plan
 from orch.stacks.pulumi.changes import Change, PropertyChange
 from orch.stacks.pulumi.kinds import kind_of
 from orch.stacks.pulumi.masking import HIDDEN

@@ -12,6 +12,7 @@ from orch.rehearsal.project import rehearse
 from orch.stacks.project import find
 from orch.stacks.pulumi.operation import plain
 from orch.stacks.shared_networks import WANTED
+from orch.stacks.state import StackState
 
 SHARED: dict[str, Any] = {"network": {"name": "floor", "bastion": False, "interconnect": "ethernet"}}
 
@@ -74,8 +75,8 @@ def test_the_network_is_part_of_the_fleets_plan_and_drift_and_waits_for_one_that
     # As an `up` that was killed before it began anything of its own.
     there.fleet(1, name="other", **SHARED)
     project = rehearse(find(tmp_path), nodes=False).project
-    plain(project, "other", ["stack", "init"])
-    plain(project, "other", ["stack", "tag", "set", WANTED, "network.floor"])
+    plain(StackState(project, "other"), ["stack", "init"])
+    plain(StackState(project, "other"), ["stack", "tag", "set", WANTED, "network.floor"])
     assert there.down().code == 0
     assert len(networks(there)) == 1
     assert there.down("other").code == 0

@@ -14,6 +14,7 @@ from orch.stacks.project import Project
 from orch.stacks.pulumi.again import repeatedly
 from orch.stacks.pulumi.operation import Call, Note, Progress
 from orch.stacks.request import FleetRequest
+from orch.stacks.state import StackState
 
 AGAIN, ELSEWHERE, STOP = "RequestLimitExceeded", "InsufficientInstanceCapacity", "VcpuLimitExceeded"
 
@@ -21,7 +22,7 @@ AGAIN, ELSEWHERE, STOP = "RequestLimitExceeded", "InsufficientInstanceCapacity",
 def gang(path: Path) -> Gang:
     project = Project(path, "tests", f"file://{path}", None, "sqlite://", "image")
     fleet = Fleet.model_validate({"type": "fleet", "name": "p5", "nodes": "2"})
-    return Gang(project, FleetRequest(fleet, path), lambda _: None, read=answer)
+    return Gang(StackState(project, "p5"), FleetRequest(fleet, path), lambda _: None, read=answer)
 
 
 def answer(text: str) -> CloudAnswer | None:

@@ -12,7 +12,7 @@ from orch.stacks.project import Project, find
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.operation import plain, while_held
 from orch.stacks.pulumi.process import call
-from orch.stacks.state import deployment, stacks, work_folder
+from orch.stacks.state import StackState, deployment, stacks, work_folder
 
 WAYS = ["PULUMI_DIY_BACKEND_GZIP", "PULUMI_SELF_MANAGED_STATE_GZIP", "PULUMI_DIY_BACKEND_ZSTD"]
 
@@ -30,7 +30,7 @@ def test_a_user_s_variables_do_not_hide_a_fleet_s_state(
     project = find(tmp_path)
     project.prepare()
     monkeypatch.setenv(WAYS[1], "true")
-    plain(project, "fleet", ["stack", "init"])
+    plain(StackState(project, "fleet"), ["stack", "init"])
     assert stacks(project) == ["fleet"]
     assert deployment(project, "fleet") is not None
     assert files(project) == ["fleet.json", "fleet.json.attrs"]
@@ -41,8 +41,8 @@ def test_what_pulumi_by_hand_compressed_is_read_and_written_plain_again(tmp_path
     (tmp_path / "orch.yml").write_text("project: tests\n")
     project = find(tmp_path)
     project.prepare()
-    plain(project, "fleet", ["stack", "init"])
-    whole = plain(project, "fleet", ["stack", "export"]).stdout
+    plain(StackState(project, "fleet"), ["stack", "init"])
+    whole = plain(StackState(project, "fleet"), ["stack", "export"]).stdout
     engine = engines.require()
     by_hand = {**project.environment(engine), way: "true"}
     folder = work_folder(project, "fleet")
@@ -55,5 +55,5 @@ def test_what_pulumi_by_hand_compressed_is_read_and_written_plain_again(tmp_path
     recorded = deployment(project, "fleet")
     assert recorded is not None
     assert recorded.get("manifest") == json.loads(whole)["deployment"]["manifest"]
-    while_held(project, "fleet", lambda _: None, quiet)
+    while_held(StackState(project, "fleet"), lambda _: None, quiet)
     assert files(project) == ["fleet.json", "fleet.json.attrs"]

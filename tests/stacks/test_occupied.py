@@ -16,6 +16,7 @@ from orch.stacks.busy_nodes import going, refuse_occupied
 from orch.stacks.errors import Conflict
 from orch.stacks.project import Project, find
 from orch.stacks.pulumi.changes import Change
+from orch.stacks.state import StackState
 
 KEY = "ssh-ed25519 AAAA"
 
@@ -74,7 +75,7 @@ def test_nodes_are_not_removed_under_a_run(folder: Folder, words: tuple[str, ...
 
 def told(project: Project, *nodes: str) -> str | None:
     try:
-        refuse_occupied(project, "lab", nodes, lambda _: None)
+        refuse_occupied(StackState(project, "lab"), nodes, lambda _: None)
     except Conflict as error:
         return error.detail
     return None
@@ -100,7 +101,7 @@ def test_several_runs_are_each_named_with_their_nodes(folder: Folder) -> None:
     start(find(folder.path), "one", node(0), node(1))
     start(find(folder.path), "two", node(2))
     with pytest.raises(Conflict) as caught:
-        refuse_occupied(find(folder.path), "lab", ["lab-0", "lab-1", "lab-2"], lambda _: None)
+        refuse_occupied(StackState(find(folder.path), "lab"), ["lab-0", "lab-1", "lab-2"], lambda _: None)
     lines = sorted((caught.value.detail or "").splitlines())
     assert [line.partition(" of ")[0] for line in lines] == ["lab-2: run two", "lab-[0-1]: run one"]
     assert "`orch stop one`" in (caught.value.hint or "")

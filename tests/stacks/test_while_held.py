@@ -15,7 +15,7 @@ from orch.stacks.project import Project, find
 from orch.stacks.pulumi.locks import Lock, claim, locks
 from orch.stacks.pulumi.operation import plain, while_held
 from orch.stacks.pulumi.recovery import same
-from orch.stacks.state import deployment
+from orch.stacks.state import StackState, deployment
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def project(tmp_path: Path) -> Project:
     (tmp_path / "orch.yml").write_text("project: tests\n")
     made = find(tmp_path)
     made.prepare()
-    plain(made, "fleet", ["stack", "init"])
+    plain(StackState(made, "fleet"), ["stack", "init"])
     return made
 
 
@@ -39,10 +39,13 @@ def test_nobody_else_changes_a_stack_meanwhile_and_it_stays_as_it_was(project: P
 
     def work(still_held: Callable[[], None]) -> Lock:
         lock = held(project)
-        exported = plain(project, "fleet", ["stack", "export"]).stdout
+        stack = StackState(project, "fleet")
+        exported = plain(stack, ["stack", "export"]).stdout
         for others in (
-            lambda: plain(project, "fleet", ["stack", "import"], stdin=json.dumps(json.loads(exported))),
-            lambda: while_held(project, "fleet", lambda _: None, quiet),
+            lambda: plain(
+                StackState(project, "fleet"), ["stack", "import"], stdin=json.dumps(json.loads(exported))
+            ),
+            lambda: while_held(StackState(project, "fleet"), lambda _: None, quiet),
             lambda: claim(project, "fleet"),
         ):
             with pytest.raises(Held):
@@ -50,7 +53,7 @@ def test_nobody_else_changes_a_stack_meanwhile_and_it_stays_as_it_was(project: P
         still_held()
         return lock
 
-    lock = while_held(project, "fleet", work, quiet)
+    lock = while_held(StackState(project, "fleet"), work, quiet)
     assert lock.holder is not None
     assert lock.holder.pid == lock.pid
     assert locks(project, "fleet") == ()
@@ -72,7 +75,7 @@ def test_when_the_engine_is_killed_the_work_ends_and_its_lock_is_broken_later(pr
             raise
 
     with pytest.raises(StackError):
-        while_held(project, "fleet", work, quiet)
+        while_held(StackState(project, "fleet"), work, quiet)
     until(lambda: bool(heard), 60, "the work has ended")
     assert heard == ["the engine ended while fleet was cleared up"]
     assert len(claim(project, "fleet")) == 1

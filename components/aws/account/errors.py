@@ -85,6 +85,9 @@ TABLE: dict[str, tuple[Kind, str | None]] = {
     "Unavailable": ("throttle", None),
 }
 
+# What a region answers that the account has not enabled; a policy of the organization denies actions there.
+_OF_REGION = ("AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException")
+
 _IN_TEXT = (
     re.compile(r"api error ([A-Za-z][A-Za-z0-9_.]+):"),
     re.compile(r"An error occurred \(([A-Za-z][A-Za-z0-9_.]+)\) when calling"),
@@ -100,6 +103,11 @@ def by_code(code: str, message: str = "") -> CloudError:
     if code == "InvalidParameterValue" and "Availability Zone" in message and "not support" in message:
         kind, hint = "capacity", None
     return CloudError("AWS", "the account", code, kind, message, hint)
+
+
+def is_of_region(error: CloudError) -> bool:
+    """Whether another region may answer although this one refuses."""
+    return error.kind == "permission" or error.code in _OF_REGION
 
 
 def read(text: str) -> CloudError | None:

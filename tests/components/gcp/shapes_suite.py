@@ -18,6 +18,7 @@ from orch.rehearsal.gcp.account import GcpCloud
 from orch.spec.models import Fleet
 from orch.stacks.pulumi.changes import drifted
 from orch.stacks.request import FleetRequest, compile_for
+from orch.stacks.state import StackState
 
 # One of each layout of networks; the others differ in names and counts only, which the golden plans hold.
 SHAPES = [
@@ -62,7 +63,10 @@ class Lab:
 def program(stack: SimulatedStack, shapes: Sequence[str]) -> Callable[[], Awaitable[None]]:
     """Fleets of these shapes, as they are planned now."""
     project = stack.rehearsal.project
-    planned = {shape: compile_for(project, FleetRequest(fleet_of(shape), project.root)) for shape in shapes}
+    planned = {
+        shape: compile_for(StackState(project, shape), FleetRequest(fleet_of(shape), project.root))
+        for shape in shapes
+    }
 
     async def run() -> None:
         import pulumi

@@ -56,18 +56,19 @@ class Recorder:
         from orch.stacks.gang import parallel
         from orch.stacks.program import program
         from orch.stacks.pulumi.operation import Call, engine
-        from orch.stacks.request import compile_for, nodes_up
-        from orch.stacks.state import deployment, outputs
+        from orch.stacks.request import compile_for
+        from orch.stacks.state import StackState
 
         wish = self.wish(**more)
-        recorded = outputs(deployment(self.project, wish.name))
-        compiled = compile_for(self.project, wish)
+        stack = StackState(self.project, wish.name)
+        recorded, nodes = stack.outputs, stack.makers
+        compiled = compile_for(stack, wish)
         run = Call(lambda event: None, planning=True)
-        engine(self.project, wish.name, ["preview", *parallel(compiled)], run, program(compiled))
+        engine(stack, ["preview", *parallel(compiled)], run, program(compiled))
         told = {
             "backend": recorded["fleet"]["backend"],
             "fleet": wish.name,
-            "before": {"traits": known(recorded), "nodes": nodes_up(self.project, wish.name)},
+            "before": {"traits": known(recorded), "nodes": nodes},
             "plan": {
                 "traits": dict(compiled.traits),
                 "nodes": list(compiled.nodes),
