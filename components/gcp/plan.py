@@ -181,8 +181,9 @@ class GcpPlan:
     `layout` changes with what only a new instance can have; `settled`: the stack's nodes have this one.
     `template` is the instance template's name, which changes with its content. `given_policy`: the placement
     policy of the reservation. `group`: nodes are members of it; else each is an instance of its own.
-    `cloud_init` is the nodes' user data with marks for what is known later. `labels` are on everything that
-    takes labels.
+    `cloud_init` is the nodes' user data with a mark for the client's key; it is `confidential` where it has
+    steps of the file. `host_keys`: of nodes that showed theirs, with the instance each belongs to. `labels`
+    are on everything that takes labels.
     """
 
     fleet: str
@@ -209,6 +210,8 @@ class GcpPlan:
     service_account: str | None
     nodes: tuple[Node, ...]
     cloud_init: str
+    confidential: bool
+    host_keys: Mapping[str, tuple[str, str]]
     bastion_init: str
     labels: Mapping[str, str]
     layout: str
