@@ -10,6 +10,7 @@ from __future__ import annotations
 import email
 import gzip
 import hashlib
+import re
 import threading
 import zlib
 from base64 import b64decode
@@ -41,6 +42,8 @@ CLOSES_METADATA = "/var/lib/orch/metadata.sh"
 
 FAILED = "/var/lib/orch/boot/failed"
 
+_ATTRIBUTE = re.compile(r"\bPUT\b[^\n]*/guest-attributes/([\w-]+/[\w-]+)")
+
 
 @dataclass(frozen=True)
 class Keys:
@@ -62,6 +65,29 @@ def keys_of(user_data: bytes, made: str | None = None) -> Keys | None:
 def host_seed(account: str, instance: str) -> str:
     """The private seed, hex, of the key that an instance makes at its first boot. `account`: its seed."""
     return hashlib.sha256(f"{account} host key {instance}".encode()).hexdigest()
+
+
+def public_key(seed: str) -> str:
+    """The public half of such a key, as in known_hosts."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    public = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(seed)).public_key()
+    form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    return public.public_bytes(*form).decode()
+
+
+@lru_cache(maxsize=16)
+def shows_at(user_data: bytes) -> frozenset[str]:
+    """Where in GCP's guest attributes a machine shows the host key that it makes: each `NAMESPACE/KEY` that a
+    script of its user data writes."""
+    return frozenset(
+        path
+        for config in _configs(user_data)
+        for file in config.get("write_files") or ()
+        if isinstance(file, dict)
+        for path in _ATTRIBUTE.findall(_content(file).decode(errors="replace"))
+    )
 
 
 @lru_cache(maxsize=16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import email
 import gzip
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,16 @@ def config(text: str) -> dict[str, Any]:
     """What cloud-init makes of user data, for a node n-0."""
     keys = {"host_key": HOST_KEY, "host_key_public": "ssh-ed25519 AAAA"}
     return yaml.safe_load(filled(text, name="n-0", authorized_key="ssh-ed25519 BBBB me", **keys))
+
+
+def unwrapped(user_data: str) -> str:
+    """The cloud-config in user data that travels as a MIME message of one compressed part."""
+    (found,) = [
+        gzip.decompress(payload)
+        for part in email.message_from_string(user_data).walk()
+        if isinstance(payload := part.get_payload(decode=True), bytes) and not part.is_multipart()
+    ]
+    return found.decode()
 
 
 def text(config: str) -> str:

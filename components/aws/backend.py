@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
 from orch.components.aws import tunnels
-from orch.components.aws.account import errors, gather_facts
+from orch.components.aws.account import errors, gather_facts, waiting
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.account.lookups import question
 from orch.components.aws.candidates import candidates, in_written_zones, settled
@@ -37,14 +36,6 @@ from orch.spec.models.backends.base import BackendSettings
 
 if TYPE_CHECKING:
     import pulumi
-
-# Where instances are is told a little after their launch.
-TOPOLOGY_TRIES = 6
-TOPOLOGY_PAUSE_S = 5.0
-
-# A machine with eight GPUs takes minutes to boot; after that its console tells within seconds.
-BOOT_S = 1200.0
-BOOT_PAUSE_S = 10.0
 
 PINNED_IMAGES = tuple(
     f"{image}{part}" for image in ("image", "bastion_image") for part in ("", "_name", "_of", "_region")
@@ -117,11 +108,12 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         from orch.components.aws.resources import AwsFleet
 
         session, settings = self.session(request), self.settings_of(request)
+        where, whole = settings.endpoint_url, request.fleet.gang == "all-or-nothing"
         component = AwsFleet(
             plan,
             settings,
-            lambda ids: _host_keys(session, plan.region, ids, settings),
-            lambda ids: _topology(session, plan.region, ids, settings),
+            lambda ids: waiting.host_keys(session, plan.region, ids, where, whole=whole),
+            lambda ids: waiting.topology(session, plan.region, ids, where),
         )
         return component.state, component.identity
 
@@ -229,50 +221,3 @@ def _no_reservation(fleet: Fleet, regions: Sequence[str]) -> Finding:
         f"the account has no reservation {fleet.reservation} in {', '.join(regions)}",
         hint="name its region in `regions`; ids are listed by `aws ec2 describe-capacity-reservations`",
     )
-
-
-def _topology(
-    session: gather_facts.Session, region: str, ids: Sequence[str], settings: AwsSettings
-) -> Mapping[str, tuple[str, ...]]:
-    """Where the instances are. Those that AWS tells nothing of, or a refusal, leave ranks by number."""
-    found: dict[str, tuple[str, ...]] = {}
-    for left in range(TOPOLOGY_TRIES - 1, -1, -1):
-        try:
-            found = gather_facts.topology(session, region, ids, settings.endpoint_url)
-        except gather_facts.CloudRefused as refused:
-            import pulumi
-
-            pulumi.log.warn(f"ranks go by node number: {refused.summary} ({refused.detail})")
-            return {}
-        if len(found) == len(ids) or not left:
-            break
-        time.sleep(TOPOLOGY_PAUSE_S)
-    return found
-
-
-def _host_keys(
-    session: gather_facts.Session, region: str, ids: Sequence[str], settings: AwsSettings
-) -> dict[str, str]:
-    """The host keys that new instances show on their consoles, all of them.
-
-    Raises CloudRefused when some show none within the time that a boot takes, or may not be asked.
-    """
-    import pulumi
-
-    end = time.monotonic() + BOOT_S
-    found = gather_facts.host_keys(session, region, ids, settings.endpoint_url)
-    if len(found) < len(ids):
-        pulumi.log.info(f"waiting for {len(ids) - len(found)} nodes to boot, and to show their host keys")
-    while len(found) < len(ids):
-        if time.monotonic() > end:
-            silent = [each for each in ids if each not in found]
-            raise gather_facts.CloudRefused(
-                f"{len(silent)} of {len(ids)} new nodes show no host key after {BOOT_S / 60:.0f} minutes",
-                detail=f"nothing on the consoles of {', '.join(silent[:8])}{', …' * (len(silent) > 8)}",
-                hint="`orch up` asks them again; `aws ec2 get-console-output --latest` shows what they do",
-                code="ORCH359",
-            )
-        time.sleep(BOOT_PAUSE_S)
-        left = [each for each in ids if each not in found]
-        found |= gather_facts.host_keys(session, region, left, settings.endpoint_url)
-    return found

@@ -10,7 +10,7 @@ from typing import Any
 from orch.components.aws.plan import AwsPlan
 from orch.components.aws.tunnels import through_ssm
 from orch.components.cloud.cloudinit import JUMP_USER
-from orch.components.cloud.host_keys import public_host_key
+from orch.components.cloud.host_keys import HostKey, public_host_key
 from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.state import SCHEMA
 
@@ -19,43 +19,20 @@ UNREACHABLE_GRACE_S = 300.0
 
 
 @dataclass(frozen=True)
-class HostKey:
-    """The public host key of a node. `machine`: the instance that made it; None: it follows from the seed."""
-
-    public: str
-    machine: str | None = None
-
-
-@dataclass(frozen=True)
 class Seen:
-    """What the cloud gave. One entry per node each, in order of nodes; `bastion` is its id and address.
+    """What the cloud gave. One entry per node each, in order of nodes; who has no host key is no node yet.
+    `bastion` is its id and address.
 
     `topology`: network nodes above each node, the outermost first.
     """
 
     seed: str
     ids: Sequence[str]
-    host_keys: Sequence[HostKey]
+    host_keys: Sequence[HostKey | None]
     internal: Sequence[str]
     public: Sequence[str]
     topology: Sequence[Sequence[str]]
     bastion: tuple[str, str] | None
-
-
-def known_keys(plan: AwsPlan, seed: str, ids: Sequence[str], own: Sequence[bool]) -> dict[str, HostKey]:
-    """The host keys of instances that need not be asked for, by instance.
-
-    `own`: the instance has user data of its own, in which an earlier version gave it a key from the seed.
-    """
-    known: dict[str, HostKey] = {}
-    shown = {name: key for group in plan.node_groups for name, key in group.host_keys.items()}
-    for node, each, carried in zip(plan.all_nodes, ids, own, strict=True):
-        machine, public = shown.get(node.name, ("", ""))
-        if machine == each and public:
-            known[each] = HostKey(public, each)
-        elif carried:
-            known[each] = HostKey(public_host_key(seed, node.name))
-    return known
 
 
 def fleet_state(plan: AwsPlan, settings: AwsSettings, stack: str, seen: Seen) -> dict[str, Any]:
@@ -69,8 +46,8 @@ def fleet_state(plan: AwsPlan, settings: AwsSettings, stack: str, seen: Seen) ->
             "name": node.name,
             "address": (seen.public if plan.access.way == "direct" else seen.internal)[place],
             "user": "root",
-            "host_key": seen.host_keys[place].public,
-            "machine": seen.host_keys[place].machine,
+            "host_key": key.public,
+            "machine": key.machine,
             "jump": jumps,
             "proxy_command": through_ssm(plan.region, settings, seen.ids[place]) if ssm else None,
             "internal_ip": seen.internal[place],
@@ -86,7 +63,8 @@ def fleet_state(plan: AwsPlan, settings: AwsSettings, stack: str, seen: Seen) ->
             "topology": list(seen.topology[place]) if seen.topology else [],
             "price_hourly": groups[node.name].price,
         }
-        for place, node in enumerate(plan.all_nodes)
+        for place, (node, key) in enumerate(zip(plan.all_nodes, seen.host_keys, strict=True))
+        if key is not None
     ]
     return {
         "schema_version": SCHEMA,

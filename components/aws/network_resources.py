@@ -10,8 +10,7 @@ import pulumi
 import pulumi_aws as aws
 
 from orch.components.aws.plan import AwsPlan, ExistingNetwork, NewNetwork, Rule
-from orch.components.aws.userdata import packed64, wrapped64
-from orch.components.cloud.cloudinit import filled
+from orch.components.cloud.cloudinit import filled, packed64, wrapped64
 from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.keys import Keys
 from orch.spec.models.backends.aws import AwsSettings

@@ -28,7 +28,13 @@ from orch.components.aws.candidates import Candidate, with_efa
 from orch.components.aws.capacity import Demand
 from orch.components.aws.plan import AwsPlan, Disk, ExistingNetwork, NewNetwork
 from orch.components.cloud.backend import place_reason
-from orch.components.cloud.cloudinit import bastion_config, first_boot_findings, first_boot_pins, scratch
+from orch.components.cloud.cloudinit import (
+    bastion_config,
+    first_boot_findings,
+    first_boot_pins,
+    scratch,
+    wrapped,
+)
 from orch.components.cloud.indices import folded, live_indices, node_indices
 from orch.components.cloud.node_groups import SPREADS, spreads
 from orch.components.cloud.plan import Bastion, Node
@@ -38,6 +44,7 @@ from orch.components.cloud.sizing import (
     disk_findings,
     disk_gb,
     gpus,
+    key_findings,
     mark,
     nvidia,
     user_data_findings,
@@ -107,6 +114,7 @@ def plan(
     )
     if demand.new:
         found += _size_findings(cloud_init)
+    found += key_findings(facts.unread, demand.new, "ec2:GetConsoleOutput", Severity.WARNING)
     boot = first_boot_pins(fleet, context.scripts)
     found += first_boot_findings(previous, boot, len(live))
     found += disk_findings(fleet, facts.image.size_gb if facts.image else None)
@@ -263,7 +271,7 @@ def _card_findings(fleet: Fleet, candidate: Candidate, facts: AwsFacts, each: Ni
 
 def _size_findings(cloud_init: str) -> Iterator[Finding]:
     key = "k" * 160  # about what the client's key takes, which does not compress
-    size = len(userdata.wrapped(cloud_init)) + len(key)
+    size = len(wrapped(cloud_init)) + len(key)
     yield from user_data_findings("AWS", size, userdata.MOST_BYTES)
 
 

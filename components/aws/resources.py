@@ -12,9 +12,10 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from orch.components.aws.fleet_state import HostKey, Seen, fleet_state, known_keys
+from orch.components.aws.fleet_state import Seen, fleet_state
 from orch.components.aws.network_resources import NetworkResources, Text
 from orch.components.aws.plan import AwsPlan, Capacity
+from orch.components.cloud.host_keys import HostKey, known_keys
 from orch.components.cloud.plan import Node
 from orch.spec.models.backends.aws import AwsSettings
 
@@ -216,11 +217,16 @@ class AwsFleet(pulumi.ComponentResource):
 
         async def made(seen: Sequence[Any]) -> dict[str, Any]:
             seed, ids, own, internal, public, jump = seen
-            known = known_keys(plan, seed, ids, own)
+            names = [node.name for node in plan.all_nodes]
+            given = [name if each else None for name, each in zip(names, own, strict=True)]
+            known = known_keys(plan.host_keys, seed, zip(names, ids, given, strict=True))
             # Nobody logs in after a preview: it does not wait for machines that are booting.
-            new = [each for each in ids if each not in known] if not pulumi.runtime.is_dry_run() else []
-            told = await asyncio.to_thread(shown, new) if new else {}
-            keys = [known.get(each) or HostKey(told.get(each, ""), each) for each in ids]
+            new = [each for each in ids if each not in known]
+            told: Mapping[str, str] = dict.fromkeys(new, "")
+            if new and not pulumi.runtime.is_dry_run():
+                told = await asyncio.to_thread(shown, new)
+            known |= {each: HostKey(key, each) for each, key in told.items()}
+            keys = [known.get(each) for each in ids]
             places = await asyncio.to_thread(asked, ids) if asked is not None and ids else {}
             above = [places.get(each, ()) for each in ids]
             hop = (jump[0], jump[1]) if jump else None

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-from base64 import b64encode
 from collections.abc import Mapping
-from textwrap import wrap
 
 from orch.catalog.aws.machines import Nics
 from orch.components.cloud.cloudinit import ENDED, File, node_config, prepared, scratch, steps
@@ -63,31 +60,4 @@ def node_init(
     ]
     if efa:
         files.append(File("/etc/sysctl.d/90-orch.conf", f"vm.nr_hugepages = {HUGE_PAGES}\n"))
-    return node_config(fleet, files, own_key=True)
-
-
-def packed(text: str) -> bytes:
-    """As it travels: compressed, which cloud-init undoes. The same text gives the same bytes."""
-    return gzip.compress(text.encode(), mtime=0)
-
-
-def packed64(text: str) -> str:
-    return b64encode(packed(text)).decode()
-
-
-def wrapped(text: str) -> str:
-    """The same as ASCII text, a MIME message of one compressed part, which cloud-init unpacks likewise.
-
-    The provider shows an instance's user data as text, and breaks at bytes that are none
-    (hashicorp/terraform-provider-aws#48793).
-    """
-    body = "\n".join(wrap(packed64(text), 76))
-    return (
-        'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="orch"\n\n'
-        "--orch\nContent-Type: application/gzip\nContent-Transfer-Encoding: base64\n\n"
-        f"{body}\n--orch--\n"
-    )
-
-
-def wrapped64(text: str) -> str:
-    return b64encode(wrapped(text).encode()).decode()
+    return node_config(fleet, files)

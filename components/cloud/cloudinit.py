@@ -9,6 +9,7 @@ import shlex
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
@@ -114,11 +115,11 @@ def _exports(env: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
 
 
-def node_config(fleet: Fleet, files: Sequence[File], *, own_key: bool = False) -> str:
-    """The cloud-config of a node, with marks for its name and keys.
+def node_config(fleet: Fleet, files: Sequence[File], *, makes_key: str | None = None) -> str:
+    """The cloud-config of all nodes of a fleet, with a mark for the client's key.
 
-    `own_key`: it holds no host key and no name, so it is the same for all nodes: each makes its own key, and
-    shows it on its console.
+    It holds no host key and no name: each node makes its own key. cloud-init does, and shows it on the
+    machine's console; else the shell command `makes_key`, which runs at each boot.
     """
     # Its folder is what tells a runner that the preparation is under way, before that has begun.
     begun = File("/var/lib/orch/boot/README", "What orch-prepare found: `ok`, or `failed` with the reason.\n")
@@ -127,7 +128,8 @@ def node_config(fleet: Fleet, files: Sequence[File], *, own_key: bool = False) -
         fleet=fleet.name,
         authorized_keys=fleet.authorized_keys,
         files=(begun, *files),
-        own_key=own_key,
+        console=makes_key is None,
+        makes_key=makes_key,
     )
 
 
@@ -201,6 +203,33 @@ def filled(
         "AUTHORIZED_KEY": authorized_key.strip(),
     }
     return _MARK.sub(lambda mark: mark[1] + values[mark[2]], text)
+
+
+def packed(text: str) -> bytes:
+    """As it travels: compressed, which cloud-init undoes. The same text gives the same bytes."""
+    return gzip.compress(text.encode(), mtime=0)
+
+
+def packed64(text: str) -> str:
+    return b64encode(packed(text)).decode()
+
+
+def wrapped(text: str) -> str:
+    """The same as ASCII text, a MIME message of one compressed part, which cloud-init unpacks likewise.
+
+    The provider shows an instance's user data as text, and breaks at bytes that are none
+    (hashicorp/terraform-provider-aws#48793).
+    """
+    body = "\n".join(wrap(packed64(text), 76))
+    return (
+        'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="orch"\n\n'
+        "--orch\nContent-Type: application/gzip\nContent-Transfer-Encoding: base64\n\n"
+        f"{body}\n--orch--\n"
+    )
+
+
+def wrapped64(text: str) -> str:
+    return b64encode(wrapped(text).encode()).decode()
 
 
 def _step(index: int, step: InitStep, scripts: Mapping[str, str]) -> Step:

@@ -1,18 +1,47 @@
-"""SSH host keys that follow from a fleet's seed, one per node.
+"""SSH host keys: those that follow from a fleet's seed, one per machine, and those that machines made.
 
-A node's host key is known before the node exists, so the first connection is already checked; and one
-resource holds the keys of any number of nodes.
+A key from the seed is known before its machine exists, so the first connection is already checked; and one
+resource holds the keys of any number of machines. Who has the seed has them all, so it travels nowhere: local
+nodes and bastions have a key of it, and nodes that an earlier version made.
 """
 
 from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from textwrap import wrap
 
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+
+@dataclass(frozen=True)
+class HostKey:
+    """The public host key of a node. `machine`: the instance that made it; None: it follows from the seed."""
+
+    public: str
+    machine: str | None = None
+
+
+def known_keys(
+    pinned: Mapping[str, tuple[str, str]], seed: str, made: Iterable[tuple[str, str, str | None]]
+) -> dict[str, HostKey]:
+    """The host keys of instances that need not be asked for, by instance.
+
+    `pinned`: node -> the instance that showed a key, and the key. `made`: each node, its instance, and the
+    name for which an earlier version gave that a key of the seed, in user data of its own.
+    """
+    known: dict[str, HostKey] = {}
+    for node, instance, given in made:
+        machine, public = pinned.get(node, ("", ""))
+        if machine == instance and public:
+            known[instance] = HostKey(public, instance)
+        elif given is not None:
+            known[instance] = HostKey(public_host_key(seed, given))
+    return known
 
 
 def host_key_seed(seed: str, node: str) -> str:

@@ -68,6 +68,21 @@ def user_data_findings(cloud: str, size: int, most: int) -> Iterator[Finding]:
         )
 
 
+def key_findings(
+    said: str | None, new: int, permission: str, severity: Severity = Severity.ERROR
+) -> Iterator[Finding]:
+    """Whether `up` may read the host keys of `new` nodes. `said`: why not, as the cloud tells it."""
+    if said is not None and new:
+        yield Finding(
+            "ORCH304",
+            "nodes",
+            f"nobody could log in to the {new} new nodes: the host keys that they show may not be read",
+            detail=said,
+            hint=f"these credentials need `{permission}`",
+            severity=severity,
+        )
+
+
 def mark(*parts: object) -> str:
     """A mark that changes with its parts."""
     text = json.dumps(parts, default=_plain, sort_keys=True)

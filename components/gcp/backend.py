@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,7 +18,7 @@ from orch.components.cloud_errors import CloudError
 from orch.components.deployment import SHARED, Queue, Shared
 from orch.components.explain import Explained, Traits
 from orch.components.gcp import tunnels
-from orch.components.gcp.account import errors, gather_facts
+from orch.components.gcp.account import errors, gather_facts, waiting
 from orch.components.gcp.account.facts import GcpFacts, Member, Reservation
 from orch.components.gcp.account.lookups import question, shape_of
 from orch.components.gcp.candidates import candidates
@@ -38,10 +37,6 @@ from orch.spec.models.backends.gcp import GcpSettings
 
 if TYPE_CHECKING:
     import pulumi
-
-# Instances are listed, and where they stand is told, a little after their creation.
-MEMBER_TRIES = 6
-MEMBER_PAUSE_S = 5.0
 
 PINNED_IMAGES = ("image", "image_of", "bastion_image", "bastion_image_of")
 
@@ -95,11 +90,16 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
 
         session = self.session(request)
 
-        def read(group: str, count: int) -> tuple[Member, ...]:
-            grouped = plan.group is not None
-            return members(session, plan.zone, group, count, needed=grouped, hosts=plan.rank_by_host)
+        whole = request.fleet.gang == "all-or-nothing"
 
-        component = GcpFleet(plan, self.settings_of(request), read)
+        def shown(names: Sequence[str]) -> Mapping[str, str]:
+            return waiting.host_keys(session, plan.zone, names, whole=whole)
+
+        def members(group: str, count: int) -> tuple[Member, ...]:
+            grouped = plan.group is not None
+            return waiting.members(session, plan.zone, group, count, needed=grouped, hosts=plan.rank_by_host)
+
+        component = GcpFleet(plan, self.settings_of(request), shown, members)
         return component.state, component.identity
 
     def with_nodes(self, plan: GcpPlan, names: Collection[str]) -> GcpPlan:
@@ -226,39 +226,6 @@ def _queue(fleet: Fleet, session: gather_facts.Session, made: GcpPlan) -> Queue 
         return len(gather_facts.members(session, made.zone, name)) >= count or None
 
     return Queue(words, float(wait_s), look)
-
-
-def members(
-    session: gather_facts.Session, zone: str, group: str, count: int, *, needed: bool, hosts: bool = True
-) -> tuple[Member, ...]:
-    """The fleet's instances once all are listed, or as many as there are by then.
-
-    `hosts`: they tell where they stand by then, too. Where they are `needed` for more than ranks: raises
-    CloudRefused when there are too few.
-    """
-    found: tuple[Member, ...] = ()
-    for left in range(MEMBER_TRIES - 1, -1, -1):
-        try:
-            found = gather_facts.members(session, zone, group)
-        except gather_facts.CloudRefused as refused:
-            if needed:
-                raise
-            import pulumi
-
-            pulumi.log.warn(f"ranks go by node number: {refused.summary} ({refused.detail})")
-            return ()
-        told = not hosts or all(each.host for each in found)
-        if (len(found) >= count and told) or not left:
-            break
-        time.sleep(MEMBER_PAUSE_S)
-    if needed and len(found) < count:
-        raise gather_facts.CloudRefused(
-            f"{len(found)} of {count} nodes are there",
-            detail=f"instances in {zone} with the label orch-group={group}",
-            hint="run `orch up` again: what is missing is made",
-            code="ORCH359",
-        )
-    return found
 
 
 def _zones(fleet: Fleet) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from orch.components.cloud.cloudinit import filled
+from orch.components.cloud.cloudinit import filled, wrapped
 from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.gcp.labels import label
 from orch.components.gcp.plan import BASTION, NODES, Firewall, GcpPlan, Networks, NetworkStack, Vpc
@@ -18,6 +18,8 @@ from orch.spec.models.backends.credentials import GcpServiceAccountCreds
 from orch.spec.models.backends.gcp import GcpSettings
 
 Text = pulumi.Output[str]
+# Keys of the project and OS Login stay outside.
+_OWN_KEYS_ALONE = {"enable-oslogin": "FALSE", "block-project-ssh-keys": "TRUE"}
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 
 
@@ -201,8 +203,8 @@ class NetworkResources:
     def after(self, resources: Sequence[pulumi.Resource], **more: Any) -> pulumi.ResourceOptions:
         return _merged(self.opts, depends_on=list(resources), **more)
 
-    def metadata(self, name: str, text: str) -> dict[str, pulumi.Input[str]]:
-        """User data with the machine's name and keys; keys of the project and OS Login stay outside."""
+    def _metadata(self, name: str, text: str) -> dict[str, pulumi.Input[str]]:
+        """User data with the machine's name and keys."""
 
         def fill(keys: Sequence[str]) -> str:
             seed, authorized = keys
@@ -217,12 +219,16 @@ class NetworkResources:
         both = pulumi.Output.all(self.keys.host_seed, self.keys.client_public_key)
         return {
             "user-data": pulumi.Output.secret(both.apply(fill)),
-            "enable-oslogin": "FALSE",
-            "block-project-ssh-keys": "TRUE",
+            **_OWN_KEYS_ALONE,
         }
 
-    def public_key(self, name: str) -> Text:
-        return pulumi.Output.unsecret(self.keys.host_seed.apply(lambda seed: public_host_key(seed, name)))
+    def common_metadata(self) -> dict[str, pulumi.Input[str]]:
+        """The metadata of all nodes. It holds no key but the client's public one; what the file's `init` has
+        may be secret."""
+        text = self.plan.cloud_init
+        made = self.keys.client_public_key.apply(lambda key: wrapped(filled(text, authorized_key=key)))
+        made = pulumi.Output.secret(made) if self.plan.confidential else pulumi.Output.unsecret(made)
+        return {"user-data": made, "enable-guest-attributes": "TRUE", **_OWN_KEYS_ALONE}
 
     def _bastion(self) -> gcp.compute.Instance | None:
         bastion, plan = self.plan.bastion, self.plan
@@ -240,7 +246,7 @@ class NetworkResources:
             boot_disk={"initialize_params": {"image": bastion.image}},  # type: ignore[arg-type]
             network_interfaces=[nic],  # type: ignore[list-item]
             tags=[name],
-            metadata=self.metadata(f"{plan.fleet}-bastion", plan.bastion_init),
+            metadata=self._metadata(f"{plan.fleet}-bastion", plan.bastion_init),
             labels=self.labels("gcp:compute/instance:Instance", f"{plan.fleet}-bastion"),
             # User data is for the first boot.
             opts=self.after(self.networks.ready, ignore_changes=['metadata["user-data"]']),

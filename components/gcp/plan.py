@@ -162,8 +162,9 @@ class GcpPlan(CloudPlan):
     `layout` changes with what only a new instance can have; `settled`: the stack's nodes have this one.
     `template` is the instance template's name, which changes with its content. `given_policy`: the placement
     policy of the reservation. `group`: nodes are members of it; else each is an instance of its own.
-    `cloud_init` is the nodes' user data with marks for what is known later. `labels` are on everything that
-    takes labels.
+    `cloud_init` is the nodes' user data with a mark for the client's key; it is `confidential` where it has
+    steps of the file. `host_keys`: of nodes that showed theirs, with the instance each belongs to. `labels`
+    are on everything that takes labels.
     """
 
     project: str
@@ -182,6 +183,8 @@ class GcpPlan(CloudPlan):
     disk: Disk
     accelerator: tuple[str, int] | None
     service_account: str | None
+    confidential: bool
+    host_keys: Mapping[str, tuple[str, str]]
     labels: Mapping[str, str]
     rank_by_host: bool
     others: tuple[GcpPlan, ...] = ()

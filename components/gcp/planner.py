@@ -12,7 +12,7 @@ from orch.catalog.fabrics import fabric
 from orch.catalog.gcp.machines import Shape, gcp_image
 from orch.catalog.records import Catalog
 from orch.components.cloud.backend import place_reason
-from orch.components.cloud.cloudinit import bastion_config, first_boot_findings, first_boot_pins
+from orch.components.cloud.cloudinit import bastion_config, first_boot_findings, first_boot_pins, wrapped
 from orch.components.cloud.indices import folded, live_indices, node_indices
 from orch.components.cloud.plan import Bastion, Node
 from orch.components.cloud.sizing import (
@@ -21,6 +21,7 @@ from orch.components.cloud.sizing import (
     disk_findings,
     disk_gb,
     gpus,
+    key_findings,
     mark,
     nvidia,
     user_data_findings,
@@ -114,6 +115,7 @@ def plan(
         account=context.settings.vm_service_account is not None,
     )
     found += _size_findings(cloud_init)
+    found += key_findings(facts.unread, demand.new, "compute.instances.getGuestAttributes")
     boot = first_boot_pins(fleet, context.scripts)
     found += first_boot_findings(previous, boot, len(live))
     found += disk_findings(fleet, facts.image.size_gb if facts.image else None)
@@ -169,6 +171,12 @@ def plan(
         service_account=context.settings.vm_service_account,
         nodes=tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
         cloud_init=cloud_init,
+        confidential=bool(fleet.init),
+        host_keys={
+            node.name: (node.machine, node.host_key)
+            for node in previous.nodes
+            if candidate.kept and node.machine is not None
+        },
         bastion_init=bastion_config(fleet.name, _node_cidrs(reached)) if bastion else "",
         labels=own,
         layout=layout,
@@ -258,7 +266,7 @@ def _bastion_findings(reached: networks.Reach, facts: GcpFacts, candidate: Candi
 
 
 def _size_findings(cloud_init: str) -> Iterator[Finding]:
-    size = len(cloud_init.encode()) + 2_000  # about what the keys take
+    size = len(wrapped(cloud_init)) + 160  # about what the client's key takes, which does not compress
     yield from user_data_findings("GCP", size, userdata.MOST_BYTES)
 
 

@@ -6,69 +6,53 @@ with a request per batch.
 
 from __future__ import annotations
 
-import getpass
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
 
-from orch.components.cloud.cloudinit import JUMP_USER
+from orch.components.cloud.host_keys import HostKey, known_keys
 from orch.components.cloud.plan import Node
+from orch.components.gcp.account.client import carries_key
 from orch.components.gcp.account.facts import Member
+from orch.components.gcp.fleet_state import Machine, Seen, fleet_state
 from orch.components.gcp.labels import label
 from orch.components.gcp.network_resources import SCOPES, NetworkResources, Text
 from orch.components.gcp.plan import GcpPlan, Group, Interface
-from orch.components.gcp.tunnels import through_iap
 from orch.spec.models.backends.gcp import GcpSettings
-from orch.spec.state import SCHEMA
 
-# A node that is gone may be a restart after maintenance, which takes minutes.
-UNREACHABLE_GRACE_S = 600.0
 Members = Callable[[str, int], Sequence[Member]]
+HostKeys = Callable[[Sequence[str]], Mapping[str, str]]
 
 
 class GcpFleet(pulumi.ComponentResource):
     """The whole fleet. `state` is its FleetState, `identity` the client's private key (secret).
 
-    `members` is asked, in a thread of its own, for the instances of a label, when there are so many.
+    Asked in threads of their own are `shown` for the host keys that instances show, by their names, and
+    `members` for the instances of a label, when there are so many.
     """
 
     state: pulumi.Output[dict[str, Any]]
     identity: Text
 
-    def __init__(self, plan: GcpPlan, settings: GcpSettings, members: Members | None = None) -> None:
+    def __init__(
+        self, plan: GcpPlan, settings: GcpSettings, shown: HostKeys, members: Members | None = None
+    ) -> None:
         super().__init__("orch:fleet:Gcp", plan.fleet, None, pulumi.ResourceOptions(protect=plan.protect))
         self._plan, self._settings = plan, settings
         self._ground = ground = NetworkResources(plan, settings, self)
         policy = self._policy()
         template = self._template(policy)
+        machines: list[gcp.compute.InstanceFromTemplate] = []
+        requests: list[gcp.compute.ResizeRequest] = []
         if plan.group is not None:
-            made = self._group(plan.group, template, policy)
-            waits: list[pulumi.Output[Any]] = [each.id for each in made]
-            machines: list[gcp.compute.InstanceFromTemplate] = []
+            requests = self._group(plan.group, template, policy)
         else:
             machines = [self._node(node, template) for node in plan.nodes]
-            waits = [each.instance_id for each in machines]
-        asks = plan.group is not None or plan.rank_by_host
-        told = self._members(waits, members) if asks else None
-        nodes = [self._state(place, node, machines, told) for place, node in enumerate(plan.nodes)]
         self.identity = ground.keys.client_private_key
-        self.state = pulumi.Output.from_input(
-            {
-                "schema_version": SCHEMA,
-                "name": plan.fleet,
-                "stack": pulumi.get_stack(),
-                "backend": "gcp",
-                "placement": plan.placement,
-                "interconnect": plan.interconnect,
-                "unreachable_grace_s": UNREACHABLE_GRACE_S,
-                "image": plan.job_image,
-                "env": dict(plan.env),
-                "beside_hourly": plan.bastion.price if plan.bastion else None,
-                "nodes": nodes,
-            }
-        )
+        self.state = self._state(machines, requests, shown, members)
         # Recorded at once, unlike the stack's outputs: an `up` that is killed leaves word of where it was.
         self.register_outputs({"pins": dict(plan.pins)})
 
@@ -117,7 +101,6 @@ class GcpFleet(pulumi.ComponentResource):
         if plan.service_account is not None:
             account = {"email": plan.service_account, "scopes": SCOPES}
         grouped = plan.group is not None
-        shared = f"{plan.fleet}-group"
         return gcp.compute.InstanceTemplate(
             name,
             name=plan.template,
@@ -139,7 +122,7 @@ class GcpFleet(pulumi.ComponentResource):
             resource_policies=policy.id if policy is not None and not grouped else plan.given_policy,
             service_account=account,
             tags=[plan.tag],
-            metadata=ground.metadata(shared, plan.cloud_init) if grouped else None,
+            metadata=ground.common_metadata(),
             labels={**ground.labels(token, name), "orch-group": label(plan.base)},
             description=ground.marks.words(token, name),
             # Nodes that run hold on to theirs: the new one comes first.
@@ -175,23 +158,27 @@ class GcpFleet(pulumi.ComponentResource):
     def _node(self, node: Node, template: gcp.compute.InstanceTemplate) -> gcp.compute.InstanceFromTemplate:
         """One instance.
 
-        A newer template or newer user data is for new nodes: those that run stay as they are, until
-        `orch-layout` changes, which marks what only a new instance can have.
+        A newer template, with newer user data, is for new nodes: those that run stay as they are, until
+        `orch-layout` changes, which marks what only a new instance can have. Metadata of its own has a node
+        that an earlier version made; it keeps it.
         """
         plan, ground = self._plan, self._ground
         token = "gcp:compute/instanceFromTemplate:InstanceFromTemplate"
-        settled = ['metadata["user-data"]', "sourceInstanceTemplate"] if plan.settled else None
+        settled = ["metadata", "sourceInstanceTemplate"] if plan.settled else None
         return gcp.compute.InstanceFromTemplate(
             node.name,
             name=f"{plan.base}-{node.index}",
             zone=plan.zone,
             source_instance_template=template.self_link_unique,
-            metadata=ground.metadata(node.name, plan.cloud_init),
             labels=ground.labels(
                 token, node.name, **{"orch-layout": plan.layout, "orch-group": label(plan.base)}
             ),
             opts=ground.after(
-                ground.networks.ready, ignore_changes=settled, replace_on_changes=['labels["orch-layout"]']
+                ground.networks.ready,
+                ignore_changes=settled,
+                replace_on_changes=['labels["orch-layout"]'],
+                # The provider answers with what the template has.
+                additional_secret_outputs=["metadata"] if plan.confidential else None,
             ),
         )
 
@@ -238,109 +225,79 @@ class GcpFleet(pulumi.ComponentResource):
             for index, size in enumerate(group.batches)
         ]
 
-    # What a runner needs
-
-    def _members(
-        self, waits: Sequence[pulumi.Output[Any]], members: Members | None
-    ) -> pulumi.Output[Sequence[Member]] | None:
-        if members is None or not waits:
-            return None
-        group, count = label(self._plan.base), len(self._plan.nodes)
-
-        async def ask(_: Sequence[Any]) -> Sequence[Member]:
-            import asyncio
-
-            return await asyncio.to_thread(members, group, count)
-
-        return pulumi.Output.all(*waits).apply(ask)
+    # What a runner needs, made in one go: an output for each value of a thousand nodes is slow.
 
     def _state(
         self,
-        place: int,
-        node: Node,
         machines: Sequence[gcp.compute.InstanceFromTemplate],
-        told: pulumi.Output[Sequence[Member]] | None,
-    ) -> dict[str, Any]:
-        plan, ground = self._plan, self._ground
-        way = plan.access.way
-        key = node.name
-        if plan.group is None:
-            machine = machines[place]
-            name, nic = machine.name, machine.network_interfaces[0]
-            internal = nic.apply(_internal)
-            public = nic.apply(_public)
-            host = told.apply(lambda all_: _host(all_, f"{plan.base}-{node.index}")) if told else []
-        else:
-            key = f"{plan.fleet}-group"
-            if told is None:
-                raise ValueError("the members of a group are read from the cloud")
-            mine = told.apply(lambda all_: all_[place])
-            name, internal = mine.apply(lambda each: each.name), mine.apply(lambda each: each.address)
-            public, host = mine.apply(lambda each: each.public), mine.apply(lambda each: list(each.host))
-        return {
-            "index": node.index,
-            "name": node.name,
-            "address": public if way == "direct" else internal,
-            "user": "root",
-            "host_key": ground.public_key(key),
-            "jump": self._jumps(),
-            "proxy_command": self._through_iap(name) if way == "iap" else None,
-            "internal_ip": internal,
-            "cpus": plan.cpus,
-            "memory_mib": plan.memory_mib,
-            "arch": plan.arch,
-            "disk_mib": plan.disk.size_gb * 1024,
-            "gpus": dict(plan.gpus),
-            "blocks": plan.blocks,
-            "region": plan.region,
-            "zone": plan.zone,
-            "instance_type": plan.instance_type,
-            "topology": host,
-            "price_hourly": plan.price,
-            "made_by": plan.makers.get(node.name),
-        }
+        requests: Sequence[gcp.compute.ResizeRequest],
+        shown: HostKeys,
+        members: Members | None,
+    ) -> pulumi.Output[dict[str, Any]]:
+        plan, settings, stack, bastion = self._plan, self._settings, pulumi.get_stack(), self._ground.bastion
+        asked = members if requests or plan.rank_by_host else None
+        group, count = label(plan.base), len(plan.nodes)
 
-    def _jumps(self) -> list[dict[str, Any]]:
-        bastion, machine = self._plan.bastion, self._ground.bastion
-        if bastion is None or machine is None:
-            return [
-                {
-                    "address": jump.hostname,
-                    "port": jump.port,
-                    "user": jump.user or getpass.getuser(),
-                    "identity": jump.identity_file,
-                }
-                for jump in self._plan.access.jumps
-            ]
-        nic = machine.network_interfaces[0]
-        return [
-            {
-                "address": nic.apply(_public if bastion.public else _internal),
-                "user": JUMP_USER,
-                "host_key": self._ground.public_key(f"{self._plan.fleet}-bastion"),
-                "proxy_command": None if bastion.public else self._through_iap(machine.name),
-            }
-        ]
+        async def made(seen: Sequence[Any]) -> dict[str, Any]:
+            seed, ids, names, nics, metadata, _, jump = seen
+            told: Sequence[Member] = ()
+            if asked is not None and (ids or requests):
+                told = await asyncio.to_thread(asked, group, count)
+            found = [_member(each, plan) for each in told[:count]]
+            if not requests:
+                hosts = {each.name: each.host for each in told}
+                seen_each = zip(plan.nodes, ids, names, nics, metadata, strict=True)
+                found = [
+                    Machine(
+                        name,
+                        id,
+                        str(_address(nic, public=False) or ""),
+                        _address(nic, public=True),
+                        node.name if carries_key(str((items or {}).get("user-data", ""))) else None,
+                        hosts.get(name, ()),
+                    )
+                    for node, id, name, nic, items in seen_each
+                ]
+            given = [(node.name, each.id, each.key) for node, each in zip(plan.nodes, found, strict=True)]
+            known = known_keys(plan.host_keys, seed, given)
+            # Nobody logs in after a preview: it does not wait for machines that are booting.
+            new = [each for each in found if each.id not in known]
+            keys = dict.fromkeys((each.name for each in new), "")
+            if new and not pulumi.runtime.is_dry_run():
+                keys = await asyncio.to_thread(shown, [*keys])
+            known |= {each.id: HostKey(keys[each.name], each.id) for each in new if each.name in keys}
+            hop = (jump[0], _address(jump[1], public=public)) if jump else None
+            return fleet_state(plan, settings, stack, Seen(seed, found, known, hop))
 
-    def _through_iap(self, name: pulumi.Input[str]) -> Text:
-        plan, settings = self._plan, self._settings
-        return pulumi.Output.from_input(name).apply(
-            lambda known: through_iap(plan.project, plan.zone, settings, known)
+        public = plan.bastion is not None and plan.bastion.public
+        jump: list[pulumi.Input[Any]] = []
+        if bastion is not None:
+            jump = [bastion.name, bastion.network_interfaces]
+        seen = pulumi.Output.all(
+            self._ground.keys.host_seed,
+            [each.instance_id for each in machines],
+            [each.name for each in machines],
+            [each.network_interfaces for each in machines],
+            [each.metadata for each in machines],
+            [each.id for each in requests],
+            jump,
         )
+        return pulumi.Output.unsecret(seen.apply(made))
 
 
-def _field(nic: Any, name: str) -> Any:
-    return nic.get(name) if isinstance(nic, Mapping) else getattr(nic, name)
+def _member(each: Member, plan: GcpPlan) -> Machine:
+    """Members of a group that an earlier version made have one host key."""
+    key = f"{plan.fleet}-group" if each.keyed else None
+    return Machine(each.name, each.id, each.address, each.public, key, each.host)
 
 
-def _internal(nic: Any) -> str:
-    return str(_field(nic, "network_ip") or "")
-
-
-def _public(nic: Any) -> str | None:
-    configs = _field(nic, "access_configs") or ()
+def _address(nics: Any, *, public: bool) -> str | None:
+    """That of the first interface."""
+    if not public:
+        return _field(nics[0], "network_ip")
+    configs = _field(nics[0], "access_configs") or ()
     return next((str(_field(each, "nat_ip")) for each in configs if _field(each, "nat_ip")), None)
 
 
-def _host(members: Sequence[Member], name: str) -> list[str]:
-    return next((list(each.host) for each in members if each.name == name), [])
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name)

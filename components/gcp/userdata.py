@@ -15,6 +15,18 @@ MOST_BYTES = 262_144
 
 # Container-Optimized OS has a read-only root: everything of ours lies in /var/lib/orch.
 PREPARE = "/var/lib/orch/prepare"
+# The host key that a machine makes, and keeps: /etc is made anew at each boot there. Google's agent may make
+# others and show them (`hostkeys/`); this one is served, whatever an image's sshd is set to.
+HOST_KEY = "/var/lib/orch/host_key/ed25519"
+# Where it tells it. Jobs get no answer from the metadata service; only root of the machine writes there.
+SHOWN = "orch/host-key"
+_MAKES_KEY = f"""\
+umask 077
+mkdir -p {HOST_KEY.rpartition("/")[0]}
+[ -s {HOST_KEY}.pub ] && [ "$(cat {HOST_KEY}.machine)" = "$INSTANCE_ID" ] && exit 0
+rm -f {HOST_KEY}*
+ssh-keygen -q -t ed25519 -N '' -C '' -f {HOST_KEY} && echo "$INSTANCE_ID" > {HOST_KEY}.machine
+"""
 _UNIT = f"""\
 [Unit]
 Description=makes this machine a node of an orch fleet
@@ -30,6 +42,7 @@ ExecStopPost={ENDED}
 WantedBy=multi-user.target
 """
 _SSHD = (
+    f"HostKey {HOST_KEY}\n"
     "PermitRootLogin prohibit-password\nPasswordAuthentication no\nMaxSessions 100\nMaxStartups 50:30:200\n"
 )
 _LIMITS = "".join(f"{who} {kind} memlock unlimited\n" for who in ("*", "root") for kind in ("soft", "hard"))
@@ -54,7 +67,7 @@ def node_scratch(fleet: Fleet, shape: Shape, os: str) -> Scratch | None:
 def node_init(
     fleet: Fleet, shape: Shape, *, gpus: int, os: str, scripts: Mapping[str, str], account: bool = False
 ) -> str:
-    """The cloud-config of a node, with marks for its name and keys.
+    """The cloud-config of all nodes, with a mark for the client's key.
 
     `shape`: of the interfaces the node has; `gpus`: NVIDIA GPUs that must be there; `os`: ubuntu or cos.
     `account`: the machine has a service account.
@@ -63,6 +76,9 @@ def node_init(
     parts = software(shape.fabric, shape.type)
     prepare = render(
         "gcp-prepare.sh.j2",
+        fleet=fleet.name,
+        host_key=HOST_KEY,
+        shown=SHOWN,
         os=os,
         gpus=gpus,
         fabric=shape.fabric,
@@ -82,7 +98,7 @@ def node_init(
     ]
     if shape.fabric == "tcpx":
         files.append(File(QUEUES_FILE, _queues()))
-    return node_config(fleet, files)
+    return node_config(fleet, files, makes_key=_MAKES_KEY)
 
 
 def _queues() -> str:

@@ -40,7 +40,7 @@ TOOLS = {
     "install": 'shift 4; for file; do :; done; cp "$@" && chmod 0400 "$file"/*',
     "lsblk": "",
     "docker": "echo tried",
-    **dict.fromkeys(("getent", "sysctl", "systemctl", "apt-get", "mountpoint", "mount"), "exit 0"),
+    **dict.fromkeys(("getent", "sysctl", "systemctl", "apt-get", "mountpoint", "mount", "curl"), "exit 0"),
     "iptables": "exit 0",
 }
 
@@ -130,7 +130,6 @@ def test_variables_arrive_as_they_were_written(cloud: str, tmp_path: Path) -> No
     assert told == HOSTILE
     read = cloudconfig.config(user_data(cloud, [step]))
     assert read["users"][0]["ssh_authorized_keys"] == ["ssh-ed25519 BBBB me"]
-    assert cloud == "aws" or read["ssh_keys"]["ed25519_private"] == cloudconfig.HOST_KEY
 
 
 @clouds

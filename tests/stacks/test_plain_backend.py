@@ -15,7 +15,7 @@ from orch.components.base import Backend
 from orch.components.deployment import Deployment, Place
 from orch.components.request import CloudAnswer, PlanRequest
 from orch.spec.models import Fleet
-from orch.spec.models.backends import BackendSettings
+from orch.spec.models.backends.base import BackendSettings
 from orch.stacks.errors import EngineFailed, NoCapacity
 from orch.stacks.gang import bring_up
 from orch.stacks.project import find

@@ -24,6 +24,8 @@ from orch.components.aws.account.facts import (
 from orch.components.aws.account.lookups import ImageLookup, Lookups
 from orch.components.aws.account.quota_usage import used
 
+NO_INSTANCE = "i-00000000000000000"
+
 
 class Session(Protocol):
     """What is used of a boto3 session."""
@@ -78,7 +80,19 @@ class RegionClient:
             elsewhere=self._elsewhere(look.missing) if look.missing else {},
             several=look.several,
             outside=look.outside,
+            unread=self._unread(),
         )
+
+    def _unread(self) -> str | None:
+        """What AWS says where an instance's console may not be read; a policy may still allow it by tags that
+        the fleet's instances will have."""
+        try:
+            self.client("ec2").get_console_output(InstanceId=NO_INSTANCE, DryRun=True)
+        except client_error() as error:
+            said = error.response.get("Error", {})
+            if errors.by_code(said.get("Code", "")).kind == "permission":
+                return f"GetConsoleOutput: {said['Code']}: {said.get('Message', '')}"
+        return None
 
     def zones(self) -> tuple[Zone, ...]:
         with told(f"list the zones of {self.region}"):

@@ -97,6 +97,7 @@ class AwsFacts:
     `cards`: cards and EFA interfaces of the instance type as the cloud tells them. `missing`: given things
     that are not there, by their id or name. `elsewhere`: those found in another region. `several`: names that
     more than one has, with their ids. `outside`: given subnets of another VPC than the first, and which.
+    `unread`: what AWS says where consoles may not be read.
     """
 
     account: str
@@ -116,6 +117,7 @@ class AwsFacts:
     elsewhere: Mapping[str, str] = field(default_factory=dict[str, str])
     several: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     outside: Mapping[str, str] = field(default_factory=dict[str, str])
+    unread: str | None = None
 
     def zone(self, zone_id: str) -> Zone | None:
         return next((zone for zone in self.zones if zone.id == zone_id), None)

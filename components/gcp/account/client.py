@@ -6,12 +6,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from orch.catalog.gcp.machines import gcp_quotas, network_quota
-from orch.components.cloud_errors import CloudError
+from orch.components.cloud_errors import CloudError, CloudRefused
 from orch.components.gcp.account import errors
 from orch.components.gcp.account.client_errors import not_found, told
 from orch.components.gcp.account.facts import Allowance, GcpFacts, Image, Member, Network, Reservation, Subnet
 from orch.components.gcp.account.lookups import ImageLookup, Lookups, short
+from orch.components.gcp.userdata import SHOWN
 
+NO_INSTANCE = "orch-none"
+"""A name that no instance has: names of ours are longer."""
 RESERVATION_LEAST = "projects/"
 
 
@@ -59,7 +62,18 @@ class Project:
             network_quota=self._network_quota() if question.made_networks else None,
             missing=tuple(missing),
             own=len(self.members(question.zone, "orch-group", question.own)) if question.own else 0,
+            unread=self._unread(question.zone),
         )
+
+    def _unread(self, zone: str) -> str | None:
+        """What GCP says where guest attributes may not be read: before it looks whether there is such an
+        instance."""
+        try:
+            self.guest_attribute(zone, NO_INSTANCE, SHOWN)
+        except CloudRefused as refused:
+            if refused.error is not None and refused.error.kind == "permission":
+                return refused.detail
+        return None
 
     def zones(self, region: str) -> tuple[str, ...]:
         with told(f"list the zones of {region}"):
@@ -185,6 +199,23 @@ class Project:
             )
         return tuple(sorted((_member(row) for row in rows), key=lambda each: (each.created, each.name)))
 
+    def guest_attribute(self, zone: str, instance: str, path: str) -> str | None:
+        """What an instance has written at `NAMESPACE/KEY`; None while it has not."""
+        with told(f"read the host key that {instance} shows"):
+            try:
+                row = self.client("InstancesClient").get_guest_attributes(
+                    request={
+                        "project": self.project,
+                        "zone": zone,
+                        "instance": instance,
+                        "query_path": path,
+                    }
+                )
+            except not_found():
+                return None
+        values = [str(each.value) for each in row.query_value.items if f"{each.namespace}/{each.key}" == path]
+        return values[0].strip() if values else None
+
     def refused_request(self, zone: str, group: str, request: str) -> CloudError | None:
         """Why a resize request will never be fulfilled: it failed, or somebody cancelled it."""
         with told(f"look at the request {request}"):
@@ -208,6 +239,11 @@ class Project:
         return tuple(sorted((str(row.name), str(dict(row.labels).get("orch-urn", ""))) for row in rows))
 
 
+def carries_key(user_data: str) -> bool:
+    """Whether user data holds a host key, as that of nodes does which an earlier version made."""
+    return "ed25519_private:" in user_data
+
+
 def _member(row: Any) -> Member:
     nic = row.network_interfaces[0]
     public = next((str(each.nat_i_p) for each in nic.access_configs if each.nat_i_p), None)
@@ -218,6 +254,8 @@ def _member(row: Any) -> Member:
         public=public,
         created=str(row.creation_timestamp),
         host=tuple(part for part in told_host.split("/") if part),
+        id=str(row.id),
+        keyed=any(each.key == "user-data" and carries_key(str(each.value)) for each in row.metadata.items),
     )
 
 

@@ -84,6 +84,7 @@ class GcpFacts:
     `zones`: those of the region. `offered`: whether the zone has the type; `profile`: whether it has the
     network profile the type needs. `missing`: given things that are not there, by name.
     `own`: instances that the fleet has in the zone already, recorded or not: `capacity` counts them too.
+    `unread`: what GCP says where guest attributes may not be read.
     """
 
     project: str
@@ -99,6 +100,7 @@ class GcpFacts:
     network_quota: Allowance | None = None
     missing: tuple[str, ...] = ()
     own: int = 0
+    unread: str | None = None
 
     def network(self, name: str) -> Network | None:
         return next((each for each in self.networks if each.name == name), None)
@@ -108,7 +110,8 @@ class GcpFacts:
 class Member:
     """A running instance: what a node's state needs that is known only afterwards.
 
-    `host`: where it stands (block, subblock, host), outermost first; empty where the cloud does not tell.
+    `id`: the number that no other instance has, or had. `host`: where it stands (block, subblock, host),
+    outermost first; empty where the cloud does not tell. `keyed`: its user data holds its host key.
     """
 
     name: str
@@ -116,3 +119,5 @@ class Member:
     public: str | None
     created: str
     host: tuple[str, ...] = ()
+    id: str = ""
+    keyed: bool = False

@@ -6,7 +6,9 @@ The session comes from the caller, so a simulated cloud can answer in its place.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,16 @@ from orch.components.gcp.account.client import Project, Session
 from orch.components.gcp.account.client_errors import CloudRefused, sdk, told
 from orch.components.gcp.account.facts import GcpFacts, Member, Reservation
 from orch.components.gcp.account.lookups import Lookups
+from orch.components.gcp.userdata import SHOWN
 from orch.spec.models.backends.credentials import GcpServiceAccountCreds
 from orch.spec.models.backends.gcp import GcpSettings
 
 __all__ = ["CloudRefused", "Session", "ask", "members", "reservation", "session", "tagged"]
+
+
+# A project may read 1,500 times a minute.
+ATTRIBUTES_AT_ONCE = 8
+_ED25519 = re.compile(r"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI[A-Za-z0-9+/]{43}")
 
 
 class Credentials:
@@ -92,6 +100,21 @@ def reservation(
 def members(made: Session, zone: str, group: str) -> tuple[Member, ...]:
     """The nodes of a fleet as they run, the oldest first. `group`: the value of their label `orch-group`."""
     return Project(made).members(zone, "orch-group", group)
+
+
+def host_keys(made: Session, zone: str, instances: Sequence[str]) -> dict[str, str]:
+    """The Ed25519 host keys that instances show as guest attributes, as in known_hosts, by name; who shows
+    none yet is left out.
+
+    Only programs on the machine itself write its guest attributes, and jobs get no answer where they would.
+    Raises CloudRefused.
+    """
+    project = Project(made)
+    project.client("InstancesClient")
+    with ThreadPoolExecutor(ATTRIBUTES_AT_ONCE) as threads:
+        shown = threads.map(lambda name: project.guest_attribute(zone, name, SHOWN), instances)
+        found = dict(zip(instances, shown, strict=True))
+    return {name: key for name, key in found.items() if key is not None and _ED25519.fullmatch(key)}
 
 
 def refused_request(made: Session, zone: str, group: str, request: str) -> CloudError | None:

@@ -331,6 +331,15 @@ def test_who_may_not_look_at_instances_plans_without_what_is_used(account: Accou
     assert account.compiled(nodes="2").plan.nodes
 
 
+def test_a_preview_tells_that_host_keys_may_not_be_read(account: Account) -> None:
+    """A warning: AWS may allow it by tags that only the fleet's own instances will have."""
+    assert "ORCH304" not in [each.code for each in account.compiled(nodes="2").plan.warnings]
+    account.cloud.turn(denied=["GetConsoleOutput"])
+    (finding,) = [each for each in account.compiled(nodes="2").plan.warnings if each.code == "ORCH304"]
+    assert finding.summary.startswith("nobody could log in to the 2 new nodes")
+    assert finding.hint == "these credentials need `ec2:GetConsoleOutput`"
+
+
 def test_a_given_reservation_counts_against_the_quota_already(account: Account) -> None:
     reserved = account.reservation(4)
     account.cloud.turn(quotas={P_QUOTA: 4 * 192})

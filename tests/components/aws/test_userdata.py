@@ -14,8 +14,8 @@ import yaml
 from aws_cases import Case, cases
 
 from orch.components.aws.account.gather_facts import host_key_of
-from orch.components.aws.userdata import MOST_BYTES, packed, wrapped
-from orch.components.cloud.cloudinit import filled
+from orch.components.aws.userdata import MOST_BYTES
+from orch.components.cloud.cloudinit import filled, packed, wrapped
 from orch.components.cloud.host_keys import private_host_key, public_host_key
 
 PLANNED = [name for name in cases() if not name.startswith("bad-")]

@@ -13,14 +13,19 @@ from planning import request_of
 
 from orch.components.gcp.account import gather_facts
 from orch.components.gcp.account.facts import Member
-from orch.components.gcp.backend import GcpBackend, members
+from orch.components.gcp.account.waiting import members
+from orch.components.gcp.backend import GcpBackend
 from orch.components.gcp.candidates import candidates
 from orch.components.request import PriorState
+from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.gcp import GcpSettings
 
 LINK = "https://www.googleapis.com/compute/v1/projects/acme-ml/"
 Answers = dict[tuple[str, str], Callable[..., Any]]
+
+
+KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{'A' * 43}"
 
 
 class Client:
@@ -43,6 +48,7 @@ class Account:
     def __init__(self, **more: Callable[..., Any]) -> None:
         self.asked: list[str] = []
         self.answers: Answers = {
+            ("InstancesClient", "get_guest_attributes"): missing,
             ("ZonesClient", "list"): lambda **_: (
                 [compute.Zone(name=f"us-central1-{z}", region=f"{LINK}regions/us-central1") for z in "abcf"]
                 + [compute.Zone(name="us-east4-a", region=f"{LINK}regions/us-east4")]
@@ -180,6 +186,7 @@ def test_quotas_are_compared_with_what_is_used() -> None:
 
 def instance(name: str, created: str, host: str) -> Any:
     return compute.Instance(
+        id=8,
         name=name,
         creation_timestamp=created,
         network_interfaces=[compute.NetworkInterface(network_i_p="10.0.0.9")],
@@ -191,8 +198,8 @@ def test_members_come_in_the_order_of_their_creation() -> None:
     rows = [instance("b", "2026-01-02", "/b1/s1/h2"), instance("a", "2026-01-03", "/b1/s1/h1")]
     found = members(Account(InstancesClient__list=lambda **_: rows), "us-central1-a", "g", 2, needed=True)
     assert found == (
-        Member("b", "10.0.0.9", None, "2026-01-02", ("b1", "s1", "h2")),
-        Member("a", "10.0.0.9", None, "2026-01-03", ("b1", "s1", "h1")),
+        Member("b", "10.0.0.9", None, "2026-01-02", ("b1", "s1", "h2"), id="8"),
+        Member("a", "10.0.0.9", None, "2026-01-03", ("b1", "s1", "h1"), id="8"),
     )
 
 
@@ -208,6 +215,45 @@ def test_a_refusal_is_told_with_the_permission() -> None:
     assert caught.value.error is not None
     assert caught.value.error.verdict == "stop"
     assert "compute.zones.list" in (caught.value.detail or "")
+
+
+def test_a_preview_tells_that_host_keys_may_not_be_read() -> None:
+    def forbidden(**_: Any) -> Any:
+        raise exceptions.Forbidden(
+            "Required 'compute.instances.getGuestAttributes' permission", errors=[{"reason": "forbidden"}]
+        )
+
+    with pytest.raises(PlanErrors) as caught:
+        compiled(Account(InstancesClient__get_guest_attributes=forbidden), fleet())
+    (finding,) = caught.value.findings
+    assert finding.code == "ORCH304"
+    assert finding.hint == "these credentials need `compute.instances.getGuestAttributes`"
+
+
+@pytest.mark.parametrize(
+    ("items", "key"),
+    [
+        ([("orch", "host-key", f"{KEY}\n")], KEY),
+        ([("hostkeys", "ssh-ed25519", KEY)], None),
+        ([("orch", "host-key", "ssh-rsa AAAA")], None),
+        ([("orch", "host-key", f"{KEY}\n* {KEY}")], None),
+        ([], None),
+    ],
+    ids=["as it is shown", "of Google's agent", "of another kind", "more than one line", "nothing"],
+)
+def test_a_host_key_is_what_the_node_itself_shows(items: list[tuple[str, str, str]], key: str | None) -> None:
+    def shown(request: dict[str, str]) -> Any:
+        assert request["query_path"] == "orch/host-key"
+        entries = [compute.GuestAttributesEntry(namespace=n, key=k, value=v) for n, k, v in items]
+        return compute.GuestAttributes(query_value=compute.GuestAttributesValue(items=entries))
+
+    account = Account(InstancesClient__get_guest_attributes=shown)
+    found = gather_facts.host_keys(account, "us-central1-a", ["one", "two"])
+    assert found == ({"one": key, "two": key} if key else {})
+
+
+def test_an_instance_that_has_not_booted_shows_no_host_key() -> None:
+    assert gather_facts.host_keys(Account(), "us-central1-a", ["one"]) == {}
 
 
 def test_what_a_stack_has_already_is_counted_before_a_quota_is() -> None:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import cloudconfig
 import pulumi
 import pulumi.runtime
 import pytest
 import yaml
 from gcp_cases import Case, cases
+from pulumi.runtime import rpc
 
+from orch.components.cloud.host_keys import public_host_key
 from orch.components.gcp.account.facts import Member
 from orch.components.gcp.plan import GcpPlan
 from orch.spec.state import FleetState
 
+SECRET = rpc._special_secret_sig
 PLANNED = [name for name in cases() if not name.startswith("bad-")]
 UNLABELLED = {
     "gcp:compute/network:Network",
@@ -30,7 +37,8 @@ UNLABELLED = {
 class Registered(pulumi.runtime.Mocks):
     """Keeps what is registered; gives ids and addresses as a cloud would."""
 
-    def __init__(self) -> None:
+    def __init__(self, former: frozenset[str] = frozenset()) -> None:
+        self.former = former
         self.resources: list[tuple[str, str, dict[str, Any]]] = []
 
     def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
@@ -47,6 +55,8 @@ class Registered(pulumi.runtime.Mocks):
                 "instanceId": args.name,
                 "selfLinkUnique": f"link/{args.name}",
             }
+        if args.name in self.former:
+            more["metadata"] = {"user-data": "ssh_keys:\n  ed25519_private: |\n    secret"}
         return f"{args.name}-id", {**args.inputs, **more}
 
     def call(self, args: pulumi.runtime.MockCallArgs) -> Any:
@@ -61,12 +71,23 @@ class Registered(pulumi.runtime.Mocks):
 NODE = "instanceFromTemplate:InstanceFromTemplate"
 
 
-def register(case: Case, plan: GcpPlan | None = None) -> tuple[Registered, FleetState]:
-    """Everything of a case, registered, and the state a runner gets."""
+def register(
+    case: Case,
+    plan: GcpPlan | None = None,
+    *,
+    former: frozenset[str] = frozenset(),
+    silent: frozenset[str] = frozenset(),
+    asked: list[str] | None = None,
+) -> tuple[Registered, FleetState]:
+    """Everything of a case, registered, and the state a runner gets.
+
+    `former`: nodes that an earlier version made, with user data of their own, and members of a group that it
+    made; `silent`: instances that never show a key; `asked`: filled with those whose keys are read.
+    """
     from orch.components.gcp.resources import GcpFleet
 
     asyncio.set_event_loop(asyncio.new_event_loop())
-    kept, states = Registered(), list[Any]()
+    kept, states = Registered(former), list[Any]()
     pulumi.runtime.set_mocks(kept, project="tests", stack="lab")
     made = plan or case.plan()
 
@@ -74,13 +95,26 @@ def register(case: Case, plan: GcpPlan | None = None) -> tuple[Registered, Fleet
         names = [f"{made.base}-{node.index}" for node in made.nodes]
         assert len(names) == count
         return [
-            Member(name, f"10.0.1.{place}", None, f"2026-01-0{place % 9 + 1}", ("b1", f"s{place % 2}", name))
+            Member(
+                name,
+                f"10.0.1.{place}",
+                None,
+                f"2026-01-0{place % 9 + 1}",
+                ("b1", f"s{place % 2}", name),
+                id=f"{name}-number",
+                keyed=name in former,
+            )
             for place, name in enumerate(names)
         ]
 
+    def shown(names: Sequence[str]) -> dict[str, str]:
+        if asked is not None:
+            asked.extend(names)
+        return {each: f"ssh-ed25519 {each}" for each in names if each not in silent}
+
     @pulumi.runtime.test
     def run() -> pulumi.Output[Any]:
-        return GcpFleet(made, case.settings, members).state.apply(states.append)
+        return GcpFleet(made, case.settings, shown, members).state.apply(states.append)
 
     run()
     return kept, FleetState.model_validate(states[0])
@@ -153,16 +187,76 @@ def test_the_rdma_network_has_the_profile_of_its_zone() -> None:
     assert profiles == [None, None, "projects/acme-ml/global/networkProfiles/us-central1-b-vpc-roce"]
 
 
-def test_user_data_is_a_cloud_config_with_the_nodes_own_keys() -> None:
+def common(kept: Registered) -> Any:
+    """The metadata of the nodes."""
+    (template,) = kept.of("instanceTemplate:InstanceTemplate")
+    return template[1]["metadata"]
+
+
+def test_all_nodes_start_with_one_text_that_holds_no_secret() -> None:
     kept, state = register(Case.of("a3-mega"))
+    metadata = common(kept)
+    assert metadata["enable-guest-attributes"] == "TRUE"
+    text = cloudconfig.unwrapped(metadata["user-data"])
+    assert text.startswith("#cloud-config\n")
+    assert "@@" not in text.replace("Marks in @@", "")
+    assert "PRIVATE KEY" not in text
+    assert yaml.safe_load(text)["users"][0]["ssh_authorized_keys"] == ["ssh-ed25519 AAAA me"]
     for node in state.nodes:
-        secret = dict(kept.of(NODE))[node.name]["metadata"]  # secrets travel in an envelope
-        text = secret["value"]["user-data"]
-        assert "@@" not in text.replace("Marks in @@", "")
-        config = yaml.safe_load(text)
-        assert config["hostname"] == node.name
-        assert config["ssh_keys"]["ed25519_public"] == node.host_key
-        assert config["users"][0]["ssh_authorized_keys"] == ["ssh-ed25519 AAAA me"]
+        inputs = dict(kept.of(NODE))[node.name]
+        assert "metadata" not in inputs
+        assert SECRET not in json.dumps(inputs)
+
+
+def test_user_data_with_steps_of_the_file_is_a_secret() -> None:
+    assert SECRET in common(register(Case.of("scripts"))[0]).values()
+
+
+def shown_keys(state: FleetState) -> list[tuple[str | None, str]]:
+    return [(node.machine, node.host_key) for node in state.nodes]
+
+
+@pytest.mark.parametrize("name", ["a3-mega", "flex-start-grown"])
+def test_a_host_key_is_read_once_from_each_instance(name: str) -> None:
+    case, asked = Case.of(name), list[str]()
+    _, state = register(case, asked=asked)
+    assert [node.host_key for node in state.nodes] == [f"ssh-ed25519 {each}" for each in asked]
+    assert len(set(asked)) == len(state.nodes)
+    known = {node.name: (str(node.machine), node.host_key) for node in state.nodes}
+    again = list[str]()
+    _, later = register(case, replace(case.plan(), host_keys=known), asked=again)
+    assert (again, shown_keys(later)) == ([], shown_keys(state))
+    # An instance that came in the place of another is asked anew.
+    other = dict.fromkeys(known, ("another", "ssh-ed25519 other"))
+    _, fresh = register(case, replace(case.plan(), host_keys=other), asked=again)
+    assert (again, shown_keys(fresh)) == (asked, shown_keys(state))
+
+
+def test_nodes_of_an_earlier_version_keep_the_keys_they_were_given() -> None:
+    case, asked = Case.of("a3-mega"), list[str]()
+    first, *others = case.plan().nodes
+    _, state = register(case, former=frozenset({first.name}), asked=asked)
+    assert (state.nodes[0].machine, state.nodes[0].host_key) == (None, public_host_key("ab" * 32, first.name))
+    assert asked == [f"{case.plan().base}-{node.index}" for node in others]
+
+
+def test_a_group_of_an_earlier_version_keeps_the_key_that_its_members_share() -> None:
+    case, asked = Case.of("flex-start-grown"), list[str]()
+    old = [f"{case.plan().base}-{node.index}" for node in case.plan().nodes[:8]]
+    _, state = register(case, former=frozenset(old), asked=asked)
+    shared = public_host_key("ab" * 32, f"{state.name}-group")
+    assert [node.host_key == shared for node in state.nodes] == [True] * 8 + [False] * 4
+    assert len(asked) == 4
+
+
+def test_a_node_that_never_comes_up_is_none_and_the_others_are() -> None:
+    case = Case.of("a3-mega")
+    plan = case.plan()
+    _, state = register(case, silent=frozenset({f"{plan.base}-1"}))
+    assert [node.index for node in state.nodes] == [node.index for node in plan.nodes if node.index != 1]
+    assert {node.host_key for node in state.nodes} == {
+        f"ssh-ed25519 {plan.base}-{i.index}" for i in state.nodes
+    }
 
 
 def test_nodes_are_reached_over_the_bastion_through_iap() -> None:
@@ -198,7 +292,7 @@ def test_a_queue_is_one_group_and_a_request_per_batch() -> None:
     assert [inputs["requestedRunDuration"]["seconds"] for _, inputs in requests] == ["172800"] * 2
     (group,) = kept.of("instanceGroupManager:InstanceGroupManager")
     assert group[1]["instanceLifecyclePolicy"] == {"defaultActionOnFailure": "DO_NOTHING"}
-    assert len({node.host_key for node in state.nodes}) == 1  # members have their template in common
+    assert len({node.host_key for node in state.nodes}) == 12  # what members have in common holds no key
     assert len({node.address for node in state.nodes}) == 12
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -73,6 +74,51 @@ def test_plain_nodes_start_nothing() -> None:
     assert "orch-receiver" not in prepare
     assert "nvidia-smi" not in prepare
     assert "orch-receiver" not in written("ethernet")[PREPARE]
+
+
+def boot(tmp_path: Path, instance: str) -> str:
+    """What a machine does at a boot until it shows its host key, and what it shows."""
+    text = Case.of("cpu").plan().cloud_init
+    ((*shell, makes),) = cloudconfig.config(text)["bootcmd"]
+    here = str(tmp_path / "orch")
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "INSTANCE_ID": instance}
+    subprocess.run([*shell, makes.replace("/var/lib/orch", here)], env=environment, check=True)
+    prepare = cloudconfig.files(text)[PREPARE].content.replace("/var/lib/orch", here)
+    curl = tmp_path / "curl"
+    curl.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/asked\n')
+    curl.chmod(0o755)
+    (show,) = [line for line in prepare.splitlines() if line.startswith("shows_key()")]
+    script = f"METADATA=http://169.254.169.254/computeMetadata/v1/instance\n{show}\nshows_key"
+    subprocess.run(["bash", "-euc", script], env=environment, check=True)
+    *_, method, _, header, _, key, url = (tmp_path / "asked").read_text().splitlines()
+    assert (method, header) == ("PUT", "Metadata-Flavor: Google")
+    assert url.endswith("/computeMetadata/v1/instance/guest-attributes/orch/host-key")
+    private = tmp_path / "orch" / "host_key" / "ed25519"
+    assert private.stat().st_mode & 0o777 == 0o600
+    derived = subprocess.run(["ssh-keygen", "-yf", private], capture_output=True, text=True, check=True)
+    assert derived.stdout.split()[:2] == key.split()
+    return key
+
+
+def test_a_node_makes_its_host_key_once_and_shows_it_at_each_boot(tmp_path: Path) -> None:
+    first = boot(tmp_path, "1")
+    assert boot(tmp_path, "1") == first
+    assert boot(tmp_path, "2") != first  # an image of a node brings its key along
+
+
+def test_a_nodes_sshd_serves_the_key_that_it_shows(tmp_path: Path) -> None:
+    text = Case.of("cpu").plan().cloud_init
+    settings = cloudconfig.files(text)["/etc/ssh/sshd_config.d/10-orch.conf"].content
+    assert "HostKey /var/lib/orch/host_key/ed25519\n" in settings
+    assert "/var/lib/orch/host_key/ed25519" in cloudconfig.config(text)["bootcmd"][0][2]
+
+
+def test_no_node_has_anything_that_another_has_not() -> None:
+    """Whoever is root on a node and reads its metadata knows nothing of the others."""
+    one, two = (Case.of("a3-mega") for _ in range(2))
+    two.data["fleet"]["nodes"] = 40
+    assert one.plan().cloud_init == two.plan().cloud_init
+    assert "PRIVATE KEY" not in cloudconfig.text(one.plan().cloud_init)
 
 
 def test_scripts_of_the_file_arrive_as_they_are() -> None:

@@ -7,7 +7,7 @@ import base64
 from orch.rehearsal.aws.api.actions import Request, action, stamp
 from orch.rehearsal.aws.api.compute.capacity import state_of
 from orch.rehearsal.aws.api.compute.instances import live
-from orch.rehearsal.nodes import host_seed, shows_key
+from orch.rehearsal.nodes import host_seed, public_key, shows_key
 from orch.rehearsal.store import Doc
 
 CONSOLE_BYTES = 65_536
@@ -27,7 +27,7 @@ def get_console_output(request: Request) -> Doc:
         text = "[    0.000000] Linux version 6.8.0-1029-aws\r\n"
         if stored and shows_key(base64.b64decode(stored["Value"])):
             seed = host_seed(request.cloud.seed, doc["InstanceId"])
-            text += f"\r\n{KEYS_BEGIN}\r\n{_public(seed)} root@{_host(doc)}\r\n{KEYS_END}\r\n"
+            text += f"\r\n{KEYS_BEGIN}\r\n{public_key(seed)} root@{_host(doc)}\r\n{KEYS_END}\r\n"
     return {
         "InstanceId": doc["InstanceId"],
         "Output": base64.b64encode(text.encode()[-CONSOLE_BYTES:]).decode(),
@@ -37,12 +37,3 @@ def get_console_output(request: Request) -> Doc:
 
 def _host(doc: Doc) -> str:
     return str(doc["PrivateDnsName"]).partition(".")[0]
-
-
-def _public(seed: str) -> str:
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    public = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(seed)).public_key()
-    form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    return public.public_bytes(*form).decode()

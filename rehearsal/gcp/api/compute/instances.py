@@ -19,6 +19,7 @@ from orch.rehearsal.gcp.api.methods import API, Request, checked_name, fingerpri
 from orch.rehearsal.gcp.api.network import interfaces
 from orch.rehearsal.gcp.api.quotas import charge, need_machines
 from orch.rehearsal.gcp.data.tables import Type, types, zones
+from orch.rehearsal.nodes import host_seed, public_key, shows_at
 from orch.rehearsal.store import Doc
 
 RACK, BLOCK = 8, 64
@@ -222,6 +223,39 @@ def shown(request: Request, doc: Doc) -> Doc:
 @method("instances.get", "GET", "zones/{zone}/instances/{instance}")
 def get(request: Request) -> Doc:
     return shown(request, request.thing("instance", request.path("instances", request.words["instance"])))
+
+
+@method("instances.getGuestAttributes", "GET", "zones/{zone}/instances/{instance}/getGuestAttributes")
+def get_guest_attributes(request: Request) -> Doc:
+    """What a machine has written: the host key that it made where its user data says so, and Google's agent
+    that of its own sshd."""
+    path = request.path("instances", request.words["instance"])
+    doc = request.thing("instance", path)
+    wanted = str(request.params.get("queryPath") or request.params.get("variableKey") or "")
+    written: dict[str, str] = {}
+    metadata = {item["key"]: str(item["value"]) for item in doc["metadata"].get("items") or ()}
+    enabled = metadata.get("enable-guest-attributes", "").lower() in {"true", "1", "y", "yes"}
+    if enabled and shown(request, doc)["status"] == "RUNNING":
+        written = dict.fromkeys(
+            shows_at(metadata.get("user-data", "").encode()), public_key(host_seed(request.cloud.seed, path))
+        )
+        agent = public_key(host_seed(request.cloud.seed, f"agent of {path}"))
+        written["hostkeys/ssh-ed25519"] = agent.split()[1]
+    found = {
+        key: value
+        for key, value in written.items()
+        if key == wanted or (wanted.endswith("/") and key.startswith(wanted)) or not wanted
+    }
+    if not found:
+        raise GcpError("notFound", f"The resource '{wanted}' of type 'Guest Attribute' was not found.")
+    items = [
+        {"namespace": key.partition("/")[0], "key": key.partition("/")[2], "value": value}
+        for key, value in sorted(found.items())
+    ]
+    answer: Doc = {"kind": "compute#guestAttributes", "selfLink": f"{API}{path}/getGuestAttributes"}
+    if request.params.get("variableKey"):
+        return {**answer, "variableKey": wanted, "variableValue": items[0]["value"]}
+    return {**answer, "queryPath": wanted, "queryValue": {"items": items}}
 
 
 @method("instances.list", "GET", "zones/{zone}/instances")

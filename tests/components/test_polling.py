@@ -1,0 +1,57 @@
+"""Waiting for what machines show once they have booted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from orch.components.cloud import polling
+from orch.components.cloud_errors import CloudRefused
+
+KEY = "ssh-ed25519 AAAA"
+
+
+@pytest.fixture(autouse=True)
+def quick_boots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "BOOT_S", 0.2)
+    monkeypatch.setattr(polling, "BOOT_PAUSE_S", 0.01)
+
+
+class Machines:
+    """Machines that show their keys when they have been asked so many times; None: never."""
+
+    def __init__(self, **shows: int | None) -> None:
+        self.shows = shows
+        self.asked: dict[str, int] = dict.fromkeys(shows, 0)
+
+    def look(self, some: Sequence[str]) -> dict[str, str]:
+        for each in some:
+            self.asked[each] += 1
+        return {
+            each: f"{KEY} {each}"
+            for each in some
+            if (after := self.shows[each]) is not None and self.asked[each] >= after
+        }
+
+
+def keys(machines: Machines, *, whole: bool) -> dict[str, str]:
+    return polling.host_keys(machines.look, [*machines.shows], whole=whole, where="look there")
+
+
+def test_machines_are_asked_until_they_have_booted_and_no_longer() -> None:
+    machines = Machines(a=1, b=3)
+    assert keys(machines, whole=True) == {"a": f"{KEY} a", "b": f"{KEY} b"}
+    assert machines.asked == {"a": 1, "b": 3}
+
+
+def test_a_fleet_that_is_all_or_nothing_fails_where_a_node_never_boots() -> None:
+    with pytest.raises(CloudRefused) as caught:
+        keys(Machines(a=1, b=None, c=2), whole=True)
+    assert (caught.value.code, caught.value.detail) == ("ORCH359", "b: look there")
+    assert "1 of 3 new nodes show no host key" in caught.value.summary
+
+
+def test_a_best_effort_fleet_keeps_the_nodes_that_boot(capfd: pytest.CaptureFixture[str]) -> None:
+    assert [*keys(Machines(a=1, b=None, c=2), whole=False)] == ["a", "c"]
+    assert "b: look there. They cost what the others do" in capfd.readouterr().err
