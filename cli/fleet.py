@@ -214,7 +214,7 @@ def show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool = Fal
         found = [
             Row(
                 state,
-                node_statuses(state, place.transport),
+                node_statuses(state, place.connector),
                 node_records(deployment(project, state.stack)),
             )
             for state in states

@@ -61,7 +61,7 @@ def _fleet(project: Project, place: RunnerContext, name: str) -> Row | None:
     except NoSuchFleet:
         return None
     records = node_records(deployment(project, state.stack))
-    return Row(state, node_statuses(state, place.transport), records)
+    return Row(state, node_statuses(state, place.connector), records)
 
 
 def _neither(project: Project, place: RunnerContext, name: str) -> NoSuchFleet:

@@ -24,12 +24,12 @@ from orch.runner.ledger.records import Desired, RunRow
 from orch.runner.ledger.run_folder import open_folder
 from orch.runner.ledger.run_names import RunName
 from orch.runner.node import logs
+from orch.runner.node.connector import fan_out
 from orch.runner.node.stage import check_files, pack_files
 from orch.runner.processes import owner_words, process_owner
 from orch.runner.runs.context import RunnerContext, collect_rank
 from orch.runner.runs.driver import Driver
 from orch.runner.runs.packing import source_of
-from orch.runner.ssh.transport import fan_out
 from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState, NodeState
 
@@ -150,7 +150,8 @@ def _follow(workplace: RunnerContext, row: RunRow, follow_logs: bool) -> RunRow:
             if follow_logs and not followers and row.phase in ("going", "running", "stopping"):
                 followers = [
                     logs.Follower(
-                        desk.transport,
+                        desk.connector,
+                        desk.runtime(rank.node),
                         plan,
                         rank.rank,
                         folder=desk.folder,

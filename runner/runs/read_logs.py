@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from orch.runner.errors import CommandTimeout, HostUnreachable
+from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed
 from orch.runner.events import LogLine, Notice
 from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.ledger.records import RunRow
-from orch.runner.node import container, logs
+from orch.runner.node import logs
+from orch.runner.node.connector import fan_out
 from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.ssh.transport import fan_out
 from orch.spec.state import NodeState
 
 _BEFORE_LOGS = ("submitted", "starting")
@@ -65,11 +65,16 @@ def _fetch(
     def fetch(node: NodeState) -> list[LogLine] | None:
         rank = rank_of[node.name]
         found: list[LogLine] = []
-        command = container.log_command(plan, rank, follow=False, tail=selection.tail, since=selection.since)
-        done = place.transport.run(
-            node, command, deadline_s=5.0, on_line=lambda line: found.append(_line(plan, rank, line))
+        there = place.runtime(node).read_log(
+            place.connector,
+            plan,
+            rank,
+            lambda line: found.append(_line(plan, rank, line)),
+            tail=selection.tail,
+            since=selection.since,
+            deadline_s=5.0,
         )
-        return None if done.exit_code == container.NO_STAGE else found
+        return found if there else None
 
     results = fan_out([plan.ranks[rank].node for rank in ranks], fetch)
     for result in results:
@@ -114,11 +119,20 @@ def _follow_rank(
             place.processor.handle(line)
 
     while not stop.is_set():
-        command = container.log_command(plan, rank, tail=tail, since=since)
         try:
-            place.transport.run(node, command, deadline_s=10.0, on_line=tell, until=stop)
+            place.runtime(node).read_log(
+                place.connector,
+                plan,
+                rank,
+                tell,
+                follow=True,
+                tail=tail,
+                since=since,
+                deadline_s=10.0,
+                until=stop,
+            )
             return
-        except (HostUnreachable, CommandTimeout):
+        except (HostUnreachable, CommandTimeout, RunFailed):
             if last:
                 tail, since = None, last
             stop.wait(1.0)

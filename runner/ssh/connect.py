@@ -12,16 +12,48 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 import paramiko
+from fabric.tunnels import Tunnel
 
 from orch.runner.errors import ForwardingRefused, HostUnreachable
 from orch.runner.ssh.safe_text import refuse_host, refuse_user
 
 _TOKEN = re.compile(r"%([hnpr%])")
 _NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL})
+
+
+class Patience:
+    """How long one call may try to connect: as often as fits into `total_s`, or once where that is 0.
+
+    Waiting for others in front of a jump host does not count.
+    """
+
+    def __init__(self, connect_s: float, total_s: float) -> None:
+        self._connect_s = connect_s
+        self._end = time.monotonic() + (total_s or connect_s)
+        self.once = not total_s
+
+    @property
+    def left(self) -> float:
+        return self._end - time.monotonic()
+
+    @property
+    def for_connect(self) -> float:
+        """Seconds that the next attempt may take."""
+        return min(self._connect_s, max(0.5, self.left))
+
+    @contextmanager
+    def queueing(self) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._end += time.monotonic() - began
 
 
 def dial_tcp(address: str, port: int, timeout_s: float) -> socket.socket:
@@ -143,6 +175,44 @@ class ProxySocket(socket.socket):
             return ""
         self._said.seek(0)
         return self._said.read()[-600:].decode(errors="replace").strip()
+
+
+@contextmanager
+def forwarded(open_channel: Callable[[], paramiko.Channel]) -> Iterator[int]:
+    """A free port of this machine's loopback while the block lasts; each connection to it gets a channel.
+
+    Fabric's `Tunnel` carries the bytes. Its `forward_local` takes a number for the port, which another
+    process may have by then, looks for connections a hundred times a second, and ends at the first one that
+    is refused: with a job whose port is not open yet, for good.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        over = threading.Event()
+        tunnels: list[Tunnel] = []
+
+        def accept() -> None:
+            while not over.is_set():
+                try:
+                    link, _ = listener.accept()
+                except OSError:
+                    return
+                try:
+                    tunnels.append(Tunnel(channel=open_channel(), sock=link, finished=over))
+                except HostUnreachable:
+                    link.close()
+                    continue
+                tunnels[-1].start()
+
+        thread = threading.Thread(target=accept, name="orch-forward", daemon=True)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            over.set()
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
+            thread.join(5.0)
+            for tunnel in tunnels:
+                tunnel.join(5.0)
 
 
 def _no_connection(address: str, port: int, error: OSError | None, timeout_s: float) -> HostUnreachable:

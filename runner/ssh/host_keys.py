@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import hmac
 import os
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from orch.runner.errors import BadSshConfig, HostKeyRefused
-from orch.runner.ssh.endpoint import SshEndpoint
+from orch.runner.ssh.endpoint import SshEndpoint, fingerprint
 from orch.runner.ssh.user_config import KNOWN_HOSTS, UserConfig, known_hosts_files
 
 KeySource = Literal["given", "pinned", "known_hosts", "accepted", "scanned"]
@@ -35,12 +34,6 @@ class HostKey:
     @property
     def fingerprint(self) -> str:
         return fingerprint(self.public)
-
-
-def fingerprint(public: str) -> str:
-    """`SHA256:…` of a public key, as OpenSSH writes it. Raises ValueError for what is no key."""
-    digest = hashlib.sha256(base64.b64decode(public.split()[1], validate=True)).digest()
-    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
 class KnownHosts:

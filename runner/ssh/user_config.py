@@ -89,6 +89,14 @@ class UserConfig:
             return None
         return peer.proxy_command or (self.lookup(peer.ssh_alias).proxy_command if peer.ssh_alias else None)
 
+    def agent(self, peer: SshEndpoint) -> str | None:
+        """The agent that the user keeps for a host, if not the environment's: no fleet says which."""
+        try:
+            found = (self.lookup(host).identity_agent for host in (peer.name, peer.address))
+            return next(filter(None, found), None)
+        except BadSshConfig:
+            return None
+
     @cached_property
     def _config(self) -> SSHConfig | None:
         lines = [line for path in self._files if path.is_file() for line in (*_lines(path), "Host *")]

@@ -161,27 +161,27 @@ def test_user_data_is_a_cloud_config_with_the_nodes_own_keys() -> None:
         assert "@@" not in text.replace("Marks in @@", "")
         config = yaml.safe_load(text)
         assert config["hostname"] == node.name
-        assert config["ssh_keys"]["ed25519_public"] == node.host_key
+        assert config["ssh_keys"]["ed25519_public"] == node.ssh.host_key
         assert config["users"][0]["ssh_authorized_keys"] == ["ssh-ed25519 AAAA me"]
 
 
 def test_nodes_are_reached_over_the_bastion_through_iap() -> None:
     _, state = register(Case.of("a3-mega"))
-    jump = state.nodes[0].jump[0]
+    jump = state.nodes[0].ssh.jump[0]
     assert jump.proxy_command is not None
     assert jump.proxy_command.startswith("gcloud compute start-iap-tunnel orch-train-abc123-bastion 22 ")
-    assert state.nodes[0].proxy_command is None
+    assert state.nodes[0].ssh.proxy_command is None
 
 
 def test_a_lone_private_node_is_reached_through_iap_itself() -> None:
     _, state = register(Case.of("cpu-smallest"))
-    assert state.nodes[0].proxy_command is not None
-    assert not state.nodes[0].jump
+    assert state.nodes[0].ssh.proxy_command is not None
+    assert not state.nodes[0].ssh.jump
 
 
 def test_public_nodes_are_reached_straight() -> None:
     _, state = register(Case.of("cpu"))
-    assert {node.address for node in state.nodes} == {"203.0.113.7"}
+    assert {node.ssh.address for node in state.nodes} == {"203.0.113.7"}
 
 
 def test_ranks_follow_the_physical_host() -> None:
@@ -198,8 +198,8 @@ def test_a_queue_is_one_group_and_a_request_per_batch() -> None:
     assert [inputs["requestedRunDuration"]["seconds"] for _, inputs in requests] == ["172800"] * 2
     (group,) = kept.of("instanceGroupManager:InstanceGroupManager")
     assert group[1]["instanceLifecyclePolicy"] == {"defaultActionOnFailure": "DO_NOTHING"}
-    assert len({node.host_key for node in state.nodes}) == 1  # members have their template in common
-    assert len({node.address for node in state.nodes}) == 12
+    assert len({node.ssh.host_key for node in state.nodes}) == 1  # members have their template in common
+    assert len({node.ssh.address for node in state.nodes}) == 12
 
 
 def test_spot_nodes_that_are_taken_leave_nothing() -> None:
