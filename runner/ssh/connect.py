@@ -58,28 +58,18 @@ class Patience:
 
 def dial_tcp(address: str, port: int, timeout_s: float) -> socket.socket:
     """A connection to the first address of a name that takes one. Raises HostUnreachable."""
-    end = time.monotonic() + timeout_s
     try:
-        found = socket.getaddrinfo(address, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
+        sock = socket.create_connection((address, port), timeout_s)
     except (socket.gaierror, UnicodeError) as error:
         raise HostUnreachable(
             f"the name {address} does not resolve",
             detail=getattr(error, "strerror", None) or str(error),
             hint="is the name right, and does DNS know it from this machine?",
         ) from error
-    first: OSError | None = None
-    for family, kind, protocol, _, where in found:
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.settimeout(max(0.1, end - time.monotonic()))
-            sock.connect(where)
-        except OSError as error:
-            sock.close()
-            first = first or error
-        else:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return sock
-    raise _no_connection(address, port, first, timeout_s)
+    except OSError as error:
+        raise _no_connection(address, port, error, timeout_s) from error
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
 
 
 def dial_through(
@@ -215,8 +205,8 @@ def forwarded(open_channel: Callable[[], paramiko.Channel]) -> Iterator[int]:
                 tunnel.join(5.0)
 
 
-def _no_connection(address: str, port: int, error: OSError | None, timeout_s: float) -> HostUnreachable:
-    if error is None or isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
+def _no_connection(address: str, port: int, error: OSError, timeout_s: float) -> HostUnreachable:
+    if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
         return HostUnreachable(
             f"port {port} of {address} does not answer within {timeout_s:.3g} s",
             hint="is the host up, and does a firewall drop SSH on the way?",

@@ -18,7 +18,7 @@ from typing import Literal
 
 from orch.runner.errors import BadSshConfig, HostKeyRefused
 from orch.runner.ssh.endpoint import SshEndpoint, fingerprint
-from orch.runner.ssh.user_config import KNOWN_HOSTS, UserConfig, known_hosts_files
+from orch.runner.ssh.user_config import KNOWN_HOSTS, UserConfig
 
 KeySource = Literal["given", "pinned", "known_hosts", "accepted", "scanned"]
 _BEST_FIRST = ("ssh-ed25519", "ecdsa-sha2-", "rsa-sha2-", "ssh-rsa")
@@ -78,8 +78,9 @@ class Revoked:
     def _known(self, peer: SshEndpoint) -> KnownHosts:
         name = peer.ssh_alias or peer.address
         try:
-            said = self._user_config.lookup(name)
-            files = known_hosts_files(said, name=name, address=peer.address, port=peer.port, user=peer.user)
+            files = self._user_config.known_hosts(
+                name=name, address=peer.address, port=peer.port, user=peer.user
+            )
         except BadSshConfig:  # what needs it tells of it
             files = KNOWN_HOSTS
         return self._files.setdefault(files, KnownHosts(files))

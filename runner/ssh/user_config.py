@@ -97,6 +97,20 @@ class UserConfig:
         except BadSshConfig:
             return None
 
+    def known_hosts(self, *, name: str, address: str, port: int, user: str) -> tuple[str, ...]:
+        """The files of known host keys for one host. Raises BadSshConfig.
+
+        Files that set none are not searched for the host: with a thousand hosts that, and the commands that
+        `Match exec` has run for each, would be most of what a connection costs.
+        """
+        said = self.lookup(name) if self._sets_known_hosts else HostOptions()
+        return known_hosts_files(said, name=name, address=address, port=port, user=user)
+
+    @cached_property
+    def _sets_known_hosts(self) -> bool:
+        option = re.compile(r"\s*(user|global)knownhostsfile\b", re.IGNORECASE)
+        return any(option.match(line) for path in self._files if path.is_file() for line in _lines(path))
+
     @cached_property
     def _config(self) -> SSHConfig | None:
         lines = [line for path in self._files if path.is_file() for line in (*_lines(path), "Host *")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from orch.runner.errors import BadSshConfig, HostKeyRefused, HostUnreachable, Ru
 from orch.runner.hosts.survey import TargetError
 from orch.runner.ledger.run_folder import new_key_pair
 from orch.runner.node.commands import Command
+from orch.runner.ssh.endpoint import SshEndpoint
+from orch.runner.ssh.host_keys import Revoked
 from orch.runner.ssh.naming import located, names, pins
 from orch.runner.ssh.openssh import write_config
 from orch.runner.ssh.pool import SshConnector
@@ -367,3 +370,17 @@ def test_a_known_hosts_file_that_cannot_be_told_is_refused_and_not_passed_over(
     with pytest.raises(BadSshConfig) as caught:
         find_targets(config(hosts=["a"]), tmp_path, {}, user_config=user)
     assert why in (caught.value.detail or "")
+
+
+@pytest.mark.parametrize("option", ["", "UserKnownHostsFile /dev/null"])
+def test_the_configuration_is_searched_for_bans_of_a_host_only_where_it_sets_files_of_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    file, ran = tmp_path / "ssh_config", tmp_path / "ran"
+    file.write_text(f'Match exec "echo %h >> {ran}"\n  Port 22\nHost *\n  {option}\n')
+    revoked = Revoked(UserConfig(file, None))
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        for number in range(3):
+            revoked.refuse(SshEndpoint("node", "gpu", f"10.0.0.{number}", 22, "ada", None, KEY))
+    assert ran.exists() == bool(option)
