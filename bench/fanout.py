@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.measure import BIN, ROOT, Figure
-from orch.runner.ssh.commands import Command
-from orch.runner.ssh.pool import SshTransport
-from orch.runner.ssh.transport import FAN_OUT, fan_out
+from orch.runner.node.commands import Command
+from orch.runner.node.connector import FAN_OUT, fan_out
+from orch.runner.ssh.pool import SshConnector
 from orch.spec.state import NodeState
 
 HOSTS = 1000
@@ -124,7 +124,7 @@ def measure(folder: str, port: str, hosts: str, bad: str) -> Told:
     """One run of ours, in the process that calls it."""
     farm = Farm(Path(folder), int(port))
     numbers = range(int(hosts) + int(bad))
-    transport = SshTransport(connect_timeout_s=TIMEOUT_S)
+    transport = SshConnector(connect_timeout_s=TIMEOUT_S)
     began = time.perf_counter()
 
     def work(node: NodeState) -> str:

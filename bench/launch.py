@@ -111,17 +111,17 @@ def _by_hand(folder: Path, fleet: FleetState, job: Job) -> float:
 
 def _ssh(folder: Path, node: NodeState, command: str) -> list[str]:
     known = folder / "known_hosts"
-    if not known.exists() or f"]:{node.port} " not in known.read_text():
+    if not known.exists() or f"]:{node.ssh.port} " not in known.read_text():
         with known.open("a") as file:
-            file.write(f"[{node.address}]:{node.port} {node.host_key}\n")
+            file.write(f"[{node.ssh.address}]:{node.ssh.port} {node.ssh.host_key}\n")
     options = ["-o", f"UserKnownHostsFile={known}", "-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes"]
     return [
         "ssh",
         *options,
         "-i",
-        str(node.identity),
+        str(node.ssh.identity),
         "-p",
-        str(node.port),
-        f"{node.user}@{node.address}",
+        str(node.ssh.port),
+        f"{node.ssh.user}@{node.ssh.address}",
         command,
     ]

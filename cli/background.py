@@ -64,7 +64,7 @@ def drive_behind(place: RunnerContext, row: RunRow) -> None:
 
     A fork keeps the imports; it is safe here because threads and connections are ended before it.
     """
-    place.transport.hang_up()
+    place.connector.hang_up()
     place.ledger.close()
     sys.stdout.flush()
     sys.stderr.flush()

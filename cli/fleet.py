@@ -203,7 +203,7 @@ def show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool = Fal
         states = [(fleet_of(stack), stack) for stack in up.values()]
         reconcile_once(place)  # a run whose end nobody noticed would still hold its nodes
         found = [
-            Row(state, node_statuses(state, place.transport), node_records(stack.recorded))
+            Row(state, node_statuses(state, place.connector), node_records(stack.recorded))
             for state, stack in states
         ]
     if as_json:

@@ -238,19 +238,19 @@ def opened(
 ) -> Iterator[tuple[Project, RunnerContext]]:
     """The project a verb works in, and what the runner needs of it."""
     from orch.cli.output.run import Live
+    from orch.runner.connect import open_connector
     from orch.runner.ledger.ledger import open_ledger
     from orch.runner.runs.lifecycle import RunnerContext
-    from orch.runner.ssh.pool import SshTransport
 
     project = project_at(path, rehearse=rehearse)
     project.prepare()
-    ledger, transport = open_ledger(project.ledger_url), SshTransport(tunnels=project.tunnels())
+    ledger, connector = open_ledger(project.ledger_url), open_connector(tunnels=project.tunnels())
     # With --json stdout is for one object, so live logs move to stderr.
     live = Live(sys.stderr if as_json else sys.stdout, colour=coloured(sys.stderr if as_json else sys.stdout))
     try:
-        yield project, RunnerContext(project.dot, ledger, transport, live)
+        yield project, RunnerContext(project.dot, ledger, connector, live)
     finally:
-        transport.close()
+        connector.close()
         ledger.close()
 
 

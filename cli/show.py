@@ -61,7 +61,7 @@ def _fleet(project: Project, place: RunnerContext, name: str) -> Row | None:
         state = fleet_of(stack)
     except NoSuchFleet:
         return None
-    return Row(state, node_statuses(state, place.transport), node_records(stack.recorded))
+    return Row(state, node_statuses(state, place.connector), node_records(stack.recorded))
 
 
 def _neither(project: Project, place: RunnerContext, name: str) -> NoSuchFleet:

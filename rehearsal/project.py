@@ -97,13 +97,13 @@ class RehearsalProject(Project):
         nodes = tuple(
             _here(node, found[node.name])
             if node.name in found
-            else node.model_copy(update={"jump": (), "proxy_command": NOBODY})
+            else node.reached(jump=(), proxy_command=NOBODY)
             for node in state.nodes
         )
         return state.model_copy(update={"nodes": nodes, "simulated": True})
 
     def machines(self, state: FleetState) -> tuple[NodeState, ...]:
-        return tuple(node for node in state.nodes if node.proxy_command != NOBODY)
+        return tuple(node for node in state.nodes if node.ssh.proxy_command != NOBODY)
 
     def environment(self, engine: Engine) -> Mapping[str, str]:
         found = dict(super().environment(engine))
@@ -165,14 +165,9 @@ def _hooks(cloud: str) -> CloudHooks:
 
 def _here(node: NodeState, here: Endpoint) -> NodeState:
     """A node as the local node is reached that stands for it."""
-    return node.model_copy(
+    access = {"address": here.address, "port": here.port, "user": here.user, "host_key": here.host_key}
+    return node.reached(**access, jump=(), proxy_command=None).model_copy(
         update={
-            "address": here.address,
-            "port": here.port,
-            "user": here.user,
-            "host_key": here.host_key,
-            "jump": (),
-            "proxy_command": None,
             "internal_ip": here.internal_ip,
             # Those of the instance are more than this machine has.
             "cpus": None,

@@ -7,9 +7,21 @@ file, never its text, and `env` is a secret output beside it, filled in for runs
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    SerializerFunctionWrapHandler,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 SCHEMA = 4
 """4: nodes have `machine`.
@@ -36,6 +48,80 @@ class Jump(_Frozen):
     ssh_alias: str | None = None
 
 
+class SshAccess(_Frozen):
+    """A node that is reached over SSH.
+
+    `identity` is the path of a private key file, `host_key` the public host key as in known_hosts:
+    "ssh-ed25519 AAAA…". `ssh_alias`: the name by which the ~/.ssh/config of whoever connects may know a
+    ProxyCommand that leads there; the command itself is never recorded.
+    """
+
+    kind: Literal["ssh"] = "ssh"
+    address: str
+    port: int = 22
+    user: str
+    identity: str | None = None
+    host_key: str
+    jump: tuple[Jump, ...] = ()
+    proxy_command: str | None = None
+    ssh_alias: str | None = None
+
+    @property
+    def machine(self) -> str:
+        """What tells this machine from another one under the same name."""
+        return self.host_key
+
+    def located(self, folder: Path) -> SshAccess:
+        """The same with the paths of key files made absolute, relative ones from `folder`."""
+        hops = tuple(hop.model_copy(update={"identity": resolved(hop.identity, folder)}) for hop in self.jump)
+        return self.model_copy(update={"identity": resolved(self.identity, folder), "jump": hops})
+
+    def with_key(self, identity: str) -> SshAccess:
+        """The same with the fleet's own key, for jump hosts of ours too: those whose host key we made."""
+        hops = tuple(
+            hop.model_copy(update={"identity": identity}) if hop.identity is None and hop.host_key else hop
+            for hop in self.jump
+        )
+        return self.model_copy(update={"identity": self.identity or identity, "jump": hops})
+
+
+class OtherAccess(BaseModel):
+    """A node that is reached in another way: what its record holds, its backend and its connector know."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    kind: str
+
+    @property
+    def machine(self) -> str:
+        """What tells this machine from another one under the same name: all that leads to it."""
+        return self.model_dump_json()
+
+    def located(self, folder: Path) -> OtherAccess:
+        del folder
+        return self
+
+    def with_key(self, identity: str) -> OtherAccess:
+        del identity
+        return self
+
+
+def resolved(identity: str | None, folder: Path) -> str | None:
+    """Where a key file is: `~` expanded, relative to `folder`."""
+    return None if identity is None else str(folder.absolute() / Path(identity).expanduser())
+
+
+def _kind(record: object) -> str:
+    kind = record.get("kind", "ssh") if isinstance(record, dict) else getattr(record, "kind", "")  # pyright: ignore
+    return "ssh" if kind == "ssh" else "other"
+
+
+Access = Annotated[
+    Annotated[SshAccess, Tag("ssh")] | Annotated[OtherAccess, Tag("other")], Discriminator(_kind)
+]
+_SSH = frozenset(SshAccess.model_fields) - {"kind"}
+
+
 class Gpus(_Frozen):
     """Accelerators of one node. `memory_mib` is per device.
 
@@ -52,24 +138,18 @@ class Gpus(_Frozen):
 class NodeState(_Frozen):
     """One node as provisioning left it.
 
-    `host_key` is the public host key as in known_hosts: "ssh-ed25519 AAAA…". `env` reaches every job on the
-    node. `disk_mib`: the size of what jobs write to, a cloud's root disk, or where a host's Docker keeps its
-    data. `rack` orders ranks before `topology` does. `made_by`: the resource of the stack that made it, where
-    it is none of its own. `machine`: the cloud's id of the machine that showed `host_key` through the cloud,
-    where it makes its own. `ssh_alias`: the name by which the ~/.ssh/config of whoever connects may know a
-    ProxyCommand that leads there; the command itself is never recorded.
+    `access`: how it is reached, by kind; `runtime`: how a job is started there. Those of a node over SSH with
+    Docker are recorded as they were before there were kinds, `address`, `port` and so on beside the others.
+    `env` reaches every job on the node. `disk_mib`: the size of what jobs write to, a cloud's root disk, or
+    where a host's Docker keeps its data. `rack` orders ranks before `topology` does. `made_by`: the resource
+    of the stack that made it, where it is none of its own. `machine`: the cloud's id of the machine that
+    showed its host key through the cloud, where it makes its own.
     """
 
     index: int
     name: str
-    address: str
-    port: int = 22
-    user: str
-    identity: str | None = None
-    host_key: str
-    jump: tuple[Jump, ...] = ()
-    proxy_command: str | None = None
-    ssh_alias: str | None = None
+    access: Access
+    runtime: str = "docker"
     internal_ip: str | None = None
     cpus: float | None = None
     memory_mib: int | None = None
@@ -86,6 +166,40 @@ class NodeState(_Frozen):
     price_hourly: float | None = None
     made_by: str | None = None
     machine: str | None = None
+
+    @property
+    def ssh(self) -> SshAccess:
+        """The way over SSH. Raises TypeError for a node that is reached in another way."""
+        if isinstance(self.access, SshAccess):
+            return self.access
+        raise TypeError(f"node {self.name} is not reached over SSH: its access is {self.access.kind!r}")
+
+    def reached(self, **changes: object) -> NodeState:
+        """The same node, some of its access changed."""
+        return self.model_copy(update={"access": self.access.model_copy(update=changes)})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ssh_without_a_kind(cls, record: Any) -> Any:
+        if not isinstance(record, Mapping) or "access" in record:
+            return record  # pyright: ignore[reportUnknownVariableType]
+        given: dict[str, Any] = {str(key): value for key, value in record.items()}  # pyright: ignore
+        return {
+            "access": {key: given.pop(key) for key in _SSH if key in given},
+            **given,
+        }
+
+    @model_serializer(mode="wrap")
+    def _as_before_kinds(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Who knows no kinds yet reads nodes of the first one too, and no stack has a change for it."""
+        found = write(self)
+        if found.get("runtime") == "docker":
+            del found["runtime"]
+        if isinstance(self.access, SshAccess) and isinstance(found.get("access"), dict):
+            access: dict[str, Any] = found.pop("access")
+            access.pop("kind", None)
+            return {"index": found.pop("index"), "name": found.pop("name"), **access, **found}
+        return found
 
 
 class FleetState(_Frozen):
@@ -122,11 +236,22 @@ class FleetState(_Frozen):
 
 def without_commands(node: NodeState) -> NodeState:
     """The same node with the names under which a command was found in place of the commands."""
-    jump = tuple(_without_command(hop, hop.address) for hop in node.jump)
-    return _without_command(node.model_copy(update={"jump": jump}), node.name)
+    if not isinstance(node.access, SshAccess):
+        return node
+    jump = tuple(_without_command(hop, hop.address) for hop in node.access.jump)
+    access = _without_command(node.access.model_copy(update={"jump": jump}), node.name)
+    return node.model_copy(update={"access": access})
 
 
-Hop = TypeVar("Hop", NodeState, Jump)
+def machine_of(record: Mapping[str, Any]) -> str:
+    """`NodeState.access.machine` of a node as a stack recorded it, which may be without the rest."""
+    try:
+        return NodeState.model_validate(record).access.machine
+    except ValueError:
+        return str(record.get("host_key") or "")
+
+
+Hop = TypeVar("Hop", SshAccess, Jump)
 
 
 def _without_command(hop: Hop, name: str) -> Hop:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orch.components.deployment import Deployment
 from orch.spec.errors import OrchError
-from orch.spec.state import NodeState
+from orch.spec.state import NodeState, machine_of
 from orch.stacks.errors import Conflict
 from orch.stacks.gang import parallel
 from orch.stacks.program import program
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from orch.runner.ledger.ledger import Ledger
     from orch.runner.ledger.records import RunRow
     from orch.runner.node.claims import Claim
-    from orch.runner.ssh.transport import Transport
+    from orch.runner.node.connector import Connector
 
 ANSWER_S = 5.0
 """How long a node may take to be reached; one that cannot be is decided on by the ledger alone."""
@@ -132,33 +132,34 @@ def occupants(stack: StackState, nodes: Collection[str], listener: Listener) -> 
 
 
 def _occupants(stack: StackState, names: frozenset[str], listener: Listener) -> tuple[Occupant, ...]:
+    from orch.runner.connect import open_connector
     from orch.runner.runs.lifecycle import RunnerContext, reconcile_once
-    from orch.runner.ssh.pool import SshTransport
 
     project, name = stack.project, stack.name
-    with closing(SshTransport(deadline_s=ANSWER_S, tunnels=project.tunnels())) as transport:
+    with closing(open_connector(deadline_s=ANSWER_S, tunnels=project.tunnels())) as connector:
         own: list[Occupant] = []
         containers: set[str] = set()
         with _ledger(project) as ledger:
             if ledger is not None:
-                keys = _host_keys(stack, names)
+                machines = _machines(stack, names)
                 # A run whose end nobody noticed would hold its nodes for ever.
                 reconcile_once(
-                    RunnerContext(project.dot, ledger, transport), [row for row, _ in _on(ledger, name, keys)]
+                    RunnerContext(project.dot, ledger, connector),
+                    [row for row, _ in _on(ledger, name, machines)],
                 )
-                for row, nodes in _on(ledger, name, keys):
+                for row, nodes in _on(ledger, name, machines):
                     own += [Occupant(node, row.name, row.submitted_by, own=True) for node in nodes]
                     containers |= _containers(row)
         theirs = [
             Occupant(node, claim.run, claim.by, own=False)
-            for node, claim in _claims(stack, names, transport, listener)
+            for node, claim in _claims(stack, names, connector, listener)
             if claim.container not in containers
         ]
     return (*own, *theirs)
 
 
 def _claims(
-    stack: StackState, names: frozenset[str], transport: Transport, listener: Listener
+    stack: StackState, names: frozenset[str], connector: Connector, listener: Listener
 ) -> Iterator[tuple[str, Claim]]:
     """Who holds blocks of the nodes, as they say themselves. Those that do not answer are told of."""
     from orch.runner.node.status import who_holds
@@ -170,7 +171,7 @@ def _claims(
         return
     asked = [node for node in nodes if node.name in names]
     silent: list[str] = []
-    for node, claims in zip(asked, who_holds(asked, transport, deadline_s=ANSWER_S), strict=True):
+    for node, claims in zip(asked, who_holds(asked, connector, deadline_s=ANSWER_S), strict=True):
         if claims is None:
             silent.append(node.name)
         for claim in claims or ():
@@ -201,38 +202,40 @@ def _may_have_runs(stack: StackState, names: Collection[str]) -> bool:
 
     try:
         with _ledger(stack.project) as ledger:
-            return ledger is not None and any(_on(ledger, stack.name, _host_keys(stack, names)))
+            return ledger is not None and any(_on(ledger, stack.name, _machines(stack, names)))
     except (LedgerUnusable, NewerLedger):
         return True
 
 
-def _host_keys(stack: StackState, names: Collection[str]) -> dict[str, str]:
-    """Node -> its host key, of the nodes that are recorded."""
-    return {node["name"]: node.get("host_key", "") for node in stack.nodes if node["name"] in names}
+def _machines(stack: StackState, names: Collection[str]) -> dict[str, str]:
+    """Node -> what tells its machine from others, of the nodes that are recorded."""
+    return {node["name"]: machine_of(node) for node in stack.nodes if node["name"] in names}
 
 
-def _on(ledger: Ledger, name: str, keys: Mapping[str, str]) -> Iterator[tuple[RunRow, tuple[str, ...]]]:
+def _on(ledger: Ledger, name: str, machines: Mapping[str, str]) -> Iterator[tuple[RunRow, tuple[str, ...]]]:
     """Active runs of the fleet that are on these nodes, and on which of them.
 
     A fleet that was removed and made again has other machines under the same names, as has another project's
-    fleet in a ledger that both use: host keys tell them apart.
+    fleet in a ledger that both use: how they are reached tells them apart.
     """
     for row in ledger.runs(active_only=True):
         if row.fleet != name:
             continue
         nodes = _nodes_of(row)
-        found = tuple(node for node, key in nodes.items() if node in keys and key in (None, keys[node]))
+        found = tuple(
+            node for node, machine in nodes.items() if node in machines and machine in (None, machines[node])
+        )
         if found:
             yield row, found
 
 
 def _nodes_of(row: RunRow) -> dict[str, str | None]:
-    """The nodes of a run with their host keys, None where its plan cannot be read."""
+    """The nodes of a run with what tells their machines apart, None where its plan cannot be read."""
     from orch.runner.errors import RunnerError
     from orch.runner.launch.run_plan import plan_of
 
     try:
-        return {node.name: node.host_key for node in plan_of(row).nodes}
+        return {node.name: node.access.machine for node in plan_of(row).nodes}
     except RunnerError:
         return dict.fromkeys(rank.node for rank in row.ranks)
 

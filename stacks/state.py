@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from orch.components.request import whole
 from orch.runner.private import private_folder, write_private
 from orch.spec.grammar.values import shown
-from orch.spec.state import SCHEMA, FleetState, NodeState
+from orch.spec.state import SCHEMA, Access, FleetState, NodeState
 from orch.spec.suggest import few, hint_for
 from orch.stacks.errors import Conflict, NoSuchFleet, StackError
 from orch.stacks.project import COMPRESSED, Project, find, is_stack_name
@@ -235,29 +235,17 @@ def fleet_of(stack: StackState) -> FleetState:
     nodes = tuple(node for node in state.nodes if node.name in there)
     if found.get("identity") is not None:
         identity = str(_identity(project, name, state))
-        nodes = tuple(_with_key(node, identity) for node in nodes)
+        nodes = tuple(_with(node, node.access.with_key(identity)) for node in nodes)
     return project.reached(
-        state.model_copy(update={"nodes": tuple(_at_home(project, node) for node in nodes)})
+        state.model_copy(
+            # Key files as they lie here: the state says them relative to the project's root.
+            update={"nodes": tuple(_with(node, node.access.located(project.root)) for node in nodes)}
+        )
     )
 
 
-def _with_key(node: NodeState, identity: str) -> NodeState:
-    """The fleet's own key for the node, and for jump hosts of ours: those whose host key we made."""
-    hops = tuple(
-        hop.model_copy(update={"identity": identity}) if hop.identity is None and hop.host_key else hop
-        for hop in node.jump
-    )
-    return node.model_copy(update={"identity": node.identity or identity, "jump": hops})
-
-
-def _at_home(project: Project, node: NodeState) -> NodeState:
-    """The node with key files as they lie here: the state says them relative to the project's root."""
-    from orch.runner.hosts.naming import resolved
-
-    hops = tuple(
-        hop.model_copy(update={"identity": resolved(hop.identity, project.root)}) for hop in node.jump
-    )
-    return node.model_copy(update={"identity": resolved(node.identity, project.root), "jump": hops})
+def _with(node: NodeState, access: Access) -> NodeState:
+    return node.model_copy(update={"access": access})
 
 
 def require_up(stack: StackState) -> dict[str, Any]:
@@ -358,7 +346,7 @@ def _identity(project: Project, stack: str, state: FleetState) -> Path:
     """
     key = project.dot / "keys" / stack
     mark = key.with_name(f"{stack}.of")
-    generation = state.nodes[0].host_key if state.nodes else ""
+    generation = state.nodes[0].access.machine if state.nodes else ""
     if key.exists() and mark.exists() and mark.read_text() == generation:
         return key
     private = secret_output(project, stack, "identity", "the key")

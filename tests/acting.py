@@ -44,9 +44,9 @@ from orch.runner.hosts.host_facts import Docker, Gpu, HostFacts
 from orch.runner.hosts.network import ClusterNetwork
 from orch.runner.hosts.network import Place as Address
 from orch.runner.hosts.survey import HostReport, Survey
-from orch.runner.hosts.targets import Target, names
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.ledger import open_ledger
+from orch.runner.node.connector import Connector
 from orch.runner.node.container import (
     go_command,
     log_command,
@@ -57,7 +57,8 @@ from orch.runner.node.container import (
 )
 from orch.runner.node.stage import Stage, stage_files
 from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.ssh.transport import Transport
+from orch.runner.ssh.naming import names
+from orch.runner.ssh.targets import SshTarget
 from orch.spec.errors import OrchError
 from orch.spec.loader.load import Document
 from orch.spec.models import Fleet
@@ -181,7 +182,7 @@ def fit_hosts(fleet: Fleet) -> SshFacts:
     facts = HostFacts(cpus=64, memory_mib=1 << 20, gpus=cards, docker=Docker(version="27"), machine_id="m")
     called = names(fleet.ssh_config)
     targets = {
-        name: Target(
+        name: SshTarget(
             NodeState(
                 index=index,
                 name=name,
@@ -243,7 +244,7 @@ def run_on(backend: str, **given: Any) -> Act:
     def act(document: Document, folder: Path, told: list[str]) -> None:
         here = fleets_of(backend, document.model.__dict__["fleets"] or ("lab",))
         ledger = open_ledger(f"sqlite:///{folder / 'ledger.db'}")
-        place = RunnerContext(folder / ".orch", ledger, cast(Transport, Unreachable()))
+        place = RunnerContext(folder / ".orch", ledger, cast(Connector, Unreachable()))
         try:
             with (
                 patch("orch.cli.run._fleets", lambda *asked: here),

@@ -10,10 +10,10 @@ from orch import images
 from orch.runner.events import LogLine, Recorder
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
+from orch.runner.node.connector import Connector
 from orch.runner.runs import lifecycle
 from orch.runner.runs.driver import Driver
 from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.ssh.transport import Transport
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState
 
@@ -31,7 +31,7 @@ def fleet(*nodes: NodeState, **more: object) -> FleetState:
     return FleetState.model_validate(given | more)
 
 
-def person(folder: Path, transport: Transport) -> RunnerContext:
+def person(folder: Path, transport: Connector) -> RunnerContext:
     """Somebody with a project and a ledger of their own."""
     dot = folder / ".orch"
     return RunnerContext(dot, open_ledger(f"sqlite:///{dot / 'ledger.db'}"), transport, Recorder())

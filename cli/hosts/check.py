@@ -7,9 +7,9 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,15 @@ from orch.spec.errors import ExitCode
 from orch.stacks.summary import fold
 
 if TYPE_CHECKING:
-    from orch.runner.hosts.checks.types import CheckResult, Wanted
+    from orch.components.ssh.facts import Unseen
+    from orch.runner.hosts.checks.types import CheckResult
     from orch.runner.hosts.survey import HostReport, Survey
-    from orch.runner.hosts.targets import Target, TargetError, Unseen
     from orch.spec.models import Fleet
+    from orch.spec.state import NodeState
     from orch.stacks.project import Project
 
 SCHEMA = 1
+CONNECT_S = 10.0
 COLOURS = {"pass": "32", "warn": "33", "fail": "31", "skipped": "2"}
 
 # Nodes in containers share this machine's disk: what a small image needs is enough.
@@ -78,46 +80,24 @@ def survey_lines(name: str, found: Survey, *, width: int, colour: bool) -> list[
 
 
 def _surveys(target: str, unseen: Unseen, rehearse: bool) -> Iterator[tuple[str, Survey]]:
-    from orch.runner.hosts.survey import survey
-    from orch.runner.ssh.pool import SshTransport
-
-    for asked in _asked(target, unseen, rehearse):
-        transport = SshTransport(connect_timeout_s=asked.connect_s, deadline_s=2 * asked.connect_s)
-        try:
-            yield asked.fleet, survey(asked.targets, transport, asked.wanted, parallel=asked.parallel)
-        finally:
-            transport.close()
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One fleet to check: its hosts, and what is wanted of them."""
-
-    fleet: str
-    targets: Sequence[Target | TargetError]
-    wanted: Wanted
-    connect_s: float = 10.0
-    parallel: int = 64
-
-
-def _asked(target: str, unseen: Unseen, rehearse: bool) -> Iterator[Asked]:
+    """Each fleet to check, by its name, and what its hosts came to."""
     from orch.cli.fleet import fleets_of, is_file
 
     if not is_file(target):
-        yield _of_name(project_at(rehearse=rehearse), target)
+        yield target, _of_name(project_at(rehearse=rehearse), target)
         return
     for project, document, fleet in fleets_of(target, rehearse=rehearse):
         if fleet.ssh_config is None:
-            yield _of_name(project, fleet.name)
+            yield fleet.name, _of_name(project, fleet.name)
         else:
-            yield _of_file(project, fleet, document.directory.absolute(), unseen)
+            yield fleet.name, _of_file(project, fleet, document.directory.absolute(), unseen)
 
 
-def _of_name(project: Project, name: str) -> Asked:
+def _of_name(project: Project, name: str) -> Survey:
     """A fleet that is up, of whatever backend. Raises NoSuchFleet."""
+    from orch.runner.connect import open_connector
     from orch.runner.hosts.checks.types import Wanted
-    from orch.runner.hosts.targets import Target
-    from orch.runner.ssh.host_keys import fingerprint
+    from orch.runner.hosts.survey import Target, survey
     from orch.stacks.state import fleet_state
 
     state = fleet_state(project, name)
@@ -125,37 +105,20 @@ def _of_name(project: Project, name: str) -> Asked:
     if state.backend == "local":
         least, enough = LOCAL_DISK_GIB
         wanted = replace(wanted, disk_min_gib=least, disk_warn_gib=enough, machine_ids=False)
-    targets = [Target(node, "pinned", fingerprint(node.host_key)) for node in state.nodes]
-    return Asked(name, targets, wanted)
+    with closing(open_connector(connect_timeout_s=CONNECT_S, deadline_s=2 * CONNECT_S)) as connector:
+        return survey([Target(node) for node in state.nodes], connector, wanted)
 
 
-def _of_file(project: Project, fleet: Fleet, folder: Path, unseen: Unseen) -> Asked:
-    """A fleet as its file says, whether or not it is up; keys that were pinned at an `up` hold.
-
-    `unseen`: whether hosts are looked at whose keys nobody has accepted.
-    """
-    from orch.runner.hosts.checks.types import Wanted
-    from orch.runner.hosts.naming import located, pins
-    from orch.runner.hosts.targets import Target, find_targets
+def _of_file(project: Project, fleet: Fleet, folder: Path, unseen: Unseen) -> Survey:
+    """A fleet as its file says, whether or not it is up; keys that were pinned at an `up` hold."""
+    from orch.components.ssh import facts
     from orch.stacks.errors import NoSuchFleet
     from orch.stacks.state import fleet_state
 
-    config = fleet.ssh_config
-    if config is None:
-        raise TypeError("a fleet without hosts")
-    pinned: Mapping[str, str] = {}
+    known: Sequence[NodeState] = ()
     with suppress(NoSuchFleet):
-        pinned = pins(fleet_state(project, fleet.name).nodes)
-    targets = [
-        replace(each, node=located(each.node, folder)) if isinstance(each, Target) else each
-        for each in find_targets(config, folder, pinned, unseen=unseen)
-    ]
-    wanted = Wanted(
-        cluster=fleet.placement == "cluster",
-        network=config.network,
-        image=fleet.image or project.default_image,
-    )
-    return Asked(fleet.name, targets, wanted, float(config.connect_timeout_s), config.parallel)
+        known = fleet_state(project, fleet.name).nodes
+    return facts.check(fleet, folder, known=known, unseen=unseen, default_image=project.default_image)
 
 
 Groups = dict[str, "list[HostReport]"]

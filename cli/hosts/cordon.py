@@ -56,10 +56,10 @@ def cordon(
         up = {fleet: StackState(project, fleet)} if fleet is not None else known_fleets(project)
         chosen = chosen_nodes(nodes, {name: fleet_of(stack) for name, stack in up.items()})
         if undo:
-            results = [*unmark(chosen, place.transport, deadline_s=DEADLINE_S)]
+            results = [*unmark(chosen, place.connector, deadline_s=DEADLINE_S)]
             done = "may take jobs again"
         else:
-            results = [*mark(chosen, place.transport, reason, deadline_s=DEADLINE_S)]
+            results = [*mark(chosen, place.connector, reason, deadline_s=DEADLINE_S)]
             done = f"cordoned ({reason})" if reason else "cordoned"
     if good := [result.node.name for result in results if result.ok]:
         say(f"{fold(good)}: {done}")
@@ -91,8 +91,8 @@ def chosen_nodes(given: Iterable[str], fleets: Mapping[str, FleetState]) -> tupl
 
 
 def _one(name: str, found: Sequence[tuple[str, NodeState]]) -> NodeState:
-    """The node of that name; one machine may be in several fleets, which its host key shows."""
-    if len({node.host_key for _, node in found}) > 1:
+    """The node of that name; one machine may be in several fleets, which the way to it shows."""
+    if len({node.access.machine for _, node in found}) > 1:
         fleets = [fleet for fleet, _ in found]
         raise UnknownNode(
             f"{len(found)} fleets have a node named {name}: {', '.join(fleets)}",

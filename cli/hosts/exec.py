@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,14 +20,8 @@ from orch.spec.errors import ExitCode, OrchError
 from orch.spec.grammar.values import Problem, parse_duration
 
 if TYPE_CHECKING:
-    from orch.runner.ssh.parallel_exec import ExecResult
+    from orch.runner.node.connector import Completed, Connector
     from orch.spec.state import FleetState, NodeState
-
-
-class NoSsh(OrchError):
-    """This machine has no `ssh` command."""
-
-    exit_code = ExitCode.HOSTS
 
 
 def execute(
@@ -56,18 +51,17 @@ def execute(
 
     The exit code is the largest one of the nodes; a node that cannot be reached counts as 7.
     """
-    from orch.runner.ssh.parallel_exec import ask, exit_code
-    from orch.runner.ssh.pool import SshTransport
+    from orch.runner.connect import open_connector
     from orch.stacks.state import fleet_state
 
     timeout_s = _seconds(timeout)
     project = project_at()
     nodes = _some(fleet_state(project, fleet), node or ())
-    transport = SshTransport(tunnels=project.tunnels())
+    connector = open_connector(tunnels=project.tunnels())
     try:
-        answers = ask(nodes, transport, " ".join(command), root=sudo, timeout_s=timeout_s)
+        answers = ask(nodes, connector, " ".join(command), root=sudo, timeout_s=timeout_s)
     finally:
-        transport.close()
+        connector.close()
     if as_json:
         print(json.dumps(answers_json(fleet, answers), indent=2, ensure_ascii=False))
     else:
@@ -89,8 +83,7 @@ def ssh(
     ] = None,
 ) -> None:
     """Log in to a node by its own way, jump hosts included, with its own key and its pinned host key."""
-    from orch.runner.ssh.openssh import ssh_words, write_config
-    from orch.runner.ssh.user_config import UserConfig
+    from orch.runner.connect import open_connector
     from orch.stacks.state import StackState, fleet_of, known_fleets
 
     project = project_at()
@@ -101,13 +94,10 @@ def ssh(
             f"{node!r} is {len(others) + 1} nodes, a login is to one",
             hint=f"`orch ssh {chosen.name}`, or `orch exec` for a command on several",
         )
-    program = shutil.which("ssh")
-    if program is None:
-        raise NoSsh("there is no ssh command on this machine", hint="install OpenSSH's client")
-    config = write_config(chosen, project.dot / "ssh" / chosen.name, UserConfig())
+    with closing(open_connector()) as connector:
+        words = connector.terminal(chosen, project.dot / "ssh" / chosen.name, arguments or ())
     sys.stdout.flush()
-    environment = {**os.environ, **project.tunnels()}
-    os.execve(program, ssh_words(chosen, config, arguments or ()), environment)
+    os.execve(words[0], words, {**os.environ, **project.tunnels()})
 
 
 def answers_json(fleet: str, answers: Sequence[ExecResult]) -> dict[str, Any]:
@@ -132,8 +122,6 @@ def answers_json(fleet: str, answers: Sequence[ExecResult]) -> dict[str, Any]:
 def show_answers(answers: Sequence[ExecResult]) -> None:
     """What the command came to, for people. A pipe gets what the nodes wrote, to the byte; a terminal is not
     left to them."""
-    from orch.runner.ssh.parallel_exec import folded, folded_errors
-
     show = say if sys.stdout.isatty() else print
     for group in folded(answers):
         nodes = f" ({group.count})" if group.count > 1 else ""
@@ -165,3 +153,72 @@ def _seconds(text: str | None) -> float | None:
     except Problem as error:
         raise typer.BadParameter(str(error), param_hint="--timeout") from error
     return None if seconds is None else float(seconds)
+
+
+@dataclass(frozen=True)
+class ExecResult:
+    """What a command came to on one node: its end, or the error that took its place."""
+
+    node: NodeState
+    done: Completed | None
+    error: OrchError | None
+
+
+@dataclass(frozen=True)
+class FoldedResult:
+    """Nodes that answered the same, under their folded names."""
+
+    nodes: str
+    count: int
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def ask(
+    nodes: Sequence[NodeState], connector: Connector, text: str, *, root: bool, timeout_s: float | None
+) -> tuple[ExecResult, ...]:
+    """Run shell text on each node, with one attempt to connect; answers in the order of `nodes`."""
+    from orch.runner.node.commands import Command, as_root
+    from orch.runner.node.connector import fan_out
+
+    command = Command(as_root(text) if root else text, "the command", timeout_s=timeout_s)
+
+    def work(node: NodeState) -> Completed:
+        try:
+            return connector.run(node, command, deadline_s=0)
+        finally:
+            connector.drop(node)
+
+    return tuple(ExecResult(result.node, result.value, result.error) for result in fan_out(nodes, work))
+
+
+def folded(answers: Iterable[ExecResult]) -> tuple[FoldedResult, ...]:
+    """The answers of nodes that gave one, each once, in the order of their first nodes."""
+    from orch.stacks.summary import fold
+
+    groups: dict[tuple[int, str, str], list[str]] = {}
+    for answer in answers:
+        if answer.done is not None:
+            key = (answer.done.exit_code, answer.done.stdout, answer.done.stderr)
+            groups.setdefault(key, []).append(answer.node.name)
+    return tuple(
+        FoldedResult(fold(names), len(names), code, stdout, stderr)
+        for (code, stdout, stderr), names in groups.items()
+    )
+
+
+def folded_errors(answers: Iterable[ExecResult]) -> tuple[tuple[str, str], ...]:
+    """Folded names of nodes and what kept them from answering, equal texts once."""
+    from orch.stacks.summary import fold
+
+    groups: dict[str, list[str]] = {}
+    for answer in answers:
+        if answer.error is not None:
+            groups.setdefault(answer.error.text(), []).append(answer.node.name)
+    return tuple((fold(names), text) for text, names in groups.items())
+
+
+def exit_code(answers: Iterable[ExecResult]) -> int:
+    """The largest exit code of the commands; a node that gave none counts as 7."""
+    return max((int(ExitCode.HOSTS) if a.done is None else a.done.exit_code for a in answers), default=0)

@@ -9,8 +9,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from orch.catalog.devices import model_of, nominal_mib
+from orch.runner.connect import open_connector
+from orch.runner.errors import HostUnreachable
+from orch.runner.node.connector import Address, Connector
 from orch.runner.node.status import NodeStatus
-from orch.runner.ssh.host_keys import fingerprint
 from orch.spec.errors import visible
 from orch.spec.state import FleetState, Gpus, NodeState
 from orch.stacks.records import UNKNOWN, NodeRecord
@@ -65,10 +67,13 @@ def fleet_table(fleets: Sequence[Row], *, verbose: bool, colour: bool, now: date
     for heading in headings:
         table.add_column(heading, no_wrap=verbose)
     moment = now or datetime.now(timezone.utc)
+    connector = open_connector()
     for fleet in fleets:
         for node, status, record in fleet.nodes():
             cells = _cells(fleet.state, node, status, record, moment)
-            if not verbose:
+            if verbose:
+                cells |= _reached(connector, node)
+            else:
                 cells["BACKEND"] += f" ({node.zone})" if node.zone else ""
                 cells["PRICE"] += " spot" if record.spot else ""
             table.add_row(*(Text(visible(cells[heading])) for heading in headings))
@@ -105,16 +110,21 @@ def _cells(
         "MEMORY": "all" if node.memory_mib is None else _gib(node.memory_mib),
         "DISK": "-" if node.disk_mib is None else _gib(node.disk_mib),
         "BLOCKS": f"{status.busy_blocks}/{node.blocks}",
-        "ADDRESS": node.address if node.port == 22 else f"{node.address}:{node.port}",
-        "USER": node.user,
-        "JUMP": _way(node),
         "IP": node.internal_ip or "-",
-        "HOST KEY": fingerprint(node.host_key),
         "PRICE": f"${node.price_hourly or 0:g}",
         "SPOT": "yes" if record.spot else "no",
         "CREATED": age(record.created, now),
         "STATUS": _status_text(node, status),
     }
+
+
+def _reached(connector: Connector, node: NodeState) -> dict[str, str]:
+    """How a node is reached; nothing of one that this orch cannot reach."""
+    try:
+        address = connector.address(node)
+    except HostUnreachable:
+        address = Address("-")
+    return {"ADDRESS": address.place, "USER": address.user, "JUMP": address.hops, "HOST KEY": address.key}
 
 
 def _node_json(node: NodeState, status: NodeStatus, record: NodeRecord) -> dict[str, Any]:
@@ -153,14 +163,6 @@ def _gpus(gpus: Gpus) -> str:
     name = model.name if model else gpus.name or gpus.vendor or "GPU"
     memory = f" {_gib(nominal_mib(gpus.name, gpus.memory_mib))}" if gpus.memory_mib else ""
     return f"{gpus.count}x{name}{memory}"
-
-
-def _way(node: NodeState) -> str:
-    """The hops to a node, outermost first."""
-    hops = [f"{hop.user}@{hop.address}" + (f":{hop.port}" if hop.port != 22 else "") for hop in node.jump]
-    own = f"ProxyCommand of your {node.ssh_alias}" if node.ssh_alias else None
-    command = node.proxy_command or own
-    return " > ".join([*hops, *([command] if command else [])]) or "-"
 
 
 def _gib(mib: int) -> str:

@@ -165,7 +165,7 @@ def plan(
         cloud_init=cloud_init,
         confidential=bool(fleet.init),
         host_keys={
-            node.name: (node.machine, node.host_key)
+            node.name: (node.machine, node.ssh.host_key)
             for node in previous.nodes
             if candidate.kept and node.machine is not None
         },

@@ -12,7 +12,7 @@ from orch.components.explain import Explained
 from orch.components.request import PlanRequest
 from orch.components.ssh.facts import SshFacts, ask
 from orch.components.ssh.plan import SshPlan, plan
-from orch.runner.hosts.naming import pins
+from orch.runner.ssh.naming import pins
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.ssh import SshSettings
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch.components.request import NO_CONSENT, Approvals
+from orch.runner.connect import open_connector
 from orch.runner.hosts.checks.types import Wanted
-from orch.runner.hosts.naming import located
 from orch.runner.hosts.survey import Survey, survey
-from orch.runner.hosts.targets import Target, find_targets
-from orch.runner.ssh.pool import SshTransport
+from orch.runner.ssh.naming import located, pins
+from orch.runner.ssh.targets import SshTarget, Unseen, find_targets
 
 if TYPE_CHECKING:
     from orch.spec.models import Fleet
+    from orch.spec.models.ssh import SshConfig
+    from orch.spec.state import NodeState
 
 REACH_FACTOR = 2
 """A host gets this many times `connect_timeout` to be reached: a lost packet is tried again."""
@@ -26,7 +28,7 @@ class SshFacts:
     """What the hosts of a fleet said. `targets`: the way to each, key files as written."""
 
     survey: Survey
-    targets: Mapping[str, Target]
+    targets: Mapping[str, SshTarget]
 
 
 def ask(
@@ -42,18 +44,7 @@ def ask(
     `pinned` are the host keys the stack accepted, `consent` says which others are, `network` is the one the
     stack uses. A host whose key nobody has accepted is not logged in to. Raises BadSshConfig.
     """
-    config = fleet.ssh_config
-    if config is None:
-        raise TypeError("a fleet without hosts")
-    found = find_targets(
-        config,
-        folder,
-        pinned or {},
-        accepted=consent.keys,
-        anew=consent.rekeyed,
-        unseen=consent.unseen,
-    )
-    connect_s = float(config.connect_timeout_s)
+    config = _config(fleet)
     wanted = Wanted(
         cluster=fleet.placement == "cluster",
         network=config.network or (None if any(m.internal_ip for m in config.machines()) else network),
@@ -61,13 +52,44 @@ def ask(
         mesh=config.preflight != "off",
         external=config.preflight != "off",
     )
-    transport = SshTransport(connect_timeout_s=connect_s, deadline_s=REACH_FACTOR * connect_s)
+    return _look(fleet, folder, wanted, pinned=pinned or {}, consent=consent)
+
+
+def check(
+    fleet: Fleet, folder: Path, *, known: Sequence[NodeState], unseen: Unseen, default_image: str
+) -> Survey:
+    """The same for who only asks, `fleet` being up with the nodes `known` or not: all is tried.
+
+    `unseen`: whether hosts are looked at whose keys nobody has accepted.
+    """
+    config = _config(fleet)
+    wanted = Wanted(
+        cluster=fleet.placement == "cluster", network=config.network, image=fleet.image or default_image
+    )
+    return _look(fleet, folder, wanted, pinned=pins(known), consent=Approvals(unseen=unseen)).survey
+
+
+def _look(
+    fleet: Fleet, folder: Path, wanted: Wanted, *, pinned: Mapping[str, str], consent: Approvals
+) -> SshFacts:
+    config = _config(fleet)
+    found = find_targets(
+        config, folder, pinned, accepted=consent.keys, anew=consent.rekeyed, unseen=consent.unseen
+    )
+    here = [
+        replace(each, node=located(each.node, folder)) if isinstance(each, SshTarget) else each
+        for each in found
+    ]
+    connect_s = float(config.connect_timeout_s)
+    connector = open_connector(connect_timeout_s=connect_s, deadline_s=REACH_FACTOR * connect_s)
     try:
-        here = [
-            replace(each, node=located(each.node, folder)) if isinstance(each, Target) else each
-            for each in found
-        ]
-        seen = survey(here, transport, wanted, parallel=config.parallel)
+        seen = survey(here, connector, wanted, parallel=config.parallel)
     finally:
-        transport.close()
-    return SshFacts(seen, {each.name: each for each in found if isinstance(each, Target)})
+        connector.close()
+    return SshFacts(seen, {each.name: each for each in found if isinstance(each, SshTarget)})
+
+
+def _config(fleet: Fleet) -> SshConfig:
+    if fleet.ssh_config is None:
+        raise TypeError("a fleet without hosts")
+    return fleet.ssh_config

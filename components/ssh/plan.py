@@ -19,9 +19,9 @@ from orch.components.request import NewHostKey, NodeProblem, NodeWarning, PlanRe
 from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.problems import KeysUnaccepted, Unfit, judged, new_keys_of
 from orch.runner.hosts.host_facts import HostFacts
-from orch.runner.hosts.naming import hop_names, names, pins
 from orch.runner.hosts.survey import HostReport
-from orch.runner.hosts.targets import Target
+from orch.runner.ssh.naming import hop_names, names, pins
+from orch.runner.ssh.targets import SshTarget
 from orch.spec.findings import PlanError
 from orch.spec.grammar.blocks import blocks_of
 from orch.spec.grammar.values import Problem
@@ -229,7 +229,7 @@ def _taken(
         node = known
     else:
         node = _portable(target.node, order.folder, order.root)
-        moved = known is not None and (known.address, known.port) != (node.address, node.port)
+        moved = known is not None and (known.ssh.address, known.ssh.port) != (node.ssh.address, node.ssh.port)
         if not registered or moved or order.consent.accept_drift:
             record = found.registered()
         place = facts.survey.network.place(machine.name) if facts.survey.network else None
@@ -284,11 +284,11 @@ def _portable(node: NodeState, folder: Path, root: Path) -> NodeState:
             return written
         return os.path.relpath(folder / written, root)
 
-    hops = tuple(hop.model_copy(update={"identity": move(hop.identity)}) for hop in node.jump)
-    return node.model_copy(update={"identity": move(node.identity), "jump": hops})
+    hops = tuple(hop.model_copy(update={"identity": move(hop.identity)}) for hop in node.ssh.jump)
+    return node.reached(identity=move(node.ssh.identity), jump=hops)
 
 
-def _new_keys(target: Target, known: Mapping[str, str]) -> list[NewHostKey]:
+def _new_keys(target: SshTarget, known: Mapping[str, str]) -> list[NewHostKey]:
     """Its key and those of its jump hosts, as far as the stack has not pinned them yet."""
     hops = {key.public: key for _, key in target.hops}
     found: list[NewHostKey] = []

@@ -7,7 +7,7 @@ from typing import Any
 import pulumi
 
 from orch.components.ssh.plan import SshHostPlan, SshPlan
-from orch.spec.state import SCHEMA, Jump, NodeState
+from orch.spec.state import SCHEMA, Jump, SshAccess
 
 UNREACHABLE_GRACE_S = 120.0
 """A server's network may be away for a minute; its job goes on meanwhile."""
@@ -53,23 +53,23 @@ def _hop(hop: Jump) -> dict[str, Any]:
     return {**hop.model_dump(mode="json", exclude={"ssh_alias"}), **_alias(hop)}
 
 
-def _alias(hop: Jump | NodeState) -> dict[str, Any]:
+def _alias(hop: Jump | SshAccess) -> dict[str, Any]:
     return {"ssh_alias": hop.ssh_alias} if hop.ssh_alias else {}
 
 
 def _inputs(plan: SshPlan, host: SshHostPlan) -> dict[str, Any]:
-    node = host.node
+    node, access = host.node, host.node.ssh
     return {
         "name": node.name,
         "stack": f"{pulumi.get_project()}/{pulumi.get_stack()}/{plan.scope}",
-        "address": node.address,
-        "port": node.port,
-        "user": node.user,
-        "identity": node.identity,
-        "jump": [_hop(hop) for hop in node.jump],
+        "address": access.address,
+        "port": access.port,
+        "user": access.user,
+        "identity": access.identity,
+        "jump": [_hop(hop) for hop in access.jump],
         "proxy_command": None,
-        **_alias(node),
-        "host_key": node.host_key,
+        **_alias(access),
+        "host_key": access.host_key,
         "internal_ip": node.internal_ip,
         "blocks": node.blocks,
         # Each a secret of its own: a plan tells which of them changes.

@@ -24,8 +24,8 @@ from orch.runner.hosts.facts import HostFacts, read_facts
 from orch.runner.hosts.host_facts import Unread
 from orch.runner.hosts.registration import BUSY, FORCED, enter, leave, mark
 from orch.runner.node.container import Claim
-from orch.runner.ssh.pool import SshTransport
-from orch.spec.state import Jump, NodeState, without_commands
+from orch.runner.ssh.pool import SshConnector
+from orch.spec.state import Jump, NodeState, SshAccess, without_commands
 
 REACHABLE = "reachable"
 DEADLINE_S = 12.0
@@ -45,7 +45,7 @@ class SshHostHandler:
     def __init__(self, deadline_s: float = DEADLINE_S, leave_s: float = LEAVE_S) -> None:
         self._deadline_s, self._leave_s = deadline_s, leave_s
         self._guard = threading.Lock()
-        self._shared: SshTransport | None = None
+        self._shared: SshConnector | None = None
 
     def check(self, inputs: Inputs) -> list[tuple[str, str]]:
         needed = ("name", "stack", "address", "port", "user", "host_key", "machine_id")
@@ -60,7 +60,7 @@ class SshHostHandler:
 
     def read(self, resource_id: str, state: State) -> State | None:
         try:
-            facts = read_facts(_node(state), self._transport(), deadline_s=self._deadline_s)
+            facts = read_facts(_node(state), self._connector(), deadline_s=self._deadline_s)
             return _outputs(facts, state)
         except RunnerError as error:
             trouble = _trouble(error)
@@ -87,7 +87,7 @@ class SshHostHandler:
 
     def delete(self, resource_id: str, state: State) -> None:
         try:
-            done = self._transport().run(
+            done = self._connector().run(
                 _node(state),
                 leave(state["stack"], state["user"], force=os.environ.get(FORCED) == "1"),
                 deadline_s=self._leave_s,
@@ -121,7 +121,7 @@ class SshHostHandler:
         """Connect, put in place what is orch's own, and look. Raises ProviderError naming the host."""
         node = _node(inputs)
         try:
-            done = self._transport().run(
+            done = self._connector().run(
                 node,
                 enter(inputs["stack"], inputs["user"], inputs.get("authorized_keys") or ()),
                 deadline_s=self._deadline_s,
@@ -131,10 +131,10 @@ class SshHostHandler:
                     f"{node.name} does not let orch in as root",
                     where=_where(inputs),
                     detail=done.stderr.strip()[-300:],
-                    hint=f"give {node.user} passwordless sudo: `orch check` tells more",
+                    hint=f"give {node.ssh.user} passwordless sudo: `orch check` tells more",
                     code="ORCH366",
                 )
-            facts = read_facts(node, self._transport(), deadline_s=self._deadline_s)
+            facts = read_facts(node, self._connector(), deadline_s=self._deadline_s)
         except RunnerError as error:
             raise ProviderError(
                 error.summary,
@@ -145,11 +145,11 @@ class SshHostHandler:
             ) from error
         return _outputs(facts, inputs)
 
-    def _transport(self) -> SshTransport:
+    def _connector(self) -> SshConnector:
         """One for all hosts of the process: a jump host is connected to once."""
         with self._guard:
             if self._shared is None:
-                self._shared = SshTransport(deadline_s=self._deadline_s)
+                self._shared = SshConnector(deadline_s=self._deadline_s)
             return self._shared
 
 
@@ -160,14 +160,16 @@ def _node(inputs: Inputs) -> NodeState:
     node = NodeState(
         index=0,
         name=inputs["name"],
-        address=inputs["address"],
-        port=int(inputs["port"]),
-        user=inputs["user"],
-        identity=_at_home(inputs.get("identity")),
-        host_key=inputs["host_key"],
-        jump=hops,
-        proxy_command=inputs.get("proxy_command"),
-        ssh_alias=inputs.get("ssh_alias"),
+        access=SshAccess(
+            address=inputs["address"],
+            port=int(inputs["port"]),
+            user=inputs["user"],
+            identity=_at_home(inputs.get("identity")),
+            host_key=inputs["host_key"],
+            jump=hops,
+            proxy_command=inputs.get("proxy_command"),
+            ssh_alias=inputs.get("ssh_alias"),
+        ),
     )
     return without_commands(node)
 

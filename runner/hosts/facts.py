@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeVar
 from orch.runner.errors import HostUnreachable
 from orch.runner.hosts import parse_devices, parse_links
 from orch.runner.hosts.host_facts import Disk, Docker, HostFacts, Tool, Unread
-from orch.runner.ssh.commands import Command
-from orch.runner.ssh.transport import Transport
+from orch.runner.node.commands import Command
+from orch.runner.node.connector import Connector
 from orch.spec.state import NodeState
 from orch.templates import render
 
@@ -44,20 +44,21 @@ def facts_command() -> Command:
     return Command(text, "read the facts of the host", timeout_s=LIMIT_S + 20.0)
 
 
-def read_facts(node: NodeState, transport: Transport, *, deadline_s: float | None = None) -> HostFacts:
-    """The facts of a host now. Raises what `Transport.run` raises, HostUnreachable too for a login that runs
+def read_facts(node: NodeState, connector: Connector, *, deadline_s: float | None = None) -> HostFacts:
+    """The facts of a host now. Raises what `Connector.run` raises, HostUnreachable too for a login that runs
     no commands.
     """
     began = time.time()
     clock = time.monotonic()
-    done = transport.run(node, facts_command(), deadline_s=deadline_s)
+    done = connector.run(node, facts_command(), deadline_s=deadline_s)
     facts = parse(done.stdout, sent=began, received=began + time.monotonic() - clock)
     if facts is None:
+        user = connector.address(node).user
         raise HostUnreachable(
-            f"{node.name} lets {node.user} in, but runs no commands",
-            where=f"{node.user}@{node.address}:{node.port}",
+            f"{node.name} lets {user} in, but runs no commands",
+            where=str(connector.address(node)),
             detail=(done.stdout + done.stderr).strip()[-300:] or f"exit code {done.exit_code}",
-            hint=f"give {node.user} a login shell (`chsh -s /bin/sh {node.user}`), no forced command",
+            hint=f"give {user} a login shell (`chsh -s /bin/sh {user}`), no forced command",
         )
     return facts
 

@@ -13,8 +13,8 @@ from typing import Literal
 from orch.runner.hosts.checks.machine import told
 from orch.runner.hosts.checks.types import MeshView
 from orch.runner.hosts.network import ClusterNetwork, Place
-from orch.runner.ssh.commands import Command
-from orch.runner.ssh.transport import FAN_OUT, Transport, fan_out
+from orch.runner.node.commands import Command
+from orch.runner.node.connector import FAN_OUT, Connector, fan_out
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 from orch.templates import render
@@ -52,7 +52,7 @@ class Reach:
 
 
 def try_mesh(
-    nodes: Sequence[NodeState], network: ClusterNetwork, transport: Transport, *, parallel: int = FAN_OUT
+    nodes: Sequence[NodeState], network: ClusterNetwork, connector: Connector, *, parallel: int = FAN_OUT
 ) -> Mapping[str, MeshView]:
     """What each node finds of each other one over `network`, by name; a node that fails has `trouble`."""
     places = {place.name: place for place in network.places}
@@ -61,8 +61,8 @@ def try_mesh(
 
     def listen(node: NodeState) -> Listener:
         text = render("host-listen.sh.j2", address=places[node.name].address, lives_s=lives_s)
-        done = transport.run(node, Command(text, "listen for the other hosts", timeout_s=15.0))
-        return read_listener(done.stdout, node.port)
+        done = connector.run(node, Command(text, "listen for the other hosts", timeout_s=15.0))
+        return read_listener(done.stdout, connector.address(node).port or 0)
 
     listening = fan_out(taking_part, listen, at_once=parallel)
     listeners = {each.node.name: each.value for each in listening if each.value is not None}
@@ -77,12 +77,12 @@ def try_mesh(
             stdin="".join(lines).encode(),
             timeout_s=15.0 + _allowed_s(len(peers)),
         )
-        return read_reaches(transport.run(node, command).stdout, [peer.name for peer in peers])
+        return read_reaches(connector.run(node, command).stdout, [peer.name for peer in peers])
 
     trying = fan_out([node for node in taking_part if node.name in listeners], reach, at_once=parallel)
     found = {each.node.name: each.value for each in trying if each.value is not None}
     troubles |= {each.node.name: each.error for each in trying if each.error is not None}
-    _stop(taking_part, listeners, transport, parallel)
+    _stop(taking_part, listeners, connector, parallel)
     return views(found, listeners, troubles)
 
 
@@ -152,7 +152,7 @@ def _allowed_s(peers: int) -> float:
 
 
 def _stop(
-    nodes: Sequence[NodeState], listeners: Mapping[str, Listener], transport: Transport, parallel: int
+    nodes: Sequence[NodeState], listeners: Mapping[str, Listener], connector: Connector, parallel: int
 ) -> None:
     """End what listens; where that fails it ends by itself soon after."""
 
@@ -160,7 +160,7 @@ def _stop(
         pid = listeners[node.name].pid
         # The number may be another process's by now.
         text = f"case $(cat /proc/{pid}/comm 2>/dev/null) in python3*|perl|timeout) kill {pid};; esac"
-        transport.run(node, Command(text, "stop listening", timeout_s=10.0))
+        connector.run(node, Command(text, "stop listening", timeout_s=10.0))
 
     listening = [node for node in nodes if node.name in listeners and listeners[node.name].pid]
     fan_out(listening, stop, at_once=parallel)

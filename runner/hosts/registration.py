@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 
 from orch.runner.node.claims import LEFT_AFTER_S
-from orch.runner.ssh.commands import NODE_HOME, Command, as_root
+from orch.runner.node.commands import NODE_HOME, Command, as_root
 from orch.templates import render
 
 BUSY = 40

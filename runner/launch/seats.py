@@ -36,7 +36,7 @@ def choose_fleet(
         return found[0]
     # All at once, so that several silent fleets are waited for once.
     together = found[0].model_copy(update={"nodes": tuple(node for each in found for node in each.nodes)})
-    statuses = iter(node_statuses(together, workplace.transport, deadline_s=CHOICE_S))
+    statuses = iter(_ask(workplace, together))
     standing = {
         each.name: _standing(workplace, each, tuple(islice(statuses, len(each.nodes)))) for each in found
     }
@@ -49,12 +49,16 @@ def choose_fleet(
 def choose_seats(workplace: RunnerContext, task: Task, fleet: FleetState) -> tuple[Seat, ...]:
     """Seats for `task`, by what its fleet's nodes say now and what this ledger knows will come to them."""
     place(task, fleet)  # what can never fit is told without waiting for nodes
-    statuses = node_statuses(fleet, workplace.transport, deadline_s=CHOICE_S)
+    statuses = _ask(workplace, fleet)
     standing = _standing(workplace, fleet, statuses)
     seats = place(task, fleet, standing)
     for told in filter(None, (cordoned(fleet, standing), kept_out(fleet, standing))):
         workplace.processor.handle(Notice(told, "warning"))
     return seats
+
+
+def _ask(workplace: RunnerContext, fleet: FleetState) -> tuple[NodeStatus, ...]:
+    return node_statuses(fleet, workplace.connector, deadline_s=CHOICE_S, runtimes=workplace.runtimes)
 
 
 def _standing(

@@ -1,18 +1,17 @@
-"""One rank's job on its node: the commands that start, release, watch, stop and remove it, and their answers.
+"""One rank's container: the commands that start, release, watch, stop and remove it, and what they answer.
 
-Pure: commands out, observations in. Each is one round trip, and each may be repeated.
+Pure: commands out, observations in. Each is one round trip, and each may be repeated. What a node answers is
+a stranger's text: what of it is read as a word or a number is checked first.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from orch.runner.errors import (
     CommandTimeout,
     HostUnreachable,
-    ImageUnavailable,
     NodeCordoned,
     NodeDiskFull,
     NodePreparing,
@@ -23,11 +22,11 @@ from orch.runner.launch.block_resources import share_of
 from orch.runner.launch.environment import FIRST_RENDEZVOUS_PORT, host_names
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.claims import LEFT_AFTER_S, Claim, busy
+from orch.runner.node.commands import NODE_HOME, Command, StdinSource, argv, as_root
+from orch.runner.node.connector import Completed
 from orch.runner.node.cordon import Cordon
 from orch.runner.node.first_boot import unfit
-from orch.runner.node.replies import NUMBER, STATES, number
-from orch.runner.ssh.commands import NODE_HOME, Command, StdinSource, argv, as_root
-from orch.runner.ssh.transport import Completed
+from orch.runner.node.runtime import ImageMissing, ObservedRank, Started
 from orch.templates import render
 
 BUSY, NO_IMAGE, FAILED, NO_STAGE, NO_DOCKER, CORDONED, PREPARING, UNFIT = 40, 41, 42, 44, 45, 46, 47, 48
@@ -36,45 +35,13 @@ GO_TICKS = 20
 # How much later than it should a container ends before it is killed, and killed again.
 SLACK_S = 30
 
+# What Docker calls the states of a container, and our word for none.
+_STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead", "absent"})
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _SAYS = re.compile(r"^orch:(\w+)=(.*)$", re.MULTILINE)
 _NO_SPACE = re.compile(
     r"no space left on device|disk quota exceeded|wrote only \d+ of \d+ bytes", re.IGNORECASE
 )
-
-
-@dataclass(frozen=True)
-class Started:
-    """A container stands behind its barrier. `port`: the free rendezvous port, from rank 0."""
-
-    rank: int
-    port: int | None
-    blocks: tuple[int, ...]
-    notices: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ObservedRank:
-    """What is true of one rank. `state` is Docker's word, or `absent`, or `silent` when its node is."""
-
-    rank: int
-    state: str
-    exit_code: int | None = None
-    out_of_memory: bool = False
-    finished_at: str = ""
-    marks: frozenset[str] = frozenset()
-    detail: str | None = None
-
-    @property
-    def ended(self) -> bool:
-        return self.state in ("exited", "dead")
-
-    @property
-    def alive(self) -> bool:
-        return self.state in ("created", "running", "paused", "restarting")
-
-
-class ImageMissing(ImageUnavailable):
-    """The node does not hold the image yet."""
 
 
 def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command:
@@ -207,9 +174,9 @@ def read_started(plan: RunPlan, rank: int, done: Completed) -> Started:
     if done.ok:
         return Started(
             rank,
-            number(done, "port", first["port"], 1, 65535) if "port" in first else None,
+            _number(done, "port", first["port"], 1, 65535) if "port" in first else None,
             tuple(
-                number(done, "blocks", block, 0, plan.ranks[rank].node.blocks - 1)
+                _number(done, "blocks", block, 0, plan.ranks[rank].node.blocks - 1)
                 for block in first.get("blocks", "").split()
             ),
             tuple(f"{done.node}: {value}" for key, value in said if key == "notice"),
@@ -239,6 +206,19 @@ def read_started(plan: RunPlan, rank: int, done: Completed) -> Started:
             reason="creating_container_error",
         )
     raise failure(done, f"the container of rank {rank} could not be started on node {done.node}")
+
+
+def _number(done: Completed, key: str, text: str, least: int, most: int) -> int:
+    """A number that a node said. Raises RunFailed."""
+    if not _NUMBER.fullmatch(text) or not least <= int(text) <= most:
+        raise RunFailed(
+            f"node {done.node} answered with something else than what was asked",
+            where=done.node,
+            detail=f"it said {key}={text[:80]}: a number from {least} to {most} is expected",
+            hint="look for what changes the output of commands there, such as a wrapper of its shell",
+            reason="creating_container_error",
+        )
+    return int(text)
 
 
 def failure(done: Completed, summary: str) -> RunFailed:
@@ -282,7 +262,7 @@ def observe_command(plan: RunPlan, rank: int) -> Command:
     return Command(script, f"look at {plan.container(rank)}", timeout_s=10.0)
 
 
-def read_seen(rank: int, done: Completed | HostUnreachable | CommandTimeout) -> ObservedRank:
+def read_observed(rank: int, done: Completed | HostUnreachable | CommandTimeout) -> ObservedRank:
     """What `observe_command` came to; a node that does not answer, or whose Docker does not, is silent."""
     if isinstance(done, (HostUnreachable, CommandTimeout)):
         return ObservedRank(rank, "silent", detail=done.detail or done.summary)
@@ -292,7 +272,7 @@ def read_seen(rank: int, done: Completed | HostUnreachable | CommandTimeout) -> 
         *[""] * 6,
     )
     ended = state in ("exited", "dead")
-    if not done.ok or len(more) != 6 or state not in STATES or (ended and not NUMBER.fullmatch(code)):
+    if not done.ok or len(more) != 6 or state not in _STATES or (ended and not _NUMBER.fullmatch(code)):
         told = (done.stderr.strip() or done.stdout.strip()).splitlines()
         return ObservedRank(
             rank, "silent", detail=f"Docker on the node: {told[0][:200]}" if told else "no answer"

@@ -8,9 +8,9 @@ from datetime import datetime, timezone
 from typing import TypeVar
 
 from orch.runner.errors import RunnerError
+from orch.runner.node.commands import NODE_HOME, Command, argv, as_root
+from orch.runner.node.connector import Connector, NodeResult, fan_out
 from orch.runner.processes import here
-from orch.runner.ssh.commands import NODE_HOME, Command, argv, as_root
-from orch.runner.ssh.transport import NodeResult, Transport, fan_out
 from orch.spec.state import NodeState
 
 T = TypeVar("T")
@@ -43,30 +43,30 @@ class Cordon:
 
 
 def mark(
-    nodes: Sequence[NodeState], transport: Transport, reason: str, *, deadline_s: float
+    nodes: Sequence[NodeState], connector: Connector, reason: str, *, deadline_s: float
 ) -> tuple[NodeResult[Cordon], ...]:
     """Cordon `nodes`: new jobs are refused from now on, running ones stay. An earlier mark is replaced."""
     cordon = Cordon(here(), datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), reason)
     write = argv("printf", "%s\\n", cordon.line)
     # Renamed into place: a job that starts meanwhile sees the whole mark or none.
     script = f"mkdir -p {NODE_HOME} && chmod 700 {NODE_HOME} && {write} > {MARK}.$$ && mv {MARK}.$$ {MARK}"
-    return _change(nodes, transport, Command(as_root(script), "cordon the node"), cordon, deadline_s)
+    return _change(nodes, connector, Command(as_root(script), "cordon the node"), cordon, deadline_s)
 
 
 def unmark(
-    nodes: Sequence[NodeState], transport: Transport, *, deadline_s: float
+    nodes: Sequence[NodeState], connector: Connector, *, deadline_s: float
 ) -> tuple[NodeResult[None], ...]:
     """Let `nodes` take jobs again. Nothing happens on nodes that are not cordoned."""
     return _change(
-        nodes, transport, Command(as_root(f"rm -f {MARK}"), "let the node take jobs"), None, deadline_s
+        nodes, connector, Command(as_root(f"rm -f {MARK}"), "let the node take jobs"), None, deadline_s
     )
 
 
 def _change(
-    nodes: Sequence[NodeState], transport: Transport, command: Command, value: T, deadline_s: float
+    nodes: Sequence[NodeState], connector: Connector, command: Command, value: T, deadline_s: float
 ) -> tuple[NodeResult[T], ...]:
     def change(node: NodeState) -> T:
-        done = transport.run(node, command, deadline_s=deadline_s)
+        done = connector.run(node, command, deadline_s=deadline_s)
         if not done.ok:
             raise RunnerError(
                 f"the cordon of node {node.name} could not be changed",

@@ -6,7 +6,7 @@ The machine's start-up script leaves it in a folder of its own, which other node
 from __future__ import annotations
 
 from orch.runner.errors import NodeUnfit
-from orch.runner.ssh.commands import NODE_HOME
+from orch.runner.node.commands import NODE_HOME
 
 BOOT = f"{NODE_HOME}/boot"
 # A first boot installs drivers and plug-ins, and runs the fleet's `init`: minutes.

@@ -20,9 +20,9 @@ from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed
 from orch.runner.events import LogLine, Notice, Processor
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.ledger.run_folder import RunFolder
-from orch.runner.node import container
+from orch.runner.node.connector import Connector
+from orch.runner.node.runtime import JobRuntime
 from orch.runner.private import private_file, private_folder
-from orch.runner.ssh.transport import Transport
 
 
 class LogFile:
@@ -101,7 +101,8 @@ class Follower:
 
     def __init__(
         self,
-        transport: Transport,
+        connector: Connector,
+        runtime: JobRuntime,
         plan: RunPlan,
         rank: int,
         *,
@@ -109,7 +110,8 @@ class Follower:
         processor: Processor,
         ended: Callable[[], None],
     ) -> None:
-        self._transport = transport
+        self._connector = connector
+        self._runtime = runtime
         self._plan = plan
         self._rank = rank
         self._file = LogFile(folder.log(rank))
@@ -143,19 +145,22 @@ class Follower:
                 self._ended()
 
     def _follow(self) -> None:
-        node = self._plan.ranks[self._rank].node
         while not self._stop.is_set():
-            command = container.log_command(self._plan, self._rank, skip=self._file.lines)
             try:
-                done = self._transport.run(
-                    node, command, deadline_s=10.0, on_line=self._line, until=self._stop
+                self._runtime.read_log(
+                    self._connector,
+                    self._plan,
+                    self._rank,
+                    self._line,
+                    skip=self._file.lines,
+                    follow=True,
+                    deadline_s=10.0,
+                    until=self._stop,
                 )
-            except (HostUnreachable, CommandTimeout):
+            except (HostUnreachable, CommandTimeout, RunFailed):
                 self._stop.wait(1.0)
                 continue
-            if done.exit_code in (0, container.NO_STAGE):
-                return
-            self._stop.wait(1.0)
+            return
 
     def _line(self, line: str) -> None:
         self._file.append(line)
@@ -164,7 +169,8 @@ class Follower:
 
 
 def fetch_rest(
-    transport: Transport,
+    connector: Connector,
+    runtime: JobRuntime,
     plan: RunPlan,
     rank: int,
     folder: RunFolder,
@@ -196,18 +202,9 @@ def fetch_rest(
             processor.handle(LogLine(rank, node.name, stamp, text))
 
     try:
-        done = transport.run(
-            node,
-            container.log_command(plan, rank, skip=file.lines, follow=False),
-            deadline_s=deadline_s,
-            on_line=keep,
-        )
+        runtime.read_log(connector, plan, rank, keep, skip=file.lines, deadline_s=deadline_s)
     finally:
         file.close()
-    if done.exit_code not in (0, container.NO_STAGE):
-        raise RunFailed(
-            f"the log of rank {rank} could not be fetched", where=node.name, detail=done.stderr.strip()
-        )
 
 
 def kept(

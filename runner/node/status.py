@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from orch.runner.errors import CommandTimeout, HostUnreachable
 from orch.runner.node import first_boot
 from orch.runner.node.claims import LEFT_AFTER_S, Claim
+from orch.runner.node.commands import NODE_HOME, Command, as_root
+from orch.runner.node.connector import Connector, fan_out
 from orch.runner.node.cordon import MARK, Cordon
-from orch.runner.ssh.commands import NODE_HOME, Command, as_root
-from orch.runner.ssh.transport import Transport, fan_out
+from orch.runner.node.docker import RUNTIMES, runtime_of
+from orch.runner.node.runtime import JobRuntime
 from orch.spec.state import FleetState, NodeState
 from orch.templates import render
 
@@ -22,8 +24,7 @@ _CLAIMS = f'for c in {NODE_HOME}/claims/*; do [ ! -L "$c" ] || echo "claim $(rea
 _LOOK = f"""\
 {_CLAIMS}\
 [ ! -s {MARK} ] || sed 's/^/cordon /;q' {MARK}
-{first_boot.LOOK}docker version --format '{{{{.Server.Version}}}}' 2>&1 >/dev/null | sed 's/^/docker /'
-"""
+{first_boot.LOOK}"""
 
 
 @dataclass(frozen=True)
@@ -43,26 +44,19 @@ class NodeStatus:
 
 
 def node_statuses(
-    fleet: FleetState, transport: Transport | None = None, *, deadline_s: float = LOOK_S
+    fleet: FleetState,
+    connector: Connector,
+    *,
+    deadline_s: float = LOOK_S,
+    runtimes: Mapping[str, JobRuntime] = RUNTIMES,
 ) -> tuple[NodeStatus, ...]:
     """The status of each node of `fleet`, in its order; silence is a status, not an error."""
-    if transport is not None:
-        return _look(fleet, transport, deadline_s)
-    from orch.runner.ssh.pool import SshTransport
-
-    own = SshTransport(connect_timeout_s=LOOK_S, deadline_s=LOOK_S)
-    try:
-        return _look(fleet, own, deadline_s)
-    finally:
-        own.close()
-
-
-def _look(fleet: FleetState, transport: Transport, deadline_s: float) -> tuple[NodeStatus, ...]:
-    command = Command(as_root(_LOOK), "look at the node", timeout_s=15.0)
 
     def look(node: NodeState) -> NodeStatus:
+        script = f"{_LOOK}{{ {runtime_of(node, runtimes).health_check()}\n}} | sed 's/^/runtime /'\n"
+        command = Command(as_root(script), "look at the node", timeout_s=15.0)
         try:
-            done = transport.run(node, command, deadline_s=deadline_s)
+            done = connector.run(node, command, deadline_s=deadline_s)
         except (HostUnreachable, CommandTimeout) as error:
             return NodeStatus("unreachable", error.detail or error.summary)
         return read_status(done.stdout)
@@ -75,7 +69,7 @@ def _look(fleet: FleetState, transport: Transport, deadline_s: float) -> tuple[N
 
 
 def who_holds(
-    nodes: Sequence[NodeState], transport: Transport, *, deadline_s: float
+    nodes: Sequence[NodeState], connector: Connector, *, deadline_s: float
 ) -> tuple[tuple[Claim, ...] | None, ...]:
     """Who holds blocks of each node, as it says itself; None for one that does not say.
 
@@ -83,7 +77,7 @@ def who_holds(
     command = holders_command()
 
     def ask(node: NodeState) -> tuple[Claim, ...] | None:
-        done = transport.run(node, command, deadline_s=deadline_s)
+        done = connector.run(node, command, deadline_s=deadline_s)
         return held_by_others(done.stdout) if done.ok else None
 
     return tuple(result.value for result in fan_out(nodes, ask))
@@ -108,7 +102,7 @@ def read_status(text: str) -> NodeStatus:
     lines = text.splitlines()
     claims = tuple(Claim.parse(line[6:]) for line in lines if line.startswith("claim "))
     cordon = next((Cordon.parse(line[7:]) for line in lines if line.startswith("cordon ")), None)
-    trouble = next((line[7:] for line in lines if line.startswith("docker ")), None)
+    trouble = next((line[8:] for line in lines if line.startswith("runtime ")), None)
     prepared = next((line[5:].partition("failed ") for line in lines if line.split(" ")[0] == "boot"), None)
     if prepared is not None:
         _, failed, why = prepared
@@ -116,7 +110,7 @@ def read_status(text: str) -> NodeStatus:
             return NodeStatus("provisioning", "its preparation is under way", len(claims), claims, cordon)
         return NodeStatus("failure", f"its preparation failed: {why}", len(claims), claims, cordon, why)
     if trouble is not None:
-        return NodeStatus("failure", f"Docker: {trouble}", len(claims), claims, cordon)
+        return NodeStatus("failure", trouble, len(claims), claims, cordon)
     if cordon is not None:
         return NodeStatus("cordoned", str(cordon), len(claims), claims, cordon)
     if claims:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orch.runner.errors import RunnerError
 from orch.runner.events import Processor, Silent
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_folder import RunFolder, find_folder
 from orch.runner.ledger.run_names import RunName
-from orch.runner.node import container, logs
-from orch.runner.ssh.transport import Transport
+from orch.runner.node import logs
+from orch.runner.node.connector import Connector
+from orch.runner.node.docker import RUNTIMES, runtime_of
+from orch.runner.node.runtime import JobRuntime
+from orch.spec.state import NodeState
 
 
 @dataclass(frozen=True)
@@ -21,23 +24,40 @@ class RunContext:
     """What driving needs: the ledger, the way to the nodes, the run's folder, and who is told."""
 
     ledger: Ledger
-    transport: Transport
+    connector: Connector
     folder: RunFolder
     processor: Processor
+    runtimes: Mapping[str, JobRuntime] = field(default_factory=lambda: RUNTIMES)
+
+    def runtime(self, node: NodeState) -> JobRuntime:
+        """What starts jobs on a node. Raises RunnerError."""
+        return runtime_of(node, self.runtimes)
 
 
 @dataclass(frozen=True)
 class RunnerContext:
-    """A project as the runner sees it: its `.orch` folder, its ledger, the way to nodes, and who is told."""
+    """A project as the runner sees it: its `.orch` folder, its ledger, the way to nodes, and who is told.
+
+    `runtimes`: what starts jobs on nodes, by what their records say (`NodeState.runtime`).
+    """
 
     dot: Path
     ledger: Ledger
-    transport: Transport
+    connector: Connector
     processor: Processor = field(default_factory=Silent)
+    runtimes: Mapping[str, JobRuntime] = field(default_factory=lambda: RUNTIMES)
+
+    def runtime(self, node: NodeState) -> JobRuntime:
+        """What starts jobs on a node. Raises RunnerError."""
+        return runtime_of(node, self.runtimes)
 
     def desk(self, row: RunRow) -> RunContext:
         return RunContext(
-            self.ledger, self.transport, find_folder(self.dot, RunName.kept(row.name), row.id), self.processor
+            self.ledger,
+            self.connector,
+            find_folder(self.dot, RunName.kept(row.name), row.id),
+            self.processor,
+            self.runtimes,
         )
 
 
@@ -45,15 +65,12 @@ def collect_rank(desk: RunContext, plan: RunPlan, rank: int, *, tell: bool, dead
     """Complete a rank's log, then remove all of it from its node. Raises RunnerError."""
     node = plan.ranks[rank].node
     logs.fetch_rest(
-        desk.transport,
+        desk.connector,
+        desk.runtime(node),
         plan,
         rank,
         desk.folder,
         processor=desk.processor if tell else None,
         deadline_s=deadline_s,
     )
-    done = desk.transport.run(node, container.release_command(plan, rank), deadline_s=deadline_s)
-    if not done.ok:
-        raise RunnerError(
-            f"the container of rank {rank} could not be removed", where=node.name, detail=done.stderr
-        )
+    desk.runtime(node).remove(desk.connector, plan, rank, deadline_s=deadline_s)

@@ -13,7 +13,7 @@ from typing import Literal
 
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import RunPlan
-from orch.runner.node.container import ObservedRank
+from orch.runner.node.runtime import ObservedRank
 
 
 class Phase(str, Enum):

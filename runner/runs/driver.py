@@ -10,14 +10,15 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from orch.runner.errors import CommandTimeout, HostUnreachable, LedgerUnusable
+from orch.runner.errors import HostUnreachable, LedgerUnusable
 from orch.runner.events import Notice, RankChanged, RunChanged
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.lease import Renewal
 from orch.runner.ledger.ledger import LeaseLost
 from orch.runner.ledger.records import Lease, RunRow
-from orch.runner.node import container, logs
-from orch.runner.node.container import ObservedRank
+from orch.runner.node import logs
+from orch.runner.node.connector import fan_out
+from orch.runner.node.runtime import ObservedRank
 from orch.runner.runs.context import RunContext, collect_rank
 from orch.runner.runs.decide import (
     Collect,
@@ -33,7 +34,6 @@ from orch.runner.runs.decide import (
 )
 from orch.runner.runs.start_ranks import first_to_go, start_ranks
 from orch.runner.runs.statuses import end_reason, rank_status, start_reason, told, verdict_of
-from orch.runner.ssh.transport import fan_out
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 
@@ -156,18 +156,14 @@ class Driver:
 
     def _look(self) -> tuple[ObservedRank, ...]:
         """One observation per rank. An ended job stays ended, so its node is not asked again."""
+        desk = self._desk
         asked = [rank for rank in self._plan.ranks if rank.rank not in self._ended]
         by_node = {rank.node.name: rank.rank for rank in asked}
 
         def look(node: NodeState) -> ObservedRank:
-            rank = by_node[node.name]
-            command = container.observe_command(self._plan, rank)
-            try:
-                return container.read_seen(
-                    rank, self._desk.transport.run(node, command, deadline_s=LOOK_DEADLINE_S)
-                )
-            except (HostUnreachable, CommandTimeout) as error:
-                return container.read_seen(rank, error)
+            return desk.runtime(node).observe(
+                desk.connector, self._plan, by_node[node.name], deadline_s=LOOK_DEADLINE_S
+            )
 
         found = {
             result.value.rank: result.value
@@ -251,7 +247,7 @@ class Driver:
         port = self._row.master_port
 
         def go(node: NodeState) -> None:
-            desk.transport.run(node, container.go_command(plan, rank_of[node.name], port), deadline_s=10.0)
+            desk.runtime(node).lift_barrier(desk.connector, plan, rank_of[node.name], port)
 
         # A node that fails here is seen to be silent, or still waiting, at the next look.
         fan_out([plan.ranks[rank].node for rank in ranks], go)
@@ -260,7 +256,8 @@ class Driver:
         if rank not in self._followers:
             desk = self._desk
             follower = logs.Follower(
-                desk.transport,
+                desk.connector,
+                desk.runtime(self._plan.ranks[rank].node),
                 self._plan,
                 rank,
                 folder=desk.folder,
@@ -296,10 +293,8 @@ class Driver:
         rank_of = {plan.ranks[rank].node.name: rank for rank in act.ranks}
 
         def stop(node: NodeState) -> None:
-            desk.transport.run(
-                node,
-                container.stop_command(plan, rank_of[node.name], kill=act.kill),
-                deadline_s=LOOK_DEADLINE_S,
+            desk.runtime(node).stop(
+                desk.connector, plan, rank_of[node.name], kill=act.kill, deadline_s=LOOK_DEADLINE_S
             )
 
         fan_out([plan.ranks[rank].node for rank in act.ranks], stop)

@@ -7,14 +7,12 @@ the ledger.
 from __future__ import annotations
 
 import secrets
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import BadRunName, LedgerUnusable, RunnerError
-from orch.runner.events import Notice, RunChanged
+from orch.runner.events import Notice
 from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run, set_variables
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.launch.seats import choose_seats
@@ -23,20 +21,18 @@ from orch.runner.ledger.ledger import LeaseLost
 from orch.runner.ledger.records import Desired, RunRow
 from orch.runner.ledger.run_folder import open_folder
 from orch.runner.ledger.run_names import RunName
-from orch.runner.node import logs
+from orch.runner.node.connector import fan_out
 from orch.runner.node.stage import check_files, pack_files
-from orch.runner.processes import owner_words, process_owner
+from orch.runner.processes import process_owner
 from orch.runner.runs.context import RunnerContext, collect_rank
 from orch.runner.runs.driver import Driver
+from orch.runner.runs.follow import follow
 from orch.runner.runs.packing import source_of
-from orch.runner.ssh.transport import fan_out
 from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState, NodeState
 
 if TYPE_CHECKING:
     from orch.spec.models import Task
-
-FOLLOW_EVERY_S = 0.5
 
 
 def check_task(task: Task, base: Path, caller_env: Mapping[str, str]) -> None:
@@ -121,7 +117,7 @@ def drive(workplace: RunnerContext, row: RunRow, *, follow_logs: bool = True) ->
     while row.active:
         lease = workplace.ledger.take(row.id, owner)
         if lease is None:
-            row = _follow(workplace, row, follow_logs)
+            row = follow(workplace, row, follow_logs)
             continue
         driver = Driver(workplace.desk(row), workplace.ledger.by_id(row.id), lease, follow_logs=follow_logs)
         try:
@@ -131,44 +127,6 @@ def drive(workplace: RunnerContext, row: RunRow, *, follow_logs: bool = True) ->
             row = workplace.ledger.by_id(row.id)
         finally:
             workplace.ledger.release(lease)
-    return row
-
-
-def _follow(workplace: RunnerContext, row: RunRow, follow_logs: bool) -> RunRow:
-    """Show a run that another process acts on, until it ends or that process is gone."""
-    desk, plan = workplace.desk(row), plan_of(row)
-    followers: list[logs.Follower] = []
-    told = row.status
-    workplace.processor.handle(
-        Notice(
-            f"run {row.name} is driven by {owner_words(row.owner) if row.owner else 'another process'}; "
-            "following it"
-        )
-    )
-    try:
-        while row.active and row.held:
-            if follow_logs and not followers and row.phase in ("going", "running", "stopping"):
-                followers = [
-                    logs.Follower(
-                        desk.transport,
-                        plan,
-                        rank.rank,
-                        folder=desk.folder,
-                        processor=workplace.processor,
-                        ended=threading.Event().set,
-                    )
-                    for rank in plan.ranks
-                ]
-                for follower in followers:
-                    follower.start()
-            time.sleep(FOLLOW_EVERY_S)
-            row = workplace.ledger.by_id(row.id)
-            if row.status != told:
-                told = row.status
-                workplace.processor.handle(RunChanged(row.name, row.status, row.reason, row.message))
-    finally:
-        for follower in followers:
-            follower.finish(patience_s=2.0 if not row.active else 0.0)
     return row
 
 

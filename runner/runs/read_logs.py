@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import heapq
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from orch.runner.errors import CommandTimeout, HostUnreachable
+from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed
 from orch.runner.events import LogLine, Notice
 from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.ledger.records import RunRow
-from orch.runner.node import container, logs
-from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.ssh.transport import fan_out
+from orch.runner.node import logs
+from orch.runner.node.connector import fan_out
+from orch.runner.runs.context import RunnerContext
+from orch.runner.runs.follow import RunWatch
 from orch.spec.state import NodeState
 
 _BEFORE_LOGS = ("submitted", "starting")
@@ -35,11 +35,12 @@ def read_logs(place: RunnerContext, row: RunRow, selection: Selection, *, follow
     Followed lines come as the nodes send them. A node that does not answer is told, and its kept lines are
     used.
     """
+    watch = RunWatch(place.ledger, row)
     while follow and row.active and row.phase in _BEFORE_LOGS:
-        time.sleep(0.5)
-        row = place.ledger.by_id(row.id)
+        watch.wait()
+        row = watch.read()
     if follow and row.active:
-        _follow(place, row, selection)
+        _follow(place, watch, selection)
         return
     live = [rank.rank for rank in row.ranks if not rank.collected and rank.rank in selection.ranks]
     lines = _fetch(place, row, selection, live if row.phase not in _BEFORE_LOGS else [])
@@ -65,11 +66,16 @@ def _fetch(
     def fetch(node: NodeState) -> list[LogLine] | None:
         rank = rank_of[node.name]
         found: list[LogLine] = []
-        command = container.log_command(plan, rank, follow=False, tail=selection.tail, since=selection.since)
-        done = place.transport.run(
-            node, command, deadline_s=5.0, on_line=lambda line: found.append(_line(plan, rank, line))
+        there = place.runtime(node).read_log(
+            place.connector,
+            plan,
+            rank,
+            lambda line: found.append(_line(plan, rank, line)),
+            tail=selection.tail,
+            since=selection.since,
+            deadline_s=5.0,
         )
-        return None if done.exit_code == container.NO_STAGE else found
+        return found if there else None
 
     results = fan_out([plan.ranks[rank].node for rank in ranks], fetch)
     for result in results:
@@ -78,20 +84,24 @@ def _fetch(
     return {rank_of[result.node.name]: result.value for result in results if result.value is not None}
 
 
-def _follow(place: RunnerContext, row: RunRow, selection: Selection) -> None:
-    plan = plan_of(row)
+def _follow(place: RunnerContext, watch: RunWatch, selection: Selection) -> None:
+    """Until all logs have ended; or the run has, whatever a silent node still holds."""
+    plan = plan_of(watch.row)
     stop = threading.Event()
-    threads = [
-        threading.Thread(target=_follow_rank, args=(place, plan, rank, selection, stop), daemon=True)
-        for rank in selection.ranks
-    ]
+
+    def follow_rank(rank: int) -> None:
+        try:
+            _follow_rank(place, plan, rank, selection, stop)
+        finally:
+            watch.wake()
+
+    threads = [threading.Thread(target=follow_rank, args=(rank,), daemon=True) for rank in selection.ranks]
     for thread in threads:
         thread.start()
     try:
         while any(thread.is_alive() for thread in threads):
-            for thread in threads:
-                thread.join(0.2)
-            if not place.ledger.by_id(row.id).active:
+            watch.wait()
+            if any(thread.is_alive() for thread in threads) and not watch.read().active:
                 break
         for thread in threads:
             thread.join(2.0)
@@ -114,11 +124,20 @@ def _follow_rank(
             place.processor.handle(line)
 
     while not stop.is_set():
-        command = container.log_command(plan, rank, tail=tail, since=since)
         try:
-            place.transport.run(node, command, deadline_s=10.0, on_line=tell, until=stop)
+            place.runtime(node).read_log(
+                place.connector,
+                plan,
+                rank,
+                tell,
+                follow=True,
+                tail=tail,
+                since=since,
+                deadline_s=10.0,
+                until=stop,
+            )
             return
-        except (HostUnreachable, CommandTimeout):
+        except (HostUnreachable, CommandTimeout, RunFailed):
             if last:
                 tail, since = None, last
             stop.wait(1.0)

@@ -12,12 +12,12 @@ from orch.runner.errors import NodePreparing, RunFailed
 from orch.runner.events import FilesProgress, Notice, Preparing
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import RunPlan
-from orch.runner.node import container, images
 from orch.runner.node.claims import LEFT_AFTER_S
+from orch.runner.node.connector import NodeResult, fan_out
 from orch.runner.node.first_boot import LOOK_AGAIN_S, PREPARE_S
+from orch.runner.node.runtime import ImageMissing, Started
 from orch.runner.node.stage import Sent, stage
 from orch.runner.runs.context import RunContext
-from orch.runner.ssh.transport import NodeResult, fan_out
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 
@@ -29,7 +29,7 @@ HOLD_EVERY_S = LEFT_AFTER_S / 6
 class Starts:
     """What starting some ranks came to; any error means that the run cannot go on."""
 
-    started: tuple[container.Started, ...] = ()
+    started: tuple[Started, ...] = ()
     errors: tuple[tuple[int, OrchError], ...] = ()
 
 
@@ -52,7 +52,7 @@ def start_ranks(
     files = desk.folder.files if plan.files else None
     rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
 
-    def start(node: NodeState) -> container.Started:
+    def start(node: NodeState) -> Started:
         rank = rank_of[node.name]
         archive = stage(plan, rank, environments[rank], keys, files)
         size = archive.size
@@ -62,26 +62,23 @@ def start_ranks(
 
         tell(0)
         try:
-            done = desk.transport.run(node, container.start_command(plan, rank, Sent(archive, tell)))
+            return desk.runtime(node).start(desk.connector, plan, rank, Sent(archive, tell))
         finally:
             tell(size, finished=True)
-        return container.read_started(plan, rank, done)
 
     results = fan_out([plan.ranks[rank].node for rank in ranks], start)
     if any(isinstance(result.error, NodePreparing) for result in results):
         with holding(desk, plan, ranks):
             results = _when_prepared(desk, results, start, wanted)
         desk.processor.handle(Preparing(()))
-    missing = [result.node for result in results if isinstance(result.error, container.ImageMissing)]
+    missing = [result.node for result in results if isinstance(result.error, ImageMissing)]
     if missing and len(missing) == sum(not result.ok for result in results):
         for node in missing:
             pulling(rank_of[node.name])
         with holding(desk, plan, ranks):
             provided = _provide(desk, plan, missing)
         again = {r.node.name: r for r in fan_out([r.node for r in provided if r.ok], start)}
-        failed = {
-            r.node.name: NodeResult[container.Started](r.node, error=r.error) for r in provided if not r.ok
-        }
+        failed = {r.node.name: NodeResult[Started](r.node, error=r.error) for r in provided if not r.ok}
         results = tuple({**again, **failed}.get(result.node.name, result) for result in results)
     return Starts(
         tuple(result.value for result in results if result.value is not None),
@@ -98,7 +95,7 @@ def holding(
     over = threading.Event()
 
     def hold(node: NodeState) -> None:
-        desk.transport.run(node, container.hold_command(plan, rank_of[node.name]), deadline_s=5.0)
+        desk.runtime(node).hold(desk.connector, plan, rank_of[node.name])
 
     def keep() -> None:
         while not over.wait(every_s):
@@ -115,16 +112,16 @@ def holding(
 
 def _when_prepared(
     desk: RunContext,
-    results: tuple[NodeResult[container.Started], ...],
-    start: Callable[[NodeState], container.Started],
+    results: tuple[NodeResult[Started], ...],
+    start: Callable[[NodeState], Started],
     wanted: Callable[[], bool],
-) -> tuple[NodeResult[container.Started], ...]:
+) -> tuple[NodeResult[Started], ...]:
     """The same, once no node is being prepared any more, or not in time, or nobody waits."""
     told, until = False, time.monotonic() + PREPARE_S
     while time.monotonic() < until:
         waiting = [result.node for result in results if isinstance(result.error, NodePreparing)]
         if not waiting or any(
-            result.error is not None and not isinstance(result.error, (NodePreparing, container.ImageMissing))
+            result.error is not None and not isinstance(result.error, (NodePreparing, ImageMissing))
             for result in results
         ):
             break
@@ -143,10 +140,17 @@ def _when_prepared(
 
 
 def _provide(desk: RunContext, plan: RunPlan, nodes: Sequence[NodeState]) -> Sequence[NodeResult[None]]:
-    try:
-        return images.provide(desk.transport, nodes, plan.image, desk.processor)
-    except OrchError as error:
-        return [NodeResult(node, error=error) for node in nodes]
+    by_runtime: dict[str, list[NodeState]] = {}
+    for node in nodes:
+        by_runtime.setdefault(node.runtime, []).append(node)
+    results: list[NodeResult[None]] = []
+    for alike in by_runtime.values():
+        try:
+            runtime = desk.runtime(alike[0])
+            results += runtime.provide_image(desk.connector, alike, plan.image, desk.processor)
+        except OrchError as error:
+            results += [NodeResult(node, error=error) for node in alike]
+    return results
 
 
 def first_to_go(plan: RunPlan) -> tuple[int, ...]:

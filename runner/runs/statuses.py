@@ -13,7 +13,7 @@ from orch.runner.errors import (
     RunFailed,
 )
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.container import ObservedRank
+from orch.runner.node.runtime import ObservedRank
 from orch.runner.runs.decide import Verdict, rank_reason
 from orch.spec.errors import OrchError
 

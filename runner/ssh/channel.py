@@ -10,8 +10,9 @@ from collections.abc import Callable
 import paramiko
 
 from orch.runner.errors import CommandTimeout, HostUnreachable
-from orch.runner.ssh.commands import Command
-from orch.runner.ssh.transport import Completed
+from orch.runner.node.commands import Command
+from orch.runner.node.connector import Completed
+from orch.runner.ssh.endpoint import of_node
 from orch.spec.state import NodeState
 
 # A server that has opened a session answers a request to run something at once, or is frozen.
@@ -70,7 +71,7 @@ class CommandChannel:
         if exit_code == -1 and not stopped:
             raise HostUnreachable(
                 f"the connection to node {self._node.name} was lost during a command",
-                where=f"{self._node.user}@{self._node.address}:{self._node.port}",
+                where=of_node(self._node).where,
                 detail=str(command),
             )
         if self._on_line is not None and self._out and not stopped:
@@ -127,7 +128,7 @@ class CommandChannel:
             if end is not None and time.monotonic() >= end:
                 raise CommandTimeout(
                     f"a command on node {self._node.name} took longer than {self._command.timeout_s:.0f} s",
-                    where=f"{self._node.user}@{self._node.address}:{self._node.port}",
+                    where=of_node(self._node).where,
                     detail=str(self._command),
                 )
             poll.poll(250)
@@ -162,7 +163,7 @@ def unreachable(node: NodeState, error: BaseException) -> HostUnreachable:
     detail = known.summary if known else str(error) or type(error).__name__
     return HostUnreachable(
         f"node {node.name} cannot be reached",
-        where=f"{node.user}@{node.address}:{node.port}",
+        where=of_node(node).where,
         detail=f"{detail}: {known.detail}" if known and known.detail else detail,
         hint=(known.hint if known else None) or "is the node up, and does the network let SSH through?",
     )

@@ -12,10 +12,13 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 import paramiko
+from fabric.tunnels import Tunnel
 
 from orch.runner.errors import ForwardingRefused, HostUnreachable
 from orch.runner.ssh.safe_text import refuse_host, refuse_user
@@ -24,30 +27,49 @@ _TOKEN = re.compile(r"%([hnpr%])")
 _NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL})
 
 
+class Patience:
+    """How long one call may try to connect: as often as fits into `total_s`, or once where that is 0.
+
+    Waiting for others in front of a jump host does not count.
+    """
+
+    def __init__(self, connect_s: float, total_s: float) -> None:
+        self._connect_s = connect_s
+        self._end = time.monotonic() + (total_s or connect_s)
+        self.once = not total_s
+
+    @property
+    def left(self) -> float:
+        return self._end - time.monotonic()
+
+    @property
+    def for_connect(self) -> float:
+        """Seconds that the next attempt may take."""
+        return min(self._connect_s, max(0.5, self.left))
+
+    @contextmanager
+    def queueing(self) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._end += time.monotonic() - began
+
+
 def dial_tcp(address: str, port: int, timeout_s: float) -> socket.socket:
     """A connection to the first address of a name that takes one. Raises HostUnreachable."""
-    end = time.monotonic() + timeout_s
     try:
-        found = socket.getaddrinfo(address, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
+        sock = socket.create_connection((address, port), timeout_s)
     except (socket.gaierror, UnicodeError) as error:
         raise HostUnreachable(
             f"the name {address} does not resolve",
             detail=getattr(error, "strerror", None) or str(error),
             hint="is the name right, and does DNS know it from this machine?",
         ) from error
-    first: OSError | None = None
-    for family, kind, protocol, _, where in found:
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.settimeout(max(0.1, end - time.monotonic()))
-            sock.connect(where)
-        except OSError as error:
-            sock.close()
-            first = first or error
-        else:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return sock
-    raise _no_connection(address, port, first, timeout_s)
+    except OSError as error:
+        raise _no_connection(address, port, error, timeout_s) from error
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
 
 
 def dial_through(
@@ -145,8 +167,46 @@ class ProxySocket(socket.socket):
         return self._said.read()[-600:].decode(errors="replace").strip()
 
 
-def _no_connection(address: str, port: int, error: OSError | None, timeout_s: float) -> HostUnreachable:
-    if error is None or isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
+@contextmanager
+def forwarded(open_channel: Callable[[], paramiko.Channel]) -> Iterator[int]:
+    """A free port of this machine's loopback while the block lasts; each connection to it gets a channel.
+
+    Fabric's `Tunnel` carries the bytes. Its `forward_local` takes a number for the port, which another
+    process may have by then, looks for connections a hundred times a second, and ends at the first one that
+    is refused: with a job whose port is not open yet, for good.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        over = threading.Event()
+        tunnels: list[Tunnel] = []
+
+        def accept() -> None:
+            while not over.is_set():
+                try:
+                    link, _ = listener.accept()
+                except OSError:
+                    return
+                try:
+                    tunnels.append(Tunnel(channel=open_channel(), sock=link, finished=over))
+                except HostUnreachable:
+                    link.close()
+                    continue
+                tunnels[-1].start()
+
+        thread = threading.Thread(target=accept, name="orch-forward", daemon=True)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            over.set()
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
+            thread.join(5.0)
+            for tunnel in tunnels:
+                tunnel.join(5.0)
+
+
+def _no_connection(address: str, port: int, error: OSError, timeout_s: float) -> HostUnreachable:
+    if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
         return HostUnreachable(
             f"port {port} of {address} does not answer within {timeout_s:.3g} s",
             hint="is the host up, and does a firewall drop SSH on the way?",

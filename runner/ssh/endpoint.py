@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import binascii
+import hashlib
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +12,7 @@ import paramiko
 from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
 from orch.runner.errors import HostKeyRefused
+from orch.runner.node.connector import Address
 from orch.spec.state import Jump, NodeState
 
 
@@ -42,17 +45,18 @@ class SshEndpoint:
 
 
 def of_node(node: NodeState) -> SshEndpoint:
+    access = node.ssh
     return SshEndpoint(
         "node",
         node.name,
-        node.address,
-        node.port,
-        node.user,
-        node.identity,
-        node.host_key or None,
-        node.jump,
-        node.proxy_command,
-        node.ssh_alias,
+        access.address,
+        access.port,
+        access.user,
+        access.identity,
+        access.host_key or None,
+        access.jump,
+        access.proxy_command,
+        access.ssh_alias,
     )
 
 
@@ -71,6 +75,33 @@ def of_jump(chain: tuple[Jump, ...]) -> SshEndpoint:
         last.proxy_command,
         last.ssh_alias,
     )
+
+
+def shown_address(node: NodeState) -> Address:
+    """How a node is reached, for people."""
+    access = node.ssh
+    hops = [f"{hop.user}@{hop.address}" + (f":{hop.port}" if hop.port != 22 else "") for hop in access.jump]
+    own = f"ProxyCommand of your {access.ssh_alias}" if access.ssh_alias else None
+    command = access.proxy_command or own
+    return Address(
+        place=access.address if access.port == 22 else f"{access.address}:{access.port}",
+        user=access.user,
+        hops=" > ".join([*hops, *([command] if command else [])]) or "-",
+        key=fingerprint(access.host_key),
+        whole=of_node(node).where,
+        host=access.address,
+        port=access.port,
+        direct=not (hops or command),
+    )
+
+
+def fingerprint(public: str) -> str:
+    """`SHA256:…` of a public key, as OpenSSH writes it; `-` for what is no key."""
+    try:
+        digest = hashlib.sha256(base64.b64decode(public.split()[1], validate=True)).digest()
+    except (ValueError, IndexError):
+        return "-"
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
 def known_as(address: str, port: int) -> str:

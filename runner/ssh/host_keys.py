@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import hmac
 import os
 from collections.abc import Iterator, Sequence
@@ -18,8 +17,8 @@ from pathlib import Path
 from typing import Literal
 
 from orch.runner.errors import BadSshConfig, HostKeyRefused
-from orch.runner.ssh.endpoint import SshEndpoint
-from orch.runner.ssh.user_config import KNOWN_HOSTS, UserConfig, known_hosts_files
+from orch.runner.ssh.endpoint import SshEndpoint, fingerprint
+from orch.runner.ssh.user_config import KNOWN_HOSTS, UserConfig
 
 KeySource = Literal["given", "pinned", "known_hosts", "accepted", "scanned"]
 _BEST_FIRST = ("ssh-ed25519", "ecdsa-sha2-", "rsa-sha2-", "ssh-rsa")
@@ -35,12 +34,6 @@ class HostKey:
     @property
     def fingerprint(self) -> str:
         return fingerprint(self.public)
-
-
-def fingerprint(public: str) -> str:
-    """`SHA256:…` of a public key, as OpenSSH writes it. Raises ValueError for what is no key."""
-    digest = hashlib.sha256(base64.b64decode(public.split()[1], validate=True)).digest()
-    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
 class KnownHosts:
@@ -85,8 +78,9 @@ class Revoked:
     def _known(self, peer: SshEndpoint) -> KnownHosts:
         name = peer.ssh_alias or peer.address
         try:
-            said = self._user_config.lookup(name)
-            files = known_hosts_files(said, name=name, address=peer.address, port=peer.port, user=peer.user)
+            files = self._user_config.known_hosts(
+                name=name, address=peer.address, port=peer.port, user=peer.user
+            )
         except BadSshConfig:  # what needs it tells of it
             files = KNOWN_HOSTS
         return self._files.setdefault(files, KnownHosts(files))

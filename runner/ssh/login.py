@@ -19,6 +19,9 @@ from orch.runner.ssh.protocol import Protocol, Stream, handshake_failed
 
 KEEPALIVE_S = 15
 
+# One for all connections, which only read it: making one takes longer than all else of a `Connection`.
+_EMPTY = Config(ssh_config=paramiko.SSHConfig(), lazy=True)
+
 
 class _Connection(Connection):
     """Fabric's connection without a trap: an attribute that its class lacks is written into the
@@ -37,7 +40,7 @@ def log_in(peer: SshEndpoint, stream: Stream, identities: Sequence[Identity], ti
         peer.address,
         user=peer.user,
         port=peer.port,
-        config=Config(ssh_config=paramiko.SSHConfig(), lazy=True),
+        config=_EMPTY,
         connect_kwargs={
             "sock": stream,
             "timeout": timeout_s,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from orch.runner.errors import RunnerError
 from orch.runner.private import private_folder, write_private
 from orch.runner.ssh.connect import proxy_words
 from orch.runner.ssh.endpoint import SshEndpoint, of_jump, of_node, read_host_key
 from orch.runner.ssh.host_keys import Revoked
-from orch.runner.ssh.pool import identity_agent
 from orch.runner.ssh.safe_text import one_line, quoted, refuse_host, word
 from orch.runner.ssh.user_config import UserConfig
+from orch.spec.errors import ExitCode
 from orch.spec.state import NodeState
 
 
@@ -22,7 +24,7 @@ def write_config(node: NodeState, folder: Path, user_config: UserConfig) -> Path
     is none, or that the user's own known hosts ban: `ssh` reads only the file that is written here.
     """
     refuse_host(node.name)
-    hops = [of_jump(node.jump[: length + 1]) for length in range(len(node.jump))]
+    hops = [of_jump(node.ssh.jump[: length + 1]) for length in range(len(node.ssh.jump))]
     peers = [*((f"hop-{at + 1}", hop) for at, hop in enumerate(hops)), (node.name, of_node(node))]
     revoked = Revoked(user_config)
     for _, peer in peers:
@@ -41,9 +43,21 @@ def write_config(node: NodeState, folder: Path, user_config: UserConfig) -> Path
     return config
 
 
-def ssh_words(node: NodeState, config: Path, more: Sequence[str]) -> list[str]:
-    """The `ssh` command line for a node, with the user's own words after the node's name."""
-    return ["ssh", "-F", str(config), node.name, *more]
+class NoSsh(RunnerError):
+    """This machine has no `ssh` command."""
+
+    exit_code = ExitCode.HOSTS
+
+
+def ssh_words(node: NodeState, folder: Path, user_config: UserConfig, more: Sequence[str]) -> list[str]:
+    """The `ssh` command line for a node, its configuration in `folder`; `more` after the node's name.
+
+    Raises NoSsh, and what `write_config` raises.
+    """
+    program = shutil.which("ssh")
+    if program is None:
+        raise NoSsh("there is no ssh command on this machine", hint="install OpenSSH's client")
+    return [program, "-F", str(write_config(node, folder, user_config)), node.name, *more]
 
 
 def _block(name: str, peer: SshEndpoint, before: str | None, known: Path, user_config: UserConfig) -> str:
@@ -57,7 +71,7 @@ def _block(name: str, peer: SshEndpoint, before: str | None, known: Path, user_c
     if peer.identity:
         key = quoted(peer.identity, f"the key file of {peer.label}")
         lines |= {"IdentityFile": key, "IdentitiesOnly": "yes"}
-    if agent := identity_agent(user_config, peer):
+    if agent := user_config.agent(peer):
         lines["IdentityAgent"] = f'"{one_line(agent, "the socket of your SSH agent")}"'
     if peer.host_key:
         # The alias keeps hops and nodes of equal addresses apart.

@@ -1,8 +1,7 @@
-"""The transport over SSH: a pool of connections, one per node, and one per jump host for all nodes behind it.
+"""The connector over SSH: a pool of connections, one per node, and one per jump host for all nodes behind it.
 
-A host's key is known before the first connect; anything else is refused. Fabric's own `run` is not used: it
-decodes and mirrors streams for people, while the runner streams images of gigabytes to stdin and follows logs
-for hours.
+A host's key is known before the first connect; anything else is refused. docs/dependencies.md tells which
+parts of Fabric are used, and why commands are not run by its own `run`.
 """
 
 from __future__ import annotations
@@ -10,68 +9,44 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
 
 import paramiko
 from fabric import Connection
 
 from orch.runner.errors import (
-    BadSshConfig,
     ForwardingRefused,
     HostKeyRefused,
     HostUnreachable,
     JumpUnreachable,
     LoginRefused,
+    RunnerError,
     UnsafeName,
 )
+from orch.runner.node.commands import Command
+from orch.runner.node.connector import Address, Completed
 from orch.runner.ssh.channel import CommandChannel, unreachable
-from orch.runner.ssh.commands import Command
-from orch.runner.ssh.connect import dial_command, dial_tcp, dial_through
-from orch.runner.ssh.endpoint import SshEndpoint, of_jump, of_node
+from orch.runner.ssh.connect import Patience, dial_command, dial_tcp, dial_through, forwarded
+from orch.runner.ssh.endpoint import SshEndpoint, of_jump, of_node, shown_address
 from orch.runner.ssh.host_keys import Revoked
 from orch.runner.ssh.identities import Keyring
 from orch.runner.ssh.login import log_in
+from orch.runner.ssh.openssh import ssh_words
 from orch.runner.ssh.protocol import Stream
-from orch.runner.ssh.transport import Completed
 from orch.runner.ssh.user_config import UserConfig
 from orch.spec.state import Jump, NodeState
+
+T = TypeVar("T")
 
 # A host behind a jump host is opened while at most this many others are: sshd drops random ones above
 # MaxStartups (10).
 HANDSHAKES_PER_JUMP = 8
 # Errors that another try would only repeat.
 _FINAL = (HostKeyRefused, LoginRefused, ForwardingRefused, UnsafeName)
-
-
-class Patience:
-    """How long one call may try to connect: as often as fits into `total_s`, or once where that is 0.
-
-    Waiting for others in front of a jump host does not count.
-    """
-
-    def __init__(self, connect_s: float, total_s: float) -> None:
-        self._connect_s = connect_s
-        self._end = time.monotonic() + (total_s or connect_s)
-        self.once = not total_s
-
-    @property
-    def left(self) -> float:
-        return self._end - time.monotonic()
-
-    @property
-    def for_connect(self) -> float:
-        """Seconds that the next attempt may take."""
-        return min(self._connect_s, max(0.5, self.left))
-
-    @contextmanager
-    def queueing(self) -> Iterator[None]:
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self._end += time.monotonic() - began
 
 
 @dataclass
@@ -91,8 +66,8 @@ class _Slot:
         return connection if connection is not None and connection.is_connected else None
 
 
-class SshTransport:
-    """A pool of connections, one per node, shared by all commands for it."""
+class SshConnector:
+    """A pool of connections, one per node, shared by all that is done there."""
 
     def __init__(
         self,
@@ -124,13 +99,9 @@ class SshTransport:
         on_line: Callable[[str], None] | None = None,
         until: threading.Event | None = None,
     ) -> Completed:
-        """See `Transport.run`."""
+        """See `Connector.run`."""
         started = time.monotonic()
-        patience = Patience(
-            self._connect_timeout_s if connect_timeout_s is None else connect_timeout_s,
-            self._deadline_s if deadline_s is None else deadline_s,
-        )
-        channel = self._session(node, patience)
+        channel = self._session(node, self._patience(connect_timeout_s, deadline_s))
         try:
             return CommandChannel(node, command, channel, on_line=on_line, until=until, started=started).run()
         finally:
@@ -161,6 +132,49 @@ class SshTransport:
         if connection is not None:
             connection.close()
 
+    def send(self, node: NodeState, source: Path, target: str) -> None:
+        """See `Connector.send`."""
+        self._copy(node, target, lambda sftp: sftp.put(str(source), target))
+
+    def receive(self, node: NodeState, source: str, target: Path) -> None:
+        """See `Connector.receive`."""
+        self._copy(node, source, lambda sftp: sftp.get(source, str(target)))
+
+    @contextmanager
+    def forward(self, node: NodeState, port: int) -> Iterator[int]:
+        """See `Connector.forward`."""
+        with forwarded(lambda: self._channel_to(node, port)) as local:
+            yield local
+
+    def terminal(self, node: NodeState, folder: Path, more: Sequence[str]) -> list[str]:
+        """See `Connector.terminal`: the `ssh` command, with a configuration of its own in `folder`."""
+        return ssh_words(node, folder, self._user_config, more)
+
+    def address(self, node: NodeState) -> Address:
+        """See `Connector.address`."""
+        return shown_address(node)
+
+    def _copy(self, node: NodeState, path: str, copy: Callable[[paramiko.SFTPClient], object]) -> None:
+        sftp = self._with_connection(node, self._patience(), lambda connection: connection.sftp())
+        try:
+            copy(sftp)
+        except (paramiko.SSHException, EOFError) as error:
+            self.drop(node)
+            raise unreachable(node, error) from error
+        except OSError as error:
+            raise RunnerError(
+                f"{path} could not be copied", where=node.name, detail=error.strerror or str(error)
+            ) from error
+
+    def _channel_to(self, node: NodeState, port: int) -> paramiko.Channel:
+        """A channel that ends at a port of the node's loopback. Raises HostUnreachable."""
+        patience = self._patience()
+
+        def open_channel(connection: Connection) -> paramiko.Channel:
+            return dial_through(_wire(connection), f"node {node.name}", "127.0.0.1", port, patience.left)
+
+        return self._with_connection(node, patience, open_channel)
+
     @contextmanager
     def stream_to(self, peer: SshEndpoint, patience: Patience) -> Iterator[Stream]:
         """An open stream to a peer's SSH port, by its own way.
@@ -183,11 +197,10 @@ class SshTransport:
         with patience.queueing():
             turn.acquire()
         try:
-            wire = gateway.transport
-            if wire is None or self._closed:
+            if self._closed:
                 raise EOFError("the connection to the jump host closed")
             jump = of_jump(peer.jump).label
-            yield dial_through(wire, jump, peer.address, peer.port, patience.for_connect)
+            yield dial_through(_wire(gateway), jump, peer.address, peer.port, patience.for_connect)
         finally:
             turn.release()
 
@@ -195,8 +208,23 @@ class SshTransport:
         with self._guard:
             return self._slots.setdefault(_key(node), _Slot())
 
+    def _patience(self, connect_s: float | None = None, total_s: float | None = None) -> Patience:
+        return Patience(
+            self._connect_timeout_s if connect_s is None else connect_s,
+            self._deadline_s if total_s is None else total_s,
+        )
+
     def _session(self, node: NodeState, patience: Patience) -> paramiko.Channel:
-        """An open channel on the node's connection, which is made or remade as needed."""
+        """An open channel for one command."""
+        return self._with_connection(
+            node, patience, lambda connection: _wire(connection).open_session(timeout=max(0.1, patience.left))
+        )
+
+    def _with_connection(self, node: NodeState, patience: Patience, use: Callable[[Connection], T]) -> T:
+        """`use` with the node's connection, which is made or remade as needed.
+
+        One at a time: the library keeps the reason of a refusal per connection, not per try.
+        """
         slot = self._slot(node)
         pause = 0.2
         while True:
@@ -205,11 +233,7 @@ class SshTransport:
                     connection = slot.open
                     if connection is None:
                         connection = slot.connection = self._connect(of_node(node), patience)
-                    wire = connection.transport
-                    if wire is None:
-                        raise EOFError("the connection closed")
-                    # One at a time: the library keeps the reason of a refusal per connection, not per try.
-                    return wire.open_session(timeout=max(0.1, patience.left))
+                    return use(connection)
             except _FINAL:
                 raise
             except (HostUnreachable, paramiko.SSHException, EOFError, OSError) as error:
@@ -229,9 +253,7 @@ class SshTransport:
         """One attempt."""
         self._revoked.refuse(peer)
         identities = list(
-            self._keyring.identities(
-                peer.label, peer.identity, lambda: identity_agent(self._user_config, peer)
-            )
+            self._keyring.identities(peer.label, peer.identity, lambda: self._user_config.agent(peer))
         )
         with self.stream_to(peer, patience) as stream:
             connection = log_in(peer, stream, identities, patience.for_connect)
@@ -275,17 +297,14 @@ class SshTransport:
             slot.lock.release()
 
 
-def identity_agent(user_config: UserConfig, peer: SshEndpoint) -> str | None:
-    """The agent that the user keeps for a host, if not the environment's: no fleet says which."""
-    try:
-        found = (user_config.lookup(host).identity_agent for host in (peer.name, peer.address))
-        return next(filter(None, found), None)
-    except BadSshConfig:
-        return None
+def _wire(connection: Connection) -> paramiko.Transport:
+    if connection.transport is None:
+        raise EOFError("the connection closed")
+    return connection.transport
 
 
 def _key(node: NodeState) -> tuple[str, str, int, str]:
-    return (node.name, node.address, node.port, node.host_key)
+    return (node.name, node.ssh.address, node.ssh.port, node.ssh.host_key)
 
 
 def jump_failed(peer: SshEndpoint, error: BaseException) -> JumpUnreachable:

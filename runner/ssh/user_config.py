@@ -89,6 +89,28 @@ class UserConfig:
             return None
         return peer.proxy_command or (self.lookup(peer.ssh_alias).proxy_command if peer.ssh_alias else None)
 
+    def agent(self, peer: SshEndpoint) -> str | None:
+        """The agent that the user keeps for a host, if not the environment's: no fleet says which."""
+        try:
+            found = (self.lookup(host).identity_agent for host in (peer.name, peer.address))
+            return next(filter(None, found), None)
+        except BadSshConfig:
+            return None
+
+    def known_hosts(self, *, name: str, address: str, port: int, user: str) -> tuple[str, ...]:
+        """The files of known host keys for one host. Raises BadSshConfig.
+
+        Files that set none are not searched for the host: with a thousand hosts that, and the commands that
+        `Match exec` has run for each, would be most of what a connection costs.
+        """
+        said = self.lookup(name) if self._sets_known_hosts else HostOptions()
+        return known_hosts_files(said, name=name, address=address, port=port, user=user)
+
+    @cached_property
+    def _sets_known_hosts(self) -> bool:
+        option = re.compile(r"\s*(user|global)knownhostsfile\b", re.IGNORECASE)
+        return any(option.match(line) for path in self._files if path.is_file() for line in _lines(path))
+
     @cached_property
     def _config(self) -> SSHConfig | None:
         lines = [line for path in self._files if path.is_file() for line in (*_lines(path), "Host *")]

@@ -12,8 +12,7 @@ from orch.cli.hosts.check import survey_json, survey_lines
 from orch.runner.hosts.checks.requirements import judge_host
 from orch.runner.hosts.checks.types import Observed, Wanted
 from orch.runner.hosts.host_facts import HostFacts
-from orch.runner.hosts.survey import HostReport, Survey
-from orch.runner.hosts.targets import Target
+from orch.runner.hosts.survey import HostReport, Survey, Target
 from orch.spec.state import NodeState
 
 FLEET = """\
@@ -131,7 +130,7 @@ def _survey(hosts: int) -> Survey:
         name = f"node{at:02}"
         node = NodeState(index=at, name=name, address="10.0.0.1", user="u", host_key="k")
         checks = judge_host(Observed(name, facts=facts), Wanted())
-        reports.append(HostReport(Target(node, "given", ""), facts, checks))
+        reports.append(HostReport(Target(node), facts, checks))
     return Survey(tuple(reports), None, ())
 
 

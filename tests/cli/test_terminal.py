@@ -17,12 +17,11 @@ from support import ORCH, Folder
 import orch.cli
 from orch.cli.errors import say
 from orch.cli.hosts.cordon import UnknownNode, chosen_nodes
-from orch.cli.hosts.exec import show_answers
+from orch.cli.hosts.exec import ExecResult, show_answers
 from orch.runner.launch.environment import fold
 from orch.runner.ledger.ledger import open_ledger
-from orch.runner.ssh.commands import Command
-from orch.runner.ssh.parallel_exec import ExecResult
-from orch.runner.ssh.transport import Completed
+from orch.runner.node.commands import Command
+from orch.runner.node.connector import Completed
 from orch.spec.state import FleetState
 from orch.stacks.project import find
 

@@ -17,11 +17,11 @@ from orch.components.ssh.problems import KeysUnaccepted, Unfit, new_keys_of
 from orch.runner.errors import HostKeyUnaccepted, HostUnreachable
 from orch.runner.hosts.checks.types import CheckResult, Result
 from orch.runner.hosts.host_facts import Docker, Gpu, HostFacts
-from orch.runner.hosts.naming import names
 from orch.runner.hosts.network import ClusterNetwork, NetworkProblem, Place
-from orch.runner.hosts.survey import HostReport, Survey
-from orch.runner.hosts.targets import Target, TargetError
+from orch.runner.hosts.survey import HostReport, Survey, TargetError
 from orch.runner.ssh.host_keys import HostKey
+from orch.runner.ssh.naming import names
+from orch.runner.ssh.targets import SshTarget
 from orch.spec.findings import PlanError
 from orch.spec.models import Fleet
 from orch.spec.state import Jump, NodeState
@@ -52,7 +52,7 @@ def said(
     """What hosts may have said: all fit with eight GPUs, but for what is given."""
     assert of.ssh_config is not None
     reports: list[HostReport] = []
-    targets: dict[str, Target] = {}
+    targets: dict[str, SshTarget] = {}
     called = names(of.ssh_config)
     for index, name in enumerate(called):
         if name in silent:
@@ -68,7 +68,7 @@ def said(
             identity=identity,
             host_key=(keys or {}).get(name, f"ssh-ed25519 {name}"),
         )
-        targets[name] = Target(node, "scanned", f"SHA256:{name}")
+        targets[name] = SshTarget(node, "scanned", f"SHA256:{name}")
         found = (facts or {}).get(name, facts_of())
         reports.append(HostReport(targets[name], found, tuple((checks or {}).get(name, ()))))
     places = tuple(Place(n, f"192.168.1.{i + 1}", "eth1", 1500) for i, n in enumerate(called))
@@ -231,7 +231,7 @@ def test_key_files_are_recorded_relative_to_the_project() -> None:
     of = fleet("gpu1")
     for written, recorded in (("keys/id", "fleets/keys/id"), ("~/.ssh/id", "~/.ssh/id"), ("/k/id", "/k/id")):
         made = plan(order(of), said(of, identity=written))
-        assert made.hosts[0].node.identity == recorded
+        assert made.hosts[0].node.ssh.identity == recorded
 
 
 def test_a_host_of_another_address_is_registered_anew() -> None:
@@ -239,7 +239,7 @@ def test_a_host_of_another_address_is_registered_anew() -> None:
     first = plan(order(of), said(of))
     moved = PriorState(
         pins=first.pins,
-        nodes=tuple(h.node.model_copy(update={"address": "10.9.9.9", "jump": ()}) for h in first.hosts),
+        nodes=tuple(h.node.reached(address="10.9.9.9", jump=()) for h in first.hosts),
     )
     again = plan(order(of, moved), said(of, facts={"gpu1": facts_of(4)}))
     assert again.hosts[0].node.gpus.count == 4
@@ -255,7 +255,7 @@ def test_what_is_pinned_is_read_back_from_the_stack() -> None:
     made = plan(order(of), said(of))
     outputs = {"pins": made.pins, "fleet": {"nodes": [h.node.model_dump(mode="json") for h in made.hosts]}}
     assert PriorState.of_outputs(json.loads(json.dumps(outputs))) == after(made)
-    assert Jump(address="hop", user="ops") not in made.hosts[0].node.jump
+    assert Jump(address="hop", user="ops") not in made.hosts[0].node.ssh.jump
 
 
 def test_a_proxy_command_of_the_user_s_own_configuration_is_not_recorded() -> None:
@@ -264,7 +264,7 @@ def test_a_proxy_command_of_the_user_s_own_configuration_is_not_recorded() -> No
     hop = Jump(address="gate", user="me", host_key="ssh-ed25519 gate", proxy_command="nc gate 22")
     ways = ({"proxy_command": "nc %h %p", "ssh_alias": "gpu1"}, {"jump": (hop,)})
     targets = {
-        name: replace(target, node=target.node.model_copy(update=way), hops=())
+        name: replace(target, node=target.node.reached(**way), hops=())
         for (name, target), way in zip(found.targets.items(), ways, strict=True)
     }
     keyed = {
@@ -276,7 +276,7 @@ def test_a_proxy_command_of_the_user_s_own_configuration_is_not_recorded() -> No
     old = plan(order(of), said(of))
     before = PriorState(
         pins=old.pins,
-        nodes=tuple(h.node.model_copy(update={"proxy_command": "touch x"}) for h in old.hosts),
+        nodes=tuple(h.node.reached(proxy_command="touch x") for h in old.hosts),
     )
     for made in (plan(order(of), first), plan(order(of, before), said(of, silent=["gpu1", "gpu2"]))):
         for host in made.hosts:

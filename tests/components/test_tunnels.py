@@ -54,7 +54,7 @@ class Machine:
 
     def dial(self, node: NodeState, project: Project) -> tuple[str, dict[str, Any]]:
         """Open a node's way, or its jump host's: what the tunnel said last, and its last call."""
-        hop = node.jump[0] if node.jump else node
+        hop = node.ssh.jump[0] if node.ssh.jump else node.ssh
         assert hop.proxy_command is not None
         stream = dial_command(hop.proxy_command, hop.address, 22, hop.user, project.tunnels())
         while stream.recv(4096):

@@ -14,9 +14,9 @@ from nodelab import Lab, load_image
 from orch import images
 from orch.runner.events import Recorder
 from orch.runner.ledger.ledger import Ledger, open_ledger
+from orch.runner.node.commands import Command
 from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.ssh.commands import Command
-from orch.runner.ssh.pool import SshTransport
+from orch.runner.ssh.pool import SshConnector
 from orch.spec.state import NodeState
 
 
@@ -41,8 +41,8 @@ def pair(lab: Lab) -> tuple[NodeState, NodeState]:
 
 
 @pytest.fixture(scope="session")
-def transport() -> Iterator[SshTransport]:
-    transport = SshTransport(connect_timeout_s=8.0, deadline_s=20.0)
+def transport() -> Iterator[SshConnector]:
+    transport = SshConnector(connect_timeout_s=8.0, deadline_s=20.0)
     yield transport
     transport.close()
 
@@ -60,13 +60,13 @@ def ledger(dot: Path) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def place(dot: Path, ledger: Ledger, transport: SshTransport) -> RunnerContext:
+def place(dot: Path, ledger: Ledger, transport: SshConnector) -> RunnerContext:
     """A project of its own for one test."""
     return RunnerContext(dot, ledger, transport, Recorder())
 
 
 @pytest.fixture
-def left_on(transport: SshTransport) -> Callable[[NodeState], str]:
+def left_on(transport: SshConnector) -> Callable[[NodeState], str]:
     """What runs have left on a node: containers, stages, claims."""
 
     def look(node: NodeState) -> str:

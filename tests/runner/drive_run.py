@@ -8,7 +8,7 @@ from pathlib import Path
 from orch.runner.events import Event, LogLine
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.runs.lifecycle import RunnerContext, drive
-from orch.runner.ssh.pool import SshTransport
+from orch.runner.ssh.pool import SshConnector
 
 
 class Printer:
@@ -20,7 +20,7 @@ class Printer:
 
 def main(dot: Path, run: str) -> None:
     ledger = open_ledger(f"sqlite:///{dot / 'ledger.db'}")
-    drive(RunnerContext(dot, ledger, SshTransport(), Printer()), ledger.get(run))
+    drive(RunnerContext(dot, ledger, SshConnector(), Printer()), ledger.get(run))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from orch.runner.ledger.records import RunRow
 from orch.runner.node.container import start_command
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.ssh.pool import SshTransport
+from orch.runner.ssh.pool import SshConnector
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 
@@ -107,7 +107,7 @@ def test_hostile_values_change_nothing_on_the_node(
 
 @pytest.mark.parametrize("image", ["--privileged", "-v/:/host", "a;touch /pwned", "$(touch /pwned)"])
 def test_an_image_that_looks_like_an_option_is_none(
-    image: str, place: RunnerContext, lab: Lab, pair: Pair, transport: SshTransport
+    image: str, place: RunnerContext, lab: Lab, pair: Pair, transport: SshConnector
 ):
     row = submit(place, lab.fleet(pair[0]), commands=["true"])
     plan = plan_of(row).model_copy(update={"image": image})

@@ -19,7 +19,7 @@ def test_a_job_in_block_3_sees_its_gpu_and_no_other(place: RunnerContext, gpu1: 
     on = fleet(node(gpu1, blocks=8))
     for name in ("one", "two", "three"):
         begin(place, on, name)
-    assert node_statuses(on, place.transport)[0].busy_blocks == 3
+    assert node_statuses(on, place.connector)[0].busy_blocks == 3
     assert run(place, on, commands=[SEEN], resources={"gpu": 1}) == [f"sees {uuids(gpu1)[3]} has 1"]
     end_all(place)
     assert left_on(gpu1) == ""

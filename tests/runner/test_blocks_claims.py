@@ -20,7 +20,7 @@ from orch.runner.node.cordon import mark, unmark
 from orch.runner.node.status import node_statuses
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.ssh.pool import SshTransport
+from orch.runner.ssh.pool import SshConnector
 from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState
 
@@ -30,7 +30,7 @@ DRIVER = Path(__file__).with_name("drive_run.py")
 
 
 @pytest.fixture
-def somebody(tmp_path: Path, transport: SshTransport) -> Iterator[RunnerContext]:
+def somebody(tmp_path: Path, transport: SshConnector) -> Iterator[RunnerContext]:
     """A second person, whose runs end with the test."""
     somebody = person(tmp_path / "somebody", transport)
     yield somebody
@@ -78,14 +78,14 @@ def blocks_each(rows: list[RunRow]) -> int:
 
 @pytest.mark.parametrize(("gpus", "winners"), [(2, 4), (4, 2)])
 def test_of_ten_who_want_blocks_at_once_as_many_get_them_as_there_are(
-    tmp_path: Path, transport: SshTransport, gpu1: Server, gpus: int, winners: int
+    tmp_path: Path, transport: SshConnector, gpu1: Server, gpus: int, winners: int
 ):
     """`gpus` make one block of four, or two."""
     check_race(tmp_path, transport, gpu1, gpus, winners)
 
 
 def test_nobody_shares_a_block_on_a_server_without_flock_either(
-    tmp_path: Path, transport: SshTransport, gpu1: Server
+    tmp_path: Path, transport: SshConnector, gpu1: Server
 ):
     gpu1.run("mv /usr/bin/flock /usr/bin/.flock")
     try:
@@ -94,7 +94,7 @@ def test_nobody_shares_a_block_on_a_server_without_flock_either(
         gpu1.run("mv /usr/bin/.flock /usr/bin/flock")
 
 
-def check_race(tmp_path: Path, transport: SshTransport, gpu1: Server, gpus: int, winners: int) -> None:
+def check_race(tmp_path: Path, transport: SshConnector, gpu1: Server, gpus: int, winners: int) -> None:
     people = [person(tmp_path / str(index), transport) for index in range(10)]
     done, failed = all_at_once(people, gpu1, 4, resources={"gpu": gpus})
     assert (len(done), len(failed)) == (winners, 10 - winners)
@@ -115,7 +115,7 @@ def test_blocks_that_are_not_enough_are_given_back(place: RunnerContext, gpu1: S
     assert "3 of its 4 blocks are needed" in (row.message or "")
     assert "run one of" in (row.message or "")
     assert "run two of" in (row.message or "")
-    assert node_statuses(on, place.transport)[0].busy_blocks == 2
+    assert node_statuses(on, place.connector)[0].busy_blocks == 2
 
 
 def test_two_fleets_that_cut_one_server_differently_never_share_it(
@@ -180,7 +180,7 @@ def test_the_block_of_a_job_that_ended_long_ago_is_taken_over_and_its_log_kept(
 
 
 def test_the_next_look_releases_what_a_client_that_died_for_good_held(
-    place: RunnerContext, gpu1: Server, transport: SshTransport
+    place: RunnerContext, gpu1: Server, transport: SshConnector
 ):
     on = fleet(node(gpu1, blocks=4))
     gpu1.run(f"mkdir -p {GATE}; rm -f {GATE}/open")
@@ -201,7 +201,7 @@ def test_the_next_look_releases_what_a_client_that_died_for_good_held(
 
 
 @pytest.fixture
-def pair(room: Room, gpu1: Server, transport: SshTransport) -> Iterator[FleetState]:
+def pair(room: Room, gpu1: Server, transport: SshConnector) -> Iterator[FleetState]:
     """A fleet of two, whose nodes take jobs again at the end."""
     on = fleet(node(gpu1, blocks=4), node(room.servers[1], blocks=4, index=1))
     yield on
@@ -209,7 +209,7 @@ def pair(room: Room, gpu1: Server, transport: SshTransport) -> Iterator[FleetSta
 
 
 def test_a_cordoned_node_takes_no_new_job_and_keeps_its_running_ones(
-    place: RunnerContext, somebody: RunnerContext, pair: FleetState, transport: SshTransport, ended: None
+    place: RunnerContext, somebody: RunnerContext, pair: FleetState, transport: SshConnector, ended: None
 ):
     begin(place, pair, "before")
     mark(pair.nodes[:1], transport, "fan | broken", deadline_s=30.0)
@@ -233,7 +233,7 @@ def test_a_cordoned_node_takes_no_new_job_and_keeps_its_running_ones(
 
 
 def test_a_node_cordoned_between_the_look_and_the_start_refuses(
-    place: RunnerContext, pair: FleetState, transport: SshTransport, gpu1: Server
+    place: RunnerContext, pair: FleetState, transport: SshConnector, gpu1: Server
 ):
     row = submit(place, pair, commands=["true"])
     mark(pair.nodes, transport, "", deadline_s=30.0)
@@ -250,8 +250,8 @@ def test_two_people_may_run_the_same_file_on_one_server(
     on = fleet(node(gpu1, blocks=4))
     rows = [begin(one, on, "train") for one in (place, somebody)]
     assert rows[0].id == rows[1].id, "their ledgers know nothing of each other"
-    assert node_statuses(on, place.transport)[0].busy_blocks == 2
+    assert node_statuses(on, place.connector)[0].busy_blocks == 2
     assert len(gpu1.run("docker ps -q").split()) == 2
     end_all(place)
     assert somebody.ledger.get("train").active
-    assert node_statuses(on, place.transport)[0].busy_blocks == 1
+    assert node_statuses(on, place.connector)[0].busy_blocks == 1

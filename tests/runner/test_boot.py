@@ -16,7 +16,7 @@ from orch.runner.node.first_boot import BOOT
 from orch.runner.node.status import node_statuses
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.ssh.pool import SshTransport
+from orch.runner.ssh.pool import SshConnector
 from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState
 
@@ -39,7 +39,7 @@ def notices(place: RunnerContext) -> list[str]:
 
 
 def test_a_run_waits_for_a_node_that_is_being_prepared(
-    place: RunnerContext, pair: FleetState, gpu1: Server, transport: SshTransport
+    place: RunnerContext, pair: FleetState, gpu1: Server, transport: SshConnector
 ):
     assert [each.status for each in node_statuses(pair, transport)] == ["provisioning", "idle"]
     row = submit(place, pair, nodes=2, commands=["true"])
@@ -64,7 +64,7 @@ def test_a_run_that_is_stopped_waits_no_longer(place: RunnerContext, pair: Fleet
 
 
 def test_a_node_whose_preparation_failed_gets_no_jobs(
-    place: RunnerContext, pair: FleetState, gpu1: Server, transport: SshTransport
+    place: RunnerContext, pair: FleetState, gpu1: Server, transport: SshConnector
 ):
     gpu1.run(f"echo '{WHY}' > {BOOT}/failed")
     first, second = node_statuses(pair, transport)

@@ -12,9 +12,9 @@ from orch.runner.launch.fleet_choice import choose, fitting
 from orch.runner.launch.placement import Standing
 from orch.runner.launch.seats import choose_fleet
 from orch.runner.ledger.ledger import Ledger
+from orch.runner.node.commands import Command
+from orch.runner.node.connector import Completed
 from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.ssh.commands import Command
-from orch.runner.ssh.transport import Completed
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orch.runner.launch.run_plan import RankPlan, RunPlan
-from orch.runner.node.container import ObservedRank
+from orch.runner.node.runtime import ObservedRank
 from orch.runner.runs.decide import (
     Act,
     Collect,

@@ -17,10 +17,10 @@ from orch.runner.events import Notice, Recorder
 from orch.runner.ledger import database
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
+from orch.runner.node.connector import Connector
 from orch.runner.runs import driver, lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.ssh.pool import SshTransport
-from orch.runner.ssh.transport import Transport
+from orch.runner.ssh.pool import SshConnector
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 
@@ -46,7 +46,7 @@ def submit(place: RunnerContext, grace_s: float, **more: object) -> RunRow:
 @pytest.fixture
 def away(dot: Path) -> RunnerContext:
     ledger = open_ledger(f"sqlite:///{dot / 'ledger.db'}")
-    return RunnerContext(dot, ledger, SshTransport(connect_timeout_s=1.0, deadline_s=1.0), Recorder())
+    return RunnerContext(dot, ledger, SshConnector(connect_timeout_s=1.0, deadline_s=1.0), Recorder())
 
 
 def test_a_ledger_that_is_away_for_a_while_costs_no_run(away: RunnerContext, monkeypatch: pytest.MonkeyPatch):
@@ -54,7 +54,7 @@ def test_a_ledger_that_is_away_for_a_while_costs_no_run(away: RunnerContext, mon
     monkeypatch.setattr(driver, "LEDGER_PAUSE_S", 0.1)
     row = submit(away, 1.0)
     ledger = open_ledger(f"sqlite:///{away.dot / 'ledger.db'}")
-    there = RunnerContext(away.dot, ledger, away.transport, Recorder())
+    there = RunnerContext(away.dot, ledger, away.connector, Recorder())
     other = sqlite3.connect(away.dot / "ledger.db", isolation_level=None, check_same_thread=False)
     seen: list[str] = []
 
@@ -69,7 +69,7 @@ def test_a_ledger_that_is_away_for_a_while_costs_no_run(away: RunnerContext, mon
                 seen.append(event.text)
                 threading.Timer(0.5, other.execute, ["COMMIT"]).start()
 
-    done = lifecycle.drive(RunnerContext(there.dot, ledger, there.transport, Locks()), row, follow_logs=False)
+    done = lifecycle.drive(RunnerContext(there.dot, ledger, there.connector, Locks()), row, follow_logs=False)
     assert done.status == "failed"
     assert "node away" in (done.message or "")
     assert len(seen) == 2
@@ -101,7 +101,7 @@ def test_what_a_driver_leaves_in_its_log_tells_no_value(
     monkeypatch.setenv("HF_TOKEN", OWN)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     row = submit(away, 1.0, env={"DATABASE": GIVEN})
-    broken: Transport = Broken()  # type: ignore[assignment]
+    broken: Connector = Broken()  # type: ignore[assignment]
     place = RunnerContext(away.dot, away.ledger, broken, Recorder())
     assert supervise(place, row) == 1
     told = capfd.readouterr().err

@@ -7,23 +7,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from nodelab import Lab, docker, load_image, wait_until
 
 from orch import images
+from orch.runner.connect import open_connector
 from orch.runner.events import LogLine, Recorder
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.status import node_statuses
+from orch.runner.node.status import NodeStatus, node_statuses
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.ssh.pool import SshTransport
+from orch.runner.ssh.pool import SshConnector
 from orch.spec.errors import ExitCode
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 
 DRIVER = Path(__file__).with_name("drive_run.py")
+
+
+def statuses(fleet: FleetState) -> tuple[NodeStatus, ...]:
+    """By connections of their own: those of the test lead to nodes that were killed."""
+    with closing(open_connector()) as connector:
+        return node_statuses(fleet, connector)
 
 
 def submit(place: RunnerContext, fleet: FleetState, image: str | None = None, **task: object) -> RunRow:
@@ -74,16 +82,16 @@ def test_a_node_killed_in_mid_run_fails_the_run_and_stops_the_other(
     assert [rank.reason for rank in row.ranks] == ["sibling_failed", "instance_unreachable"]
     assert lifecycle.exit_code(row) == ExitCode.RUN_FAILED
     assert left_on(harmed[0]) == ""
-    assert node_statuses(fleet)[1].status == "unreachable"
+    assert statuses(fleet)[1].status == "unreachable"
     assert [rank.collected for rank in row.ranks] == [True, False]
 
     # When the node comes back, the next look at runs cleans it up.
     docker("start", harmed[1].name)
     # By the connection that the next look uses: that takes no time for making one.
-    wait_until(lambda: node_statuses(fleet, place.transport)[1].status == "busy")
+    wait_until(lambda: node_statuses(fleet, place.connector)[1].status == "busy")
     lifecycle.reconcile_once(place)
     assert place.ledger.get("job").ranks[1].collected
-    assert node_statuses(fleet)[1].status == "idle"
+    assert statuses(fleet)[1].status == "idle"
     assert left_on(harmed[1]) == ""
 
 
@@ -197,8 +205,8 @@ def test_a_full_disk_under_the_stage_is_told_too(place: RunnerContext, lab: Lab,
 def test_a_run_whose_node_never_answers_fails_within_the_deadline(
     place: RunnerContext, lab: Lab, pair: tuple[NodeState, NodeState], left_on
 ):
-    away = pair[1].model_copy(update={"port": 9, "name": "away"})
-    transport = SshTransport(connect_timeout_s=5.0, deadline_s=8.0)
+    away = pair[1].reached(port=9).model_copy(update={"name": "away"})
+    transport = SshConnector(connect_timeout_s=5.0, deadline_s=8.0)
     there = RunnerContext(place.dot, place.ledger, transport, Recorder())
     began = time.monotonic()
     row = lifecycle.drive(there, submit(there, lab.fleet(pair[0], away), commands=["true"]))
@@ -252,4 +260,4 @@ def test_max_duration_holds_without_any_controller(
     row = place.ledger.get("job")
     assert row.status == "failed"
     assert "max_duration_exceeded" in {rank.reason for rank in row.ranks}
-    assert [status.status for status in node_statuses(lab.fleet(*pair))] == ["idle", "idle"]
+    assert [status.status for status in statuses(lab.fleet(*pair))] == ["idle", "idle"]

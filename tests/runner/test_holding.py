@@ -13,11 +13,11 @@ from orch.runner.errors import HostUnreachable
 from orch.runner.events import Silent
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.ledger import open_ledger
+from orch.runner.node.commands import Command
+from orch.runner.node.connector import Completed, Connector
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.runs.start_ranks import holding
-from orch.runner.ssh.commands import Command
-from orch.runner.ssh.transport import Completed, Transport
 from orch.spec.state import NodeState
 
 
@@ -45,7 +45,7 @@ def asked() -> Asked:
 
 @pytest.fixture
 def place(tmp_path: Path, asked: Asked) -> RunnerContext:
-    transport: Transport = asked  # type: ignore[assignment]
+    transport: Connector = asked  # type: ignore[assignment]
     return RunnerContext(
         tmp_path / ".orch", open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}"), transport, Silent()
     )

@@ -18,9 +18,9 @@ from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_names import RunName
 from orch.runner.node.claims import Claim, busy
+from orch.runner.node.connector import Connector
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.ssh.transport import Transport
 from orch.spec.models import Task
 from orch.spec.state import NodeState
 
@@ -57,7 +57,7 @@ class NoNode:
 @pytest.fixture
 def place(tmp_path: Path) -> RunnerContext:
     dot = tmp_path / "deep" / "project" / ".orch"
-    transport: Transport = NoNode()  # type: ignore[assignment]
+    transport: Connector = NoNode()  # type: ignore[assignment]
     return RunnerContext(dot, open_ledger(f"sqlite:///{dot / 'ledger.db'}"), transport, Recorder())
 
 

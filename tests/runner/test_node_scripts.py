@@ -18,10 +18,11 @@ from orch.runner.hosts.registration import BUSY as BUSY_HOST
 from orch.runner.hosts.registration import leave
 from orch.runner.launch.run_plan import RankPlan, RunPlan
 from orch.runner.node import container
+from orch.runner.node.commands import NODE_HOME, Command
+from orch.runner.node.connector import Completed
+from orch.runner.node.runtime import ObservedRank
 from orch.runner.node.stage import stage, stage_files
 from orch.runner.node.status import held_by_others, holders_command
-from orch.runner.ssh.commands import NODE_HOME, Command
-from orch.runner.ssh.transport import Completed
 from orch.spec.state import NodeState
 
 NO_SUCH = "echo 'Error: No such container: x' >&2; exit 1"
@@ -284,9 +285,9 @@ def completed(out: str, err: str = "", code: int = 0) -> Completed:
     return Completed("n0", Command("look", "look"), code, out, err, 0.0)
 
 
-def looked(node: Node) -> container.ObservedRank:
+def looked(node: Node) -> ObservedRank:
     done = node.run(container.observe_command(plan(), 0))
-    return container.read_seen(0, completed(done.stdout, done.stderr, done.returncode))
+    return container.read_observed(0, completed(done.stdout, done.stderr, done.returncode))
 
 
 def test_a_docker_that_warns_beside_its_answer_is_understood(node: Node) -> None:
@@ -328,13 +329,13 @@ def test_a_claim_of_a_job_that_ended_long_ago_is_taken_over_also_where_docker_wa
     ids=lambda said: ascii(said[:20]),
 )
 def test_a_node_that_says_what_docker_never_says_is_silent(said: str) -> None:
-    seen = container.read_seen(0, completed(said))
+    seen = container.read_observed(0, completed(said))
     assert (seen.state, seen.exit_code, seen.marks) == ("silent", None, frozenset())
     assert seen.detail
 
 
 def test_what_a_login_shell_says_before_an_answer_is_none_of_it() -> None:
-    assert container.read_seen(0, completed("Welcome!\nexited|0|false|a|b|go\n")).exit_code == 0
+    assert container.read_observed(0, completed("Welcome!\nexited|0|false|a|b|go\n")).exit_code == 0
 
 
 @pytest.mark.parametrize(

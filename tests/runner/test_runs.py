@@ -17,7 +17,7 @@ from orch.runner.node.status import node_statuses
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.runs.read_logs import Selection, read_logs
-from orch.runner.ssh.pool import SshTransport
+from orch.runner.ssh.pool import SshConnector
 from orch.spec.errors import ExitCode
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
@@ -164,7 +164,7 @@ def test_signals_reach_the_whole_process_group_and_a_job_may_end_by_itself(run: 
 
 
 def test_a_second_run_on_the_same_nodes_is_told_who_holds_them(
-    place: RunnerContext, fleet: FleetState, tmp_path: Path, transport: SshTransport, lab: Lab
+    place: RunnerContext, fleet: FleetState, tmp_path: Path, transport: SshConnector, lab: Lab
 ):
     first = submit(place, fleet, tmp_path, name="first", commands=["sleep 60"], stop_duration=2)
     lease = place.ledger.take(first.id, "a test")
@@ -201,7 +201,7 @@ def test_a_second_run_on_the_same_nodes_is_told_who_holds_them(
 
 
 def test_blocks_let_two_jobs_share_a_node_and_no_more(
-    place: RunnerContext, lab: Lab, pair: Pair, tmp_path: Path, transport: SshTransport
+    place: RunnerContext, lab: Lab, pair: Pair, tmp_path: Path, transport: SshConnector
 ):
     sliced = lab.fleet(pair[0].model_copy(update={"blocks": 2}))
     rows = [
@@ -371,7 +371,7 @@ def test_logs_can_be_read_during_and_after_a_run(
 ):
     row = run(commands=["for i in 1 2 3; do echo line $i; done; printf unfinished"])
     again = Recorder()
-    reader = RunnerContext(place.dot, place.ledger, place.transport, again)
+    reader = RunnerContext(place.dot, place.ledger, place.connector, again)
     read_logs(reader, row, Selection((0, 1), tail=2))
     texts = [event.text for event in again.events if isinstance(event, LogLine)]
     assert sorted(texts) == ["line 3", "line 3", "unfinished", "unfinished"]

@@ -17,11 +17,11 @@ from nodelab import Lab, docker
 
 from orch.runner.errors import CommandTimeout, HostKeyRefused, HostUnreachable, LoginRefused
 from orch.runner.ledger.run_folder import new_key_pair
+from orch.runner.node.commands import Command, StdinSource, argv, as_root
+from orch.runner.node.connector import fan_out
 from orch.runner.node.status import node_statuses
 from orch.runner.ssh.channel import CommandChannel
-from orch.runner.ssh.commands import Command, StdinSource, argv, as_root
-from orch.runner.ssh.pool import Patience, SshTransport
-from orch.runner.ssh.transport import fan_out
+from orch.runner.ssh.pool import Patience, SshConnector
 from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState, Jump, NodeState
 
@@ -35,28 +35,28 @@ def mute() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_output_input_and_exit_code_come_back(transport: SshTransport, pair: Pair):
+def test_output_input_and_exit_code_come_back(transport: SshConnector, pair: Pair):
     done = transport.run(pair[0], Command("cat; echo oops >&2; exit 3", stdin=b"given"))
     assert (done.stdout, done.stderr, done.exit_code, done.ok) == ("given", "oops\n", 3, False)
 
 
-def test_large_input_and_output_flow_at_once(transport: SshTransport, pair: Pair):
+def test_large_input_and_output_flow_at_once(transport: SshConnector, pair: Pair):
     blocks = [bytes([i]) * (1 << 18) for i in range(64)]
     done = transport.run(pair[0], Command("tee /dev/stderr | sha256sum", stdin=StdinSource(blocks)))
     assert done.stdout.split()[0] == hashlib.sha256(b"".join(blocks)).hexdigest()
 
 
-def test_a_command_that_reads_none_of_its_input_still_ends(transport: SshTransport, pair: Pair):
+def test_a_command_that_reads_none_of_its_input_still_ends(transport: SshConnector, pair: Pair):
     endless = StdinSource([b"x" * (1 << 20)] * 64)
     assert transport.run(pair[0], Command("exit 5", stdin=endless)).exit_code == 5
 
 
-def test_a_command_that_a_signal_ends_is_told_as_that(transport: SshTransport, pair: Pair):
+def test_a_command_that_a_signal_ends_is_told_as_that(transport: SshConnector, pair: Pair):
     done = transport.run(pair[0], Command("echo before; kill -KILL $$"))
     assert (done.stdout, done.exit_code, done.ending) == ("before\n", 137, "exit code 137 (SIGKILL)")
 
 
-def test_more_commands_at_once_than_a_server_allows_take_turns(transport: SshTransport, room: Room):
+def test_more_commands_at_once_than_a_server_allows_take_turns(transport: SshConnector, room: Room):
     node = room.servers[0].state(0)
     with ThreadPoolExecutor(30) as pool:
         said = list(
@@ -68,7 +68,7 @@ def test_more_commands_at_once_than_a_server_allows_take_turns(transport: SshTra
     assert said == [f"{i}\n" for i in range(30)]
 
 
-def test_an_error_while_making_input_is_raised_here(transport: SshTransport, pair: Pair):
+def test_an_error_while_making_input_is_raised_here(transport: SshConnector, pair: Pair):
     def broken() -> Iterator[bytes]:
         yield b"some"
         raise RuntimeError("no more")
@@ -77,7 +77,7 @@ def test_an_error_while_making_input_is_raised_here(transport: SshTransport, pai
         transport.run(pair[0], Command("cat", stdin=StdinSource(broken())))
 
 
-def test_lines_arrive_while_the_command_runs_and_it_can_be_left(transport: SshTransport, pair: Pair):
+def test_lines_arrive_while_the_command_runs_and_it_can_be_left(transport: SshConnector, pair: Pair):
     lines: list[tuple[float, str]] = []
     stop = threading.Event()
 
@@ -93,7 +93,7 @@ def test_lines_arrive_while_the_command_runs_and_it_can_be_left(transport: SshTr
     assert done.exit_code == -1
 
 
-def test_a_slow_command_is_given_up_after_its_time(transport: SshTransport, pair: Pair):
+def test_a_slow_command_is_given_up_after_its_time(transport: SshConnector, pair: Pair):
     began = time.monotonic()
     with pytest.raises(CommandTimeout) as caught:
         transport.run(pair[0], Command("sleep 30", "wait a while", timeout_s=1.0))
@@ -103,17 +103,17 @@ def test_a_slow_command_is_given_up_after_its_time(transport: SshTransport, pair
 
 
 def test_a_server_that_accepts_and_says_nothing_is_given_up_within_the_deadline(pair: Pair, mute: int):
-    transport = SshTransport(connect_timeout_s=1.5, deadline_s=4.0)
+    transport = SshConnector(connect_timeout_s=1.5, deadline_s=4.0)
     began = time.monotonic()
     with pytest.raises(HostUnreachable) as caught:
-        transport.run(pair[0].model_copy(update={"port": mute}), Command("true"))
+        transport.run(pair[0].reached(port=mute), Command("true"))
     assert time.monotonic() - began < 20
     assert caught.value.exit_code == ExitCode.HOSTS
     assert pair[0].name in caught.value.summary
 
 
 def test_a_node_that_freezes_between_two_commands_is_given_up(lab: Lab, monkeypatch: pytest.MonkeyPatch):
-    node, transport = lab.node(), SshTransport(connect_timeout_s=4.0, deadline_s=6.0)
+    node, transport = lab.node(), SshConnector(connect_timeout_s=4.0, deadline_s=6.0)
     assert transport.run(node, Command("true")).ok
     channel = transport._session(node, Patience(4.0, 6.0))
     docker("pause", node.name)
@@ -132,15 +132,15 @@ def test_a_node_that_freezes_between_two_commands_is_given_up(lab: Lab, monkeypa
 
 
 def test_a_closed_port_is_told_within_the_deadline(pair: Pair):
-    transport = SshTransport(connect_timeout_s=1.0, deadline_s=2.0)
+    transport = SshConnector(connect_timeout_s=1.0, deadline_s=2.0)
     with pytest.raises(HostUnreachable, match="cannot be reached") as caught:
-        transport.run(pair[0].model_copy(update={"port": 9}), Command("true"))
+        transport.run(pair[0].reached(port=9), Command("true"))
     assert ":9" in (caught.value.where or "")
 
 
 def test_a_changed_host_key_is_refused_and_both_fingerprints_are_told(pair: Pair):
-    transport = SshTransport(deadline_s=60.0)
-    other = pair[0].model_copy(update={"host_key": new_key_pair().public})
+    transport = SshConnector(deadline_s=60.0)
+    other = pair[0].reached(host_key=new_key_pair().public)
     began = time.monotonic()
     with pytest.raises(HostKeyRefused) as caught:
         transport.run(other, Command("touch /tmp/must-not-exist"))
@@ -156,7 +156,7 @@ def test_a_key_of_another_type_is_refused_too(pair: Pair):
         "nkt5YRrYMjNuG5N87uRgg6CLrbo5wAdT/y6v0mKV0U2w0WZ2YB/++Tpockg="
     )
     with pytest.raises(HostKeyRefused):
-        SshTransport(deadline_s=60.0).run(pair[0].model_copy(update={"host_key": ecdsa}), Command("true"))
+        SshConnector(deadline_s=60.0).run(pair[0].reached(host_key=ecdsa), Command("true"))
 
 
 def test_a_refused_login_is_told_at_once(pair: Pair, tmp_path: Path):
@@ -165,38 +165,42 @@ def test_a_refused_login_is_told_at_once(pair: Pair, tmp_path: Path):
     key.chmod(0o600)
     began = time.monotonic()
     with pytest.raises(LoginRefused, match="refuses the login of root"):
-        SshTransport(deadline_s=60.0).run(pair[0].model_copy(update={"identity": str(key)}), Command("true"))
+        SshConnector(deadline_s=60.0).run(pair[0].reached(identity=str(key)), Command("true"))
     assert time.monotonic() - began < 20
 
 
 def test_a_missing_private_key_is_told(pair: Pair):
     with pytest.raises(LoginRefused, match="private key"):
-        SshTransport().run(pair[0].model_copy(update={"identity": "/not/there"}), Command("true"))
+        SshConnector().run(pair[0].reached(identity="/not/there"), Command("true"))
 
 
 def test_a_node_behind_a_jump_host_is_reached_with_both_keys_pinned(pair: Pair):
     first, second = pair
     jump = Jump(
-        address=first.address, port=first.port, user="root", identity=first.identity, host_key=first.host_key
+        address=first.ssh.address,
+        port=first.ssh.port,
+        user="root",
+        identity=first.ssh.identity,
+        host_key=first.ssh.host_key,
     )
-    hidden = second.model_copy(update={"address": second.internal_ip, "port": 22, "jump": (jump,)})
-    transport = SshTransport()
+    hidden = second.reached(address=second.internal_ip, port=22, jump=(jump,))
+    transport = SshConnector()
     assert transport.run(hidden, Command("hostname")).stdout.strip() == second.name
     # Two hops: through the first to the second, and from there to the first again.
     inner = Jump(
         address=str(second.internal_ip),
         port=22,
         user="root",
-        identity=second.identity,
-        host_key=second.host_key,
+        identity=second.ssh.identity,
+        host_key=second.ssh.host_key,
     )
-    back = first.model_copy(update={"address": first.internal_ip, "port": 22, "jump": (jump, inner)})
+    back = first.reached(address=first.internal_ip, port=22, jump=(jump, inner))
     assert transport.run(back, Command("hostname")).stdout.strip() == first.name
     transport.close()
 
     forged = jump.model_copy(update={"host_key": new_key_pair().public})
     with pytest.raises(HostKeyRefused, match="jump host"):
-        SshTransport(deadline_s=60.0).run(hidden.model_copy(update={"jump": (forged,)}), Command("hostname"))
+        SshConnector(deadline_s=60.0).run(hidden.reached(jump=(forged,)), Command("hostname"))
 
 
 RELAY = """
@@ -214,22 +218,22 @@ while data := server.recv(65536):
 def test_a_proxy_command_is_used(pair: Pair, tmp_path: Path):
     relay = tmp_path / "relay.py"
     relay.write_text(RELAY)
-    command = argv(sys.executable, str(relay), "127.0.0.1", pair[0].port)
-    node = pair[0].model_copy(update={"address": "nowhere.invalid", "proxy_command": command})
-    transport = SshTransport(deadline_s=30.0)
+    command = argv(sys.executable, str(relay), "127.0.0.1", pair[0].ssh.port)
+    node = pair[0].reached(address="nowhere.invalid", proxy_command=command)
+    transport = SshConnector(deadline_s=30.0)
     assert transport.run(node, Command("hostname")).stdout.strip() == pair[0].name
     transport.close()
 
 
-def test_a_connection_that_was_cut_is_made_again(transport: SshTransport, pair: Pair):
+def test_a_connection_that_was_cut_is_made_again(transport: SshConnector, pair: Pair):
     assert transport.run(pair[1], Command("true")).ok
     docker("exec", pair[1].name, "pkill", "-f", "sshd: root", check=False)
     assert transport.run(pair[1], Command("echo back")).stdout == "back\n"
 
 
 def test_a_fan_out_gives_one_result_per_node_in_order(pair: Pair):
-    transport = SshTransport(connect_timeout_s=5.0, deadline_s=6.0)
-    away = pair[0].model_copy(update={"port": 9, "name": "away"})
+    transport = SshConnector(connect_timeout_s=5.0, deadline_s=6.0)
+    away = pair[0].reached(port=9).model_copy(update={"name": "away"})
     results = fan_out(
         [pair[0], away, pair[1]], lambda node: transport.run(node, Command("hostname")).stdout.strip()
     )
@@ -241,11 +245,11 @@ def test_a_fan_out_gives_one_result_per_node_in_order(pair: Pair):
 def test_statuses_name_why_a_node_cannot_be_used(pair: Pair, mute: int, monkeypatch: pytest.MonkeyPatch):
     nodes = (
         pair[0],
-        pair[1].model_copy(update={"host_key": new_key_pair().public}),
-        pair[1].model_copy(update={"port": mute, "name": "mute"}),
+        pair[1].reached(host_key=new_key_pair().public),
+        pair[1].reached(port=mute).model_copy(update={"name": "mute"}),
     )
     fleet = FleetState(name="f", stack="f", backend="local", nodes=nodes)
-    transport = SshTransport(connect_timeout_s=4.0)
+    transport = SshConnector(connect_timeout_s=4.0)
     statuses = node_statuses(fleet, transport)
     assert [status.status for status in statuses] == ["idle", "unreachable", "unreachable"]
     assert "SHA256" in (statuses[1].reason or "")
@@ -257,7 +261,7 @@ def test_shown_commands_hide_their_input():
     assert "secret" not in repr(command)
 
 
-def test_scripts_run_as_root_whatever_they_hold(transport: SshTransport, pair: Pair):
+def test_scripts_run_as_root_whatever_they_hold(transport: SshConnector, pair: Pair):
     script = "printf '%s' \"it's\" '$HOME'; id -u"
     assert transport.run(pair[0], Command(as_root(script))).stdout == "it's$HOME0\n"
     assert argv("a b", 1, "c'd") == "'a b' 1 'c'\"'\"'d'"

@@ -23,20 +23,20 @@ from orch.runner.errors import (
     LoginRefused,
 )
 from orch.runner.ledger.run_folder import new_key_pair
-from orch.runner.ssh.commands import Command
+from orch.runner.node.commands import Command
+from orch.runner.node.connector import fan_out
 from orch.runner.ssh.connect import dial_command
 from orch.runner.ssh.endpoint import of_node
-from orch.runner.ssh.pool import SshTransport
+from orch.runner.ssh.pool import SshConnector
 from orch.runner.ssh.protocol import handshake_failed
-from orch.runner.ssh.transport import fan_out
 from orch.spec.state import NodeState
 
 ID = Command("id -un")
 
 
 @pytest.fixture
-def transport() -> Iterator[SshTransport]:
-    transport = SshTransport(connect_timeout_s=6.0, deadline_s=0)
+def transport() -> Iterator[SshConnector]:
+    transport = SshConnector(connect_timeout_s=6.0, deadline_s=0)
     yield transport
     transport.close()
 
@@ -61,11 +61,11 @@ def hidden(room: Room) -> NodeState:
 
 def with_key(node: NodeState, key: Key | Path | str | None) -> NodeState:
     path = str(key.path) if isinstance(key, Key) else None if key is None else str(key)
-    return node.model_copy(update={"identity": path})
+    return node.reached(identity=path)
 
 
 def at_jump(node: NodeState, **changed: object) -> NodeState:
-    return node.model_copy(update={"jump": (node.jump[0].model_copy(update=changed),)})
+    return node.reached(jump=(node.ssh.jump[0].model_copy(update=changed),))
 
 
 @pytest.fixture(scope="module", params=["ed25519", "ecdsa", "rsa"])
@@ -77,16 +77,16 @@ def locked(room: Room, request: pytest.FixtureRequest) -> Key:
     return key
 
 
-def test_keys_of_all_kinds_log_in(room: Room, node: NodeState, transport: SshTransport):
+def test_keys_of_all_kinds_log_in(room: Room, node: NodeState, transport: SshConnector):
     for kind in ("ed25519", "ecdsa", "rsa"):
         key = room.lab.new_key(f"plain-{kind}", kind=kind)
         room.servers[0].authorize(key)
-        named = node.model_copy(update={"name": kind, "identity": str(key.path)})
+        named = node.reached(identity=str(key.path)).model_copy(update={"name": kind})
         assert transport.run(named, ID).stdout == "ops\n"
 
 
 def test_an_encrypted_key_works_when_the_agent_has_it(
-    room: Room, node: NodeState, locked: Key, transport: SshTransport, monkeypatch: pytest.MonkeyPatch
+    room: Room, node: NodeState, locked: Key, transport: SshConnector, monkeypatch: pytest.MonkeyPatch
 ):
     with room.lab.agent(room.lab.new_key(f"other-{locked.path.name}"), locked) as env:
         monkeypatch.setenv("SSH_AUTH_SOCK", env["SSH_AUTH_SOCK"])
@@ -96,7 +96,7 @@ def test_an_encrypted_key_works_when_the_agent_has_it(
 
 
 def test_an_encrypted_key_that_the_agent_lacks_is_told_with_the_remedy(
-    room: Room, node: NodeState, locked: Key, transport: SshTransport, monkeypatch: pytest.MonkeyPatch
+    room: Room, node: NodeState, locked: Key, transport: SshConnector, monkeypatch: pytest.MonkeyPatch
 ):
     with pytest.raises(LoginRefused, match="is encrypted and not in the SSH agent") as caught:
         transport.run(with_key(node, locked), ID)
@@ -104,11 +104,11 @@ def test_an_encrypted_key_that_the_agent_lacks_is_told_with_the_remedy(
     with room.lab.agent(room.lab.key) as env:
         monkeypatch.setenv("SSH_AUTH_SOCK", env["SSH_AUTH_SOCK"])
         with pytest.raises(LoginRefused, match="is encrypted and not in the SSH agent"):
-            SshTransport().run(with_key(node, locked), ID)
+            SshConnector().run(with_key(node, locked), ID)
 
 
 def test_old_encrypted_key_files_are_recognised_too(
-    room: Room, node: NodeState, tmp_path: Path, transport: SshTransport, monkeypatch: pytest.MonkeyPatch
+    room: Room, node: NodeState, tmp_path: Path, transport: SshConnector, monkeypatch: pytest.MonkeyPatch
 ):
     for form in ("PEM", "PKCS8"):
         path = tmp_path / f"old-{form}"
@@ -124,7 +124,7 @@ def test_old_encrypted_key_files_are_recognised_too(
 
 
 def test_without_a_key_the_agent_and_the_users_own_files_are_tried(
-    room: Room, node: NodeState, tmp_path: Path, transport: SshTransport, monkeypatch: pytest.MonkeyPatch
+    room: Room, node: NodeState, tmp_path: Path, transport: SshConnector, monkeypatch: pytest.MonkeyPatch
 ):
     with pytest.raises(LoginRefused) as caught:
         transport.run(with_key(node, None), ID)
@@ -136,16 +136,16 @@ def test_without_a_key_the_agent_and_the_users_own_files_are_tried(
     assert caught.value.detail == "tried ~/.ssh/id_ed25519"
     with room.lab.agent(room.lab.key) as env:
         monkeypatch.setenv("SSH_AUTH_SOCK", env["SSH_AUTH_SOCK"])
-        asked = SshTransport()
+        asked = SshConnector()
         assert asked.run(with_key(node, None), ID).ok
         asked.close()
     (tmp_path / ".ssh" / "id_ed25519").write_text(room.lab.key.path.read_text())
     monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "gone"))
-    assert SshTransport().run(with_key(node, None), ID).ok
+    assert SshConnector().run(with_key(node, None), ID).ok
 
 
 def test_the_agent_that_the_users_configuration_names_is_asked(
-    room: Room, node: NodeState, tmp_path: Path, transport: SshTransport
+    room: Room, node: NodeState, tmp_path: Path, transport: SshConnector
 ):
     (tmp_path / ".ssh").mkdir()
     with room.lab.agent(room.lab.key) as env:
@@ -154,10 +154,10 @@ def test_the_agent_that_the_users_configuration_names_is_asked(
         assert transport.run(with_key(node, None), ID).stdout == "ops\n"
     (tmp_path / ".ssh" / "config").write_text("Host *\n Port nonsense\n")
     with pytest.raises(LoginRefused, match="refuses the login"):
-        SshTransport().run(with_key(node, None), ID)
+        SshConnector().run(with_key(node, None), ID)
 
 
-def test_a_key_file_that_is_none_is_told(node: NodeState, tmp_path: Path, transport: SshTransport):
+def test_a_key_file_that_is_none_is_told(node: NodeState, tmp_path: Path, transport: SshConnector):
     (tmp_path / "text").write_text("just text\n")
     (tmp_path / "broken").write_text(
         "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n"
@@ -177,11 +177,11 @@ def test_a_key_file_that_is_none_is_told(node: NodeState, tmp_path: Path, transp
 
 
 def test_a_wrong_user_and_a_wrong_key_tell_what_was_tried(
-    node: NodeState, tmp_path: Path, transport: SshTransport
+    node: NodeState, tmp_path: Path, transport: SshConnector
 ):
     with pytest.raises(LoginRefused, match="node gpu1 refuses the login of nobody") as caught:
-        transport.run(node.model_copy(update={"user": "nobody"}), ID)
-    assert node.identity in (caught.value.detail or "")
+        transport.run(node.reached(user="nobody"), ID)
+    assert node.ssh.identity in (caught.value.detail or "")
     assert "~nobody/.ssh/authorized_keys" in (caught.value.hint or "")
     other = tmp_path / "other"
     other.write_text(new_key_pair().private)
@@ -222,20 +222,20 @@ def closing(*words: bytes) -> Iterator[int]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-def failure(transport: SshTransport, node: NodeState, **changed: object) -> HostUnreachable:
+def failure(transport: SshConnector, node: NodeState, **changed: object) -> HostUnreachable:
     with pytest.raises(HostUnreachable) as caught:
-        transport.run(node.model_copy(update=changed), ID)
+        transport.run(node.reached(**changed), ID)
     assert f"node {node.name} cannot be reached" in caught.value.summary
     assert caught.value.hint
     return caught.value
 
 
-def test_each_way_not_to_answer_has_its_own_words(room: Room, node: NodeState, transport: SshTransport):
+def test_each_way_not_to_answer_has_its_own_words(room: Room, node: NodeState, transport: SshConnector):
     assert "port 9 of 127.0.0.1 refuses connections" in str(failure(transport, node, port=9).detail)
     told = failure(transport, node, address="no-such-host.invalid")
     assert "the name no-such-host.invalid does not resolve" in str(told.detail)
     unused = room.front.gateway.rpartition(".")[0] + ".250"
-    far = SshTransport(connect_timeout_s=8.0, deadline_s=0)
+    far = SshConnector(connect_timeout_s=8.0, deadline_s=0)
     told = failure(far, node, address=unused, port=22)
     assert "no route" in str(told.detail) or "does not answer" in str(told.detail)
     with deaf() as port:
@@ -258,7 +258,7 @@ def test_each_way_not_to_answer_has_its_own_words(room: Room, node: NodeState, t
 @pytest.mark.parametrize("error", [EOFError(), BrokenPipeError("Broken pipe"), ConnectionResetError("reset")])
 def test_a_proxy_command_that_ends_before_our_greeting_is_sent_is_told_too(node: NodeState, error: Exception):
     """Whether the read or the write fails first is chance."""
-    stream = dial_command("echo no such tunnel >&2; exit 3", node.address, 22, "root")
+    stream = dial_command("echo no such tunnel >&2; exit 3", node.ssh.address, 22, "root")
     stream.recv(1)
     told = handshake_failed(of_node(node), error, wire=None, stream=stream, slow=False)
     stream.close()
@@ -268,13 +268,13 @@ def test_a_proxy_command_that_ends_before_our_greeting_is_sent_is_told_too(node:
 
 def test_a_changed_host_key_names_the_host_and_how_to_accept_it(room: Room, node: NodeState):
     with room.servers[0].other_host_key(), pytest.raises(HostKeyRefused) as caught:
-        SshTransport().run(node, ID)
+        SshConnector().run(node, ID)
     assert caught.value.code == "ORCH363"
     assert "orch up FILE --accept-host-key gpu1" in (caught.value.hint or "")
 
 
 def test_a_jump_host_that_fails_is_named_and_tried_once_for_all_behind_it(hidden: NodeState):
-    transport = SshTransport(connect_timeout_s=2.0, deadline_s=0)
+    transport = SshConnector(connect_timeout_s=2.0, deadline_s=0)
     nodes = [at_jump(hidden, port=9).model_copy(update={"name": f"n{i}"}) for i in range(20)]
     for result in fan_out(nodes, lambda node: transport.run(node, ID)):
         assert isinstance(result.error, JumpUnreachable)
@@ -287,7 +287,7 @@ def test_a_jump_host_that_fails_is_named_and_tried_once_for_all_behind_it(hidden
         assert time.monotonic() - began < 20, "twenty nodes waited for one attempt, not for twenty"
 
 
-def test_a_jump_host_that_refuses_us_is_named(hidden: NodeState, tmp_path: Path, transport: SshTransport):
+def test_a_jump_host_that_refuses_us_is_named(hidden: NodeState, tmp_path: Path, transport: SshConnector):
     other = tmp_path / "other"
     other.write_text(new_key_pair().private)
     with pytest.raises(LoginRefused, match=r"jump host 127\.0\.0\.1 refuses the login of guest"):
@@ -299,7 +299,7 @@ def test_a_jump_host_that_refuses_us_is_named(hidden: NodeState, tmp_path: Path,
 
 
 def test_a_jump_host_that_forwards_nothing_is_told_at_once(room: Room, hidden: NodeState):
-    transport = SshTransport(deadline_s=60.0)
+    transport = SshConnector(deadline_s=60.0)
     began = time.monotonic()
     with room.login.no_forwarding(), pytest.raises(ForwardingRefused, match="jump host") as caught:
         transport.run(hidden, ID)
@@ -308,9 +308,9 @@ def test_a_jump_host_that_forwards_nothing_is_told_at_once(room: Room, hidden: N
     transport.close()
 
 
-def test_a_node_that_the_jump_host_cannot_reach_is_told_as_such(hidden: NodeState, transport: SshTransport):
+def test_a_node_that_the_jump_host_cannot_reach_is_told_as_such(hidden: NodeState, transport: SshConnector):
     told = failure(transport, hidden, port=9)
-    assert f"jump host 127.0.0.1 cannot reach port 9 of {hidden.address}" in str(told.detail)
+    assert f"jump host 127.0.0.1 cannot reach port 9 of {hidden.ssh.address}" in str(told.detail)
     told = failure(transport, hidden, address="no-such-host.invalid")
     assert "jump host 127.0.0.1 cannot reach port 22 of no-such-host.invalid" in str(told.detail)
 
@@ -319,7 +319,7 @@ def test_forty_nodes_behind_one_jump_host_share_a_connection_and_none_is_lost(ro
     # Eight at once is ours; a stock sshd drops some from the eleventh on. Whom it has let in it may count for
     # a moment more.
     nodes = [hidden.model_copy(update={"name": f"n{i}"}) for i in range(40)]
-    transport = SshTransport(connect_timeout_s=60.0, deadline_s=0)
+    transport = SshConnector(connect_timeout_s=60.0, deadline_s=0)
     with room.servers[3].log_ins(16):
         results = fan_out(nodes, lambda node: transport.run(node, ID).stdout)
     assert [result.value for result in results] == ["ops\n"] * 40

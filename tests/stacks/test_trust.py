@@ -120,7 +120,7 @@ VERBS = [
 
 def state_of(project: Path, state: Path, mark: Path) -> Path:
     """A state in which a fleet is up whose node is reached by a command, recorded as the engine does."""
-    node = FLEET.nodes[0].model_copy(update={"proxy_command": f"touch {mark}", "host_key": KEY})
+    node = FLEET.nodes[0].reached(proxy_command=f"touch {mark}", host_key=KEY)
     fleet = FLEET.model_copy(update={"nodes": (node,)}).model_dump(mode="json")
     resources = [
         {"urn": "urn::lab", "type": "pulumi:pulumi:Stack", "outputs": {"fleet": fleet}},

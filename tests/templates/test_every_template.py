@@ -20,8 +20,8 @@ import orch.templates
 from orch.components.cloud.cloudinit import filled
 from orch.runner.launch.launcher import quote_words
 from orch.runner.launch.run_plan import StagedFile
+from orch.runner.node.commands import argv
 from orch.runner.node.stage import target_text
-from orch.runner.ssh.commands import argv
 from orch.templates import ShellText, environment, render
 
 FOLDER = Path(orch.templates.__file__).parent

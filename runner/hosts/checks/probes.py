@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from orch.runner.hosts.checks.types import ContainerTry, Wanted
 from orch.runner.hosts.host_facts import HostFacts
-from orch.runner.ssh.commands import Command, as_root
-from orch.runner.ssh.transport import Transport
+from orch.runner.node.commands import Command, as_root
+from orch.runner.node.connector import Address, Connector
 from orch.spec.state import NodeState
 from orch.templates import render
 
@@ -24,16 +24,16 @@ CONTAINER_S = 60
 _LIKELY = r"cuda|nvidia|pytorch|tensorflow|orch/|dstack|ubuntu|debian|rocky|almalinux|fedora"
 
 
-def why_not_outside(node: NodeState) -> str | None:
+def why_not_outside(address: Address) -> str | None:
     """Why connections from here say nothing about outsiders; None when they do."""
-    if node.jump or node.proxy_command or node.ssh_alias:
+    if not address.direct or address.host is None:
         return "reached by way of another host, not from outside"
     try:
         addresses = {
-            row[4][0] for row in socket.getaddrinfo(node.address, node.port, type=socket.SOCK_STREAM)
+            row[4][0] for row in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         }
     except OSError:
-        return f"the name {node.address} is not known here"
+        return f"the name {address.host} is not known here"
     if all(ipaddress.ip_address(str(each).partition("%")[0]).is_loopback for each in addresses):
         return "reached over this machine's loopback, not from outside"
     return None
@@ -71,7 +71,7 @@ def _resolved(address: str, port: int) -> list[tuple[int, int, int, str, tuple[s
 
 
 def gpus_in_container(
-    node: NodeState, facts: HostFacts, transport: Transport, wanted: Wanted
+    node: NodeState, facts: HostFacts, connector: Connector, wanted: Wanted
 ) -> ContainerTry | None:
     """`nvidia-smi -L` in a container; None on a host where that makes no sense. Raises what `run` raises."""
     docker = facts.docker
@@ -87,7 +87,7 @@ def gpus_in_container(
     limit_s = 900.0 if wanted.pull else CONTAINER_S + 30.0
     script = as_root(text) if facts.root != "no" else text
     return read_container(
-        transport.run(node, Command(script, "look for GPUs in a container", timeout_s=limit_s)).stdout,
+        connector.run(node, Command(script, "look for GPUs in a container", timeout_s=limit_s)).stdout,
         wanted.image,
     )
 

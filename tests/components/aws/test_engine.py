@@ -56,7 +56,7 @@ def test_the_example_comes_up_whole_and_no_node_goes_under_a_run_unless_it_is_fo
     assert [node.name for node in state.nodes] == ["p5-0", "p5-1"]
     assert state.interconnect == "efa"
     assert all(len(node.topology) == 3 for node in state.nodes)
-    assert all(node.jump[0].proxy_command for node in state.nodes)
+    assert all(node.ssh.jump[0].proxy_command for node in state.nodes)
 
     start(lab.project, "train", state.nodes[1], fleet="p5")
     one = wanted.model_copy(update={"nodes": fleet(nodes="1").nodes})

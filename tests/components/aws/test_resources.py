@@ -158,8 +158,10 @@ def test_a_host_key_is_read_from_the_console_once() -> None:
     case, asked = Case.of("p5"), list[str]()
     _, state = register(case, asked=asked)
     assert asked == [f"{node.name}-id" for node in state.nodes]
-    assert [node.host_key for node in state.nodes] == [f"ssh-ed25519 {node.name}-id" for node in state.nodes]
-    known = {node.name: (str(node.machine), node.host_key) for node in state.nodes}
+    assert [node.ssh.host_key for node in state.nodes] == [
+        f"ssh-ed25519 {node.name}-id" for node in state.nodes
+    ]
+    known = {node.name: (str(node.machine), node.ssh.host_key) for node in state.nodes}
     again = list[str]()
     _, later = register(case, replace(case.plan(), host_keys=known), asked=again)
     assert (again, shown_keys(later)) == ([], shown_keys(state))
@@ -169,14 +171,14 @@ def test_a_host_key_is_read_from_the_console_once() -> None:
 
 
 def shown_keys(state: FleetState) -> list[tuple[str | None, str]]:
-    return [(node.machine, node.host_key) for node in state.nodes]
+    return [(node.machine, node.ssh.host_key) for node in state.nodes]
 
 
 def test_nodes_of_an_earlier_version_keep_the_keys_they_were_given() -> None:
     case, asked = Case.of("p5"), list[str]()
     first, *others = [node.name for node in case.plan().nodes]
     _, state = register(case, former=frozenset({first}), asked=asked)
-    assert state.nodes[0].host_key == public_host_key("ab" * 32, first)
+    assert state.nodes[0].ssh.host_key == public_host_key("ab" * 32, first)
     assert state.nodes[0].machine is None
     assert asked == [f"{name}-id" for name in others]
 
@@ -192,10 +194,10 @@ def test_instances_read_their_names_where_their_tags_can_be_paths() -> None:
 
 def test_nodes_are_reached_over_the_bastion_through_ssm() -> None:
     _, state = register(Case.of("p5"))
-    jump = state.nodes[0].jump[0]
+    jump = state.nodes[0].ssh.jump[0]
     assert jump.proxy_command is not None
     assert jump.proxy_command.startswith("aws ssm start-session --region us-east-1 --target train-bastion-id")
-    assert state.nodes[0].proxy_command is None
+    assert state.nodes[0].ssh.proxy_command is None
 
 
 def test_ranks_follow_what_the_cloud_tells_of_the_network() -> None:
@@ -207,9 +209,9 @@ def test_ranks_follow_what_the_cloud_tells_of_the_network() -> None:
 
 def test_public_nodes_are_reached_straight_at_their_elastic_ips() -> None:
     kept, state = register(Case.of("public-ips"))
-    assert {node.address for node in state.nodes} == {"203.0.113.9"}
+    assert {node.ssh.address for node in state.nodes} == {"203.0.113.9"}
     assert len(kept.of("aws:ec2/eip:Eip")) == 2
-    assert all(not node.jump for node in state.nodes)
+    assert all(not node.ssh.jump for node in state.nodes)
 
 
 def test_without_ssh_networks_no_rule_lets_the_world_in() -> None:

@@ -68,7 +68,8 @@ def test_a_fleet_grows_shrinks_is_replaced_and_gets_a_bastion_as_its_file_says(l
     bastion = lab.instance(next(each["name"] for each in lab.live("e2-medium")))
     assert bastion["networkInterfaces"][0]["accessConfigs"][0]["natIP"]
     assert (
-        lab.state().nodes[0].jump[0].address == bastion["networkInterfaces"][0]["accessConfigs"][0]["natIP"]
+        lab.state().nodes[0].ssh.jump[0].address
+        == bastion["networkInterfaces"][0]["accessConfigs"][0]["natIP"]
     )
     assert pending(lab.preview(wanted)) == []
     assert lab.drift() == ()

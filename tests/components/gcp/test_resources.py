@@ -213,16 +213,16 @@ def test_user_data_with_steps_of_the_file_is_a_secret() -> None:
 
 
 def shown_keys(state: FleetState) -> list[tuple[str | None, str]]:
-    return [(node.machine, node.host_key) for node in state.nodes]
+    return [(node.machine, node.ssh.host_key) for node in state.nodes]
 
 
 @pytest.mark.parametrize("name", ["a3-mega", "flex-start-grown"])
 def test_a_host_key_is_read_once_from_each_instance(name: str) -> None:
     case, asked = Case.of(name), list[str]()
     _, state = register(case, asked=asked)
-    assert [node.host_key for node in state.nodes] == [f"ssh-ed25519 {each}" for each in asked]
+    assert [node.ssh.host_key for node in state.nodes] == [f"ssh-ed25519 {each}" for each in asked]
     assert len(set(asked)) == len(state.nodes)
-    known = {node.name: (str(node.machine), node.host_key) for node in state.nodes}
+    known = {node.name: (str(node.machine), node.ssh.host_key) for node in state.nodes}
     again = list[str]()
     _, later = register(case, replace(case.plan(), host_keys=known), asked=again)
     assert (again, shown_keys(later)) == ([], shown_keys(state))
@@ -236,7 +236,7 @@ def test_nodes_of_an_earlier_version_keep_the_keys_they_were_given() -> None:
     case, asked = Case.of("a3-mega"), list[str]()
     first, *others = case.plan().nodes
     _, state = register(case, former=frozenset({first.name}), asked=asked)
-    assert (state.nodes[0].machine, state.nodes[0].host_key) == (None, public_host_key("ab" * 32, first.name))
+    assert (state.nodes[0].machine, state.nodes[0].ssh.host_key) == (None, public_host_key("ab" * 32, first.name))
     assert asked == [f"{case.plan().base}-{node.index}" for node in others]
 
 
@@ -245,7 +245,7 @@ def test_a_group_of_an_earlier_version_keeps_the_key_that_its_members_share() ->
     old = [f"{case.plan().base}-{node.index}" for node in case.plan().nodes[:8]]
     _, state = register(case, former=frozenset(old), asked=asked)
     shared = public_host_key("ab" * 32, f"{state.name}-group")
-    assert [node.host_key == shared for node in state.nodes] == [True] * 8 + [False] * 4
+    assert [node.ssh.host_key == shared for node in state.nodes] == [True] * 8 + [False] * 4
     assert len(asked) == 4
 
 
@@ -254,28 +254,28 @@ def test_a_node_that_never_comes_up_is_none_and_the_others_are() -> None:
     plan = case.plan()
     _, state = register(case, silent=frozenset({f"{plan.base}-1"}))
     assert [node.index for node in state.nodes] == [node.index for node in plan.nodes if node.index != 1]
-    assert {node.host_key for node in state.nodes} == {
+    assert {node.ssh.host_key for node in state.nodes} == {
         f"ssh-ed25519 {plan.base}-{i.index}" for i in state.nodes
     }
 
 
 def test_nodes_are_reached_over_the_bastion_through_iap() -> None:
     _, state = register(Case.of("a3-mega"))
-    jump = state.nodes[0].jump[0]
+    jump = state.nodes[0].ssh.jump[0]
     assert jump.proxy_command is not None
     assert jump.proxy_command.startswith("gcloud compute start-iap-tunnel orch-train-abc123-bastion 22 ")
-    assert state.nodes[0].proxy_command is None
+    assert state.nodes[0].ssh.proxy_command is None
 
 
 def test_a_lone_private_node_is_reached_through_iap_itself() -> None:
     _, state = register(Case.of("cpu-smallest"))
-    assert state.nodes[0].proxy_command is not None
-    assert not state.nodes[0].jump
+    assert state.nodes[0].ssh.proxy_command is not None
+    assert not state.nodes[0].ssh.jump
 
 
 def test_public_nodes_are_reached_straight() -> None:
     _, state = register(Case.of("cpu"))
-    assert {node.address for node in state.nodes} == {"203.0.113.7"}
+    assert {node.ssh.address for node in state.nodes} == {"203.0.113.7"}
 
 
 def test_ranks_follow_the_physical_host() -> None:
@@ -292,8 +292,8 @@ def test_a_queue_is_one_group_and_a_request_per_batch() -> None:
     assert [inputs["requestedRunDuration"]["seconds"] for _, inputs in requests] == ["172800"] * 2
     (group,) = kept.of("instanceGroupManager:InstanceGroupManager")
     assert group[1]["instanceLifecyclePolicy"] == {"defaultActionOnFailure": "DO_NOTHING"}
-    assert len({node.host_key for node in state.nodes}) == 12  # what members have in common holds no key
-    assert len({node.address for node in state.nodes}) == 12
+    assert len({node.ssh.host_key for node in state.nodes}) == 12  # what members have in common holds no key
+    assert len({node.ssh.address for node in state.nodes}) == 12
 
 
 def test_spot_nodes_that_are_taken_leave_nothing() -> None:

@@ -10,11 +10,11 @@ import pytest
 from orch.providers.orch.handler import OBSERVED
 from orch.providers.orch.ssh_host import SshHostHandler
 from orch.runner.errors import HostUnreachable
-from orch.runner.hosts.targets import Target, find_targets
 from orch.runner.ledger.run_folder import new_key_pair
-from orch.runner.ssh.commands import Command
+from orch.runner.node.commands import Command
 from orch.runner.ssh.openssh import write_config
-from orch.runner.ssh.pool import SshTransport
+from orch.runner.ssh.pool import SshConnector
+from orch.runner.ssh.targets import SshTarget, find_targets
 from orch.runner.ssh.user_config import UserConfig
 from orch.spec.models.ssh import SshConfig
 from orch.spec.state import FleetState, NodeState
@@ -40,7 +40,7 @@ def recorded(command: str, backend: str = "ssh") -> FleetState:
 def test_a_command_that_a_former_version_recorded_is_not_run(tmp_path: Path, home: Path) -> None:
     mark = tmp_path / "pwned"
     state = recorded(f"touch {mark}")
-    transport = SshTransport(connect_timeout_s=2.0, deadline_s=0)
+    transport = SshConnector(connect_timeout_s=2.0, deadline_s=0)
     for node in state.nodes:
         with pytest.raises(HostUnreachable):
             transport.run(node, Command("true"))
@@ -69,7 +69,7 @@ def test_the_caller_s_own_configuration_supplies_the_command(tmp_path: Path, hom
     mark, config = tmp_path / "own", home / ".ssh/config"
     config.write_text(f"Host gpu1\n ProxyCommand touch {mark}-%h-%p-%r\n")
     node = recorded("touch theirs").nodes[0]
-    transport = SshTransport(connect_timeout_s=5.0, deadline_s=0)
+    transport = SshConnector(connect_timeout_s=5.0, deadline_s=0)
     with pytest.raises(HostUnreachable):
         transport.run(node, Command("true"))
     transport.close()
@@ -89,14 +89,21 @@ def test_what_is_recorded_of_a_host_is_the_name_and_no_command(tmp_path: Path) -
     ]
     settings = SshConfig.model_validate({"hosts": hosts})
     found = find_targets(settings, tmp_path, {"jump gate": KEY}, user_config=UserConfig(file, None))
-    nodes = tuple(each.node for each in found if isinstance(each, Target))
-    assert [node.proxy_command for node in nodes] == ["nc %h %p", None]  # for the connection that is made now
+    nodes = tuple(each.node for each in found if isinstance(each, SshTarget))
+    assert [node.ssh.proxy_command for node in nodes] == [
+        "nc %h %p",
+        None,
+    ]  # for the connection that is made now
     state = FleetState(name="lab", stack="lab", backend="ssh", nodes=nodes)
     assert "nc " not in state.model_dump_json()
-    assert (state.nodes[0].ssh_alias, state.nodes[1].jump[0].ssh_alias) == ("gpu1", "gate")
+    assert (state.nodes[0].ssh.ssh_alias, state.nodes[1].ssh.jump[0].ssh_alias) == ("gpu1", "gate")
 
 
 def test_a_cloud_s_own_commands_stay() -> None:
     state = recorded("aws ssm start-session", "aws")
-    assert state.nodes[0].proxy_command == state.nodes[1].jump[0].proxy_command == "aws ssm start-session"
+    assert (
+        state.nodes[0].ssh.proxy_command
+        == state.nodes[1].ssh.jump[0].proxy_command
+        == "aws ssm start-session"
+    )
     assert NodeState.model_validate(state.nodes[0].model_dump()) == state.nodes[0]

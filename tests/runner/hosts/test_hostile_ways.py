@@ -177,7 +177,7 @@ def test_ssh_reads_zones_percent_signs_and_spaces_as_they_are_meant(tmp_path: Pa
     assert found["identityfile"] == written
     assert found["user"] == "ops"
     assert found["hostkeyalias"] == "gpu1"
-    assert ssh_words(way, config, ["-v"])[-2:] == ["gpu1", "-v"]
+    assert ssh_words(way, folder, UserConfig(NOBODY, None), ["-v"])[-2:] == ["gpu1", "-v"]
 
 
 def test_a_key_that_holds_more_than_a_key_pins_only_the_key(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ import pytest
 from hostlab import Room
 
 from orch.runner.errors import HostKeyRefused, HostUnreachable
-from orch.runner.hosts.public_keys import given_key, scan
 from orch.runner.ledger.run_folder import new_key_pair
 from orch.runner.ssh.endpoint import SshEndpoint, of_node
 from orch.runner.ssh.host_keys import HostKey, KnownHosts, fingerprint
-from orch.runner.ssh.pool import Patience, SshTransport
+from orch.runner.ssh.pool import Patience, SshConnector
+from orch.runner.ssh.public_keys import given_key, scan
 
 KEY, OTHER = new_key_pair().public, new_key_pair().public
 RSA = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQDTDx7IQ0Bb"
@@ -94,33 +94,33 @@ def peer(address: str, port: int) -> SshEndpoint:
 
 
 @pytest.fixture
-def transport() -> Iterator[SshTransport]:
-    transport = SshTransport(connect_timeout_s=20.0)
+def transport() -> Iterator[SshConnector]:
+    transport = SshConnector(connect_timeout_s=20.0)
     yield transport
     transport.close()
 
 
-def test_a_scan_needs_no_login_and_prefers_ed25519(room: Room, transport: SshTransport):
+def test_a_scan_needs_no_login_and_prefers_ed25519(room: Room, transport: SshConnector):
     server = room.servers[0]
     assert server.port is not None
     found = scan(transport, peer("127.0.0.1", server.port), Patience(20.0, 20.0))
     assert found == HostKey(server.host_key, "scanned")
 
 
-def test_a_host_behind_a_jump_host_is_scanned_through_it(room: Room, transport: SshTransport):
+def test_a_host_behind_a_jump_host_is_scanned_through_it(room: Room, transport: SshConnector):
     hidden = room.servers[3].state(0, through=(room.login,))
     found = scan(transport, of_node(hidden), Patience(20.0, 20.0))
     assert found.public == room.servers[3].host_key
 
 
-def test_a_scan_of_a_server_that_says_nothing_ends_with_its_time(transport: SshTransport):
+def test_a_scan_of_a_server_that_says_nothing_ends_with_its_time(transport: SshConnector):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(HostUnreachable, match="does not finish an SSH handshake in time"):
             scan(transport, peer("127.0.0.1", port), Patience(1.0, 1.0))
 
 
-def test_a_scan_of_something_else_says_what_answered(transport: SshTransport):
+def test_a_scan_of_something_else_says_what_answered(transport: SshConnector):
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:

@@ -18,11 +18,10 @@ from orch import images
 from orch.providers.orch.ssh_host import SshHostHandler
 from orch.runner.errors import HostUnreachable
 from orch.runner.hosts.checks.types import CheckResult, Result, Wanted
-from orch.runner.hosts.survey import Survey, survey
-from orch.runner.hosts.targets import Target, TargetError
+from orch.runner.hosts.survey import Survey, Target, TargetError, survey
 from orch.runner.ledger.run_folder import new_key_pair
-from orch.runner.ssh.commands import Command
-from orch.runner.ssh.pool import SshTransport
+from orch.runner.node.commands import Command
+from orch.runner.ssh.pool import SshConnector
 from orch.spec.state import NodeState
 
 # Tests work on one host where one is enough: what is tried between hosts is of no matter then.
@@ -30,10 +29,8 @@ ONE = Wanted(mesh=False)
 
 
 def look(*targets: NodeState | TargetError, wanted: Wanted = ONE, deadline_s: float = 25.0) -> Survey:
-    transport = SshTransport(connect_timeout_s=8.0, deadline_s=deadline_s)
-    found = [
-        Target(each, "given", "SHA256:given") if isinstance(each, NodeState) else each for each in targets
-    ]
+    transport = SshConnector(connect_timeout_s=8.0, deadline_s=deadline_s)
+    found = [Target(each) if isinstance(each, NodeState) else each for each in targets]
     try:
         return survey(found, transport, wanted)
     finally:
@@ -119,7 +116,7 @@ def test_a_root_login_needs_no_sudo(room: Room) -> None:
 def test_facts_come_in_one_quick_round_trip(room: Room) -> None:
     from orch.runner.hosts.facts import facts_command
 
-    transport = SshTransport()
+    transport = SshConnector()
     node = room.servers[0].state()
     transport.run(node, Command("true"))
     assert transport.run(node, facts_command()).seconds < 20.0
@@ -173,12 +170,12 @@ def test_the_ways_a_login_fails_are_told_apart(room: Room, tmp_path: Path) -> No
     stranger.chmod(0o600)
     locked = room.lab.new_key("locked", passphrase=PASSPHRASE)
     ways = {
-        "wrong user": node.model_copy(update={"name": "a", "user": "nobody-here"}),
-        "wrong key": node.model_copy(update={"name": "b", "identity": str(stranger)}),
-        "no key": node.model_copy(update={"name": "c", "identity": str(tmp_path / "none")}),
-        "locked key": node.model_copy(update={"name": "d", "identity": str(locked.path)}),
-        "other host key": node.model_copy(update={"name": "e", "host_key": new_key_pair().public}),
-        "closed port": node.model_copy(update={"name": "f", "port": 9}),
+        "wrong user": node.reached(user="nobody-here").model_copy(update={"name": "a"}),
+        "wrong key": node.reached(identity=str(stranger)).model_copy(update={"name": "b"}),
+        "no key": node.reached(identity=str(tmp_path / "none")).model_copy(update={"name": "c"}),
+        "locked key": node.reached(identity=str(locked.path)).model_copy(update={"name": "d"}),
+        "other host key": node.reached(host_key=new_key_pair().public).model_copy(update={"name": "e"}),
+        "closed port": node.reached(port=9).model_copy(update={"name": "f"}),
     }
     found = look(*ways.values(), deadline_s=10.0)
     details = {way: host.check("ssh.connect").detail for way, host in zip(ways, found.hosts, strict=True)}
@@ -493,7 +490,7 @@ def test_large_packets_that_vanish_on_the_way(room: Room, cluster: Wanted, witho
 
 def test_ports_open_to_the_outside_are_a_warning(room: Room) -> None:
     server = room.servers[2]
-    node = server.state().model_copy(update={"address": server.address(room.front), "port": 22})
+    node = server.state().reached(address=server.address(room.front), port=22)
     (closed,) = look(node).hosts
     assert closed.check("fw.external").result is Result.PASS
     with server.open_port(2375):

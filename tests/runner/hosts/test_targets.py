@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 from pathlib import Path
 
@@ -10,15 +11,18 @@ import pytest
 from hostlab import Room
 
 from orch.runner.errors import BadSshConfig, HostKeyRefused, HostUnreachable, RunnerError
-from orch.runner.hosts.naming import located, names, pins, resolved
-from orch.runner.hosts.targets import Target, TargetError, find_targets
+from orch.runner.hosts.survey import TargetError
 from orch.runner.ledger.run_folder import new_key_pair
-from orch.runner.ssh.commands import Command
+from orch.runner.node.commands import Command
+from orch.runner.ssh.endpoint import SshEndpoint
+from orch.runner.ssh.host_keys import Revoked
+from orch.runner.ssh.naming import located, names, pins
 from orch.runner.ssh.openssh import write_config
-from orch.runner.ssh.pool import SshTransport
+from orch.runner.ssh.pool import SshConnector
+from orch.runner.ssh.targets import SshTarget, find_targets
 from orch.runner.ssh.user_config import UserConfig
 from orch.spec.models.ssh import SshConfig
-from orch.spec.state import NodeState
+from orch.spec.state import NodeState, resolved
 
 KEY, OTHER = new_key_pair().public, new_key_pair().public
 
@@ -34,12 +38,12 @@ def user_config(folder: Path, text: str = "") -> UserConfig:
     return UserConfig(file, None)
 
 
-def target(found: Target | TargetError) -> Target:
-    assert isinstance(found, Target), found
+def target(found: SshTarget | TargetError) -> SshTarget:
+    assert isinstance(found, SshTarget), found
     return found
 
 
-def failure(found: Target | TargetError) -> TargetError:
+def failure(found: SshTarget | TargetError) -> TargetError:
     assert isinstance(found, TargetError), found
     return found
 
@@ -57,7 +61,7 @@ def test_two_hosts_of_one_name_are_told_and_the_others_go_on(tmp_path: Path):
     )
     assert "give each a `name`" in (failure(found[0]).error.hint or "")
     assert isinstance(found[1], TargetError)
-    assert target(found[2]).node.host_key == KEY
+    assert target(found[2]).node.ssh.host_key == KEY
 
 
 def test_the_file_wins_over_the_users_configuration_and_that_over_defaults(tmp_path: Path):
@@ -69,11 +73,16 @@ def test_the_file_wins_over_the_users_configuration_and_that_over_defaults(tmp_p
     ]
     found = find_targets(config(hosts=hosts), tmp_path, {}, user_config=user_config(tmp_path, said))
     first, second, third = (target(each).node for each in found)
-    assert (first.name, first.address, first.port, first.user) == ("gpu1", "gpu1.example.com", 2200, "ada")
-    assert first.proxy_command == "nc %h %p"
-    assert (second.address, second.port, second.user) == ("gpu2.example.com", 22, "ops")
-    assert second.identity == "keys/a"
-    assert (third.address, third.port, third.user) == ("other", 22, getpass.getuser())
+    assert (first.name, first.ssh.address, first.ssh.port, first.ssh.user) == (
+        "gpu1",
+        "gpu1.example.com",
+        2200,
+        "ada",
+    )
+    assert first.ssh.proxy_command == "nc %h %p"
+    assert (second.ssh.address, second.ssh.port, second.ssh.user) == ("gpu2.example.com", 22, "ops")
+    assert second.ssh.identity == "keys/a"
+    assert (third.ssh.address, third.ssh.port, third.ssh.user) == ("other", 22, getpass.getuser())
     assert [node.index for node in (first, second, third)] == [0, 1, 2]
 
 
@@ -81,10 +90,10 @@ def test_paths_of_keys_stay_as_written_and_are_found_from_the_folder(tmp_path: P
     jump = {"hostname": "login", "user": "me", "identity_file": "~/j"}
     settings = config(hosts=[{"hostname": "a", "host_key": KEY}], identity_file="keys/a", proxy_jump=jump)
     node = target(find_targets(settings, tmp_path, {"jump login": KEY})[0]).node
-    assert (node.identity, node.jump[0].identity) == ("keys/a", "~/j")
+    assert (node.ssh.identity, node.ssh.jump[0].identity) == ("keys/a", "~/j")
     whole = located(node, tmp_path)
-    assert whole.identity == str(tmp_path / "keys/a")
-    assert whole.jump[0].identity == str(Path.home() / "j")
+    assert whole.ssh.identity == str(tmp_path / "keys/a")
+    assert whole.ssh.jump[0].identity == str(Path.home() / "j")
     assert resolved("/etc/key", tmp_path) == "/etc/key"
     assert resolved(None, tmp_path) is None
 
@@ -107,18 +116,18 @@ def test_hops_come_from_the_file_or_the_users_configuration_with_their_own_setti
     pinned |= {"node": KEY, "own": OTHER, "last": OTHER}
     found = find_targets(config(hosts=hosts), tmp_path, pinned, user_config=user_config(tmp_path, said))
     by_config, by_file, direct = (target(each).node for each in found)
-    assert [(j.address, j.port, j.user) for j in by_config.jump] == [
+    assert [(j.address, j.port, j.user) for j in by_config.ssh.jump] == [
         ("first", 2000, "me"),
         ("10.1.1.1", 2201, "ian"),
     ]
-    assert by_config.jump[1].identity == str(key)
+    assert by_config.ssh.jump[1].identity == str(key)
     # The way to `inner` itself leads through `outer`, as it would with ssh.
-    assert [(j.address, j.port, j.user) for j in by_file.jump] == [
+    assert [(j.address, j.port, j.user) for j in by_file.ssh.jump] == [
         ("outer", 22, "olga"),
         ("10.1.1.1", 99, "ian"),
     ]
-    assert all(j.host_key == KEY for j in (*by_config.jump, *by_file.jump))
-    assert direct.jump == ()
+    assert all(j.host_key == KEY for j in (*by_config.ssh.jump, *by_file.ssh.jump))
+    assert direct.ssh.jump == ()
     assert pins((by_config, by_file, direct)) == pinned
 
 
@@ -157,7 +166,7 @@ def test_nobody_connects_to_a_host_of_a_state_whose_key_is_revoked(
     )
 
     def refused() -> RunnerError:
-        transport = SshTransport(deadline_s=0)
+        transport = SshConnector(deadline_s=0)
         try:
             with pytest.raises(RunnerError) as caught:
                 transport.run(node, Command("true", "nothing"))
@@ -179,8 +188,8 @@ def test_a_jump_host_for_all_hosts_is_not_its_own(tmp_path: Path):
     known = user_config(tmp_path, "Host *\n ProxyJump login\n")
     pinned = {"gpu1": KEY, "login": KEY, "jump login": OTHER}
     found = find_targets(config(hosts=["gpu1", "login"]), tmp_path, pinned, user_config=known)
-    assert [jump.address for jump in target(found[0]).node.jump] == ["login"]
-    assert target(found[1]).node.jump == ()
+    assert [jump.address for jump in target(found[0]).node.ssh.jump] == ["login"]
+    assert target(found[1]).node.ssh.jump == ()
 
 
 def test_included_files_count_where_they_are_included(tmp_path: Path):
@@ -207,17 +216,17 @@ def test_keys_are_given_else_pinned_else_known_else_asked_of_the_host(room: Room
     there = {"hostname": "127.0.0.1", "port": server.port, "user": "ops"}
     user = user_config(tmp_path)
 
-    def find(pinned: dict[str, str], **more: object) -> Target:
+    def find(pinned: dict[str, str], **more: object) -> SshTarget:
         settings = config(hosts=[{**there, "name": "gpu1", **more}], connect_timeout="20s")
         return target(find_targets(settings, tmp_path, pinned, unseen="all", user_config=user)[0])
 
     asked = find({})
-    assert (asked.key_source, asked.node.host_key) == ("scanned", server.host_key)
+    assert (asked.key_source, asked.node.ssh.host_key) == ("scanned", server.host_key)
     assert asked.fingerprint.startswith("SHA256:")
     (tmp_path / "known").write_text(f"[127.0.0.1]:{server.port} {OTHER}\n")
-    assert (find({}).key_source, find({}).node.host_key) == ("known_hosts", OTHER)
-    assert (find({"gpu1": KEY}).key_source, find({"gpu1": KEY}).node.host_key) == ("pinned", KEY)
-    assert (find({"gpu1": OTHER}, host_key=KEY).key_source, find({}, host_key=KEY).node.host_key) == (
+    assert (find({}).key_source, find({}).node.ssh.host_key) == ("known_hosts", OTHER)
+    assert (find({"gpu1": KEY}).key_source, find({"gpu1": KEY}).node.ssh.host_key) == ("pinned", KEY)
+    assert (find({"gpu1": OTHER}, host_key=KEY).key_source, find({}, host_key=KEY).node.ssh.host_key) == (
         "given",
         KEY,
     )
@@ -236,7 +245,7 @@ def test_a_key_to_be_accepted_is_asked_anew_whatever_was_pinned(room: Room, tmp_
             unseen="named",
             user_config=user_config(tmp_path),
         )
-        assert (target(found[0]).key_source, target(found[0]).node.host_key) == ("scanned", new)
+        assert (target(found[0]).key_source, target(found[0]).node.ssh.host_key) == ("scanned", new)
 
 
 def test_strict_accepts_no_key_that_it_asked_for_and_tells_its_fingerprint(room: Room, tmp_path: Path):
@@ -300,9 +309,9 @@ def test_a_host_behind_a_jump_host_is_found_and_reached_with_both_keys(room: Roo
     user = user_config(tmp_path)
     found = find_targets(config(hosts=[host]), tmp_path, {}, unseen="all", user_config=user)
     here = target(found[0])
-    assert (here.key_source, here.node.host_key) == ("scanned", hidden.host_key)
+    assert (here.key_source, here.node.ssh.host_key) == ("scanned", hidden.host_key)
     assert [(hop.host_key, key.source) for hop, key in here.hops] == [(login.host_key, "scanned")]
-    transport = SshTransport(deadline_s=30.0)
+    transport = SshConnector(deadline_s=30.0)
     assert transport.run(located(here.node, tmp_path), Command("hostname")).stdout == "gpu4\n"
     transport.close()
     again = find_targets(config(hosts=[host]), tmp_path, pins([here.node]), user_config=user_config(tmp_path))
@@ -314,7 +323,7 @@ def test_the_users_configuration_alone_is_enough(room: Room, tmp_path: Path, mon
     text = (room.home / ".ssh" / "config").read_text()
     known = user_config(tmp_path, text)
     found = find_targets(config(hosts=["gpu[1-4]"]), tmp_path, {}, unseen="all", user_config=known)
-    transport = SshTransport(deadline_s=30.0)
+    transport = SshConnector(deadline_s=30.0)
     said = [transport.run(located(target(each).node, tmp_path), Command("hostname")).stdout for each in found]
     transport.close()
     assert said == ["gpu1\n", "gpu2\n", "gpu3\n", "gpu4\n"]
@@ -342,7 +351,7 @@ def test_a_known_hosts_file_is_found_where_ssh_looks_for_it(
     hosts = [{"hostname": "Login", "port": 2200, "user": "ops"}]
     user = UserConfig(tmp_path / "config", None)
     (found,) = find_targets(config(hosts=hosts), tmp_path, {}, user_config=user)
-    assert (target(found).key_source, target(found).node.host_key) == ("known_hosts", KEY)
+    assert (target(found).key_source, target(found).node.ssh.host_key) == ("known_hosts", KEY)
 
 
 @pytest.mark.parametrize(
@@ -361,3 +370,17 @@ def test_a_known_hosts_file_that_cannot_be_told_is_refused_and_not_passed_over(
     with pytest.raises(BadSshConfig) as caught:
         find_targets(config(hosts=["a"]), tmp_path, {}, user_config=user)
     assert why in (caught.value.detail or "")
+
+
+@pytest.mark.parametrize("option", ["", "UserKnownHostsFile /dev/null"])
+def test_the_configuration_is_searched_for_bans_of_a_host_only_where_it_sets_files_of_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    file, ran = tmp_path / "ssh_config", tmp_path / "ran"
+    file.write_text(f'Match exec "echo %h >> {ran}"\n  Port 22\nHost *\n  {option}\n')
+    revoked = Revoked(UserConfig(file, None))
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        for number in range(3):
+            revoked.refuse(SshEndpoint("node", "gpu", f"10.0.0.{number}", 22, "ada", None, KEY))
+    assert ran.exists() == bool(option)

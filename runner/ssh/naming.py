@@ -8,7 +8,7 @@ from pathlib import Path
 from orch.runner.ssh.endpoint import known_as
 from orch.runner.ssh.user_config import UserConfig
 from orch.spec.models.ssh import SshConfig
-from orch.spec.state import Jump, NodeState
+from orch.spec.state import Jump, NodeState, resolved
 
 
 def names(config: SshConfig) -> tuple[str, ...]:
@@ -44,8 +44,8 @@ def pins(nodes: Iterable[NodeState]) -> dict[str, str]:
     """The keys of nodes and of the jump hosts before them, as `find_targets` takes them."""
     found: dict[str, str] = {}
     for node in nodes:
-        found[node.name] = node.host_key
-        found.update({pin_of(jump): jump.host_key for jump in node.jump if jump.host_key})
+        found[node.name] = node.ssh.host_key
+        found.update({pin_of(jump): jump.host_key for jump in node.ssh.jump if jump.host_key})
     return found
 
 
@@ -56,13 +56,7 @@ def pin_of(jump: Jump) -> str:
 
 def located(node: NodeState, folder: Path) -> NodeState:
     """The same node with the paths of its keys made absolute."""
-    jumps = tuple(absolute(jump, folder) for jump in node.jump)
-    return node.model_copy(update={"identity": resolved(node.identity, folder), "jump": jumps})
-
-
-def resolved(identity: str | None, folder: Path) -> str | None:
-    """Where a key file is: `~` expanded, relative to `folder`."""
-    return None if identity is None else str(folder.absolute() / Path(identity).expanduser())
+    return node.model_copy(update={"access": node.access.located(folder)})
 
 
 def absolute(jump: Jump, folder: Path) -> Jump:

@@ -13,7 +13,7 @@ import paramiko
 from orch.runner.errors import HostKeyRefused, HostKeyUnaccepted, HostUnreachable
 from orch.runner.ssh.endpoint import SshEndpoint, read_host_key
 from orch.runner.ssh.host_keys import HostKey
-from orch.runner.ssh.pool import Patience, SshTransport
+from orch.runner.ssh.pool import Patience, SshConnector
 from orch.runner.ssh.protocol import Protocol, handshake_failed
 
 ACCEPT = (
@@ -43,12 +43,12 @@ def given_key(peer: SshEndpoint, text: str) -> HostKey:
     return HostKey(public, "given")
 
 
-def scan(transport: SshTransport, peer: SshEndpoint, patience: Patience) -> HostKey:
+def scan(connector: SshConnector, peer: SshEndpoint, patience: Patience) -> HostKey:
     """Ask a host for its key, Ed25519 if it has one, directly or by way of its jump hosts.
 
     Raises HostUnreachable, and what a jump host on the way refuses.
     """
-    with transport.stream_to(peer, patience) as stream:
+    with connector.stream_to(peer, patience) as stream:
         wire = Protocol(stream)
         timeout_s = wire.banner_timeout = patience.for_connect
         began = time.monotonic()

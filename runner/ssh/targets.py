@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from orch.runner.errors import HostKeyRefused, HostUnreachable, JumpUnreachable, RunnerError
-from orch.runner.hosts.naming import absolute, located, names, pin_of
-from orch.runner.hosts.public_keys import given_key, scan, unaccepted_key, unknown_key
+from orch.runner.hosts.survey import Target, TargetError
 from orch.runner.ssh.endpoint import SshEndpoint, known_as, of_jump, of_node
 from orch.runner.ssh.host_keys import HostKey, KeySource, KnownHosts, revoked_key
-from orch.runner.ssh.pool import Patience, SshTransport, jump_failed
+from orch.runner.ssh.naming import absolute, located, names, pin_of
+from orch.runner.ssh.pool import Patience, SshConnector, jump_failed
+from orch.runner.ssh.public_keys import given_key, scan, unaccepted_key, unknown_key
 from orch.runner.ssh.user_config import Hop, HostOptions, UserConfig, known_hosts_files
 from orch.spec.models.ssh import Host, SshConfig
 from orch.spec.models.ssh import Jump as JumpSpec
-from orch.spec.state import Jump, NodeState
+from orch.spec.state import Jump, NodeState, SshAccess
 
 Unseen = Literal["none", "named", "all"]
 """Which keys are taken that nobody has seen: none, those of hosts named to be asked anew, all new ones.
@@ -36,31 +37,16 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Target:
-    """A machine of a fleet and the way to it. `node.index` counts from 0 in the order of the file.
+class SshTarget(Target):
+    """A machine that is reached over SSH, and how its key came to be known.
 
     `hops` are the keys of the jump hosts on the way, outermost first. Paths of keys are as written:
     `located` makes them absolute.
     """
 
-    node: NodeState
     key_source: KeySource
     fingerprint: str
     hops: tuple[tuple[Jump, HostKey], ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.node.name
-
-
-@dataclass(frozen=True)
-class TargetError:
-    """A machine of a fleet that cannot be connected to, by its name, and why."""
-
-    index: int
-    name: str
-    address: str
-    error: RunnerError
 
 
 def find_targets(
@@ -72,7 +58,7 @@ def find_targets(
     anew: Collection[str] = (),
     unseen: Unseen = "none",
     user_config: UserConfig | None = None,
-) -> tuple[Target | TargetError, ...]:
+) -> tuple[SshTarget | TargetError, ...]:
     """Every machine of `config`, in its order. Logs in to jump hosts only, once their keys are accepted.
 
     `pinned` holds the keys accepted before, `accepted` those that a person has seen and accepted now, both as
@@ -81,7 +67,7 @@ def find_targets(
     taken, and a host whose key is not is a TargetError with HostKeyUnaccepted. Relative key files are in
     `folder`. Raises BadSshConfig.
     """
-    transport = SshTransport(connect_timeout_s=float(config.connect_timeout_s))
+    connector = SshConnector(connect_timeout_s=float(config.connect_timeout_s))
     try:
         finder = _Finder(
             config,
@@ -91,11 +77,11 @@ def find_targets(
             frozenset(anew),
             unseen,
             user_config or UserConfig(),
-            transport,
+            connector,
         )
         return finder.find()
     finally:
-        transport.close()
+        connector.close()
 
 
 @dataclass(frozen=True)
@@ -117,15 +103,15 @@ class _Finder:
     _anew: frozenset[str]
     _unseen: Unseen
     _user_config: UserConfig
-    _transport: SshTransport
+    _connector: SshConnector
     _files: dict[tuple[str, ...], KnownHosts] = field(default_factory=dict)
     # Jump hosts by address: what the file, or the user's configuration, calls them.
     _called: dict[str, list[str]] = field(default_factory=dict)
     _jump_keys: dict[tuple[Jump, ...], HostKey | RunnerError] = field(default_factory=dict)
 
-    def find(self) -> tuple[Target | TargetError, ...]:
+    def find(self) -> tuple[SshTarget | TargetError, ...]:
         ways = self._ways()
-        chains = {way.node.jump for way in ways if isinstance(way, _Way)}
+        chains = {way.node.ssh.jump for way in ways if isinstance(way, _Way)}
         for length in range(1, max(map(len, chains), default=0) + 1):
             level = list(dict.fromkeys(chain[:length] for chain in chains if len(chain) >= length))
             self._jump_keys.update(zip(level, self._each(self._jump_key, level), strict=True))
@@ -169,9 +155,7 @@ class _Finder:
             jumps = self._chain([(hop, None) for hop in said.proxy_jump])
         else:
             command = said.proxy_command
-        node = NodeState(
-            index=index,
-            name=name,
+        access = SshAccess(
             address=said.hostname or host.hostname,
             port=port or said.port or 22,
             user=host.user or said.user or getpass.getuser(),
@@ -180,13 +164,18 @@ class _Finder:
             jump=jumps,
             proxy_command=command,
             ssh_alias=host.hostname if command else None,
+        )
+        node = NodeState(
+            index=index,
+            name=name,
+            access=access,
             internal_ip=host.internal_ip,
             blocks=host.blocks if isinstance(host.blocks, int) else 1,
             rack=host.rack,
             env={key: value for key, value in host.env.items() if value is not None},
         )
-        alias = said.known_as or known_as(node.address, node.port)
-        known = self._known(said, host.hostname, node.address, node.port, node.user)
+        alias = said.known_as or known_as(access.address, access.port)
+        known = self._known(said, host.hostname, access.address, access.port, access.user)
         return _Way(node, host.host_key, alias, known)
 
     def _chain(
@@ -223,13 +212,13 @@ class _Finder:
 
     # --- keys
 
-    def _target(self, way: _Way | TargetError) -> Target | TargetError:
+    def _target(self, way: _Way | TargetError) -> SshTarget | TargetError:
         if isinstance(way, TargetError):
             return way
         node = way.node
         try:
-            hops = self._hops(node.jump)
-            node = node.model_copy(update={"jump": tuple(jump for jump, _ in hops)})
+            hops = self._hops(node.ssh.jump)
+            node = node.reached(jump=tuple(jump for jump, _ in hops))
             anew = node.name in self._anew
             key = self._decided(node.name, anew=anew)
             if way.given is not None:
@@ -240,9 +229,13 @@ class _Finder:
             if way.known_hosts.revoked(key.public):
                 raise revoked_key(of_node(node), key)
         except RunnerError as error:
-            return TargetError(node.index, node.name, node.address, error)
-        return Target(
-            node.model_copy(update={"host_key": key.public}), key.source, key.fingerprint, tuple(hops)
+            return TargetError(node.index, node.name, node.ssh.address, error)
+        return SshTarget(
+            node.reached(host_key=key.public),
+            key.source,
+            key.fingerprint,
+            tuple(hops),
+            unseen_key=key.fingerprint if key.source == "scanned" else None,
         )
 
     def _hops(self, chain: tuple[Jump, ...]) -> list[tuple[Jump, HostKey]]:
@@ -294,7 +287,7 @@ class _Finder:
         strict = self._config.known_hosts == "strict"
         connect_s = float(self._config.connect_timeout_s)
         try:
-            found = scan(self._transport, peer, Patience(connect_s, connect_s))
+            found = scan(self._connector, peer, Patience(connect_s, connect_s))
         except HostUnreachable as error:
             if strict:
                 raise unknown_key(peer, error) from error

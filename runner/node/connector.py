@@ -1,6 +1,7 @@
 """What the runner needs of a way to reach nodes, and fanning out over many of them.
 
-`ssh.py` implements it. A command that ran is a value whatever its exit code; a host that could not be
+`runner/ssh/pool.py` implements it for nodes over SSH; `runner/connect.py` gives each node the connector of
+its kind (`NodeState.access`). A command that ran is a value whatever its exit code; a host that could not be
 reached is an exception of one call, and a value again at the level of many nodes (`NodeResult`).
 """
 
@@ -11,10 +12,12 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from orch.runner.ssh.commands import Command
+from orch.runner.node.commands import Command
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 
@@ -48,8 +51,30 @@ class Completed:
         return f"exit code {self.exit_code}"
 
 
-class Transport(Protocol):
-    """Runs commands on nodes. Thread-safe; connections are made when needed and kept."""
+@dataclass(frozen=True)
+class Address:
+    """How a node is reached, for people; `-` for what its kind does not have.
+
+    `place` is what is connected to, `user` who logs in, `hops` the way there, `key` the fingerprint that it
+    is known by, `whole` all of it in one word. `host` is a name or address in an IP network and `port` one
+    that answers there, where there is such a thing; `direct`: whether this machine connects to it itself.
+    """
+
+    place: str
+    user: str = "-"
+    hops: str = "-"
+    key: str = "-"
+    whole: str = ""
+    host: str | None = None
+    port: int | None = None
+    direct: bool = False
+
+    def __str__(self) -> str:
+        return self.whole or self.place
+
+
+class Connector(Protocol):
+    """Reaches nodes of one kind. Thread-safe; connections are made when needed and kept."""
 
     def run(
         self,
@@ -68,6 +93,36 @@ class Transport(Protocol):
         of stdout without its line end as it arrives; setting `until` ends the command early (exit code -1).
         Raises HostUnreachable and its kinds, or CommandTimeout.
         """
+        ...
+
+    def send(self, node: NodeState, source: Path, target: str) -> None:
+        """Copy a file of this machine to `target` on a node. Raises HostUnreachable, RunnerError."""
+        ...
+
+    def receive(self, node: NodeState, source: str, target: Path) -> None:
+        """Copy a file of a node to `target` on this machine. Raises HostUnreachable, RunnerError."""
+        ...
+
+    def forward(self, node: NodeState, port: int) -> AbstractContextManager[int]:
+        """A port of this machine's loopback that leads to `port` of the node's, while the block lasts.
+
+        Raises HostUnreachable.
+        """
+        ...
+
+    def terminal(self, node: NodeState, folder: Path, more: Sequence[str]) -> list[str]:
+        """The command line that gives a person a shell on a node; what it needs lies in `folder`.
+
+        `more` are that command's own words. Raises RunnerError.
+        """
+        ...
+
+    def address(self, node: NodeState) -> Address:
+        """How a node is reached, for people."""
+        ...
+
+    def drop(self, node: NodeState) -> None:
+        """Close the connection of a node that stopped answering, or will not be needed again."""
         ...
 
     def close(self) -> None:
@@ -98,7 +153,7 @@ def fan_out(
     """`work` for every node, at most `at_once` at a time; results in the order of `nodes`.
 
     An OrchError becomes that node's result, anything else is a bug and is raised. An interrupt passes at
-    once; what is under way ends when its transport is closed.
+    once; what is under way ends when its connector is closed.
     """
 
     def guarded(node: NodeState) -> NodeResult[T]:

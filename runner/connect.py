@@ -1,0 +1,95 @@
+"""The one place that knows which connector reaches which kind of node (`NodeState.access`)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from orch.runner.errors import HostUnreachable
+from orch.runner.node.commands import Command
+from orch.runner.node.connector import Address, Completed, Connector
+from orch.spec.state import NodeState
+
+
+def open_connector(
+    *, connect_timeout_s: float = 10.0, deadline_s: float = 30.0, tunnels: Mapping[str, str] | None = None
+) -> ConnectorByKind:
+    """Reaches nodes of all kinds. `tunnels`: what proxy commands of a cloud's fleet are given."""
+
+    def ssh() -> Connector:
+        from orch.runner.ssh.pool import SshConnector
+
+        return SshConnector(connect_timeout_s=connect_timeout_s, deadline_s=deadline_s, tunnels=tunnels)
+
+    return ConnectorByKind({"ssh": ssh})
+
+
+class ConnectorByKind:
+    """Hands each node to the connector of its kind, which is made for the first one."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], Connector]]) -> None:
+        self._makers = makers
+        self._guard = threading.Lock()
+        self._made: dict[str, Connector] = {}
+
+    def of(self, node: NodeState) -> Connector:
+        """Raises HostUnreachable for a kind that nobody here reaches."""
+        kind = node.access.kind
+        with self._guard:
+            if kind not in self._makers:
+                raise HostUnreachable(
+                    f"nobody here reaches node {node.name}",
+                    where=node.name,
+                    detail=f"its access is {kind!r}, this orch has {', '.join(self._makers)}",
+                    hint="upgrade orch on this machine",
+                )
+            if kind not in self._made:
+                self._made[kind] = self._makers[kind]()
+            return self._made[kind]
+
+    def run(
+        self,
+        node: NodeState,
+        command: Command,
+        *,
+        deadline_s: float | None = None,
+        connect_timeout_s: float | None = None,
+        on_line: Callable[[str], None] | None = None,
+        until: threading.Event | None = None,
+    ) -> Completed:
+        return self.of(node).run(
+            node,
+            command,
+            deadline_s=deadline_s,
+            connect_timeout_s=connect_timeout_s,
+            on_line=on_line,
+            until=until,
+        )
+
+    def send(self, node: NodeState, source: Path, target: str) -> None:
+        self.of(node).send(node, source, target)
+
+    def receive(self, node: NodeState, source: str, target: Path) -> None:
+        self.of(node).receive(node, source, target)
+
+    def forward(self, node: NodeState, port: int) -> AbstractContextManager[int]:
+        return self.of(node).forward(node, port)
+
+    def terminal(self, node: NodeState, folder: Path, more: Sequence[str]) -> list[str]:
+        return self.of(node).terminal(node, folder, more)
+
+    def address(self, node: NodeState) -> Address:
+        return self.of(node).address(node)
+
+    def drop(self, node: NodeState) -> None:
+        self.of(node).drop(node)
+
+    def close(self) -> None:
+        for made in self._made.values():
+            made.close()
+
+    def hang_up(self) -> None:
+        for made in self._made.values():
+            made.hang_up()

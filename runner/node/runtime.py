@@ -1,0 +1,128 @@
+"""How a job is started on a node, watched and ended there: what the runner needs of a job runtime.
+
+`docker.py` implements it for nodes that have Docker. A node's record says which one it has
+(`NodeState.runtime`). Each call may be repeated, for a driver may die at any point and another one goes on.
+Raises what `Connector.run` raises.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from orch.runner.errors import ImageUnavailable
+from orch.runner.events import Processor
+from orch.runner.launch.run_plan import RunPlan
+from orch.runner.node.connector import Connector, NodeResult
+from orch.spec.state import NodeState
+
+
+@dataclass(frozen=True)
+class Started:
+    """A rank stands behind its barrier. `port`: the free rendezvous port, from rank 0."""
+
+    rank: int
+    port: int | None
+    blocks: tuple[int, ...]
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ObservedRank:
+    """What is true of one rank. `state` is Docker's word, or `absent`, or `silent` when its node is."""
+
+    rank: int
+    state: str
+    exit_code: int | None = None
+    out_of_memory: bool = False
+    finished_at: str = ""
+    marks: frozenset[str] = frozenset()
+    detail: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("exited", "dead")
+
+    @property
+    def alive(self) -> bool:
+        return self.state in ("created", "running", "paused", "restarting")
+
+
+class ImageMissing(ImageUnavailable):
+    """The node does not hold the image yet."""
+
+
+class JobRuntime(Protocol):
+    """Carries out one rank's job on its node, `plan.ranks[rank].node`."""
+
+    def provide_image(
+        self, connector: Connector, nodes: Sequence[NodeState], image: str, processor: Processor
+    ) -> tuple[NodeResult[None], ...]:
+        """Make `image` present on `nodes`. A node's result may carry ImageUnavailable or NodeDiskFull."""
+        ...
+
+    def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Started:
+        """Claim the rank's blocks, unpack `archive` (`stage.py`) and start the job behind its barrier.
+
+        Raises NodesBusy, NodeCordoned, NodePreparing, NodeUnfit, ImageMissing, NodeDiskFull or RunFailed.
+        """
+        ...
+
+    def lift_barrier(self, connector: Connector, plan: RunPlan, rank: int, port: int | None) -> None:
+        """Let the rank's commands begin, and start its clock."""
+        ...
+
+    def observe(
+        self, connector: Connector, plan: RunPlan, rank: int, *, deadline_s: float | None = None
+    ) -> ObservedRank:
+        """Look at the rank. A node that does not answer is silent, not an error."""
+        ...
+
+    def stop(
+        self,
+        connector: Connector,
+        plan: RunPlan,
+        rank: int,
+        *,
+        kill: bool = False,
+        deadline_s: float | None = None,
+    ) -> None:
+        """Ask the rank to end, within `stop_duration` or at once; returns before it has."""
+        ...
+
+    def remove(
+        self, connector: Connector, plan: RunPlan, rank: int, *, deadline_s: float | None = None
+    ) -> None:
+        """Remove all of the rank from its node and give its blocks back. Raises RunnerError."""
+        ...
+
+    def hold(self, connector: Connector, plan: RunPlan, rank: int) -> None:
+        """Keep the rank's claims while it has no job yet."""
+        ...
+
+    def read_log(
+        self,
+        connector: Connector,
+        plan: RunPlan,
+        rank: int,
+        on_line: Callable[[str], None],
+        *,
+        skip: int = 0,
+        follow: bool = False,
+        tail: int | None = None,
+        since: str | None = None,
+        deadline_s: float | None = None,
+        until: threading.Event | None = None,
+    ) -> bool:
+        """Each line of the rank's log from line `skip` on, led by its time; with `follow` until the job's end
+        or until `until` is set. False where the node knows of no such job.
+
+        Raises RunFailed when the runtime does not answer.
+        """
+        ...
+
+    def health_check(self) -> str:
+        """Shell text for root of a node that prints nothing where jobs can be started there, else why not."""
+        ...

@@ -1,0 +1,93 @@
+"""Following a run that another process drives, or nobody does: its logs as they come, its ledger seldom.
+
+A ledger may be shared by many, so it is asked with a pause that grows while nothing changes; what the end of
+a log tells, or the death of a driver on this machine, is not waited for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from orch.runner.events import Notice, RunChanged
+from orch.runner.launch.run_plan import plan_of
+from orch.runner.ledger.ledger import Ledger
+from orch.runner.ledger.records import RunRow
+from orch.runner.node import logs
+from orch.runner.processes import is_dead_owner, owner_words
+from orch.runner.runs.context import RunnerContext
+
+SHORTEST_S, LONGEST_S, GROWTH = 0.2, 4.0, 1.5
+# How often a driver of this machine is looked for while the ledger is not asked.
+DRIVER_S = 1.0
+
+
+class RunWatch:
+    """A run as the ledger has it. `wake` cuts the pause before the next question short, from any thread."""
+
+    def __init__(self, ledger: Ledger, row: RunRow) -> None:
+        self._ledger = ledger
+        self._wake = threading.Event()
+        self._pause_s = SHORTEST_S
+        self.row = row
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def wait(self) -> None:
+        """Until it is time to ask again."""
+        end = time.monotonic() + self._pause_s
+        self._pause_s = min(self._pause_s * GROWTH, LONGEST_S)
+        while (left := end - time.monotonic()) > 0:
+            if self._wake.wait(min(left, DRIVER_S)):
+                self._wake.clear()
+                self._pause_s = SHORTEST_S
+                return
+            if self.row.owner is not None and is_dead_owner(self.row.owner):
+                return
+
+    def read(self) -> RunRow:
+        """The run now."""
+        before, self.row = self.row, self._ledger.by_id(self.row.id)
+        if (before.status, before.phase, before.owner) != (self.row.status, self.row.phase, self.row.owner):
+            self._pause_s = SHORTEST_S
+        return self.row
+
+
+def follow(workplace: RunnerContext, row: RunRow, follow_logs: bool) -> RunRow:
+    """Show a run that another process acts on, until it ends or that process is gone."""
+    desk, plan = workplace.desk(row), plan_of(row)
+    followers: list[logs.Follower] = []
+    watch, told = RunWatch(workplace.ledger, row), row.status
+    workplace.processor.handle(
+        Notice(
+            f"run {row.name} is driven by {owner_words(row.owner) if row.owner else 'another process'}; "
+            "following it"
+        )
+    )
+    try:
+        while row.active and row.held:
+            if follow_logs and not followers and row.phase in ("going", "running", "stopping"):
+                followers = [
+                    logs.Follower(
+                        desk.connector,
+                        desk.runtime(rank.node),
+                        plan,
+                        rank.rank,
+                        folder=desk.folder,
+                        processor=workplace.processor,
+                        ended=watch.wake,
+                    )
+                    for rank in plan.ranks
+                ]
+                for follower in followers:
+                    follower.start()
+            watch.wait()
+            row = watch.read()
+            if row.status != told:
+                told = row.status
+                workplace.processor.handle(RunChanged(row.name, row.status, row.reason, row.message))
+    finally:
+        for follower in followers:
+            follower.finish(patience_s=2.0 if not row.active else 0.0)
+    return row

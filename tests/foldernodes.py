@@ -1,0 +1,277 @@
+"""A second way to have nodes: each is a folder of this machine, and a rank's job is a process in it.
+
+What a container that is the node itself comes to, without the container: no SSH, no Docker, no address.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from support import free_port
+
+from orch.runner.connect import ConnectorByKind
+from orch.runner.errors import CommandTimeout, HostUnreachable, RunnerError
+from orch.runner.events import Processor
+from orch.runner.launch.run_plan import RunPlan
+from orch.runner.node.claims import Claim
+from orch.runner.node.commands import NODE_HOME, Command
+from orch.runner.node.connector import Address, Completed, Connector, NodeResult
+from orch.runner.node.runtime import ObservedRank, Started
+from orch.spec.state import FleetState, NodeState, OtherAccess
+
+_START = """\
+mkdir -p {home}/claims && ln -s {claim} {home}/claims/0 || exit 40
+mkdir -p {stage}/state && tar -xf - -C {stage} || exit 42
+for file in entry.sh job.sh env hostfile; do sed -i s,/run/orch,{stage},g {stage}/$file; done
+stamped() {{ while IFS= read -r line; do echo "$(date -u +%Y-%m-%dT%H:%M:%S.%NZ) $line"; done; }}
+: > {stage}/log
+{{
+  (setsid sh -c 'echo $$ > {stage}/pid; exec sh {stage}/entry.sh' 2>&1; echo $? > {stage}/ending) |
+    (stamped >> {stage}/log; mv {stage}/ending {stage}/exit)
+}} </dev/null >/dev/null 2>&1 &
+"""
+
+
+def folder_of(node: NodeState) -> Path:
+    assert isinstance(node.access, OtherAccess)
+    return Path((node.access.model_extra or {})["folder"])
+
+
+class FolderConnector:
+    """Commands of a node run here, with its folder in place of a node's own."""
+
+    def run(
+        self,
+        node: NodeState,
+        command: Command,
+        *,
+        deadline_s: float | None = None,
+        connect_timeout_s: float | None = None,
+        on_line: Callable[[str], None] | None = None,
+        until: threading.Event | None = None,
+    ) -> Completed:
+        del deadline_s, connect_timeout_s
+        folder, began = folder_of(node), time.monotonic()
+        if not folder.is_dir():
+            raise HostUnreachable(f"node {node.name} cannot be reached", where=str(folder))
+        text = command.text.replace(NODE_HOME, str(folder))
+        with subprocess.Popen(
+            ["sh", "-c", f'sudo() {{ shift; "$@"; }}\n{text.replace("exec sudo", "sudo")}'],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
+            given = command.stdin
+            with suppress(BrokenPipeError):
+                for chunk in (given,) if isinstance(given, bytes) else given or ():
+                    process.stdin.write(chunk)
+                process.stdin.close()
+            over = threading.Event()
+            guard = threading.Thread(target=self._end, args=(process, command, until, over), daemon=True)
+            guard.start()
+            lines: list[str] = []
+            for line in process.stdout:
+                text = line.decode()
+                on_line(text.rstrip("\n")) if on_line is not None else lines.append(text)
+            errors = process.stderr.read().decode()
+            code = process.wait()
+            over.set()
+        seconds = time.monotonic() - began
+        if until is not None and until.is_set():
+            code = -1
+        elif command.timeout_s is not None and seconds > command.timeout_s:
+            raise CommandTimeout(f"a command on node {node.name} took too long", where=str(folder))
+        return Completed(node.name, command, code, "".join(lines), errors, seconds)
+
+    @staticmethod
+    def _end(
+        process: subprocess.Popen[bytes],
+        command: Command,
+        until: threading.Event | None,
+        over: threading.Event,
+    ) -> None:
+        """End a command that takes too long, or that nobody waits for."""
+        end = time.monotonic() + (command.timeout_s or 3600.0)
+        while not over.wait(0.05):
+            if time.monotonic() > end or (until is not None and until.is_set()):
+                process.kill()
+                return
+
+    def send(self, node: NodeState, source: Path, target: str) -> None:
+        shutil.copy(source, folder_of(node) / target)
+
+    def receive(self, node: NodeState, source: str, target: Path) -> None:
+        shutil.copy(folder_of(node) / source, target)
+
+    @contextmanager
+    def forward(self, node: NodeState, port: int) -> Iterator[int]:
+        del node
+        yield port
+
+    def terminal(self, node: NodeState, folder: Path, more: Sequence[str]) -> list[str]:
+        del folder
+        return ["env", "-C", str(folder_of(node)), "sh", *more]
+
+    def address(self, node: NodeState) -> Address:
+        return Address(str(folder_of(node)))
+
+    def drop(self, node: NodeState) -> None:
+        del node
+
+    def close(self) -> None: ...
+
+    def hang_up(self) -> None: ...
+
+
+class ProcessRuntime:
+    """A rank's job is a process group of its node."""
+
+    def provide_image(
+        self, connector: Connector, nodes: Sequence[NodeState], image: str, processor: Processor
+    ) -> tuple[NodeResult[None], ...]:
+        del connector, image, processor
+        return tuple(NodeResult(node) for node in nodes)
+
+    def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Started:
+        name = plan.container(rank)
+        claim = Claim.now(name, plan.run, plan.ranks[rank].node.blocks).line
+        text = _START.format(home=NODE_HOME, stage=_stage(plan, rank), claim=shlex.quote(claim))
+        done = self._run(connector, plan, rank, text, b"".join(archive))
+        if not done.ok:
+            raise RunnerError(f"rank {rank} could not be started", where=done.node, detail=done.stderr)
+        return Started(rank, free_port() if rank == 0 else None, (0,))
+
+    def lift_barrier(self, connector: Connector, plan: RunPlan, rank: int, port: int | None) -> None:
+        line = shlex.quote(f"export MASTER_PORT={port}")
+        stage = _stage(plan, rank)
+        self._run(connector, plan, rank, f"echo {line} > {stage}/go.new && mv {stage}/go.new {stage}/go")
+
+    def observe(
+        self, connector: Connector, plan: RunPlan, rank: int, *, deadline_s: float | None = None
+    ) -> ObservedRank:
+        text = (
+            f"cd {_stage(plan, rank)} 2>/dev/null || {{ echo absent; exit; }}\n"
+            "if [ -e exit ]; then echo exited $(cat exit); else echo running -; fi\n"
+            "for mark in go state/started stopping; do [ ! -e $mark ] || echo ${mark#state/}; done"
+        )
+        try:
+            words = self._run(connector, plan, rank, text).stdout.split()
+        except HostUnreachable as error:
+            return ObservedRank(rank, "silent", detail=error.summary)
+        if words[0] == "absent":
+            return ObservedRank(rank, "absent")
+        state, code, *marks = words
+        return ObservedRank(rank, state, None if code == "-" else int(code), marks=frozenset(marks))
+
+    def stop(
+        self,
+        connector: Connector,
+        plan: RunPlan,
+        rank: int,
+        *,
+        kill: bool = False,
+        deadline_s: float | None = None,
+    ) -> None:
+        sign = "KILL" if kill else "TERM"
+        text = f"mkdir -p {_stage(plan, rank)}/stopping; kill -{sign} -$(cat {_stage(plan, rank)}/pid)"
+        self._run(connector, plan, rank, text)
+
+    def remove(
+        self, connector: Connector, plan: RunPlan, rank: int, *, deadline_s: float | None = None
+    ) -> None:
+        self._run(connector, plan, rank, f"rm -rf {_stage(plan, rank)} {NODE_HOME}/claims/0")
+
+    def hold(self, connector: Connector, plan: RunPlan, rank: int) -> None:
+        self._run(connector, plan, rank, f"touch -h {NODE_HOME}/claims/0")
+
+    def read_log(
+        self,
+        connector: Connector,
+        plan: RunPlan,
+        rank: int,
+        on_line: Callable[[str], None],
+        *,
+        skip: int = 0,
+        follow: bool = False,
+        tail: int | None = None,
+        since: str | None = None,
+        deadline_s: float | None = None,
+        until: threading.Event | None = None,
+    ) -> bool:
+        def tell(line: str) -> None:
+            if since is None or line >= since:
+                on_line(line)
+
+        log = f"{_stage(plan, rank)}/log"
+        first = f"-n +{skip + 1}" if tail is None else f"-n {tail}"
+        # The stamps are written by a process that outlives the job by a moment.
+        ends = f"(while [ ! -e {_stage(plan, rank)}/exit ]; do sleep 0.1; done) & p=$!\n" if follow else ""
+        text = f"[ -e {log} ] || exit 44\n{ends}tail {first} {'-f -s 0.1 --pid=$p' if follow else ''} {log}"
+        command = Command(text, "read the log", timeout_s=None)
+        done = connector.run(plan.ranks[rank].node, command, on_line=tell, until=until)
+        return done.exit_code != 44
+
+    def health_check(self) -> str:
+        return ":"
+
+    def _run(
+        self, connector: Connector, plan: RunPlan, rank: int, text: str, stdin: bytes | None = None
+    ) -> Completed:
+        return connector.run(plan.ranks[rank].node, Command(text, f"rank {rank}", stdin=stdin))
+
+
+def _stage(plan: RunPlan, rank: int) -> str:
+    return f"{NODE_HOME}/runs/{plan.container(rank)}"
+
+
+@dataclass
+class FolderLab:
+    """Two such nodes, and what reaches them."""
+
+    path: Path
+    connector: ConnectorByKind = field(default_factory=lambda: ConnectorByKind({"folder": FolderConnector}))
+
+    def node(self, index: int) -> NodeState:
+        folder = self.path / f"node-{index}"
+        folder.mkdir(exist_ok=True)
+        return NodeState.model_validate(
+            {
+                "index": index,
+                "name": f"box-{index}",
+                "access": {"kind": "folder", "folder": str(folder)},
+                "runtime": "process",
+                "internal_ip": f"127.0.0.{index + 1}",
+                "cpus": 2,
+                "memory_mib": 2048,
+            }
+        )
+
+    def end(self) -> None:
+        """End what a test that failed has left at work."""
+        for file in self.path.glob("*/runs/*/pid"):
+            with suppress(ProcessLookupError, ValueError):
+                os.killpg(int(file.read_text()), signal.SIGKILL)
+
+    def fleet(self) -> FleetState:
+        return FleetState(
+            name="boxes",
+            stack="boxes",
+            backend="local",
+            placement="cluster",
+            nodes=(self.node(0), self.node(1)),
+            image="none",
+        )

@@ -1,0 +1,190 @@
+"""Nodes that are reached without SSH, where a job is no container: runs know neither."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from foldernodes import FolderLab, ProcessRuntime, folder_of
+
+from orch.runner.connect import open_connector
+from orch.runner.errors import HostUnreachable
+from orch.runner.events import LogLine, Recorder
+from orch.runner.ledger.ledger import open_ledger
+from orch.runner.ledger.records import RunRow
+from orch.runner.node.cordon import mark
+from orch.runner.node.docker import RUNTIMES
+from orch.runner.node.status import node_statuses
+from orch.runner.runs import lifecycle
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.runs.read_logs import Selection, read_logs
+from orch.spec.models import Task
+from orch.spec.state import NodeState
+
+
+@pytest.fixture
+def boxes(tmp_path: Path) -> Iterator[FolderLab]:
+    (tmp_path / "boxes").mkdir()
+    lab = FolderLab(tmp_path / "boxes")
+    yield lab
+    lab.end()
+
+
+@pytest.fixture
+def place(tmp_path: Path, boxes: FolderLab) -> Iterator[RunnerContext]:
+    ledger = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    runtimes = {**RUNTIMES, "process": ProcessRuntime()}
+    yield RunnerContext(tmp_path / ".orch", ledger, boxes.connector, Recorder(), runtimes)
+    ledger.close()
+
+
+@pytest.fixture
+def run(place: RunnerContext, boxes: FolderLab, tmp_path: Path) -> Callable[..., RunRow]:
+    def run(**task: object) -> RunRow:
+        given = Task.model_validate({"name": "job", "nodes": 2, **task})
+        row = lifecycle.submit(place, given, boxes.fleet(), image="none", base=tmp_path)
+        return lifecycle.drive(place, row)
+
+    return run
+
+
+def lines(place: RunnerContext, rank: int) -> list[str]:
+    assert isinstance(place.processor, Recorder)
+    told = [event for event in place.processor.events if isinstance(event, LogLine)]
+    return [line.text for line in told if line.rank == rank]
+
+
+def left(boxes: FolderLab) -> list[str]:
+    """What runs have left on the nodes."""
+    return [str(path) for name in ("runs", "claims") for path in boxes.path.glob(f"*/{name}/*")]
+
+
+def test_a_task_runs_on_two_nodes_that_are_folders_of_this_machine(
+    run: Callable[..., RunRow], place: RunnerContext, boxes: FolderLab, tmp_path: Path
+) -> None:
+    (tmp_path / "given.txt").write_text("a file of the task\n")
+    row = run(
+        commands=[
+            'echo "rank $NODE_RANK of $NNODES, the first is at $MASTER_ADDR, $SECRET"',
+            f"cat {tmp_path}/target-$NODE_RANK/given.txt",
+        ],
+        files=[f"given.txt:{tmp_path}/target-0/given.txt", f"given.txt:{tmp_path}/target-1/given.txt"],
+        env={"SECRET": "it's here"},
+        shell="sh",
+    )
+    assert (row.status, row.reason) == ("done", "all_jobs_done"), lines(place, 0)
+    for rank in (0, 1):
+        told = f"rank {rank} of 2, the first is at 127.0.0.1, it's here"
+        assert lines(place, rank) == [told, "a file of the task"]
+    assert left(boxes) == []
+
+
+def test_a_failing_rank_ends_the_others_there_too(
+    run: Callable[..., RunRow], place: RunnerContext, boxes: FolderLab
+) -> None:
+    row = run(commands=["[ $ORCH_NODE_RANK = 0 ] || exit 3", "sleep 600"], shell="sh", stop_duration=5)
+    assert row.message == "rank 1 on node box-1 exited with code 3"
+    assert [(rank.status, rank.reason) for rank in row.ranks] == [
+        ("terminated", "sibling_failed"),
+        ("failed", "container_exited_with_error"),
+    ]
+    assert left(boxes) == []
+
+
+def test_logs_statuses_and_cordons_come_from_such_nodes(
+    place: RunnerContext, boxes: FolderLab, tmp_path: Path
+) -> None:
+    fleet = boxes.fleet()
+    task = Task.model_validate(
+        {"name": "job", "nodes": 2, "commands": ["echo here", "sleep 600"], "shell": "sh"}
+    )
+    row = lifecycle.submit(place, task, fleet, image="none", base=tmp_path)
+
+    def statuses() -> list[str]:
+        return [each.status for each in node_statuses(fleet, boxes.connector, runtimes=place.runtimes)]
+
+    assert statuses() == ["idle", "idle"]
+    lease = place.ledger.take(row.id, "somebody")
+    assert lease is not None
+    # As far as a driver comes before it dies; the next one goes on by what the ledger kept of the nodes.
+    from orch.runner.runs.driver import Driver
+
+    driver = Driver(place.desk(row), row, lease, follow_logs=False)
+    while place.ledger.by_id(row.id).status != "running":
+        driver.step()
+        driver._reload()
+    place.ledger.release(lease)
+    assert statuses() == ["busy", "busy"]
+    assert '"kind":"folder"' in row.plan.replace(" ", "")
+    heard = Recorder()
+    reader = RunnerContext(place.dot, place.ledger, boxes.connector, heard, place.runtimes)
+    read_logs(reader, place.ledger.by_id(row.id), Selection((0, 1)))
+    assert sorted(event.text for event in heard.events if isinstance(event, LogLine)) == ["here", "here"]
+    ended = lifecycle.stop(place, place.ledger.by_id(row.id), abort=True)
+    assert ended.reason == "aborted_by_user"
+    mark(fleet.nodes[:1], boxes.connector, "fan", deadline_s=5.0)
+    assert statuses() == ["cordoned", "idle"]
+    folder_of(fleet.nodes[1]).rename(tmp_path / "away")
+    assert statuses() == ["cordoned", "unreachable"]
+
+
+def test_a_kind_and_a_runtime_that_this_orch_does_not_have_are_named(boxes: FolderLab) -> None:
+    node = boxes.node(0)
+    with pytest.raises(HostUnreachable) as caught:
+        open_connector().address(node)
+    assert "'folder'" in (caught.value.detail or "")
+    (status,) = node_statuses(boxes.fleet().model_copy(update={"nodes": (node,)}), boxes.connector)
+    assert status.status == "failure"
+    assert "nobody here starts jobs on node box-0" in (status.reason or "")
+
+
+def test_runs_load_nothing_of_ssh() -> None:
+    code = (
+        "import json, sys, orch.runner.runs.lifecycle, orch.runner.runs.read_logs, orch.runner.hosts.survey;"
+        "ours = ('orch.runner.ssh', 'paramiko', 'fabric');"
+        "print(json.dumps([name for name in sys.modules if name.startswith(ours)]))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(said.stdout) == []
+
+
+def test_a_node_over_ssh_is_recorded_as_before_there_were_kinds() -> None:
+    recorded = {
+        "index": 0,
+        "name": "gpu1",
+        "address": "10.0.0.9",
+        "port": 2200,
+        "user": "ada",
+        "identity": "keys/a",
+        "host_key": "ssh-ed25519 AAAA",
+        "jump": [{"address": "gate", "port": 22, "user": "me", "identity": None, "host_key": None}],
+        "proxy_command": None,
+        "ssh_alias": "gpu1",
+        "internal_ip": None,
+    }
+    node = NodeState.model_validate(recorded)
+    assert node.ssh.jump[0].address == "gate"
+    written = node.model_dump(mode="json")
+    assert {key: written[key] for key in recorded if key != "jump"} == {
+        key: value for key, value in recorded.items() if key != "jump"
+    }
+    assert not {"access", "kind", "runtime"} & set(written)
+    assert NodeState.model_validate(written) == node
+
+
+def test_no_address_and_no_host_key_is_known_outside_the_ssh_connector() -> None:
+    root = Path(__file__).parents[2]
+    files = [
+        *(file for file in root.glob("runner/**/*.py") if "runner/ssh" not in str(file)),
+        *root.glob("cli/**/*.py"),
+        *root.glob("stacks/**/*.py"),
+    ]
+    assert len(files) > 100
+    ssh = re.compile(r"\.ssh\.\w|\.(host_key|known_hosts|proxy_command)\b")
+    lines = {file: re.sub(r"from orch\..*", "", file.read_text()) for file in files}
+    assert [str(file) for file, text in lines.items() if ssh.search(text)] == []
