@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote
 
-from orch.spec.diagnostics import CODES, Diagnostic, Severity, Span, ordered, render_json
+from orch.spec.codes import CODES
+from orch.spec.diagnostics import Diagnostic, Severity, Span, ordered, render_json
 from orch.spec.grammar.values import encodable
 
 __all__ = ["render_github", "render_json", "render_sarif"]
