@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import iter_modules
 
-from orch.catalog.aws import prices as aws
 from orch.catalog.errors import NotRefreshable, RefreshFailed
 from orch.catalog.load import catalog, price_file, user_folder, write_prices
 from orch.catalog.records import PriceList
 from orch.spec.suggest import hint_for, listed
 
-REFRESHABLE = ("aws",)
-SOURCE = "AWS Price List and EC2 APIs"
 OTHER = "; other regions: "
 
 
@@ -24,6 +25,14 @@ class Refreshed:
 
     prices: PriceList
     path: Path
+
+
+@cache
+def refreshable() -> tuple[str, ...]:
+    """Backends whose prices can be fetched: `catalog/BACKEND/prices.py` says how (`fetch`, SOURCE, NOTE)."""
+    catalog_package = import_module("orch.catalog")
+    backends = [each.name for each in iter_modules(catalog_package.__path__) if each.ispkg]
+    return tuple(name for name in backends if find_spec(f"orch.catalog.{name}.prices"))
 
 
 def refresh(
@@ -36,26 +45,28 @@ def refresh(
     """
     folder = folder or user_folder()
     known = catalog(folder)
-    if backend not in REFRESHABLE:
-        others = [name for name in known.backends if name not in REFRESHABLE]
+    able = refreshable()
+    if backend not in able:
+        others = [name for name in known.backends if name not in able]
         fixed = backend in others
         raise NotRefreshable(
             f"prices of {backend} cannot be refreshed" if fixed else f"no backend '{backend}' has prices",
-            detail=f"refreshed are those of {listed(REFRESHABLE)}; those of {listed(others)} come with orch",
-            hint=None if fixed else hint_for(backend, REFRESHABLE),
+            detail=f"refreshed are those of {listed(able)}; those of {listed(others)} come with orch",
+            hint=None if fixed else hint_for(backend, able),
         )
+    cloud = import_module(f"orch.catalog.{backend}.prices")
     before = known.lists[backend]
     types = tuple(each for each in known.types.values() if each.backend == backend)
     now = datetime.now(timezone.utc)
-    offers, fetched = aws.fetch(types, regions=regions, profile=profile, now=now)
+    offers, fetched = cloud.fetch(types, regions=regions, profile=profile, now=now)
     kept = tuple(offer for offer in before.offers if regions and offer.region not in regions)
     if not offers:
-        raise RefreshFailed("AWS lists none of the catalogue's types", hint="nothing was changed")
+        raise RefreshFailed(f"{backend} lists none of the catalogue's types", hint="nothing was changed")
     prices = PriceList(
         backend=backend,
-        source=_with(SOURCE, before.source if kept else ""),
+        source=_with(cloud.SOURCE, before.source if kept else ""),
         as_of=_with(f"{now:%Y-%m-%d}", before.as_of if kept else ""),
-        note="On-demand Linux, shared tenancy; spot prices of that moment.",
+        note=cloud.NOTE,
         offers=(*offers, *kept),
         refreshed=True,
         # Regions that the account has not enabled are of no use to it.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orch.spec import Document
-    from orch.spec.models.backends import BackendSettings
+    from orch.spec.models.backends.base import BackendSettings
 
 SCHEMA = 1
 

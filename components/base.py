@@ -20,7 +20,8 @@ from orch.components.explain import NOTHING, Explained, Traits
 from orch.components.request import CloudAnswer, PlanRequest
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
-from orch.spec.models.backends import BackendSettings, entry_of
+from orch.spec.models.backends import entry_of
+from orch.spec.models.backends.base import BackendSettings
 
 if TYPE_CHECKING:
     import pulumi
@@ -141,6 +142,11 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
         Raises PlanErrors when it has none of them.
         """
         return candidates
+
+    def more_places(self, request: PlanRequest, kept: Place) -> Sequence[Place]:
+        """Where nodes may go that the place where the fleet is has no room for; nothing where all nodes of a
+        fleet are in one place."""
+        return ()
 
     def listed(self, fleet: Fleet, settings: Any) -> Sequence[Place]:
         """The candidates as far as the file and the catalogue tell, nobody asked: for files of strangers.

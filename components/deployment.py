@@ -83,6 +83,8 @@ class Deployment:
     # Where it goes, where it may go else, and what an error of the cloud means for trying on.
     place: str | None = None
     elsewhere: tuple[Place, ...] = ()
+    # Where more nodes may go than there is room for where the fleet is.
+    more: Callable[[], tuple[Place, ...]] = tuple
     answer: Callable[[str], CloudAnswer | None] = lambda text: None
     # All nodes or none.
     whole: bool = False
@@ -99,8 +101,8 @@ class Deployment:
     traits: Traits = field(default_factory=dict[str, str])
     explained: Explained = NOTHING
     # The nodes' names. Of clouds: the resources that made those that are no resource of their own, and the
-    # same plan with some of the nodes alone while so many are running.
+    # same plan with the first nodes alone while the second ones are running.
     nodes: tuple[str, ...] = ()
     makers: Mapping[str, str] = field(default_factory=dict[str, str])
-    only: Callable[[Collection[str], int], Deployment] | None = None
+    only: Callable[[Collection[str], Collection[str]], Deployment] | None = None
     locked: frozenset[str] = frozenset()

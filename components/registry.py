@@ -23,7 +23,8 @@ from orch.components.request import PlanRequest
 from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.findings import Finding, PlanError, PlanErrors
-from orch.spec.models.backends import BackendSettings, effective, installed, provisioned
+from orch.spec.models.backends import effective, installed, provisioned
+from orch.spec.models.backends.base import BackendSettings
 from orch.spec.rules.unsupported import backends_hint
 from orch.spec.suggest import few
 
@@ -175,8 +176,17 @@ def _elsewhere(candidate: Candidate, region: str | None) -> bool:
 
 
 def _deployment(request: PlanRequest, first: Candidate, others: Sequence[Candidate]) -> Deployment:
-    places = tuple(Place(other.words, partial(_planned_at, request, other)) for other in others)
-    return replace(backend(first.backend).deployment(request, first), elsewhere=places)
+    found = replace(backend(first.backend).deployment(request, first), elsewhere=_places(request, others))
+    return replace(found, more=partial(_more, request, first)) if first.kept else found
+
+
+def _more(request: PlanRequest, kept: Candidate) -> tuple[Place, ...]:
+    """Where nodes may go that the place where the fleet is has no room for."""
+    return _places(request, backend(kept.backend).more_places(request, kept))
+
+
+def _places(request: PlanRequest, candidates: Sequence[Candidate]) -> tuple[Place, ...]:
+    return tuple(Place(each.words, partial(_planned_at, request, each)) for each in candidates)
 
 
 def _planned_at(request: PlanRequest, candidate: Candidate) -> Deployment:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from orch.spec.errors import ExitCode, OrchError
-from orch.spec.models.backends import BackendSettings, effective
+from orch.spec.models.backends import effective
+from orch.spec.models.backends.base import BackendSettings
 from orch.spec.state import NodeState
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class PlanRequest:
 
     `scope` tells this project's resources from another's. `session` gives what a backend is asked through,
     None where it is the user's own account; `stack` what another stack of the project has decided. `tags` are
-    the project's.
+    the project's. `indices`: the nodes to plan, None: as many as the file asks for.
     """
 
     fleet: Fleet
@@ -137,6 +138,7 @@ class PlanRequest:
     session: Callable[[str], Any] = lambda backend: None
     stack: Callable[[str], PriorState] = lambda name: PriorState()
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    indices: tuple[int, ...] | None = None
 
     # Where it turned out that the fleet may not go, and why: backends, and regions of them.
     refused: dict[str, OrchError] = field(
@@ -160,6 +162,12 @@ class PlanRequest:
     def at(self) -> str | None:
         """The backend where the fleet is, or began to be."""
         return self.previous.backend or self.previous.begun.get("backend")
+
+    def of_nodes(self, previous: PriorState, indices: tuple[int, ...]) -> PlanRequest:
+        """The same for some nodes of the fleet, with what was decided for them."""
+        part = replace(self, previous=previous, indices=indices)
+        object.__setattr__(part, "_asked", self._asked)
+        return part
 
     def once(self, key: object, ask: Callable[[], T]) -> T:
         """What a backend is asked once for all candidates of this request: its answer from then on."""

@@ -28,8 +28,9 @@ from pydantic import ValidationError
 
 from orch.rehearsal.account import Refusal, SimulationError, cloud_of
 from orch.rehearsal.aws.account import Cloud
-from orch.rehearsal.gcp import drift
 from orch.rehearsal.gcp.account import GcpCloud
+from orch.rehearsal.gcp.api.errors import GcpError
+from orch.rehearsal.store import Doc
 from orch.spec.errors import OrchError
 
 
@@ -107,20 +108,20 @@ def _do(cloud: Cloud | GcpCloud, asked: argparse.Namespace) -> Any:
 
 def _in_gcp(cloud: GcpCloud, asked: argparse.Namespace) -> Any:
     if asked.verb in {"terminate", "delete"}:
-        return [drift.delete_instance(cloud, one) for one in asked.instances]
+        return [_delete_instance(cloud, one) for one in asked.instances]
     if asked.verb == "add-rule":
-        return drift.add_rule(cloud, asked.group, asked.protocol, asked.port, asked.cidr)
+        return _add_rule(cloud, asked.group, asked.protocol, asked.port, asked.cidr)
     if asked.verb == "tag":
         key, _, value = asked.tag.partition("=")
-        return drift.set_label(cloud, asked.resource, key, value)
+        return _set_label(cloud, asked.resource, key, value)
     if asked.verb == "untag":
-        return drift.set_label(cloud, asked.resource, asked.key, None)
+        return _set_label(cloud, asked.resource, asked.key, None)
     if asked.verb == "reservation":
         return cloud.add_reservation(asked.name, asked.zone, asked.type, asked.count, project=asked.project)
     if asked.verb != "call" or not asked.params:
         raise SimulationError(f"{asked.verb} is not for an account of GCP, or a word is missing")
     body = json.loads(asked.params[1]) if len(asked.params) > 1 else None
-    return drift.call(cloud, asked.action, asked.params[0], None, body)
+    return _call_gcp(cloud, asked.action, asked.params[0], None, body)
 
 
 def _in_aws(cloud: Cloud, asked: argparse.Namespace) -> Any:
@@ -178,6 +179,55 @@ def _knobs(cloud: Cloud | GcpCloud, words: list[str]) -> dict[str, Any]:
         else:
             changes[knob] = value
     return changes
+
+
+# -- GCP ------------------------------------------------------------------------------------------------
+
+
+def _call_gcp(
+    cloud: GcpCloud, method: str, path: str, params: Doc | None = None, body: Doc | None = None
+) -> Doc:
+    """One call of the API. Raises GcpError when it is refused, or its operation failed."""
+    status, answer = cloud.request(method, path, params, body, caller="drift")
+    if status != 200:
+        error = answer["error"]
+        raise GcpError(error["errors"][0]["reason"], error["message"])
+    for error in (answer.get("error") or {}).get("errors") or ():
+        raise GcpError(error["code"], error["message"])
+    return answer
+
+
+def _path_of(cloud: GcpCloud, kind: str, word: str) -> str:
+    """The path of what a word names: itself a path, or a name that one thing of the kind has."""
+    found = [path for path in cloud.things(kind) if path == word or path.rpartition("/")[2] == word]
+    if len(found) != 1:
+        raise GcpError("notFound", f"{len(found)} of kind {kind} have the name '{word}'")
+    return found[0]
+
+
+def _delete_instance(cloud: GcpCloud, word: str) -> Doc:
+    return _call_gcp(cloud, "DELETE", _path_of(cloud, "instance", word))
+
+
+def _add_rule(cloud: GcpCloud, network: str, protocol: str, ports: str, cidr: str) -> Doc:
+    """A firewall rule that lets something into a network. `ports`: "22", "80-90", or "" for all."""
+    path = _path_of(cloud, "network", network)
+    rule: Doc = {"IPProtocol": protocol, **({"ports": [ports]} if ports else {})}
+    number = len(cloud.things("firewall")) + 1
+    body: Doc = {"name": f"{path.rpartition('/')[2][:50]}-drift-{number}", "network": path}
+    body |= {"direction": "INGRESS", "allowed": [rule], "sourceRanges": [cidr]}
+    return _call_gcp(cloud, "POST", f"projects/{path.split('/')[1]}/global/firewalls", body=body)
+
+
+def _set_label(cloud: GcpCloud, word: str, key: str, value: str | None) -> Doc:
+    """Set a label of an instance; None removes it."""
+    path = _path_of(cloud, "instance", word)
+    doc = _call_gcp(cloud, "GET", path)
+    labels = {name: text for name, text in doc["labels"].items() if name != key}
+    if value is not None:
+        labels[key] = value
+    body = {"labels": labels, "labelFingerprint": doc["labelFingerprint"]}
+    return _call_gcp(cloud, "POST", f"{path}/setLabels", body=body)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 from orch.rehearsal.account import Endpoint, SimulatedAccount
-from orch.spec.models.backends import BackendSettings
+from orch.spec.models.backends.base import BackendSettings
 from orch.spec.state import FleetState
 
 

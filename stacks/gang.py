@@ -46,13 +46,15 @@ class Gang:
     before: Mapping[str, str] = field(default_factory=dict[str, str])
     read: Callable[[str], CloudAnswer | None] = lambda text: None
 
-    def persist(self, compiled: Deployment, *, looked: bool = False) -> tuple[Call, EngineFailed | None]:
+    def persist(
+        self, compiled: Deployment, earlier: Sequence[Event] = (), *, looked: bool = False
+    ) -> tuple[Call, EngineFailed | None]:
         """One plan carried out, as often as the cloud asks to repeat it, from what is there.
 
-        `looked`: the engine has just seen that all is as recorded. The last call with the events of all, and
-        what failed beyond single nodes.
+        `looked`: the engine has just seen that all is as recorded. The last call with the events of all,
+        `earlier` ones first, and what failed beyond single nodes.
         """
-        events: list[Event] = []
+        events = list(earlier)
 
         def between(outcome: tuple[Call, EngineFailed | None]) -> None:
             nonlocal events
@@ -163,8 +165,7 @@ class Gang:
 
     def keep(self, compiled: Deployment, names: Collection[str]) -> Deployment:
         """Have these nodes of a plan alone, and record it so. Raises StackError."""
-        running = len(self.there(compiled))
-        kept = compiled.only(names, running) if compiled.only else compiled
+        kept = compiled.only(names, self.there(compiled)) if compiled.only else compiled
         _, failed = self.persist(replace(kept, shared=None))
         if failed is not None:
             raise self._left(failed) from failed
@@ -212,6 +213,7 @@ def bring_up(
         gang.remove()
         gang = replace(gang, before={})
     tried: list[Attempt] = []
+    short: _Short | None = None
     places = [Place(first.place or "", lambda: first), *first.elsewhere]
     for place in places:  # more come on the way: zones of a region that is asked for them when it is tried
         try:
@@ -225,7 +227,8 @@ def bring_up(
         where, at, known = compiled.place or place.words, len(tried) + 1, {each.words for each in places}
         places[at:at] = [each for each in compiled.elsewhere if each.words not in known]
         listener(Note(f"trying {where}", lasts=True))
-        call, failed = gang.persist(compiled, looked=looked and compiled is first and not first.moves)
+        looked = looked and compiled is first and not first.moves
+        call, failed = gang.persist(compiled, short.events if short else (), looked=looked)
         if failed is None and not call.node_errors():
             return compiled, call
         answer = gang.answer(call, failed)
@@ -236,20 +239,36 @@ def bring_up(
         if there and not compiled.whole and compiled.only is not None:
             if failed is not None:
                 raise _refused(wish, answer, failed, "what is there is kept") from failed
-            return _short(gang, compiled, call, there)
-        failed = failed or _all_failed(wish, call)
-        left = _taken_back(gang, compiled)
+            short = _kept(gang, compiled, call, there)
+            left = "what is there is kept"
+        else:
+            failed = failed or _all_failed(wish, call)
+            left = _taken_back(gang, compiled)
         if answer is None or not answer.elsewhere:
-            raise _refused(wish, answer, failed, left) from failed
+            if short is not None:
+                tried.append(Attempt(where, answer.reason if answer else "it was refused"))
+                break
+            raise _refused(wish, answer, failed or _all_failed(wish, call), left) from failed
         tried.append(Attempt(where, answer.reason))
-        if gang.before:
-            raise _no_room_to_grow(wish, len(gang.before), tried) from failed
         listener(Note(f"no room there: {answer.reason}"))
-        if len(places) == 1:
+        if short is not None or gang.before:
+            # Nodes that are up stay; the others may go where there is room.
+            if there and not compiled.whole:
+                gang = replace(gang, before=stack.makers)
+                more = compile_for(stack, wish).more()
+            else:
+                more = first.more() if len(tried) == 1 else places[len(tried) :]
+            names = {each.place for each in tried}
+            places[len(tried) :] = [each for each in more if each.words not in names]
+        elif len(places) == 1:
             # Where an earlier call was stopped is no longer where the fleet has to be.
             afresh = compile_for(stack, wish)
             again = [Place(afresh.place or "", lambda made=afresh: made), *afresh.elsewhere]
             places += [each for each in again if each.words != place.words]
+    if short is not None:
+        return _with_fewer(gang, short, tried)
+    if gang.before:
+        raise _no_room_to_grow(wish, len(gang.before), tried)
     raise _no_room(wish, tried)
 
 
@@ -277,26 +296,44 @@ def _taken_back(gang: Gang, compiled: Deployment) -> str:
     return f"its {len(gang.before)} nodes are as they were"
 
 
-def _short(gang: Gang, compiled: Deployment, call: Call, there: Sequence[str]) -> tuple[Deployment, Call]:
-    """A fleet that keeps fewer nodes than it asked for. Raises NoCapacity when they are too few."""
+@dataclass(frozen=True)
+class _Short:
+    """A fleet that is up with fewer nodes than it asked for. `missing`: the error of each that is missing."""
+
+    kept: Deployment
+    wanted: int
+    call: Call
+    events: tuple[Event, ...]
+    missing: Mapping[str, str]
+
+
+def _kept(gang: Gang, compiled: Deployment, call: Call, there: Sequence[str]) -> _Short:
+    """Keep the nodes that are there."""
     # What a runner is told of the fleet hangs on all of its nodes: it is recorded anew without the others.
     kept = gang.keep(compiled, there)
-    failed = call.node_errors()
-    warnings = tuple(
-        NodeWarning(name, f"not made: {answer.reason if (answer := compiled.answer(text)) else text}")
-        for name, text in sorted(failed.items())
-    )
+    missing = call.node_errors()
+    events = _besides(call.events, {urn for urn in call.errors if name_of(urn) in missing})
     gang.listener(Note(f"kept {len(there)} of {len(compiled.nodes)} nodes"))
+    return _Short(kept, len(compiled.nodes), call, tuple(events), missing)
+
+
+def _with_fewer(gang: Gang, short: _Short, tried: Sequence[Attempt]) -> tuple[Deployment, Call]:
+    """A fleet that keeps fewer nodes than it asked for. Raises NoCapacity when they are too few."""
+    kept, count = short.kept, len(short.kept.nodes)
+    warnings = tuple(
+        NodeWarning(name, f"not made: {answer.reason if (answer := kept.answer(text)) else text}")
+        for name, text in sorted(short.missing.items())
+    )
     nodes = gang.wish.fleet.nodes
-    if nodes is not None and len(there) < (nodes.min or 0):
+    if nodes is not None and count < (nodes.min or 0):
         raise NoCapacity(
-            f"the fleet {gang.wish.name} has {len(there)} nodes, fewer than the {nodes.min} it needs",
-            detail="\n".join(f"{each.node}: {each.text}" for each in warnings),
+            f"the fleet {gang.wish.name} has {count} nodes, fewer than the {nodes.min} it needs",
+            detail="\n".join(f"{each.place}: {each.reason}" for each in tried),
             hint="they are kept: `orch up` tries for the others, `orch down` removes them",
             code="ORCH325",
         )
-    events = _besides(call.events, {urn for urn in call.errors if name_of(urn) in failed})
-    return replace(kept, warnings=(*kept.warnings, *warnings)), replace(call, events=events, errors={})
+    call = replace(short.call, events=list(short.events), errors={})
+    return replace(kept, warnings=(*kept.warnings, *warnings)), call
 
 
 def _besides(events: Sequence[Event], urns: Collection[str]) -> list[Event]:

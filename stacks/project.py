@@ -20,7 +20,7 @@ from orch.stacks.pulumi.install import Engine, home, search_path
 from orch.stacks.trust import owner_of, require_trusted, require_trusted_data
 
 if TYPE_CHECKING:
-    from orch.spec.models.backends import BackendSettings
+    from orch.spec.models.backends.base import BackendSettings
     from orch.spec.models.project import Project as Settings
     from orch.spec.state import FleetState, NodeState
 

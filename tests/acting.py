@@ -61,7 +61,9 @@ from orch.runner.ssh.transport import Transport
 from orch.spec.errors import OrchError
 from orch.spec.loader.load import Document
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsSettings, GcpSettings, LocalSettings
+from orch.spec.models.backends.aws import AwsSettings
+from orch.spec.models.backends.gcp import GcpSettings
+from orch.spec.models.backends.local import LocalSettings
 from orch.spec.state import FleetState, Gpus, NodeState
 from orch.stacks.project import find
 

@@ -30,7 +30,7 @@ from orch.components.aws.planner import Context, plan
 from orch.components.request import PriorState
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsSettings
+from orch.spec.models.backends.aws import AwsSettings
 
 GOLDEN = Path(__file__).parent / "components" / "aws" / "golden"
 CATALOG = catalog(Path("/nonexistent"))

@@ -21,7 +21,7 @@ from orch.components.gcp.planner import Context, plan
 from orch.components.request import PriorState
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
-from orch.spec.models.backends import GcpSettings
+from orch.spec.models.backends.gcp import GcpSettings
 
 GOLDEN = Path(__file__).parent / "components" / "gcp" / "golden"
 CATALOG = catalog(Path("/nonexistent"))

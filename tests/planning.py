@@ -7,7 +7,7 @@ from typing import Any
 
 from orch.components.request import PlanRequest, PriorState
 from orch.spec.models import Fleet
-from orch.spec.models.backends import BackendSettings
+from orch.spec.models.backends.base import BackendSettings
 
 
 def request_of(

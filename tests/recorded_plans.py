@@ -11,7 +11,7 @@ from orch.components.aws import explain as aws
 from orch.components.deployment import Deployment
 from orch.components.explain import Explained
 from orch.components.gcp import explain as gcp
-from orch.components.local import explain as local
+from orch.components.local import backend as local
 from orch.components.ssh import backend as ssh
 from orch.stacks.plan import Plan
 from orch.stacks.pulumi.changes import Change, changes, drifted

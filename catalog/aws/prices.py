@@ -18,6 +18,9 @@ from orch.catalog.errors import RefreshFailed
 from orch.catalog.records import InstanceType, Offer
 from orch.catalog.sdks import require_sdk
 
+SOURCE = "AWS Price List and EC2 APIs"
+NOTE = "On-demand Linux, shared tenancy; spot prices of that moment."
+
 # The Price List API answers in few regions; any of them knows the prices of all.
 HOME = "us-east-1"
 LINUX = "Linux/UNIX"

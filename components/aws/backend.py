@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,11 +17,12 @@ from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.account.lookups import question
 from orch.components.aws.candidates import candidates, in_written_zones, settled
 from orch.components.aws.explain import EXPLAINED, traits
+from orch.components.aws.network import in_network_of
 from orch.components.aws.plan import AwsPlan
 from orch.components.aws.planner import Context, plan
+from orch.components.cloud import node_groups
 from orch.components.cloud.backend import CloudBackend, regions_of, scripts
 from orch.components.cloud.candidates import Candidate
-from orch.components.cloud.indices import folded
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Queue
@@ -31,7 +32,8 @@ from orch.offers.match import aws_zone_name
 from orch.spec.errors import OrchError
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsSettings, BackendSettings
+from orch.spec.models.backends.aws import AwsSettings
+from orch.spec.models.backends.base import BackendSettings
 
 if TYPE_CHECKING:
     import pulumi
@@ -104,7 +106,9 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
 
     def plan(self, request: PlanRequest, candidate: Candidate, facts: AwsFacts) -> AwsPlan:
         texts = scripts(request.fleet, request.folder)
-        context = Context(self.settings_of(request), load_catalog(), request.scope, request.tags, texts)
+        context = Context(
+            self.settings_of(request), load_catalog(), request.scope, request.tags, texts, request.indices
+        )
         return plan(request.fleet, candidate, facts, self.prior(request), context)
 
     def register(
@@ -122,15 +126,20 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         return component.state, component.identity
 
     def with_nodes(self, plan: AwsPlan, names: Collection[str]) -> AwsPlan:
-        return with_nodes(plan, names)
+        first, *others = (with_nodes(each, names) for each in plan.node_groups)
+        return joined([first, *(each for each in others if each.nodes)])
+
+    def join(self, plans: Sequence[AwsPlan]) -> AwsPlan:
+        return joined(plans)
 
     def stages(
-        self, request: PlanRequest, candidate: Candidate, plan: AwsPlan, running: int
-    ) -> Iterator[tuple[AwsPlan, Queue | None]]:
+        self, request: PlanRequest, candidate: Candidate, plan: AwsPlan, running: Mapping[int, int]
+    ) -> Iterable[tuple[AwsPlan, Queue | None]]:
         """EC2 shrinks a reservation no further than to what runs in it, and the engine deletes instances
         last."""
-        if plan.capacity.made is not None and running > plan.capacity.made:
-            yield replace(plan, capacity=replace(plan.capacity, made=running)), None
+        first, *others = (with_room(each, running.get(each.number, 0)) for each in plan.node_groups)
+        larger = replace(first, others=tuple(others))
+        return [(larger, None)] if larger != plan else []
 
     def traits(self, request: PlanRequest, candidate: Candidate, plan: AwsPlan) -> Traits:
         return traits(request.fleet, plan)
@@ -189,20 +198,28 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         return found
 
 
+def joined(plans: Sequence[AwsPlan]) -> AwsPlan:
+    """The plan of a fleet of these node groups, in the network of the first."""
+    first, *others = plans
+    whole = replace(first, others=tuple(in_network_of(first, each) for each in others))
+    return node_groups.joined(whole, whole.others)
+
+
+def with_room(plan: AwsPlan, running: int) -> AwsPlan:
+    """The same with a reservation, where it has one, for no fewer nodes than run in it."""
+    made = plan.capacity.made
+    if made is None or made >= running:
+        return plan
+    return replace(plan, capacity=replace(plan.capacity, made=running))
+
+
 def with_nodes(made: AwsPlan, names: Collection[str]) -> AwsPlan:
-    """The same plan with the nodes of these names alone."""
+    """A group with the nodes of these names alone."""
     nodes = tuple(node for node in made.nodes if node.name in names)
     capacity = made.capacity
     if capacity.made is not None:
         capacity = replace(capacity, made=len(nodes) or None)
-    dropped = len(made.nodes) - len(nodes)
-    return replace(
-        made,
-        nodes=nodes,
-        capacity=capacity,
-        pins={**made.pins, "indices": folded([node.index for node in nodes])},
-        hourly=round(made.hourly - dropped * (made.price or 0.0), 6),
-    )
+    return replace(made, nodes=nodes, capacity=capacity)
 
 
 def _no_reservation(fleet: Fleet, regions: Sequence[str]) -> Finding:

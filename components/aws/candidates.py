@@ -23,7 +23,7 @@ from orch.offers.match import aws_zone_name, judge, names_zone
 from orch.offers.query import MachineQuery, wanted_of
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsSettings
+from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.suggest import few
 
 __all__ = ["Candidate", "candidates", "in_written_zones", "with_efa"]

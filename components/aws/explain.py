@@ -10,8 +10,9 @@ from orch.catalog.aws.machines import Nics, nics
 from orch.components.aws import network as networks
 from orch.components.aws.account.facts import AwsFacts
 from orch.components.aws.candidates import Candidate
-from orch.components.aws.plan import AwsPlan, Bastion
+from orch.components.aws.plan import AwsPlan
 from orch.components.cloud.cloudinit import scratch
+from orch.components.cloud.plan import Bastion
 from orch.components.explain import Explained, Row, counted, scratch_words
 from orch.components.request import PriorState
 from orch.spec.models import Fleet

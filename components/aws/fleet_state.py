@@ -11,7 +11,7 @@ from orch.components.aws.plan import AwsPlan
 from orch.components.aws.tunnels import through_ssm
 from orch.components.cloud.cloudinit import JUMP_USER
 from orch.components.cloud.host_keys import public_host_key
-from orch.spec.models.backends import AwsSettings
+from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.state import SCHEMA
 
 # A node that is gone may be a reboot: EC2 takes minutes for it.
@@ -48,8 +48,9 @@ def known_keys(plan: AwsPlan, seed: str, ids: Sequence[str], own: Sequence[bool]
     `own`: the instance has user data of its own, in which an earlier version gave it a key from the seed.
     """
     known: dict[str, HostKey] = {}
-    for node, each, carried in zip(plan.nodes, ids, own, strict=True):
-        machine, public = plan.host_keys.get(node.name, ("", ""))
+    shown = {name: key for group in plan.node_groups for name, key in group.host_keys.items()}
+    for node, each, carried in zip(plan.all_nodes, ids, own, strict=True):
+        machine, public = shown.get(node.name, ("", ""))
         if machine == each and public:
             known[each] = HostKey(public, each)
         elif carried:
@@ -61,6 +62,7 @@ def fleet_state(plan: AwsPlan, settings: AwsSettings, stack: str, seen: Seen) ->
     """All that a runner needs, as `spec.state.FleetState` reads it."""
     jumps = _jumps(plan, settings, seen)
     ssm = plan.access.way == "ssm"
+    groups = {node.name: group for group in plan.node_groups for node in group.nodes}
     nodes = [
         {
             "index": node.index,
@@ -72,19 +74,19 @@ def fleet_state(plan: AwsPlan, settings: AwsSettings, stack: str, seen: Seen) ->
             "jump": jumps,
             "proxy_command": through_ssm(plan.region, settings, seen.ids[place]) if ssm else None,
             "internal_ip": seen.internal[place],
-            "cpus": plan.cpus,
-            "memory_mib": plan.memory_mib,
-            "arch": plan.arch,
-            "disk_mib": plan.disk.size_gb * 1024,
-            "gpus": dict(plan.gpus),
-            "blocks": plan.blocks,
+            "cpus": groups[node.name].cpus,
+            "memory_mib": groups[node.name].memory_mib,
+            "arch": groups[node.name].arch,
+            "disk_mib": groups[node.name].disk.size_gb * 1024,
+            "gpus": dict(groups[node.name].gpus),
+            "blocks": groups[node.name].blocks,
             "region": plan.region,
-            "zone": plan.zone,
-            "instance_type": plan.instance_type,
+            "zone": groups[node.name].zone,
+            "instance_type": groups[node.name].instance_type,
             "topology": list(seen.topology[place]) if seen.topology else [],
-            "price_hourly": plan.price,
+            "price_hourly": groups[node.name].price,
         }
-        for place, node in enumerate(plan.nodes)
+        for place, node in enumerate(plan.all_nodes)
     ]
     return {
         "schema_version": SCHEMA,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from orch.components.aws.account.facts import AwsFacts, Subnet
 from orch.components.aws.account.lookups import NetworkLookup
 from orch.components.aws.candidates import Candidate
 from orch.components.aws.capacity import Demand
-from orch.components.aws.plan import Access, Addresses, ExistingNetwork, Groups, NewNetwork, Rule
+from orch.components.aws.plan import Access, Addresses, AwsPlan, ExistingNetwork, Groups, NewNetwork, Rule
 from orch.components.cloud.ssh_sources import source_findings
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
@@ -21,6 +21,8 @@ from orch.spec.suggest import counted
 VPC = "10.0.0.0/16"
 NODES = "10.0.0.0/17"
 EDGE = "10.0.128.0/24"
+MORE = tuple(f"10.0.{third}.0/20" for third in range(144, 256, 16))
+"""Subnets of further node groups, by their number from 1."""
 # AWS keeps the first four addresses of a subnet and the last. Source: VPC user guide, "Subnet CIDR blocks".
 KEPT_ADDRESSES = 5
 SSH = 22
@@ -93,6 +95,14 @@ def reach(
         profile,
         tuple(findings),
     )
+
+
+def in_network_of(first: AwsPlan, group: AwsPlan) -> AwsPlan:
+    """A node group in the network of the fleet's first one: a network that is made has a subnet for each."""
+    network = group.network
+    if isinstance(network, NewNetwork):
+        network = replace(network, nodes_cidr=MORE[group.number - 1], edge_cidr=None)
+    return replace(group, network=network, bastion=None, bastion_init="")
 
 
 def elastic_ips(reached: Reach, demand: Demand) -> tuple[int, int]:

@@ -9,12 +9,12 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from orch.components.aws.plan import AwsPlan, ExistingNetwork, Rule
+from orch.components.aws.plan import AwsPlan, ExistingNetwork, NewNetwork, Rule
 from orch.components.aws.userdata import packed64, wrapped64
 from orch.components.cloud.cloudinit import filled
 from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.keys import Keys
-from orch.spec.models.backends import AwsSettings
+from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.credentials import AccessKeyCreds, AwsDefaultCreds
 
 # What Session Manager's agent needs. AWS's own AmazonSSMManagedInstanceCore also reads all of the account's
@@ -32,7 +32,8 @@ Text = pulumi.Output[str]
 class NetworkResources:
     """Registers it all as children of `parent`.
 
-    `subnet` is the nodes' own, `edge` one that leads to the internet; `ready` must be there before nodes are.
+    `subnets` are the nodes' own, by the number of their group, `edge` one that leads to the internet; `ready`
+    must be there before nodes are.
     """
 
     def __init__(self, plan: AwsPlan, settings: AwsSettings, parent: pulumi.Resource) -> None:
@@ -44,7 +45,7 @@ class NetworkResources:
         )
         self.keys = Keys(f"{plan.fleet}-keys", opts=pulumi.ResourceOptions(parent=parent))
         self._fillings = pulumi.Output.all(self.keys.host_seed, self.keys.client_public_key)
-        self.vpc, self.subnet, self.edge, self.ready = self._network()
+        self.vpc, self.subnets, self.edge, self.ready = self._network()
         bastion_group = self._bastion_group()
         self.groups = self._node_groups(bastion_group)
         self.profile = self._ssm_profile()
@@ -86,12 +87,12 @@ class NetworkResources:
 
         return pulumi.Output.secret(self._fillings.apply(fill))
 
-    def common_data(self) -> Text:
-        """The user data of all nodes. It holds no key but the client's public one; what the file's `init` has
-        may be secret."""
-        text = self.plan.cloud_init
+    def common_data(self, plan: AwsPlan) -> Text:
+        """The user data of all nodes of a group. It holds no key but the client's public one; what the file's
+        `init` has may be secret."""
+        text = plan.cloud_init
         made = self.keys.client_public_key.apply(lambda key: wrapped64(filled(text, authorized_key=key)))
-        return pulumi.Output.secret(made) if self.plan.confidential else pulumi.Output.unsecret(made)
+        return pulumi.Output.secret(made) if plan.confidential else pulumi.Output.unsecret(made)
 
     def after(self, resources: Sequence[pulumi.Resource], **more: Any) -> pulumi.ResourceOptions:
         extra = pulumi.ResourceOptions(depends_on=list(resources), **more)
@@ -99,12 +100,19 @@ class NetworkResources:
 
     # The network
 
-    def _network(self) -> tuple[Text, Text, Text | None, list[pulumi.Resource]]:
-        """The VPC, the nodes' subnet, one that leads to the internet, and what must be there before nodes."""
+    def _network(self) -> tuple[Text, dict[int, Text], Text | None, list[pulumi.Resource]]:
+        """The VPC, the nodes' subnets by group, one that leads to the internet, and what must be there before
+        nodes."""
         network = self.plan.network
         if isinstance(network, ExistingNetwork):
             edge = pulumi.Output.from_input(network.edge_subnet) if network.edge_subnet else None
-            return pulumi.Output.from_input(network.vpc), pulumi.Output.from_input(network.subnet), edge, []
+            own = {each.number: each.network for each in self.plan.node_groups}
+            given = {
+                number: pulumi.Output.from_input(one.subnet)
+                for number, one in own.items()
+                if isinstance(one, ExistingNetwork)
+            }
+            return pulumi.Output.from_input(network.vpc), given, edge, []
         name, opts = self.plan.fleet, self.opts
         vpc = aws.ec2.Vpc(
             f"{name}-vpc",
@@ -123,9 +131,11 @@ class NetworkResources:
         nodes = self._made_subnet("nodes", network.nodes_cidr, vpc)
         out: dict[str, Any] = {"cidr_block": "0.0.0.0/0", "gateway_id": gateway.id}
         if network.edge_cidr is None:
-            return vpc.id, nodes.id, nodes.id, self._routed("nodes", nodes, vpc, out)
+            table, routed = self._routed("nodes", nodes, vpc, out)
+            more, also = self._more_subnets(vpc, table)
+            return vpc.id, {0: nodes.id, **more}, nodes.id, [*routed, *also]
         edge = self._made_subnet("edge", network.edge_cidr, vpc)
-        routed = self._routed("edge", edge, vpc, out)
+        _, routed = self._routed("edge", edge, vpc, out)
         address = aws.ec2.Eip(
             f"{name}-nat",
             domain="vpc",
@@ -139,16 +149,37 @@ class NetworkResources:
             tags=self.tags("aws:ec2/natGateway:NatGateway", f"{name}-nat"),
             opts=self.after(routed),
         )
-        inner = self._routed("nodes", nodes, vpc, {"cidr_block": "0.0.0.0/0", "nat_gateway_id": nat.id})
-        return vpc.id, nodes.id, edge.id, [*routed, *inner]
+        inside: dict[str, Any] = {"cidr_block": "0.0.0.0/0", "nat_gateway_id": nat.id}
+        table, inner = self._routed("nodes", nodes, vpc, inside)
+        more, also = self._more_subnets(vpc, table)
+        return vpc.id, {0: nodes.id, **more}, edge.id, [*routed, *inner, *also]
 
-    def _made_subnet(self, part: str, cidr: str, vpc: aws.ec2.Vpc) -> aws.ec2.Subnet:
+    def _more_subnets(
+        self, vpc: aws.ec2.Vpc, table: aws.ec2.RouteTable
+    ) -> tuple[dict[int, Text], list[pulumi.Resource]]:
+        """A subnet for each further node group, in the group's zone, with the routes of the first."""
+        found: dict[int, Text] = {}
+        ready: list[pulumi.Resource] = []
+        for group in self.plan.others:
+            if isinstance(group.network, NewNetwork):
+                part = f"nodes{group.suffix}"
+                subnet = self._made_subnet(part, group.network.nodes_cidr, vpc, group.zone)
+                found[group.number] = subnet.id
+                name = f"{self.plan.fleet}-{part}"
+                ready.append(
+                    aws.ec2.RouteTableAssociation(
+                        name, subnet_id=subnet.id, route_table_id=table.id, opts=self.opts
+                    )
+                )
+        return found, ready
+
+    def _made_subnet(self, part: str, cidr: str, vpc: aws.ec2.Vpc, zone: str | None = None) -> aws.ec2.Subnet:
         name = f"{self.plan.fleet}-{part}"
         return aws.ec2.Subnet(
             name,
             vpc_id=vpc.id,
             cidr_block=cidr,
-            availability_zone_id=self.plan.zone,
+            availability_zone_id=zone or self.plan.zone,
             map_public_ip_on_launch=False,
             tags=self.tags("aws:ec2/subnet:Subnet", name),
             opts=self.opts,
@@ -156,7 +187,7 @@ class NetworkResources:
 
     def _routed(
         self, part: str, subnet: aws.ec2.Subnet, vpc: aws.ec2.Vpc, route: Any
-    ) -> list[pulumi.Resource]:
+    ) -> tuple[aws.ec2.RouteTable, list[pulumi.Resource]]:
         name = f"{self.plan.fleet}-{part}"
         table = aws.ec2.RouteTable(
             name,
@@ -165,9 +196,10 @@ class NetworkResources:
             tags=self.tags("aws:ec2/routeTable:RouteTable", name),
             opts=self.opts,
         )
-        return [
-            aws.ec2.RouteTableAssociation(name, subnet_id=subnet.id, route_table_id=table.id, opts=self.opts)
-        ]
+        association = aws.ec2.RouteTableAssociation(
+            name, subnet_id=subnet.id, route_table_id=table.id, opts=self.opts
+        )
+        return table, [association]
 
     # Who may reach whom. Rules are written in their group: only so a foreign one is seen and taken away.
 
@@ -251,7 +283,7 @@ class NetworkResources:
         bastion = self.plan.bastion
         if bastion is None or group is None:
             return None
-        subnet = self.edge if bastion.public and self.edge is not None else self.subnet
+        subnet = self.edge if bastion.public and self.edge is not None else self.subnets[0]
         return aws.ec2.Instance(
             f"{self.plan.fleet}-bastion",
             ami=bastion.image,

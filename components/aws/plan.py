@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from orch.catalog.fabrics import Fabric
-from orch.catalog.records import Arch
 from orch.components.aws.nics import Interface
-from orch.spec.findings import Finding
+from orch.components.cloud.plan import CloudPlan
 from orch.spec.models.ssh import Jump
 
 
@@ -57,17 +55,6 @@ class Groups:
 
 
 @dataclass(frozen=True)
-class Bastion:
-    """A small machine to jump over. `public`: it has an address and answers `cidrs`; else SSM leads to it."""
-
-    instance_type: str
-    image: str
-    public: bool
-    cidrs: tuple[str, ...]
-    price: float | None
-
-
-@dataclass(frozen=True)
 class Access:
     """How SSH reaches the nodes: over the bastion, over given hops, through SSM, or straight."""
 
@@ -109,32 +96,18 @@ class Disk:
     kms_key: str | None
 
 
-@dataclass(frozen=True)
-class Node:
-    index: int
-    name: str
+@dataclass(frozen=True, kw_only=True)
+class AwsPlan(CloudPlan):
+    """A fleet on AWS.
 
-
-@dataclass(frozen=True)
-class AwsPlan:
-    """A whole fleet. Prices in US dollars an hour.
-
-    `layout` changes with what only a new instance can have; `settled`: the stack's nodes have this one.
     `profile`: an instance profile that was given; `ssm`: who gets one of our own, to be reached through SSM.
-    `cloud_init` is the user data of all nodes, with a mark for what is known later; `confidential`: it may
-    hold secrets. `host_keys`: by node, the instance that showed its host key, and the key. `shown`: an
-    instance may read its own tags. `tags` are on everything.
+    `confidential`: the user data may hold secrets. `host_keys`: by node, the instance that showed its host
+    key, and the key. `shown`: an instance may read its own tags. `tags` are on everything.
     """
 
-    fleet: str
-    scope: str
-    region: str
-    zone: str
     zone_name: str
-    instance_type: str
     network: NewNetwork | ExistingNetwork
     groups: Groups
-    bastion: Bastion | None
     access: Access
     addresses: Addresses
     group: Group | None
@@ -144,37 +117,25 @@ class AwsPlan:
     disk: Disk
     profile: str | None
     ssm: Literal["nodes", "bastion"] | None
-    nodes: tuple[Node, ...]
-    cloud_init: str
     confidential: bool
     host_keys: Mapping[str, tuple[str, str]]
     shown: bool
-    bastion_init: str
     tags: Mapping[str, str]
-    layout: str
-    settled: bool
-    placement: Literal["any", "cluster"]
     rank_by_topology: bool
-    interconnect: Literal["efa", "ethernet"]
-    fabric: Fabric | None
-    gpus: Mapping[str, str | int | None]
-    cpus: int | None
-    memory_mib: int | None
-    arch: Arch
-    blocks: int
-    job_image: str | None
-    env: Mapping[str, str]
-    protect: bool
-    price: float | None
-    hourly: float
-    unpriced: tuple[str, ...]
     starts: str | None
     ends: str | None
-    pins: Mapping[str, str]
-    reasons: tuple[str, ...]
-    warnings: tuple[Finding, ...]
+    others: tuple[AwsPlan, ...] = ()
 
     @property
     def base(self) -> str:
         """What names of cloud resources begin with."""
         return f"orch-{self.fleet}-{self.scope}"
+
+    @property
+    def suffix(self) -> str:
+        """What names of a node group's own resources end with; nothing for the first group's."""
+        return f"-{self.number}" if self.number else ""
+
+    @property
+    def node_groups(self) -> tuple[AwsPlan, ...]:
+        return (self, *self.others)

@@ -26,10 +26,12 @@ from orch.components.aws.account.lookups import (
 )
 from orch.components.aws.candidates import Candidate, with_efa
 from orch.components.aws.capacity import Demand
-from orch.components.aws.plan import AwsPlan, Bastion, Disk, ExistingNetwork, NewNetwork, Node
+from orch.components.aws.plan import AwsPlan, Disk, ExistingNetwork, NewNetwork
 from orch.components.cloud.backend import place_reason
 from orch.components.cloud.cloudinit import bastion_config, first_boot_findings, first_boot_pins, scratch
 from orch.components.cloud.indices import folded, live_indices, node_indices
+from orch.components.cloud.node_groups import SPREADS, spreads
+from orch.components.cloud.plan import Bastion, Node
 from orch.components.cloud.sizing import (
     blocks,
     budget_findings,
@@ -44,7 +46,7 @@ from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsSettings
+from orch.spec.models.backends.aws import AwsSettings
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Context:
 
     `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
     one project's names from another's, used for a new stack only.
+    `indices`: the nodes to plan, None: as many as the file asks for.
     """
 
     settings: AwsSettings
@@ -60,6 +63,7 @@ class Context:
     scope: str
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
     scripts: Mapping[str, str] = field(default_factory=dict[str, str])
+    indices: tuple[int, ...] | None = None
 
 
 def plan(
@@ -69,10 +73,13 @@ def plan(
 
     Raises PlanErrors with all that is wrong: ORCH200-231, 281, 310-323.
     """
-    each, indices = nics()[candidate.type.name], node_indices(fleet, previous)
+    each, indices = nics()[candidate.type.name], context.indices
+    if indices is None:
+        indices = node_indices(fleet, previous)
     live = live_indices(previous) if candidate.kept else frozenset[int]()
     interfaces = layout(fleet, candidate)
     demand = Demand(len(indices), len(set(indices) - live), len(interfaces))
+    spread = spreads(fleet, previous)
     scope = previous.pins.get("scope", context.scope)
     base = f"orch-{fleet.name}-{scope}"
     efa = sum(interface.kind != "interface" for interface in interfaces)
@@ -109,7 +116,7 @@ def plan(
     price = None if block else candidate.price
     fixed = (bastion.price or 0.0) if bastion else 0.0
     if not block:
-        found += budget_findings(fleet, price, fixed, candidate.price_of)
+        found += budget_findings(fleet, price, fixed, candidate.price_of, backend="aws")
     warnings = settle(found)
     image = facts.image
     if zone is None or image is None:
@@ -133,6 +140,7 @@ def plan(
         zone=candidate.zone,
         zone_name=zone.name,
         instance_type=candidate.type.name,
+        spot=candidate.spot,
         network=reached.network,
         groups=reached.groups,
         bastion=bastion,
@@ -155,7 +163,9 @@ def plan(
         },
         # The one key of ours that EC2 does not let an instance read: such a launch fails.
         shown="_index" not in _tags(fleet, context),
-        bastion_init=bastion_config(fleet.name, [_nodes_cidr(reached.network)]) if bastion else "",
+        bastion_init=bastion_config(fleet.name, _bastion_leads(reached.network, spread=spread))
+        if bastion
+        else "",
         tags=_tags(fleet, context),
         layout=layout_mark,
         settled=previous.pins.get("layout") == layout_mark,
@@ -178,7 +188,8 @@ def plan(
         ends=facts.reservation.end if facts.reservation else None,
         pins=_pins(fleet, candidate, facts, context)
         | boot
-        | {"scope": scope, "indices": folded(indices), "layout": layout_mark},
+        | {"scope": scope, "indices": folded(indices), "layout": layout_mark}
+        | ({SPREADS: "true"} if spread else {}),
         reasons=(
             f"{demand.nodes} x {told.words(candidate, block=block)}",
             *place_reason(candidate, previous),
@@ -282,8 +293,11 @@ def _bastion(
     return Bastion(BASTION_TYPE, image, public, cidrs if public else (), min(prices, default=None))
 
 
-def _nodes_cidr(network: NewNetwork | ExistingNetwork) -> str:
-    return network.nodes_cidr if isinstance(network, NewNetwork) else network.cidr
+def _bastion_leads(network: NewNetwork | ExistingNetwork, *, spread: bool) -> list[str]:
+    """The networks of nodes, also of those that other node groups may get."""
+    if isinstance(network, ExistingNetwork):
+        return [network.cidr]
+    return [network.nodes_cidr, *(networks.MORE if spread else ())]
 
 
 def _tags(fleet: Fleet, context: Context) -> dict[str, str]:

@@ -14,8 +14,9 @@ import pulumi_aws as aws
 
 from orch.components.aws.fleet_state import HostKey, Seen, fleet_state, known_keys
 from orch.components.aws.network_resources import NetworkResources, Text
-from orch.components.aws.plan import AwsPlan, Node
-from orch.spec.models.backends import AwsSettings
+from orch.components.aws.plan import AwsPlan, Capacity
+from orch.components.cloud.plan import Node
+from orch.spec.models.backends.aws import AwsSettings
 
 Topology = Callable[[Sequence[str]], Mapping[str, tuple[str, ...]]]
 HostKeys = Callable[[Sequence[str]], Mapping[str, str]]
@@ -37,20 +38,25 @@ class AwsFleet(pulumi.ComponentResource):
         super().__init__("orch:fleet:Aws", plan.fleet, None, pulumi.ResourceOptions(protect=plan.protect))
         self._plan = plan
         self._ground = ground = NetworkResources(plan, settings, self)
-        group = self._placement_group()
-        capacity = self._capacity(group)
-        template = self._template(group, capacity)
-        waits = [*ground.ready, *([capacity] if capacity else [])]
-        version = template.latest_version.apply(str)
-        started = {"id": template.id, "version": version}
-        machines = [self._node(node, started, waits) for node in plan.nodes]
-        addresses = [self._address(node, machine) for node, machine in zip(plan.nodes, machines, strict=True)]
+        made = [pair for group in plan.node_groups for pair in self._node_group(group)]
+        made.sort(key=lambda pair: pair[0].index)
+        machines, addresses = [machine for _, machine, _ in made], [address for *_, address in made]
         self.identity = ground.keys.client_private_key
         self.state = self._state(machines, addresses, settings, shown, topology)
         # Recorded at once, unlike the stack's outputs: an `up` that is killed leaves word of where it was.
         self.register_outputs({"pins": dict(plan.pins)})
 
     # Capacity and nodes
+
+    def _node_group(self, plan: AwsPlan) -> list[tuple[Node, aws.ec2.Instance, aws.ec2.Eip | None]]:
+        """What the nodes of one group are taken from, and these, each with its Elastic IP."""
+        group = self._placement_group()
+        capacity = self._capacity(plan, group)
+        template = self._template(plan, group, capacity)
+        waits = [*self._ground.ready, *([capacity] if capacity else [])]
+        started = {"id": template.id, "version": template.latest_version.apply(str)}
+        machines = [(node, self._node(plan, node, started, waits)) for node in plan.nodes]
+        return [(node, machine, self._address(plan, node, machine)) for node, machine in machines]
 
     def _placement_group(self) -> aws.ec2.PlacementGroup | None:
         group = self._plan.group
@@ -65,11 +71,12 @@ class AwsFleet(pulumi.ComponentResource):
             opts=self._ground.opts,
         )
 
-    def _capacity(self, group: aws.ec2.PlacementGroup | None) -> aws.ec2.CapacityReservation | None:
-        plan = self._plan
+    def _capacity(
+        self, plan: AwsPlan, group: aws.ec2.PlacementGroup | None
+    ) -> aws.ec2.CapacityReservation | None:
         if plan.capacity.made is None:
             return None
-        name = f"{plan.fleet}-capacity"
+        name = f"{plan.fleet}-capacity{plan.suffix}"
         return aws.ec2.CapacityReservation(
             name,
             instance_type=plan.instance_type,
@@ -84,9 +91,12 @@ class AwsFleet(pulumi.ComponentResource):
         )
 
     def _template(
-        self, group: aws.ec2.PlacementGroup | None, capacity: aws.ec2.CapacityReservation | None
+        self,
+        plan: AwsPlan,
+        group: aws.ec2.PlacementGroup | None,
+        capacity: aws.ec2.CapacityReservation | None,
     ) -> aws.ec2.LaunchTemplate:
-        plan, name = self._plan, f"{self._plan.fleet}-template"
+        name = f"{plan.fleet}-template{plan.suffix}"
         target: pulumi.Input[str] | None = capacity.id if capacity is not None else plan.capacity.id
         reserved: Any = (
             {"capacity_reservation_target": {"capacity_reservation_id": target}} if target else None
@@ -111,14 +121,14 @@ class AwsFleet(pulumi.ComponentResource):
             profile = self._ground.profile.name
         return aws.ec2.LaunchTemplate(
             name,
-            name=plan.base,
-            network_interfaces=[self._interface(place) for place in range(len(plan.interfaces))],
+            name=f"{plan.base}{plan.suffix}",
+            network_interfaces=[self._interface(plan, place) for place in range(len(plan.interfaces))],
             block_device_mappings=[{"device_name": plan.disk.device, "ebs": disk}],
             metadata_options=metadata,
-            user_data=self._ground.common_data(),
+            user_data=self._ground.common_data(plan),
             placement={"group_name": group.name if group is not None else placed} if placed else None,
             capacity_reservation_specification=reserved,
-            instance_market_options=self._market(),
+            instance_market_options=self._market(plan.capacity),
             iam_instance_profile={"name": profile} if profile is not None else None,
             tag_specifications=[
                 {"resource_type": kind, "tags": {**plan.tags, "orch:stack": tags["orch:stack"]}}
@@ -128,24 +138,23 @@ class AwsFleet(pulumi.ComponentResource):
             opts=self._ground.opts,
         )
 
-    def _interface(self, place: int) -> Any:
-        each = self._plan.interfaces[place]
+    def _interface(self, plan: AwsPlan, place: int) -> Any:
+        each = plan.interfaces[place]
         public = {}
         if place == 0:
-            at_launch = self._plan.addresses.kind == "launch"
+            at_launch = plan.addresses.kind == "launch"
             public = {"associate_public_ip_address": "true" if at_launch else "false"}
         return {
             "network_card_index": each.card,
             "device_index": each.device,
             "interface_type": each.kind,
-            "subnet_id": self._ground.subnet,
+            "subnet_id": self._ground.subnets[plan.number],
             "security_groups": self._ground.groups,
             "delete_on_termination": "true",
             **public,
         }
 
-    def _market(self) -> Any:
-        capacity = self._plan.capacity
+    def _market(self, capacity: Capacity) -> Any:
         if capacity.market == "block":
             return {"market_type": "capacity-block"}
         if capacity.market != "spot":
@@ -155,14 +164,15 @@ class AwsFleet(pulumi.ComponentResource):
             spot["max_price"] = capacity.max_price
         return {"market_type": "spot", "spot_options": spot}
 
-    def _node(self, node: Node, template: Any, waits: Sequence[pulumi.Resource]) -> aws.ec2.Instance:
+    def _node(
+        self, plan: AwsPlan, node: Node, template: Any, waits: Sequence[pulumi.Resource]
+    ) -> aws.ec2.Instance:
         """One instance.
 
         A newer template, with newer user data, is for new nodes: those that run stay as they are, until
         `orch:layout` changes, which marks what only a new instance can have. User data of its own has a node
         that an earlier version made; it keeps it.
         """
-        plan = self._plan
         return aws.ec2.Instance(
             node.name,
             ami=plan.image,
@@ -179,8 +189,8 @@ class AwsFleet(pulumi.ComponentResource):
             ),
         )
 
-    def _address(self, node: Node, machine: aws.ec2.Instance) -> aws.ec2.Eip | None:
-        if self._plan.addresses.kind != "elastic":
+    def _address(self, plan: AwsPlan, node: Node, machine: aws.ec2.Instance) -> aws.ec2.Eip | None:
+        if plan.addresses.kind != "elastic":
             return None
         name = f"{node.name}-address"
         return aws.ec2.Eip(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from orch.components.cloud.tunnels import command, with_environment
-from orch.spec.models.backends import AwsSettings
+from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.credentials import AccessKeyCreds, AwsDefaultCreds
 
 # What would overrule the keys that are set.

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from orch.components.base import Backend, Facts, FleetPlan
+from orch.components.base import Backend, Facts
 from orch.components.cloud.candidates import Candidate
-from orch.components.cloud.indices import live_indices
+from orch.components.cloud.node_groups import (
+    NodeGroup,
+    divide,
+    free_number,
+    may_spread,
+    node_groups,
+    prior_of,
+    reasons,
+    spreads,
+    with_begun,
+    with_more,
+)
+from orch.components.cloud.plan import CloudPlan
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Deployment, Queue, Shared
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
@@ -19,15 +31,6 @@ from orch.spec.models import Fleet
 
 # What says where a fleet is and what it is made from, apart from how far it got.
 PLACE = ("backend", "project", "scope", "region", "zone", "instance_type", "spot", "network")
-
-
-class CloudPlan(FleetPlan, Protocol):
-    """What is read of a plan, whichever cloud it is of. `unpriced`: what costs money beside the nodes."""
-
-    @property
-    def warnings(self) -> tuple[Finding, ...]: ...
-    @property
-    def unpriced(self) -> tuple[str, ...]: ...
 
 
 Plan = TypeVar("Plan", bound=CloudPlan)
@@ -62,12 +65,55 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
     def with_nodes(self, plan: Plan, names: Collection[str]) -> Plan:
         """The same plan with the nodes of these names alone."""
 
+    @abstractmethod
+    def join(self, plans: Sequence[Plan]) -> Plan:
+        """The plan of a fleet of these node groups, each planned as if it were all of it; the first group has
+        what the fleet has once."""
+
+    def deployment(self, request: PlanRequest, candidate: Candidate) -> Deployment:
+        return self.deploy(request, candidate, self._of_groups(request, candidate))
+
+    def _of_groups(self, request: PlanRequest, candidate: Candidate) -> Plan:
+        """The fleet in its node groups, nodes that are missing at the candidate."""
+        prior = self.prior(request)
+        if not (candidate.kept or candidate.additional) or not may_spread(request.fleet):
+            return self.plan(request, candidate, self.facts(request, candidate))
+        groups, missing = divide(request.fleet, prior)
+        groups, missing = with_begun(groups, missing, request.previous.begun)
+        places: list[tuple[NodeGroup, Candidate]] = []
+        for group in groups:
+            at, *_ = self.candidates(request.of_nodes(prior_of(group, prior), group.indices))
+            if at.kept:
+                places.append((group, at))
+            else:  # the file does not allow that place any more
+                missing = (*missing, *group.indices)
+        if missing:
+            places = with_more(places, missing, candidate)
+        plans = [self._of_group(request, prior, group, at) for group, at in places]
+        return plans[0] if len(plans) == 1 else self.join(plans)
+
+    def _of_group(self, request: PlanRequest, prior: PriorState, group: NodeGroup, at: Candidate) -> Plan:
+        part = request.of_nodes(prior_of(group, prior), group.indices)
+        return replace(self.plan(part, at, self.facts(part, at)), number=group.number)
+
+    def more_places(self, request: PlanRequest, kept: Candidate) -> Sequence[Candidate]:
+        """Places in the fleet's region, the cheapest first."""
+        prior = self.prior(request)
+        if not spreads(request.fleet, prior) or free_number(node_groups(prior)) is None:
+            return ()
+        try:
+            found = self.candidates(request.of_nodes(PriorState(), ()))
+        except PlanErrors:
+            return ()
+        others = (each for each in found if each.region == kept.region and not each.same_place(kept))
+        return tuple(replace(each, additional=True) for each in others)
+
     def stages(
-        self, request: PlanRequest, candidate: Candidate, plan: Plan, running: int
-    ) -> Iterator[tuple[Plan, Queue | None]]:
+        self, request: PlanRequest, candidate: Candidate, plan: Plan, running: Mapping[int, int]
+    ) -> Iterable[tuple[Plan, Queue | None]]:
         """Plans that are brought up before, and the queue that is waited for after each. `running`: how many
-        nodes there are."""
-        yield from ()
+        nodes there are, by the number of their group."""
+        return ()
 
     def shared(self, request: PlanRequest, plan: Plan) -> Shared | None:
         """What the fleet stands on together with others."""
@@ -82,12 +128,17 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
         return error.answer if error else None
 
     def deploy(self, request: PlanRequest, candidate: Candidate, plan: Plan) -> Deployment:
-        there = len(live_indices(self.prior(request))) if candidate.kept else 0
-        return self._deploy(request, candidate, plan, there)
+        there = candidate.kept or candidate.additional
+        groups = node_groups(self.prior(request)) if there else ()
+        return self._deploy(request, candidate, plan, {each.number: len(each.indices) for each in groups})
 
-    def _deploy(self, request: PlanRequest, candidate: Candidate, plan: Plan, running: int) -> Deployment:
-        def only(names: Collection[str], running: int) -> Deployment:
-            return self._deploy(request, candidate, self.with_nodes(plan, names), running)
+    def _deploy(
+        self, request: PlanRequest, candidate: Candidate, plan: Plan, running: Mapping[int, int]
+    ) -> Deployment:
+        def only(names: Collection[str], there: Collection[str]) -> Deployment:
+            groups = {each.number: [node.name in there for node in each.nodes] for each in plan.node_groups}
+            now = {number: sum(found) for number, found in groups.items()}
+            return self._deploy(request, candidate, self.with_nodes(plan, names), now)
 
         stages = [
             replace(self._one(request, candidate, stage), queue=queue)
@@ -101,11 +152,13 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
             super().deploy(request, candidate, plan),
             apart=frozenset() if whole else frozenset({self.node_type}),
             whole=whole,
-            findings=plan.warnings,
+            findings=tuple(dict.fromkeys(each for group in plan.node_groups for each in group.warnings)),
+            reasons=reasons(plan),
             unpriced=plan.unpriced,
             shared=self.shared(request, plan),
             moves=moves(candidate, self.prior(request)),
             makers=self.makers(plan),
+            nodes=tuple(node.name for node in plan.all_nodes),
             locked=frozenset(self.image_pins),
         )
 
@@ -126,7 +179,7 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
 
 def moves(candidate: Candidate, previous: PriorState) -> bool:
     """Whether the stack is elsewhere. A zone's network cannot be changed under running instances."""
-    return not candidate.kept and "zone" in previous.pins
+    return not (candidate.kept or candidate.additional) and "zone" in previous.pins
 
 
 def place_reason(candidate: Candidate, previous: PriorState) -> Iterator[str]:

@@ -26,7 +26,8 @@ class Candidate:
     """A type in a zone (on AWS by the zone's id) at one of its prices. `price`: US dollars an hour, None: not
     known; `price_of`: the region whose price it is, where its own is not known.
 
-    `kept`: the stack is there already. `listed`: a list says that the place has the type; else the account is
+    `kept`: the stack is there already. `additional`: a place for more nodes of a fleet that is up in the same
+    region. `listed`: a list says that the place has the type; else the account is
     asked before the fleet is planned there, and the zone is empty until then where the file names none.
     """
 
@@ -36,12 +37,16 @@ class Candidate:
     spot: bool
     price: float | None
     kept: bool = False
+    additional: bool = False
     listed: bool = True
     price_of: str | None = None
 
     @property
     def backend(self) -> str:
         return self.type.backend
+
+    def same_place(self, other: Candidate) -> bool:
+        return (self.type.name, self.zone, self.spot) == (other.type.name, other.zone, other.spot)
 
     @property
     def place(self) -> str:

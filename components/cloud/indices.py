@@ -18,12 +18,17 @@ def node_indices(fleet: Fleet, previous: PriorState) -> tuple[int, ...]:
 
 
 def live_indices(previous: PriorState) -> frozenset[int]:
-    """Indices of the nodes that the stack has, from its pin `indices` ("0-3,5")."""
-    found: set[int] = set()
-    for part in filter(None, previous.pins.get("indices", "").split(",")):
+    """Indices of the nodes that the stack has, from its pin `indices`."""
+    return frozenset(unfolded(previous.pins.get("indices", "")))
+
+
+def unfolded(text: str) -> tuple[int, ...]:
+    """0, 1, 2, 3, 5 of `0-3,5`."""
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
         low, _, high = part.partition("-")
-        found.update(range(int(low), int(high or low) + 1))
-    return frozenset(found)
+        found += range(int(low), int(high or low) + 1)
+    return tuple(found)
 
 
 def folded(indices: Sequence[int]) -> str:

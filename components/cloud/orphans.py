@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orch.spec.models.backends import BackendSettings
+    from orch.spec.models.backends.base import BackendSettings
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.grammar.values import render_duration
 from orch.spec.models import Fleet
-from orch.spec.models.backends import BackendSettings, GcpSettings
+from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.backends.gcp import GcpSettings
 
 if TYPE_CHECKING:
     import pulumi
@@ -105,8 +106,14 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         """Of a group, whole batches."""
         return fewer(plan, names)
 
+    def more_places(self, request: PlanRequest, kept: Candidate) -> Sequence[Candidate]:
+        return ()
+
+    def join(self, plans: Sequence[GcpPlan]) -> GcpPlan:
+        raise NotImplementedError
+
     def stages(
-        self, request: PlanRequest, candidate: Candidate, plan: GcpPlan, running: int
+        self, request: PlanRequest, candidate: Candidate, plan: GcpPlan, running: Mapping[int, int]
     ) -> Iterator[tuple[GcpPlan, Queue | None]]:
         """Who the members of a group are is known once they run: the group and its request come before."""
         there = len(live_indices(self.prior(request))) if candidate.kept else 0

@@ -24,7 +24,7 @@ from orch.offers.match import judge, names_zone
 from orch.offers.query import MachineQuery, wanted_of
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
-from orch.spec.models.backends import GcpSettings
+from orch.spec.models.backends.gcp import GcpSettings
 
 __all__ = ["Candidate", "candidates", "with_fabric"]
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orch.catalog.gcp.machines import Shape, software
+from orch.components.cloud.plan import Bastion
 from orch.components.explain import Explained, Row, counted, scratch_words
 from orch.components.gcp.account.facts import GcpFacts
 from orch.components.gcp.candidates import Candidate
 from orch.components.gcp.network import Reach
-from orch.components.gcp.plan import Bastion, GcpPlan, Group, Scheduling
+from orch.components.gcp.plan import GcpPlan, Group, Scheduling
 from orch.components.request import PriorState
 from orch.spec.grammar.values import render_duration
 from orch.spec.models import Fleet

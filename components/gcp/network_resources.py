@@ -14,8 +14,8 @@ from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.gcp.labels import label
 from orch.components.gcp.plan import BASTION, NODES, Firewall, GcpPlan, Networks, NetworkStack, Vpc
 from orch.components.keys import Keys
-from orch.spec.models.backends import GcpSettings
 from orch.spec.models.backends.credentials import GcpServiceAccountCreds
+from orch.spec.models.backends.gcp import GcpSettings
 
 Text = pulumi.Output[str]
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from orch.catalog.fabrics import Fabric
-from orch.catalog.records import Arch
-from orch.spec.findings import Finding
+from orch.components.cloud.plan import CloudPlan
 from orch.spec.models.ssh import Jump
 
 # The fleet's own instances, as a peer of a firewall rule.
@@ -113,17 +111,6 @@ class Interface:
 
 
 @dataclass(frozen=True)
-class Bastion:
-    """A small machine to jump over. `public`: it has an address and answers `cidrs`; else IAP leads to it."""
-
-    instance_type: str
-    image: str
-    public: bool
-    cidrs: tuple[str, ...]
-    price: float | None
-
-
-@dataclass(frozen=True)
 class Access:
     """How SSH reaches the nodes: over the bastion, over given hops, through IAP, or straight."""
 
@@ -168,14 +155,8 @@ class Disk:
     type: str
 
 
-@dataclass(frozen=True)
-class Node:
-    index: int
-    name: str
-
-
-@dataclass(frozen=True)
-class GcpPlan:
+@dataclass(frozen=True, kw_only=True)
+class GcpPlan(CloudPlan):
     """A whole fleet. Prices in US dollars an hour.
 
     `layout` changes with what only a new instance can have; `settled`: the stack's nodes have this one.
@@ -185,16 +166,10 @@ class GcpPlan:
     takes labels.
     """
 
-    fleet: str
-    scope: str
     project: str
-    region: str
-    zone: str
-    instance_type: str
     networks: Networks
     shared: NetworkStack | None
     interfaces: tuple[Interface, ...]
-    bastion: Bastion | None
     access: Access
     public: bool
     placement_policy: Placement | None
@@ -207,30 +182,13 @@ class GcpPlan:
     disk: Disk
     accelerator: tuple[str, int] | None
     service_account: str | None
-    nodes: tuple[Node, ...]
-    cloud_init: str
-    bastion_init: str
     labels: Mapping[str, str]
-    layout: str
-    settled: bool
-    placement: Literal["any", "cluster"]
     rank_by_host: bool
-    interconnect: str
-    fabric: Fabric | None
-    gpus: Mapping[str, str | int | None]
-    cpus: int | None
-    memory_mib: int | None
-    arch: Arch
-    blocks: int
-    job_image: str | None
-    env: Mapping[str, str]
-    protect: bool
-    price: float | None
-    hourly: float
-    unpriced: tuple[str, ...]
-    pins: Mapping[str, str]
-    reasons: tuple[str, ...]
-    warnings: tuple[Finding, ...]
+    others: tuple[GcpPlan, ...] = ()
+
+    @property
+    def node_groups(self) -> tuple[GcpPlan, ...]:
+        return (self, *self.others)
 
     @property
     def base(self) -> str:

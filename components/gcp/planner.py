@@ -14,6 +14,7 @@ from orch.catalog.records import Catalog
 from orch.components.cloud.backend import place_reason
 from orch.components.cloud.cloudinit import bastion_config, first_boot_findings, first_boot_pins
 from orch.components.cloud.indices import folded, live_indices, node_indices
+from orch.components.cloud.plan import Bastion, Node
 from orch.components.cloud.sizing import (
     blocks,
     budget_findings,
@@ -40,13 +41,13 @@ from orch.components.gcp.account.lookups import (
 from orch.components.gcp.candidates import Candidate, with_fabric
 from orch.components.gcp.capacity import Demand
 from orch.components.gcp.labels import label_findings, labels
-from orch.components.gcp.plan import Access, Bastion, Disk, GcpPlan, Node, base_name
+from orch.components.gcp.plan import Access, Disk, GcpPlan, base_name
 from orch.components.gcp.ssh_access import cidr_findings
 from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
-from orch.spec.models.backends import GcpSettings
+from orch.spec.models.backends.gcp import GcpSettings
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class Context:
     """What a plan is made of besides the fleet.
 
     `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
-    one project's names from another's, used for a new stack only. `network`: what the stack of shared
+    one project's names from another's, used for a new stack only.
+    `indices`: the nodes to plan, None: as many as the file asks for. `network`: what the stack of shared
     networks has decided.
     """
 
@@ -64,6 +66,7 @@ class Context:
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
     scripts: Mapping[str, str] = field(default_factory=dict[str, str])
     network: PriorState = field(default_factory=PriorState)
+    indices: tuple[int, ...] | None = None
 
 
 def plan(
@@ -73,7 +76,9 @@ def plan(
 
     Raises PlanErrors with all that is wrong: ORCH200-231, 281, 310-323.
     """
-    shape, indices = shape_of(fleet, candidate), node_indices(fleet, previous)
+    shape, indices = shape_of(fleet, candidate), context.indices
+    if indices is None:
+        indices = node_indices(fleet, previous)
     live = live_indices(previous) if candidate.kept else frozenset[int]()
     scope = previous.pins.get("scope", context.scope)
     base = base_name(fleet.name, scope)
@@ -119,7 +124,7 @@ def plan(
     bastion = _bastion(reached, wanted.ssh_cidrs, candidate, facts, context)
     found += _bastion_findings(reached, facts, candidate)
     fixed = (bastion.price or 0.0) if bastion else 0.0
-    found += budget_findings(fleet, candidate.price, fixed, candidate.price_of)
+    found += budget_findings(fleet, candidate.price, fixed, candidate.price_of, backend="gcp")
     warnings = settle(found)
     if facts.image is None:
         raise AssertionError("an image that is missing is an error")
@@ -145,6 +150,7 @@ def plan(
         region=candidate.region,
         zone=candidate.zone,
         instance_type=candidate.type.name,
+        spot=candidate.spot,
         networks=reached.networks,
         shared=reached.shared,
         interfaces=reached.interfaces,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from orch.components.cloud.tunnels import command, with_environment
 from orch.spec.findings import Finding
-from orch.spec.models.backends import GcpSettings
 from orch.spec.models.backends.credentials import GcpServiceAccountCreds
+from orch.spec.models.backends.gcp import GcpSettings
 
 # What would overrule the key that is set.
 _OTHERS = ("CLOUDSDK_AUTH_ACCESS_TOKEN", "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE")

@@ -8,15 +8,40 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.base import Backend
 from orch.components.deployment import Deployment
-from orch.components.explain import Explained, Traits
-from orch.components.local.explain import EXPLAINED, traits
+from orch.components.explain import Explained, Row, Traits
 from orch.components.local.facts import LocalFacts, ask
 from orch.components.local.plan import LocalPlan, plan
 from orch.components.request import PlanRequest
-from orch.spec.models.backends import BackendSettings, LocalSettings
+from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.backends.local import LocalSettings
 
 if TYPE_CHECKING:
     import pulumi
+
+
+_NODE = "orch:local:Node"
+
+EXPLAINED = Explained(
+    traits={"cpus": "CPUs", "memory": "memory", "image": "node image"},
+    new_nodes=frozenset({"image"}),
+    rows=(
+        Row(_NODE, "cpus", "cpus"),
+        Row(_NODE, "memory_mib", "memory", " MiB"),
+        Row(_NODE, "image", "image"),
+    ),
+    lost="what is in their containers",
+)
+
+
+def traits(plan: LocalPlan) -> dict[str, str]:
+    """What the nodes of a plan are."""
+    first = next(iter(plan.nodes), None)
+    cpus, memory = (first.cpus, first.memory_mib) if first is not None else (None, None)
+    return {
+        "cpus": f"{cpus:g}" if cpus else "all of this machine's",
+        "memory": f"{memory} MiB" if memory else "all of this machine's",
+        "image": plan.image,
+    }
 
 
 @dataclass(frozen=True)

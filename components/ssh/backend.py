@@ -13,7 +13,8 @@ from orch.components.request import PlanRequest
 from orch.components.ssh.facts import SshFacts, ask
 from orch.components.ssh.plan import SshPlan, plan
 from orch.runner.hosts.naming import pins
-from orch.spec.models.backends import BackendSettings, SshSettings
+from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.backends.ssh import SshSettings
 
 if TYPE_CHECKING:
     import pulumi

@@ -13,10 +13,7 @@ from orch.rehearsal.aws.api.errors import THROTTLED, AwsError
 from orch.rehearsal.scenario import Failure, Nodes
 from orch.rehearsal.store import Doc
 
-__all__ = ["ACCOUNT", "GLOBAL", "Call", "Cloud", "Endpoint", "SimulationError"]
-
-ACCOUNT = "111122223333"
-"""The account id that AWS's own documents use in examples."""
+__all__ = ["GLOBAL", "Call", "Cloud", "Endpoint", "SimulationError"]
 
 GLOBAL = "aws-global"
 """The region of services that have none."""
@@ -94,17 +91,19 @@ class Cloud(SimulatedAccount):
         return self.counted(asked, lambda: self._effect(asked, given))
 
     def _effect(self, asked: Asked, given: Doc) -> Doc:
-        from orch.rehearsal.aws.api.actions import Request
-        from orch.rehearsal.aws.api.calls import ACTIONS
+        from orch.rehearsal.aws.api.actions import Request, all_actions
         from orch.rehearsal.aws.api.compute.instances import settle
+        from orch.rehearsal.aws.api.network.vpcs import default_vpc
 
-        found = ACTIONS.get((asked.service, asked.action))
+        found = all_actions().get((asked.service, asked.action))
         if found is None:
             raise AwsError("InvalidAction", f"The action {asked.action} is not valid for this web service.")
         if given.get("DryRun"):
             raise AwsError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
         request = Request(self, given, asked.region)
         settle(request)
+        if asked.service == "ec2":
+            default_vpc(request)
         return found(request)
 
     # -- behind the back ----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from orch.catalog.sdks import require_sdk
 from orch.rehearsal.account import Endpoint, SimulatedAccount
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.hooks import CloudHooks
-from orch.spec.models.backends import BackendSettings
+from orch.spec.models.backends.base import BackendSettings
 from orch.spec.state import FleetState
 
 if TYPE_CHECKING:

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from typing import Any, ClassVar
 
 from orch.rehearsal.account import Asked, Machine, Refusal, SimulatedAccount
 from orch.rehearsal.gcp.api.errors import GcpError
-from orch.rehearsal.gcp.api.methods import API, METHODS, Method, Request, operation, public
+from orch.rehearsal.gcp.api.methods import API, Method, Request, all_methods, operation, public
 from orch.rehearsal.gcp.data.tables import types
 from orch.rehearsal.scenario import Failure, Nodes
 from orch.rehearsal.store import Doc
-
-RULES = (
-    "network.networks",
-    "network.subnets",
-    "network.firewalls",
-    "network.routers",
-    "compute.resource_policies",
-    "compute.instance_templates",
-    "compute.instances",
-    "compute.instance_groups",
-    "compute.resize_requests",
-    "compute.reservations",
-    "compute.disks",
-    "compute.offerings",
-    "operations",
-)
-"""Modules whose import registers their methods."""
 
 KINDS = (
     "network",
@@ -105,7 +87,7 @@ class GcpCloud(SimulatedAccount):
     def _effect(self, found: Method | None, path: str, call: Request) -> Doc:
         if found is None:
             raise GcpError("notFound", f"The requested URL /compute/v1/{path} was not found on this server.")
-        from orch.rehearsal.gcp.api.compute.settling import settle
+        from orch.rehearsal.gcp.api.compute.resize_requests import settle
 
         settle(call)
         result = found.function(call)
@@ -183,9 +165,7 @@ class GcpCloud(SimulatedAccount):
 
 
 def _method(http: str, words: list[str]) -> tuple[Method | None, dict[str, str]]:
-    for name in RULES:
-        importlib.import_module(f"orch.rehearsal.gcp.api.{name}")
-    for one in METHODS:
+    for one in all_methods():
         found = one.match(http, words)
         if found is not None:
             return one, found

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 from orch.rehearsal.account import Endpoint, SimulatedAccount
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.rehearsal.hooks import CloudHooks
-from orch.spec.models.backends import BackendSettings, GcpSettings, entry_of
+from orch.spec.models.backends import entry_of
+from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.backends.gcp import GcpSettings
 from orch.spec.state import FleetState
 
 GCP_PROJECT = "orch-rehearsal"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 from orch.providers.orch.values import UNKNOWN
@@ -193,3 +195,11 @@ def kept(schema: Schema, state: Props, wanted: Props) -> Props:
 
 def without_defaults(inputs: Props) -> Props:
     return {key: value for key, value in inputs.items() if key != DEFAULTS}
+
+
+def types_of(package: str) -> dict[str, Any]:
+    """Token -> the resource type: `TYPES` of every module of a package."""
+    modules = [
+        import_module(f"{package}.{each.name}") for each in iter_modules(import_module(package).__path__)
+    ]
+    return {token: kind for module in modules for token, kind in getattr(module, "TYPES", {}).items()}

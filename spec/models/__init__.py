@@ -6,9 +6,10 @@ their `type`, `MODELS` also those that configure the project and its backends.
 
 from __future__ import annotations
 
-from orch.spec.models.backends import BACKEND_MODELS, BackendSettings, LocalSettings
+from orch.spec.models.backends import BACKEND_MODELS
+from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.backends.local import LocalSettings
 from orch.spec.models.blocks import Budget, Health, InitStep, Mount, Network, Partition, Scratch
-from orch.spec.models.dev_environment import DevEnvironment
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.sizes import Nodes
 from orch.spec.models.fleet import Fleet
@@ -16,6 +17,7 @@ from orch.spec.models.launchers import Mpirun, Rdzv, Torchrun
 from orch.spec.models.mounts import FileMount, PortMapping, RegistryAuth, Repo, VolumeMount
 from orch.spec.models.project import Defaults, Project
 from orch.spec.models.resources import CpuSpec, GpuSpec, Range, Resources
+from orch.spec.models.run import DevEnvironment
 from orch.spec.models.scheduling import Array, Checkpoint, Dependency, Signal
 from orch.spec.models.ssh import Host, Jump, SshConfig
 from orch.spec.models.task import NodeGroup, Task

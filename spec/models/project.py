@@ -9,7 +9,9 @@ from pydantic import Field, SkipValidation
 
 from orch.spec.grammar.characters import check_line
 from orch.spec.grammar.values import Problem, Problems
-from orch.spec.models.backends import AnyBackend, BackendSettings, LocalSettings, settings_model
+from orch.spec.models.backends import AnyBackend, settings_model
+from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.backends.local import LocalSettings
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section, describe, plain
 from orch.spec.models.fields.json_schema import Form

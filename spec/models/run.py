@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,12 +13,14 @@ from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.parsing import Reads
 from orch.spec.models.fields.types import (
     AutoFlag,
+    Commands,
     Env,
     Flag,
     Image,
     Name,
     Names,
     Tags,
+    Text,
     absolute,
     checked,
     choice,
@@ -156,4 +158,22 @@ class Run(Terms):
     )
     nodes: Annotated[int, whole(1, 100_000)] = Field(
         default=1, description="Nodes; 2 and more make it distributed."
+    )
+
+
+class DevEnvironment(Run):
+    """A container, or a small cluster of them, held until you stop it."""
+
+    noun: ClassVar[str] = "a dev environment"
+
+    type: Literal["dev-environment"] = Field(default="dev-environment", description="`dev-environment`.")
+    ide: Annotated[
+        Literal["vscode", "cursor", "windsurf", "zed"] | None, choice("vscode", "cursor", "windsurf", "zed")
+    ] = Field(default=None, description="A desktop link is printed for it; SSH works without.")
+    version: Text | None = Field(default=None, description="Of the IDE; `version@commit` for windsurf.")
+    init: Commands = Field(default=(), description="Commands at the start.")
+    inactivity_duration_s: Annotated[int | None, duration()] = Field(
+        default=None,
+        validation_alias="inactivity_duration",
+        description="Stop when nobody was connected for this long.",
     )

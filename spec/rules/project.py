@@ -13,8 +13,10 @@ from orch.spec.grammar.values import shown
 from orch.spec.loader.document import Draft, Path_, scalars
 from orch.spec.loader.source import Mapping, Scalar, Sequence
 from orch.spec.models import BackendSettings, Project
-from orch.spec.models.backends import AwsSettings, KubernetesSettings, NebiusSettings
+from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.credentials import SECRETS, GcpServiceAccountCreds, OciClientCreds
+from orch.spec.models.backends.kubernetes import KubernetesSettings
+from orch.spec.models.backends.nebius import NebiusSettings
 from orch.spec.models.selection import has_no_driver
 from orch.spec.suggest import few, hint_for
 

@@ -24,7 +24,10 @@ from orch.rehearsal.scenario import Failure
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsSettings, GcpSettings, LocalSettings, installed, settings_model
+from orch.spec.models.backends import installed, settings_model
+from orch.spec.models.backends.aws import AwsSettings
+from orch.spec.models.backends.gcp import GcpSettings
+from orch.spec.models.backends.local import LocalSettings
 
 RACK = Path(__file__).parent / "rack"
 

@@ -13,7 +13,8 @@ from orch.catalog.refresh import refresh
 from orch.components.aws.account import gather_facts as aws
 from orch.components.gcp.account import gather_facts as gcp
 from orch.spec.errors import ExitCode, OrchError
-from orch.spec.models.backends import AwsSettings, GcpSettings
+from orch.spec.models.backends.aws import AwsSettings
+from orch.spec.models.backends.gcp import GcpSettings
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from orch.components.gcp import explain as gcp
 from orch.components.gcp.account.lookups import shape_of
 from orch.components.gcp.planner import node_os
 from orch.components.gcp.userdata import node_scratch
-from orch.components.local import explain as local
+from orch.components.local import backend as local
 from orch.components.ssh import backend as ssh
 
 BACKENDS: dict[str, Explained] = {

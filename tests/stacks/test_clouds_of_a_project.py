@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orch.spec.models.backends import AwsSettings, entry_of
+from orch.spec.models.backends import entry_of
+from orch.spec.models.backends.aws import AwsSettings
 from orch.stacks.project import find
 
 

@@ -16,7 +16,7 @@ from orch.components.aws.account.client import RegionClient, Session
 from orch.components.aws.account.client_errors import CloudRefused, pages, told
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.account.lookups import Lookups
-from orch.spec.models.backends import AwsSettings
+from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.credentials import AccessKeyCreds, AwsDefaultCreds
 
 # EC2 answers about twenty such calls a second.

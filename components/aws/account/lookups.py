@@ -10,7 +10,7 @@ from orch.components.aws.candidates import Candidate
 from orch.components.aws.nics import Interface, interfaces
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsSettings, OsImage
+from orch.spec.models.backends.aws import AwsSettings, OsImage
 from orch.spec.models.blocks import Network
 
 BASTION_TYPE = "t3.micro"

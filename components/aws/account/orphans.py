@@ -16,7 +16,8 @@ from orch.components.aws.account.client import RegionClient
 from orch.components.aws.account.client_errors import client_error, told
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot
 from orch.components.cloud.removal import again
-from orch.spec.models.backends import AwsSettings, entry_of
+from orch.spec.models.backends import entry_of
+from orch.spec.models.backends.aws import AwsSettings
 
 # How long what ends is waited for: a large instance takes minutes.
 WAIT = {"Delay": 5, "MaxAttempts": 240}

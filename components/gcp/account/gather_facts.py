@@ -15,8 +15,8 @@ from orch.components.gcp.account.client import Project, Session
 from orch.components.gcp.account.client_errors import CloudRefused, sdk, told
 from orch.components.gcp.account.facts import GcpFacts, Member, Reservation
 from orch.components.gcp.account.lookups import Lookups
-from orch.spec.models.backends import GcpSettings
 from orch.spec.models.backends.credentials import GcpServiceAccountCreds
+from orch.spec.models.backends.gcp import GcpSettings
 
 __all__ = ["CloudRefused", "Session", "ask", "members", "reservation", "session", "tagged"]
 

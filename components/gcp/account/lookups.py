@@ -11,7 +11,7 @@ from orch.components.gcp.labels import label
 from orch.components.gcp.plan import base_name
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
-from orch.spec.models.backends import GcpSettings
+from orch.spec.models.backends.gcp import GcpSettings
 from orch.spec.models.blocks import Network
 
 BASTION_TYPE = "e2-medium"

@@ -19,7 +19,8 @@ from orch.components.gcp.account.client import Project
 from orch.components.gcp.account.client_errors import codes_of, not_found, sdk, told
 from orch.components.gcp.account.lookups import short
 from orch.components.gcp.labels import label
-from orch.spec.models.backends import GcpSettings, entry_of
+from orch.spec.models.backends import entry_of
+from orch.spec.models.backends.gcp import GcpSettings
 
 # How long a removal takes at most: a large instance takes minutes.
 WAIT_S = 1200.0

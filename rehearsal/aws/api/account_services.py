@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.rehearsal.aws.api.actions import Request, action, stamp
+from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, stamp
 from orch.rehearsal.aws.api.compute.offerings import parameter
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.aws.data.tables import Quota, quotas
@@ -11,8 +11,6 @@ from orch.rehearsal.store import Doc
 
 @action("GetCallerIdentity", "sts")
 def get_caller_identity(request: Request) -> Doc:
-    from orch.rehearsal.aws.account import ACCOUNT
-
     return {
         "UserId": "AIDAREHEARSAL0000001",
         "Account": ACCOUNT,

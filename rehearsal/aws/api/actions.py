@@ -1,4 +1,8 @@
-"""What an action is, and what most of them need: tags, filters, pages."""
+"""What an action is, and what most of them need: tags, filters, pages.
+
+Parameters and results have the shapes of botocore's service models. Start reading at `compute/launch.py`
+(RunInstances).
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,17 @@ import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cache
+from importlib import import_module
+from pkgutil import walk_packages
 from typing import Any, Protocol
 
 from orch.rehearsal.aws.api.errors import AwsError, missing
 from orch.rehearsal.scenario import Knobs
 from orch.rehearsal.store import Doc, Store
+
+ACCOUNT = "111122223333"
+"""The account id that AWS's own documents use in examples."""
 
 
 class Account(Protocol):
@@ -71,15 +81,22 @@ class Request:
         return tag_list(found)
 
     def arn(self, resource: str, service: str = "ec2") -> str:
-        from orch.rehearsal.aws.account import ACCOUNT
-
         return f"arn:aws:{service}:{self.region}:{ACCOUNT}:{resource}"
 
 
 Action = Callable[[Request], Doc]
 
 ACTIONS: dict[tuple[str, str], Action] = {}
-"""(service, action) -> what it does."""
+"""(service, action) -> what it does, of the modules that are loaded."""
+
+
+@cache
+def all_actions() -> Mapping[tuple[str, str], Action]:
+    """(service, action) -> what it does: the actions of every module of this package."""
+    package = import_module("orch.rehearsal.aws.api")
+    for module in walk_packages(package.__path__, f"{package.__name__}."):
+        import_module(module.name)
+    return ACTIONS
 
 
 def action(name: str, service: str = "ec2") -> Callable[[Action], Action]:

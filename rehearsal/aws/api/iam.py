@@ -6,7 +6,7 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from orch.rehearsal.aws.api.actions import Request, action, public, stamp, tag_list, tag_map
+from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, public, stamp, tag_list, tag_map
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.store import Doc
 
@@ -24,8 +24,6 @@ MANAGED = frozenset(
 
 
 def _arn(kind: str, path: str, name: str) -> str:
-    from orch.rehearsal.aws.account import ACCOUNT
-
     return f"arn:aws:iam::{ACCOUNT}:{kind}{path}{name}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orch.rehearsal.aws.resources.kinds import Api, Props, first, specification, tags_in
+from orch.rehearsal.aws.resources.kinds import Api, Kind, Props, first, specification, tags_in
 
 
 class Eip:
@@ -103,3 +103,9 @@ class EipAssociation:
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
         api.removed("DisassociateAddress", ("InvalidAssociationID.NotFound",), AssociationId=resource_id)
+
+
+TYPES: Mapping[str, Kind] = {
+    "aws:ec2/eip:Eip": Eip(),
+    "aws:ec2/eipAssociation:EipAssociation": EipAssociation(),
+}

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orch.rehearsal.aws.resources.kinds import Api, Props, camel, first, pascal, specification, tags_in, truth
+from orch.rehearsal.aws.resources.kinds import (
+    Api,
+    Kind,
+    Props,
+    camel,
+    first,
+    pascal,
+    specification,
+    tags_in,
+    truth,
+)
 from orch.rehearsal.store import Doc
 
 
@@ -316,3 +326,12 @@ class Tag:
         resource, key = resource_id.split(",", 1)
         gone = ("InvalidID", "InvalidInstanceID.NotFound")
         api.removed("DeleteTags", gone, Resources=[resource], Tags=[{"Key": key}])
+
+
+TYPES: Mapping[str, Kind] = {
+    "aws:ec2/placementGroup:PlacementGroup": PlacementGroup(),
+    "aws:ec2/capacityReservation:CapacityReservation": CapacityReservation(),
+    "aws:ec2/launchTemplate:LaunchTemplate": LaunchTemplate(),
+    "aws:ec2/keyPair:KeyPair": KeyPair(),
+    "aws:ec2/tag:Tag": Tag(),
+}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from orch.rehearsal.aws.resources.kinds import Api, ApiFailure, Props, tags_in
+from orch.rehearsal.aws.resources.kinds import Api, ApiFailure, Kind, Props, tags_in
 from orch.rehearsal.store import Doc
 
 GONE = ("NoSuchEntity",)
@@ -214,3 +214,11 @@ class InstanceProfile:
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
         self._empty(api, resource_id)
         api.removed("DeleteInstanceProfile", GONE, service="iam", InstanceProfileName=resource_id)
+
+
+TYPES: Mapping[str, Kind] = {
+    "aws:iam/role:Role": Role(),
+    "aws:iam/rolePolicyAttachment:RolePolicyAttachment": RolePolicyAttachment(),
+    "aws:iam/rolePolicy:RolePolicy": RolePolicy(),
+    "aws:iam/instanceProfile:InstanceProfile": InstanceProfile(),
+}

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from orch.rehearsal.aws.resources.kinds import Api, ApiFailure, Props, camel, encoded, pascal, tags_in
+from orch.rehearsal.aws.resources.kinds import Api, ApiFailure, Kind, Props, camel, encoded, pascal, tags_in
 from orch.rehearsal.store import Doc
 
 POLL_S = 0.05
@@ -300,3 +300,8 @@ class Instance:
         gone = ("InvalidInstanceID.NotFound",)
         api.removed("TerminateInstances", gone, InstanceIds=[resource_id])
         self._wait(api, resource_id, {"terminated"})
+
+
+TYPES: Mapping[str, Kind] = {
+    "aws:ec2/instance:Instance": Instance(),
+}

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from orch.rehearsal.aws.resources.kinds import Api, ApiFailure, Props, first, specification, tags_in
+from orch.rehearsal.aws.resources.kinds import Api, ApiFailure, Kind, Props, first, specification, tags_in
 from orch.rehearsal.store import Doc
 
 
@@ -268,3 +268,12 @@ class VpcEndpoint:
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
         api("DeleteVpcEndpoints", VpcEndpointIds=[resource_id])
+
+
+TYPES: Mapping[str, Kind] = {
+    "aws:ec2/vpc:Vpc": Vpc(),
+    "aws:ec2/subnet:Subnet": Subnet(),
+    "aws:ec2/internetGateway:InternetGateway": InternetGateway(),
+    "aws:ec2/natGateway:NatGateway": NatGateway(),
+    "aws:ec2/vpcEndpoint:VpcEndpoint": VpcEndpoint(),
+}

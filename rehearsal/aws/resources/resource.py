@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from orch.providers.orch.values import UNKNOWN
 from orch.rehearsal.account import SimulationError
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.aws.resources.kinds import Api, ApiFailure, Kind, Props
-from orch.rehearsal.aws.resources.registry import KINDS
 from orch.rehearsal.pulumi.differences import Change, same
-from orch.rehearsal.pulumi.resources import Resources, kept, without_defaults
+from orch.rehearsal.pulumi.resources import Resources, kept, types_of, without_defaults
 from orch.rehearsal.pulumi.schema import Schema, load
 
 MAPS = frozenset({"tags", "tagsAll", "volumeTags"})
+
+
+@cache
+def types() -> Mapping[str, Kind]:
+    """Token -> the type, of every module of this package."""
+    return types_of("orch.rehearsal.aws.resources")
 
 
 def schemas() -> Mapping[str, Schema]:
@@ -24,12 +30,12 @@ class AwsResources(Resources):
     """Resource types on one account."""
 
     def __init__(self, account: Cloud, region: str, default_tags: Mapping[str, str]) -> None:
-        super().__init__(account, schemas(), KINDS, {"region": region})
+        super().__init__(account, schemas(), types(), {"region": region})
         self._cloud = account
         self._default_tags = default_tags
 
     def _of(self, token: str) -> tuple[Schema, Kind]:
-        return self.schema(token), KINDS[token]
+        return self.schema(token), types()[token]
 
     def api(self, properties: Props) -> Api:
         return Api(self._cloud, str(self.place("region", properties)))

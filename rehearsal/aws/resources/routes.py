@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orch.rehearsal.aws.resources.kinds import Api, Props, first, specification, tags_in
+from orch.rehearsal.aws.resources.kinds import Api, Kind, Props, first, specification, tags_in
 
 ROUTE_TARGETS = {
     "gatewayId": "GatewayId",
@@ -141,3 +141,10 @@ class RouteTableAssociation:
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
         api.removed("DisassociateRouteTable", ("InvalidAssociationID.NotFound",), AssociationId=resource_id)
+
+
+TYPES: Mapping[str, Kind] = {
+    "aws:ec2/routeTable:RouteTable": RouteTable(),
+    "aws:ec2/route:Route": Route(),
+    "aws:ec2/routeTableAssociation:RouteTableAssociation": RouteTableAssociation(),
+}

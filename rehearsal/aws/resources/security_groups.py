@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orch.rehearsal.aws.resources.kinds import Api, Props, first, specification, tags_in
+from orch.rehearsal.aws.resources.kinds import Api, Kind, Props, first, specification, tags_in
 from orch.rehearsal.store import Doc
 
 
@@ -236,3 +236,10 @@ class SecurityGroupRule:
             GroupId=state["securityGroupId"],
             SecurityGroupRuleIds=[resource_id],
         )
+
+
+TYPES: Mapping[str, Kind] = {
+    "aws:ec2/securityGroup:SecurityGroup": SecurityGroup(),
+    "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": SecurityGroupRule("Ingress"),
+    "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": SecurityGroupRule("Egress"),
+}

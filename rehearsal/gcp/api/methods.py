@@ -8,6 +8,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import cache
+from importlib import import_module
+from pkgutil import walk_packages
 from typing import Any, Protocol
 
 from orch.rehearsal.gcp.api.errors import GcpError, invalid, not_found, required
@@ -73,6 +76,16 @@ class Method:
 VERBS = {"insert": "create", "patch": "update", "wait": "get", "cancel": "update", "resize": "update"}
 
 METHODS: list[Method] = []
+"""The methods of the modules that are loaded."""
+
+
+@cache
+def all_methods() -> Sequence[Method]:
+    """The methods of every module of this package."""
+    package = import_module("orch.rehearsal.gcp.api")
+    for module in walk_packages(package.__path__, f"{package.__name__}."):
+        import_module(module.name)
+    return METHODS
 
 
 def method(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from orch.rehearsal.gcp.resources.calls import Api, ApiFailure, CallFailed
 from orch.rehearsal.gcp.resources.instance_templates import unique
-from orch.rehearsal.gcp.resources.kinds import Generated, Props, given, last, taken
+from orch.rehearsal.gcp.resources.kinds import Generated, Kind, Props, given, last, taken
 from orch.rehearsal.store import Doc
 
 _POLICY = ("type", "minimalAction", "mostDisruptiveAllowedAction", "replacementMethod", "minReadySec")
@@ -150,3 +152,9 @@ class ResizeRequest(Generated):
                     return
                 raise CallFailed(self._told(resource_id, failure)) from failure
         api.removed(lambda why: self._told(resource_id, why), "Cancelling the resize request", resource_id)
+
+
+TYPES: Mapping[str, Kind] = {
+    "gcp:compute/instanceGroupManager:InstanceGroupManager": InstanceGroupManager(),
+    "gcp:compute/resizeRequest:ResizeRequest": ResizeRequest(),
+}

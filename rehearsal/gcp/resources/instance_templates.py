@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from orch.rehearsal.gcp.resources.calls import Api, ApiFailure, CallFailed
-from orch.rehearsal.gcp.resources.kinds import Props, given, last, taken
+from orch.rehearsal.gcp.resources.kinds import Kind, Props, given, last, taken
 from orch.rehearsal.gcp.resources.shapes import machine, machine_shown
 from orch.rehearsal.store import Doc
 
@@ -98,3 +100,8 @@ def _disk_shown(doc: Doc) -> Props:
         **({"diskSizeGb": int(made["diskSizeGb"])} if made.get("diskSizeGb") else {}),
         "source": doc.get("source", ""),
     }
+
+
+TYPES: Mapping[str, Kind] = {
+    "gcp:compute/instanceTemplate:InstanceTemplate": InstanceTemplate(),
+}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from orch.rehearsal.gcp.resources.calls import Api, ApiFailure, CallFailed
 from orch.rehearsal.gcp.resources.instance_templates import unique
-from orch.rehearsal.gcp.resources.kinds import Props, given, last, taken
+from orch.rehearsal.gcp.resources.kinds import Kind, Props, given, last, taken
 from orch.rehearsal.gcp.resources.shapes import access, items, machine, machine_shown, scheduling
 from orch.rehearsal.store import Doc
 
@@ -228,3 +229,9 @@ def _boot_disk_shown(api: Api, doc: Doc) -> Props:
             "labels": dict(disk.get("labels") or {}),
         }
     return found
+
+
+TYPES: Mapping[str, Kind] = {
+    "gcp:compute/instanceFromTemplate:InstanceFromTemplate": InstanceFromTemplate(),
+    "gcp:compute/instance:Instance": Instance(),
+}

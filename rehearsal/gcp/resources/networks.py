@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from orch.rehearsal.gcp.resources.calls import Api, ApiFailure, CallFailed, OperationFailure
-from orch.rehearsal.gcp.resources.kinds import Generated, Props, full, given, last, taken
+from orch.rehearsal.gcp.resources.kinds import Generated, Kind, Props, full, given, last, taken
 from orch.rehearsal.store import Doc
 
 
@@ -295,3 +295,13 @@ class ResourcePolicy(Generated):
             "selfLink": full(doc.get("selfLink")),
             "region": last(doc.get("region")),
         }
+
+
+TYPES: Mapping[str, Kind] = {
+    "gcp:compute/network:Network": Network(),
+    "gcp:compute/subnetwork:Subnetwork": Subnetwork(),
+    "gcp:compute/firewall:Firewall": Firewall(),
+    "gcp:compute/router:Router": Router(),
+    "gcp:compute/routerNat:RouterNat": RouterNat(),
+    "gcp:compute/resourcePolicy:ResourcePolicy": ResourcePolicy(),
+}

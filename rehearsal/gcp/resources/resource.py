@@ -5,15 +5,15 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from orch.providers.orch.values import UNKNOWN
 from orch.rehearsal.account import SimulationError
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.rehearsal.gcp.resources.calls import Api, CallFailed
 from orch.rehearsal.gcp.resources.kinds import Kind, Props
-from orch.rehearsal.gcp.resources.registry import KINDS
 from orch.rehearsal.pulumi.differences import Change, same
-from orch.rehearsal.pulumi.resources import Resources, kept, without_defaults
+from orch.rehearsal.pulumi.resources import Resources, kept, types_of, without_defaults
 from orch.rehearsal.pulumi.schema import Schema, load
 
 MAPS = frozenset({"labels", "effectiveLabels", "pulumiLabels", "metadata"})
@@ -23,6 +23,12 @@ ATTRIBUTION = "goog-pulumi-provisioned"
 """The label that the real provider adds to what it makes."""
 
 LABELS = ("labels", "pulumiLabels", "effectiveLabels")
+
+
+@cache
+def types() -> Mapping[str, Kind]:
+    """Token -> the type, of every module of this package."""
+    return types_of("orch.rehearsal.gcp.resources")
 
 
 def schemas() -> Mapping[str, Schema]:
@@ -45,12 +51,12 @@ class GcpResources(Resources):
 
     def __init__(self, account: GcpCloud, settings: Settings) -> None:
         places = {"project": settings.project, "region": settings.region, "zone": settings.zone}
-        super().__init__(account, schemas(), KINDS, places)
+        super().__init__(account, schemas(), types(), places)
         self._cloud = account
         self._settings = settings
 
     def _of(self, token: str) -> tuple[Schema, Kind]:
-        return self.schema(token), KINDS[token]
+        return self.schema(token), types()[token]
 
     def _api(self, properties: Props) -> Api:
         project, region, zone = (self.place(name, properties) for name in ("project", "region", "zone"))

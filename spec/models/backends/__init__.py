@@ -14,13 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, TypeVar, Union, cast
 
-from orch.spec.models.backends.aws import AwsSettings, OsImage
-from orch.spec.models.backends.base import BackendSettings, CloudSettings
-from orch.spec.models.backends.gcp import GcpSettings
-from orch.spec.models.backends.kubernetes import KubernetesSettings
-from orch.spec.models.backends.local import LocalSettings
-from orch.spec.models.backends.nebius import NebiusSettings
-from orch.spec.models.backends.ssh import SshSettings
+from orch.spec.models.backends.base import BackendSettings
 
 __all__ = [
     "BACKEND_MODELS",
@@ -28,15 +22,6 @@ __all__ = [
     "MODELS",
     "OTHER_NAMES",
     "AnyBackend",
-    "AwsSettings",
-    "BackendSettings",
-    "CloudSettings",
-    "GcpSettings",
-    "KubernetesSettings",
-    "LocalSettings",
-    "NebiusSettings",
-    "OsImage",
-    "SshSettings",
     "effective",
     "entry_of",
     "installed",

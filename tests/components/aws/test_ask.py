@@ -17,7 +17,7 @@ from orch.rehearsal.aws import client_hook
 from orch.rehearsal.aws.account import Cloud
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsSettings
+from orch.spec.models.backends.aws import AwsSettings
 
 P_QUOTA = "L-417A185B"
 

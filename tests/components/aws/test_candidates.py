@@ -13,7 +13,7 @@ from orch.components.aws.candidates import Candidate, candidates
 from orch.components.request import PriorState
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
-from orch.spec.models.backends import AwsSettings
+from orch.spec.models.backends.aws import AwsSettings
 
 STAYED = {"region": "us-west-2", "zone": "usw2-az3", "instance_type": "p5.48xlarge", "spot": "false"}
 

@@ -17,7 +17,7 @@ from orch.components.gcp.backend import GcpBackend, members
 from orch.components.gcp.candidates import candidates
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
-from orch.spec.models.backends import GcpSettings
+from orch.spec.models.backends.gcp import GcpSettings
 
 LINK = "https://www.googleapis.com/compute/v1/projects/acme-ml/"
 Answers = dict[tuple[str, str], Callable[..., Any]]

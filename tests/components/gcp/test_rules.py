@@ -23,7 +23,7 @@ from orch.spec.codes import CODES
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
-from orch.spec.models.backends import GcpSettings
+from orch.spec.models.backends.gcp import GcpSettings
 
 PLANNED = [name for name in cases() if not name.startswith("bad-")]
 STAYED = {"region": "us-west1", "zone": "us-west1-b", "instance_type": "a3-megagpu-8g", "spot": "false"}

@@ -10,8 +10,8 @@ from provider_tables import judge, judge_words
 
 from orch.providers.orch.values import UNKNOWN
 from orch.rehearsal.gcp.account import GcpCloud
-from orch.rehearsal.gcp.resources.registry import KINDS
 from orch.rehearsal.gcp.resources.resource import GcpResources, Settings, schemas
+from orch.rehearsal.gcp.resources.resource import types as known_types
 
 NODE = "gcp:compute/instanceFromTemplate:InstanceFromTemplate"
 BASTION = "gcp:compute/instance:Instance"
@@ -26,13 +26,13 @@ def sdk_class(token: str) -> Any:
     return getattr(getattr(pulumi_gcp, package), rest.split(":")[1])
 
 
-@pytest.mark.parametrize("token", sorted(KINDS))
+@pytest.mark.parametrize("token", sorted(known_types()))
 def test_properties_are_those_of_the_installed_sdk(token: str) -> None:
     judge(schemas()[token], sdk_class(token))
 
 
 def test_what_is_said_of_properties_is_said_of_ones_that_are_there() -> None:
-    assert set(schemas()) == set(KINDS)
+    assert set(schemas()) == set(known_types())
     judge_words(schemas())
 
 

@@ -9,7 +9,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ParamValidationError
 
-from orch.rehearsal.aws.api.calls import ACTIONS
+from orch.rehearsal.aws.api.actions import all_actions
 from orch.rehearsal.aws.client_hook import SERVICES, session
 from orch.rehearsal.aws.data.tables import types
 
@@ -154,7 +154,7 @@ def test_a_service_that_is_not_simulated_is_not_called(aws: Any) -> None:
 def test_every_action_is_one_of_botocores_and_every_type_describes_itself(account: Any, aws: Any) -> None:
     for service in SERVICES:
         known = set(aws.client(service).meta.service_model.operation_names)
-        assert {action for name, action in ACTIONS if name == service} <= known
+        assert {action for name, action in all_actions() if name == service} <= known
     pages = (
         aws.client("ec2").get_paginator("describe_instance_types").paginate(PaginationConfig={"PageSize": 30})
     )

@@ -8,12 +8,11 @@ import pytest
 from provider_tables import judge, judge_words
 
 from orch.providers.orch.values import UNKNOWN
-from orch.rehearsal.aws.resources.registry import KINDS
-from orch.rehearsal.aws.resources.resource import schemas
+from orch.rehearsal.aws.resources.resource import schemas, types
 from orch.rehearsal.pulumi.differences import Change, differences, refers
 from orch.rehearsal.pulumi.schema import Schema
 
-TOKENS = sorted(KINDS)
+TOKENS = sorted(types())
 
 
 def sdk_class(token: str) -> Any:
@@ -29,7 +28,7 @@ def test_properties_are_those_of_the_installed_sdk(token: str) -> None:
 
 
 def test_what_is_said_of_properties_is_said_of_ones_that_are_there() -> None:
-    assert set(schemas()) == set(KINDS)
+    assert set(schemas()) == set(types())
     judge_words(schemas())
 
 

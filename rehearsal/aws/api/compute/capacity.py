@@ -8,8 +8,24 @@ from __future__ import annotations
 from orch.rehearsal.aws.api.actions import Request
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.aws.data.tables import Type, regions, types, vcpu_quota
+from orch.rehearsal.store import Doc
 
 ON_DEMAND, SPOT = "on-demand", "spot"
+
+BLOCK_GRACE_S = 30 * 60
+"""Instances of a Capacity Block are terminated this long before its end."""
+
+
+def state_of(request: Request, instance: Doc) -> str:
+    """The state an instance is in by now."""
+    now = request.cloud.now()
+    if "_terminated" in instance:
+        return "terminated" if now >= instance["_terminated"] else "shutting-down"
+    if "_ends" in instance and now >= instance["_ends"] - BLOCK_GRACE_S:
+        return "terminated"
+    if instance.get("_stopped"):
+        return "stopped"
+    return "running" if now >= instance["_ready"] else "pending"
 
 
 def capacity_left(request: Request, kind: str, zone: str, market: str = ON_DEMAND) -> int | None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from orch.rehearsal.aws.api.actions import Fields, Request, action, path, public, select
+from orch.rehearsal.aws.api.actions import ACCOUNT, Fields, Request, action, path, public, select
 from orch.rehearsal.aws.api.compute.capacity import (
     capacity_left,
     insufficient,
     known_type,
     occupy,
+    state_of,
     too_many_vcpus,
     vacate,
     vcpus_left,
 )
-from orch.rehearsal.aws.api.compute.reservations import BLOCK_GRACE_S
 from orch.rehearsal.aws.api.errors import AwsError, missing
 from orch.rehearsal.aws.api.network.addresses import detach_from
-from orch.rehearsal.aws.api.network.vpcs import account_of
 from orch.rehearsal.store import Doc
 
 STATES = {
@@ -26,18 +25,6 @@ STATES = {
     "stopping": 64,
     "stopped": 80,
 }
-
-
-def state_of(request: Request, doc: Doc) -> str:
-    """The state an instance is in by now."""
-    now = request.cloud.now()
-    if "_terminated" in doc:
-        return "terminated" if now >= doc["_terminated"] else "shutting-down"
-    if "_ends" in doc and now >= doc["_ends"] - BLOCK_GRACE_S:
-        return "terminated"
-    if doc.get("_stopped"):
-        return "stopped"
-    return "running" if now >= doc["_ready"] else "pending"
 
 
 def shown(request: Request, doc: Doc) -> Doc:
@@ -114,7 +101,7 @@ def describe_instances(request: Request) -> Doc:
             doc["_reservation"],
             {
                 "ReservationId": doc["_reservation"],
-                "OwnerId": account_of(request),
+                "OwnerId": ACCOUNT,
                 "Groups": [],
                 "Instances": [],
             },

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from orch.rehearsal.aws.api.actions import Request, action, public, tag_list
+from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, public, tag_list
 from orch.rehearsal.aws.api.compute.capacity import (
     ON_DEMAND,
     SPOT,
@@ -30,7 +30,6 @@ from orch.rehearsal.aws.api.network.addresses import check_interface_quota
 from orch.rehearsal.aws.api.network.interfaces import Interface, interfaces
 from orch.rehearsal.aws.api.network.security_groups import group_named
 from orch.rehearsal.aws.api.network.subnets import free_addresses, no_free
-from orch.rehearsal.aws.api.network.vpcs import account_of, default_vpc
 from orch.rehearsal.aws.data.tables import Type
 from orch.rehearsal.store import Doc
 
@@ -57,7 +56,7 @@ def run_instances(request: Request) -> Doc:
 def _answer(request: Request, reservation_id: str, made: Sequence[Doc]) -> Doc:
     return {
         "ReservationId": reservation_id,
-        "OwnerId": account_of(request),
+        "OwnerId": ACCOUNT,
         "Groups": [],
         "Instances": [public(doc) for doc in made],
     }
@@ -288,7 +287,6 @@ def _network(request: Request, kind: Type) -> tuple[tuple[Interface, ...], dict[
 
 
 def _default_subnet(request: Request, zone: str | None) -> Doc:
-    default_vpc(request)
     for _, subnet in request.store.each("subnet", request.region):
         if subnet["DefaultForAz"] and zone in (None, subnet["AvailabilityZone"]):
             return subnet

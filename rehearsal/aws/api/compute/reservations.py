@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select, stamp
+from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, page, path, public, select, stamp
 from orch.rehearsal.aws.api.compute.capacity import (
     ON_DEMAND,
     capacity_left,
@@ -19,12 +19,8 @@ from orch.rehearsal.aws.api.compute.capacity import (
 from orch.rehearsal.aws.api.compute.placement_groups import check_placement, placement_group
 from orch.rehearsal.aws.api.errors import AwsError, missing
 from orch.rehearsal.aws.api.network.subnets import zone_of
-from orch.rehearsal.aws.api.network.vpcs import account_of
 from orch.rehearsal.aws.data.tables import Type
 from orch.rehearsal.store import Doc
-
-BLOCK_GRACE_S = 30 * 60
-"""Instances of a Capacity Block are terminated this long before its end."""
 
 
 @action("CreateCapacityReservation")
@@ -52,7 +48,7 @@ def create_capacity_reservation(request: Request) -> Doc:
     doc: Doc = {
         "CapacityReservationId": reservation,
         "CapacityReservationArn": request.arn(f"capacity-reservation/{reservation}"),
-        "OwnerId": account_of(request),
+        "OwnerId": ACCOUNT,
         "InstanceType": kind.name,
         "InstancePlatform": request["InstancePlatform"],
         "AvailabilityZone": zone,
@@ -106,7 +102,7 @@ def add_capacity_block(
     doc: Doc = {
         "CapacityReservationId": reservation,
         "CapacityReservationArn": request.arn(f"capacity-reservation/{reservation}"),
-        "OwnerId": account_of(request),
+        "OwnerId": ACCOUNT,
         "InstanceType": known_type(kind).name,
         "InstancePlatform": "Linux/UNIX",
         "AvailabilityZone": name,

@@ -6,11 +6,11 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Any
 
-from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select
+from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, page, path, public, select
+from orch.rehearsal.aws.api.compute.capacity import state_of
 from orch.rehearsal.aws.api.errors import AwsError, missing
 from orch.rehearsal.aws.api.network.security_groups import group_named
 from orch.rehearsal.aws.api.network.subnets import take_address
-from orch.rehearsal.aws.api.network.vpcs import account_of
 from orch.rehearsal.store import Doc
 
 PUBLIC = ipaddress.IPv4Network("198.18.0.0/15")
@@ -57,7 +57,7 @@ def make_interface(
         "SubnetId": subnet["SubnetId"],
         "VpcId": subnet["VpcId"],
         "AvailabilityZone": subnet["AvailabilityZone"],
-        "OwnerId": account_of(request),
+        "OwnerId": ACCOUNT,
         "InterfaceType": kind,
         "Description": description,
         "Status": "in-use",
@@ -132,7 +132,7 @@ def attach_address(request: Request, address: Doc, interface: Doc, instance: str
     address |= {
         "AssociationId": association,
         "NetworkInterfaceId": interface["NetworkInterfaceId"],
-        "NetworkInterfaceOwnerId": account_of(request),
+        "NetworkInterfaceOwnerId": ACCOUNT,
         "PrivateIpAddress": interface["PrivateIpAddress"],
     }
     if instance:
@@ -173,7 +173,7 @@ def _show(request: Request, interface: str, instance: str | None, address: Doc |
         association = {
             "AllocationId": address["AllocationId"],
             "AssociationId": address["AssociationId"],
-            "IpOwnerId": account_of(request),
+            "IpOwnerId": ACCOUNT,
             "PublicIp": address["PublicIp"],
             "PublicDnsName": public_name(request, address["PublicIp"]),
         }
@@ -200,8 +200,6 @@ def _set(doc: Doc, key: str, value: Any) -> None:
 
 @action("AssociateAddress")
 def associate_address(request: Request) -> Doc:
-    from orch.rehearsal.aws.api.compute.instances import state_of
-
     if request.get("AllocationId"):
         address = request.thing("elastic-ip", request["AllocationId"])
     else:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select, stamp
+from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, page, path, public, select, stamp
 from orch.rehearsal.aws.api.errors import AwsError, missing
 from orch.rehearsal.aws.api.network.subnets import free_addresses, no_free
-from orch.rehearsal.aws.api.network.vpcs import account_of, default_vpc
 from orch.rehearsal.store import Doc
 
 
 @action("CreateInternetGateway")
 def create_internet_gateway(request: Request) -> Doc:
-    default_vpc(request)
     if request.store.tally("internet-gateway", request.region) >= request.cloud.quota("L-A4707A72"):
         raise AwsError(
             "InternetGatewayLimitExceeded", "The maximum number of internet gateways has been reached."
@@ -19,7 +17,7 @@ def create_internet_gateway(request: Request) -> Doc:
     gateway = request.cloud.new_id("igw")
     doc: Doc = {
         "InternetGatewayId": gateway,
-        "OwnerId": account_of(request),
+        "OwnerId": ACCOUNT,
         "Attachments": [],
         "Tags": request.tags_for("internet-gateway"),
     }
@@ -70,7 +68,6 @@ def detach_internet_gateway(request: Request) -> Doc:
 
 @action("DescribeInternetGateways")
 def describe_internet_gateways(request: Request) -> Doc:
-    default_vpc(request)
     fields = {
         "internet-gateway-id": path("InternetGatewayId"),
         "attachment.vpc-id": path("Attachments", "VpcId"),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 
-from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select
+from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, page, path, public, select
 from orch.rehearsal.aws.api.errors import AwsError
-from orch.rehearsal.aws.api.network.vpcs import account_of, default_vpc
 from orch.rehearsal.store import Doc
 
 TARGETS = {
@@ -26,7 +25,7 @@ def create_route_table(request: Request) -> Doc:
     doc: Doc = {
         "RouteTableId": table,
         "VpcId": vpc["VpcId"],
-        "OwnerId": account_of(request),
+        "OwnerId": ACCOUNT,
         "Associations": [],
         "PropagatingVgws": [],
         "Routes": [
@@ -188,7 +187,6 @@ def replace_route_table_association(request: Request) -> Doc:
 
 @action("DescribeRouteTables")
 def describe_route_tables(request: Request) -> Doc:
-    default_vpc(request)
     fields = {
         "route-table-id": path("RouteTableId"),
         "vpc-id": path("VpcId"),

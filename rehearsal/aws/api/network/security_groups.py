@@ -5,9 +5,8 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select
+from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, page, path, public, select
 from orch.rehearsal.aws.api.errors import AwsError, missing
-from orch.rehearsal.aws.api.network.vpcs import account_of, default_vpc
 from orch.rehearsal.store import Doc
 
 PEERS = {"CidrIpv4": "CidrIp", "CidrIpv6": "CidrIpv6", "PrefixListId": "PrefixListId"}
@@ -30,7 +29,7 @@ def make_group(
         "GroupName": name,
         "Description": description,
         "VpcId": vpc_id,
-        "OwnerId": account_of(request),
+        "OwnerId": ACCOUNT,
         "SecurityGroupArn": request.arn(f"security-group/{group_id}"),
         "Tags": tags,
         "_default": default,
@@ -60,7 +59,7 @@ def rule(
     referenced = group_id
     made: Doc = {
         "GroupId": group["GroupId"],
-        "GroupOwnerId": account_of(request),
+        "GroupOwnerId": ACCOUNT,
         "IsEgress": egress,
         "IpProtocol": protocol,
         "FromPort": ports[0],
@@ -72,7 +71,7 @@ def rule(
     if referenced:
         made["ReferencedGroupInfo"] = {
             "GroupId": referenced,
-            "UserId": account_of(request),
+            "UserId": ACCOUNT,
             "VpcId": group["VpcId"],
         }
     if description:
@@ -181,7 +180,6 @@ def permissions(rules: list[Doc], *, egress: bool) -> list[Doc]:
 
 @action("DescribeSecurityGroups")
 def describe_security_groups(request: Request) -> Doc:
-    default_vpc(request)
     fields = {
         "group-id": path("GroupId"),
         "group-name": path("GroupName"),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 
-from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select
+from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, page, path, public, select
 from orch.rehearsal.aws.api.errors import AwsError
-from orch.rehearsal.aws.api.network.vpcs import account_of, default_vpc
 from orch.rehearsal.aws.data.tables import regions
 from orch.rehearsal.store import Doc
 
@@ -41,7 +40,7 @@ def make_subnet(
         "SubnetId": subnet_id,
         "SubnetArn": request.arn(f"subnet/{subnet_id}"),
         "VpcId": vpc["VpcId"],
-        "OwnerId": account_of(request),
+        "OwnerId": ACCOUNT,
         "CidrBlock": cidr,
         "AvailabilityZone": zone[0],
         "AvailabilityZoneId": zone[1],
@@ -155,7 +154,6 @@ SUBNET_FIELDS = {
 
 @action("DescribeSubnets")
 def describe_subnets(request: Request) -> Doc:
-    default_vpc(request)
     found = select(request, "subnet", SUBNET_FIELDS, ids=request.get("SubnetIds") or ())
     return page(request, "Subnets", [_with_free(request, subnet) for subnet in found])
 

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select
+from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, page, path, public, select
 from orch.rehearsal.aws.api.errors import AwsError
+from orch.rehearsal.aws.api.network.security_groups import make_group, rule
+from orch.rehearsal.aws.api.network.subnets import cidr_of, make_subnet
 from orch.rehearsal.aws.data.tables import regions
 from orch.rehearsal.store import Doc
-
-
-def account_of(_: Request) -> str:
-    from orch.rehearsal.aws.account import ACCOUNT
-
-    return ACCOUNT
-
 
 # -- VPC ---------------------------------------------------------------------------------------------------
 
 
 def default_vpc(request: Request) -> None:
     """Every account has a default VPC in each region, with a public subnet per zone."""
-    from orch.rehearsal.aws.api.network.subnets import make_subnet
-
     if request.store.meta(f"default vpc {request.region}"):
         return
     request.store.put_meta(f"default vpc {request.region}", True)
@@ -31,7 +24,7 @@ def default_vpc(request: Request) -> None:
         "internet-gateway",
         {
             "InternetGatewayId": gateway,
-            "OwnerId": account_of(request),
+            "OwnerId": ACCOUNT,
             "Attachments": [{"State": "available", "VpcId": vpc["VpcId"]}],
             "Tags": [],
             "_default": True,
@@ -54,8 +47,6 @@ def default_vpc(request: Request) -> None:
 
 
 def _make_vpc(request: Request, cidr: str, *, default: bool = False, tags: list[Doc] | None = None) -> Doc:
-    from orch.rehearsal.aws.api.network.security_groups import make_group, rule
-
     vpc_id, table_id = request.cloud.new_id("vpc"), request.cloud.new_id("rtb")
     group = make_group(
         request, "default", "default VPC security group", vpc_id, [], egress=True, default=default
@@ -63,7 +54,7 @@ def _make_vpc(request: Request, cidr: str, *, default: bool = False, tags: list[
     rule(request, group, egress=False, protocol="-1", group_id=group["GroupId"])
     vpc: Doc = {
         "VpcId": vpc_id,
-        "OwnerId": account_of(request),
+        "OwnerId": ACCOUNT,
         "CidrBlock": cidr,
         "CidrBlockAssociationSet": [
             {
@@ -92,7 +83,7 @@ def _make_vpc(request: Request, cidr: str, *, default: bool = False, tags: list[
         {
             "RouteTableId": table_id,
             "VpcId": vpc_id,
-            "OwnerId": account_of(request),
+            "OwnerId": ACCOUNT,
             "Associations": [
                 {
                     "Main": True,
@@ -119,9 +110,6 @@ def _make_vpc(request: Request, cidr: str, *, default: bool = False, tags: list[
 
 @action("CreateVpc")
 def create_vpc(request: Request) -> Doc:
-    from orch.rehearsal.aws.api.network.subnets import cidr_of
-
-    default_vpc(request)
     cidr = cidr_of(request["CidrBlock"], "CidrBlock")
     if not 16 <= cidr.prefixlen <= 28:
         raise AwsError("InvalidVpc.Range", f"The CIDR '{cidr}' is invalid.")
@@ -143,7 +131,6 @@ VPC_FIELDS = {
 
 @action("DescribeVpcs")
 def describe_vpcs(request: Request) -> Doc:
-    default_vpc(request)
     return page(request, "Vpcs", select(request, "vpc", VPC_FIELDS, ids=request.get("VpcIds") or ()))
 
 

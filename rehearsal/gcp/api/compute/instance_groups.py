@@ -121,14 +121,6 @@ def members(request: Request, path: str) -> list[str]:
     return [source for source, _ in request.store.referrers(path, "member")]
 
 
-def lost(request: Request, path: str) -> None:
-    """A member was deleted, not by its group: the group does not want it back while its policy says so."""
-    doc = request.store.get(path, "instance-group-manager")
-    if doc is not None and doc["instanceLifecyclePolicy"]["defaultActionOnFailure"] == "DO_NOTHING":
-        doc["targetSize"] = max(0, doc["targetSize"] - 1)
-        request.add(path, "instance-group-manager", doc)
-
-
 def wanted(request: Request, path: str, doc: Doc) -> instances.Wanted:
     """The next member, as its template has it."""
     where = Request(request.cloud, {"project": path.split("/")[1], "zone": path.split("/")[3]}, {}, {})

@@ -286,6 +286,12 @@ def end(request: Request, path: str, doc: Doc) -> None:
     request.note("dead", path)
     group = doc.get("_group")
     if group:
-        from orch.rehearsal.gcp.api.compute.instance_groups import lost
+        _leave_group(request, group)
 
-        lost(request, group)
+
+def _leave_group(request: Request, path: str) -> None:
+    """A member was deleted, not by its group: the group does not want it back while its policy says so."""
+    doc = request.store.get(path, "instance-group-manager")
+    if doc is not None and doc["instanceLifecyclePolicy"]["defaultActionOnFailure"] == "DO_NOTHING":
+        doc["targetSize"] = max(0, doc["targetSize"] - 1)
+        request.add(path, "instance-group-manager", doc)

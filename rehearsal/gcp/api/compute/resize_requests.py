@@ -155,3 +155,16 @@ def delete(request: Request) -> Doc:
         raise GcpError("invalidUsage", f"Resize request '{path}' must be cancelled before it is deleted.")
     request.store.remove(path)
     return {**doc, "selfLink": API + path}
+
+
+def settle(request: Request) -> None:
+    """What time has done by the next call: instances end, requests are granted."""
+    ends: dict[str, float] = request.store.meta("ends") or {}
+    over = [path for path, at in ends.items() if request.cloud.now() >= at]
+    if over:
+        request.store.put_meta("ends", {path: at for path, at in ends.items() if path not in over})
+        for path in over:
+            doc = request.store.get(path, "instance")
+            if doc is not None:
+                instances.end(request, path, doc)
+    retry(request)

@@ -9,7 +9,7 @@ from itertools import combinations
 
 from orch.rehearsal.gcp.api.errors import GcpError, invalid, required
 from orch.rehearsal.gcp.api.methods import API, Request, fingerprint
-from orch.rehearsal.gcp.api.network.networks import profile_of
+from orch.rehearsal.gcp.api.network.profiles import profile_of
 from orch.rehearsal.gcp.api.network.subnets import take_address
 from orch.rehearsal.gcp.data.tables import Profile, Type, zones
 from orch.rehearsal.store import Doc

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from orch.rehearsal.gcp.api.errors import GcpError, in_use, invalid, not_found
+from orch.rehearsal.gcp.api.errors import in_use, invalid, not_found
 from orch.rehearsal.gcp.api.methods import API, Request, method
+from orch.rehearsal.gcp.api.network.profiles import profile_named, profile_of
+from orch.rehearsal.gcp.api.network.subnets import keep
 from orch.rehearsal.gcp.api.quotas import need_project
-from orch.rehearsal.gcp.data.tables import Profile, profiles, types, zones
+from orch.rehearsal.gcp.data.tables import Profile, zones
 from orch.rehearsal.store import Doc
 
 LEAST_MTU, MOST_MTU, USUAL_MTU = 1300, 8896, 1460
@@ -20,26 +22,6 @@ FIELDS = (
     "routingConfig",
     "networkFirewallPolicyEnforcementOrder",
 )
-
-
-def profile_named(request: Request, name: str) -> tuple[str, Profile] | None:
-    """(zone, kind) of a network profile, where there is one of that name."""
-    for kind, profile in profiles().items():
-        zone = name.removesuffix(f"-{kind}")
-        if zone != name and zone in profile_zones(request, profile):
-            return zone, profile
-    return None
-
-
-def profile_zones(request: Request, profile: Profile) -> set[str]:
-    """Where there is a profile of this kind: in the zones of its machine types."""
-    offered = request.cloud.knobs_now().offered
-    return {zone for name in profile.types for zone in offered.get(name, types()[name].zones)} & set(zones())
-
-
-def profile_of(request: Request, network: Doc) -> tuple[str, Profile] | None:
-    link = network.get("networkProfile")
-    return profile_named(request, link.rpartition("/")[2]) if link else None
 
 
 @method("networks.insert", "POST", "global/networks")
@@ -96,8 +78,6 @@ def _ula(request: Request) -> str:
 
 def _own_subnet(request: Request, path: str, network: Doc, region: str) -> None:
     """The subnetwork that a network of a metal profile is made with."""
-    from orch.rehearsal.gcp.api.network.subnets import keep
-
     name = f"default-subnet-1-{network['name']}"[:63].rstrip("-")
     where = f"projects/{request.project}/regions/{region}/subnetworks/{name}"
     doc: Doc = {"network": API + path, "stackType": "IPV6_ONLY", "ipv6AccessType": "INTERNAL", "_own": True}
@@ -155,52 +135,3 @@ def delete(request: Request) -> Doc:
 
 
 # -- profiles ----------------------------------------------------------------------------------------------
-
-
-def _profile(request: Request, zone: str, profile: Profile) -> Doc:
-    name = f"{zone}-{profile.kind}"
-    allowed = {True: "ALLOWED", False: "BLOCKED"}
-    return {
-        "kind": "compute#networkProfile",
-        "name": name,
-        "description": f"{profile.interface} network profile of {zone}",
-        "selfLink": f"{API}projects/{request.project}/global/networkProfiles/{name}",
-        "zone": f"{API}projects/{request.project}/zones/{zone}",
-        "location": {"name": zone, "scope": "ZONE"},
-        "profileType": {"vpcSubtype": "ROCE", "networkType": "VPC"},
-        "features": {
-            "interfaceTypes": [profile.interface],
-            "allowMultiNicInSameNetwork": "ALLOWED",
-            "allowAutoModeSubnet": "BLOCKED",
-            "allowCloudRouter": "BLOCKED",
-            "allowCloudNat": "BLOCKED",
-            "allowExternalIpAccess": "BLOCKED",
-            "allowDefaultNicAttachment": "BLOCKED",
-            "allowVpcFirewallRules": "BLOCKED",
-            "allowSubnetworkCreation": allowed[profile.subnets],
-        },
-    }
-
-
-@method("networkProfiles.get", "GET", "global/networkProfiles/{networkProfile}")
-def get_profile(request: Request) -> Doc:
-    name = request.words["networkProfile"]
-    found = profile_named(request, name)
-    if found is None:
-        raise not_found(request.path("networkProfiles", name))
-    return _profile(request, *found)
-
-
-@method("networkProfiles.list", "GET", "global/networkProfiles")
-def list_profiles(request: Request) -> Doc:
-    rows = [
-        _profile(request, zone, profile)
-        for profile in profiles().values()
-        for zone in sorted(profile_zones(request, profile))
-    ]
-    return request.page(rows, "networkProfile")
-
-
-def blocked(what: str, network: str) -> GcpError:
-    """What a network profile does not allow."""
-    return GcpError("invalidUsage", f"{what} is not supported by the network profile of '{network}'.")

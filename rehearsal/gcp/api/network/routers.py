@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orch.rehearsal.gcp.api.errors import GcpError, invalid, required
 from orch.rehearsal.gcp.api.methods import API, NAME, Request, method
-from orch.rehearsal.gcp.api.network.networks import blocked, profile_of
+from orch.rehearsal.gcp.api.network.profiles import blocked, profile_of
 from orch.rehearsal.gcp.api.quotas import need_project
 from orch.rehearsal.store import Doc
 

@@ -6,7 +6,7 @@ import ipaddress
 
 from orch.rehearsal.gcp.api.errors import GcpError, in_use, invalid, not_found, required
 from orch.rehearsal.gcp.api.methods import API, Request, fingerprint, method
-from orch.rehearsal.gcp.api.network.networks import blocked, profile_of
+from orch.rehearsal.gcp.api.network.profiles import blocked, profile_of
 from orch.rehearsal.gcp.api.quotas import need_project
 from orch.rehearsal.gcp.data.tables import regions, zones
 from orch.rehearsal.store import Doc

@@ -10,7 +10,7 @@ from orch.components.local.facts import LocalFacts, ask
 from orch.components.local.plan import LocalPlan, plan
 from orch.components.request import PlanRequest
 from orch.spec.findings import Finding, PlanErrors
-from orch.spec.models.backends import BackendSettings
+from orch.spec.models.backends.base import BackendSettings
 from orch_rack.settings import RackSettings
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from orch.spec.models.backends import BackendSettings
+from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.fields.types import Text, choice
 
 

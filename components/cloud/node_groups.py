@@ -1,0 +1,156 @@
+"""Node groups: nodes of one fleet that are of one type in one zone at one market. Pure.
+
+A cluster is one group. Another fleet may have several, in one region: its first group is where the fleet
+began, and where that has no room left, nodes that are still missing go to the next best place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from orch.components.cloud.candidates import Candidate
+from orch.components.cloud.indices import folded, node_indices, unfolded
+from orch.components.cloud.plan import CloudPlan
+from orch.components.request import PriorState
+from orch.spec.models import Fleet
+
+Plan = TypeVar("Plan", bound=CloudPlan)
+
+PIN = "groups"
+"""The pin with the groups beside the first: a JSON list of their pins."""
+
+OWN = ("indices", "layout", "zone", "instance_type", "spot")
+"""Pins that each group has of its own."""
+
+SPREADS = "spreads"
+"""The pin of a fleet whose bastion leads to the networks of more groups."""
+
+MOST = 8
+"""Groups of one fleet: each has a network range of its own in the fleet's network."""
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Some nodes of a fleet, by index. `pins`: what the stack has decided for them, none of a new group."""
+
+    number: int
+    pins: Mapping[str, str]
+    indices: tuple[int, ...]
+
+    def same_place(self, other: NodeGroup) -> bool:
+        return all(self.pins.get(key) == other.pins.get(key) for key in ("zone", "instance_type", "spot"))
+
+
+def may_spread(fleet: Fleet) -> bool:
+    """Whether nodes of a fleet may differ in type, zone and market."""
+    return fleet.placement != "cluster" and fleet.reservation is None
+
+
+def node_groups(previous: PriorState) -> tuple[NodeGroup, ...]:
+    """The groups that the stack has, with the nodes it has; the first one is always there."""
+    rows: list[dict[str, str]] = json.loads(previous.pins.get(PIN, "[]"))
+    others = [NodeGroup(int(row["number"]), row, unfolded(row["indices"])) for row in rows]
+    apart = {index for each in others for index in each.indices}
+    own = {key: value for key, value in previous.pins.items() if key != PIN}
+    live = unfolded(previous.pins.get("indices", ""))
+    first = NodeGroup(0, own, tuple(index for index in live if index not in apart))
+    return (first, *others)
+
+
+def divide(fleet: Fleet, previous: PriorState) -> tuple[tuple[NodeGroup, ...], tuple[int, ...]]:
+    """The groups with those of their nodes that stay, and the indices of nodes that are missing."""
+    wanted = node_indices(fleet, previous)
+    there = node_groups(previous)
+    kept = [replace(each, indices=tuple(i for i in each.indices if i in wanted)) for each in there]
+    stay = {index for each in kept for index in each.indices}
+    first, *others = kept
+    return (first, *(each for each in others if each.indices)), tuple(i for i in wanted if i not in stay)
+
+
+def spreads(fleet: Fleet, previous: PriorState) -> bool:
+    """Whether a fleet with these decisions can have more groups: one that an earlier version made cannot."""
+    new = "zone" not in previous.pins
+    return may_spread(fleet) and (new or SPREADS in previous.pins)
+
+
+def free_number(groups: Iterable[NodeGroup]) -> int | None:
+    """The number of a group that is added, None where there are as many as can be."""
+    taken = {each.number for each in groups}
+    return next((number for number in range(1, MOST) if number not in taken), None)
+
+
+def with_begun(
+    groups: Sequence[NodeGroup], missing: tuple[int, ...], begun: Mapping[str, str]
+) -> tuple[tuple[NodeGroup, ...], tuple[int, ...]]:
+    """The same with missing nodes where an `up` that did not end was about to have them."""
+    found = list(groups)
+    for other in node_groups(PriorState(dict(begun)))[1:]:
+        mine = tuple(index for index in missing if index in other.indices)
+        same = next((at for at, each in enumerate(found) if each.number == other.number), None)
+        if not mine or (same is not None and not other.same_place(found[same])):
+            continue
+        missing = tuple(index for index in missing if index not in mine)
+        if same is None:
+            found.append(replace(other, indices=mine))
+        else:
+            found[same] = replace(found[same], indices=tuple(sorted((*found[same].indices, *mine))))
+    return tuple(found), missing
+
+
+def with_more(
+    places: Sequence[tuple[NodeGroup, Candidate]], missing: Sequence[int], candidate: Candidate
+) -> list[tuple[NodeGroup, Candidate]]:
+    """The same with the missing nodes at the candidate: in the group that is there, or in one more."""
+    found = list(places)
+    same = next((at for at, (_, place) in enumerate(found) if place.same_place(candidate)), None)
+    number = free_number(group for group, _ in found)
+    if same is None and number is not None:
+        return [*found, (NodeGroup(number, {}, tuple(sorted(missing))), candidate)]
+    group, place = found[same or 0]
+    found[same or 0] = (replace(group, indices=tuple(sorted((*group.indices, *missing)))), place)
+    return found
+
+
+def prior_of(group: NodeGroup, previous: PriorState) -> PriorState:
+    """What the stack has decided, as if the group were all of the fleet."""
+    shared = {key: value for key, value in previous.pins.items() if key not in (*OWN, PIN)}
+    pins = {**shared, **{key: value for key, value in group.pins.items() if key != "number"}}
+    live = set(unfolded(previous.pins.get("indices", "")))
+    return replace(previous, pins={**pins, "indices": folded([i for i in group.indices if i in live])})
+
+
+def joined(first: Plan, others: Sequence[Plan]) -> Plan:
+    """The plan of a fleet of these groups: `first` has them all already, beside what they come to."""
+    groups = (first, *others)
+    own = [{"number": str(each.number), **_own(_pins(each), first.pins)} for each in others]
+    nodes = [node.index for each in groups for node in each.nodes]
+    beside = first.bastion.price or 0.0 if first.bastion is not None else 0.0
+    return replace(
+        first,
+        pins=_pins(first)
+        | {"indices": folded(nodes)}
+        | ({PIN: json.dumps(own, sort_keys=True)} if own else {}),
+        hourly=round(beside + sum((each.price or 0.0) * len(each.nodes) for each in groups), 6),
+        unpriced=tuple(dict.fromkeys(what for each in groups for what in each.unpriced)),
+    )
+
+
+def _pins(plan: CloudPlan) -> dict[str, str]:
+    """The pins of a group alone."""
+    own = {key: value for key, value in plan.pins.items() if key != PIN}
+    return {**own, "indices": folded([node.index for node in plan.nodes])}
+
+
+def _own(pins: Mapping[str, str], first: Mapping[str, str]) -> dict[str, str]:
+    """What a group does not have in common with the first."""
+    return {key: value for key, value in pins.items() if key in OWN or first.get(key) != value}
+
+
+def reasons(plan: CloudPlan) -> tuple[str, ...]:
+    """What is said of the first group and of all, then where the nodes of each other group are."""
+    first, *others = plan.node_groups
+    more = (f"{', '.join(node.name for node in each.nodes)}: {each.reasons[0]}" for each in others)
+    return (*first.reasons, *more)
