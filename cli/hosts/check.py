@@ -118,7 +118,7 @@ def _of_name(project: Project, name: str) -> Asked:
     from orch.runner.hosts.checks.types import Wanted
     from orch.runner.hosts.targets import Target
     from orch.runner.ssh.host_keys import fingerprint
-    from orch.stacks.state import fleet_state
+    from orch.stacks.fleets import fleet_state
 
     state = fleet_state(project, name)
     wanted = Wanted(cluster=state.placement == "cluster", image=state.image)
@@ -138,7 +138,7 @@ def _of_file(project: Project, fleet: Fleet, folder: Path, unseen: Unseen) -> As
     from orch.runner.hosts.naming import located, pins
     from orch.runner.hosts.targets import Target, find_targets
     from orch.stacks.errors import NoSuchFleet
-    from orch.stacks.state import fleet_state
+    from orch.stacks.fleets import fleet_state
 
     config = fleet.ssh_config
     if config is None:

@@ -58,7 +58,7 @@ def execute(
     """
     from orch.runner.ssh.parallel_exec import ask, exit_code
     from orch.runner.ssh.pool import SshTransport
-    from orch.stacks.state import fleet_state
+    from orch.stacks.fleets import fleet_state
 
     timeout_s = _seconds(timeout)
     project = project_at()
@@ -91,7 +91,8 @@ def ssh(
     """Log in to a node by its own way, jump hosts included, with its own key and its pinned host key."""
     from orch.runner.ssh.openssh import ssh_words, write_config
     from orch.runner.ssh.user_config import UserConfig
-    from orch.stacks.state import StackState, fleet_of, known_fleets
+    from orch.stacks.fleets import fleet_of, known_fleets
+    from orch.stacks.state import StackState
 
     project = project_at()
     up = {fleet: StackState(project, fleet)} if fleet is not None else known_fleets(project)
