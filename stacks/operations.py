@@ -6,10 +6,11 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 
+from orch.stacks.bring_up import bring_up
 from orch.stacks.busy_nodes import refuse_occupied, refuse_replaced
 from orch.stacks.errors import NoSuchNode, StackError
 from orch.stacks.fleets import forget_identity, not_up, require_up
-from orch.stacks.gang import bring_up, parallel
+from orch.stacks.gang import parallel
 from orch.stacks.lockfile import write_lock
 from orch.stacks.plan import Plan, Prepared, money, planned
 from orch.stacks.plan import before as recorded_before
