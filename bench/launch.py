@@ -20,8 +20,8 @@ from pathlib import Path
 from bench.measure import BIN, ROOT, Figure, side_by_side, timed
 from orch.images.build import resolve
 from orch.spec.state import FleetState, NodeState
+from orch.stacks.fleets import fleet_state
 from orch.stacks.project import find
-from orch.stacks.state import fleet_state
 
 RUNS = 7
 ORCH = str(BIN / "orch")

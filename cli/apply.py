@@ -14,7 +14,8 @@ from orch.spec import load_paths
 from orch.spec.models import Fleet, Task
 from orch.spec.suggest import few
 from orch.stacks.errors import ProjectError
-from orch.stacks.state import StackState, require_up
+from orch.stacks.fleets import require_up
+from orch.stacks.state import StackState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

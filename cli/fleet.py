@@ -21,9 +21,10 @@ from orch.spec.errors import ExitCode
 from orch.spec.models import Fleet
 from orch.stacks import operations
 from orch.stacks.errors import ProjectError
+from orch.stacks.fleets import not_up
 from orch.stacks.project import Project
 from orch.stacks.request import FleetRequest
-from orch.stacks.state import StackState, not_up
+from orch.stacks.state import StackState
 from orch.stacks.summary import fold
 
 if TYPE_CHECKING:
@@ -195,8 +196,8 @@ def show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool = Fal
     from orch.cli.run import opened
     from orch.runner.node.status import node_statuses
     from orch.runner.runs.lifecycle import reconcile_once
+    from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.records import node_records
-    from orch.stacks.state import fleet_of, known_fleets
 
     with opened(None, as_json=True, rehearse=rehearse) as (project, place):
         up = {name: StackState(project, name)} if name else known_fleets(project)
@@ -217,8 +218,8 @@ def show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool = Fal
 def ids(name: str, indices: Sequence[int], *, rehearse: bool = False) -> None:
     """Raises NoSuchFleet, NoSuchNode."""
     from orch.stacks.errors import NoSuchNode
+    from orch.stacks.fleets import require_up
     from orch.stacks.records import node_records
-    from orch.stacks.state import require_up
 
     stack = StackState(project_at(rehearse=rehearse), name)
     require_up(stack)

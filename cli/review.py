@@ -16,11 +16,12 @@ from orch.spec.errors import ExitCode, OrchError
 from orch.spec.models import Fleet
 from orch.stacks import operations
 from orch.stacks.busy_nodes import Occupant, occupants, refuse_occupied
+from orch.stacks.fleets import is_former
 from orch.stacks.plan import Plan
 from orch.stacks.project import Project
 from orch.stacks.pulumi.operation import Listener, Note, Progress
 from orch.stacks.request import FleetRequest
-from orch.stacks.state import StackState, is_former
+from orch.stacks.state import StackState
 
 if TYPE_CHECKING:
     from orch.spec import Document

@@ -281,7 +281,7 @@ def _submit(
     from orch.runner.launch.seats import choose_fleet
     from orch.runner.runs.lifecycle import submit
     from orch.spec.models import Task
-    from orch.stacks.state import known_fleets
+    from orch.stacks.fleets import known_fleets
     from orch.stacks.variables import revealed
 
     task = document.model
@@ -332,7 +332,7 @@ def _fleets(
     project: Project, up: Mapping[str, StackState], task: Task, wanted: str | None
 ) -> dict[str, FleetState]:
     """The fleets that come into question, of those that are `up`, by name."""
-    from orch.stacks.state import fleet_of, not_up
+    from orch.stacks.fleets import fleet_of, not_up
 
     if wanted is not None and wanted not in up:
         raise not_up(project, wanted)

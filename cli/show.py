@@ -53,8 +53,9 @@ def show(name: str, *, as_json: bool, rehearse: bool) -> None:
 
 def _fleet(project: Project, place: RunnerContext, name: str) -> Row | None:
     from orch.runner.node.status import node_statuses
+    from orch.stacks.fleets import fleet_of
     from orch.stacks.records import node_records
-    from orch.stacks.state import StackState, fleet_of
+    from orch.stacks.state import StackState
 
     stack = StackState(project, name)
     try:
@@ -66,7 +67,7 @@ def _fleet(project: Project, place: RunnerContext, name: str) -> Row | None:
 
 def _neither(project: Project, place: RunnerContext, name: str) -> NoSuchFleet:
     from orch.spec.grammar.values import shown
-    from orch.stacks.state import known_fleets
+    from orch.stacks.fleets import known_fleets
 
     runs = dict.fromkeys(row.name for row in place.ledger.runs(limit=5))
     return NoSuchFleet(

@@ -98,10 +98,10 @@ def validate(
     if format is Format.JSON:
         print(render_json(found))
     elif format is Format.SARIF:
-        print(render_sarif(found))
+        print(render_sarif(found, _repository()))
     elif format is Format.GITHUB:
         if found:
-            print(render_github(found))
+            print(render_github(found, _repository()))
         tell(_summary(found, len(loaded.documents)))
     else:
         if found:
@@ -112,6 +112,12 @@ def validate(
             more = f" and {len(below) - SHOWN_FOLDERS} more" if len(below) > SHOWN_FOLDERS else ""
             tell(f"note: folders in a folder are not read; configurations are in {few}{more}")
     return ExitCode.CONFIG if failed else ExitCode.OK
+
+
+def _repository() -> Path:
+    """Where a repository begins: the nearest folder upwards with a `.git`, else this one."""
+    here = Path.cwd()
+    return next((each for each in (here, *here.parents) if (each / ".git").exists()), here)
 
 
 def _below(paths: list[str]) -> tuple[str, ...]:

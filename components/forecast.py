@@ -125,7 +125,8 @@ def _cloud(
     doubtful = [each.finding for each in doubts(wanted_of(fleet, known), known) if each.path[0] != "backends"]
     price = first.price if first else None
     price_of = getattr(first, "price_of", None)
-    findings = settle((*doubtful, *budget_findings(fleet, price, 0.0, price_of)))
+    backend = first.backend if first else backends[0]
+    findings = settle((*doubtful, *budget_findings(fleet, price, 0.0, price_of, backend=backend)))
     lines = [f"{counted(count, 'node')}, first choice: {first.words}" if first else counted(count, "node")]
     if len(places) > 1:
         lines.append(f"{len(places) - 1} more places after it, the next {places[1].words}")

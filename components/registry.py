@@ -176,15 +176,17 @@ def _elsewhere(candidate: Candidate, region: str | None) -> bool:
 
 
 def _deployment(request: PlanRequest, first: Candidate, others: Sequence[Candidate]) -> Deployment:
-    places = tuple(Place(other.words, partial(_planned_at, request, other)) for other in others)
-    found = replace(backend(first.backend).deployment(request, first), elsewhere=places)
+    found = replace(backend(first.backend).deployment(request, first), elsewhere=_places(request, others))
     return replace(found, more=partial(_more, request, first)) if first.kept else found
 
 
 def _more(request: PlanRequest, kept: Candidate) -> tuple[Place, ...]:
     """Where nodes may go that the place where the fleet is has no room for."""
-    places = backend(kept.backend).more_places(request, kept)
-    return tuple(Place(each.words, partial(_planned_at, request, each)) for each in places)
+    return _places(request, backend(kept.backend).more_places(request, kept))
+
+
+def _places(request: PlanRequest, candidates: Sequence[Candidate]) -> tuple[Place, ...]:
+    return tuple(Place(each.words, partial(_planned_at, request, each)) for each in candidates)
 
 
 def _planned_at(request: PlanRequest, candidate: Candidate) -> Deployment:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-from orch.spec.diagnostics import CODES, Diagnostic, Severity, Span, ordered, render_json
+from orch.spec.codes import CODES
+from orch.spec.diagnostics import Diagnostic, Severity, Span, ordered, render_json
 from orch.spec.grammar.values import encodable
 
 __all__ = ["render_github", "render_json", "render_sarif"]
@@ -16,9 +18,24 @@ __all__ = ["render_github", "render_json", "render_sarif"]
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
 
 
-def render_github(diagnostics: Iterable[Diagnostic]) -> str:
-    """One annotation per line, as GitHub Actions reads them from a job's output."""
-    return "\n".join(_command(each) for each in ordered(diagnostics))
+def render_github(diagnostics: Iterable[Diagnostic], root: Path | None = None) -> str:
+    """One annotation per line, as GitHub Actions reads them from a job's output. Files in the repository at
+    `root` are named from there."""
+    return "\n".join(_command(each) for each in ordered(within(root, diagnostics)))
+
+
+def within(root: Path | None, diagnostics: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
+    """The same, files in `root` named from there: settings that were looked for have their whole path."""
+    for each in diagnostics:
+        related = tuple(replace(other, span=_from(root, other.span)) for other in each.related)
+        yield replace(each, span=_from(root, each.span), related=related)
+
+
+def _from(root: Path | None, span: Span) -> Span:
+    path = Path(os.path.abspath(span.file))
+    if root is None or span.file == "-" or not path.is_relative_to(root):
+        return span
+    return replace(span, file=str(path.relative_to(root)))
 
 
 def _command(diagnostic: Diagnostic) -> str:
@@ -46,9 +63,9 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def render_sarif(diagnostics: Iterable[Diagnostic]) -> str:
-    """One run of a static analysis tool. A replacement becomes a fix."""
-    found = ordered(diagnostics)
+def render_sarif(diagnostics: Iterable[Diagnostic], root: Path | None = None) -> str:
+    """One run of a static analysis tool. A replacement becomes a fix. `root`: as in `render_github`."""
+    found = ordered(within(root, diagnostics))
     rules = sorted({each.code for each in found})
     run = {
         "tool": {

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, cast, get_args, get_origin
 
-from orch.spec.diagnostics import CODES
+from orch.spec.codes import CODES
 from orch.spec.models import BACKEND_MODELS, KINDS, Project
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.json_schema import Form

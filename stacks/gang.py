@@ -1,36 +1,32 @@
-"""Bringing a fleet up where there is room: its places are tried in turn, all of its nodes made or none."""
+"""One fleet in the engine: its steps carried out, again where a cloud asks for it, and taken back."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from orch.components.deployment import Deployment, Place, Queue
-from orch.components.request import CloudAnswer, NodeWarning
-from orch.spec.errors import OrchError
+from orch.components.deployment import Deployment, Queue
+from orch.components.request import CloudAnswer
 from orch.spec.grammar.values import render_duration
-from orch.stacks.errors import EngineFailed, Interrupted, NoCapacity, StackError
+from orch.stacks.errors import EngineFailed, Interrupted, StackError
 from orch.stacks.program import program
-from orch.stacks.pulumi.again import repeatedly
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.operation import Call, Doing, Listener, Note, engine
 from orch.stacks.pulumi.process import Event
 from orch.stacks.pulumi.recovery import clear_left, left_by
-from orch.stacks.request import FleetRequest, compile_for
+from orch.stacks.request import FleetRequest
 from orch.stacks.shared_networks import bring_shared, release, shared_by
 from orch.stacks.state import StackState
 
 # How often a queue is asked: less often the longer it lasts.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 
+# Pauses before the tries after the first. The providers have repeated single calls for minutes by then.
+PAUSES_S = (2, 5, 15, 30, 60)
 
-@dataclass(frozen=True)
-class Attempt:
-    """A place that did not do, and why."""
-
-    place: str
-    reason: str
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ class Gang:
         def between(outcome: tuple[Call, EngineFailed | None]) -> None:
             nonlocal events
             call, _ = outcome
-            events = _besides(call.events, call.errors)
+            events = besides(call.events, call.errors)
             # What was refused half way is made, and not always recorded: it would be made twice.
             clear_left(self.stack, self.listener)
 
@@ -189,88 +185,36 @@ class Gang:
         )
 
 
-def bring_up(
-    stack: StackState, wish: FleetRequest, first: Deployment, listener: Listener, *, looked: bool = False
-) -> tuple[Deployment, Call]:
-    """The plan that was carried out, and the engine's call that did it. `looked`: the engine has just seen
-    that all is as recorded.
+def repeatedly(
+    fleet: str,
+    attempt: Callable[[], T],
+    answer: Callable[[T], CloudAnswer | None],
+    listener: Listener,
+    *,
+    between: Callable[[T], None] = lambda _: None,
+) -> T:
+    """The outcome of the first attempt that the cloud does not ask to repeat, else of the last one.
 
-    A place without room is left as it was found before the next one is tried. What trying elsewhere cannot
-    mend (quota, permission, parameters) stops at once. A cluster that is up is never moved: growth that does
-    not fit is taken back. Where a fleet may be short of nodes, those it got stay, and the others are among
-    the plan's warnings.
-
-    Raises NoCapacity with every place tried, StackError, Interrupted.
+    `answer`: what the cloud's errors in an outcome come to. `between` readies the next attempt. Raises what
+    these raise, and Interrupted.
     """
-    gang = Gang(stack, wish, listener, stack.makers, first.answer)
-    if first.only is None and not first.elsewhere:
-        call, failed = gang.bring(first, looked=looked)
-        if failed is not None:
-            raise failed
-        return first, call
-    if first.moves:
-        listener(Note("the file does not allow the place where the fleet is: it is removed there first"))
-        gang.remove()
-        gang = replace(gang, before={})
-    tried: list[Attempt] = []
-    short: _Short | None = None
-    places = [Place(first.place or "", lambda: first), *first.elsewhere]
-    for place in places:  # more come on the way: zones of a region that is asked for them when it is tried
+    for pause in PAUSES_S:
+        done = attempt()
+        told = answer(done)
+        if told is None or not told.again:
+            return done
+        listener(Note(f"once more in {render_duration(pause)}: {told.reason}", lasts=True))
         try:
-            compiled = place.compile()
-        except OrchError as refused:
-            if not tried:
-                raise
-            tried.append(Attempt(place.words, refused.summary))
-            continue
-        gang = replace(gang, read=compiled.answer)
-        where, at, known = compiled.place or place.words, len(tried) + 1, {each.words for each in places}
-        places[at:at] = [each for each in compiled.elsewhere if each.words not in known]
-        listener(Note(f"trying {where}", lasts=True))
-        seen = looked and compiled is first and not first.moves
-        call, failed = gang.persist(compiled, short.events if short else (), looked=seen)
-        if failed is None and not call.node_errors():
-            return compiled, call
-        answer = gang.answer(call, failed)
-        there = tuple(name for name in gang.there(compiled) if name in compiled.nodes)
-        leads_on = answer is not None and answer.elsewhere and not gang.before
-        if failed is not None and compiled.only is None and not leads_on:
-            raise failed  # what is there is kept: this backend cannot have some of its nodes alone
-        keeps = bool(there) and not compiled.whole and compiled.only is not None
-        if keeps:
-            if failed is not None:
-                raise _refused(wish, answer, failed, "what is there is kept") from failed
-            short = _kept(gang, compiled, call, there)
-            left = "what is there is kept"
-        else:
-            failed = failed or _all_failed(wish, call)
-            left = _taken_back(gang, compiled)
-        if answer is None or not answer.elsewhere:
-            if short is not None:
-                tried.append(Attempt(where, answer.reason if answer else "it was refused"))
-                break
-            raise _refused(wish, answer, failed or _all_failed(wish, call), left) from failed
-        tried.append(Attempt(where, answer.reason))
-        listener(Note(f"no room there: {answer.reason}"))
-        if short is not None or gang.before:
-            # Nodes that are up stay; the others may go where there is room.
-            if keeps:
-                gang = replace(gang, before=stack.makers)
-                more = compile_for(stack, wish).more()
-            else:
-                more = first.more() if len(tried) == 1 else places[len(tried) :]
-            names = {each.place for each in tried}
-            places[len(tried) :] = [each for each in more if each.words not in names]
-        elif len(places) == 1:
-            # Where an earlier call was stopped is no longer where the fleet has to be.
-            afresh = compile_for(stack, wish)
-            again = [Place(afresh.place or "", lambda made=afresh: made), *afresh.elsewhere]
-            places += [each for each in again if each.words != place.words]
-    if short is not None:
-        return _with_fewer(gang, short, tried)
-    if gang.before:
-        raise _no_room_to_grow(wish, len(gang.before), tried)
-    raise _no_room(wish, tried)
+            time.sleep(pause)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"stopped while changing the fleet {fleet}",
+                detail="what was made is recorded",
+                hint="run the same command again to go on, or `orch down` to remove it",
+            ) from None
+        between(done)
+        listener(Doing(f"trying once more: {told.reason}"))
+    return attempt()
 
 
 def words(compiled: Deployment, *, looked: bool = False) -> list[str]:
@@ -285,59 +229,7 @@ def parallel(compiled: Deployment) -> list[str]:
     return ["--parallel", str(compiled.parallel)] if compiled.parallel else []
 
 
-def _taken_back(gang: Gang, compiled: Deployment) -> str:
-    """Leave what was there before, nothing or the fleet with the nodes it had; what is so now, in words."""
-    gang.listener(Doing(f"taking back what was begun of {gang.wish.name}"))
-    if not gang.before:
-        gang.remove(frozenset({compiled.shared.stack}) if compiled.shared else frozenset())
-        return "nothing of it is left"
-    if set(compiled.nodes) <= set(gang.before):
-        return "what is there is kept"
-    gang.keep(compiled, [name for name in gang.there(compiled) if name in gang.before])
-    return f"its {len(gang.before)} nodes are as they were"
-
-
-@dataclass(frozen=True)
-class _Short:
-    """A fleet that is up with fewer nodes than it asked for. `missing`: the error of each that is missing."""
-
-    kept: Deployment
-    wanted: int
-    call: Call
-    events: tuple[Event, ...]
-    missing: Mapping[str, str]
-
-
-def _kept(gang: Gang, compiled: Deployment, call: Call, there: Sequence[str]) -> _Short:
-    """Keep the nodes that are there."""
-    # What a runner is told of the fleet hangs on all of its nodes: it is recorded anew without the others.
-    kept = gang.keep(compiled, there)
-    missing = call.node_errors()
-    events = _besides(call.events, {urn for urn in call.errors if name_of(urn) in missing})
-    gang.listener(Note(f"kept {len(there)} of {len(compiled.nodes)} nodes"))
-    return _Short(kept, len(compiled.nodes), call, tuple(events), missing)
-
-
-def _with_fewer(gang: Gang, short: _Short, tried: Sequence[Attempt]) -> tuple[Deployment, Call]:
-    """A fleet that keeps fewer nodes than it asked for. Raises NoCapacity when they are too few."""
-    kept, count = short.kept, len(short.kept.nodes)
-    warnings = tuple(
-        NodeWarning(name, f"not made: {answer.reason if (answer := kept.answer(text)) else text}")
-        for name, text in sorted(short.missing.items())
-    )
-    nodes = gang.wish.fleet.nodes
-    if nodes is not None and count < (nodes.min or 0):
-        raise NoCapacity(
-            f"the fleet {gang.wish.name} has {count} nodes, fewer than the {nodes.min} it needs",
-            detail="\n".join(f"{each.place}: {each.reason}" for each in tried),
-            hint="they are kept: `orch up` tries for the others, `orch down` removes them",
-            code="ORCH325",
-        )
-    call = replace(short.call, events=list(short.events), errors={})
-    return replace(kept, warnings=(*kept.warnings, *warnings)), call
-
-
-def _besides(events: Sequence[Event], urns: Collection[str]) -> list[Event]:
+def besides(events: Sequence[Event], urns: Collection[str]) -> list[Event]:
     """Events of all but these resources."""
     return [event for event in events if _urn(event) not in urns]
 
@@ -357,44 +249,3 @@ def _recorded(stack: StackState, before: Collection[str]) -> Iterator[str]:
             name = name_of(resource["urn"])
             if name not in before:
                 yield f"{name} ({resource['id']})"
-
-
-def _all_failed(wish: FleetRequest, call: Call) -> EngineFailed:
-    return EngineFailed(
-        f"not one node of the fleet {wish.name} could be made",
-        errors=call.errors,
-        detail=call.told(),
-        code="ORCH347",
-    )
-
-
-def _refused(wish: FleetRequest, answer: CloudAnswer | None, failed: EngineFailed, left: str) -> StackError:
-    detail = f"{failed.detail}\n{left}" if failed.detail else left
-    if answer is None:
-        return EngineFailed(
-            failed.summary, errors=failed.errors, detail=detail, hint=failed.hint, code=failed.code
-        )
-    return StackError(
-        f"the fleet {wish.name} could not be brought up: {answer.reason}",
-        detail=detail,
-        hint=answer.hint,
-        code=answer.code,
-    )
-
-
-def _no_room(wish: FleetRequest, tried: Sequence[Attempt]) -> NoCapacity:
-    return NoCapacity(
-        f"there is no room for the fleet {wish.name} in any of {len(tried)} places; nothing of it is left",
-        detail="\n".join(f"{each.place}: {each.reason}" for each in tried),
-        hint="try later, or widen `regions`, `availability_zones`, `instance_types` or `max_price`",
-        code="ORCH325",
-    )
-
-
-def _no_room_to_grow(wish: FleetRequest, count: int, tried: Sequence[Attempt]) -> NoCapacity:
-    return NoCapacity(
-        f"there is no room for more nodes beside the {count} of the fleet {wish.name}; it is as it was",
-        detail="\n".join(f"{each.place}: {each.reason}" for each in tried),
-        hint="try later, or bring up a second fleet elsewhere: a cluster that is up is not moved",
-        code="ORCH325",
-    )

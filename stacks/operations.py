@@ -6,9 +6,11 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 
+from orch.stacks.bring_up import bring_up
 from orch.stacks.busy_nodes import refuse_occupied, refuse_replaced
 from orch.stacks.errors import NoSuchNode, StackError
-from orch.stacks.gang import bring_up, parallel
+from orch.stacks.fleets import forget_identity, not_up, require_up
+from orch.stacks.gang import parallel
 from orch.stacks.lockfile import write_lock
 from orch.stacks.plan import Plan, Prepared, money, planned
 from orch.stacks.plan import before as recorded_before
@@ -21,7 +23,7 @@ from orch.stacks.pulumi.operation import Call, Doing, Expected, Listener, Note, 
 from orch.stacks.pulumi.recovery import mend, take
 from orch.stacks.request import FleetRequest, compile_for
 from orch.stacks.shared_networks import drift_shared, preview_shared, release, shared_by, unused
-from orch.stacks.state import StackExport, StackState, forget_identity, not_up, require_up
+from orch.stacks.state import StackExport, StackState
 from orch.stacks.variables import forget_clear_text, in_clear, unread_copies
 
 

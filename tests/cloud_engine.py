@@ -9,12 +9,13 @@ from orch.components.request import whole
 from orch.spec.models import Fleet
 from orch.spec.state import FleetState
 from orch.stacks import operations
+from orch.stacks.fleets import require_up
 from orch.stacks.plan import Plan
 from orch.stacks.project import Project
 from orch.stacks.pulumi.changes import Change, Drifted
 from orch.stacks.pulumi.operation import Progress
 from orch.stacks.request import FleetRequest
-from orch.stacks.state import StackState, require_up
+from orch.stacks.state import StackState
 
 
 def quiet(event: Progress) -> None:

@@ -98,7 +98,7 @@ def _of_name(project: Project, name: str) -> Survey:
     from orch.runner.connect import open_connector
     from orch.runner.hosts.checks.types import Wanted
     from orch.runner.hosts.survey import Target, survey
-    from orch.stacks.state import fleet_state
+    from orch.stacks.fleets import fleet_state
 
     state = fleet_state(project, name)
     wanted = Wanted(cluster=state.placement == "cluster", image=state.image)
@@ -113,7 +113,7 @@ def _of_file(project: Project, fleet: Fleet, folder: Path, unseen: Unseen) -> Su
     """A fleet as its file says, whether or not it is up; keys that were pinned at an `up` hold."""
     from orch.components.ssh import facts
     from orch.stacks.errors import NoSuchFleet
-    from orch.stacks.state import fleet_state
+    from orch.stacks.fleets import fleet_state
 
     known: Sequence[NodeState] = ()
     with suppress(NoSuchFleet):

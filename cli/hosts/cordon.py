@@ -48,7 +48,8 @@ def cordon(
     from orch.cli.run import opened
     from orch.runner.launch.environment import fold
     from orch.runner.node.cordon import mark, unmark
-    from orch.stacks.state import StackState, fleet_of, known_fleets
+    from orch.stacks.fleets import fleet_of, known_fleets
+    from orch.stacks.state import StackState
 
     if undo and reason:
         raise typer.BadParameter("it goes with a cordon, not with --undo", param_hint="--reason")

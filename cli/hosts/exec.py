@@ -52,7 +52,7 @@ def execute(
     The exit code is the largest one of the nodes; a node that cannot be reached counts as 7.
     """
     from orch.runner.connect import open_connector
-    from orch.stacks.state import fleet_state
+    from orch.stacks.fleets import fleet_state
 
     timeout_s = _seconds(timeout)
     project = project_at()
@@ -84,7 +84,8 @@ def ssh(
 ) -> None:
     """Log in to a node by its own way, jump hosts included, with its own key and its pinned host key."""
     from orch.runner.connect import open_connector
-    from orch.stacks.state import StackState, fleet_of, known_fleets
+    from orch.stacks.fleets import fleet_of, known_fleets
+    from orch.stacks.state import StackState
 
     project = project_at()
     up = {fleet: StackState(project, fleet)} if fleet is not None else known_fleets(project)

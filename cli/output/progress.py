@@ -7,6 +7,7 @@ is gone in the end; plain lines tell it whenever nothing else was told for ten s
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -39,7 +40,7 @@ def is_live(*, as_json: bool = False) -> bool:
 def watching(*, as_json: bool = False) -> Iterator[Listener]:
     """A listener for one operation on a fleet. What has ended is told before this ends, however it does."""
     told = _Told(Tally(time.monotonic()), heartbeat=not is_live(as_json=as_json))
-    with ticking.ticking(told.tick):
+    with _terminated_as_interrupted(), ticking.ticking(told.tick):
         try:
             if told.heartbeat:
                 yield told.hear
@@ -48,6 +49,24 @@ def watching(*, as_json: bool = False) -> Iterator[Listener]:
                     yield told.hear
         finally:
             told.end()
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """A SIGTERM ends it as Ctrl-C does: the terminal is left as it was. While the engine runs it is the
+    engine's."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Told:
@@ -106,7 +125,7 @@ def _live(told: _Told) -> Iterator[None]:
     # Lines that are told meanwhile go to stderr, which the view passes on above itself; stdout is data.
     with Live(
         get_renderable=told.view,
-        console=Console(stderr=True, highlight=False),
+        console=Console(stderr=True, highlight=False, soft_wrap=True),
         refresh_per_second=4,
         transient=True,
         redirect_stdout=False,
@@ -119,10 +138,15 @@ def _view(tally: Tally, now: float) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    head = Text.assemble((clock(now - tally.begun), "bold"), f"  {visible(tally.doing) or 'at work'}")
+    # Longer than the terminal they would be several lines, and the view would not know how many it has.
+    shorten: dict[str, Any] = {"no_wrap": True, "overflow": "ellipsis"}
+    parts = ((clock(now - tally.begun), "bold"), f"  {visible(tally.doing) or 'at work'}")
+    head = Text.assemble(*parts, **shorten)
     if tally.doing and tally.doing_since - tally.begun >= 1:
         head.append(f" (for {clock(now - tally.doing_since)})", "dim")
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 2))
+    for _ in range(3):
+        table.add_column(**shorten)
     waited = {each.kind: each for each in tally.waited(now)}
     for kind, done, total in tally.counts():
         cells: list[Any] = [Text(kind), Text(f"{done}/{total}", "green" if done >= total else "yellow")]

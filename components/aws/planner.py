@@ -124,7 +124,7 @@ def plan(
     price = None if block else candidate.price
     fixed = (bastion.price or 0.0) if bastion else 0.0
     if not block:
-        found += budget_findings(fleet, price, fixed, candidate.price_of)
+        found += budget_findings(fleet, price, fixed, candidate.price_of, backend="aws")
     warnings = settle(found)
     image = facts.image
     if zone is None or image is None:

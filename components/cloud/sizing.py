@@ -95,19 +95,23 @@ def _plain(value: object) -> object:
 
 
 def budget_findings(
-    fleet: Fleet, price: float | None, fixed: float, price_of: str | None = None
+    fleet: Fleet, price: float | None, fixed: float, price_of: str | None = None, *, backend: str
 ) -> Iterator[Finding]:
     """Whether the fleet at its largest is within the hourly budget. `fixed`: what it costs without nodes;
-    `price_of`: the region whose price it is, where its own is not known."""
+    `price_of`: the region whose price it is, where its own is not known; `backend`: whose price."""
+    from orch.catalog.refresh import refreshable
+
     if fleet.budget is None or fleet.budget.hourly is None or fleet.nodes is None:
         return
     most = fleet.nodes.target if fleet.nodes.max is None else fleet.nodes.max
     bound = float(fleet.budget.hourly)
+    fetched = f"`orch offers refresh {backend}` fetches it" if backend in refreshable() else None
     if price is None:
         yield Finding(
             "ORCH282",
             "budget.hourly",
             "the price of the nodes is not known: the budget cannot be checked",
+            hint=fetched,
             severity=Severity.WARNING,
         )
     elif most * price + fixed > bound:
@@ -124,6 +128,6 @@ def budget_findings(
             "ORCH282",
             "budget.hourly",
             f"the nodes' price there is not known: the budget was checked with that of {price_of}",
-            hint="`orch offers refresh` fetches it" if fleet.backends[:1] == ("aws",) else None,
+            hint=fetched,
             severity=Severity.WARNING,
         )

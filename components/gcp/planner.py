@@ -126,7 +126,7 @@ def plan(
     bastion = _bastion(reached, wanted.ssh_cidrs, candidate, facts, context)
     found += _bastion_findings(reached, facts, candidate)
     fixed = (bastion.price or 0.0) if bastion else 0.0
-    found += budget_findings(fleet, candidate.price, fixed, candidate.price_of)
+    found += budget_findings(fleet, candidate.price, fixed, candidate.price_of, backend="gcp")
     warnings = settle(found)
     if facts.image is None:
         raise AssertionError("an image that is missing is an error")

@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from orch.spec.diagnostics import CODES, Diagnostic
+from orch.spec.codes import CODES
+from orch.spec.diagnostics import Diagnostic
 from orch.spec.grammar.values import shown
 
 PART = 5

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterable
 
 import pytest
@@ -147,9 +150,14 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "TERM": "xterm-256color", **more}
 
 
-def on_a_terminal(script: str, *words: str, interrupt: bool = False, **more: str) -> tuple[int, str, str]:
-    """Exit code, stdout, and what a terminal on stderr was given."""
+def on_a_terminal(
+    script: str, *words: str, send: signal.Signals | None = None, columns: int = 0, **more: str
+) -> tuple[int, str, str]:
+    """Exit code, stdout, and what a terminal on stderr was given. `send`: a signal, once something is waited
+    for."""
     ours, theirs = os.openpty()
+    if columns:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     with subprocess.Popen(
         [sys.executable, "-c", script, *words],
         stdin=theirs,
@@ -163,10 +171,10 @@ def on_a_terminal(script: str, *words: str, interrupt: bool = False, **more: str
         assert process.stdout is not None
         out = process.stdout.readline()
         told = b""
-        if interrupt:
+        if send is not None:
             while b"waiting for" not in told:
                 told += os.read(ours, 65_536)
-            process.send_signal(signal.SIGINT)
+            process.send_signal(send)
         while True:
             try:
                 part = os.read(ours, 65_536)
@@ -209,8 +217,20 @@ def test_the_error_of_a_failure_stands_below_the_view_on_a_terminal() -> None:
     assert "error: no such subnet" in told.rpartition("\x1b[?25h")[2]
 
 
-def test_ctrl_c_ends_a_view_and_leaves_the_terminal_as_it_was() -> None:
-    code, _, told = on_a_terminal(HANGS, interrupt=True)
+def test_a_narrow_terminal_shortens_the_view_and_breaks_no_line_that_is_told() -> None:
+    code, _, told = on_a_terminal(WAITS, columns=34)
+    assert code == 0, told
+    assert told.count("p5-[0-6]  instance  created (7, 1.5 s)") == 1, told
+    views = [
+        line for line in re.split(r"[\r\n]+", re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "\n", told)) if "7/8" in line
+    ]
+    assert views
+    assert max(map(len, views)) <= 34
+
+
+@pytest.mark.parametrize("send", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_view_and_leaves_the_terminal_as_it_was(send: signal.Signals) -> None:
+    code, _, told = on_a_terminal(HANGS, send=send)
     assert code == 130
     assert "p5-[0-6]  instance  created" in told
     assert told.rindex("\x1b[?25h") > told.rindex("\x1b[?25l"), "the cursor is back"

@@ -85,3 +85,31 @@ def test_files_of_strangers_take_nothing_from_outside_their_repository(folder: F
     assert said.code == 3
     assert "deep/orch.yml:1:" in said.err, "a variable that nobody lent"
     assert "ORCH176" in said.err
+
+
+def test_settings_that_cannot_be_read_are_told(folder: Folder) -> None:
+    folder.write("orch.yml", "project: lab\ndefaults: {fleet: {nodes: 2}\n")
+    folder.write("fleet.yml", "type: fleet\nname: lab\nbackend: local\nnodes: 1\n")
+    said = folder.orch("validate", "fleet.yml")
+    assert said.code == 0, said.err
+    assert "orch.yml is no valid YAML: its `defaults` and `profiles` are left out" in said.err
+    folder.write("orch.yml", "project: lab\n")
+    assert "orch.yml" not in folder.orch("validate", "fleet.yml").err
+
+
+@pytest.mark.parametrize("form", ["github", "sarif"])
+def test_annotations_name_files_from_the_root_of_the_repository(folder: Folder, form: str) -> None:
+    (folder.path / ".git").mkdir()
+    (folder.path / "infra").mkdir()
+    inner = Folder(folder.path / "infra")
+    inner.write("orch.yml", "project: lab\ndefaults: {fleet: {nodes: many}}\n")
+    inner.write("fleet.yml", "type: fleet\nname: lab\nbackend: local\n")
+    said = inner.orch("validate", "fleet.yml", "--format", form)
+    assert said.code == 3, said.err
+    assert str(folder.path) not in said.out
+    if form == "github":
+        assert said.out.startswith("::error file=infra/orch.yml,line=2,")
+    else:
+        (found,) = said.json["runs"][0]["results"]
+        uris = [each["physicalLocation"]["artifactLocation"]["uri"] for each in found["locations"]]
+        assert uris == ["infra/orch.yml"]

@@ -7,13 +7,15 @@ holds, files in `launch/` what `up` and `run` add to that, files in `untrusted/`
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from orch.spec import load_paths
-from orch.spec.diagnostics import CODES, Diagnostic
+from orch.spec.codes import CODES
+from orch.spec.diagnostics import Diagnostic
 
 HERE = Path(__file__).parent
 GOOD = sorted(path for path in (HERE / "good").rglob("*.yml") if path.parent.name != "examples")
@@ -99,6 +101,22 @@ def test_every_code_is_listed_and_shown_by_a_file() -> None:
     assert shown | elsewhere | beyond_files == set(CODES)
 
 
+def test_every_code_that_is_told_is_listed() -> None:
+    root = HERE.parent.parent
+    folders = ("spec", "offers", "components", "stacks", "runner", "providers", "catalog", "cli", "images")
+    sources = [path for folder in (*folders, "templates", "rehearsal") for path in (root / folder).rglob("*")]
+    texts = [path.read_text("utf-8") for path in sources if path.suffix in (".py", ".j2", ".csv", ".yml")]
+    assert sorted({code for text in texts for code in re.findall(r"ORCH\d{3}", text)} - set(CODES)) == []
+
+
+def test_titles_are_sentences() -> None:
+    for code, title in CODES.items():
+        assert len(title.split()) >= 3, (code, title)
+        assert title[0].isupper() or title[0] == "`" or title.startswith(("orch ", "sshd ")), (code, title)
+        assert not title.endswith("."), (code, title)
+    assert len(set(CODES.values())) == len(CODES)
+
+
 def test_no_listed_code_is_told_by_nobody() -> None:
     root = HERE.parent.parent
     sources = (
@@ -107,7 +125,7 @@ def test_no_listed_code_is_told_by_nobody() -> None:
         for path in (root / folder).rglob("*")
         if path.suffix in (".py", ".csv", ".yml")
     )
-    text = "".join(path.read_text("utf-8") for path in sources if path.name != "diagnostics.py")
+    text = "".join(path.read_text("utf-8") for path in sources if path.name != "codes.py")
     by_row = {f"ORCH{number}" for number in range(364, 385)}  # the checks of a host, counted
     assert [code for code in CODES if code not in text and code not in by_row] == []
 

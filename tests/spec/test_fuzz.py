@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 from orch.cli.validate import Format, validate
-from orch.spec.diagnostics import CODES, render_human
+from orch.spec.codes import CODES
+from orch.spec.diagnostics import render_human
 from orch.spec.dump import dump
 from orch.spec.loader.load import Document, load_paths
 

@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +21,6 @@ from aws_engine import Stack, stack
 from cloud_engine import quiet
 from hostlab import Client, Room
 from rehearsals import Rehearsed
-from support import ORCH
 
 from orch.spec.models import Fleet
 from orch.stacks import operations
@@ -39,7 +39,10 @@ def fleet(nodes: int) -> Fleet:
     return replace(case, data={**case.data, "fleet": {**case.data["fleet"], "nodes": nodes}}).fleet
 
 
-def test_the_cloud_is_asked_once_for_what_is_shown_and_then_done(tmp_path: Path) -> None:
+def test_the_cloud_is_asked_once_for_what_is_shown_and_then_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "FRESH_S", 3600.0)
     made = stack(tmp_path / "lab")
     there = Stack(made.folder, made.project, fleet(1).name, made.cloud)
     seen = 0
@@ -82,6 +85,7 @@ def test_the_cloud_is_asked_once_for_what_is_shown_and_then_done(tmp_path: Path)
 def test_a_plan_is_made_again_when_it_is_old_or_its_files_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(plans, "FRESH_S", 3600.0)
     there = stack(tmp_path / "lab")
     file = there.folder / "mpi.yml"
     file.write_text("type: fleet\n")
@@ -121,11 +125,20 @@ def test_the_engine_looks_again_where_it_may_have_found_a_difference(
     assert found_as_recorded(events) is expected
 
 
+# As `orch`, and patient: on a busy machine half a minute is soon over.
+PATIENT = "from orch.cli.main import main\nfrom orch.stacks import plan\nplan.FRESH_S = 3600.0\nmain()"
+
+
 def talk(folder: Path, words: list[str], answers: list[Callable[[], str]]) -> tuple[int, str]:
     """`orch` on a terminal: what it told, each question answered in turn."""
     ours, theirs = os.openpty()
     with subprocess.Popen(
-        [*ORCH, *words], cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        [sys.executable, "-c", PATIENT, *words],
+        cwd=folder,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
     ) as process:
         os.close(theirs)
         told, left = "", list(answers)

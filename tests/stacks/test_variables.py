@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from orch.spec.state import FleetState
+from orch.stacks.fleets import fleet_state
 from orch.stacks.project import find
 from orch.stacks.pulumi.masking import SECRET_MARK
-from orch.stacks.state import fleet_state
 from orch.stacks.variables import (
     REMOVED,
     forget_clear_text,

@@ -6,7 +6,7 @@ import pytest
 
 from orch.components import cloud_errors
 from orch.components.aws.account import errors
-from orch.spec.diagnostics import CODES
+from orch.spec.codes import CODES
 
 SAID = (
     "creating EC2 Instance: operation error EC2: RunInstances, https response error StatusCode: 500, "

@@ -236,7 +236,10 @@ def test_nodes_of_an_earlier_version_keep_the_keys_they_were_given() -> None:
     case, asked = Case.of("a3-mega"), list[str]()
     first, *others = case.plan().nodes
     _, state = register(case, former=frozenset({first.name}), asked=asked)
-    assert (state.nodes[0].machine, state.nodes[0].ssh.host_key) == (None, public_host_key("ab" * 32, first.name))
+    assert (state.nodes[0].machine, state.nodes[0].ssh.host_key) == (
+        None,
+        public_host_key("ab" * 32, first.name),
+    )
     assert asked == [f"{case.plan().base}-{node.index}" for node in others]
 
 

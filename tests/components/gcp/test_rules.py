@@ -19,7 +19,8 @@ from orch.components.gcp.candidates import candidates
 from orch.components.gcp.labels import label, labels
 from orch.components.request import PriorState
 from orch.spec import InvalidConfiguration, load_paths
-from orch.spec.diagnostics import CODES, Severity
+from orch.spec.codes import CODES
+from orch.spec.diagnostics import Severity
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.gcp import GcpSettings

@@ -14,7 +14,7 @@ from orch.runner.hosts.checks.types import CheckResult, ContainerTry, MeshView, 
 from orch.runner.hosts.facts import parse
 from orch.runner.hosts.host_facts import HostFacts, Interface, RdmaPort, Seen, Tool
 from orch.runner.hosts.network import ClusterNetwork, NetworkProblem, Place
-from orch.spec.diagnostics import CODES
+from orch.spec.codes import CODES
 
 DATA = Path(__file__).parent / "data"
 ALONE = ClusterNetwork("10.0.0.0/24", (Place("gpu1", "10.0.0.1", "eth1", 1500),))
