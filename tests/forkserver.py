@@ -221,6 +221,8 @@ def _serve(listener: socket.socket, alive: socket.socket, loaded: Sequence[str])
     if alive not in select.select([listener, alive], [], [])[0]:
         for name in loaded:
             importlib.import_module(name)
+        if "orch.cli.main" in loaded:
+            importlib.import_module("orch.cli.main").commands()
         gc.collect()
         gc.freeze()  # else each fork copies all of it when it ends
     lines: dict[int, socket.socket] = {}

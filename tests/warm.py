@@ -113,6 +113,7 @@ def read_libraries() -> None:
     # Types of a cloud are read when they are first named.
     assert importlib.import_module("pulumi_aws").ec2.Instance
     assert importlib.import_module("pulumi_gcp").compute.Network
+    importlib.import_module("orch.cli.main").commands()
     assert threading.active_count() == 1
     gc.freeze()
 
