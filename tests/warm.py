@@ -107,6 +107,18 @@ def requests(asked: socket.socket) -> Iterator[tuple[dict[str, Any], list[int]]]
         yield json.loads(told), descriptors
 
 
+def read_services() -> None:
+    """Have AWS's own descriptions of its services at hand, which each client's session reads anew."""
+    from boto3.session import Session
+    from botocore.loaders import JSONFileLoader
+
+    read = functools.cache(JSONFileLoader().load_file)
+    JSONFileLoader.load_file = lambda self, path: read(path)  # type: ignore[method-assign]
+    session = Session("nobody", "nothing", region_name="us-east-1")
+    for service in ("ec2", "service-quotas", "ssm", "sts", "iam"):
+        session.client(service)
+
+
 def read_libraries() -> None:
     for library in LIBRARIES.split():
         importlib.import_module(library)
@@ -114,6 +126,7 @@ def read_libraries() -> None:
     assert importlib.import_module("pulumi_aws").ec2.Instance
     assert importlib.import_module("pulumi_gcp").compute.Network
     importlib.import_module("orch.cli.main").commands()
+    read_services()
     assert threading.active_count() == 1
     gc.freeze()
 
