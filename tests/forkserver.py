@@ -85,9 +85,9 @@ _READ_AT_START += (
 
 
 def anew(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether a call needs an interpreter of its own: it writes over its arguments (`--env`), or its
-    environment says what is read at the start."""
-    if any(word.startswith(("-e", "--env")) for word in words):
+    """Whether a call needs an interpreter of its own: it writes over its arguments (`--env`), it tells others
+    which one to start (`engine env`), or its environment says what is read at the start."""
+    if tuple(words[:2]) == ("engine", "env") or any(word.startswith(("-e", "--env")) for word in words):
         return True
     own = {**os.environ}
     changed = (name for name in {*own, *environment} if own.get(name) != environment.get(name))

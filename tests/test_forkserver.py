@@ -38,6 +38,7 @@ def test_what_does_not_end_in_time_is_ended(folder: Folder) -> None:
 def test_words_and_variables_that_an_interpreter_reads_once_get_one_of_their_own() -> None:
     own = dict(os.environ)
     assert not anew(["up", "fleet.yml"], {**own, "HOME": "/elsewhere"})
+    assert anew(["engine", "env"], own)
     assert anew(["run", "t.yml", "--env", "TOKEN=x"], own)
     assert anew(["ps"], {**own, "PYTHONPATH": "/elsewhere"})
     assert sys.executable in fork_server()._process.args  # type: ignore[operator]
