@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forkserver import interpreter
 from hostlab import Room, server_room
 from hypothesis import HealthCheck, settings
 from support import ROOT, Folder
 
 pytest_plugins = ("workers",)
+
+# A fourth of what a short call of the engine or of `docker` takes is Go's search for garbage.
+os.environ |= {"GOGC": "off", "GOMEMLIMIT": "512MiB"}
 
 # How long an example takes on a machine that does other things as well says nothing.
 settings.register_profile("tests", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,6 +29,14 @@ def folder(tmp_path: Path) -> Folder:
     """An empty project."""
     (tmp_path / "orch.yml").write_text("project: tests\n")
     return Folder(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def forked_providers() -> Iterator[None]:
+    """Engines that this process starts have their providers forked."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", interpreter())
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,19 +1,25 @@
-"""The command line without the wait for its imports: a process that has made them forks one for each call.
+"""The command line and the providers without the wait for their imports: a process that has made them forks
+one for each call.
 
 Each call is a process of its own, with the folder, the environment, the streams and the end that the
 console script would have; what differs is the command line that others see of it, and that the interpreter
 does not begin anew. `anew` tells for which calls it has to.
+
+The engine starts providers by an interpreter's name, or by that of a script beside it: `Interpreter` is a
+folder with both, whose interpreter has providers forked and starts all else as it is.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
 import importlib
 import io
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -57,6 +63,14 @@ LOADED = (
     "rich.table",
 )
 
+# What serves our own resources and the simulated clouds. None of Google's libraries: protobuf takes either
+# them or the SDK of providers.
+PROVIDERS = (
+    *("orch.providers.orch.plugin", "orch.providers.orch.keys", "orch.providers.orch.local_network"),
+    *("orch.providers.orch.local_node", "orch.providers.orch.ssh_host"),
+    *("orch.rehearsal.aws.plugin", "orch.rehearsal.aws.data.tables", "orch.rehearsal.gcp.plugin"),
+)
+
 # What the interpreter or an import reads, once.
 _READ_AT_START = ("PYTHON", "LANG", "LC_", "TZ", "LD_", "GRPC_", "OTEL_", "PULUMI_")
 _READ_AT_START += (
@@ -71,9 +85,9 @@ _READ_AT_START += (
 
 
 def anew(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether a call needs an interpreter of its own: it writes over its arguments (`--env`), or its
-    environment says what is read at the start."""
-    if any(word.startswith(("-e", "--env")) for word in words):
+    """Whether a call needs an interpreter of its own: it writes over its arguments (`--env`), it tells others
+    which one to start (`engine env`), or its environment says what is read at the start."""
+    if tuple(words[:2]) == ("engine", "env") or any(word.startswith(("-e", "--env")) for word in words):
         return True
     own = {**os.environ}
     changed = (name for name in {*own, *environment} if own.get(name) != environment.get(name))
@@ -81,18 +95,25 @@ def anew(words: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 class ForkServer:
-    """The process that forks, and calls through it. It ends with the process that started it."""
+    """A process that forks, and calls through it. It ends with the process that started it.
 
-    def __init__(self) -> None:
+    `loaded` are the modules that it imports when it is first asked. Engines of the command line have their
+    providers forked as well when it is given an `interpreter` for them.
+    """
+
+    def __init__(self, loaded: Sequence[str] = LOADED, interpreter: str = "") -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="orch-fork-")
-        self._address = f"{self._folder.name}/s"
+        self.address = f"{self._folder.name}/s"
         listener = socket.socket(socket.AF_UNIX)
-        listener.bind(self._address)
+        listener.bind(self.address)
         listener.listen(64)
         ours, theirs = socket.socketpair()
         self._alive = ours
         self._process = subprocess.Popen(
-            [sys.executable, __file__, str(listener.fileno()), str(theirs.fileno())],
+            [
+                *(sys.executable, __file__, str(listener.fileno()), str(theirs.fileno())),
+                *(",".join(loaded), interpreter),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(listener.fileno(), theirs.fileno()),
@@ -115,7 +136,7 @@ class ForkServer:
         out, err = os.pipe(), os.pipe()
         nothing = os.open(os.devnull, os.O_RDONLY)
         with socket.socket(socket.AF_UNIX) as line:
-            line.connect(self._address)
+            line.connect(self.address)
             streams = (nothing, out[1], err[1])
             text = json.dumps(asked).encode()
             socket.send_fds(line, [len(text).to_bytes(8, "big")], streams)
@@ -165,11 +186,45 @@ def _text(data: bytearray) -> str:
     return io.TextIOWrapper(io.BytesIO(data)).read()
 
 
+class Interpreter:
+    """A folder with the interpreter and the scripts that an engine starts providers by.
+
+    Its interpreter asks a process that has their imports for a fork, passes on how that ends, and takes it
+    along when it is killed; the fork's parent is the engine by all that it can see.
+    """
+
+    def __init__(self) -> None:
+        self._server = ForkServer(PROVIDERS)
+        self._folder = tempfile.TemporaryDirectory(prefix="orch-python-")
+        folder = Path(self._folder.name)
+        ours = f'exec "{sys.executable}" -IS "{Path(__file__).with_name("forked_provider.py")}"'
+        head = f'#!/bin/sh\n{ours} "{self._server.address}" "{sys.executable}"'
+        serve = "from orch.providers.orch.plugin import main; main()"
+        for name, words in (("python", '"$@"'), ("pulumi-resource-orch", f'-c "{serve}" "$@"')):
+            (folder / name).write_text(f"{head} {words}\n")
+            (folder / name).chmod(0o755)
+        self.executable = str(folder / "python")
+        atexit.register(self._folder.cleanup)
+
+
+@functools.cache
+def interpreter() -> str:
+    """For processes whose engines start providers: one that has those forked."""
+    return Interpreter().executable
+
+
 # In the process that forks
 
 
-def _serve(listener: socket.socket, alive: socket.socket) -> dict[str, Any]:
+def _serve(listener: socket.socket, alive: socket.socket, loaded: Sequence[str]) -> dict[str, Any]:
     """Answer until the caller has ended; in each process that is forked, return what it is to do."""
+    if alive not in select.select([listener, alive], [], [])[0]:
+        for name in loaded:
+            importlib.import_module(name)
+        if "orch.cli.main" in loaded:
+            importlib.import_module("orch.cli.main").commands()
+        gc.collect()
+        gc.freeze()  # else each fork copies all of it when it ends
     lines: dict[int, socket.socket] = {}
     woken, wake = os.pipe()
     for end in (woken, wake):
@@ -226,18 +281,35 @@ def _tell_ends(lines: dict[int, socket.socket]) -> None:
                 line.sendall(f"{os.waitstatus_to_exitcode(ended[1])}\n".encode())
 
 
+def _be_started_by(pid: int) -> None:
+    """Have this process's parent be that of another one, for as long as that one is there."""
+
+    def parent() -> int:
+        try:
+            # After its name, which may hold anything.
+            state, found, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except (OSError, ValueError):
+            return 1
+        return 1 if state == "Z" else int(found)
+
+    os.getppid = parent
+
+
 def _main() -> None:
-    listener, alive = (socket.socket(fileno=int(word)) for word in sys.argv[1:])
+    listener, alive = (socket.socket(fileno=int(word)) for word in sys.argv[1:3])
+    loaded, interpreter = sys.argv[3].split(","), sys.argv[4]
     sys.path[0] = str(Path(sys.executable).parent)  # as for the console script
-    for name in LOADED:
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # else each fork copies all of it when it ends
-    asked = _serve(listener, alive)
+    asked = _serve(listener, alive, loaded)
     os.environ.clear()
     os.environ.update(asked["environment"])
     os.chdir(asked["folder"])
     sys.argv = asked["words"]
+    if "code" in asked:
+        os.umask(asked["umask"])
+        _be_started_by(asked["pid"])
+        exec(asked["code"], {"__name__": "__main__"})
+        return
+    sys.executable = interpreter or sys.executable
     from orch.cli.main import main
 
     sys.exit(main())  # type: ignore[func-returns-value]

@@ -7,7 +7,7 @@ A `Leaf` is a place where a file holds one scalar. `Leaf.documents` are document
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
 
+from orch.spec.diagnostics import property_path
 from orch.spec.loader.load import Loaded, load_paths
 from orch.spec.models import KINDS, Project
 from orch.spec.models.fields.base import Section
@@ -228,6 +229,48 @@ def values_of(leaf: Leaf) -> tuple[str, ...]:
         for word in get_args(part)
     ]
     return tuple(dict.fromkeys((*words, *CANDIDATES)))
+
+
+# What is wrong with a value alone, whatever stands beside it: a part of the table's "one property".
+OF_A_VALUE = frozenset(
+    f"ORCH{number}" for number in (111, 112, 115, 116, 119, 120, 121, 124, 125, 126, 128, 129, 137, 138, 139)
+)
+_refused: set[tuple[str, object]] = set()
+
+
+def documents_read(
+    folder: Path, leaf: Leaf, value: object, base: Callable[[dict[str, object]], dict[str, object]]
+) -> Iterator[tuple[dict[str, object], Loaded]]:
+    """The documents with a value at a leaf, upon a `base`, and what is read of each.
+
+    A value that is wrong in itself is read once, upon one base: upon others it is as wrong, which a test of
+    test_every_property.py shows. Upon one that has a value of its own there, it is read all the same.
+    """
+    if (str(leaf), value) in _refused and held_by(base({}), leaf) is None:
+        return
+    for document in leaf.documents(value):
+        whole = base(document)
+        loaded = load_paths([written(folder, leaf, whole)], environ={})
+        yield whole, loaded
+        if held_by(base({}), leaf) is None and wrong_in_itself(leaf, loaded):
+            _refused.add((str(leaf), value))
+            return
+
+
+def held_by(document: dict[str, object], leaf: Leaf) -> object:
+    """What a document has at a leaf's own block, or None."""
+    return document.get(str(leaf.path[0]))
+
+
+def wrong_in_itself(leaf: Leaf, loaded: Loaded) -> bool:
+    return any(each.code in OF_A_VALUE and about(each.path, leaf) for each in loaded.diagnostics)
+
+
+def about(path: str, leaf: Leaf) -> bool:
+    """Whether a place in a file is that of a leaf, or of what it stands in: a `type` stands for its block."""
+    own = property_path(leaf.path)
+    path = path.removesuffix(".type") if "." in path else path
+    return bool(path) and (own == path or own.startswith((f"{path}.", f"{path}[")) or path.startswith(own))
 
 
 def valid(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forkserver import ForkServer, anew
+from forkserver import ForkServer, anew, interpreter
 
 from orch.stacks.program import scope_of
 from orch.stacks.project import find
@@ -30,7 +30,7 @@ ORCH = [str(Path(sys.executable).parent / "orch")]
 @cache
 def fork_server() -> ForkServer:
     """One for each process of tests, from the first call of the command line on."""
-    return ForkServer()
+    return ForkServer(interpreter=interpreter())
 
 
 @dataclass(frozen=True)

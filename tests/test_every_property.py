@@ -12,10 +12,9 @@ from typing import Any, get_args
 import acting
 import pytest
 from acting import Act
-from leaves import Leaf, leaves, values_of, written
+from leaves import Leaf, about, documents_read, leaves, values_of, written, wrong_in_itself
 from tracing import traced
 
-from orch.spec.diagnostics import property_path
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanError
 from orch.spec.loader.load import Loaded, load_paths
@@ -92,23 +91,18 @@ def holders(model: Section, leaf: Leaf) -> Iterator[tuple[Section, str]]:
                 here = here.get(part)
 
 
-def about(path: str, leaf: Leaf) -> bool:
-    """Whether a place in a file is that of a leaf, or of what it stands in: a `type` stands for its block."""
-    own = property_path(leaf.path)
-    path = path.removesuffix(".type") if "." in path else path
-    return bool(path) and (own == path or own.startswith((f"{path}.", f"{path}[")) or path.startswith(own))
-
-
 def documents(folder: Path, leaf: Leaf, base: Mapping[str, Any]) -> Iterator[tuple[str, Loaded]]:
     """Documents of a backend that hold something else than the default at a leaf; wrong ones too."""
     last = leaf.steps[-1]
     default = last.owner.model_fields[last.name].get_default(call_default_factory=False)
+
+    def upon(document: Mapping[str, Any]) -> dict[str, Any]:
+        whole = merged(base, document)
+        return {**whole, "nodes": base.get("nodes")} if own_nodes else whole
+
+    own_nodes = leaf.kind == "fleet" and leaf.path[0] != "nodes"
     for value in (*MEANT, *values_of(leaf)):
-        for document in leaf.documents(value):
-            whole = merged(base, document)
-            if leaf.kind == "fleet" and leaf.path[0] != "nodes":
-                whole = {**whole, "nodes": base.get("nodes")}
-            loaded = load_paths([written(folder, leaf, whole)], environ={})
+        for _, loaded in documents_read(folder, leaf, value, upon):
             if loaded.documents and not loaded.failed:
                 *_, (owner, name) = holders(loaded.documents[0].model, leaf)
                 if owner.__dict__[name] == default:
@@ -202,3 +196,20 @@ def test_each_property_of_a_task_is_refused_or_acted_on(tmp_path: Path, backend:
 def test_each_property_of_a_project_is_refused_or_acted_on(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("{}")
     assert idle(tmp_path, "project", {}, acting.use_project) == {}
+
+
+def test_what_is_wrong_with_a_value_alone_is_so_with_every_backend(tmp_path: Path) -> None:
+    wrong = 0
+    for leaf in leaves("fleet"):
+        if any(leaf.path[0] in base for base in BASES.values()):
+            continue
+        for document in leaf.documents("$(canary)"):
+            read = [
+                load_paths([written(tmp_path, leaf, merged(base, document))], environ={})
+                for base in BASES.values()
+            ]
+            # A property that a backend does not take is not looked at there.
+            taken = [each for each in read if all(told.code != "ORCH140" for told in each.diagnostics)]
+            assert len({wrong_in_itself(leaf, each) for each in taken}) == 1, leaf
+            wrong += wrong_in_itself(leaf, taken[0])
+    assert wrong > 30

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from forkserver import anew
+from forkserver import anew, interpreter
 from support import ORCH, Folder, fork_server
 
 
@@ -38,6 +38,29 @@ def test_what_does_not_end_in_time_is_ended(folder: Folder) -> None:
 def test_words_and_variables_that_an_interpreter_reads_once_get_one_of_their_own() -> None:
     own = dict(os.environ)
     assert not anew(["up", "fleet.yml"], {**own, "HOME": "/elsewhere"})
+    assert anew(["engine", "env"], own)
     assert anew(["run", "t.yml", "--env", "TOKEN=x"], own)
     assert anew(["ps"], {**own, "PYTHONPATH": "/elsewhere"})
     assert sys.executable in fork_server()._process.args  # type: ignore[operator]
+
+
+def test_what_an_engine_starts_is_what_the_true_interpreter_starts() -> None:
+    def said(python: str, code: str) -> tuple[int, str]:
+        done = subprocess.run([python, "-c", code, "word"], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    seen = "import os, sys; print(os.getcwd(), sys.argv, os.getppid()); sys.exit(3)"
+    serves = "  # from a.plugin import main; main()"  # by which a provider is known
+    for code in (
+        f"import sys; print(sys.executable); {seen}",
+        seen + serves,
+        f"import os; os.kill(os.getpid(), 9){serves}",
+    ):
+        assert said(interpreter(), code) == said(sys.executable, code)
+    serve = "from orch.providers.orch.plugin import main; main()"
+    words = [interpreter(), "-c", serve, "127.0.0.1:1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as served:
+        assert served.stdout is not None
+        assert int(served.stdout.readline()) > 0
+        served.kill()  # and what was forked ends as well: the pipe does
+        assert served.stdout.read() == ""

@@ -20,7 +20,7 @@ import pytest
 import yaml
 from acting import Act
 from jinja2 import Template
-from leaves import Leaf, leaves, written
+from leaves import Leaf, documents_read, leaves
 from sandbox import Sandbox
 from test_every_property import ACTS, BASES, merged
 
@@ -70,8 +70,7 @@ def rendered() -> Iterator[list[tuple[str, str]]]:
 
 def accepted(folder: Path, leaf: Leaf, base: Mapping[str, Any], text: str) -> Document | None:
     """The first document that holds the text at a leaf and could be launched."""
-    for document in leaf.documents(text):
-        loaded = load_paths([written(folder, leaf, merged(document, base))], environ={})
+    for _, loaded in documents_read(folder, leaf, text, lambda document: merged(document, base)):
         if (
             not loaded.failed
             and loaded.documents

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from forkserver import interpreter
+
 LIBRARIES = """
 orch.cli.main orch.cli.fleet orch.cli.output.fleet orch.cli.output.plan
 orch.components.aws.account.gather_facts orch.components.aws.resources
@@ -75,7 +77,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self._asked, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        words = [sys.executable, __file__, str(its.fileno())]
+        words = [sys.executable, __file__, str(its.fileno()), interpreter()]
         self._process = subprocess.Popen(words, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
         its.close()
 
@@ -105,17 +107,31 @@ def requests(asked: socket.socket) -> Iterator[tuple[dict[str, Any], list[int]]]
         yield json.loads(told), descriptors
 
 
+def read_services() -> None:
+    """Have AWS's own descriptions of its services at hand, which each client's session reads anew."""
+    from boto3.session import Session
+    from botocore.loaders import JSONFileLoader
+
+    read = functools.cache(JSONFileLoader().load_file)
+    JSONFileLoader.load_file = lambda self, path: read(path)  # type: ignore[method-assign]
+    session = Session("nobody", "nothing", region_name="us-east-1")
+    for service in ("ec2", "service-quotas", "ssm", "sts", "iam"):
+        session.client(service)
+
+
 def read_libraries() -> None:
     for library in LIBRARIES.split():
         importlib.import_module(library)
     # Types of a cloud are read when they are first named.
     assert importlib.import_module("pulumi_aws").ec2.Instance
     assert importlib.import_module("pulumi_gcp").compute.Network
+    importlib.import_module("orch.cli.main").commands()
+    read_services()
     assert threading.active_count() == 1
     gc.freeze()
 
 
-def serve(asked: socket.socket) -> bool:
+def serve(asked: socket.socket, interpreter: str) -> bool:
     """Start one command after the other. True in each of them, when the process is as it has to be."""
     read_libraries()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -144,11 +160,12 @@ def serve(asked: socket.socket) -> bool:
         os.environ.clear()
         os.environ.update(wanted["env"])
         sys.argv = [str(Path(sys.executable).parent / "orch"), *wanted["words"]]
+        sys.executable = interpreter
         return True
     return False
 
 
 if __name__ == "__main__":
     sys.path.remove(str(Path(__file__).parent))
-    if serve(socket.socket(fileno=int(sys.argv[1]))):
+    if serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2]):
         importlib.import_module("orch.cli.main").main()

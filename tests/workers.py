@@ -33,8 +33,6 @@ APART = frozenset(
         "tests/e2e/test_up_faults.py",
         "tests/e2e/test_upgrade.py",
         "tests/providers/simulated/test_in_the_engine.py",
-        "tests/test_every_property.py",
-        "tests/test_hostile_values.py",
     }
 )
 

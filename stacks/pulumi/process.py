@@ -46,6 +46,15 @@ class Aside:
     work: Callable[[Callable[[], bool]], None]
 
 
+def no_program() -> None:
+    """What is served in the place of a program to commands that run none."""
+
+
+WITHOUT_PROGRAM = ("destroy", "refresh")
+"""Commands that run no program, and still ask its language which packages it needs: Python's own language
+host answers after a `pip list`, our server at once."""
+
+
 @dataclass(frozen=True)
 class ProcessResult:
     """How a call ended. `interrupted`: it was asked to stop by a signal to orch."""
@@ -73,8 +82,9 @@ def call(
     What it and its providers write is their owner's alone, unless another `umask` is given.
     `on_start` hears the engine's process number before anything else.
     """
+    served = no_program if program is None and words[0] in WITHOUT_PROGRAM else program
     with (
-        _serving(program, on_event is not None) as (flags, events),
+        _serving(served, on_event is not None) as (flags, events),
         _stopping() as stop,
         uncollected(),
     ):
@@ -201,7 +211,8 @@ def _serving(
     if program is not None:
         servicer = _aside(program) if isinstance(program, Aside) else LanguageServer(program)
         language_pb2_grpc.add_LanguageRuntimeServicer_to_server(servicer, server)
-        flags += [f"--client=127.0.0.1:{port}", "--exec-kind", "auto.inline"]
+        flags += [f"--client=127.0.0.1:{port}"]
+        flags += ["--exec-kind", "auto.inline"] if program is not no_program else []
     if wants_events:
         events_pb2_grpc.add_EventsServicer_to_server(_events_servicer(events), server)
         flags += ["--event-log", f"tcp://127.0.0.1:{port}"]

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_command
 
 from orch.cli import errors
-from orch.cli.main import app
+from orch.cli.main import commands
 from orch.spec.errors import ExitCode
 
 HOSTILE = (
@@ -66,7 +65,7 @@ def words() -> Iterator[Tried]:
             elif not tried.is_flag:
                 yield " ".join(path), tuple(OTHERS.get(each.name, "x") for each in needed), tried.opts[-1]
 
-    yield from walk(get_command(app), ())
+    yield from walk(commands(), ())
 
 
 @pytest.mark.parametrize("tried", [pytest.param(each, id=f"{each[0]} {each[2]}".strip()) for each in words()])
@@ -94,7 +93,7 @@ def test_a_hostile_word_is_told_or_taken_as_it_is(
         given = [*([option, text] if option else []), *dashes]
         given += [text if each is None else each for each in arguments]
         with pytest.raises(SystemExit) as ended:
-            errors.run(lambda: app([*verb.split(), *given], standalone_mode=False))  # noqa: B023
+            errors.run(lambda: commands()([*verb.split(), *given], standalone_mode=False))  # noqa: B023
         said = capfd.readouterr()
         code = ended.value.code
         assert isinstance(code, int)

@@ -22,6 +22,8 @@ NODES = 2
 # vCPUs of the families.
 QUOTAS = {"L-417A185B": 20_000, "L-DB2E81BA": 20_000, "L-2C3B7624": 20_000, "L-1216C47A": 20_000}
 
+pytestmark = pytest.mark.usefixtures("forked_providers")
+
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Stack:

@@ -20,6 +20,8 @@ from orch.stacks.request import FleetRequest
 ROOT = Path(__file__).parents[3]
 QUOTAS = {"L-417A185B": 20_000, "L-DB2E81BA": 20_000, "L-2C3B7624": 20_000, "L-1216C47A": 20_000}
 
+pytestmark = pytest.mark.usefixtures("forked_providers")
+
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Stack:

@@ -12,6 +12,8 @@ from orch.spec.models import Fleet
 
 TYPE = "g2-standard-8"
 
+pytestmark = pytest.mark.usefixtures("forked_providers")
+
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Stack:

@@ -33,6 +33,8 @@ SHAPES = [
 NODES = 2
 QUOTAS = {"NETWORKS": 200, "FIREWALLS": 400, "ROUTERS": 40, "IN_USE_ADDRESSES": 100}
 
+pytestmark = pytest.mark.usefixtures("forked_providers")
+
 
 def fleet_of(shape: str) -> Fleet:
     """The fleet of a golden plan with few nodes and a name of its own."""

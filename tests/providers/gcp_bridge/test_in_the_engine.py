@@ -11,7 +11,10 @@ from simulated_stack import SimulatedStack
 
 from orch.stacks.pulumi import install as engines
 
-pytestmark = pytest.mark.skipif(engines.find() is None, reason="no Pulumi engine: `orch engine install`")
+pytestmark = [
+    pytest.mark.skipif(engines.find() is None, reason="no Pulumi engine: `orch engine install`"),
+    pytest.mark.usefixtures("forked_providers"),
+]
 
 
 def program(**settings: Any) -> Callable[[], None]:

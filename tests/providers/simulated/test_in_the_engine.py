@@ -15,7 +15,10 @@ from support import at_work, until
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.recovery import mend
 
-pytestmark = pytest.mark.skipif(engines.find() is None, reason="no Pulumi engine: `orch engine install`")
+pytestmark = [
+    pytest.mark.skipif(engines.find() is None, reason="no Pulumi engine: `orch engine install`"),
+    pytest.mark.usefixtures("forked_providers"),
+]
 
 TWO = Wanted()
 
