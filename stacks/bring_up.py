@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from orch.components.deployment import Deployment, Place
 from orch.components.request import CloudAnswer, NodeWarning
 from orch.spec.errors import OrchError
+from orch.spec.suggest import counted
 from orch.stacks.errors import EngineFailed, NoCapacity, StackError
 from orch.stacks.gang import Gang, besides
 from orch.stacks.pulumi.changes import name_of
@@ -117,7 +118,7 @@ def _taken_back(gang: Gang, compiled: Deployment) -> str:
     if set(compiled.nodes) <= set(gang.before):
         return "what is there is kept"
     gang.keep(compiled, [name for name in gang.there(compiled) if name in gang.before])
-    return f"its {len(gang.before)} nodes are as they were"
+    return "it is as it was, with " + counted(len(gang.before), "node")
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def _with_fewer(gang: Gang, short: _Short, tried: Sequence[Attempt]) -> tuple[De
     nodes = gang.request.fleet.nodes
     if nodes is not None and count < (nodes.min or 0):
         raise NoCapacity(
-            f"the fleet {gang.request.name} has {count} nodes, fewer than the {nodes.min} it needs",
+            f"fleet {gang.request.name} has {counted(count, 'node')}, fewer than the {nodes.min} it needs",
             detail="\n".join(f"{each.place}: {each.reason}" for each in tried),
             hint="they are kept: `orch up` tries for the others, `orch down` removes them",
             code="ORCH325",
@@ -186,8 +187,9 @@ def _refused(
 
 
 def _no_room(request: FleetRequest, tried: Sequence[Attempt]) -> NoCapacity:
+    places = "the only place" if len(tried) == 1 else f"any of {len(tried)} places"
     return NoCapacity(
-        f"there is no room for the fleet {request.name} in any of {len(tried)} places; nothing of it is left",
+        f"there is no room for the fleet {request.name} in {places}; nothing of it is left",
         detail="\n".join(f"{each.place}: {each.reason}" for each in tried),
         hint="try later, or widen `regions`, `availability_zones`, `instance_types` or `max_price`",
         code="ORCH325",
