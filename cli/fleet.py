@@ -44,16 +44,16 @@ def preview(
     rehearse: bool = False,
     verbose: bool = False,
 ) -> None:
-    consent = Approvals(unseen="all" if accept_new_host_keys else "none")
+    approvals = Approvals(unseen="all" if accept_new_host_keys else "none")
     pending, unfit = False, False
     for project, document, fleet in fleets_of(file, rehearse=rehearse):
         if doubtful := document.effective():
             tell(render_human(doubtful))
-        wish = _request(file, document, fleet, consent)
+        request = _request(file, document, fleet, approvals)
         with watching(as_json=as_json) as listener:
             plan = planned(
                 document,
-                lambda p=project, w=wish, told=listener: operations.preview(p, w, told),
+                lambda p=project, r=request, told=listener: operations.preview(p, r, told),
                 as_json=as_json,
             )
             on_them = on_nodes_that_go(project, plan, listener)
@@ -100,22 +100,22 @@ def up(
         document = described
         # Whoever asks for `--yes` has seen no key; on a terminal each is shown before it is used.
         unseen = "all" if accept_new_host_keys else "named" if yes else "none"
-        consent = Approvals(accept_drift, upgrade, force, rekeyed(fleet, accept_host_keys), unseen=unseen)
-        wish, shown = _request(file, document, fleet, consent), None
+        approvals = Approvals(accept_drift, upgrade, force, rekeyed(fleet, accept_host_keys), unseen=unseen)
+        request, shown = _request(file, document, fleet, approvals), None
         if not yes:
             need_terminal("orch up FILE --yes")
             again = partial(
                 _read_again, file, fleet.name, rehearse=rehearse, environ=environ, profile=profile
             )
-            agreed = agree(project, document, wish, again, verbose=verbose)
+            agreed = agree(project, document, request, again, verbose=verbose)
             unfit = unfit or agreed.unfit
             if agreed.plan is None:
                 continue
-            document, wish, shown = agreed.document, agreed.wish, agreed.plan
+            document, request, shown = agreed.document, agreed.request, agreed.plan
         with watching(as_json=as_json) as listener:
             done = planned(
                 document,
-                lambda p=project, w=wish, told=listener, s=shown: operations.up(p, w, told, shown=s),
+                lambda p=project, r=request, told=listener, s=shown: operations.up(p, r, told, shown=s),
                 as_json=as_json,
             )
         unfit = unfit or bool(done.problems)
@@ -304,9 +304,9 @@ def _read_again(
     )
 
 
-def _request(file: str, document: Document, fleet: Fleet, consent: Approvals) -> FleetRequest:
+def _request(file: str, document: Document, fleet: Fleet, approvals: Approvals) -> FleetRequest:
     path = document.file.absolute() if file != "-" else None
-    return FleetRequest(fleet, document.directory.absolute(), consent, path)
+    return FleetRequest(fleet, document.directory.absolute(), approvals, path)
 
 
 def is_file(target: str) -> bool:

@@ -32,7 +32,7 @@ class Agreed:
     """What a person agreed to; `plan` is None where nothing is to be done. `unfit`: nodes are kept out."""
 
     document: Document
-    wish: FleetRequest
+    request: FleetRequest
     plan: Plan | None
     unfit: bool
 
@@ -40,7 +40,7 @@ class Agreed:
 def agree(
     project: Project,
     document: Document,
-    wish: FleetRequest,
+    request: FleetRequest,
     again: Callable[[], tuple[Document, Fleet]],
     *,
     verbose: bool,
@@ -49,42 +49,42 @@ def agree(
     then is made anew, and shown again where it differs. `again` reads the fleet's file once more."""
     agreed: list[str] = []
     while True:
-        plan, wish = after_keys(document, wish, lambda w: _previewed(project, w), confirm)
+        plan, request = after_keys(document, request, lambda w: _previewed(project, w), confirm)
         lines = [
             *shown_lines(plan, verbose=verbose),
             f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}",
         ]
-        stack = StackState(project, wish.name)
+        stack = StackState(project, request.name)
         if lines != agreed:
             for line in lines:
                 tell(line)
             tell_problems(plan, document)
             if not plan.pending and not is_former(stack):
-                return Agreed(document, wish, None, bool(plan.problems))
-            if plan.pending and wish.consent.force:
+                return Agreed(document, request, None, bool(plan.problems))
+            if plan.pending and request.approvals.force:
                 for line in run_lines(on_nodes_that_go(project, plan, _quiet)):
                     tell(line)
             elif plan.pending:
                 refuse_occupied(stack, plan.going, _quiet)
             if plan.pending:
-                confirm(f"Bring up the fleet {wish.name}?")
+                confirm(f"Bring up the fleet {request.name}?")
             else:
-                tell(f"fleet {wish.name}: what a former version recorded of it is recorded anew")
+                tell(f"fleet {request.name}: what a former version recorded of it is recorded anew")
             agreed = lines
         # What was shown is what is accepted: a host that shows another key now is refused.
-        wish = accepting(wish, plan.new_keys)
+        request = accepting(request, plan.new_keys)
         with watching() as listener:
-            why = operations.outdated(plan, wish, listener)
+            why = operations.outdated(plan, request, listener)
         if why is None:
-            return Agreed(document, wish, plan, bool(plan.problems))
+            return Agreed(document, request, plan, bool(plan.problems))
         tell(f"the plan is made again: {why}")
         document, fleet = again()
-        wish = replace(wish, fleet=fleet)
+        request = replace(request, fleet=fleet)
 
 
-def _previewed(project: Project, wish: FleetRequest) -> Plan:
+def _previewed(project: Project, request: FleetRequest) -> Plan:
     with watching() as listener:
-        return operations.preview(project, wish, listener)
+        return operations.preview(project, request, listener)
 
 
 def on_nodes_that_go(project: Project, plan: Plan, listener: Listener) -> tuple[Occupant, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from orch.components.deployment import Deployment, Place
 from orch.components.request import CloudAnswer, NodeWarning
 from orch.spec.errors import OrchError
+from orch.spec.suggest import counted
 from orch.stacks.errors import EngineFailed, NoCapacity, StackError
 from orch.stacks.gang import Gang, besides
 from orch.stacks.pulumi.changes import name_of
@@ -26,7 +27,7 @@ class Attempt:
 
 
 def bring_up(
-    stack: StackState, wish: FleetRequest, first: Deployment, listener: Listener, *, looked: bool = False
+    stack: StackState, request: FleetRequest, first: Deployment, listener: Listener, *, looked: bool = False
 ) -> tuple[Deployment, Call]:
     """The plan that was carried out, and the engine's call that did it. `looked`: the engine has just seen
     that all is as recorded.
@@ -38,7 +39,7 @@ def bring_up(
 
     Raises NoCapacity with every place tried, StackError, Interrupted.
     """
-    gang = Gang(stack, wish, listener, stack.makers, first.answer)
+    gang = Gang(stack, request, listener, stack.makers, first.answer)
     if first.only is None and not first.elsewhere:
         call, failed = gang.bring(first, looked=looked)
         if failed is not None:
@@ -74,50 +75,50 @@ def bring_up(
             raise failed  # what is there is kept: this backend cannot have some of its nodes alone
         if there and not compiled.whole and compiled.only is not None:
             if failed is not None:
-                raise _refused(wish, answer, failed, "what is there is kept") from failed
+                raise _refused(request, answer, failed, "what is there is kept") from failed
             short = _kept(gang, compiled, call, there)
             left = "what is there is kept"
         else:
-            failed = failed or _all_failed(wish, call)
+            failed = failed or _all_failed(request, call)
             left = _taken_back(gang, compiled)
         if answer is None or not answer.elsewhere:
             if short is not None:
                 tried.append(Attempt(where, answer.reason if answer else "it was refused"))
                 break
-            raise _refused(wish, answer, failed or _all_failed(wish, call), left) from failed
+            raise _refused(request, answer, failed or _all_failed(request, call), left) from failed
         tried.append(Attempt(where, answer.reason))
         listener(Note(f"no room there: {answer.reason}"))
         if short is not None or gang.before:
             # Nodes that are up stay; the others may go where there is room.
             if there and not compiled.whole:
                 gang = replace(gang, before=stack.makers)
-                more = compile_for(stack, wish).more()
+                more = compile_for(stack, request).more()
             else:
                 more = first.more() if len(tried) == 1 else places[len(tried) :]
             names = {each.place for each in tried}
             places[len(tried) :] = [each for each in more if each.words not in names]
         elif len(places) == 1:
             # Where an earlier call was stopped is no longer where the fleet has to be.
-            afresh = compile_for(stack, wish)
+            afresh = compile_for(stack, request)
             again = [Place(afresh.place or "", lambda made=afresh: made), *afresh.elsewhere]
             places += [each for each in again if each.words != place.words]
     if short is not None:
         return _with_fewer(gang, short, tried)
     if gang.before:
-        raise _no_room_to_grow(wish, len(gang.before), tried)
-    raise _no_room(wish, tried)
+        raise _no_room_to_grow(request, len(gang.before), tried)
+    raise _no_room(request, tried)
 
 
 def _taken_back(gang: Gang, compiled: Deployment) -> str:
     """Leave what was there before, nothing or the fleet with the nodes it had; what is so now, in words."""
-    gang.listener(Doing(f"taking back what was begun of {gang.wish.name}"))
+    gang.listener(Doing(f"taking back what was begun of {gang.request.name}"))
     if not gang.before:
         gang.remove(frozenset({compiled.shared.stack}) if compiled.shared else frozenset())
         return "nothing of it is left"
     if set(compiled.nodes) <= set(gang.before):
         return "what is there is kept"
     gang.keep(compiled, [name for name in gang.there(compiled) if name in gang.before])
-    return f"its {len(gang.before)} nodes are as they were"
+    return "it is as it was, with " + counted(len(gang.before), "node")
 
 
 @dataclass(frozen=True)
@@ -148,10 +149,10 @@ def _with_fewer(gang: Gang, short: _Short, tried: Sequence[Attempt]) -> tuple[De
         NodeWarning(name, f"not made: {answer.reason if (answer := kept.answer(text)) else text}")
         for name, text in sorted(short.missing.items())
     )
-    nodes = gang.wish.fleet.nodes
+    nodes = gang.request.fleet.nodes
     if nodes is not None and count < (nodes.min or 0):
         raise NoCapacity(
-            f"the fleet {gang.wish.name} has {count} nodes, fewer than the {nodes.min} it needs",
+            f"fleet {gang.request.name} has {counted(count, 'node')}, fewer than the {nodes.min} it needs",
             detail="\n".join(f"{each.place}: {each.reason}" for each in tried),
             hint="they are kept: `orch up` tries for the others, `orch down` removes them",
             code="ORCH325",
@@ -160,41 +161,44 @@ def _with_fewer(gang: Gang, short: _Short, tried: Sequence[Attempt]) -> tuple[De
     return replace(kept, warnings=(*kept.warnings, *warnings)), call
 
 
-def _all_failed(wish: FleetRequest, call: Call) -> EngineFailed:
+def _all_failed(request: FleetRequest, call: Call) -> EngineFailed:
     return EngineFailed(
-        f"not one node of the fleet {wish.name} could be made",
+        f"not one node of the fleet {request.name} could be made",
         errors=call.errors,
         detail=call.told(),
         code="ORCH347",
     )
 
 
-def _refused(wish: FleetRequest, answer: CloudAnswer | None, failed: EngineFailed, left: str) -> StackError:
+def _refused(
+    request: FleetRequest, answer: CloudAnswer | None, failed: EngineFailed, left: str
+) -> StackError:
     detail = f"{failed.detail}\n{left}" if failed.detail else left
     if answer is None:
         return EngineFailed(
             failed.summary, errors=failed.errors, detail=detail, hint=failed.hint, code=failed.code
         )
     return StackError(
-        f"the fleet {wish.name} could not be brought up: {answer.reason}",
+        f"up failed for fleet {request.name}: {answer.reason}",
         detail=detail,
         hint=answer.hint,
         code=answer.code,
     )
 
 
-def _no_room(wish: FleetRequest, tried: Sequence[Attempt]) -> NoCapacity:
+def _no_room(request: FleetRequest, tried: Sequence[Attempt]) -> NoCapacity:
+    places = "the only place" if len(tried) == 1 else f"any of {len(tried)} places"
     return NoCapacity(
-        f"there is no room for the fleet {wish.name} in any of {len(tried)} places; nothing of it is left",
+        f"there is no room for the fleet {request.name} in {places}; nothing of it is left",
         detail="\n".join(f"{each.place}: {each.reason}" for each in tried),
         hint="try later, or widen `regions`, `availability_zones`, `instance_types` or `max_price`",
         code="ORCH325",
     )
 
 
-def _no_room_to_grow(wish: FleetRequest, count: int, tried: Sequence[Attempt]) -> NoCapacity:
+def _no_room_to_grow(request: FleetRequest, count: int, tried: Sequence[Attempt]) -> NoCapacity:
     return NoCapacity(
-        f"there is no room for more nodes beside the {count} of the fleet {wish.name}; it is as it was",
+        f"there is no room for more nodes beside the {count} of the fleet {request.name}; it is as it was",
         detail="\n".join(f"{each.place}: {each.reason}" for each in tried),
         hint="try later, or bring up a second fleet elsewhere: a cluster that is up is not moved",
         code="ORCH325",

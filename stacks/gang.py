@@ -37,7 +37,7 @@ class Gang:
     """
 
     stack: StackState
-    wish: FleetRequest
+    request: FleetRequest
     listener: Listener
     before: Mapping[str, str] = field(default_factory=dict[str, str])
     read: Callable[[str], CloudAnswer | None] = lambda text: None
@@ -60,7 +60,7 @@ class Gang:
             clear_left(self.stack, self.listener)
 
         return repeatedly(
-            self.wish.name,
+            self.request.name,
             lambda: self.bring(compiled, events, looked=looked and not events),
             lambda outcome: self.answer(*outcome),
             self.listener,
@@ -119,11 +119,11 @@ class Gang:
                     pause = min(2 * pause, LONGEST_PAUSE_S)
         except KeyboardInterrupt:
             raise Interrupted(
-                f"stopped while the fleet {self.wish.name} waits in a queue",
+                f"stopped while the fleet {self.request.name} waits in a queue",
                 detail="its place in the queue is kept",
                 hint="run the same command again to go on, or `orch down` to remove it",
             ) from None
-        name = self.wish.name
+        name = self.request.name
         raise EngineFailed(
             f"the fleet {name} was not given its nodes", errors={}, answer=answer, code="ORCH325"
         )
@@ -146,7 +146,7 @@ class Gang:
 
         try:
             failed = repeatedly(
-                self.wish.name,
+                self.request.name,
                 destroy,
                 lambda failed: self._read(failed.errors) if failed else None,
                 self.listener,
@@ -175,11 +175,11 @@ class Gang:
         return tuple(sorted(name for name, maker in makers.items() if maker in found))
 
     def _left(self, failed: EngineFailed) -> StackError:
-        name = self.wish.name
+        name = self.request.name
         left = ", ".join(_recorded(self.stack, {*self.before, *self.before.values()}))
         return StackError(
-            f"what was begun of the fleet {name} could not be taken back whole",
-            detail=f"{failed.detail}\nleft: {left}",
+            f"rollback of fleet {name} is incomplete; these resources still exist: {left}",
+            detail=failed.detail,
             hint=f"`orch down {name}` removes the rest; look at the cloud's console if it does not",
             code="ORCH326",
         )

@@ -27,30 +27,30 @@ from orch.stacks.state import StackExport, StackState
 from orch.stacks.variables import forget_clear_text, in_clear, unread_copies
 
 
-def preview(project: Project, wish: FleetRequest, listener: Listener) -> Plan:
+def preview(project: Project, request: FleetRequest, listener: Listener) -> Plan:
     """What `up` would do, after looking at what is there.
 
     Takes no lock; changes nothing but an empty stack's record.
     """
-    project = _forced(project, wish.consent.force)
+    project = _forced(project, request.approvals.force)
     project.prepare()
-    files = wish.files(project)
-    mend(project, wish.name)
-    stack = StackState(project, wish.name)
-    listener(Doing(f"planning the fleet {wish.name}"))
-    compiled = compile_for(stack, wish)
+    files = request.files(project)
+    mend(project, request.name)
+    stack = StackState(project, request.name)
+    listener(Doing(f"planning the fleet {request.name}"))
+    compiled = compile_for(stack, request)
     before = recorded_before(stack)
     run = Call(listener, planning=True)
-    listener(Doing(f"the engine compares the fleet {wish.name} with what is there"))
+    listener(Doing(f"the engine compares the fleet {request.name} with what is there"))
     if compiled.shared is not None:
         preview_shared(stack, compiled.shared, run)
     recorded = stack.recorded
     engine(stack, ["preview", *parallel(compiled)], run, program(compiled))
-    plan = planned(wish.name, before, compiled, run)
+    plan = planned(request.name, before, compiled, run)
     return replace(plan, prepared=Prepared(stack, recorded, compiled, files, found_as_recorded(run.events)))
 
 
-def outdated(plan: Plan, wish: FleetRequest, listener: Listener) -> str | None:
+def outdated(plan: Plan, request: FleetRequest, listener: Listener) -> str | None:
     """Why a plan that was shown cannot be carried out as it is; None when `up` may.
 
     What a killed call left is cleared for that. Raises Conflict when somebody is at work on the fleet.
@@ -60,10 +60,10 @@ def outdated(plan: Plan, wish: FleetRequest, listener: Listener) -> str | None:
     stack = plan.prepared.stack
     stack.changed()
     take(stack, listener)
-    return plan.prepared.outdated(wish.files(stack.project))
+    return plan.prepared.outdated(request.files(stack.project))
 
 
-def up(project: Project, wish: FleetRequest, listener: Listener, *, shown: Plan | None = None) -> Plan:
+def up(project: Project, request: FleetRequest, listener: Listener, *, shown: Plan | None = None) -> Plan:
     """Apply the fleet and return what was done. Where nodes stand apart, those that failed are among its
     `problems`.
 
@@ -71,36 +71,36 @@ def up(project: Project, wish: FleetRequest, listener: Listener, *, shown: Plan 
     for another. Raises StackError naming each resource that failed, NoCapacity, Conflict (somebody is at work
     on it, or runs are on nodes that would go), Interrupted.
     """
-    project = _forced(project, wish.consent.force)
+    project = _forced(project, request.approvals.force)
     project.prepare()
     if shown is not None and shown.prepared is not None:
         stack, compiled = shown.prepared.stack, shown.prepared.compiled
         looked = shown.prepared.as_recorded
     else:
-        stack, looked = StackState(project, wish.name), False
+        stack, looked = StackState(project, request.name), False
         # Before the plan: what a killed call left counts against quotas and capacity.
         take(stack, listener)
-        listener(Doing(f"planning the fleet {wish.name}"))
-        compiled = compile_for(stack, wish)
+        listener(Doing(f"planning the fleet {request.name}"))
+        compiled = compile_for(stack, request)
     before = recorded_before(stack)
     there = frozenset(before.fleet.nodes.values())
     listener(Expected(frozenset(compiled.makers.get(node, node) for node in compiled.nodes) - there))
-    if not wish.consent.force and shown is not None:
+    if not request.approvals.force and shown is not None:
         refuse_occupied(stack, shown.going, listener)
-    elif not wish.consent.force:
+    elif not request.approvals.force:
         refuse_replaced(stack, compiled, before.fleet, listener)
     recorded = stack.recorded
     stood_on = shared_by(recorded)
     _ensure_images(compiled.images, listener)
-    listener(Doing(f"bringing up the fleet {wish.name}"))
-    done, call = bring_up(stack, wish, compiled, listener, looked=looked)
-    _forget_clear_text(project, wish.name, recorded, listener)
+    listener(Doing(f"bringing up the fleet {request.name}"))
+    done, call = bring_up(stack, request, compiled, listener, looked=looked)
+    _forget_clear_text(project, request.name, recorded, listener)
     if stood_on:
         release(stack, stood_on - shared_by(stack.recorded), call)
     images = {key: value for key, value in done.pins.items() if key in done.locked}
     if done.locked:
-        write_lock(project.lock_file, wish.name, images)
-    return planned(wish.name, before, done, call)
+        write_lock(project.lock_file, request.name, images)
+    return planned(request.name, before, done, call)
 
 
 def down(project: Project, name: str, listener: Listener, *, force: bool = False) -> Plan:
@@ -146,11 +146,11 @@ def remove_nodes(
     stack = StackState(project, name)
     found = require_up(stack)
     nodes = {int(node["index"]): node["name"] for node in found["fleet"]["nodes"]}
-    grouped = sorted({int(n["index"]) for n in found["fleet"]["nodes"] if n.get("made_by")} & set(indices))
-    if grouped:
+    groups = {int(n["index"]): n["made_by"] for n in found["fleet"]["nodes"] if n.get("made_by")}
+    if grouped := sorted(set(groups) & set(indices)):
         raise NoSuchNode(
-            f"node {', '.join(map(str, grouped))} of the fleet {name} cannot be removed alone",
-            detail="it came in one piece with others",
+            f"node {', '.join(map(str, grouped))} of the fleet {name} cannot be removed individually",
+            detail=f"made together with others by {', '.join(sorted({groups[index] for index in grouped}))}",
             hint=f"`orch down {name}` removes all of them",
             code="ORCH355",
         )

@@ -24,7 +24,7 @@ class FleetRequest:
 
     fleet: Fleet
     folder: Path
-    consent: Approvals = NO_CONSENT
+    approvals: Approvals = NO_CONSENT
     file: Path | None = None
 
     @property
@@ -38,23 +38,23 @@ class FleetRequest:
         return {str(file): _mark(file) for file in files if file is not None}
 
 
-def compile_for(stack: StackState, wish: FleetRequest) -> Deployment:
+def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
     """Plan a fleet with what its stack decided before. Raises PlanError, Conflict (a newer orch's state)."""
     project = stack.project
     previous = replace(
         PriorState.of_outputs(stack.outputs),
         begun=begun(stack.recorded),
-        locked=read_lock(project.lock_file, wish.name),
+        locked=read_lock(project.lock_file, request.name),
     )
     return compile_fleet(
         PlanRequest(
-            wish.fleet,
+            request.fleet,
             project.backends,
             previous,
             scope_of(project),
             root=project.root,
-            folder=wish.folder,
-            consent=wish.consent,
+            folder=request.folder,
+            consent=request.approvals,
             session=project.session,
             stack=lambda name: PriorState.of_outputs(stack.beside(name).outputs),
             tags=project.tags,

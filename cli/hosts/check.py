@@ -17,6 +17,7 @@ from orch.cli.context import project_at
 from orch.cli.errors import end, say
 from orch.cli.output.plan_tree import paint
 from orch.spec.errors import ExitCode
+from orch.spec.suggest import counted
 from orch.stacks.summary import fold
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def survey_lines(name: str, found: Survey, *, width: int, colour: bool) -> list[
     not pass.
     """
     groups = _groups(found.hosts)
-    lines = [f"fleet {name}: {len(found.hosts)} hosts"]
+    lines = [f"fleet {name}: {counted(len(found.hosts), 'host')}"]
     matrix = _matrix(groups, colour)
     # Below the headings; with too many different hosts the counts and the details have to do.
     if max(len(line) for line in _matrix(groups, False)) <= max(width, 80):

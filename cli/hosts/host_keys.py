@@ -39,7 +39,7 @@ def planned(document: Document, operation: Callable[[], Plan], *, as_json: bool 
 
 def after_keys(
     document: Document,
-    wish: FleetRequest,
+    request: FleetRequest,
     preview: Callable[[FleetRequest], Plan],
     confirm: Callable[[str], None],
 ) -> tuple[Plan, FleetRequest]:
@@ -51,23 +51,23 @@ def after_keys(
 
     while True:
         try:
-            plan = planned(document, lambda w=wish: preview(w))
+            plan = planned(document, lambda r=request: preview(r))
             waiting = new_keys_of(plan.problems)
         except KeysUnaccepted as error:
             plan, waiting = None, error.keys
         if plan is not None and not waiting:
-            return plan, wish
+            return plan, request
         for line in waiting_lines(waiting):
             tell(line)
         tell("  compare them with the hosts' own: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there")
         confirm("Accept these host keys?")
-        wish = accepting(wish, waiting)
+        request = accepting(request, waiting)
 
 
-def accepting(wish: FleetRequest, keys: Iterable[NewHostKey]) -> FleetRequest:
+def accepting(request: FleetRequest, keys: Iterable[NewHostKey]) -> FleetRequest:
     """The same with keys that were shown: a host that shows another one from now on is refused."""
-    shown = {**wish.consent.keys, **{new.host: new.key for new in keys}}
-    return replace(wish, consent=replace(wish.consent, keys=shown))
+    shown = {**request.approvals.keys, **{new.host: new.key for new in keys}}
+    return replace(request, approvals=replace(request.approvals, keys=shown))
 
 
 def rekeyed(fleet: Fleet, hosts: Sequence[str]) -> frozenset[str]:

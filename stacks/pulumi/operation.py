@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict, EngineFailed, Held, Interrupted, StackError
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.changes import name_of, type_of
@@ -277,9 +278,10 @@ def _failure(stack: str, verb: str, run: Call, done: ProcessResult) -> StackErro
             code="ORCH386",
         )
     detail = run.told() or done.stderr.strip()[-800:] or done.stdout.strip()[-800:]
-    word = {"preview": "previewed", "up": "brought up", "destroy": "removed"}.get(verb, "looked at")
+    word = {"destroy": "down"}.get(verb, verb)
+    failed = sum(bool(urn) for urn in run.errors)
     return EngineFailed(
-        f"the fleet {stack} could not be {word} whole",
+        f"{word} failed for fleet {stack}" + (f": {counted(failed, 'resource')} failed" if failed else ""),
         detail=detail,
         hint="mend the cause and run it again: it goes on from what is there",
         code="ORCH347",
