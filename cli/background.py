@@ -45,7 +45,7 @@ def see_through(project: Project, place: RunnerContext, row: RunRow) -> RunRow:
         # A terminal that is closed may send several. Not SIG_IGN, which the other process would inherit.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda _number, _frame: None)
-        with private_file(place.desk(row).folder.path / LOG).open("ab") as log:
+        with private_file(place.context(row).folder.path / LOG).open("ab") as log:
             subprocess.Popen(
                 [sys.executable, "-m", "orch.cli.main", "attach", "--supervise", "--", row.name],
                 cwd=project.root,
@@ -73,7 +73,7 @@ def drive_behind(place: RunnerContext, row: RunRow) -> None:
     code = int(ExitCode.BUG)
     try:
         os.setsid()
-        log = os.open(place.desk(row).folder.path / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = os.open(place.context(row).folder.path / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         null = os.open(os.devnull, os.O_RDONLY)
         for target, source in ((0, null), (1, log), (2, log)):
             os.dup2(source, target)
@@ -112,7 +112,7 @@ def _given_to_jobs(place: RunnerContext, row: RunRow) -> tuple[str, ...]:
     from orch.runner.launch.environment import is_ours
 
     try:
-        found = place.desk(row).folder.environments()
+        found = place.context(row).folder.environments()
     except (OSError, ValueError, OrchError):  # they are gone, or never were here
         return ()
     return tuple({value for each in found for name, value in each.items() if not is_ours(name)})
@@ -123,7 +123,7 @@ def why_undriven(place: RunnerContext, row: RunRow) -> str | None:
     from orch.runner.errors import BadRunName
 
     try:
-        with (place.desk(row).folder.path / LOG).open("rb") as log:
+        with (place.context(row).folder.path / LOG).open("rb") as log:
             log.seek(0, os.SEEK_END)
             log.seek(max(0, log.tell() - 65_536))
             last = log.read().decode(errors="replace").rstrip().rpartition("\n")[2]

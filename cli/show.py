@@ -118,7 +118,7 @@ def _run_text(place: RunnerContext, row: RunRow) -> str:
         ("launcher", str(planned["launcher"])),
         ("image", str(planned["image"])),
         ("files", ", ".join(planned["files"])),
-        ("folder", str(place.desk(row).folder.path)),
+        ("folder", str(place.context(row).folder.path)),
     ]
     width = max(len(rank.node) for rank in row.ranks)
     ranks = [f"  rank {rank.rank}  {rank.node:<{width}}  {rank_text(rank)}" for rank in row.ranks]

@@ -258,7 +258,7 @@ def run_on(backend: str, **given: Any) -> Act:
                     **{"arguments": (), "name": None, "variables": {}, **given},
                 )
             plan = plan_of(row)
-            environments = place.desk(row).folder.environments()
+            environments = place.context(row).folder.environments()
             for rank in range(len(plan.ranks)):
                 staged = stage_files(plan, rank, environments[rank], None)
                 told += [staged["env"], *(text for name, text in staged.items() if name.endswith(".sh"))]

@@ -57,7 +57,7 @@ def begin(place: RunnerContext, on: FleetState, name: str, **task: object) -> Ru
     row = submit(place, on, name=name, **{"commands": ["sleep 300"], **task})
     lease = place.ledger.take(row.id, "a test")
     assert lease is not None
-    Driver(place.desk(row), row, lease, follow_logs=False).step()
+    Driver(place.context(row), row, lease, follow_logs=False).step()
     place.ledger.release(lease)
     return place.ledger.by_id(row.id)
 

@@ -252,11 +252,16 @@ def _taken(
                 memory_mib=record.get("gpu_memory_mib"),
             ),
             "blocks": _blocks(order.fleet, machine, count, int(record.get("cpus") or 1)),
-            "rack": machine.host.rack,
+            "rack": None if _in_any_order(order.fleet) else machine.host.rack,
             "env": {key: value for key, value in machine.host.env.items() if value is not None},
         }
     )
     return SshHostPlan(without_commands(node), record, {**order.fleet.tags, **machine.host.tags})
+
+
+def _in_any_order(fleet: Fleet) -> bool:
+    """Whether the file says that racks are nothing to ranks; where it says nothing, they are neighbours."""
+    return fleet.topology == "any" and "topology" in fleet.model_fields_set
 
 
 def _disk_mib(found: HostFacts | None, known: NodeState | None) -> int | None:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from orch.catalog.fabrics import Fabric, fabric
 from orch.runner.errors import BadTask
@@ -18,13 +18,14 @@ from orch.runner.launch.environment import (
     run_identifier,
     wants_slurm,
 )
-from orch.runner.launch.hostfile import hostfile, internal_addresses
+from orch.runner.launch.hostfile import Dialect, hostfile, internal_addresses
 from orch.runner.launch.launcher import LaunchContext, Launcher
+from orch.runner.launch.mpirun import MpirunLauncher
 from orch.runner.launch.placement import Seat
 from orch.runner.launch.run_plan import FabricAccess, Mount, RankPlan, RunPlan, StagedFile
-from orch.runner.launch.select import launcher_of
+from orch.runner.launch.torchrun import TorchrunLauncher
 from orch.runner.runs.packing import source_of
-from orch.spec.grammar.interpolate import render_command, render_text
+from orch.spec.grammar.interpolate import render_args, render_command, render_text
 from orch.spec.state import FleetState
 
 if TYPE_CHECKING:
@@ -258,3 +259,33 @@ def _check_names(environment: Mapping[str, str]) -> None:
         raise BadTask(
             f"{bad[0]!r} is not the name of an environment variable", hint="letters, digits and _ only"
         )
+
+
+def launcher_of(task: Task, values: Mapping[str, str], run_args: Sequence[str]) -> Launcher:
+    """The launcher of `task` with its arguments rendered for one job (`values`: interpolate.JOB_VALUES)."""
+    if task.torchrun is not None:
+        return TorchrunLauncher(task.torchrun, render_args(task.torchrun.args, values, run_args))
+    if task.mpirun is not None:
+        return MpirunLauncher(
+            task.mpirun, render_args(task.mpirun.args, values, run_args), task_env=tuple(task.env)
+        )
+    return Plain("commands" if task.commands else "image")
+
+
+@dataclass(frozen=True)
+class Plain:
+    """`name` tells whether there are commands to run or the image starts what it holds."""
+
+    name: Literal["commands", "image"] = "commands"
+    counts_slots: bool = False
+    dialect: Dialect = "openmpi"
+    ssh_between: bool = False
+    startup_order: None = None
+    stop_criteria: None = None
+
+    def tasks_per_node(self, gpus: int) -> int:
+        return max(1, gpus)
+
+    def script(self, context: LaunchContext) -> str | None:
+        del context
+        return None

@@ -3,7 +3,7 @@
 Made by `compile.py`, kept in the ledger, carried out by `driver.py`.
 
 It holds no environment values and no keys: those may be secret and stay in 0600 files beside the ledger
-(`store.py`).
+(`ledger/run_folder.py`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,19 @@
-"""Keeping a lease alive while its holder is busy."""
+"""How long a lease holds, that it is lost, and keeping it alive while its holder is busy."""
 
 from __future__ import annotations
 
 import threading
 from typing import Protocol
 
-from orch.runner.errors import RunnerError
-from orch.runner.ledger.ledger import RENEW_S, LeaseLost
+from orch.runner.errors import Conflict, RunnerError
 from orch.runner.ledger.records import Lease
+
+LEASE_S = 60.0
+RENEW_S = 15.0
+
+
+class LeaseLost(Conflict):
+    """Another process acts on this run now."""
 
 
 class Renews(Protocol):

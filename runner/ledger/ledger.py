@@ -18,17 +18,11 @@ from sqlalchemy.exc import OperationalError
 from orch.runner.errors import Conflict, LedgerUnusable, UnknownRun
 from orch.runner.ledger import schema
 from orch.runner.ledger.database import READ_ONLY, open_engine, unusable
+from orch.runner.ledger.lease import LEASE_S, LeaseLost, Renewal
 from orch.runner.ledger.records import ACTIVE, RESERVED, Desired, Lease, RankRow, RunRow, lives
 from orch.runner.ledger.schema import clock
 from orch.runner.processes import here, is_dead_owner, owner_words, process_owner
 from orch.spec.grammar.values import encodable, shown
-
-LEASE_S = 60.0
-RENEW_S = 15.0
-
-
-class LeaseLost(Conflict):
-    """Another process acts on this run now."""
 
 
 def open_ledger(url: str) -> Ledger:
@@ -53,8 +47,6 @@ class Ledger:
 
         Raises Conflict when a run of that name is active, or being made.
         """
-        from orch.runner.ledger.lease import Renewal
-
         lease = self._reserve(name, fleet)
         try:
             with Renewal(self, lease):

@@ -17,10 +17,10 @@ from orch.runner.errors import (
     NodePreparing,
     RunFailed,
 )
-from orch.runner.launch.accelerators import Access, access_to
 from orch.runner.launch.block_resources import share_of
 from orch.runner.launch.environment import FIRST_RENDEZVOUS_PORT, host_names
 from orch.runner.launch.run_plan import RunPlan
+from orch.runner.node.accelerators import Access, access_to
 from orch.runner.node.claims import LEFT_AFTER_S, Claim, busy
 from orch.runner.node.commands import NODE_HOME, Command, StdinSource, argv, as_root
 from orch.runner.node.connector import Completed

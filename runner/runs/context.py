@@ -1,4 +1,4 @@
-"""What acting on runs needs, and the last act: bringing a rank's log home and leaving its node clean."""
+"""What acting on runs needs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orch.runner.events import Processor, Silent
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_folder import RunFolder, find_folder
 from orch.runner.ledger.run_names import RunName
-from orch.runner.node import logs
 from orch.runner.node.connector import Connector
 from orch.runner.node.docker import RUNTIMES, runtime_of
 from orch.runner.node.runtime import JobRuntime
@@ -51,7 +49,7 @@ class RunnerContext:
         """What starts jobs on a node. Raises RunnerError."""
         return runtime_of(node, self.runtimes)
 
-    def desk(self, row: RunRow) -> RunContext:
+    def context(self, row: RunRow) -> RunContext:
         return RunContext(
             self.ledger,
             self.connector,
@@ -59,18 +57,3 @@ class RunnerContext:
             self.processor,
             self.runtimes,
         )
-
-
-def collect_rank(desk: RunContext, plan: RunPlan, rank: int, *, tell: bool, deadline_s: float = 10.0) -> None:
-    """Complete a rank's log, then remove all of it from its node. Raises RunnerError."""
-    node = plan.ranks[rank].node
-    logs.fetch_rest(
-        desk.connector,
-        desk.runtime(node),
-        plan,
-        rank,
-        desk.folder,
-        processor=desk.processor if tell else None,
-        deadline_s=deadline_s,
-    )
-    desk.runtime(node).remove(desk.connector, plan, rank, deadline_s=deadline_s)

@@ -13,13 +13,11 @@ from contextlib import suppress
 from orch.runner.errors import HostUnreachable, LedgerUnusable
 from orch.runner.events import Notice, RankChanged, RunChanged
 from orch.runner.launch.run_plan import plan_of
-from orch.runner.ledger.lease import Renewal
-from orch.runner.ledger.ledger import LeaseLost
+from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.records import Lease, RunRow
 from orch.runner.node import logs
-from orch.runner.node.connector import fan_out
 from orch.runner.node.runtime import ObservedRank
-from orch.runner.runs.context import RunContext, collect_rank
+from orch.runner.runs.context import RunContext
 from orch.runner.runs.decide import (
     Collect,
     MarkRunning,
@@ -31,17 +29,26 @@ from orch.runner.runs.decide import (
     Verdict,
     Wait,
     decide,
+    end_reason,
+    rank_status,
+    start_reason,
+    told,
+    verdict_of,
 )
-from orch.runner.runs.start_ranks import first_to_go, start_ranks
-from orch.runner.runs.statuses import end_reason, rank_status, start_reason, told, verdict_of
+from orch.runner.runs.ranks import (
+    collect_ranks,
+    first_to_go,
+    lift_barriers,
+    look_at,
+    start_ranks,
+    stop_ranks,
+)
 from orch.spec.errors import OrchError
-from orch.spec.state import NodeState
 
 # A look costs each node one `docker inspect`. Its log's end wakes the driver sooner; the pause grows with
 # the run.
 LOOK_EVERY_S = 1.0
 LOOKS_PER_S = 32.0
-LOOK_DEADLINE_S = 3.0
 
 # How long a ledger that cannot be used is waited for, and how often it is tried.
 LEDGER_PATIENCE_S = 900.0
@@ -51,8 +58,8 @@ LEDGER_PAUSE_S = 2.0
 class Driver:
     """Drives one run under one lease. `follow_logs`: keep and tell log lines while they are written."""
 
-    def __init__(self, desk: RunContext, row: RunRow, lease: Lease, *, follow_logs: bool) -> None:
-        self._desk = desk
+    def __init__(self, context: RunContext, row: RunRow, lease: Lease, *, follow_logs: bool) -> None:
+        self._context = context
         self._lease = lease
         self._row = row
         self._plan = plan_of(row)
@@ -67,7 +74,7 @@ class Driver:
         """Drive to the end.
 
         Raises LeaseLost when another process took over, LedgerUnusable when the ledger stays away."""
-        with Renewal(self._desk.ledger, self._lease) as renewal:
+        with Renewal(self._context.ledger, self._lease) as renewal:
             try:
                 while self._row.active:
                     if renewal.lost:
@@ -94,7 +101,7 @@ class Driver:
         if self._away_since is None:
             self._away_since = now
             told = f"{away.summary}: {away.detail}" if away.detail else away.summary
-            self._desk.processor.handle(Notice(f"{told}; trying again", "warning"))
+            self._context.processor.handle(Notice(f"{told}; trying again", "warning"))
         if now - self._away_since > LEDGER_PATIENCE_S:
             raise away
         time.sleep(LEDGER_PAUSE_S)
@@ -130,7 +137,7 @@ class Driver:
         elif isinstance(act, ReleaseBarrier):
             self._go(act.ranks)
         elif isinstance(act, MarkRunning):
-            self._desk.ledger.change(self._lease, "running", phase=Phase.RUNNING.value, status="running")
+            self._context.ledger.change(self._lease, "running", phase=Phase.RUNNING.value, status="running")
             self._tell_run("running")
         return False
 
@@ -140,7 +147,7 @@ class Driver:
             self._reload()
 
     def _reload(self) -> None:
-        self._row = self._desk.ledger.by_id(self._lease.run_id)
+        self._row = self._context.ledger.by_id(self._lease.run_id)
 
     def _known(self) -> RunView:
         row = self._row
@@ -156,20 +163,8 @@ class Driver:
 
     def _look(self) -> tuple[ObservedRank, ...]:
         """One observation per rank. An ended job stays ended, so its node is not asked again."""
-        desk = self._desk
-        asked = [rank for rank in self._plan.ranks if rank.rank not in self._ended]
-        by_node = {rank.node.name: rank.rank for rank in asked}
-
-        def look(node: NodeState) -> ObservedRank:
-            return desk.runtime(node).observe(
-                desk.connector, self._plan, by_node[node.name], deadline_s=LOOK_DEADLINE_S
-            )
-
-        found = {
-            result.value.rank: result.value
-            for result in fan_out([rank.node for rank in asked], look)
-            if result.value is not None
-        }
+        asked = [rank.rank for rank in self._plan.ranks if rank.rank not in self._ended]
+        found = look_at(self._context, self._plan, asked)
         self._ended.update({rank: one for rank, one in found.items() if one.ended})
         return tuple({**found, **self._ended}[rank.rank] for rank in self._plan.ranks)
 
@@ -183,7 +178,7 @@ class Driver:
                 self._change_rank(one.rank, silent_since=since)
                 node = self._plan.ranks[one.rank].node.name
                 text = f"node {node} does not answer" if silent else f"node {node} answers again"
-                self._desk.processor.handle(
+                self._context.processor.handle(
                     Notice(f"{text}: {one.detail}" if one.detail else text, "warning")
                 )
                 changed = True
@@ -199,21 +194,21 @@ class Driver:
 
     def _start(self, ranks: tuple[int, ...]) -> None:
         """Containers for `ranks`. A failure becomes the run's verdict."""
-        plan, desk = self._plan, self._desk
-        desk.ledger.change(
+        plan, context = self._plan, self._context
+        context.ledger.change(
             self._lease, "starting", _ranks(ranks), phase=Phase.STARTING.value, status="provisioning"
         )
         self._tell_run("provisioning")
-        starts = start_ranks(desk, plan, ranks, self._pulling, self._wanted)
+        starts = start_ranks(context, plan, ranks, self._pulling, self._wanted)
         if starts.errors:
             self._fail_start(starts.errors)
             return
         for started in starts.started:
             for notice in started.notices:
-                desk.processor.handle(Notice(notice, "warning"))
+                context.processor.handle(Notice(notice, "warning"))
             self._change_rank(started.rank, status="provisioning")
             if started.port is not None:
-                desk.ledger.change(self._lease, master_port=started.port)
+                context.ledger.change(self._lease, master_port=started.port)
         self._reload()
         if len(ranks) == len(plan.ranks) and self._row.desired == "run":
             self._go(first_to_go(plan))
@@ -238,30 +233,23 @@ class Driver:
         self._set_verdict(Verdict("failed", "job_failed", message))
 
     def _go(self, ranks: tuple[int, ...]) -> None:
-        plan, desk = self._plan, self._desk
-        desk.ledger.going(self._lease, _ranks(ranks))
+        plan, context = self._plan, self._context
+        context.ledger.going(self._lease, _ranks(ranks))
         if self._follow_logs:
             for rank in ranks:
                 self._follower(rank)
-        rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
-        port = self._row.master_port
-
-        def go(node: NodeState) -> None:
-            desk.runtime(node).lift_barrier(desk.connector, plan, rank_of[node.name], port)
-
-        # A node that fails here is seen to be silent, or still waiting, at the next look.
-        fan_out([plan.ranks[rank].node for rank in ranks], go)
+        lift_barriers(context, plan, ranks, self._row.master_port)
 
     def _follower(self, rank: int) -> None:
         if rank not in self._followers:
-            desk = self._desk
+            context = self._context
             follower = logs.Follower(
-                desk.connector,
-                desk.runtime(self._plan.ranks[rank].node),
+                context.connector,
+                context.runtime(self._plan.ranks[rank].node),
                 self._plan,
                 rank,
-                folder=desk.folder,
-                processor=desk.processor,
+                folder=context.folder,
+                processor=context.processor,
                 ended=self._wake.set,
             )
             self._followers[rank] = follower
@@ -274,7 +262,7 @@ class Driver:
                 self._follower(rank.rank)
 
     def _set_verdict(self, verdict: Verdict) -> None:
-        self._desk.ledger.change(
+        self._context.ledger.change(
             self._lease,
             "ending",
             verdict.message or verdict.reason,
@@ -286,18 +274,10 @@ class Driver:
         self._tell_run("terminating", verdict.reason, verdict.message)
 
     def _stop(self, act: Stop, seen: Sequence[ObservedRank]) -> None:
-        plan, desk = self._plan, self._desk
         if self._row.reason is None:
             self._set_verdict(act.verdict)
             self._mark_lost(seen)
-        rank_of = {plan.ranks[rank].node.name: rank for rank in act.ranks}
-
-        def stop(node: NodeState) -> None:
-            desk.runtime(node).stop(
-                desk.connector, plan, rank_of[node.name], kill=act.kill, deadline_s=LOOK_DEADLINE_S
-            )
-
-        fan_out([plan.ranks[rank].node for rank in act.ranks], stop)
+        stop_ranks(self._context, self._plan, act.ranks, kill=act.kill)
 
     def _mark_lost(self, seen: Sequence[ObservedRank]) -> None:
         """Give silent ranks their reason, when it is their silence that ends the run."""
@@ -316,47 +296,41 @@ class Driver:
 
     def _collect(self, verdict: Verdict, seen: Sequence[ObservedRank]) -> None:
         """Logs here, nothing left there, the run finished. A silent node is left for later passes."""
-        desk, plan = self._desk, self._plan
+        context, plan = self._context, self._plan
         if self._row.reason is None:
             self._set_verdict(verdict)
             self._mark_lost(seen)
-        desk.ledger.change(self._lease, phase=Phase.COLLECTING.value)
+        context.ledger.change(self._lease, phase=Phase.COLLECTING.value)
         for one in seen:
             follower = self._followers.get(one.rank)
             if follower is not None and one.state == "silent":
                 follower.stop()
             elif follower is not None:
                 follower.finish(patience_s=3.0)
-        answering = [plan.ranks[one.rank] for one in seen if one.state != "silent"]
-        rank_of = {rank.node.name: rank.rank for rank in answering}
-
-        def collect(node: NodeState) -> None:
-            collect_rank(desk, plan, rank_of[node.name], tell=self._follow_logs)
-
-        for result in fan_out([rank.node for rank in answering], collect):
-            if result.ok:
-                self._change_rank(rank_of[result.node.name], collected=1)
+        answering = [one.rank for one in seen if one.state != "silent"]
+        for rank, error in collect_ranks(context, plan, answering, tell=self._follow_logs).items():
+            if error is None:
+                self._change_rank(rank, collected=1)
             else:
-                why = result.error.summary if result.error else ""
-                text = f"node {result.node.name} was not cleaned up: {why}"
-                desk.processor.handle(Notice(text, "warning"))
-        desk.folder.forget_secrets()
+                text = f"node {plan.ranks[rank].node.name} was not cleaned up: {error.summary}"
+                context.processor.handle(Notice(text, "warning"))
+        context.folder.forget_secrets()
         self._reload()
         for row in self._row.ranks:
             if row.reason is None:
                 reason = end_reason(verdict)
                 status = "done" if reason == "done" else "terminated"
                 self._change_rank(row.rank, status=status, reason=reason)
-        desk.ledger.finish(self._lease, verdict.status, verdict.reason, verdict.message)
+        context.ledger.finish(self._lease, verdict.status, verdict.reason, verdict.message)
         self._tell_run(verdict.status, verdict.reason, verdict.message)
 
     # --- telling
 
     def _change_rank(self, rank: int, **values: object) -> None:
-        self._desk.ledger.change_rank(self._lease, self._row.attempt, rank, **values)
+        self._context.ledger.change_rank(self._lease, self._row.attempt, rank, **values)
 
     def _tell_run(self, status: str, reason: str | None = None, message: str | None = None) -> None:
-        self._desk.processor.handle(RunChanged(self._row.name, status, reason, message))
+        self._context.processor.handle(RunChanged(self._row.name, status, reason, message))
 
     def _tell_rank(
         self,
@@ -370,7 +344,7 @@ class Driver:
             return
         self._told[rank] = status
         node = self._plan.ranks[rank].node.name
-        self._desk.processor.handle(RankChanged(self._row.name, rank, node, status, code, reason, message))
+        self._context.processor.handle(RankChanged(self._row.name, rank, node, status, code, reason, message))
 
 
 def _ranks(ranks: Sequence[int]) -> str:

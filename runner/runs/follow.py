@@ -54,12 +54,12 @@ class RunWatch:
         return self.row
 
 
-def follow(workplace: RunnerContext, row: RunRow, follow_logs: bool) -> RunRow:
+def follow(runner: RunnerContext, row: RunRow, follow_logs: bool) -> RunRow:
     """Show a run that another process acts on, until it ends or that process is gone."""
-    desk, plan = workplace.desk(row), plan_of(row)
+    context, plan = runner.context(row), plan_of(row)
     followers: list[logs.Follower] = []
-    watch, told = RunWatch(workplace.ledger, row), row.status
-    workplace.processor.handle(
+    watch, told = RunWatch(runner.ledger, row), row.status
+    runner.processor.handle(
         Notice(
             f"run {row.name} is driven by {owner_words(row.owner) if row.owner else 'another process'}; "
             "following it"
@@ -70,12 +70,12 @@ def follow(workplace: RunnerContext, row: RunRow, follow_logs: bool) -> RunRow:
             if follow_logs and not followers and row.phase in ("going", "running", "stopping"):
                 followers = [
                     logs.Follower(
-                        desk.connector,
-                        desk.runtime(rank.node),
+                        context.connector,
+                        context.runtime(rank.node),
                         plan,
                         rank.rank,
-                        folder=desk.folder,
-                        processor=workplace.processor,
+                        folder=context.folder,
+                        processor=runner.processor,
                         ended=watch.wake,
                     )
                     for rank in plan.ranks
@@ -86,7 +86,7 @@ def follow(workplace: RunnerContext, row: RunRow, follow_logs: bool) -> RunRow:
             row = watch.read()
             if row.status != told:
                 told = row.status
-                workplace.processor.handle(RunChanged(row.name, row.status, row.reason, row.message))
+                runner.processor.handle(RunChanged(row.name, row.status, row.reason, row.message))
     finally:
         for follower in followers:
             follower.finish(patience_s=2.0 if not row.active else 0.0)

@@ -16,20 +16,19 @@ from orch.runner.events import Notice
 from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run, set_variables
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.launch.seats import choose_seats
-from orch.runner.ledger.lease import Renewal
-from orch.runner.ledger.ledger import LeaseLost
+from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.records import Desired, RunRow
 from orch.runner.ledger.run_folder import open_folder
 from orch.runner.ledger.run_names import RunName
-from orch.runner.node.connector import fan_out
 from orch.runner.node.stage import check_files, pack_files
 from orch.runner.processes import process_owner
-from orch.runner.runs.context import RunnerContext, collect_rank
+from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.driver import Driver
 from orch.runner.runs.follow import follow
 from orch.runner.runs.packing import source_of
+from orch.runner.runs.ranks import collect_ranks
 from orch.spec.errors import ExitCode
-from orch.spec.state import FleetState, NodeState
+from orch.spec.state import FleetState
 
 if TYPE_CHECKING:
     from orch.spec.models import Task
@@ -42,7 +41,7 @@ def check_task(task: Task, base: Path, caller_env: Mapping[str, str]) -> None:
 
 
 def submit(
-    workplace: RunnerContext,
+    runner: RunnerContext,
     task: Task,
     fleet: FleetState,
     *,
@@ -62,7 +61,7 @@ def submit(
     """
     wanted = name if name is not None else task.name
     chosen = RunName.made(stem) if wanted is None else RunName.given(wanted)
-    seats = choose_seats(workplace, task, fleet)
+    seats = choose_seats(runner, task, fleet)
     compiled: list[CompiledRun] = []
     told: list[str] = []
 
@@ -83,7 +82,7 @@ def submit(
             )
         )
         check_files(item.source for item in result.plan.files)
-        folder = open_folder(workplace.dot, chosen, number)
+        folder = open_folder(runner.dot, chosen, number)
         try:
             folder.write_environments(result.environments)
             told.extend(pack_files(result.plan, folder.files))
@@ -96,16 +95,16 @@ def submit(
         compiled.append(result)
         return result.plan.model_dump_json()
 
-    row = workplace.ledger.create(chosen, fleet.name, [seat.node.name for seat in seats], build)
+    row = runner.ledger.create(chosen, fleet.name, [seat.node.name for seat in seats], build)
     for warning in compiled[0].warnings:
-        workplace.processor.handle(Notice(warning, "warning"))
+        runner.processor.handle(Notice(warning, "warning"))
     for line in told:
         level, _, text = line.partition(": ")
-        workplace.processor.handle(Notice(text, level))
+        runner.processor.handle(Notice(text, level))
     return row
 
 
-def drive(workplace: RunnerContext, row: RunRow, *, follow_logs: bool = True) -> RunRow:
+def drive(runner: RunnerContext, row: RunRow, *, follow_logs: bool = True) -> RunRow:
     """See a run to its end: by acting on it, or by following whoever does. Returns it as it ended.
 
     When the acting process dies, this one takes over. KeyboardInterrupt passes through and leaves the run as
@@ -115,107 +114,102 @@ def drive(workplace: RunnerContext, row: RunRow, *, follow_logs: bool = True) ->
     if row.active:
         plan_of(row)
     while row.active:
-        lease = workplace.ledger.take(row.id, owner)
+        lease = runner.ledger.take(row.id, owner)
         if lease is None:
-            row = follow(workplace, row, follow_logs)
+            row = follow(runner, row, follow_logs)
             continue
-        driver = Driver(workplace.desk(row), workplace.ledger.by_id(row.id), lease, follow_logs=follow_logs)
+        driver = Driver(runner.context(row), runner.ledger.by_id(row.id), lease, follow_logs=follow_logs)
         try:
             driver.follow_all()
             return driver.run()
         except LeaseLost:
-            row = workplace.ledger.by_id(row.id)
+            row = runner.ledger.by_id(row.id)
         finally:
-            workplace.ledger.release(lease)
+            runner.ledger.release(lease)
     return row
 
 
-def stop(workplace: RunnerContext, row: RunRow, *, abort: bool = False) -> RunRow:
+def stop(runner: RunnerContext, row: RunRow, *, abort: bool = False) -> RunRow:
     """Ask a run to end and see it through: politely within its `stop_duration`, or with `abort` at once."""
     if not row.active:
         return row
     desired: Desired = "abort" if abort else "stop"
-    workplace.ledger.want(row.id, desired)
+    runner.ledger.want(row.id, desired)
     try:
         plan_of(row)
     except BadRunName as error:
-        return _write_off(workplace, row, error)
-    return drive(workplace, workplace.ledger.by_id(row.id), follow_logs=False)
+        return _write_off(runner, row, error)
+    return drive(runner, runner.ledger.by_id(row.id), follow_logs=False)
 
 
-def _write_off(workplace: RunnerContext, row: RunRow, error: BadRunName) -> RunRow:
+def _write_off(runner: RunnerContext, row: RunRow, error: BadRunName) -> RunRow:
     """End a run that nothing can be done for, because nothing of it can be on a node."""
-    lease = workplace.ledger.take(row.id, process_owner())
+    lease = runner.ledger.take(row.id, process_owner())
     if lease is None:
         raise error
     try:
-        workplace.ledger.finish(lease, "terminated", "stopped_by_user", error.summary)
+        runner.ledger.finish(lease, "terminated", "stopped_by_user", error.summary)
     finally:
-        workplace.ledger.release(lease)
-    return workplace.ledger.by_id(row.id)
+        runner.ledger.release(lease)
+    return runner.ledger.by_id(row.id)
 
 
-def reconcile_once(workplace: RunnerContext, rows: Sequence[RunRow] | None = None) -> None:
+def reconcile_once(runner: RunnerContext, rows: Sequence[RunRow] | None = None) -> None:
     """One pass over active runs that nobody drives: notice ends, stop, clean up. Starts nothing.
 
     Also cleans up after ended runs whose nodes were silent then and answer now. `rows`: no others than these.
     """
     owner = process_owner()
-    for row in rows if rows is not None else workplace.ledger.runs(active_only=True):
-        if not row.active or row.held or not _readable(workplace, row):
+    for row in rows if rows is not None else runner.ledger.runs(active_only=True):
+        if not row.active or row.held or not _readable(runner, row):
             continue
-        lease = workplace.ledger.take(row.id, owner)
+        lease = runner.ledger.take(row.id, owner)
         if lease is None:
             continue
         try:
-            driver = Driver(workplace.desk(row), workplace.ledger.by_id(row.id), lease, follow_logs=False)
+            driver = Driver(runner.context(row), runner.ledger.by_id(row.id), lease, follow_logs=False)
             # Nodes that do not answer may hold a pass up for longer than a lease lasts.
-            with Renewal(workplace.ledger, lease):
+            with Renewal(runner.ledger, lease):
                 driver.pass_once()
         except LeaseLost:
             continue
         finally:
-            workplace.ledger.release(lease)
+            runner.ledger.release(lease)
     meant = None if rows is None else {row.id for row in rows}
-    for row in workplace.ledger.uncollected():
+    for row in runner.ledger.uncollected():
         if meant is not None and row.id not in meant:
             continue
-        if _readable(workplace, row, told=False):
-            _collect_late(workplace, row, owner)
+        if _readable(runner, row, told=False):
+            _collect_late(runner, row, owner)
 
 
-def _readable(workplace: RunnerContext, row: RunRow, *, told: bool = True) -> bool:
+def _readable(runner: RunnerContext, row: RunRow, *, told: bool = True) -> bool:
     """Whether anything can be done for a run: one that cannot be read must not keep the others waiting."""
     try:
         plan_of(row)
     except RunnerError as error:
         if told:
             hint = f"; {error.hint}" if error.hint else ""
-            workplace.processor.handle(Notice(f"{error.summary}{hint}", "warning"))
+            runner.processor.handle(Notice(f"{error.summary}{hint}", "warning"))
         return False
     return True
 
 
-def _collect_late(workplace: RunnerContext, row: RunRow, owner: str) -> None:
-    lease = workplace.ledger.take(row.id, owner)
+def _collect_late(runner: RunnerContext, row: RunRow, owner: str) -> None:
+    lease = runner.ledger.take(row.id, owner)
     if lease is None:
         return
-    plan, desk = plan_of(row), workplace.desk(row)
-    left = [plan.ranks[one.rank] for one in row.ranks if not one.collected]
-    rank_of = {rank.node.name: rank.rank for rank in left}
-
-    def collect(node: NodeState) -> None:
-        collect_rank(desk, plan, rank_of[node.name], tell=False, deadline_s=2.0)
-
+    plan, context = plan_of(row), runner.context(row)
+    left = [one.rank for one in row.ranks if not one.collected]
     try:
-        with Renewal(workplace.ledger, lease):
-            for result in fan_out([rank.node for rank in left], collect):
-                if result.ok:
-                    workplace.ledger.change_rank(lease, row.attempt, rank_of[result.node.name], collected=1)
+        with Renewal(runner.ledger, lease):
+            for rank, error in collect_ranks(context, plan, left, tell=False, deadline_s=2.0).items():
+                if error is None:
+                    runner.ledger.change_rank(lease, row.attempt, rank, collected=1)
     except LeaseLost:
         return
     finally:
-        workplace.ledger.release(lease)
+        runner.ledger.release(lease)
 
 
 def exit_code(row: RunRow) -> ExitCode:

@@ -29,33 +29,33 @@ class Selection:
     since: str | None = None
 
 
-def read_logs(place: RunnerContext, row: RunRow, selection: Selection, *, follow: bool = False) -> None:
-    """Tell every selected line to the workplace's processor, by time; with `follow` until the run's end.
+def read_logs(runner: RunnerContext, row: RunRow, selection: Selection, *, follow: bool = False) -> None:
+    """Tell every selected line to the runner's processor, by time; with `follow` until the run's end.
 
     Followed lines come as the nodes send them. A node that does not answer is told, and its kept lines are
     used.
     """
-    watch = RunWatch(place.ledger, row)
+    watch = RunWatch(runner.ledger, row)
     while follow and row.active and row.phase in _BEFORE_LOGS:
         watch.wait()
         row = watch.read()
     if follow and row.active:
-        _follow(place, watch, selection)
+        _follow(runner, watch, selection)
         return
     live = [rank.rank for rank in row.ranks if not rank.collected and rank.rank in selection.ranks]
-    lines = _fetch(place, row, selection, live if row.phase not in _BEFORE_LOGS else [])
-    folder = place.desk(row).folder
+    lines = _fetch(runner, row, selection, live if row.phase not in _BEFORE_LOGS else [])
+    folder = runner.context(row).folder
     kept: list[Iterable[LogLine]] = [
         logs.kept(folder, rank, row.ranks[rank].node, tail=selection.tail, since=selection.since)
         for rank in selection.ranks
         if rank not in lines
     ]
     for line in heapq.merge(*lines.values(), *kept, key=lambda line: line.time):
-        place.processor.handle(line)
+        runner.processor.handle(line)
 
 
 def _fetch(
-    place: RunnerContext, row: RunRow, selection: Selection, ranks: Sequence[int]
+    runner: RunnerContext, row: RunRow, selection: Selection, ranks: Sequence[int]
 ) -> dict[int, list[LogLine]]:
     """Lines by rank, from the nodes that answer."""
     if not ranks:
@@ -66,8 +66,8 @@ def _fetch(
     def fetch(node: NodeState) -> list[LogLine] | None:
         rank = rank_of[node.name]
         found: list[LogLine] = []
-        there = place.runtime(node).read_log(
-            place.connector,
+        there = runner.runtime(node).read_log(
+            runner.connector,
             plan,
             rank,
             lambda line: found.append(_line(plan, rank, line)),
@@ -80,18 +80,18 @@ def _fetch(
     results = fan_out([plan.ranks[rank].node for rank in ranks], fetch)
     for result in results:
         if result.error is not None:
-            place.processor.handle(Notice(f"node {result.node.name} does not answer", "warning"))
+            runner.processor.handle(Notice(f"node {result.node.name} does not answer", "warning"))
     return {rank_of[result.node.name]: result.value for result in results if result.value is not None}
 
 
-def _follow(place: RunnerContext, watch: RunWatch, selection: Selection) -> None:
+def _follow(runner: RunnerContext, watch: RunWatch, selection: Selection) -> None:
     """Until all logs have ended; or the run has, whatever a silent node still holds."""
     plan = plan_of(watch.row)
     stop = threading.Event()
 
     def follow_rank(rank: int) -> None:
         try:
-            _follow_rank(place, plan, rank, selection, stop)
+            _follow_rank(runner, plan, rank, selection, stop)
         finally:
             watch.wake()
 
@@ -110,7 +110,7 @@ def _follow(place: RunnerContext, watch: RunWatch, selection: Selection) -> None
 
 
 def _follow_rank(
-    place: RunnerContext, plan: RunPlan, rank: int, selection: Selection, stop: threading.Event
+    runner: RunnerContext, plan: RunPlan, rank: int, selection: Selection, stop: threading.Event
 ) -> None:
     last, tail, since = "", selection.tail, selection.since
     node = plan.ranks[rank].node
@@ -121,12 +121,12 @@ def _follow_rank(
         # After a reconnection the last lines come again.
         if line.time > last:
             last = line.time
-            place.processor.handle(line)
+            runner.processor.handle(line)
 
     while not stop.is_set():
         try:
-            place.runtime(node).read_log(
-                place.connector,
+            runner.runtime(node).read_log(
+                runner.connector,
                 plan,
                 rank,
                 tell,

@@ -19,12 +19,13 @@ from orch.runner.hosts.checks.types import CheckResult, Result
 from orch.runner.hosts.host_facts import Docker, Gpu, HostFacts
 from orch.runner.hosts.network import ClusterNetwork, NetworkProblem, Place
 from orch.runner.hosts.survey import HostReport, Survey, TargetError
+from orch.runner.launch.placement import place
 from orch.runner.ssh.host_keys import HostKey
 from orch.runner.ssh.naming import names
 from orch.runner.ssh.targets import SshTarget
 from orch.spec.findings import PlanError
-from orch.spec.models import Fleet
-from orch.spec.state import Jump, NodeState
+from orch.spec.models import Fleet, Task
+from orch.spec.state import FleetState, Jump, NodeState
 
 ROOT = Path("/project")
 
@@ -333,3 +334,24 @@ def test_a_fleet_of_such_hosts_alone_is_refused_with_every_fingerprint() -> None
     assert (refused.value.code, int(refused.value.exit_code)) == ("ORCH388", 7)
     assert "gpu1: ssh-ed25519 SHA256:x\ngpu2: ssh-ed25519 SHA256:x" in (refused.value.detail or "")
     assert [key.host for key in refused.value.keys] == ["gpu1", "gpu2"]
+
+
+@pytest.mark.parametrize(
+    ("written", "ranks"),
+    [
+        ({}, ["b", "d", "a", "c"]),
+        ({"topology": "rank-ordered"}, ["b", "d", "a", "c"]),
+        ({"topology": "any"}, ["a", "b", "c", "d"]),
+    ],
+)
+def test_ranks_of_one_rack_are_neighbours_unless_the_file_wants_any_order(
+    written: dict[str, str], ranks: list[str]
+) -> None:
+    racks = {"a": "r2", "b": "r1", "c": "r2", "d": "r1"}
+    of = fleet(*({"hostname": name, "rack": rack} for name, rack in racks.items()), **written)
+    hosts = plan(order(of), said(of)).hosts
+    state = FleetState(
+        name="lab", stack="lab", backend="ssh", placement="cluster", nodes=tuple(h.node for h in hosts)
+    )
+    task = Task.model_validate({"nodes": 4, "commands": ["true"]})
+    assert [seat.node.name for seat in place(task, state)] == ranks

@@ -153,7 +153,7 @@ def test_a_stop_that_was_lost_is_sent_again(place: RunnerContext, lab: Lab, pair
     node = pair[0]
     row = submit(place, lab.fleet(node), commands=["trap '' TERM", "sleep 300 & wait; wait"])
     name = plan_of(row).container(0)
-    lifecycle.Driver(place.desk(row), row, _lease(place, row), follow_logs=False).step()
+    lifecycle.Driver(place.context(row), row, _lease(place, row), follow_logs=False).step()
     control = f"/var/lib/orch/control/{name}"
     on(node, f"mkdir -p {control}/stopping; echo 0 > {control}/deadline")
     assert lifecycle.stop(place, place.ledger.by_id(row.id)).status == "terminated"

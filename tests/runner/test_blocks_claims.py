@@ -174,7 +174,7 @@ def test_the_block_of_a_job_that_ended_long_ago_is_taken_over_and_its_log_kept(
     assert any("took over a claim left by orch-theirs-0-0" in text for text in told)
     # Its client comes back at last: the log is still there.
     lifecycle.reconcile_once(somebody)
-    kept = somebody.desk(row).folder.log(0).read_text()
+    kept = somebody.context(row).folder.log(0).read_text()
     assert kept.split(" ", 1)[1] == "precious\n"
     assert left_on(gpu1) == ""
 

@@ -8,9 +8,8 @@ import pytest
 
 from orch.runner.errors import HostUnreachable, NoFit
 from orch.runner.events import Notice, Recorder
-from orch.runner.launch.fleet_choice import choose, fitting
 from orch.runner.launch.placement import Standing
-from orch.runner.launch.seats import choose_fleet
+from orch.runner.launch.seats import choose, choose_fleet, fitting
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.node.commands import Command
 from orch.runner.node.connector import Completed

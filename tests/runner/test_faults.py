@@ -119,7 +119,7 @@ def test_a_killed_driver_loses_nothing_and_the_log_goes_on_where_it_stopped(
         wanted = sorted(
             [f"line {i}" for i in range(1, count + 1)] + [f"error {i}" for i in range(1, count + 1)]
         )
-        kept = place.desk(row).folder.log(rank).read_text().splitlines()
+        kept = place.context(row).folder.log(rank).read_text().splitlines()
         assert sorted(line.split(" ", 1)[1] for line in kept) == wanted, "each line is kept once"
         before = [line.split(" ", 1)[1] for line in shown if line.startswith(f"{rank} ")]
         after = [e.text for e in place.processor.events if isinstance(e, LogLine) and e.rank == rank]
@@ -142,7 +142,7 @@ def test_a_driver_killed_at_any_moment_of_the_start_leaves_a_run_that_another_fi
         row = lifecycle.drive(place, place.ledger.get(name))
         assert row.status == "done", row.message
         for rank in range(2):
-            kept = place.desk(row).folder.log(rank).read_text().splitlines()
+            kept = place.context(row).folder.log(rank).read_text().splitlines()
             assert [line.split(" ", 1)[1] for line in kept] == ["once"]
     assert [left_on(node) for node in pair] == ["", ""]
 
@@ -158,7 +158,7 @@ def test_two_processes_on_one_run_do_not_both_drive_it(
     assert row.status == "done"
     assert row.fence == fence, "the second process never took the lease"
     assert first.wait(60) == 0
-    kept = place.desk(row).folder.log(0).read_text().splitlines()
+    kept = place.context(row).folder.log(0).read_text().splitlines()
     assert [line.split(" ", 1)[1] for line in kept] == ["1", "2", "3", "4"]
 
 

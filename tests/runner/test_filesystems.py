@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orch.runner.ledger.filesystems import SHARED, is_shared, kind_of, read_mount, read_mountinfo, server_time
+from orch.runner.ledger.database import SHARED, is_shared, kind_of, read_mount, read_mountinfo, server_time
 
 LINUX = r"""22 28 0:21 / /proc rw,nosuid - proc proc rw
 28 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

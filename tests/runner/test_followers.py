@@ -66,7 +66,7 @@ def running(place: RunnerContext, boxes: FolderLab, tmp_path: Path) -> Iterator[
     row = lifecycle.submit(place, Task.model_validate(given), boxes.fleet(), image="none", base=tmp_path)
     lease = place.ledger.take(row.id, "somebody")
     assert isinstance(lease, Lease)
-    driver = Driver(place.desk(row), row, lease, follow_logs=False)
+    driver = Driver(place.context(row), row, lease, follow_logs=False)
     while place.ledger.by_id(row.id).status != "running":
         driver.step()
         driver._reload()

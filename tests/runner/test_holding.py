@@ -17,7 +17,7 @@ from orch.runner.node.commands import Command
 from orch.runner.node.connector import Completed, Connector
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.runs.start_ranks import holding
+from orch.runner.runs.ranks import holding
 from orch.spec.state import NodeState
 
 
@@ -53,7 +53,7 @@ def place(tmp_path: Path, asked: Asked) -> RunnerContext:
 
 def test_claims_are_renewed_while_a_run_waits_and_no_longer(place: RunnerContext, asked: Asked) -> None:
     row = old_row(place.ledger, "job")
-    with holding(place.desk(row), plan_of(row), (0,), every_s=0.01):
+    with holding(place.context(row), plan_of(row), (0,), every_s=0.01):
         assert asked.came.wait(30)
     name = plan_of(row).container(0)
     assert str(asked.commands[0]) == f"hold {name}"

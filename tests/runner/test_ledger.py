@@ -17,9 +17,10 @@ from ledger_taker import take_all
 from sqlalchemy import delete, text
 
 from orch.runner.errors import Conflict, LedgerUnusable, NewerLedger, UnknownRun
-from orch.runner.ledger import database, filesystems, schema
+from orch.runner.ledger import database, schema
 from orch.runner.ledger import ledger as module
-from orch.runner.ledger.ledger import LeaseLost, Ledger, open_ledger
+from orch.runner.ledger.lease import LeaseLost
+from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.runner.processes import here, process_owner
 from orch.spec.errors import ExitCode
 
@@ -369,9 +370,9 @@ def test_a_ledger_that_was_begun_on_one_machine_is_taken_to_a_network_file_syste
 
 def on_the_network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the file system of this folder is one of those that other machines see."""
-    mounts = filesystems.read_mountinfo(Path("/proc/self/mountinfo").read_text())
-    kinds = frozenset({filesystems.kind_of(folder.resolve(), mounts)})
-    monkeypatch.setattr(filesystems, "SHARED", kinds)
+    mounts = database.read_mountinfo(Path("/proc/self/mountinfo").read_text())
+    kinds = frozenset({database.kind_of(folder.resolve(), mounts)})
+    monkeypatch.setattr(database, "SHARED", kinds)
 
 
 def journal(path: Path) -> str:

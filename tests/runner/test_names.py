@@ -114,7 +114,7 @@ def test_a_row_with_such_a_name_touches_no_node_and_can_be_ended(
 ) -> None:
     row = old_row(place.ledger, name)
     before = listing(tmp_path)
-    for act in (lambda: plan_of(row), lambda: lifecycle.drive(place, row), lambda: place.desk(row)):
+    for act in (lambda: plan_of(row), lambda: lifecycle.drive(place, row), lambda: place.context(row)):
         with pytest.raises(BadRunName, match="which no node can hold"):
             act()
     lifecycle.reconcile_once(place)
@@ -129,7 +129,7 @@ def test_a_row_whose_name_docker_takes_is_served_as_before(place: RunnerContext)
     """Names were not checked before, and such a run may be on a node now."""
     row = old_row(place.ledger, "Train_1.b")
     assert plan_of(row).container(0) == "orch-Train_1.b-0-0-01234567"
-    assert place.desk(row).folder.path == place.dot / "runs" / "Train_1.b"
+    assert place.context(row).folder.path == place.dot / "runs" / "Train_1.b"
 
 
 def test_a_plan_of_another_run_is_not_carried_out(place: RunnerContext) -> None:

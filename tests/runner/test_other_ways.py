@@ -114,7 +114,7 @@ def test_logs_statuses_and_cordons_come_from_such_nodes(
     # As far as a driver comes before it dies; the next one goes on by what the ledger kept of the nodes.
     from orch.runner.runs.driver import Driver
 
-    driver = Driver(place.desk(row), row, lease, follow_logs=False)
+    driver = Driver(place.context(row), row, lease, follow_logs=False)
     while place.ledger.by_id(row.id).status != "running":
         driver.step()
         driver._reload()

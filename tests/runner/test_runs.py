@@ -171,7 +171,7 @@ def test_a_second_run_on_the_same_nodes_is_told_who_holds_them(
     assert lease is not None
     from orch.runner.runs.driver import Driver
 
-    driver = Driver(place.desk(first), first, lease, follow_logs=False)
+    driver = Driver(place.context(first), first, lease, follow_logs=False)
     driver.step()
     assert [status.status for status in node_statuses(fleet, transport)] == ["busy", "busy"]
     assert "run first" in (node_statuses(fleet, transport)[0].reason or "")
@@ -213,7 +213,7 @@ def test_blocks_let_two_jobs_share_a_node_and_no_more(
         assert lease is not None
         from orch.runner.runs.driver import Driver
 
-        Driver(place.desk(row), row, lease, follow_logs=False).step()
+        Driver(place.context(row), row, lease, follow_logs=False).step()
         place.ledger.release(lease)
     (status,) = node_statuses(sliced, transport)
     assert (status.status, status.busy_blocks) == ("busy", 2)
@@ -382,7 +382,7 @@ def test_logs_can_be_read_during_and_after_a_run(
 def test_an_earlier_run_of_the_same_name_keeps_its_log(run: Run, place: RunnerContext):
     first = run(commands=["echo first"], nodes=1)
     second = run(commands=["echo second"], nodes=1)
-    texts = [place.desk(row).folder.log(0).read_text().split(" ", 1)[1] for row in (first, second)]
+    texts = [place.context(row).folder.log(0).read_text().split(" ", 1)[1] for row in (first, second)]
     assert texts == ["first\n", "second\n"]
 
 

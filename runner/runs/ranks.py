@@ -1,4 +1,5 @@
-"""Making the containers of a run, with images where they are missing."""
+"""Acts on the ranks of a run, many at once: start them (with images where they are missing), let them begin,
+look at them, stop them, bring their logs home."""
 
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ from orch.runner.errors import NodePreparing, RunFailed
 from orch.runner.events import FilesProgress, Notice, Preparing
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import RunPlan
+from orch.runner.node import logs
 from orch.runner.node.claims import LEFT_AFTER_S
 from orch.runner.node.connector import NodeResult, fan_out
 from orch.runner.node.first_boot import LOOK_AGAIN_S, PREPARE_S
-from orch.runner.node.runtime import ImageMissing, Started
+from orch.runner.node.runtime import ImageMissing, ObservedRank, Started
 from orch.runner.node.stage import Sent, stage
 from orch.runner.runs.context import RunContext
 from orch.spec.errors import OrchError
@@ -23,6 +25,7 @@ from orch.spec.state import NodeState
 
 # Often enough that a node which is away at one time or another still has a fresh claim.
 HOLD_EVERY_S = LEFT_AFTER_S / 6
+LOOK_DEADLINE_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Starts:
 
 
 def start_ranks(
-    desk: RunContext,
+    context: RunContext,
     plan: RunPlan,
     ranks: Sequence[int],
     pulling: Callable[[int], None],
@@ -45,11 +48,11 @@ def start_ranks(
     Nodes that are still being prepared are waited for, as long as `wanted` says so.
     """
     try:
-        environments = desk.folder.environments()
-        keys = desk.folder.keys(len(plan.ranks)) if plan.ssh_between else None
+        environments = context.folder.environments()
+        keys = context.folder.keys(len(plan.ranks)) if plan.ssh_between else None
     except RunFailed as error:
         return Starts(errors=tuple((rank, error) for rank in ranks))
-    files = desk.folder.files if plan.files else None
+    files = context.folder.files if plan.files else None
     rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
 
     def start(node: NodeState) -> Started:
@@ -58,25 +61,25 @@ def start_ranks(
         size = archive.size
 
         def tell(taken: int, *, finished: bool = False) -> None:
-            desk.processor.handle(FilesProgress(node.name, taken, size, finished))
+            context.processor.handle(FilesProgress(node.name, taken, size, finished))
 
         tell(0)
         try:
-            return desk.runtime(node).start(desk.connector, plan, rank, Sent(archive, tell))
+            return context.runtime(node).start(context.connector, plan, rank, Sent(archive, tell))
         finally:
             tell(size, finished=True)
 
     results = fan_out([plan.ranks[rank].node for rank in ranks], start)
     if any(isinstance(result.error, NodePreparing) for result in results):
-        with holding(desk, plan, ranks):
-            results = _when_prepared(desk, results, start, wanted)
-        desk.processor.handle(Preparing(()))
+        with holding(context, plan, ranks):
+            results = _when_prepared(context, results, start, wanted)
+        context.processor.handle(Preparing(()))
     missing = [result.node for result in results if isinstance(result.error, ImageMissing)]
     if missing and len(missing) == sum(not result.ok for result in results):
         for node in missing:
             pulling(rank_of[node.name])
-        with holding(desk, plan, ranks):
-            provided = _provide(desk, plan, missing)
+        with holding(context, plan, ranks):
+            provided = _provide(context, plan, missing)
         again = {r.node.name: r for r in fan_out([r.node for r in provided if r.ok], start)}
         failed = {r.node.name: NodeResult[Started](r.node, error=r.error) for r in provided if not r.ok}
         results = tuple({**again, **failed}.get(result.node.name, result) for result in results)
@@ -88,14 +91,14 @@ def start_ranks(
 
 @contextmanager
 def holding(
-    desk: RunContext, plan: RunPlan, ranks: Sequence[int], every_s: float = HOLD_EVERY_S
+    context: RunContext, plan: RunPlan, ranks: Sequence[int], every_s: float = HOLD_EVERY_S
 ) -> Iterator[None]:
     """Keep the claims of `ranks` from looking left behind, while they wait and have no container yet."""
     rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
     over = threading.Event()
 
     def hold(node: NodeState) -> None:
-        desk.runtime(node).hold(desk.connector, plan, rank_of[node.name])
+        context.runtime(node).hold(context.connector, plan, rank_of[node.name])
 
     def keep() -> None:
         while not over.wait(every_s):
@@ -111,7 +114,7 @@ def holding(
 
 
 def _when_prepared(
-    desk: RunContext,
+    context: RunContext,
     results: tuple[NodeResult[Started], ...],
     start: Callable[[NodeState], Started],
     wanted: Callable[[], bool],
@@ -125,11 +128,11 @@ def _when_prepared(
             for result in results
         ):
             break
-        desk.processor.handle(Preparing(tuple(node.name for node in waiting)))
+        context.processor.handle(Preparing(tuple(node.name for node in waiting)))
         if not told:
             are = "is" if len(waiting) == 1 else "are"
             names = fold([node.name for node in waiting])
-            desk.processor.handle(Notice(f"{names} {are} still being prepared: waiting"))
+            context.processor.handle(Notice(f"{names} {are} still being prepared: waiting"))
             told = True
         time.sleep(LOOK_AGAIN_S)
         if not wanted():
@@ -139,15 +142,15 @@ def _when_prepared(
     return results
 
 
-def _provide(desk: RunContext, plan: RunPlan, nodes: Sequence[NodeState]) -> Sequence[NodeResult[None]]:
+def _provide(context: RunContext, plan: RunPlan, nodes: Sequence[NodeState]) -> Sequence[NodeResult[None]]:
     by_runtime: dict[str, list[NodeState]] = {}
     for node in nodes:
         by_runtime.setdefault(node.runtime, []).append(node)
     results: list[NodeResult[None]] = []
     for alike in by_runtime.values():
         try:
-            runtime = desk.runtime(alike[0])
-            results += runtime.provide_image(desk.connector, alike, plan.image, desk.processor)
+            runtime = context.runtime(alike[0])
+            results += runtime.provide_image(context.connector, alike, plan.image, context.processor)
         except OrchError as error:
             results += [NodeResult(node, error=error) for node in alike]
     return results
@@ -159,3 +162,75 @@ def first_to_go(plan: RunPlan) -> tuple[int, ...]:
     if plan.startup_order == "any" or len(everyone) == 1:
         return everyone
     return everyone[:1] if plan.startup_order == "master-first" else everyone[1:]
+
+
+def lift_barriers(context: RunContext, plan: RunPlan, ranks: Sequence[int], port: int | None) -> None:
+    """Let the commands of `ranks` begin.
+
+    A node that fails here is seen to be silent, or still waiting, at the next look.
+    """
+    rank_of = _by_node(plan, ranks)
+
+    def lift(node: NodeState) -> None:
+        context.runtime(node).lift_barrier(context.connector, plan, rank_of[node.name], port)
+
+    fan_out([plan.ranks[rank].node for rank in ranks], lift)
+
+
+def look_at(context: RunContext, plan: RunPlan, ranks: Sequence[int]) -> dict[int, ObservedRank]:
+    """One observation per rank."""
+    rank_of = _by_node(plan, ranks)
+
+    def look(node: NodeState) -> ObservedRank:
+        return context.runtime(node).observe(
+            context.connector, plan, rank_of[node.name], deadline_s=LOOK_DEADLINE_S
+        )
+
+    results = fan_out([plan.ranks[rank].node for rank in ranks], look)
+    return {result.value.rank: result.value for result in results if result.value is not None}
+
+
+def stop_ranks(context: RunContext, plan: RunPlan, ranks: Sequence[int], *, kill: bool) -> None:
+    """Ask `ranks` to end; those that do not hear it are asked again after the next look."""
+    rank_of = _by_node(plan, ranks)
+
+    def stop(node: NodeState) -> None:
+        context.runtime(node).stop(
+            context.connector, plan, rank_of[node.name], kill=kill, deadline_s=LOOK_DEADLINE_S
+        )
+
+    fan_out([plan.ranks[rank].node for rank in ranks], stop)
+
+
+def collect_ranks(
+    context: RunContext, plan: RunPlan, ranks: Sequence[int], *, tell: bool, deadline_s: float = 10.0
+) -> dict[int, OrchError | None]:
+    """Complete the logs of `ranks`, then remove all of them from their nodes; what kept one from it."""
+    rank_of = _by_node(plan, ranks)
+
+    def collect(node: NodeState) -> None:
+        collect_rank(context, plan, rank_of[node.name], tell=tell, deadline_s=deadline_s)
+
+    results = fan_out([plan.ranks[rank].node for rank in ranks], collect)
+    return {rank_of[result.node.name]: result.error for result in results}
+
+
+def _by_node(plan: RunPlan, ranks: Sequence[int]) -> dict[str, int]:
+    return {plan.ranks[rank].node.name: rank for rank in ranks}
+
+
+def collect_rank(
+    context: RunContext, plan: RunPlan, rank: int, *, tell: bool, deadline_s: float = 10.0
+) -> None:
+    """Complete a rank's log, then remove all of it from its node. Raises RunnerError."""
+    node = plan.ranks[rank].node
+    logs.fetch_rest(
+        context.connector,
+        context.runtime(node),
+        plan,
+        rank,
+        context.folder,
+        processor=context.processor if tell else None,
+        deadline_s=deadline_s,
+    )
+    context.runtime(node).remove(context.connector, plan, rank, deadline_s=deadline_s)
