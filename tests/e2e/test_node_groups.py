@@ -50,10 +50,12 @@ def test_what_a_zone_has_no_room_for_goes_to_the_next_and_to_the_one_after(tmp_p
     said = there.up()
     assert said.code == 0, said.err
     assert zones(there) == {"a": 2, "b": 1, "c": 3}
+    ids = there.nodes()
     there.fleet(3, **THREE)
     said = there.up()
     assert said.code == 0, said.err
-    assert zones(there) == {"a": 2, "b": 1}
+    assert there.names() == ["p5-0", "p5-1", "p5-2"]
+    assert there.nodes().items() < ids.items()
     assert there.unrecorded() == {}
     assert there.down().code == 0
     assert there.cloud.everything() == {}
