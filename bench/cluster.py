@@ -76,9 +76,10 @@ for index in range({NODES}):
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of a command, and the most memory that one of its processes took."""
+    """Seconds of a command, those of CPU of all its processes, and the most memory of one of them."""
 
     seconds: float
+    cpu: float
     mib: int
     out: str
 
@@ -94,7 +95,7 @@ def measured(words: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None =
         text = out.read()
     if status:
         sys.exit(f"{' '.join(words)} failed:\n{text[-3000:]}")
-    return Measured(seconds, usage.ru_maxrss >> 10, text)
+    return Measured(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss >> 10, text)
 
 
 def figures() -> Iterator[Figure]:
@@ -127,7 +128,11 @@ def figures() -> Iterator[Figure]:
         for what, ours, theirs in steps:
             first = measured([*orch, *ours, "--rehearse"], cwd=mine)
             second = measured([*pulumi, *theirs], cwd=bare, env=env)
-            print(f"  {what}: {first.mib} MiB at most against {second.mib} MiB", flush=True)
+            print(
+                f"  {what}: {first.mib} MiB at most against {second.mib} MiB, "
+                f"{first.cpu:.1f} s of CPU against {second.cpu:.1f} s: {first.cpu / second.cpu:.2f} times",
+                flush=True,
+            )
             yield Figure(
                 f"{what}, {NODES} nodes",
                 (first.seconds,),

@@ -40,11 +40,10 @@ class AwsFleet(pulumi.ComponentResource):
         self._ground = ground = NetworkResources(plan, settings, self)
         group = self._placement_group()
         capacity = self._capacity(group)
-        template = self._template(group, capacity)
-        waits = [*ground.ready, *([capacity] if capacity else [])]
+        template = self._template(group, capacity, [*ground.ready, *([capacity] if capacity else [])])
         version = template.latest_version.apply(str)
         started = {"id": template.id, "version": version}
-        machines = [self._node(node, started, waits) for node in plan.nodes]
+        machines = [self._node(node, started) for node in plan.nodes]
         addresses = [self._address(node, machine) for node, machine in zip(plan.nodes, machines, strict=True)]
         self.identity = ground.keys.client_private_key
         self.state = self._state(machines, addresses, settings, shown, topology)
@@ -85,8 +84,16 @@ class AwsFleet(pulumi.ComponentResource):
         )
 
     def _template(
-        self, group: aws.ec2.PlacementGroup | None, capacity: aws.ec2.CapacityReservation | None
+        self,
+        group: aws.ec2.PlacementGroup | None,
+        capacity: aws.ec2.CapacityReservation | None,
+        waits: Sequence[pulumi.Resource],
     ) -> aws.ec2.LaunchTemplate:
+        """What all nodes have in common.
+
+        It `waits` for what must be there before nodes are, in their place: a state repeats at each resource
+        what that stands on.
+        """
         plan, name = self._plan, f"{self._plan.fleet}-template"
         target: pulumi.Input[str] | None = capacity.id if capacity is not None else plan.capacity.id
         reserved: Any = (
@@ -126,7 +133,7 @@ class AwsFleet(pulumi.ComponentResource):
                 for kind in ("volume", "network-interface")
             ],
             tags=tags,
-            opts=self._ground.opts,
+            opts=self._ground.after(waits),
         )
 
     def _interface(self, place: int) -> Any:
@@ -156,7 +163,7 @@ class AwsFleet(pulumi.ComponentResource):
             spot["max_price"] = capacity.max_price
         return {"market_type": "spot", "spot_options": spot}
 
-    def _node(self, node: Node, template: Any, waits: Sequence[pulumi.Resource]) -> aws.ec2.Instance:
+    def _node(self, node: Node, template: Any) -> aws.ec2.Instance:
         """One instance.
 
         A newer template, with newer user data, is for new nodes: those that run stay as they are, until
@@ -171,8 +178,7 @@ class AwsFleet(pulumi.ComponentResource):
             launch_template=template,
             user_data_replace_on_change=True,
             tags=self._ground.tags("aws:ec2/instance:Instance", node.name, **{"orch:layout": plan.layout}),
-            opts=self._ground.after(
-                waits,
+            opts=self._ground.with_options(
                 ignore_changes=["userDataBase64", "launchTemplate"] if plan.settled else None,
                 replace_on_changes=['tags["orch:layout"]'],
                 # The provider answers with what the template has.
