@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import socket
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +52,25 @@ def scope_of(project: Project) -> str:
     return hashlib.sha256(words.encode()).hexdigest()[:6]
 
 
+@contextmanager
+def unplaced() -> Iterator[None]:
+    """Resources without the places in the code that made them: they are one line of ours for all nodes.
+
+    The SDK reads the whole stack of calls for each resource, and the
+    engine writes it to the state each time that anything is (2.5 KB a node, measured). It shows folders of
+    this machine to whoever reads a state, too.
+    """
+    before = getattr(sys, "tracebacklimit", None)
+    sys.tracebacklimit = 1
+    try:
+        yield
+    finally:
+        if before is None:
+            del sys.tracebacklimit
+        else:
+            sys.tracebacklimit = before
+
+
 def register(compiled: Deployment) -> None:
     """Register what was planned, and export what a runner needs."""
     import pulumi
@@ -58,7 +79,8 @@ def register(compiled: Deployment) -> None:
         pulumi.log.warn(problem.text())
     for warning in compiled.warnings:
         pulumi.log.warn(f"{warning.node}: {warning.text}")
-    state, identity = compiled.register()
+    with unplaced():
+        state, identity = compiled.register()
     pulumi.export("orch", {"version": __version__, "schema": SCHEMA})
     pulumi.export("fleet", state.apply(without_values))
     pulumi.export("env", state.apply(_encrypted))
@@ -94,7 +116,8 @@ def shared_program(shared: Shared) -> Callable[[], None]:
     def run() -> None:
         import pulumi
 
-        shared.register()
+        with unplaced():
+            shared.register()
         pulumi.export("orch", {"version": __version__, "schema": SCHEMA})
         pulumi.export("pins", dict(shared.pins))
 

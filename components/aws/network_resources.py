@@ -94,8 +94,10 @@ class NetworkResources:
         return pulumi.Output.secret(made) if plan.confidential else pulumi.Output.unsecret(made)
 
     def after(self, resources: Sequence[pulumi.Resource], **more: Any) -> pulumi.ResourceOptions:
-        extra = pulumi.ResourceOptions(depends_on=list(resources), **more)
-        return pulumi.ResourceOptions.merge(self.opts, extra)
+        return self.with_options(depends_on=list(resources), **more)
+
+    def with_options(self, **more: Any) -> pulumi.ResourceOptions:
+        return pulumi.ResourceOptions.merge(self.opts, pulumi.ResourceOptions(**more))
 
     # The network
 

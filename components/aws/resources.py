@@ -53,10 +53,10 @@ class AwsFleet(pulumi.ComponentResource):
         """What the nodes of one group are taken from, and these, each with its Elastic IP."""
         group = self._placement_group()
         capacity = self._capacity(plan, group)
-        template = self._template(plan, group, capacity)
         waits = [*self._ground.ready, *([capacity] if capacity else [])]
+        template = self._template(plan, group, capacity, waits)
         started = {"id": template.id, "version": template.latest_version.apply(str)}
-        machines = [(node, self._node(plan, node, started, waits)) for node in plan.nodes]
+        machines = [(node, self._node(plan, node, started)) for node in plan.nodes]
         return [(node, machine, self._address(plan, node, machine)) for node, machine in machines]
 
     def _placement_group(self) -> aws.ec2.PlacementGroup | None:
@@ -96,7 +96,13 @@ class AwsFleet(pulumi.ComponentResource):
         plan: AwsPlan,
         group: aws.ec2.PlacementGroup | None,
         capacity: aws.ec2.CapacityReservation | None,
+        waits: Sequence[pulumi.Resource],
     ) -> aws.ec2.LaunchTemplate:
+        """What all nodes of a group have in common.
+
+        It `waits` for what must be there before nodes are, in their place: a state repeats at each resource
+        what that stands on.
+        """
         name = f"{plan.fleet}-template{plan.suffix}"
         target: pulumi.Input[str] | None = capacity.id if capacity is not None else plan.capacity.id
         reserved: Any = (
@@ -136,7 +142,7 @@ class AwsFleet(pulumi.ComponentResource):
                 for kind in ("volume", "network-interface")
             ],
             tags=tags,
-            opts=self._ground.opts,
+            opts=self._ground.after(waits),
         )
 
     def _interface(self, plan: AwsPlan, place: int) -> Any:
@@ -165,9 +171,7 @@ class AwsFleet(pulumi.ComponentResource):
             spot["max_price"] = capacity.max_price
         return {"market_type": "spot", "spot_options": spot}
 
-    def _node(
-        self, plan: AwsPlan, node: Node, template: Any, waits: Sequence[pulumi.Resource]
-    ) -> aws.ec2.Instance:
+    def _node(self, plan: AwsPlan, node: Node, template: Any) -> aws.ec2.Instance:
         """One instance.
 
         A newer template, with newer user data, is for new nodes: those that run stay as they are, until
@@ -181,8 +185,7 @@ class AwsFleet(pulumi.ComponentResource):
             launch_template=template,
             user_data_replace_on_change=True,
             tags=self._ground.tags("aws:ec2/instance:Instance", node.name, **{"orch:layout": plan.layout}),
-            opts=self._ground.after(
-                waits,
+            opts=self._ground.with_options(
                 ignore_changes=["userDataBase64", "launchTemplate"] if plan.settled else None,
                 replace_on_changes=['tags["orch:layout"]'],
                 # The provider answers with what the template has.

@@ -186,6 +186,8 @@ def place_reason(candidate: Candidate, previous: PriorState) -> Iterator[str]:
     """What a plan says about a stack that is somewhere already."""
     if candidate.kept:
         yield "it stays where it is: the stack is in that zone"
+        if any(node.machine is None for node in previous.nodes):
+            yield "host keys: new nodes make their own; those that run keep what an earlier version gave them"
     elif moves(candidate, previous):
         place = "{instance_type} in {zone}".format_map(previous.pins)
         yield f"it moves: the file excludes {place}, where the fleet is; all of it is removed first"

@@ -62,16 +62,11 @@ WantedBy=multi-user.target
 
 @dataclass(frozen=True)
 class File:
-    """A file of the node. What holds text of the user's travels encoded: it may be more than YAML keeps."""
+    """A file of the machine. User data is compressed as a whole, so files travel in it as they are."""
 
     path: str
     content: str
     mode: str = "0644"
-    foreign: bool = False
-
-    @property
-    def encoded(self) -> str:
-        return b64encode(gzip.compress(self.content.encode(), mtime=0)).decode() if self.foreign else ""
 
 
 @dataclass(frozen=True)
@@ -104,11 +99,11 @@ def prepared(path: str, script: str, init: Sequence[Step], *, ssm: bool = False)
 
     `ssm`: the machine is reached through an agent of its own, which needs the instance metadata.
     """
-    yield File(path, script, "0700", foreign=True)
-    yield File(CLOSES_METADATA, render("cloud-init-metadata.sh.j2", ssm=ssm), "0700", foreign=True)
+    yield File(path, script, "0700")
+    yield File(CLOSES_METADATA, render("cloud-init-metadata.sh.j2", ssm=ssm), "0700")
     for step in init:
-        yield File(f"{INIT}/{step.file}.sh", step.content, "0700", foreign=True)
-        yield File(f"{INIT}/{step.file}.env", _exports(step.env), "0600", foreign=True)
+        yield File(f"{INIT}/{step.file}.sh", step.content, "0700")
+        yield File(f"{INIT}/{step.file}.env", _exports(step.env), "0600")
 
 
 def _exports(env: Mapping[str, str]) -> str:

@@ -201,7 +201,10 @@ class NetworkResources:
         return {**self.plan.labels, **self.marks.labels(token, name), **more}
 
     def after(self, resources: Sequence[pulumi.Resource], **more: Any) -> pulumi.ResourceOptions:
-        return _merged(self.opts, depends_on=list(resources), **more)
+        return self.with_options(depends_on=list(resources), **more)
+
+    def with_options(self, **more: Any) -> pulumi.ResourceOptions:
+        return _merged(self.opts, **more)
 
     def _metadata(self, name: str, text: str) -> dict[str, pulumi.Input[str]]:
         """User data with the machine's name and keys."""

@@ -173,8 +173,7 @@ class GcpFleet(pulumi.ComponentResource):
             labels=ground.labels(
                 token, node.name, **{"orch-layout": plan.layout, "orch-group": label(plan.base)}
             ),
-            opts=ground.after(
-                ground.networks.ready,
+            opts=ground.with_options(
                 ignore_changes=settled,
                 replace_on_changes=['labels["orch-layout"]'],
                 # The provider answers with what the template has.

@@ -79,6 +79,7 @@ def aws_prepare(v: str) -> Iterator[Values]:
 def gcp_prepare(v: str) -> Iterator[Values]:
     given = {"gpus": 8, "rdmas": 8, "nics": 9, "queues": v, "steps": init_steps(v), "account": True}
     given["software"] = {"plugin": v, "receiver": v}
+    given |= {"fleet": v, "host_key": v, "shown": v}
     for scratch in scratches(v):
         for system in ("ubuntu", "cos"):
             yield {**given, "os": system, "fabric": "gib", "scratch": scratch}
@@ -170,13 +171,10 @@ def software(v: str) -> Iterator[Values]:
 
 
 def config(v: str) -> Iterator[Values]:
-    files = [
-        SimpleNamespace(path=v, mode=v, encoded="", content=content)
-        for content in (v, f"{v}\n", f" {v}\n\n{v}\n")
-    ]
-    files.append(SimpleNamespace(path=v, mode=v, encoded=v, content=v))
-    for own_key in (False, True):
-        yield {"fleet": v, "user": v, "authorized_keys": (v, v), "files": files, "own_key": own_key}
+    files = [SimpleNamespace(path=v, mode=v, content=content) for content in (v, f"{v}\n", f" {v}\n\n{v}\n")]
+    for console in (False, True):
+        values = {"fleet": v, "user": v, "authorized_keys": (v, v), "files": files}
+        yield {**values, "console": console, "makes_key": v}
 
 
 def nothing(v: str) -> Iterator[Values]:
@@ -275,22 +273,22 @@ def test_a_shell_reads_it_whatever_the_values_hold(name: str, shell: str) -> Non
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda text: text[:12].encode("unicode_escape").decode())
 def test_yaml_gives_values_back_as_they_were(hostile: str) -> None:
-    values, own = config(hostile)
+    values, shown = config(hostile)
     read = yaml.safe_load(keyed(render("cloud-init-node.yml.j2", **values)))
-    without = yaml.safe_load(keyed(render("cloud-init-node.yml.j2", **own)))
-    assert (without["users"], without["write_files"]) == (read["users"], read["write_files"])
-    assert not {"hostname", "ssh_keys"} & set(without)
+    console = yaml.safe_load(keyed(render("cloud-init-node.yml.j2", **shown)))
+    assert (console["users"], console["write_files"]) == (read["users"], read["write_files"])
+    assert not {"hostname", "ssh_keys", "bootcmd"} & set(console)
+    assert read["bootcmd"] == [["sh", "-c", hostile]]
     assert read["users"][0]["ssh_authorized_keys"][1:] == [hostile, hostile]
-    assert [each["path"] for each in read["write_files"]] == [hostile] * 4
+    assert [each["path"] for each in read["write_files"]] == [hostile] * 3
     assert [each["content"] for each in read["write_files"]] == [
         hostile,
         f"{hostile}\n",
         f" {hostile}\n\n{hostile}\n",
-        hostile,
     ]
     assert set(read) == {
-        *("hostname", "disable_root", "ssh_pwauth", "ssh_deletekeys", "ssh_genkeytypes", "ssh_keys", "users"),
-        *("write_files", "runcmd"),
+        *("preserve_hostname", "disable_root", "ssh_pwauth", "ssh_deletekeys", "ssh_genkeytypes", "bootcmd"),
+        *("users", "write_files", "runcmd"),
     }
     files = read["write_files"]
     read = yaml.safe_load(keyed(render("cloud-init-bastion.yml.j2", **values)))

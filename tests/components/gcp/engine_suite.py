@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +78,41 @@ def test_a_fleet_grows_shrinks_is_replaced_and_gets_a_bastion_as_its_file_says(l
     assert lab.drift() == ()
     lab.down()
     assert lab.cloud.everything() == {}
+
+
+def test_nodes_that_an_earlier_version_made_stay_as_they_are_with_the_keys_it_gave_them(lab: Stack) -> None:
+    lab.up(fleet())
+    shown = {node.name: node.host_key for node in lab.state().nodes}
+    assert all(node.machine for node in lab.state().nodes)
+    before = ids(lab)
+    as_an_earlier_version_left_it(lab)
+    assert pending(lab.preview(fleet())) == []
+    grown = pending(lab.up(fleet(3)))
+    assert [name for op, name in grown if op == "create"] == ["train-2"]
+    assert before.items() < ids(lab).items()
+    *old, new = lab.state().nodes
+    for node in old:
+        assert node.machine is None
+        assert node.host_key.startswith("ssh-ed25519 ")
+        assert node.host_key != shown[node.name]
+    assert new.machine == ids(lab)["train-2"]
+    assert pending(lab.preview(fleet(3))) == []
+
+
+def as_an_earlier_version_left_it(lab: Stack) -> None:
+    """Each node with metadata of its own, which has its host key; no word of the machine in the state."""
+    own = {"user-data": "#cloud-config\nssh_keys:\n  ed25519_private: |\n    secret\n"}
+    items = [{"key": key, "value": value} for key, value in own.items()]
+    for each in lab.live(TYPE):
+        path = each["selfLink"].partition("/v1/")[2]
+        body = {"items": items, "fingerprint": each["metadata"]["fingerprint"]}
+        assert lab.cloud.request("POST", f"{path}/setMetadata", {}, body)[0] == 200
+    file = lab.project.checkpoint("train")
+    assert file is not None
+    kept = json.loads(file.read_text())
+    for resource in kept["checkpoint"]["latest"]["resources"]:
+        if resource["type"].endswith(":InstanceFromTemplate"):
+            resource["inputs"]["metadata"] = resource["outputs"]["metadata"] = own
+        for node in resource.get("outputs", {}).get("fleet", {}).get("nodes", ()):
+            del node["machine"]
+    file.write_text(json.dumps(kept))
