@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from orch.components.aws.plan import AwsPlan
 from orch.components.aws.tunnels import through_ssm
-from orch.components.cloud.cloudinit import JUMP_USER
-from orch.components.cloud.host_keys import HostKey, public_host_key
+from orch.components.cloud.fleet_state import bastion_jump, given_jumps, node_state
+from orch.components.cloud.fleet_state import fleet_state as of_cloud
+from orch.components.cloud.host_keys import HostKey
 from orch.spec.models.backends.aws import AwsSettings
-from orch.spec.state import SCHEMA
 
 # A node that is gone may be a reboot: EC2 takes minutes for it.
 UNREACHABLE_GRACE_S = 300.0
@@ -41,63 +40,26 @@ def fleet_state(plan: AwsPlan, settings: AwsSettings, stack: str, seen: Seen) ->
     ssm = plan.access.way == "ssm"
     groups = {node.name: group for group in plan.node_groups for node in group.nodes}
     nodes = [
-        {
-            "index": node.index,
-            "name": node.name,
-            "address": (seen.public if plan.access.way == "direct" else seen.internal)[place],
-            "user": "root",
-            "host_key": key.public,
-            "machine": key.machine,
-            "jump": jumps,
-            "proxy_command": through_ssm(plan.region, settings, seen.ids[place]) if ssm else None,
-            "internal_ip": seen.internal[place],
-            "cpus": groups[node.name].cpus,
-            "memory_mib": groups[node.name].memory_mib,
-            "arch": groups[node.name].arch,
-            "disk_mib": groups[node.name].disk.size_gb * 1024,
-            "gpus": dict(groups[node.name].gpus),
-            "blocks": groups[node.name].blocks,
-            "region": plan.region,
-            "zone": groups[node.name].zone,
-            "instance_type": groups[node.name].instance_type,
-            "topology": list(seen.topology[place]) if seen.topology else [],
-            "price_hourly": groups[node.name].price,
-        }
+        node_state(
+            groups[node.name],
+            node,
+            key=key,
+            address=(seen.public if plan.access.way == "direct" else seen.internal)[place],
+            internal=seen.internal[place],
+            jumps=jumps,
+            proxy_command=through_ssm(plan.region, settings, seen.ids[place]) if ssm else None,
+            topology=seen.topology[place] if seen.topology else (),
+            disk_gb=groups[node.name].disk.size_gb,
+        )
         for place, (node, key) in enumerate(zip(plan.all_nodes, seen.host_keys, strict=True))
         if key is not None
     ]
-    return {
-        "schema_version": SCHEMA,
-        "name": plan.fleet,
-        "stack": stack,
-        "backend": "aws",
-        "placement": plan.placement,
-        "interconnect": plan.interconnect,
-        "unreachable_grace_s": UNREACHABLE_GRACE_S,
-        "image": plan.job_image,
-        "env": dict(plan.env),
-        "beside_hourly": plan.bastion.price if plan.bastion else None,
-        "nodes": nodes,
-    }
+    return of_cloud(plan, stack, nodes, backend="aws", grace_s=UNREACHABLE_GRACE_S)
 
 
 def _jumps(plan: AwsPlan, settings: AwsSettings, seen: Seen) -> list[dict[str, Any]]:
     if plan.bastion is None or seen.bastion is None:
-        return [
-            {
-                "address": jump.hostname,
-                "port": jump.port,
-                "user": jump.user or getpass.getuser(),
-                "identity": jump.identity_file,
-            }
-            for jump in plan.access.jumps
-        ]
+        return given_jumps(plan.access.jumps)
     instance, address = seen.bastion
-    return [
-        {
-            "address": address,
-            "user": JUMP_USER,
-            "host_key": public_host_key(seen.seed, f"{plan.fleet}-bastion"),
-            "proxy_command": None if plan.bastion.public else through_ssm(plan.region, settings, instance),
-        }
-    ]
+    tunnel = None if plan.bastion.public else through_ssm(plan.region, settings, instance)
+    return [bastion_jump(plan, seen.seed, address, tunnel)]

@@ -96,10 +96,13 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
         part = request.of_nodes(prior_of(group, prior), group.indices)
         return replace(self.plan(part, at, self.facts(part, at)), number=group.number)
 
+    def spreads(self, request: PlanRequest, kept: Candidate) -> bool:
+        """Whether the fleet can have more node groups."""
+        return spreads(request.fleet, self.prior(request))
+
     def more_places(self, request: PlanRequest, kept: Candidate) -> Sequence[Candidate]:
         """Places in the fleet's region, the cheapest first."""
-        prior = self.prior(request)
-        if not spreads(request.fleet, prior) or free_number(node_groups(prior)) is None:
+        if not self.spreads(request, kept) or free_number(node_groups(self.prior(request))) is None:
             return ()
         try:
             found = self.candidates(request.of_nodes(PriorState(), ()))

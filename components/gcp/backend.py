@@ -10,9 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
+from orch.components.cloud import node_groups
 from orch.components.cloud.backend import CloudBackend, regions_of, scripts
 from orch.components.cloud.candidates import Candidate
-from orch.components.cloud.indices import folded, live_indices
+from orch.components.cloud.indices import live_indices
+from orch.components.cloud.node_groups import may_spread
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import SHARED, Queue, Shared
@@ -22,7 +24,7 @@ from orch.components.gcp.account import errors, gather_facts, waiting
 from orch.components.gcp.account.facts import GcpFacts, Member, Reservation
 from orch.components.gcp.account.lookups import question, shape_of
 from orch.components.gcp.candidates import candidates
-from orch.components.gcp.capacity import max_wait_s
+from orch.components.gcp.capacity import flex_start, max_wait_s
 from orch.components.gcp.explain import EXPLAINED, traits
 from orch.components.gcp.labels import label
 from orch.components.gcp.plan import GcpPlan
@@ -80,6 +82,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
             request.tags,
             scripts(request.fleet, request.folder),
             self._shared_networks(request),
+            request.indices,
         )
         return plan(request.fleet, candidate, facts, self.prior(request), context)
 
@@ -92,8 +95,12 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
 
         whole = request.fleet.gang == "all-or-nothing"
 
+        zones = {
+            f"{plan.base}-{node.index}": group.zone for group in plan.node_groups for node in group.nodes
+        }
+
         def shown(names: Sequence[str]) -> Mapping[str, str]:
-            return waiting.host_keys(session, plan.zone, names, whole=whole)
+            return waiting.host_keys(session, {name: zones[name] for name in names}, whole=whole)
 
         def members(group: str, count: int) -> tuple[Member, ...]:
             grouped = plan.group is not None
@@ -103,14 +110,18 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         return component.state, component.identity
 
     def with_nodes(self, plan: GcpPlan, names: Collection[str]) -> GcpPlan:
-        """Of a group, whole batches."""
-        return fewer(plan, names)
+        """Of a managed group, whole batches."""
+        first, *others = (fewer(each, names) for each in plan.node_groups)
+        return joined([first, *(each for each in others if each.nodes)])
 
-    def more_places(self, request: PlanRequest, kept: Candidate) -> Sequence[Candidate]:
-        return ()
+    def spreads(self, request: PlanRequest, kept: Candidate) -> bool:
+        """Zones have the subnets of their region in common, but for networks of a zone alone; members of a
+        managed group are in its zone."""
+        fleet = request.fleet
+        return may_spread(fleet) and not flex_start(fleet) and not shape_of(fleet, kept).profile
 
     def join(self, plans: Sequence[GcpPlan]) -> GcpPlan:
-        raise NotImplementedError
+        return joined(plans)
 
     def stages(
         self, request: PlanRequest, candidate: Candidate, plan: GcpPlan, running: Mapping[int, int]
@@ -118,7 +129,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         """Who the members of a group are is known once they run: the group and its request come before."""
         there = len(live_indices(self.prior(request))) if candidate.kept else 0
         if plan.group is not None and there < sum(plan.group.batches):
-            asked = with_nodes(plan, [node.name for node in plan.nodes[:there]], plan.group.batches)
+            asked = joined([with_nodes(plan, [node.name for node in plan.nodes[:there]], plan.group.batches)])
             yield asked, _queue(request.fleet, self.session(request), asked)
 
     def shared(self, request: PlanRequest, plan: GcpPlan) -> Shared | None:
@@ -162,6 +173,13 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         return found
 
 
+def joined(plans: Sequence[GcpPlan]) -> GcpPlan:
+    """The plan of a fleet of these node groups, in the networks of the first."""
+    first, *others = plans
+    whole = replace(first, others=tuple(replace(each, bastion=None, bastion_init="") for each in others))
+    return node_groups.joined(whole, whole.others)
+
+
 def fewer(made: GcpPlan, names: Collection[str]) -> GcpPlan:
     """The same plan with the nodes of these names alone; of a group, whole batches."""
     batches: tuple[int, ...] = ()
@@ -176,19 +194,12 @@ def fewer(made: GcpPlan, names: Collection[str]) -> GcpPlan:
 def with_nodes(made: GcpPlan, names: Collection[str], batches: tuple[int, ...]) -> GcpPlan:
     """The same plan with these nodes and batches."""
     nodes = tuple(node for node in made.nodes if node.name in names)
-    dropped = len(made.nodes) - len(nodes)
-    pins = {**made.pins, "indices": folded([node.index for node in nodes])}
+    pins = dict(made.pins)
     group = made.group
     if group is not None:
         group = replace(group, batches=batches)
         pins["batches"] = ",".join(str(each) for each in batches)
-    return replace(
-        made,
-        nodes=nodes,
-        group=group,
-        pins=pins,
-        hourly=round(made.hourly - dropped * (made.price or 0.0), 6),
-    )
+    return replace(made, nodes=nodes, group=group, pins=pins)
 
 
 def shared_stack(fleet: Fleet) -> str | None:

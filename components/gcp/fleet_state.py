@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orch.components.cloud.cloudinit import JUMP_USER
-from orch.components.cloud.host_keys import HostKey, public_host_key
+from orch.components.cloud.fleet_state import bastion_jump, given_jumps, node_state
+from orch.components.cloud.fleet_state import fleet_state as of_cloud
+from orch.components.cloud.host_keys import HostKey
 from orch.components.gcp.plan import GcpPlan
 from orch.components.gcp.tunnels import through_iap
 from orch.spec.models.backends.gcp import GcpSettings
-from orch.spec.state import SCHEMA
 
 # A node that is gone may be a restart after maintenance, which takes minutes.
 UNREACHABLE_GRACE_S = 600.0
@@ -49,71 +48,32 @@ def fleet_state(plan: GcpPlan, settings: GcpSettings, stack: str, seen: Seen) ->
     """All that a runner needs, as `spec.state.FleetState` reads it."""
     jumps = _jumps(plan, settings, seen)
     way, makers = plan.access.way, plan.makers
-    nodes: list[dict[str, Any]] = []
-    for node, machine in zip(plan.nodes, seen.machines, strict=True):
-        key = seen.host_keys.get(machine.id)
-        if key is None:
-            continue
-        nodes.append(
-            {
-                "index": node.index,
-                "name": node.name,
-                "address": machine.public if way == "direct" else machine.internal,
-                "user": "root",
-                "host_key": key.public,
-                "machine": key.machine,
-                "jump": jumps,
-                "proxy_command": _through_iap(plan, settings, machine.name) if way == "iap" else None,
-                "internal_ip": machine.internal,
-                "cpus": plan.cpus,
-                "memory_mib": plan.memory_mib,
-                "arch": plan.arch,
-                "disk_mib": plan.disk.size_gb * 1024,
-                "gpus": dict(plan.gpus),
-                "blocks": plan.blocks,
-                "region": plan.region,
-                "zone": plan.zone,
-                "instance_type": plan.instance_type,
-                "topology": list(machine.host),
-                "price_hourly": plan.price,
-                "made_by": makers.get(node.name),
-            }
+    groups = {node.name: group for group in plan.node_groups for node in group.nodes}
+    nodes = [
+        node_state(
+            groups[node.name],
+            node,
+            key=seen.host_keys[machine.id],
+            address=machine.public if way == "direct" else machine.internal,
+            internal=machine.internal,
+            jumps=jumps,
+            proxy_command=_through_iap(groups[node.name], settings, machine.name) if way == "iap" else None,
+            topology=machine.host,
+            disk_gb=groups[node.name].disk.size_gb,
+            made_by=makers.get(node.name),
         )
-    return {
-        "schema_version": SCHEMA,
-        "name": plan.fleet,
-        "stack": stack,
-        "backend": "gcp",
-        "placement": plan.placement,
-        "interconnect": plan.interconnect,
-        "unreachable_grace_s": UNREACHABLE_GRACE_S,
-        "image": plan.job_image,
-        "env": dict(plan.env),
-        "beside_hourly": plan.bastion.price if plan.bastion else None,
-        "nodes": nodes,
-    }
+        for node, machine in zip(plan.all_nodes, seen.machines, strict=True)
+        if machine.id in seen.host_keys
+    ]
+    return of_cloud(plan, stack, nodes, backend="gcp", grace_s=UNREACHABLE_GRACE_S)
 
 
 def _jumps(plan: GcpPlan, settings: GcpSettings, seen: Seen) -> list[dict[str, Any]]:
     if plan.bastion is None or seen.bastion is None:
-        return [
-            {
-                "address": jump.hostname,
-                "port": jump.port,
-                "user": jump.user or getpass.getuser(),
-                "identity": jump.identity_file,
-            }
-            for jump in plan.access.jumps
-        ]
+        return given_jumps(plan.access.jumps)
     name, address = seen.bastion
-    return [
-        {
-            "address": address,
-            "user": JUMP_USER,
-            "host_key": public_host_key(seen.seed, f"{plan.fleet}-bastion"),
-            "proxy_command": None if plan.bastion.public else _through_iap(plan, settings, name),
-        }
-    ]
+    tunnel = None if plan.bastion.public else _through_iap(plan, settings, name)
+    return [bastion_jump(plan, seen.seed, address, tunnel)]
 
 
 def _through_iap(plan: GcpPlan, settings: GcpSettings, instance: str) -> str:

@@ -225,12 +225,12 @@ class NetworkResources:
             **_OWN_KEYS_ALONE,
         }
 
-    def common_metadata(self) -> dict[str, pulumi.Input[str]]:
-        """The metadata of all nodes. It holds no key but the client's public one; what the file's `init` has
-        may be secret."""
-        text = self.plan.cloud_init
+    def common_metadata(self, plan: GcpPlan) -> dict[str, pulumi.Input[str]]:
+        """The metadata of all nodes of a group. It holds no key but the client's public one; what the file's
+        `init` has may be secret."""
+        text = plan.cloud_init
         made = self.keys.client_public_key.apply(lambda key: wrapped(filled(text, authorized_key=key)))
-        made = pulumi.Output.secret(made) if self.plan.confidential else pulumi.Output.unsecret(made)
+        made = pulumi.Output.secret(made) if plan.confidential else pulumi.Output.unsecret(made)
         return {"user-data": made, "enable-guest-attributes": "TRUE", **_OWN_KEYS_ALONE}
 
     def _bastion(self) -> gcp.compute.Instance | None:

@@ -20,7 +20,7 @@ from orch.components.gcp.account.facts import Member
 from orch.components.gcp.fleet_state import Machine, Seen, fleet_state
 from orch.components.gcp.labels import label
 from orch.components.gcp.network_resources import SCOPES, NetworkResources, Text
-from orch.components.gcp.plan import GcpPlan, Group, Interface
+from orch.components.gcp.plan import GcpPlan, Group, Interface, Scheduling
 from orch.spec.models.backends.gcp import GcpSettings
 
 Members = Callable[[str, int], Sequence[Member]]
@@ -44,13 +44,13 @@ class GcpFleet(pulumi.ComponentResource):
         self._plan, self._settings = plan, settings
         self._ground = ground = NetworkResources(plan, settings, self)
         policy = self._policy()
-        template = self._template(policy)
         machines: list[gcp.compute.InstanceFromTemplate] = []
         requests: list[gcp.compute.ResizeRequest] = []
         if plan.group is not None:
-            requests = self._group(plan.group, template, policy)
+            requests = self._group(plan.group, self._template(plan, policy), policy)
         else:
-            machines = [self._node(node, template) for node in plan.nodes]
+            made = [pair for group in plan.node_groups for pair in self._node_group(group, policy)]
+            machines = [machine for _, machine in sorted(made, key=lambda pair: pair[0].index)]
         self.identity = ground.keys.client_private_key
         self.state = self._state(machines, requests, shown, members)
         # Recorded at once, unlike the stack's outputs: an `up` that is killed leaves word of where it was.
@@ -83,10 +83,20 @@ class GcpFleet(pulumi.ComponentResource):
             opts=self._ground.opts,
         )
 
-    def _template(self, policy: gcp.compute.ResourcePolicy | None) -> gcp.compute.InstanceTemplate:
-        """What all nodes have in common. A template never changes: another content is another name."""
-        plan, ground, token = self._plan, self._ground, "gcp:compute/instanceTemplate:InstanceTemplate"
-        name = f"{plan.fleet}-template"
+    def _node_group(
+        self, plan: GcpPlan, policy: gcp.compute.ResourcePolicy | None
+    ) -> list[tuple[Node, gcp.compute.InstanceFromTemplate]]:
+        """The nodes of one group, each an instance of its own."""
+        template = self._template(plan, policy)
+        return [(node, self._node(plan, node, template)) for node in plan.nodes]
+
+    def _template(
+        self, plan: GcpPlan, policy: gcp.compute.ResourcePolicy | None
+    ) -> gcp.compute.InstanceTemplate:
+        """What all nodes of a group have in common. A template never changes: another content is another
+        name."""
+        ground, token = self._ground, "gcp:compute/instanceTemplate:InstanceTemplate"
+        name = f"{plan.fleet}-template{plan.suffix}"
         accelerators: Any = None
         if plan.accelerator is not None:
             accelerators = [{"type": plan.accelerator[0], "count": plan.accelerator[1]}]
@@ -117,12 +127,12 @@ class GcpFleet(pulumi.ComponentResource):
             ],
             network_interfaces=[self._interface(place, each) for place, each in enumerate(plan.interfaces)],
             guest_accelerators=accelerators,
-            scheduling=self._scheduling(),
+            scheduling=self._scheduling(plan.scheduling),
             reservation_affinity=affinity,
             resource_policies=policy.id if policy is not None and not grouped else plan.given_policy,
             service_account=account,
             tags=[plan.tag],
-            metadata=ground.common_metadata(),
+            metadata=ground.common_metadata(plan),
             labels={**ground.labels(token, name), "orch-group": label(plan.base)},
             description=ground.marks.words(token, name),
             # Nodes that run hold on to theirs: the new one comes first.
@@ -140,8 +150,7 @@ class GcpFleet(pulumi.ComponentResource):
             nic["access_configs"] = [{"network_tier": "PREMIUM"}]
         return nic
 
-    def _scheduling(self) -> Any:
-        taken = self._plan.scheduling
+    def _scheduling(self, taken: Scheduling) -> Any:
         words: dict[str, Any] = {
             "provisioning_model": taken.model,
             "on_host_maintenance": taken.on_maintenance,
@@ -155,14 +164,16 @@ class GcpFleet(pulumi.ComponentResource):
             words["max_run_duration"] = {"seconds": taken.run_s}
         return words
 
-    def _node(self, node: Node, template: gcp.compute.InstanceTemplate) -> gcp.compute.InstanceFromTemplate:
+    def _node(
+        self, plan: GcpPlan, node: Node, template: gcp.compute.InstanceTemplate
+    ) -> gcp.compute.InstanceFromTemplate:
         """One instance.
 
         A newer template, with newer user data, is for new nodes: those that run stay as they are, until
         `orch-layout` changes, which marks what only a new instance can have. Metadata of its own has a node
         that an earlier version made; it keeps it.
         """
-        plan, ground = self._plan, self._ground
+        ground = self._ground
         token = "gcp:compute/instanceFromTemplate:InstanceFromTemplate"
         settled = ["metadata", "sourceInstanceTemplate"] if plan.settled else None
         return gcp.compute.InstanceFromTemplate(
@@ -245,7 +256,7 @@ class GcpFleet(pulumi.ComponentResource):
             found = [_member(each, plan) for each in told[:count]]
             if not requests:
                 hosts = {each.name: each.host for each in told}
-                seen_each = zip(plan.nodes, ids, names, nics, metadata, strict=True)
+                seen_each = zip(plan.all_nodes, ids, names, nics, metadata, strict=True)
                 found = [
                     Machine(
                         name,
@@ -257,7 +268,7 @@ class GcpFleet(pulumi.ComponentResource):
                     )
                     for node, id, name, nic, items in seen_each
                 ]
-            given = [(node.name, each.id, each.key) for node, each in zip(plan.nodes, found, strict=True)]
+            given = [(node.name, each.id, each.key) for node, each in zip(plan.all_nodes, found, strict=True)]
             known = known_keys(plan.host_keys, seed, given)
             # Nobody logs in after a preview: it does not wait for machines that are booting.
             new = [each for each in found if each.id not in known]

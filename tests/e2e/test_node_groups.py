@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsals import KIND, ZONES, Rehearsed
+from rehearsals import KIND, L4, ZONES, Rehearsed, RehearsedGcp
 
 pytestmark = pytest.mark.timeout(600)  # several engines one after another
 THREE: dict[str, Any] = {"availability_zones": ["us-east-1a", "us-east-1b", "us-east-1c"], "placement": "any"}
@@ -97,3 +97,27 @@ def test_a_fleet_that_may_be_short_keeps_what_all_zones_together_have(tmp_path: 
     assert "not made: InsufficientInstanceCapacity" in said.err
     assert zones(there) == {"a": 2, "b": 1}
     assert there.unrecorded() == {}
+
+
+def test_on_gcp_nodes_in_other_zones_share_the_subnets_of_the_region(tmp_path: Path) -> None:
+    room = {f"{L4}@us-central1-a": 1, f"{L4}@us-central1-b": 1, f"{L4}@us-central1-c": 9}
+    there = RehearsedGcp.make(tmp_path, capacity=room)
+    zones = [f"us-central1-{letter}" for letter in "abc"]
+    there.fleet(4, placement="any", availability_zones=zones)
+    said = there.up()
+    assert said.code == 0, said.err
+    assert sorted(there.nodes().values()) == ["a", "b", "c", "c"]
+    assert len(there.cloud.things("subnetwork")) == 1
+    assert there.unrecorded() == {}
+    planned = there.preview()
+    assert planned.code == 0, planned.err
+    assert {**planned.json["summary"], "same": 0} == dict.fromkeys(
+        ("create", "update", "replace", "delete", "same"), 0
+    )
+    there.fleet(1, placement="any", availability_zones=zones)
+    said = there.up()
+    assert said.code == 0, said.err
+    assert there.names() == ["lab-0"]
+    assert there.unrecorded() == {}
+    assert there.down().code == 0
+    assert there.cloud.everything() == {}

@@ -14,17 +14,20 @@ MEMBERS_S = 25.0
 MEMBERS_PAUSE_S = 5.0
 
 
-def host_keys(
-    session: gather_facts.Session, zone: str, names: Sequence[str], *, whole: bool
-) -> Mapping[str, str]:
-    """The host keys that new instances show as guest attributes. Raises CloudRefused, also where the `whole`
-    fleet is needed and some show none."""
+def host_keys(session: gather_facts.Session, zones: Mapping[str, str], *, whole: bool) -> Mapping[str, str]:
+    """The host keys that new instances, each in its zone, show as guest attributes.
+
+    Raises CloudRefused, also where the `whole` fleet is needed and some show none.
+    """
 
     def look(some: Sequence[str]) -> dict[str, str]:
-        return gather_facts.host_keys(session, zone, some)
+        found: dict[str, str] = {}
+        for zone in sorted({zones[name] for name in some}):
+            found |= gather_facts.host_keys(session, zone, [name for name in some if zones[name] == zone])
+        return found
 
     where = "see `gcloud compute instances get-serial-port-output …`"
-    return polling.host_keys(look, names, whole=whole, where=where)
+    return polling.host_keys(look, list(zones), whole=whole, where=where)
 
 
 def members(
