@@ -15,7 +15,6 @@ from orch.cli import errors, offers, validate, verbs
 from orch.cli import run as runs
 from orch.cli.context import FileCommand
 from orch.cli.hosts import cordon, exec
-from orch.cli.output import schema
 from orch.cli.output.redaction import cover_arguments
 
 app = typer.Typer(
@@ -57,7 +56,7 @@ app.command(
     "validate", rich_help_panel=FILES, cls=FileCommand, epilog="Example: orch validate fleet.yml train.yml"
 )(validate.command)
 app.command("schema", rich_help_panel=FILES, epilog="Example: orch schema > .orch.schema.json")(
-    schema.command
+    validate.schema_command
 )
 app.command(
     "apply", rich_help_panel=BOTH, cls=FileCommand, epilog="Example: orch apply -f train.dstack.yml --yes"

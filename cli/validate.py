@@ -177,3 +177,28 @@ def _summary(found: tuple[Diagnostic, ...], documents: int) -> str:
     counts = {noun: sum(each.severity.value == noun for each in found) for noun in ("error", "warning")}
     told = "".join(f", {counted(count, noun)}" for noun, count in counts.items() if count)
     return f"{counted(documents, 'valid document')}{told}"
+
+
+def schema_command(
+    kind: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="KIND",
+            help="fleet, task, dev-environment, volume, project (orch.yml) or a backend; any if not given.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Print a JSON Schema with which editors complete and check configurations.
+
+    Example: orch schema > .orch.schema.json
+    """
+    import json
+
+    from orch.spec.schema import kinds, schema
+    from orch.spec.suggest import hint_for
+
+    if kind is not None and kind not in kinds():
+        hint = hint_for(kind, kinds()) or f"there are: {', '.join(kinds())}"
+        raise typer.BadParameter(f"no kind of document is called '{kind}'; {hint}", param_hint="KIND")
+    print(json.dumps(schema(kind), indent=2))

@@ -100,7 +100,9 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         }
 
         def shown(names: Sequence[str]) -> Mapping[str, str]:
-            return waiting.host_keys(session, {name: zones[name] for name in names}, whole=whole)
+            return waiting.host_keys(
+                session, {name: zones.get(name, plan.zone) for name in names}, whole=whole
+            )
 
         def members(group: str, count: int) -> tuple[Member, ...]:
             grouped = plan.group is not None

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from orch.cli.output.pending import Pending
+from orch.cli.output.run import Pending
 from orch.runner.events import Event, FilesProgress, ImageProgress, LogLine, Preparing, RunChanged
 from orch.runner.node.stage import Sent, Stage
 

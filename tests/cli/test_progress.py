@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from orch.cli.output.tally import Tally
+from orch.cli.output.progress import Tally
 from orch.cli.output.ticking import clock
 from orch.stacks.pulumi.operation import Doing, Expected, Note, Step
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orch.runner.errors import CommandTimeout
-from orch.runner.hosts.mesh import Listener, Reach, read_listener, read_reaches, views
+from orch.runner.hosts.survey import Listener, Reach, read_listener, read_reaches, views
 
 OPEN = Reach(True, size="ok")
 SHUT = Reach(False, "no answer in 5 s")

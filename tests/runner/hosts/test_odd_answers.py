@@ -17,8 +17,8 @@ from orch.runner.hosts.checks.requirements import judge_host
 from orch.runner.hosts.checks.types import Observed, Wanted
 from orch.runner.hosts.facts import parse
 from orch.runner.hosts.host_facts import HostFacts
-from orch.runner.hosts.mesh import read_listener, read_reaches
 from orch.runner.hosts.network import Member, find_network, twins
+from orch.runner.hosts.survey import read_listener, read_reaches
 
 DATA = Path(__file__).parent / "data"
 HOSTS = {name: (DATA / f"{name}.txt").read_text() for name in ("h100", "mi300x", "gaudi2", "wormhole")}
