@@ -14,7 +14,7 @@ from orch.cli.hosts.host_keys import planned, rekeyed
 from orch.cli.output.plan import cost_line, counts, key_lines, plan_json, run_lines
 from orch.cli.output.plan_tree import drift_lines, paint
 from orch.cli.output.progress import watching
-from orch.cli.review import agree, confirm, need_terminal, on_nodes_that_go, shown_lines, tell_problems
+from orch.cli.output.review import agree, confirm, need_terminal, on_nodes_that_go, shown_lines, tell_problems
 from orch.components.request import Approvals
 from orch.spec.diagnostics import render_human
 from orch.spec.errors import ExitCode

@@ -114,7 +114,7 @@ def preview(
                 "nothing is looked at: --exit-code, --rehearse and --accept-new-host-keys do not go with it",
                 param_hint="--untrusted",
             )
-        from orch.cli import untrusted as outlooks
+        from orch.cli.output import untrusted as outlooks
 
         outlooks.preview(file, allowed, as_json=as_json)
         return

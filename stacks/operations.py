@@ -6,23 +6,23 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 
-from orch.stacks.bring_up import bring_up
-from orch.stacks.busy_nodes import refuse_occupied, refuse_replaced
 from orch.stacks.errors import NoSuchNode, StackError
 from orch.stacks.fleets import forget_identity, not_up, require_up
-from orch.stacks.gang import parallel
 from orch.stacks.lockfile import write_lock
 from orch.stacks.plan import Plan, Prepared, money, planned
 from orch.stacks.plan import before as recorded_before
 from orch.stacks.program import program
 from orch.stacks.project import Project
+from orch.stacks.provisioning.bring_up import bring_up
+from orch.stacks.provisioning.busy_nodes import refuse_occupied, refuse_replaced
+from orch.stacks.provisioning.gang import parallel
+from orch.stacks.provisioning.shared_networks import drift_shared, preview_shared, release, shared_by, unused
 from orch.stacks.pulumi.changes import Drifted, changes, drifted, found_as_recorded, name_of
 from orch.stacks.pulumi.lock_holders import forget
 from orch.stacks.pulumi.locks import locks
 from orch.stacks.pulumi.operation import Call, Doing, Expected, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import mend, take
 from orch.stacks.request import FleetRequest, compile_for
-from orch.stacks.shared_networks import drift_shared, preview_shared, release, shared_by, unused
 from orch.stacks.state import StackExport, StackState
 from orch.stacks.variables import forget_clear_text, in_clear, unread_copies
 

@@ -11,7 +11,7 @@ from orch.components.deployment import Deployment
 from orch.components.explain import known
 from orch.components.request import NewHostKey, NodeProblem, NodeWarning
 from orch.spec.findings import Finding
-from orch.stacks.busy_nodes import going
+from orch.stacks.provisioning.busy_nodes import going
 from orch.stacks.pulumi.changes import Change, Drifted, changes, drifted
 from orch.stacks.pulumi.operation import Call
 from orch.stacks.pulumi.recovery import same

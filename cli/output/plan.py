@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orch.cli.output.plan_tree import drift_lines, paint, tree
-from orch.stacks.busy_nodes import Occupant, by_run
+from orch.stacks.provisioning.busy_nodes import Occupant, by_run
 from orch.stacks.pulumi.changes import Change, summary
 from orch.stacks.pulumi.kinds import counted_kinds
 from orch.stacks.summary import fold

@@ -22,11 +22,11 @@ from orch.components.explain import Explained, Traits
 from orch.components.gcp import tunnels
 from orch.components.gcp.account import errors, gather_facts, waiting
 from orch.components.gcp.account.facts import GcpFacts, Member, Reservation
+from orch.components.gcp.account.labels import label
 from orch.components.gcp.account.lookups import question, shape_of
 from orch.components.gcp.candidates import candidates
 from orch.components.gcp.capacity import flex_start, max_wait_s
 from orch.components.gcp.explain import EXPLAINED, traits
-from orch.components.gcp.labels import label
 from orch.components.gcp.plan import GcpPlan
 from orch.components.gcp.planner import Context, node_os, plan
 from orch.components.gcp.userdata import node_scratch

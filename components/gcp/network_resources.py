@@ -11,7 +11,7 @@ import pulumi_gcp as gcp
 
 from orch.components.cloud.cloudinit import filled, wrapped
 from orch.components.cloud.host_keys import private_host_key, public_host_key
-from orch.components.gcp.labels import label
+from orch.components.gcp.account.labels import label
 from orch.components.gcp.plan import BASTION, NODES, Firewall, GcpPlan, Networks, NetworkStack, Vpc
 from orch.components.keys import Keys
 from orch.spec.models.backends.credentials import GcpServiceAccountCreds

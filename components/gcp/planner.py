@@ -31,6 +31,7 @@ from orch.components.gcp import explain as told
 from orch.components.gcp import network as networks
 from orch.components.gcp import tunnels, userdata
 from orch.components.gcp.account.facts import GcpFacts
+from orch.components.gcp.account.labels import label_findings, labels
 from orch.components.gcp.account.lookups import (
     BASTION_TYPE,
     bastion_image,
@@ -41,7 +42,6 @@ from orch.components.gcp.account.lookups import (
 )
 from orch.components.gcp.candidates import Candidate, with_fabric
 from orch.components.gcp.capacity import Demand
-from orch.components.gcp.labels import label_findings, labels
 from orch.components.gcp.plan import Access, Disk, GcpPlan, base_name
 from orch.components.gcp.ssh_access import cidr_findings
 from orch.components.request import PriorState

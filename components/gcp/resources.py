@@ -17,8 +17,8 @@ from orch.components.cloud.host_keys import HostKey, known_keys
 from orch.components.cloud.plan import Node
 from orch.components.gcp.account.client import carries_key
 from orch.components.gcp.account.facts import Member
+from orch.components.gcp.account.labels import label
 from orch.components.gcp.fleet_state import Machine, Seen, fleet_state
-from orch.components.gcp.labels import label
 from orch.components.gcp.network_resources import SCOPES, NetworkResources, Text
 from orch.components.gcp.plan import GcpPlan, Group, Interface, Scheduling
 from orch.spec.models.backends.gcp import GcpSettings

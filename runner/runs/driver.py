@@ -35,14 +35,7 @@ from orch.runner.runs.decide import (
     told,
     verdict_of,
 )
-from orch.runner.runs.ranks import (
-    collect_ranks,
-    first_to_go,
-    lift_barriers,
-    look_at,
-    start_ranks,
-    stop_ranks,
-)
+from orch.runner.runs.ranks import collect_ranks, first_to_go, lift_barriers, look_at, start_ranks, stop_ranks
 from orch.spec.errors import OrchError
 
 # A look costs each node one `docker inspect`. Its log's end wakes the driver sooner; the pause grows with

@@ -10,8 +10,8 @@ from rehearsals import L4, RehearsedGcp
 
 from orch.rehearsal.project import rehearse
 from orch.stacks.project import find
+from orch.stacks.provisioning.shared_networks import WANTED
 from orch.stacks.pulumi.operation import plain
-from orch.stacks.shared_networks import WANTED
 from orch.stacks.state import StackState
 
 SHARED: dict[str, Any] = {"network": {"name": "floor", "bastion": False, "interconnect": "ethernet"}}

@@ -9,8 +9,8 @@ import pytest
 from orch.components.aws.account import errors
 from orch.components.request import CloudAnswer
 from orch.spec.models import Fleet
-from orch.stacks.gang import Gang, repeatedly
 from orch.stacks.project import Project
+from orch.stacks.provisioning.gang import Gang, repeatedly
 from orch.stacks.pulumi.operation import Call, Note, Progress
 from orch.stacks.request import FleetRequest
 from orch.stacks.state import StackState

@@ -12,9 +12,9 @@ from support import Folder
 from orch.components.deployment import Deployment
 from orch.runner.node.status import held_by_others
 from orch.spec.state import FleetState, NodeState
-from orch.stacks.busy_nodes import going, refuse_occupied
 from orch.stacks.errors import Conflict
 from orch.stacks.project import Project, find
+from orch.stacks.provisioning.busy_nodes import going, refuse_occupied
 from orch.stacks.pulumi.changes import Change
 from orch.stacks.state import StackState
 

@@ -16,9 +16,9 @@ from orch.components.deployment import Deployment, Place
 from orch.components.request import CloudAnswer, PlanRequest
 from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
-from orch.stacks.bring_up import bring_up
 from orch.stacks.errors import EngineFailed, NoCapacity
 from orch.stacks.project import find
+from orch.stacks.provisioning.bring_up import bring_up
 from orch.stacks.pulumi.operation import plain
 from orch.stacks.request import FleetRequest
 from orch.stacks.state import StackState

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orch.catalog.gcp.machines import Shape, gcp_image, shapes, type_quota
+from orch.components.gcp.account.labels import label
 from orch.components.gcp.candidates import Candidate
-from orch.components.gcp.labels import label
 from orch.components.gcp.plan import base_name
 from orch.components.request import PriorState
 from orch.spec.models import Fleet

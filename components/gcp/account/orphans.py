@@ -17,8 +17,8 @@ from orch.components.cloud.removal import again
 from orch.components.gcp.account import errors, gather_facts
 from orch.components.gcp.account.client import Project
 from orch.components.gcp.account.client_errors import codes_of, not_found, sdk, told
+from orch.components.gcp.account.labels import label
 from orch.components.gcp.account.lookups import short
-from orch.components.gcp.labels import label
 from orch.spec.models.backends import entry_of
 from orch.spec.models.backends.gcp import GcpSettings
 

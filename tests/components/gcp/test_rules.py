@@ -14,9 +14,9 @@ from gcp_cases import CATALOG, Case, cases
 from orch.catalog.gcp.machines import gcp_codes, shapes
 from orch.components import cloud_errors
 from orch.components.gcp.account import errors
+from orch.components.gcp.account.labels import label, labels
 from orch.components.gcp.account.lookups import ImageLookup, wanted_image
 from orch.components.gcp.candidates import candidates
-from orch.components.gcp.labels import label, labels
 from orch.components.request import PriorState
 from orch.spec import InvalidConfiguration, load_paths
 from orch.spec.codes import CODES

@@ -53,8 +53,8 @@ class Recorder:
 
     def record(self, case: str, **more: Any) -> None:
         from orch.components.explain import known
-        from orch.stacks.gang import parallel
         from orch.stacks.program import program
+        from orch.stacks.provisioning.gang import parallel
         from orch.stacks.pulumi.operation import Call, engine
         from orch.stacks.request import compile_for
         from orch.stacks.state import StackState

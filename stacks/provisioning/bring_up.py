@@ -10,7 +10,7 @@ from orch.components.request import CloudAnswer, NodeWarning
 from orch.spec.errors import OrchError
 from orch.spec.suggest import counted
 from orch.stacks.errors import EngineFailed, NoCapacity, StackError
-from orch.stacks.gang import Gang, besides
+from orch.stacks.provisioning.gang import Gang, besides
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.operation import Call, Doing, Listener, Note
 from orch.stacks.pulumi.process import Event

@@ -12,12 +12,12 @@ from orch.components.request import CloudAnswer
 from orch.spec.grammar.values import render_duration
 from orch.stacks.errors import EngineFailed, Interrupted, StackError
 from orch.stacks.program import program
+from orch.stacks.provisioning.shared_networks import bring_shared, release, shared_by
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.operation import Call, Doing, Listener, Note, engine
 from orch.stacks.pulumi.process import Event
 from orch.stacks.pulumi.recovery import clear_left, left_by
 from orch.stacks.request import FleetRequest
-from orch.stacks.shared_networks import bring_shared, release, shared_by
 from orch.stacks.state import StackState
 
 # How often a queue is asked: less often the longer it lasts.

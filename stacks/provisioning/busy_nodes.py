@@ -12,9 +12,9 @@ from orch.spec.errors import OrchError
 from orch.spec.state import NodeState, machine_of
 from orch.stacks.errors import Conflict
 from orch.stacks.fleets import fleet_of
-from orch.stacks.gang import parallel
 from orch.stacks.program import program
 from orch.stacks.project import Project
+from orch.stacks.provisioning.gang import parallel
 from orch.stacks.pulumi.changes import Change, changes
 from orch.stacks.pulumi.operation import Call, Listener, Note, engine
 from orch.stacks.state import StackState

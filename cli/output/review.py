@@ -15,10 +15,10 @@ from orch.spec.diagnostics import render_human
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.models import Fleet
 from orch.stacks import operations
-from orch.stacks.busy_nodes import Occupant, occupants, refuse_occupied
 from orch.stacks.fleets import is_former
 from orch.stacks.plan import Plan
 from orch.stacks.project import Project
+from orch.stacks.provisioning.busy_nodes import Occupant, occupants, refuse_occupied
 from orch.stacks.pulumi.operation import Listener, Note, Progress
 from orch.stacks.request import FleetRequest
 from orch.stacks.state import StackState
