@@ -82,7 +82,7 @@ def test_a_fleet_grows_shrinks_is_replaced_and_gets_a_bastion_as_its_file_says(l
 
 def test_nodes_that_an_earlier_version_made_stay_as_they_are_with_the_keys_it_gave_them(lab: Stack) -> None:
     lab.up(fleet())
-    shown = {node.name: node.host_key for node in lab.state().nodes}
+    shown = {node.name: node.ssh.host_key for node in lab.state().nodes}
     assert all(node.machine for node in lab.state().nodes)
     before = ids(lab)
     as_an_earlier_version_left_it(lab)
@@ -93,8 +93,8 @@ def test_nodes_that_an_earlier_version_made_stay_as_they_are_with_the_keys_it_ga
     *old, new = lab.state().nodes
     for node in old:
         assert node.machine is None
-        assert node.host_key.startswith("ssh-ed25519 ")
-        assert node.host_key != shown[node.name]
+        assert node.ssh.host_key.startswith("ssh-ed25519 ")
+        assert node.ssh.host_key != shown[node.name]
     assert new.machine == ids(lab)["train-2"]
     assert pending(lab.preview(fleet(3))) == []
 
