@@ -43,6 +43,7 @@ class Explained:
     `traits`: name -> words for it, in the order in which they are told. `new_nodes`: those that only a node
     made anew can have. `noun`: what its nodes are called. `theirs`: the nodes are somebody's own, and are
     left as they were found. `lost`: what goes with a node, `scratch` the trait that names more of it.
+    `template`: the type of what new nodes are made from; those that run do not follow it.
     """
 
     traits: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -51,6 +52,7 @@ class Explained:
     noun: str = "node"
     theirs: bool = False
     lost: str = "what is on their disks"
+    template: str | None = None
 
     # A thousand nodes have the same few properties.
     _found: dict[tuple[str, str], Row | None] = field(

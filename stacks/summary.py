@@ -82,6 +82,7 @@ class _Telling:
             if trait not in reasons and self._touching(trait)
         }
         lines = [
+            *self._template(),
             *self._anew(list(anew), [*reasons.values()]),
             *self._gone(list(gone)),
             *self._made(made),
@@ -89,6 +90,12 @@ class _Telling:
         ]
         said = {*reasons, *in_place, *(("nodes",) if made or gone else ())}
         return Headline(tuple(lines), frozenset(said), False, explained)
+
+    def _template(self) -> Iterator[str]:
+        """That nodes which run do not follow a template that changes, where nothing else does."""
+        kind, changed = self.compiled.explained.template, [each for each in self.changes if each.op != "same"]
+        if self.before.nodes and changed and all(each.type == kind for each in changed):
+            yield "what nodes start with changes for new ones; those that run stay as they are"
 
     # What becomes of the nodes
 

@@ -26,6 +26,7 @@ _KINDS = {"interface": "ENA", "efa": "EFA with ENA", "efa-only": "EFA"}
 _ADDRESSES = {"none": "none", "launch": "from the launch", "elastic": "Elastic IPs"}
 
 EXPLAINED = Explained(
+    template=_TEMPLATE,
     traits={
         "region": "region",
         "zone": "zone",

@@ -30,6 +30,7 @@ _MODELS = {
 }
 
 EXPLAINED = Explained(
+    template=_TEMPLATE,
     traits={
         "project": "project",
         "region": "region",
