@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from recorded_plans import EVENTS, Preview
+from recorded_plans import EVENTS, EXPLAINED, Preview
 
 from orch.cli.output.plan import cost_line, counts, plan_json, plan_lines
 from orch.components.deployment import Deployment
@@ -316,3 +317,19 @@ def test_json_has_every_property_that_people_are_spared() -> None:
 def test_nothing_costs_less_than_nothing(delta: float, shown: str) -> None:
     plan = Plan("f", "f", (), (), hourly=3.0, delta=delta, headline=NO_HEADLINE)
     assert cost_line(plan) == f"costs $3.00 per hour ({shown})"
+
+
+@pytest.mark.parametrize("backend", ["aws", "gcp"])
+def test_nodes_do_not_follow_what_new_ones_start_with_and_a_plan_says_so(backend: str) -> None:
+    explained = EXPLAINED[backend]
+    template = Change("replace", str(explained.template), "f-template", "urn:t")
+    node = Change("same", "x:y:Node", "f-0", "urn:n")
+    compiled = Deployment((), {}, hourly=0.0, register=lambda: pytest.fail("not here"), nodes=("f-0",))
+    compiled = replace(compiled, explained=explained)
+    up = Recorded(nodes={"f-0": "f-0"})
+    (line,) = headline((template, node), up, compiled).lines
+    assert line == "what nodes start with changes for new ones; those that run stay as they are"
+    # Where there are none yet, or more changes, it goes without saying.
+    assert headline((template,), Recorded(), compiled).lines == ()
+    other = Change("update", "x:y:Z", "z", "urn:z")
+    assert headline((template, other), up, compiled).lines == ()
