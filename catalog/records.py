@@ -137,6 +137,6 @@ class Catalog:
         return tuple(self.lists)
 
     def offers(self) -> Iterator[Offer]:
-        """All that the lists have; `unlisted.py` has the others."""
+        """All that the lists have; `unpriced.py` has the others."""
         for each in self.lists.values():
             yield from each.offers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -56,9 +55,9 @@ def settings_near(*, profile: str | None = None, untrusted: bool = False) -> Cal
         file = near(path, fence_around(path, frozenset()) if untrusted else None)
         if file is not None and file not in known:
             known[file] = Common.in_file(file)
-            if known[file] is None and os.stat(file).st_size:
+            if known[file] is None and (trouble := Common.trouble(file)) is not None:
                 tell(
-                    f"warning: {file} is no valid YAML: its `defaults` and `profiles` are left out\n"
+                    f"warning: {file}: {trouble.summary}; its `defaults` and `profiles` are left out\n"
                     f"  hint: `orch validate {file}` says what is wrong with it"
                 )
         common = known[file] if file is not None else None

@@ -101,7 +101,7 @@ def up(
         # Whoever asks for `--yes` has seen no key; on a terminal each is shown before it is used.
         unseen = "all" if accept_new_host_keys else "named" if yes else "none"
         approvals = Approvals(accept_drift, upgrade, force, rekeyed(fleet, accept_host_keys), unseen=unseen)
-        request, shown = _request(file, document, fleet, approvals), None
+        at, request, shown = project, _request(file, document, fleet, approvals), None
         if not yes:
             need_terminal("orch up FILE --yes")
             again = partial(
@@ -111,11 +111,12 @@ def up(
             unfit = unfit or agreed.unfit
             if agreed.plan is None:
                 continue
-            document, request, shown = agreed.document, agreed.request, agreed.plan
+            at, document = agreed.project, agreed.document
+            request, shown = agreed.request, agreed.plan
         with watching(as_json=as_json) as listener:
             done = planned(
                 document,
-                lambda p=project, r=request, told=listener, s=shown: operations.up(p, r, told, shown=s),
+                lambda p=at, r=request, told=listener, s=shown: operations.up(p, r, told, shown=s),
                 as_json=as_json,
             )
         unfit = unfit or bool(done.problems)
@@ -291,14 +292,15 @@ def _read_again(
     rehearse: bool,
     environ: Mapping[str, str] | None,
     profile: str | None,
-) -> tuple[Document, Fleet]:
-    """The fleet of this name as its file describes it now. Raises ProjectError when it does no more."""
+) -> tuple[Project, Document, Fleet]:
+    """The fleet of this name as its file and `orch.yml` describe it now. Raises ProjectError when they do no
+    more."""
     found = fleets_of(
         file, launch=("fleet",), rehearse=rehearse, mixed=True, environ=environ, profile=profile
     )
-    for _, document, fleet in found:
+    for project, document, fleet in found:
         if fleet.name == name:
-            return document, fleet
+            return project, document, fleet
     raise ProjectError(
         f"the file describes the fleet {name} no more", where=file, hint="run the same command again"
     )

@@ -1,5 +1,5 @@
 """Clouds compiled to Pulumi resources: one folder per backend.
 
-`plan.py` decides (pure), `facts.py` asks, `resources.py` registers what the plan says. `backends.py` is the
-table of those this build has. Adding a backend is adding a folder and a row.
+`base.py` has the interface of a backend, `registry.py` finds them by folder. In a cloud's folder
+`account/gather_facts.py` asks, `planner.py` decides (pure), `resources.py` registers what the plan says.
 """

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from orch.runner.errors import HostUnreachable
+from orch.runner.errors import RunnerError
 from orch.runner.node.commands import Command
 from orch.runner.node.connector import Address, Completed, Connector
 from orch.spec.state import NodeState
@@ -35,11 +35,11 @@ class ConnectorByKind:
         self._made: dict[str, Connector] = {}
 
     def of(self, node: NodeState) -> Connector:
-        """Raises HostUnreachable for a kind that nobody here reaches."""
+        """Raises RunnerError for a kind that nobody here reaches: that says nothing of the node."""
         kind = node.access.kind
         with self._guard:
             if kind not in self._makers:
-                raise HostUnreachable(
+                raise RunnerError(
                     f"nobody here reaches node {node.name}",
                     where=node.name,
                     detail=f"its access is {kind!r}, this orch has {', '.join(self._makers)}",

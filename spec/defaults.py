@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from orch.spec.diagnostics import Diagnostic
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.grammar.values import shown
 from orch.spec.loader.source import Entry, Mapping, Node, Scalar, Sequence, parse
@@ -118,6 +119,14 @@ class Common:
             return None
         parsed = parse(source)
         return cls.of(source, parsed.documents[0]) if parsed.documents else None
+
+    @classmethod
+    def trouble(cls, file: str) -> Diagnostic | None:
+        """Why a file holds nothing that can be read; None where it is empty but for comments, or holds
+        something."""
+        source = read(file)
+        found = (source,) if not isinstance(source, Source) else parse(source).diagnostics
+        return next((each for each in found if each.code != "ORCH107"), None)
 
     def with_profile(self, name: str | None) -> Common:
         """The same with the profile of a name; None for the one that is the default.

@@ -56,7 +56,7 @@ def outdated(plan: Plan, request: FleetRequest, listener: Listener) -> str | Non
     What a killed call left is cleared for that. Raises Conflict when somebody is at work on the fleet.
     """
     if plan.prepared is None:
-        return "it was made by nobody"
+        raise TypeError("a plan that `preview` did not make")
     stack = plan.prepared.stack
     stack.changed()
     take(stack, listener)

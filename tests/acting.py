@@ -67,6 +67,7 @@ from orch.spec.models.backends.gcp import GcpSettings
 from orch.spec.models.backends.local import LocalSettings
 from orch.spec.state import FleetState, Gpus, NodeState
 from orch.stacks.project import find
+from orch.stacks.state import StackState
 
 Act = Callable[[Document, Path, list[str]], None]
 
@@ -162,7 +163,7 @@ def register_on_aws(plan: Any, settings: AwsSettings) -> None:
 def register_on_gcp(plan: Any, settings: GcpSettings) -> None:
     from orch.components.gcp.resources import GcpFleet
 
-    registered(lambda: GcpFleet(plan, settings, lambda group, count: ()))
+    registered(lambda: GcpFleet(plan, settings, lambda names: {}, lambda group, count: ()))
 
 
 def plan_locally(fleet: Fleet, folder: Path) -> None:
@@ -248,6 +249,7 @@ def run_on(backend: str, **given: Any) -> Act:
         try:
             with (
                 patch("orch.cli.run._fleets", lambda *asked: here),
+                patch("orch.stacks.fleets.known_fleets", lambda at: {n: StackState(at, n) for n in here}),
                 patch("orch.images.resolve", lambda image: image),
             ):
                 row = run._submit(

@@ -16,8 +16,8 @@ from typing import Any
 from unittest.mock import patch
 
 import acting
+import cloudconfig
 import pytest
-import yaml
 from acting import Act
 from jinja2 import Template
 from leaves import Leaf, documents_read, leaves
@@ -93,7 +93,7 @@ class Examined:
             return
         self._seen.add(digest)
         if name.endswith(".yml.j2"):
-            yaml.safe_load(text)
+            cloudconfig.config(text)
             return
         shell = "bash" if text.startswith("#!/bin/bash") else "sh"
         read = subprocess.run([shell, "-n"], input=text, capture_output=True, text=True, check=False)

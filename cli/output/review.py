@@ -15,6 +15,7 @@ from orch.spec.diagnostics import render_human
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.models import Fleet
 from orch.stacks import operations
+from orch.stacks.errors import ProjectError
 from orch.stacks.fleets import is_former
 from orch.stacks.plan import Plan
 from orch.stacks.project import Project
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 class Agreed:
     """What a person agreed to; `plan` is None where nothing is to be done. `unfit`: nodes are kept out."""
 
+    project: Project
     document: Document
     request: FleetRequest
     plan: Plan | None
@@ -41,15 +43,16 @@ def agree(
     project: Project,
     document: Document,
     request: FleetRequest,
-    again: Callable[[], tuple[Document, Fleet]],
+    again: Callable[[], tuple[Project, Document, Fleet]],
     *,
     verbose: bool,
 ) -> Agreed:
     """Show a plan and ask for it, until what was agreed to is what there is to do: a plan that is outdated by
-    then is made anew, and shown again where it differs. `again` reads the fleet's file once more."""
+    then is made anew, and shown again where it differs. `again` reads the fleet's file and
+    `orch.yml` once more. Raises ProjectError when these name another state by then."""
     agreed: list[str] = []
     while True:
-        plan, request = after_keys(document, request, lambda w: _previewed(project, w), confirm)
+        plan, request = after_keys(document, request, lambda w, p=project: _previewed(p, w), confirm)
         lines = [
             *shown_lines(plan, verbose=verbose),
             f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}",
@@ -60,7 +63,7 @@ def agree(
                 tell(line)
             tell_problems(plan, document)
             if not plan.pending and not is_former(stack):
-                return Agreed(document, request, None, bool(plan.problems))
+                return Agreed(project, document, request, None, bool(plan.problems))
             if plan.pending and request.approvals.force:
                 for line in run_lines(on_nodes_that_go(project, plan, _quiet)):
                     tell(line)
@@ -76,9 +79,16 @@ def agree(
         with watching() as listener:
             why = operations.outdated(plan, request, listener)
         if why is None:
-            return Agreed(document, request, plan, bool(plan.problems))
+            return Agreed(project, document, request, plan, bool(plan.problems))
         tell(f"the plan is made again: {why}")
-        document, fleet = again()
+        state_url = project.state_url
+        project, document, fleet = again()
+        if project.state_url != state_url:
+            raise ProjectError(
+                f"the state of the fleet {request.name} is another one now",
+                where=str(project.root),
+                hint="run the same command again",
+            )
         request = replace(request, fleet=fleet)
 
 

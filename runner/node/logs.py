@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed
+from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed, RunnerError
 from orch.runner.events import LogLine, Notice, Processor
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.ledger.run_folder import RunFolder
@@ -160,6 +160,9 @@ class Follower:
             except (HostUnreachable, CommandTimeout, RunFailed):
                 self._stop.wait(1.0)
                 continue
+            except RunnerError as error:  # this machine cannot ask: once more would be the same
+                text = f"the log of rank {self._rank} cannot be followed: {error.summary}"
+                self._processor.handle(Notice(text, "warning"))
             return
 
     def _line(self, line: str) -> None:

@@ -173,6 +173,8 @@ def reconcile_once(runner: RunnerContext, rows: Sequence[RunRow] | None = None) 
                 driver.pass_once()
         except LeaseLost:
             continue
+        except RunnerError as error:  # one run must not keep the others waiting
+            runner.processor.handle(Notice(f"run {row.name}: {error.summary}", "warning"))
         finally:
             runner.ledger.release(lease)
     meant = None if rows is None else {row.id for row in rows}

@@ -178,7 +178,8 @@ def lift_barriers(context: RunContext, plan: RunPlan, ranks: Sequence[int], port
 
 
 def look_at(context: RunContext, plan: RunPlan, ranks: Sequence[int]) -> dict[int, ObservedRank]:
-    """One observation per rank."""
+    """One observation per rank. A node that does not answer is seen so; raises what keeps this machine from
+    asking."""
     rank_of = _by_node(plan, ranks)
 
     def look(node: NodeState) -> ObservedRank:
@@ -187,6 +188,9 @@ def look_at(context: RunContext, plan: RunPlan, ranks: Sequence[int]) -> dict[in
         )
 
     results = fan_out([plan.ranks[rank].node for rank in ranks], look)
+    for result in results:
+        if result.error is not None:
+            raise result.error
     return {result.value.rank: result.value for result in results if result.value is not None}
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import heapq
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed
+from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed, RunnerError
 from orch.runner.events import LogLine, Notice
 from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.ledger.records import RunRow
@@ -15,9 +16,13 @@ from orch.runner.node import logs
 from orch.runner.node.connector import fan_out
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.follow import RunWatch
+from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 
 _BEFORE_LOGS = ("submitted", "starting")
+
+LAST_LINES_S = 2.0
+"""So long the last lines of a run that is over are waited for."""
 
 
 @dataclass(frozen=True)
@@ -66,21 +71,27 @@ def _fetch(
     def fetch(node: NodeState) -> list[LogLine] | None:
         rank = rank_of[node.name]
         found: list[LogLine] = []
-        there = runner.runtime(node).read_log(
-            runner.connector,
-            plan,
-            rank,
-            lambda line: found.append(_line(plan, rank, line)),
-            tail=selection.tail,
-            since=selection.since,
-            deadline_s=5.0,
-        )
+        try:
+            there = runner.runtime(node).read_log(
+                runner.connector,
+                plan,
+                rank,
+                lambda line: found.append(_line(plan, rank, line)),
+                tail=selection.tail,
+                since=selection.since,
+                deadline_s=5.0,
+            )
+        except RunFailed as failed:  # what came before it is as good as ever
+            runner.processor.handle(Notice(_why(failed), "warning"))
+            return found
         return found if there else None
 
     results = fan_out([plan.ranks[rank].node for rank in ranks], fetch)
     for result in results:
         if result.error is not None:
-            runner.processor.handle(Notice(f"node {result.node.name} does not answer", "warning"))
+            silent = isinstance(result.error, HostUnreachable | CommandTimeout)
+            text = f"node {result.node.name} does not answer" if silent else _why(result.error)
+            runner.processor.handle(Notice(text, "warning"))
     return {rank_of[result.node.name]: result.value for result in results if result.value is not None}
 
 
@@ -103,8 +114,9 @@ def _follow(runner: RunnerContext, watch: RunWatch, selection: Selection) -> Non
             watch.wait()
             if any(thread.is_alive() for thread in threads) and not watch.read().active:
                 break
+        end = time.monotonic() + LAST_LINES_S
         for thread in threads:
-            thread.join(2.0)
+            thread.join(max(0.0, end - time.monotonic()))
     finally:
         stop.set()
 
@@ -141,6 +153,13 @@ def _follow_rank(
             if last:
                 tail, since = None, last
             stop.wait(1.0)
+        except RunnerError as error:  # this machine cannot ask: once more would be the same
+            runner.processor.handle(Notice(_why(error), "warning"))
+            return
+
+
+def _why(error: OrchError) -> str:
+    return f"{error.summary}: {error.detail}" if error.detail else error.summary
 
 
 def _line(plan: RunPlan, rank: int, text: str) -> LogLine:

@@ -1,7 +1,7 @@
 """The models: one module per kind of document, and one per block that several of them hold.
 
-A property is one line of a model; its type in `fields.py` says how it reads. `KINDS` lists the documents by
-their `type`, `MODELS` also those that configure the project and its backends.
+A property is one line of a model; its type in `fields/types.py` says how it reads. `KINDS` lists the
+documents by their `type`, `MODELS` also those that configure the project and its backends.
 """
 
 from __future__ import annotations

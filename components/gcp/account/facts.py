@@ -1,6 +1,6 @@
 """What was asked of a GCP project before a plan is made: frozen, and small enough to write down in a test.
 
-`ask.py` asks; the simulated cloud answers the same questions.
+`gather_facts.py` asks; the simulated cloud answers the same questions.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""EC2, IAM, STS, SSM and Service Quotas: the rules of each API call. `calls.py` is all of them."""
+"""EC2, IAM, STS, SSM and Service Quotas: the rules of each API call. `actions.py` says what one is."""

@@ -22,8 +22,6 @@ PLACES = frozenset({"project", "region", "zone"})
 ATTRIBUTION = "goog-pulumi-provisioned"
 """The label that the real provider adds to what it makes."""
 
-LABELS = ("labels", "pulumiLabels", "effectiveLabels")
-
 
 @cache
 def types() -> Mapping[str, Kind]:

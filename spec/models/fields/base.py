@@ -1,6 +1,6 @@
 """What all models share: frozen, no unknown properties, read from text or built in Python.
 
-From a file every scalar arrives as its source text and each property's type reads it (`fields.py`). Built
+From a file every scalar arrives as its source text and each property's type reads it (`types.py`). Built
 in Python, a model takes the finished values too: `Task(nodes=2)`, `Nodes(min=1, target=2, max=4)`.
 """
 

@@ -1,6 +1,6 @@
 """What a property's text looks like, as JSON Schema: editors check with it, the reference prints it.
 
-These patterns let through what the language takes and stop what is plainly wrong; the readers in `values.py`
+These patterns let through what the language takes and stop what is plainly wrong; the readers in `parsing.py`
 have the last word. Every text may come from the environment instead (`${{ env.X }}`).
 """
 
