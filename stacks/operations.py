@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 
+from orch.components.cloud.indices import unfolded
 from orch.stacks.errors import NoSuchNode, StackError
 from orch.stacks.fleets import forget_identity, not_up, require_up
 from orch.stacks.lockfile import write_lock
@@ -155,6 +156,9 @@ def remove_nodes(
             code="ORCH355",
         )
     recorded = {name_of(each["urn"]): each["urn"] for each in stack.resources}
+    # One that never came up is no node yet, and there.
+    planned = unfolded(str(found.get("pins", {}).get("indices", "")))
+    nodes |= {index: f"{name}-{index}" for index in planned if index not in nodes}
     there = {index: recorded[node] for index, node in nodes.items() if node in recorded}
     missing = sorted(set(indices) - set(there))
     if missing:

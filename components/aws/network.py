@@ -14,7 +14,7 @@ from orch.components.aws.capacity import Demand
 from orch.components.aws.plan import Access, Addresses, AwsPlan, ExistingNetwork, Groups, NewNetwork, Rule
 from orch.components.cloud.ssh_sources import source_findings
 from orch.spec.diagnostics import Severity
-from orch.spec.findings import Finding
+from orch.spec.findings import Finding, PlanErrors
 from orch.spec.suggest import counted
 
 # The VPC of a fleet's own. Fleets do not reach each other, so all may have the same.
@@ -98,7 +98,23 @@ def reach(
 
 
 def in_network_of(first: AwsPlan, group: AwsPlan) -> AwsPlan:
-    """A node group in the network of the fleet's first one: a network that is made has a subnet for each."""
+    """A node group in the network of the fleet's first one: a network that is made has a subnet for each.
+
+    Raises PlanErrors for a given subnet whose nodes are not reached as those of the first group are.
+    """
+    ways = [(each.access.way, each.addresses.kind, each.ssm) for each in (first, group)]
+    if ways[0] != ways[1]:
+        raise PlanErrors(
+            [
+                Finding(
+                    "ORCH227",
+                    "network",
+                    f"nodes in the zone {group.zone} are not reached as those in {first.zone} are",
+                    detail="the given subnets differ in how they lead to the internet",
+                    hint="give subnets of one kind, private or public, in each zone",
+                )
+            ]
+        )
     network = group.network
     if isinstance(network, NewNetwork):
         network = replace(network, nodes_cidr=MORE[group.number - 1], edge_cidr=None)

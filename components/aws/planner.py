@@ -36,7 +36,7 @@ from orch.components.cloud.cloudinit import (
     wrapped,
 )
 from orch.components.cloud.indices import folded, live_indices, node_indices
-from orch.components.cloud.node_groups import SPREADS, spreads
+from orch.components.cloud.node_groups import SPREADS, may_spread, spreads
 from orch.components.cloud.plan import Bastion, Node
 from orch.components.cloud.sizing import (
     blocks,
@@ -86,7 +86,8 @@ def plan(
     live = live_indices(previous) if candidate.kept else frozenset[int]()
     interfaces = layout(fleet, candidate)
     demand = Demand(len(indices), len(set(indices) - live), len(interfaces))
-    spread = spreads(fleet, previous)
+    stays = candidate.kept or candidate.additional
+    spread = spreads(fleet, previous) if stays else may_spread(fleet)
     scope = previous.pins.get("scope", context.scope)
     base = f"orch-{fleet.name}-{scope}"
     efa = sum(interface.kind != "interface" for interface in interfaces)
@@ -99,7 +100,7 @@ def plan(
         settle([*found, *capacities.reservation_findings(fleet, facts, demand)])
         raise AssertionError("a network without a decision has an error")
     block = facts.reservation is not None and facts.reservation.kind == "block"
-    _, nat_ips = networks.elastic_ips(reached, demand)
+    nat_ips = 0 if stays else networks.elastic_ips(reached, demand)[1]
     found += _place_findings(fleet, candidate, facts, previous, bastion=reached.bastion is not None)
     found += reached.findings
     found += capacities.reservation_findings(fleet, facts, demand)

@@ -5,8 +5,8 @@ Beside a constant number of resources there is one per node, and an Elastic IP e
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pulumi
@@ -17,6 +17,7 @@ from orch.components.aws.network_resources import NetworkResources, Text
 from orch.components.aws.plan import AwsPlan, Capacity
 from orch.components.cloud.host_keys import HostKey, known_keys
 from orch.components.cloud.plan import Node
+from orch.components.cloud.polling import in_background
 from orch.spec.models.backends.aws import AwsSettings
 
 Topology = Callable[[Sequence[str]], Mapping[str, tuple[str, ...]]]
@@ -227,10 +228,10 @@ class AwsFleet(pulumi.ComponentResource):
             new = [each for each in ids if each not in known]
             told: Mapping[str, str] = dict.fromkeys(new, "")
             if new and not pulumi.runtime.is_dry_run():
-                told = await asyncio.to_thread(shown, new)
+                told = await in_background(lambda: shown(new))
             known |= {each: HostKey(key, each) for each, key in told.items()}
             keys = [known.get(each) for each in ids]
-            places = await asyncio.to_thread(asked, ids) if asked is not None and ids else {}
+            places = await in_background(partial(asked, ids)) if asked is not None and ids else {}
             above = [places.get(each, ()) for each in ids]
             hop = (jump[0], jump[1]) if jump else None
             return fleet_state(plan, settings, stack, Seen(seed, ids, keys, internal, public, above, hop))

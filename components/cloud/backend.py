@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from orch.components.base import Backend, Facts
 from orch.components.cloud.candidates import Candidate
 from orch.components.cloud.node_groups import (
+    SPREADS,
     NodeGroup,
     divide,
     free_number,
@@ -21,6 +22,7 @@ from orch.components.cloud.node_groups import (
     spreads,
     with_begun,
     with_more,
+    without,
 )
 from orch.components.cloud.plan import CloudPlan
 from orch.components.cloud_errors import CloudError
@@ -30,7 +32,7 @@ from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 
 # What says where a fleet is and what it is made from, apart from how far it got.
-PLACE = ("backend", "project", "scope", "region", "zone", "instance_type", "spot", "network")
+PLACE = ("backend", "project", "scope", "region", "zone", "instance_type", "spot", "network", SPREADS)
 
 
 Plan = TypeVar("Plan", bound=CloudPlan)
@@ -177,7 +179,9 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
         pinned = {**known.locked, **previous.pins}
         images = {key: value for key, value in pinned.items() if key in self.image_pins}
         rest = {key: value for key, value in previous.pins.items() if key not in self.image_pins}
-        return replace(previous, pins=rest if request.consent.upgrade else {**images, **rest})
+        if request.consent.upgrade:
+            return replace(previous, pins=without(rest, self.image_pins))
+        return replace(previous, pins={**images, **rest})
 
 
 def moves(candidate: Candidate, previous: PriorState) -> bool:

@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from contextlib import suppress
+from typing import TypeVar, cast
 
 from orch.components.cloud_errors import CloudRefused
+from orch.spec.errors import OrchError
 
 T = TypeVar("T")
 
 # A machine with eight GPUs takes minutes to boot; after that it shows its host key within seconds.
 BOOT_S = 1200.0
 BOOT_PAUSE_S = 10.0
+
+
+async def in_background(ask: Callable[[], T]) -> T:
+    """What `ask` answers, asked in a thread that keeps no process from ending.
+
+    An error of ours becomes one that the SDK tells without a trace.
+    """
+    import pulumi
+
+    loop = asyncio.get_running_loop()
+    answered: asyncio.Future[T] = loop.create_future()
+
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if answered.cancelled():
+            return
+        if error is not None:
+            answered.set_exception(error)
+        else:
+            answered.set_result(cast(T, value))
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = ask()
+        except OrchError as refused:
+            error = pulumi.RunError(refused.text())
+        except Exception as failed:  # noqa: BLE001 - it is raised where it is waited for
+            error = failed
+        with suppress(RuntimeError):  # the engine has gone, and nobody waits
+            loop.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await answered
 
 
 def poll(look: Callable[[], T], until: Callable[[T], bool], *, pause_s: float, for_s: float) -> T:
@@ -52,7 +89,7 @@ def host_keys(
     summary = f"{len(silent)} of {len(machines)} new nodes show no host key after {BOOT_S / 60:.0f} minutes"
     detail = f"{', '.join(silent[:8])}{', …' * (len(silent) > 8)}: {where}"
     if whole:
-        hint = "`orch up` asks them again"
+        hint = "look why, then `orch up` again: a fleet that is all or nothing is made with all of its nodes"
         raise CloudRefused(summary, detail=detail, hint=hint, code="ORCH359")
     pulumi.log.warn(
         f"{summary}: {detail}. They cost what the others do, and take no jobs; `orch up` asks them again, "

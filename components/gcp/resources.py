@@ -6,8 +6,8 @@ with a request per batch.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pulumi
@@ -15,6 +15,7 @@ import pulumi_gcp as gcp
 
 from orch.components.cloud.host_keys import HostKey, known_keys
 from orch.components.cloud.plan import Node
+from orch.components.cloud.polling import in_background
 from orch.components.gcp.account.client import carries_key
 from orch.components.gcp.account.facts import Member
 from orch.components.gcp.account.labels import label
@@ -252,7 +253,7 @@ class GcpFleet(pulumi.ComponentResource):
             seed, ids, names, nics, metadata, _, jump = seen
             told: Sequence[Member] = ()
             if asked is not None and (ids or requests):
-                told = await asyncio.to_thread(asked, group, count)
+                told = await in_background(partial(asked, group, count))
             found = [_member(each, plan) for each in told[:count]]
             if not requests:
                 hosts = {each.name: each.host for each in told}
@@ -274,7 +275,7 @@ class GcpFleet(pulumi.ComponentResource):
             new = [each for each in found if each.id not in known]
             keys = dict.fromkeys((each.name for each in new), "")
             if new and not pulumi.runtime.is_dry_run():
-                keys = await asyncio.to_thread(shown, [*keys])
+                keys = await in_background(lambda: shown([*keys]))
             known |= {each.id: HostKey(keys[each.name], each.id) for each in new if each.name in keys}
             hop = (jump[0], _address(jump[1], public=public)) if jump else None
             return fleet_state(plan, settings, stack, Seen(seed, found, known, hop))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -50,19 +51,27 @@ def bring_up(
         gang.remove()
         gang = replace(gang, before={})
     tried: list[Attempt] = []
+    been = set[str]()
     short: _Short | None = None
-    places = [Place(first.place or "", lambda: first), *first.elsewhere]
-    for place in places:  # more come on the way: zones of a region that is asked for them when it is tried
+    places = deque([Place(first.place or "", lambda: first), *first.elsewhere])
+    while places:  # more come on the way: zones of a region that is asked for them when it is tried
+        place = places.popleft()
+        if place.words in been:
+            continue
         try:
             compiled = place.compile()
         except OrchError as refused:
             if not tried:
                 raise
+            been.add(place.words)
             tried.append(Attempt(place.words, refused.summary))
             continue
         gang = replace(gang, read=compiled.answer)
-        where, at, known = compiled.place or place.words, len(tried) + 1, {each.words for each in places}
-        places[at:at] = [each for each in compiled.elsewhere if each.words not in known]
+        where = compiled.place or place.words
+        places.extendleft(reversed(compiled.elsewhere))
+        if where in been:
+            continue  # a region that was asked for its zones begins with one that was tried
+        been.add(where)
         listener(Note(f"trying {where}", lasts=True))
         looked = looked and compiled is first and not first.moves
         call, failed = gang.persist(compiled, short.events if short else (), looked=looked)
@@ -73,14 +82,16 @@ def bring_up(
         leads_on = answer is not None and answer.elsewhere and not gang.before
         if failed is not None and compiled.only is None and not leads_on:
             raise failed  # what is there is kept: this backend cannot have some of its nodes alone
-        if there and not compiled.whole and compiled.only is not None:
+        recorded = bool(there) and not compiled.whole and compiled.only is not None
+        if recorded:
             if failed is not None:
                 raise _refused(request, answer, failed, "what is there is kept") from failed
             short = _kept(gang, compiled, call, there)
             left = "what is there is kept"
         else:
             failed = failed or _all_failed(request, call)
-            left = _taken_back(gang, compiled)
+            recorded = _spreads(gang, answer) and not set(gang.before) <= set(there)
+            left = _taken_back(gang, compiled, lost=recorded)
         if answer is None or not answer.elsewhere:
             if short is not None:
                 tried.append(Attempt(where, answer.reason if answer else "it was refused"))
@@ -88,20 +99,18 @@ def bring_up(
             raise _refused(request, answer, failed or _all_failed(request, call), left) from failed
         tried.append(Attempt(where, answer.reason))
         listener(Note(f"no room there: {answer.reason}"))
-        if short is not None or gang.before:
-            # Nodes that are up stay; the others may go where there is room.
-            if there and not compiled.whole:
-                gang = replace(gang, before=stack.makers)
-                more = compile_for(stack, request).more()
-            else:
-                more = first.more() if len(tried) == 1 else places[len(tried) :]
-            names = {each.place for each in tried}
-            places[len(tried) :] = [each for each in more if each.words not in names]
-        elif len(places) == 1:
-            # Where an earlier call was stopped is no longer where the fleet has to be.
+        if recorded:  # from what is there now
+            gang = replace(gang, before=stack.makers)
             afresh = compile_for(stack, request)
             again = [Place(afresh.place or "", lambda made=afresh: made), *afresh.elsewhere]
-            places += [each for each in again if each.words != place.words]
+            places = deque(afresh.more() if gang.before else again)
+        elif gang.before and len(tried) == 1:
+            # Nodes that are up stay; the others may go where there is room.
+            places = deque(first.more())
+        elif not gang.before and not places and len(tried) == 1:
+            # Where an earlier call was stopped is no longer where the fleet has to be.
+            afresh = compile_for(stack, request)
+            places = deque([Place(afresh.place or "", lambda made=afresh: made), *afresh.elsewhere])
     if short is not None:
         return _with_fewer(gang, short, tried)
     if gang.before:
@@ -109,15 +118,28 @@ def bring_up(
     raise _no_room(request, tried)
 
 
-def _taken_back(gang: Gang, compiled: Deployment) -> str:
-    """Leave what was there before, nothing or the fleet with the nodes it had; what is so now, in words."""
+def _spreads(gang: Gang, answer: CloudAnswer | None) -> bool:
+    """Whether nodes that are missing may go elsewhere than the fleet is."""
+    no_room = answer is not None and answer.elsewhere
+    return no_room and bool(gang.before) and gang.request.fleet.placement != "cluster"
+
+
+def _taken_back(gang: Gang, compiled: Deployment, *, lost: bool = False) -> str:
+    """Leave what was there before, nothing or the fleet with the nodes it had; what is so now, in words.
+
+    `lost`: some of these are gone, and it is recorded so.
+    """
     gang.listener(Doing(f"taking back what was begun of {gang.request.name}"))
     if not gang.before:
         gang.remove(frozenset({compiled.shared.stack}) if compiled.shared else frozenset())
         return "nothing of it is left"
-    if set(compiled.nodes) <= set(gang.before):
+    if set(compiled.nodes) <= set(gang.before) and not lost:
         return "what is there is kept"
-    gang.keep(compiled, [name for name in gang.there(compiled) if name in gang.before])
+    still = [name for name in gang.there(compiled) if name in gang.before]
+    if not still:
+        gang.remove()
+        return "nothing of it is left"
+    gang.keep(compiled, still)
     return "it is as it was, with " + counted(len(gang.before), "node")
 
 

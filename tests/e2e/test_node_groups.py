@@ -44,12 +44,14 @@ def test_what_a_zone_has_no_room_for_goes_to_the_next_and_to_the_one_after(tmp_p
     )
     assert there.orch("drift", "p5", "--rehearse").code == 0
 
-    # A node that is lost comes back where it was; the last nodes go first, whichever zone they are in.
+    # A node that is lost goes elsewhere when its zone is full; the last ones go first, wherever they are.
     lost = next(each for each, zone in ids.items() if zone == "b")
     there.cloud.call("TerminateInstances", {"InstanceIds": [lost]})
+    there.cloud.turn(capacity={f"{KIND}@us-east-1b": 0})
     said = there.up()
     assert said.code == 0, said.err
-    assert zones(there) == {"a": 2, "b": 1, "c": 3}
+    assert zones(there) == {"a": 2, "c": 4}
+    assert there.names() == [f"p5-{index}" for index in range(6)]
     ids = there.nodes()
     there.fleet(3, **THREE)
     said = there.up()

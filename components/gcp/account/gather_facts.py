@@ -111,8 +111,17 @@ def host_keys(made: Session, zone: str, instances: Sequence[str]) -> dict[str, s
     """
     project = Project(made)
     project.client("InstancesClient")
+
+    def attribute(name: str) -> str | None:
+        try:
+            return project.guest_attribute(zone, name, SHOWN)
+        except CloudRefused as refused:
+            if refused.code == "ORCH358":
+                return None  # throttled, or not reached: asked again
+            raise
+
     with ThreadPoolExecutor(ATTRIBUTES_AT_ONCE) as threads:
-        shown = threads.map(lambda name: project.guest_attribute(zone, name, SHOWN), instances)
+        shown = threads.map(attribute, instances)
         found = dict(zip(instances, shown, strict=True))
     return {name: key for name, key in found.items() if key is not None and _ED25519.fullmatch(key)}
 
