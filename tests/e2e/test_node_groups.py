@@ -123,3 +123,16 @@ def test_on_gcp_nodes_in_other_zones_share_the_subnets_of_the_region(tmp_path: P
     assert there.unrecorded() == {}
     assert there.down().code == 0
     assert there.cloud.everything() == {}
+
+
+def test_zones_that_no_list_has_are_each_tried_once(tmp_path: Path) -> None:
+    kind = "g4dn.xlarge"
+    room = {f"{kind}@us-east-1{zone}": 1 for zone in "abcdef"}
+    there = Rehearsed.make(tmp_path, capacity=room)
+    there.fleet({"min": 1, "target": 9, "max": 9}, placement="any", instance_types=[kind])
+    said = there.up()
+    assert said.code == 0, said.err
+    tried = [line for line in said.err.splitlines() if line.startswith("trying ")]
+    assert len(tried) == len(set(tried)) > 1
+    assert len(there.nodes(kind)) == len(tried)
+    assert there.unrecorded() == {}
