@@ -52,6 +52,9 @@ def test_a_fleet_that_is_all_or_nothing_fails_where_a_node_never_boots() -> None
     assert "1 of 3 new nodes show no host key" in caught.value.summary
 
 
-def test_a_best_effort_fleet_keeps_the_nodes_that_boot(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_best_effort_fleet_keeps_the_nodes_that_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[str]()
+    monkeypatch.setattr("pulumi.log.warn", told.append)  # where it goes depends on who runs the program
     assert [*keys(Machines(a=1, b=None, c=2), whole=False)] == ["a", "c"]
-    assert "b: look there. They cost what the others do" in capfd.readouterr().err
+    assert len(told) == 1
+    assert "b: look there. They cost what the others do" in told[0]
