@@ -13,7 +13,7 @@ import pytest
 from foldernodes import FolderLab, ProcessRuntime, folder_of
 
 from orch.runner.connect import open_connector
-from orch.runner.errors import HostUnreachable
+from orch.runner.errors import RunnerError
 from orch.runner.events import LogLine, Recorder
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
@@ -135,7 +135,7 @@ def test_logs_statuses_and_cordons_come_from_such_nodes(
 
 def test_a_kind_and_a_runtime_that_this_orch_does_not_have_are_named(boxes: FolderLab) -> None:
     node = boxes.node(0)
-    with pytest.raises(HostUnreachable) as caught:
+    with pytest.raises(RunnerError) as caught:
         open_connector().address(node)
     assert "'folder'" in (caught.value.detail or "")
     (status,) = node_statuses(boxes.fleet().model_copy(update={"nodes": (node,)}), boxes.connector)

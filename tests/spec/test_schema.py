@@ -14,7 +14,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from orch.cli.validate import command
+from orch.cli.validate import schema_command as command
 from orch.spec.models import KINDS, MODELS
 from orch.spec.schema import kinds, schema
 
