@@ -132,10 +132,5 @@ class AwsPlan(CloudPlan):
         return f"orch-{self.fleet}-{self.scope}"
 
     @property
-    def suffix(self) -> str:
-        """What names of a node group's own resources end with; nothing for the first group's."""
-        return f"-{self.number}" if self.number else ""
-
-    @property
     def node_groups(self) -> tuple[AwsPlan, ...]:
         return (self, *self.others)

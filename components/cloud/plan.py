@@ -77,6 +77,11 @@ class CloudPlan(ABC):
     number: int = 0
 
     @property
+    def suffix(self) -> str:
+        """What names of a node group's own resources end with; nothing for the first group's."""
+        return f"-{self.number}" if self.number else ""
+
+    @property
     @abstractmethod
     def node_groups(self) -> tuple[CloudPlan, ...]:
         """The plans of all groups, this one's first."""

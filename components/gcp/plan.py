@@ -190,11 +190,6 @@ class GcpPlan(CloudPlan):
     others: tuple[GcpPlan, ...] = ()
 
     @property
-    def suffix(self) -> str:
-        """What names of a node group's own resources end with; nothing for the first group's."""
-        return f"-{self.number}" if self.number else ""
-
-    @property
     def node_groups(self) -> tuple[GcpPlan, ...]:
         return (self, *self.others)
 

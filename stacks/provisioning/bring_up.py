@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from orch.components.cloud.node_groups import may_spread
 from orch.components.deployment import Deployment, Place
 from orch.components.request import CloudAnswer, NodeWarning
 from orch.spec.errors import OrchError
@@ -121,7 +122,7 @@ def bring_up(
 def _spreads(gang: Gang, answer: CloudAnswer | None) -> bool:
     """Whether nodes that are missing may go elsewhere than the fleet is."""
     no_room = answer is not None and answer.elsewhere
-    return no_room and bool(gang.before) and gang.request.fleet.placement != "cluster"
+    return no_room and bool(gang.before) and may_spread(gang.request.fleet)
 
 
 def _taken_back(gang: Gang, compiled: Deployment, *, lost: bool = False) -> str:
