@@ -25,7 +25,7 @@ from orch.spec.loader.source import Parsed, parse
 from orch.spec.loader.text import read
 from orch.spec.loader.untrusted import strange_uses
 from orch.spec.models import MODELS, AnyModel, Fleet, Section, Task
-from orch.spec.rules import rules
+from orch.spec.rules import check_document, environment
 from orch.spec.rules.unsupported import not_acted_on
 
 Model = TypeVar("Model", bound=Section)
@@ -174,7 +174,7 @@ def load_paths(
         drafts += [reader.read(node, index) for index, node in enumerate(parsed.documents)]
     spoiled: set[int] = set()
     for draft in drafts:
-        own = [*draft.diagnostics, *rules.check_document(draft), *strange_uses(draft)]
+        own = [*draft.diagnostics, *check_document(draft), *strange_uses(draft)]
         own += not_acted_on(draft) if draft.launched else ()
         if any(each.severity is Severity.ERROR and draft.is_inherited(each.span) for each in own):
             spoiled.add(id(draft))
@@ -196,7 +196,7 @@ def load_paths(
 
 def _filled(model: AnyModel, environ: Mapping[str, str]) -> AnyModel:
     """A fleet's variables without a value are the caller's as it is read, a run's as it starts."""
-    return rules.filled(model, environ) if isinstance(model, Fleet) else model
+    return environment.filled(model, environ) if isinstance(model, Fleet) else model
 
 
 def _without_echoes(found: Sequence[Diagnostic]) -> Iterable[Diagnostic]:

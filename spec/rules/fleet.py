@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import cast
 
 from orch.spec.defaults import PROVISIONED
-from orch.spec.diagnostics import Diagnostic, Related, Severity
+from orch.spec.diagnostics import Related, Severity
 from orch.spec.grammar.blocks import blocks_of, divisors
 from orch.spec.grammar.values import Problem
 from orch.spec.loader.document import Draft
 from orch.spec.models import Fleet, Volume
 from orch.spec.models.backends import effective
 from orch.spec.models.selection import has_no_driver
+from orch.spec.rules import environment
+from orch.spec.rules.rule import Findings, Rule
 from orch.spec.rules.unsupported import backends_hint
 from orch.spec.suggest import listed
-
-Findings = Iterator[Diagnostic]
 
 
 def _fleet(draft: Draft) -> Fleet:
@@ -217,3 +216,23 @@ def volume_has_driver(draft: Draft) -> Findings:
         yield draft.diagnostic(
             "ORCH116", ("backend",), f"{backend} has no volumes here", hint=f"use {listed(VOLUME_BACKENDS)}"
         )
+
+
+RULES = (
+    Rule(("nodes", "ssh_config"), nodes_or_hosts),
+    Rule(("backends",), backends_have_drivers),
+    Rule(("backend_options",), options_have_drivers),
+    Rule(("backends", "resources"), disk_of_local_nodes),
+    Rule(("nodes", "budget"), nodes_are_bounded),
+    Rule(("blocks", "resources"), blocks_divide_gpus),
+    Rule(("spot_policy", "reservation"), reservation_is_not_spot),
+    Rule(("init",), init_steps_are_whole),
+    Rule(("mounts",), mounts_have_one_origin),
+    Rule(("mounts",), mount_paths_differ),
+    *environment.RULES,
+    Rule(("init",), environment.variables_of_steps),
+)
+VOLUME_RULES = (
+    Rule(("backend", "region", "size", "volume_id", "claim_name"), volume_is_whole),
+    Rule(("backend",), volume_has_driver),
+)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from typing import cast
 
-from orch.spec.diagnostics import Diagnostic, Related
+from orch.spec.diagnostics import Related
 from orch.spec.grammar.hosts import folded_size
 from orch.spec.loader.document import Draft, Path_
 from orch.spec.loader.untrusted import folder_of
 from orch.spec.models import Fleet
 from orch.spec.models.ssh import Host
-
-Findings = Iterator[Diagnostic]
+from orch.spec.rules import environment
+from orch.spec.rules.rule import Findings, Rule
 
 
 def _fleet(draft: Draft) -> Fleet:
@@ -160,3 +159,14 @@ def _key_file(draft: Draft, path: Path_, file: str) -> Findings:
             severity=severity,
             hint=f"`chmod 600 {file}`",
         )
+
+
+RULES = (
+    Rule(("ssh_config",), hosts_are_listed),
+    Rule(("ssh_config",), hosts_differ),
+    Rule(("ssh_config",), internal_addresses_of_all),
+    Rule(("ssh_config",), internal_addresses_differ),
+    Rule(("ssh_config",), network_or_addresses),
+    Rule(("ssh_config",), key_files_are_usable),
+    Rule(("ssh_config",), environment.variables_of_hosts),
+)

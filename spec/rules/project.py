@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
 
-from orch.spec.diagnostics import Diagnostic, Related, Severity
+from orch.spec.diagnostics import Related, Severity
 from orch.spec.grammar.values import shown
 from orch.spec.loader.document import Draft, Path_, scalars
 from orch.spec.loader.source import Mapping, Scalar, Sequence
 from orch.spec.models import BackendSettings, Project
-from orch.spec.models.backends.aws import AwsSettings
-from orch.spec.models.backends.credentials import SECRETS, GcpServiceAccountCreds, OciClientCreds
-from orch.spec.models.backends.kubernetes import KubernetesSettings
-from orch.spec.models.backends.nebius import NebiusSettings
+from orch.spec.models.backends.credentials import SECRETS
 from orch.spec.models.selection import has_no_driver
+from orch.spec.rules.rule import Findings, Rule
 from orch.spec.suggest import few, hint_for
-
-Findings = Iterator[Diagnostic]
 
 
 def secrets_are_references(draft: Draft) -> Findings:
@@ -185,42 +180,20 @@ def backend_is_whole(draft: Draft) -> Findings:
 
 
 def _backend(draft: Draft, path: Path_, backend: BackendSettings) -> Findings:
-    if isinstance(backend, AwsSettings) and backend.vpc_name is not None and backend.vpc_ids:
-        yield draft.diagnostic(
-            "ORCH158",
-            (*path, "vpc_ids"),
-            "a network has either `vpc_name` or `vpc_ids`",
-            key=True,
-            hint="remove one of them",
-        )
-    creds = getattr(backend, "creds", None)
-    if isinstance(creds, GcpServiceAccountCreds):
-        yield from _one_of(draft, (*path, "creds"), creds, "filename", "data")
-    if isinstance(creds, OciClientCreds):
-        yield from _one_of(draft, (*path, "creds"), creds, "key_file", "key_content")
-    if isinstance(backend, KubernetesSettings) and backend.kubeconfig is not None:
-        yield from _one_of(draft, (*path, "kubeconfig"), backend.kubeconfig, "filename", "data")
-    if isinstance(backend, NebiusSettings) and backend.creds is not None:
-        given = backend.creds.model_fields_set - {"type"}
-        parts = {"service_account_id", "public_key_id"}
-        if given != {"filename"} and given - {"private_key_file", "private_key_content"} != parts:
-            yield draft.diagnostic(
-                "ORCH158",
-                (*path, "creds"),
-                "these credentials lack a part",
-                hint="write `filename`, or `service_account_id`, `public_key_id` and a private key",
-            )
-        elif given != {"filename"}:
-            yield from _one_of(
-                draft, (*path, "creds"), backend.creds, "private_key_file", "private_key_content"
-            )
+    for each in backend.conflicts():
+        yield draft.diagnostic("ORCH158", (*path, *each.at), each.summary, key=each.key, hint=each.hint)
 
 
-def _one_of(draft: Draft, path: Path_, owner: object, one: str, other: str) -> Findings:
-    if (getattr(owner, one) is None) == (getattr(owner, other) is None):
-        yield draft.diagnostic(
-            "ORCH158",
-            path,
-            f"exactly one of `{one}` and `{other}` is needed",
-            hint="add one of them" if getattr(owner, one) is None else "remove one of them",
-        )
+BACKEND_RULES = (
+    Rule((), secrets_are_references),
+    Rule(("creds", "kubeconfig", "vpc_name", "vpc_ids"), backend_is_whole),
+)
+
+RULES = (
+    Rule((), secrets_are_references),
+    Rule((), foreign_backends),
+    Rule((), backends_differ),
+    Rule(("backends", "projects"), backends_are_whole),
+    Rule(("backends", "projects", "project"), one_project),
+    Rule(("profiles",), profiles_differ),
+)

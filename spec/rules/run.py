@@ -1,30 +1,22 @@
-"""What must hold between the properties of a task or a dev environment."""
+"""What must hold between the properties of every run, and of a dev environment."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import cast
 
 from orch.spec.diagnostics import Diagnostic, Related, Severity
-from orch.spec.grammar import interpolate
 from orch.spec.grammar import schedule as schedules
-from orch.spec.grammar.interpolate import Rule
-from orch.spec.grammar.values import Problem
-from orch.spec.loader.document import Draft, scalars
+from orch.spec.loader.document import Draft
 from orch.spec.loader.source import Scalar
-from orch.spec.models import DevEnvironment, Task
+from orch.spec.models import DevEnvironment
 from orch.spec.models.run import Run
-
-Findings = Iterator[Diagnostic]
+from orch.spec.rules import environment, fleet, project
+from orch.spec.rules.rule import Findings, Rule
 
 
 def _run(draft: Draft) -> Run:
     return cast(Run, draft.partial)
-
-
-def _task(draft: Draft) -> Task:
-    return cast(Task, draft.partial)
 
 
 def one_image(draft: Draft) -> Findings:
@@ -48,140 +40,6 @@ def _excluded(draft: Draft, code: str, name: str, other: str, summary: str) -> D
         hint=f"remove `{name}` or `{other}`",
         related=(Related(draft.span((other,), key=True), f"`{other}` is set here"),),
     )
-
-
-def one_launcher(draft: Draft) -> Findings:
-    if _task(draft).torchrun and _task(draft).mpirun:
-        first, second = sorted((draft.span((name,), key=True), name) for name in ("torchrun", "mpirun"))
-        yield draft.diagnostic(
-            "ORCH150",
-            (second[1],),
-            "a task has one launcher, `torchrun` or `mpirun`",
-            key=True,
-            hint="remove one of them",
-            related=(Related(first[0], f"`{first[1]}` is set here"),),
-        )
-
-
-def something_to_run(draft: Draft) -> Findings:
-    task = _task(draft)
-    if not (task.commands or task.torchrun or task.mpirun or task.image or task.groups):
-        yield draft.diagnostic(
-            "ORCH154",
-            (),
-            "this task has nothing to run",
-            hint="add `commands`, `torchrun`, `mpirun`, or an `image` that runs by itself",
-        )
-
-
-def groups_stand_alone(draft: Draft) -> Findings:
-    """Groups say what the whole task would otherwise say."""
-    if not _task(draft).groups:
-        return
-    related = (Related(draft.span(("groups",), key=True), "the groups"),)
-    for name in ("nodes", "commands", "ports", "entrypoint", "torchrun", "mpirun"):
-        if draft.written(name):
-            hint = "write it in each group" if name in ("nodes", "commands", "ports") else f"remove `{name}`"
-            summary = f"`{name}` and `groups` exclude each other"
-            yield draft.diagnostic("ORCH160", (name,), summary, key=True, hint=hint, related=related)
-
-
-def groups_have_something_to_run(draft: Draft) -> Findings:
-    task = _task(draft)
-    for index, group in enumerate(task.groups):
-        if not group.commands and task.image is None:
-            yield draft.diagnostic(
-                "ORCH154", ("groups", index), "this group has nothing to run", hint="add `commands`"
-            )
-
-
-def group_addresses_exist(draft: Draft) -> Findings:
-    """`${{ groups[i].nodes[j].IP_ADDRESS }}` within the groups of the task."""
-    groups = _task(draft).groups
-    for path, scalar in scalars(draft.node):
-        if "groups[" not in scalar.text or path[0] != "groups":
-            continue
-        rule = Rule.COMMAND if len(path) > 2 and path[2] == "commands" else Rule.TEXT
-        try:
-            found = interpolate.references(scalar.text, rule)
-            addresses = [each for each in found if each.namespace.startswith("groups[")]
-            for reference in addresses:
-                interpolate.check(reference, rule, ("groups",))
-        except Problem:
-            continue  # told when it was read
-        for reference in addresses:
-            group, node = interpolate.group_address(reference)
-            if group >= len(groups):
-                what = f"there is no group {group}, the last one is {len(groups) - 1}"
-            elif node >= groups[group].nodes:
-                what = f"group {group} has no node {node}, its last one is {groups[group].nodes - 1}"
-            else:
-                continue
-            yield draft.diagnostic("ORCH136", path, what, hint="groups and nodes count from 0")
-
-
-def torchrun_has_program(draft: Draft) -> Findings:
-    torchrun = _task(draft).torchrun
-    if torchrun is None:
-        return
-    if torchrun.program is None and torchrun.module is None:
-        yield draft.diagnostic(
-            "ORCH155",
-            ("torchrun",),
-            "`torchrun` needs `program` or `module`",
-            key=True,
-            hint="add `program: train.py`",
-        )
-    elif torchrun.program is not None and torchrun.module is not None:
-        yield draft.diagnostic(
-            "ORCH155",
-            ("torchrun", "module"),
-            "`torchrun` starts either a `program` or a `module`",
-            key=True,
-            hint="remove one of them",
-            related=(Related(draft.span(("torchrun", "program"), key=True), "`program` is set here"),),
-        )
-
-
-def elastic_fits(draft: Draft) -> Findings:
-    task = _task(draft)
-    host = task.torchrun.rdzv.host if task.torchrun is not None else None
-    if host is not None and host >= task.nodes:
-        yield draft.diagnostic(
-            "ORCH119",
-            ("torchrun", "rdzv", "host"),
-            f"the run has no rank {host}, its last node is rank {task.nodes - 1}",
-            hint="write `0`, or remove the line",
-        )
-    if task.torchrun is None or task.torchrun.nnodes is None:
-        return
-    most = task.torchrun.nnodes[1]
-    if most > task.nodes:
-        yield draft.diagnostic(
-            "ORCH156",
-            ("torchrun", "nnodes"),
-            f"this range goes up to {most} nodes, the run has {task.nodes}",
-            hint=f"write at most {task.nodes}, or `nodes: {most}`",
-            related=(Related(draft.span(("nodes",)), "nodes of the run"),) if draft.written("nodes") else (),
-        )
-
-
-def mpirun_decides(draft: Draft) -> Findings:
-    task = _task(draft)
-    if task.mpirun is None:
-        return
-    for name, value, wanted in (
-        ("startup_order", task.startup_order, "workers-first"),
-        ("stop_criteria", task.stop_criteria, "master-done"),
-    ):
-        if draft.written(name) and value != wanted:
-            yield draft.diagnostic(
-                "ORCH198",
-                (name,),
-                f"with `mpirun` this is always `{wanted}`",
-                severity=Severity.WARNING,
-                hint="remove the line",
-            )
 
 
 def links_stay_within(draft: Draft) -> Findings:
@@ -320,3 +178,20 @@ def ide_of_version(draft: Draft) -> Findings:
         yield draft.diagnostic(
             "ORCH159", ("version",), "windsurf needs its commit too", hint=f"write `{lab.version}@COMMIT`"
         )
+
+
+RULES = (
+    Rule(("image", "python", "nvcc", "docker"), one_image),
+    Rule(("spot_policy", "reservation"), fleet.reservation_is_not_spot),
+    Rule(("repos",), one_repository),
+    Rule(("files",), links_stay_within),
+    Rule(("volumes",), mounts_differ),
+    Rule(("volumes",), volume_keys_fit),
+    Rule(("ports",), ports_differ),
+    Rule(("schedule",), weekdays_have_names),
+    Rule(("signal", "max_duration"), signal_has_an_end),
+    Rule(("registry_auth",), project.secrets_are_references),
+    *environment.RULES,
+)
+
+DEV_ENVIRONMENT_RULES = (*RULES, Rule(("ide", "version"), ide_of_version))

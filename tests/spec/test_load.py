@@ -14,7 +14,7 @@ from orch.spec import InvalidConfiguration, load_paths
 from orch.spec.diagnostics import Diagnostic, Severity, Span, render_human, render_json, strict
 from orch.spec.errors import ExitCode
 from orch.spec.models import Fleet, Nodes, Range, Task, VolumeMount
-from orch.spec.rules.rules import resolve_env
+from orch.spec.rules.environment import resolve_env
 
 GOOD = Path(__file__).parent / "good"
 GB = 1024

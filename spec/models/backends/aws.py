@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from orch.spec.models.backends.base import CLOUD_SUPPORTS, ByRegion, CloudSettings
 from orch.spec.models.backends.credentials import AwsCreds
-from orch.spec.models.fields.base import Section
+from orch.spec.models.fields.base import Conflict, Section
 from orch.spec.models.fields.parsing import Reaches
 from orch.spec.models.fields.types import Flag, Names, Text, User, choice
 
@@ -54,3 +55,13 @@ class AwsSettings(CloudSettings):
         default=None, description="Another endpoint of the API."
     )
     experimental_instance_types: Flag = Field(default=False, description="Later: offer types not tested yet.")
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
+        if self.vpc_name is not None and self.vpc_ids:
+            yield Conflict(
+                "a network has either `vpc_name` or `vpc_ids`",
+                "remove one of them",
+                at=("vpc_ids",),
+                key=True,
+            )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, TypeVar, cast
 
 from pydantic import Field
 
 from orch.spec.grammar.values import Problem, shown
-from orch.spec.models.fields.base import Section, describe
+from orch.spec.models.fields.base import Conflict, Section, describe
 from orch.spec.models.fields.parsing import Reaches, Reads, read_as
 from orch.spec.models.fields.types import Block, Line, LocalPath, Text, choice, text
 from orch.spec.suggest import hint_for, listed
@@ -103,6 +104,9 @@ class GcpServiceAccountCreds(Creds):
     filename: LocalPath | None = Field(default=None, description="File of the key.")
     data: Block | None = Field(default=None, description="Text of the key.")
 
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from self.exactly_one("filename", "data")
+
 
 class NebiusServiceAccountCreds(Creds):
     """A key of a service account: a file with all of it, or its parts."""
@@ -115,6 +119,19 @@ class NebiusServiceAccountCreds(Creds):
     public_key_id: Text | None = Field(default=None, description="The public key's id.")
     private_key_file: LocalPath | None = Field(default=None, description="File of the private key.")
     private_key_content: Block | None = Field(default=None, description="Text of the private key.")
+
+    def conflicts(self) -> Iterator[Conflict]:
+        written = self.model_fields_set - {"type"}
+        parts = {"service_account_id", "public_key_id"}
+        if written == {"filename"}:
+            return
+        if written - {"private_key_file", "private_key_content"} != parts:
+            yield Conflict(
+                "these credentials lack a part",
+                "write `filename`, or `service_account_id`, `public_key_id` and a private key",
+            )
+        else:
+            yield from self.exactly_one("private_key_file", "private_key_content")
 
 
 class KeyCreds(Creds):
@@ -157,6 +174,9 @@ class OciClientCreds(Creds):
     key_content: Block | None = Field(default=None, description="Text of the private key.")
     pass_phrase: Line | None = Field(default=None, description="Pass phrase of the key.")
 
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from self.exactly_one("key_file", "key_content")
+
 
 class Kubeconfig(Section):
     """A kubeconfig: a file, or its text."""
@@ -165,6 +185,9 @@ class Kubeconfig(Section):
 
     filename: LocalPath | None = Field(default=None, description="Its path.")
     data: Block | None = Field(default=None, description="Its text.")
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from self.exactly_one("filename", "data")
 
     @classmethod
     def form(cls) -> str:

@@ -6,6 +6,8 @@ in Python, a model takes the finished values too: `Task(nodes=2)`, `Nodes(min=1,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, cast
 
@@ -14,6 +16,19 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from orch.spec.grammar.values import Problem, shown
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import reads_of
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Properties of a section that exclude or need each other.
+
+    `at`: where, from the section on; with `key`, the property itself is marked and not its value.
+    """
+
+    summary: str
+    hint: str
+    at: tuple[str, ...] = ()
+    key: bool = False
 
 
 class Section(BaseModel):
@@ -34,6 +49,22 @@ class Section(BaseModel):
     spellings: ClassVar[dict[str, str]] = {}
     listed_spellings: ClassVar[frozenset[str]] = frozenset()
     short: ClassVar[tuple[Form, ...]] = ()
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Those of the sections in it; a section with rules of its own adds them."""
+        for name in type(self).model_fields:
+            part = getattr(self, name)
+            if isinstance(part, Section):
+                for each in part.conflicts():
+                    yield replace(each, at=(name, *each.at))
+
+    def exactly_one(self, one: str, other: str) -> Iterator[Conflict]:
+        """That both properties are set, or none of them."""
+        if (getattr(self, one) is None) == (getattr(self, other) is None):
+            yield Conflict(
+                f"exactly one of `{one}` and `{other}` is needed",
+                "add one of them" if getattr(self, one) is None else "remove one of them",
+            )
 
     @classmethod
     def properties(cls) -> dict[str, str]:

@@ -1,0 +1,86 @@
+"""The environment of runs and of nodes: what a document gives, what its caller adds, and what orch sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar, cast
+
+from orch.spec.diagnostics import Diagnostic, Severity
+from orch.spec.loader.document import Draft, Path_, env_path
+from orch.spec.models import Fleet, Host, InitStep
+from orch.spec.models.run import Run
+from orch.spec.rules.rule import Findings, Rule
+
+Bearer = TypeVar("Bearer", Fleet, Host, InitStep)
+
+
+def reserved_variables(draft: Draft) -> Findings:
+    for name in cast("Fleet | Run", draft.partial).env:
+        if name.startswith(("DSTACK_", "ORCH_")):
+            yield draft.diagnostic(
+                "ORCH193",
+                env_path(draft, name),
+                f"{name} is set by orch, this value is not used",
+                severity=Severity.WARNING,
+                hint="choose another name",
+            )
+
+
+def variables_of_the_caller(draft: Draft) -> Findings:
+    """Entries without a value that the caller does not have. A run's are asked for again as it starts."""
+    model = cast("Fleet | Run", draft.partial)
+    if draft.outside.fence is not None:
+        return  # told of all of them alike
+    if isinstance(model, Fleet) or not draft.launched:
+        yield from resolve_env(model.env, draft.outside.environ, draft)[1]
+
+
+def variables_of_hosts(draft: Draft) -> Findings:
+    hosts = cast(Fleet, draft.partial).ssh_config if draft.outside.fence is None else None
+    for index, host in enumerate(hosts.hosts if hosts else ()):
+        at = ("ssh_config", "hosts", index, "env")
+        yield from resolve_env(host.env, draft.outside.environ, draft, at)[1]
+
+
+def variables_of_steps(draft: Draft) -> Findings:
+    for index, step in enumerate(cast(Fleet, draft.partial).init if draft.outside.fence is None else ()):
+        at = ("init", index, "env")
+        yield from resolve_env(step.env, draft.outside.environ, draft, at)[1]
+
+
+def resolve_env(
+    env: Mapping[str, str | None], environ: Mapping[str, str], where: Draft, at: Path_ = ("env",)
+) -> tuple[dict[str, str], tuple[Diagnostic, ...]]:
+    """The variables with their values, and an ORCH173 for each that is taken from `environ` and is not set
+    there.
+
+    Unset variables are left out of the result. `where` is the document they stand in, `at` their place there.
+    """
+    given = {name: environ.get(name) if value is None else value for name, value in env.items()}
+    unset = tuple(
+        where.unset(name, env_path(where, name, at)) for name, value in given.items() if value is None
+    )
+    return {name: value for name, value in given.items() if value is not None}, unset
+
+
+def filled(fleet: Fleet, environ: Mapping[str, str]) -> Fleet:
+    """The fleet with the caller's values of variables that have none of their own, as far as they are set."""
+
+    def given(part: Bearer) -> Bearer:
+        if None not in part.env.values():
+            return part
+        env = {name: environ.get(name) if value is None else value for name, value in part.env.items()}
+        return part.model_copy(update={"env": env})
+
+    fleet = given(fleet)
+    init = tuple(given(step) for step in fleet.init)
+    if init != fleet.init:
+        fleet = fleet.model_copy(update={"init": init})
+    ssh = fleet.ssh_config
+    hosts = tuple(given(host) for host in ssh.hosts) if ssh else ()
+    if ssh is not None and hosts != ssh.hosts:
+        fleet = fleet.model_copy(update={"ssh_config": ssh.model_copy(update={"hosts": hosts})})
+    return fleet
+
+
+RULES = (Rule(("env",), reserved_variables), Rule(("env",), variables_of_the_caller))

@@ -1,0 +1,19 @@
+"""A rule: what must hold between the properties of a document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from orch.spec.diagnostics import Diagnostic
+from orch.spec.loader.document import Draft
+
+Findings = Iterator[Diagnostic]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A check of one document. `needs` are the top-level properties it reads."""
+
+    needs: tuple[str, ...]
+    check: Callable[[Draft], Findings]
