@@ -14,9 +14,9 @@ VERB = '@app.command("verb{i}")\ndef verb{i}(file: str, flag: bool = False) -> N
 
 
 def figures() -> Iterator[Figure]:
-    from orch.cli.main import app
+    from orch.cli.main import VERBS
 
-    verbs = len(app.registered_commands) + len(app.registered_groups)
+    verbs = len(VERBS)
     with tempfile.TemporaryDirectory() as folder:
         bare = Path(folder) / "bare.py"
         commands = "".join(VERB.format(i=i) for i in range(verbs))

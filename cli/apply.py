@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from orch.cli.context import project_at
+import typer
+
+from orch.cli import provision, run
+from orch.cli.context import Detach, File, OnFleet, Profile, Rehearse, Variables, Yes, project_at
 from orch.cli.diagnostics import settings_near
 from orch.cli.errors import UsageError, tell
 from orch.runner.ledger.run_names import RunName
@@ -17,25 +20,20 @@ from orch.stacks.errors import ProjectError
 from orch.stacks.fleets import require_up
 from orch.stacks.state import StackState
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 def apply(
-    file: str,
+    file: File,
     *,
-    yes: bool,
-    name: str | None,
-    env: Sequence[str],
-    detach: bool,
-    fleet: str | None,
-    rehearse: bool,
-    profile: str | None = None,
+    yes: Yes = False,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="The run's name.")] = None,
+    env: Variables = None,
+    profile: Profile = None,
+    detach: Detach = False,
+    fleet: OnFleet = None,
+    rehearse: Rehearse = False,
 ) -> None:
-    """Raises UsageError for options of runs when there is none to run, and what `up` and `run` raise."""
-    from orch.cli import fleet as fleets
-    from orch.cli import run
-
+    """Bring up the fleets of a file, then run its tasks: `up` and `run` in one, as dstack users type it."""
+    env = env or []
     if file == "-":
         raise UsageError(
             "`apply` reads its file more than once", hint="`orch up -` or `orch run -` read stdin"
@@ -66,7 +64,7 @@ def apply(
     if others := [each.kind for each in documents if each.kind not in ("fleet", "task")]:
         tell(f"note: only fleets and tasks are applied; left out: {few(dict.fromkeys(others))}")
     if has_fleets:
-        fleets.up(
+        provision.bring_up(
             file,
             yes=yes,
             as_json=False,

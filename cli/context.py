@@ -1,4 +1,4 @@
-"""The project a command is about: the one of a file or folder, or its rehearsal."""
+"""What verbs share: their options, and the project a command is about."""
 
 from __future__ import annotations
 
@@ -8,11 +8,66 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from orch.cli import completion
 from orch.cli.errors import tell
 
 if TYPE_CHECKING:
     from orch.stacks.project import Project
 
+ALSO = "Also as `-f FILE`."
+
+File = Annotated[str, typer.Argument(metavar="FILE", help=f"A YAML file, a folder of them, or -. {ALSO}")]
+FileOrName = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE|NAME",
+        help=f"A fleet's file, or its name. {ALSO}",
+        autocompletion=completion.files_or_fleets,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Data on stdout, for pipelines.")]
+Indices = Annotated[
+    list[int] | None,
+    typer.Option("--instance", "-i", metavar="INDEX", help="Only this node of the fleet; repeatable."),
+]
+NewKeys = Annotated[
+    bool,
+    typer.Option(
+        "--accept-new-host-keys",
+        help="Trust hosts whose keys nobody has seen yet; a changed key is refused.",
+    ),
+]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="Every property that changes, also what only follows."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Remove nodes also while runs are on them.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+OnFleet = Annotated[
+    str | None,
+    typer.Option("--fleet", help="The fleet to run on.", autocompletion=completion.fleets),
+]
+Variables = Annotated[
+    list[str] | None,
+    typer.Option("--env", "-e", metavar="K=V", help="A variable for the job; repeatable."),
+]
+Profile = Annotated[
+    str | None,
+    typer.Option("--profile", "-P", metavar="NAME", help="The profile of orch.yml to read tasks with."),
+]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return at once; the run goes on.")]
+Untrusted = Annotated[
+    bool,
+    typer.Option(
+        "--untrusted", help="For files of strangers: no environment, no file outside their repository."
+    ),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow", metavar="NAME", help="A variable or path that they may name; it is not read. Repeatable."
+    ),
+]
 Rehearse = Annotated[
     bool, typer.Option("--rehearse", help="On a simulated cloud, with local nodes for its instances.")
 ]
@@ -34,7 +89,6 @@ def project_at(path: Path | str | None = None, *, rehearse: bool = False) -> Pro
     return begin(project).project
 
 
-ALSO = "Also as `-f FILE`."
 _OPTIONS = ("-f", "--file")
 
 

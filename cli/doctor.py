@@ -9,8 +9,11 @@ import shutil
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
-from orch.cli.context import project_at
+import typer
+
+from orch.cli.context import Json, project_at
 from orch.cli.errors import end, say, tell
 from orch.cli.output.ticking import still
 from orch.spec.errors import ExitCode
@@ -28,6 +31,9 @@ main()
 '''
 
 
+engine = typer.Typer(no_args_is_help=True)
+
+
 @dataclass(frozen=True)
 class Finding:
     """One line of `doctor`: `result` is ok, info or fail."""
@@ -38,7 +44,8 @@ class Finding:
     hint: str | None = None
 
 
-def doctor(*, as_json: bool) -> None:
+def doctor(as_json: Json = False) -> None:
+    """What this machine has and lacks, and what to do about it."""
     found = [*_machine(), *_engine(), *_images(), *_project()]
     if as_json:
         print(json.dumps({"schema": 1, "findings": [asdict(finding) for finding in found]}, indent=2))
@@ -51,7 +58,10 @@ def doctor(*, as_json: bool) -> None:
     end(ExitCode.PROVISION if any(finding.result == "fail" for finding in found) else ExitCode.OK)
 
 
-def init(folder: str) -> None:
+def init(
+    folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Where; default here.")] = ".",
+) -> None:
+    """Write what a GitOps folder needs so that `pulumi preview` and `pulumi up` work in it by hand."""
     root = Path(folder).absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -87,7 +97,9 @@ def _settings(name: str) -> str:
         return f"project:  # {name}, as `.orch/project` has it\n"
 
 
+@engine.command("install", epilog="Example: orch engine install")
 def engine_install() -> None:
+    """Make sure of an engine: found, else downloaded, else built from Go modules."""
     step = "looking for an engine"
 
     def progress(text: str) -> None:
@@ -96,16 +108,22 @@ def engine_install() -> None:
         tell(text)
 
     with still(lambda: step):
-        engine = engines.install(progress)
-    say(f"Pulumi engine {engine.version} ({engine.origin}): {engine.command}")
+        installed = engines.install(progress)
+    say(f"Pulumi engine {installed.version} ({installed.origin}): {installed.command}")
 
 
+@engine.command("version", epilog="Example: orch engine version")
 def engine_version() -> None:
-    engine = engines.require()
-    say(f"{engine.version} ({engine.origin}) {engine.command}")
+    """The engine that will be used."""
+    used = engines.require()
+    say(f"{used.version} ({used.origin}) {used.command}")
 
 
-def engine_env(folder: str) -> None:
+@engine.command("env", epilog='Example: eval "$(orch engine env)" && pulumi preview --stack laptop')
+def engine_env(
+    folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="A project; default here.")] = ".",
+) -> None:
+    """Print the environment in which `pulumi` by hand sees the same stacks, as shell commands."""
     project = project_at(folder)
     project.prepare()
     for key, value in project.environment(engines.require()).items():

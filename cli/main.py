@@ -1,32 +1,22 @@
-"""The table of verbs. Imports nothing heavy: each verb loads what it needs when it is called."""
+"""The table of verbs. Imports none of them: each is loaded when it is called."""
 
 from __future__ import annotations
 
 import atexit
 import gc
+from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from orch import __version__
-from orch.cli import errors, offers, validate, verbs
-from orch.cli import run as runs
+from orch.cli import errors
 from orch.cli.context import FileCommand
-from orch.cli.hosts import cordon, exec
 from orch.cli.output.redaction import cover_arguments
-
-app = typer.Typer(
-    name="orch",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
-    epilog="Exit codes: 0 done, 3 configuration, 4 policy, 5 provisioning, 6 run failed, 7 hosts, "
-    "9 conflict, 10 changes pending, 130 interrupted.",
-)
-fleet_app = typer.Typer(no_args_is_help=False, help="Fleets that are up: list, show, ids, delete.")
-engine_app = typer.Typer(no_args_is_help=True, help="The Pulumi engine: install it, see it, use it by hand.")
 
 # Headings of `orch --help`, in the order in which their first verbs stand below.
 FILES = "Files"
@@ -35,6 +25,259 @@ FLEETS = "Fleets"
 RUNS = "Runs"
 NODES = "Nodes"
 MACHINE = "This machine"
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb, or a group of verbs, as `orch --help` and completion tell of it.
+
+    `at`: its function, or the `Typer` of a group, as `module:attribute` of this package; it is loaded when
+    the verb is called. `help`: the first line of its docstring. `takes_file`: FILE may be written `-f FILE`.
+    """
+
+    name: str
+    at: str
+    help: str
+    heading: str = ""
+    example: str | None = None
+    takes_file: bool = False
+
+    def listed(self) -> TyperCommand:
+        """What stands for it in lists."""
+        return TyperCommand(
+            self.name, help=self.help, rich_help_panel=self.heading or None, hidden=not self.heading
+        )
+
+    def load(self) -> Any:
+        """The command or the group. Imports its module."""
+        module, _, attribute = self.at.partition(":")
+        loaded = getattr(import_module(f"orch.cli.{module}"), attribute)
+        if isinstance(loaded, typer.Typer):
+            loaded.info.help = loaded.info.help or self.help
+        else:
+            function, loaded = loaded, typer.Typer()
+            loaded.command(
+                self.name,
+                cls=FileCommand if self.takes_file else None,
+                epilog=self.example and f"Example: {self.example}",
+            )(function)
+        loaded.pretty_exceptions_enable = loaded._add_completion = False
+        return get_command(loaded)
+
+
+# In the order of `orch --help`: headings as their first verbs come.
+VERBS = (
+    Verb(
+        "validate",
+        "validate:command",
+        "Check configurations without touching anything.",
+        FILES,
+        "orch validate fleet.yml train.yml",
+        takes_file=True,
+    ),
+    Verb(
+        "schema",
+        "validate:schema_command",
+        "Print a JSON Schema with which editors complete and check configurations.",
+        FILES,
+        "orch schema > .orch.schema.json",
+    ),
+    Verb(
+        "apply",
+        "apply:apply",
+        "Bring up the fleets of a file, then run its tasks: `up` and `run` in one, as dstack users type it.",
+        BOTH,
+        "orch apply -f train.dstack.yml --yes",
+        takes_file=True,
+    ),
+    Verb(
+        "show",
+        "show:show",
+        "All there is to know of a fleet or a run, on one screen.",
+        BOTH,
+        "orch show laptop",
+    ),
+    Verb(
+        "preview",
+        "provision:preview",
+        "Show what `up` would change, and why. Changes nothing.",
+        FLEETS,
+        "orch preview fleet.yml --exit-code",
+        takes_file=True,
+    ),
+    Verb(
+        "plan",
+        "provision:plan",
+        "The same as `preview`.",
+        takes_file=True,
+    ),
+    Verb(
+        "up",
+        "provision:up",
+        "Bring up the fleets of a file: all that is missing is made, all that differs is mended.",
+        FLEETS,
+        "orch up fleet.yml --yes",
+        takes_file=True,
+    ),
+    Verb(
+        "down",
+        "provision:down",
+        "Remove a fleet: its nodes, its networks, its state. Existing hosts are left as they were found.",
+        FLEETS,
+        "orch down fleet.yml --yes",
+        takes_file=True,
+    ),
+    Verb(
+        "drift",
+        "provision:drift",
+        "Tell what is no longer as `up` left it. Changes nothing.",
+        FLEETS,
+        "orch drift laptop  (exit code 10 when something differs)",
+        takes_file=True,
+    ),
+    Verb(
+        "check",
+        "hosts.check:check",
+        "Tell what the hosts of a fleet lack, and what to do about it. Changes nothing.",
+        FLEETS,
+        "orch check fleet.yml  (exit code 7 when a host lacks something)",
+        takes_file=True,
+    ),
+    Verb(
+        "refresh",
+        "provision:refresh",
+        "Record in the state what is really there. `up` does this by itself.",
+        FLEETS,
+        "orch refresh laptop",
+        takes_file=True,
+    ),
+    Verb(
+        "run",
+        "run:run",
+        "Run the tasks of a file on a fleet, and show their logs until they end.",
+        RUNS,
+        "orch run train.yml --env LR=0.1 -- --epochs 3",
+        takes_file=True,
+    ),
+    Verb(
+        "ps",
+        "run:ps",
+        "Show the active runs of this project; the latest one when none is active.",
+        RUNS,
+        "orch ps -a",
+    ),
+    Verb(
+        "logs",
+        "run:logs",
+        "Print the logs of a run, while it runs and after.",
+        RUNS,
+        "orch logs train-k3f9 --node 1 --tail 50",
+    ),
+    Verb(
+        "attach",
+        "run:attach",
+        "Follow a run from where its log stopped, and take over if nobody drives it. Ctrl-C detaches again.",
+        RUNS,
+        "orch attach train-k3f9",
+    ),
+    Verb(
+        "stop",
+        "run:stop",
+        "End a run: its processes get SIGTERM, and `stop_duration` to finish.",
+        RUNS,
+        "orch stop train-k3f9",
+    ),
+    Verb(
+        "exec",
+        "hosts.exec:execute",
+        "Run a command on every node of a fleet. Equal output is shown once, under the names of its nodes.",
+        NODES,
+        "orch exec cluster --node gpu[1-4] -- nvidia-smi -L",
+    ),
+    Verb(
+        "ssh",
+        "hosts.exec:ssh",
+        "Log in to a node by its own way, jump hosts included, with its own key and its pinned host key.",
+        NODES,
+        "orch ssh gpu3 -- -L 8888:localhost:8888",
+    ),
+    Verb(
+        "cordon",
+        "hosts.cordon:cordon",
+        "Keep new jobs off nodes. Jobs that run there stay, and everybody who uses the nodes sees the mark.",
+        NODES,
+        'orch cordon "gpu[1-2]" --reason "fan broken"',
+    ),
+    Verb(
+        "unlock",
+        "provision:unlock",
+        "Break the lock on a fleet's state, after showing who holds it and since when.",
+        FLEETS,
+        "orch unlock laptop",
+        takes_file=True,
+    ),
+    Verb(
+        "doctor",
+        "doctor:doctor",
+        "What this machine has and lacks, and what to do about it.",
+        MACHINE,
+        "orch doctor",
+    ),
+    Verb(
+        "init",
+        "doctor:init",
+        "Write what a GitOps folder needs so that `pulumi preview` and `pulumi up` work in it by hand.",
+        MACHINE,
+        "cd infra && orch init",
+    ),
+    Verb(
+        "fleet",
+        "fleet:app",
+        "Fleets that are up: list, show, ids, delete.",
+        FLEETS,
+    ),
+    Verb(
+        "offers",
+        "offers:app",
+        "List what the clouds offer for a fleet, the cheapest first.",
+        FLEETS,
+    ),
+    Verb(
+        "engine",
+        "doctor:engine",
+        "The Pulumi engine: install it, see it, use it by hand.",
+        MACHINE,
+    ),
+)
+
+
+class Verbs(TyperGroup):
+    """The verbs of the table; each is loaded when it is called."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.commands = {verb.name: verb.listed() for verb in VERBS}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, listed and load(str(name)), rest
+
+
+@cache
+def load(name: str) -> Any:
+    """The command or the group of a verb of the table."""
+    return next(verb for verb in VERBS if verb.name == name).load()
+
+
+app = typer.Typer(
+    name="orch",
+    cls=Verbs,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+    epilog="Exit codes: 0 done, 3 configuration, 4 policy, 5 provisioning, 6 run failed, 7 hosts, "
+    "9 conflict, 10 changes pending, 130 interrupted.",
+)
 
 
 def _version(asked: bool) -> None:
@@ -50,119 +293,6 @@ def orch(
     ] = False,
 ) -> None:
     """GPU clusters from one YAML file, and distributed jobs on them."""
-
-
-app.command(
-    "validate", rich_help_panel=FILES, cls=FileCommand, epilog="Example: orch validate fleet.yml train.yml"
-)(validate.command)
-app.command("schema", rich_help_panel=FILES, epilog="Example: orch schema > .orch.schema.json")(
-    validate.schema_command
-)
-app.command(
-    "apply", rich_help_panel=BOTH, cls=FileCommand, epilog="Example: orch apply -f train.dstack.yml --yes"
-)(verbs.apply)
-app.command("show", rich_help_panel=BOTH, epilog="Example: orch show laptop")(verbs.show)
-app.command(
-    "preview", rich_help_panel=FLEETS, cls=FileCommand, epilog="Example: orch preview fleet.yml --exit-code"
-)(verbs.preview)
-app.command("plan", hidden=True, cls=FileCommand)(verbs.plan)
-app.command("up", rich_help_panel=FLEETS, cls=FileCommand, epilog="Example: orch up fleet.yml --yes")(
-    verbs.up
-)
-app.command("down", rich_help_panel=FLEETS, cls=FileCommand, epilog="Example: orch down fleet.yml --yes")(
-    verbs.down
-)
-app.command(
-    "drift",
-    rich_help_panel=FLEETS,
-    cls=FileCommand,
-    epilog="Example: orch drift laptop  (exit code 10 when something differs)",
-)(verbs.drift)
-app.command(
-    "check",
-    rich_help_panel=FLEETS,
-    cls=FileCommand,
-    epilog="Example: orch check fleet.yml  (exit code 7 when a host lacks something)",
-)(verbs.check)
-app.command("refresh", rich_help_panel=FLEETS, cls=FileCommand, epilog="Example: orch refresh laptop")(
-    verbs.refresh
-)
-app.command(
-    "run",
-    rich_help_panel=RUNS,
-    cls=FileCommand,
-    epilog="Example: orch run train.yml --env LR=0.1 -- --epochs 3",
-)(runs.run)
-app.command("ps", rich_help_panel=RUNS, epilog="Example: orch ps -a")(runs.ps)
-app.command("logs", rich_help_panel=RUNS, epilog="Example: orch logs train-k3f9 --node 1 --tail 50")(
-    runs.logs
-)
-app.command("attach", rich_help_panel=RUNS, epilog="Example: orch attach train-k3f9")(runs.attach)
-app.command("stop", rich_help_panel=RUNS, epilog="Example: orch stop train-k3f9")(runs.stop)
-app.command(
-    "exec", rich_help_panel=NODES, epilog="Example: orch exec cluster --node gpu[1-4] -- nvidia-smi -L"
-)(exec.execute)
-app.command("ssh", rich_help_panel=NODES, epilog="Example: orch ssh gpu3 -- -L 8888:localhost:8888")(exec.ssh)
-app.command("cordon", rich_help_panel=NODES, epilog='Example: orch cordon "gpu[1-2]" --reason "fan broken"')(
-    cordon.cordon
-)
-fleet_app.callback(invoke_without_command=True)(verbs.fleet)
-fleet_app.command("list", epilog="Example: orch fleet list --json")(verbs.fleet_list)
-fleet_app.command("show", epilog="Example: orch fleet show laptop -v")(verbs.fleet_show)
-fleet_app.command("ids", epilog="Example: docker kill $(orch fleet ids laptop -i 0)")(verbs.fleet_ids)
-fleet_app.command("delete", epilog="Example: orch fleet delete laptop --yes")(verbs.fleet_delete)
-app.command("unlock", rich_help_panel=FLEETS, cls=FileCommand, epilog="Example: orch unlock laptop")(
-    verbs.unlock
-)
-
-
-@app.command("doctor", rich_help_panel=MACHINE, epilog="Example: orch doctor")
-def doctor(as_json: verbs.Json = False) -> None:
-    """What this machine has and lacks, and what to do about it."""
-    from orch.cli import doctor as machine
-
-    machine.doctor(as_json=as_json)
-
-
-@app.command("init", rich_help_panel=MACHINE, epilog="Example: cd infra && orch init")
-def init(
-    folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Where; default here.")] = ".",
-) -> None:
-    """Write what a GitOps folder needs so that `pulumi preview` and `pulumi up` work in it by hand."""
-    from orch.cli import doctor as machine
-
-    machine.init(folder)
-
-
-@engine_app.command("install", epilog="Example: orch engine install")
-def engine_install() -> None:
-    """Make sure of an engine: found, else downloaded, else built from Go modules."""
-    from orch.cli import doctor as machine
-
-    machine.engine_install()
-
-
-@engine_app.command("version", epilog="Example: orch engine version")
-def engine_version() -> None:
-    """The engine that will be used."""
-    from orch.cli import doctor as machine
-
-    machine.engine_version()
-
-
-@engine_app.command("env", epilog='Example: eval "$(orch engine env)" && pulumi preview --stack laptop')
-def engine_env(
-    folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="A project; default here.")] = ".",
-) -> None:
-    """Print the environment in which `pulumi` by hand sees the same stacks, as shell commands."""
-    from orch.cli import doctor as machine
-
-    machine.engine_env(folder)
-
-
-app.add_typer(fleet_app, name="fleet", rich_help_panel=FLEETS)
-app.add_typer(offers.app, name="offers", rich_help_panel=FLEETS)
-app.add_typer(engine_app, name="engine", rich_help_panel=MACHINE)
 
 
 @cache

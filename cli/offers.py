@@ -34,7 +34,7 @@ class FileOrVerb(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(cls=FileOrVerb, help="List what the clouds offer for a fleet, the cheapest first.")
+app = typer.Typer(cls=FileOrVerb)
 
 
 @app.command(

@@ -14,7 +14,7 @@ import typer
 
 from orch.cli import completion
 from orch.cli.background import LOG, drive_behind, see_through, supervise, why_undriven
-from orch.cli.context import ALSO, Rehearse, project_at
+from orch.cli.context import ALSO, Detach, Json, OnFleet, Profile, Rehearse, Variables, project_at
 from orch.cli.errors import coloured, end, say, tell
 from orch.cli.output.ticking import still
 from orch.spec.errors import ExitCode, OrchError
@@ -35,20 +35,6 @@ Run = Annotated[
         metavar="RUN", help="The run's name, as `orch ps -a` shows it.", autocompletion=completion.runs
     ),
 ]
-OnFleet = Annotated[
-    str | None,
-    typer.Option("--fleet", help="The fleet to run on.", autocompletion=completion.fleets),
-]
-Variables = Annotated[
-    list[str] | None,
-    typer.Option("--env", "-e", metavar="K=V", help="A variable for the job; repeatable."),
-]
-Profile = Annotated[
-    str | None,
-    typer.Option("--profile", "-P", metavar="NAME", help="The profile of orch.yml to read tasks with."),
-]
-Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return at once; the run goes on.")]
-Json = Annotated[bool, typer.Option("--json", help="Data on stdout, for pipelines.")]
 
 
 def run(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from orch.cli import completion
+from orch.cli.context import Json, Rehearse
 from orch.cli.errors import coloured, print_json, say
 from orch.cli.output.fleet import Row, fleet_json, fleet_status, fleet_table
 from orch.cli.output.run import SCHEMA, duration, moment, rank_text, run_json
@@ -21,11 +25,17 @@ if TYPE_CHECKING:
 Pairs = list[tuple[str, str]]
 
 
-def show(name: str, *, as_json: bool, rehearse: bool) -> None:
-    """The fleet of that name and the newest run of that name, whichever there is.
-
-    Raises NoSuchFleet, which names both, when there is neither.
-    """
+def show(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="Of a fleet or a run.", autocompletion=completion.fleets_and_runs
+        ),
+    ],
+    as_json: Json = False,
+    rehearse: Rehearse = False,
+) -> None:
+    """All there is to know of a fleet or a run, on one screen."""
     with opened(None, as_json=True, rehearse=rehearse) as (project, place):
         from orch.runner.runs.lifecycle import reconcile_once
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orch.cli.context import Allow, Untrusted
 from orch.cli.errors import say, tell
 
 if TYPE_CHECKING:
@@ -25,19 +26,6 @@ SKIPPED_FOLDERS = {"node_modules", "__pycache__", "venv"}
 WALKED_FOLDERS = 1000
 READ_BYTES = 1 << 16
 SHOWN_FOLDERS = 5
-
-Untrusted = Annotated[
-    bool,
-    typer.Option(
-        "--untrusted", help="For files of strangers: no environment, no file outside their repository."
-    ),
-]
-Allow = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow", metavar="NAME", help="A variable or path that they may name; it is not read. Repeatable."
-    ),
-]
 
 
 class Format(str, Enum):

@@ -36,6 +36,7 @@ LOADED = (
     *(
         "orch.cli.main",
         "orch.cli.fleet",
+        "orch.cli.provision",
         "orch.cli.hosts.check",
         "orch.cli.output.run",
         "orch.cli.output.plan_tree",
@@ -222,7 +223,10 @@ def _serve(listener: socket.socket, alive: socket.socket, loaded: Sequence[str])
         for name in loaded:
             importlib.import_module(name)
         if "orch.cli.main" in loaded:
-            importlib.import_module("orch.cli.main").commands()
+            main = importlib.import_module("orch.cli.main")
+            for verb in main.VERBS:
+                main.load(verb.name)
+            main.commands()
         gc.collect()
         gc.freeze()  # else each fork copies all of it when it ends
     lines: dict[int, socket.socket] = {}

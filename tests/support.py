@@ -171,11 +171,10 @@ def processes(*words: str) -> list[int]:
 
 def verbs() -> list[tuple[str, ...]]:
     """The words of every verb of the command line."""
-    from orch.cli.main import app, engine_app, fleet_app
+    from orch.cli.main import VERBS, load
 
-    groups = (("", app), ("fleet", fleet_app), ("engine", engine_app))
-    return [
-        tuple(filter(None, (group, command.name)))
-        for group, typer in groups
-        for command in typer.registered_commands
-    ]
+    found: list[tuple[str, ...]] = []
+    for verb in VERBS:
+        within = getattr(load(verb.name), "commands", {})
+        found += [(verb.name, name) for name, each in within.items() if not each.hidden] or [(verb.name,)]
+    return found

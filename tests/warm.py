@@ -26,7 +26,7 @@ from typing import IO, Any
 from forkserver import interpreter
 
 LIBRARIES = """
-orch.cli.main orch.cli.fleet orch.cli.output.fleet orch.cli.output.plan
+orch.cli.main orch.cli.provision orch.cli.fleet orch.cli.output.fleet orch.cli.output.plan
 orch.components.aws.account.gather_facts orch.components.aws.resources
 orch.components.gcp.account.gather_facts orch.components.gcp.resources orch.components.ssh.problems
 orch.rehearsal.aws.client_hook orch.rehearsal.gcp.account orch.rehearsal.gcp.client_hook
@@ -125,7 +125,10 @@ def read_libraries() -> None:
     # Types of a cloud are read when they are first named.
     assert importlib.import_module("pulumi_aws").ec2.Instance
     assert importlib.import_module("pulumi_gcp").compute.Network
-    importlib.import_module("orch.cli.main").commands()
+    main = importlib.import_module("orch.cli.main")
+    for verb in main.VERBS:
+        main.load(verb.name)
+    main.commands()
     read_services()
     assert threading.active_count() == 1
     gc.freeze()

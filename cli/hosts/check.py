@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orch.cli.context import project_at
+from orch.cli.context import FileOrName, Json, NewKeys, Rehearse, project_at
 from orch.cli.errors import end, say
 from orch.cli.output.plan_tree import paint
 from orch.spec.errors import ExitCode
@@ -36,7 +36,13 @@ COLOURS = {"pass": "32", "warn": "33", "fail": "31", "skipped": "2"}
 LOCAL_DISK_GIB = (5.0, 20.0)
 
 
-def check(target: str, *, as_json: bool, accept_new_host_keys: bool = False, rehearse: bool = False) -> None:
+def check(
+    target: FileOrName,
+    as_json: Json = False,
+    accept_new_host_keys: NewKeys = False,
+    rehearse: Rehearse = False,
+) -> None:
+    """Tell what the hosts of a fleet lack, and what to do about it. Changes nothing."""
     any_failed = False
     for name, found in _surveys(target, "all" if accept_new_host_keys else "none", rehearse):
         any_failed = any_failed or found.failed
@@ -82,7 +88,7 @@ def survey_lines(name: str, found: Survey, *, width: int, colour: bool) -> list[
 
 def _surveys(target: str, unseen: Unseen, rehearse: bool) -> Iterator[tuple[str, Survey]]:
     """Each fleet to check, by its name, and what its hosts came to."""
-    from orch.cli.fleet import fleets_of, is_file
+    from orch.cli.provision import fleets_of, is_file
 
     if not is_file(target):
         yield target, _of_name(project_at(rehearse=rehearse), target)

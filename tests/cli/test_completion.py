@@ -9,7 +9,7 @@ import pytest
 from support import Folder
 
 from orch.cli import completion
-from orch.cli.main import app
+from orch.cli.main import VERBS, Verb, load
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.run_names import RunName
 
@@ -83,7 +83,15 @@ def test_verbs_stand_under_headings_in_the_order_of_their_use(tmp_path: Path) ->
     places = [said.index(f"─ {heading} ─") for heading in headings]
     assert places == sorted(places)
     assert "─ Commands ─" not in said
-    assert all(command.rich_help_panel for command in app.registered_commands if not command.hidden)
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_a_verb_is_told_of_before_it_is_loaded_as_it_tells_of_itself(verb: Verb) -> None:
+    """Lists of verbs load none of them."""
+    told, loaded = verb.listed(), load(verb.name)
+    first = " ".join(loaded.help.split("\n\n")[0].split())
+    assert verb.help == first
+    assert told.hidden == (not verb.heading)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 from typer.models import OptionInfo
 
 from orch.cli import errors
-from orch.cli.main import app
 from orch.cli.output.redaction import _VALUED, masked  # pyright: ignore[reportPrivateUsage]
+from orch.cli.run import run
 
 CANARY = "hf_canary'42\"\\"
 
@@ -105,8 +105,6 @@ def test_it_is_covered_however_options_are_joined(words: list[str]) -> None:
 
 
 def test_every_option_that_takes_a_word_beside_env_is_known_to_the_masking() -> None:
-    run = next(each for each in app.registered_commands if each.name == "run").callback
-    assert run is not None
     options = [each for name, each in get_type_hints(run, include_extras=True).items() if name != "arguments"]
     taking = {
         word

@@ -1,0 +1,382 @@
+"""The verbs that plan, create and remove fleets: preview, up, down, drift, refresh, unlock."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orch.cli.context import (
+    Allow,
+    File,
+    FileOrName,
+    Force,
+    Indices,
+    Json,
+    NewKeys,
+    Rehearse,
+    Untrusted,
+    Verbose,
+    Yes,
+    project_at,
+)
+from orch.cli.diagnostics import load
+from orch.cli.errors import coloured, end, print_json, say, tell
+from orch.cli.hosts.host_keys import planned, rekeyed
+from orch.cli.output.plan import cost_line, counts, key_lines, plan_json, run_lines
+from orch.cli.output.plan_tree import drift_lines, paint
+from orch.cli.output.progress import watching
+from orch.cli.output.review import agree, confirm, need_terminal, on_nodes_that_go, shown_lines, tell_problems
+from orch.cli.output.untrusted import preview as untrusted_preview
+from orch.cli.validate import strangers
+from orch.components.request import Approvals
+from orch.spec.diagnostics import render_human
+from orch.spec.errors import ExitCode
+from orch.spec.models import Fleet
+from orch.stacks import operations
+from orch.stacks.errors import ProjectError
+from orch.stacks.fleets import not_up
+from orch.stacks.project import Project
+from orch.stacks.request import FleetRequest
+from orch.stacks.state import StackState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from orch.spec import Document
+
+SCHEMA = 1
+
+
+def preview(
+    file: File,
+    *,
+    as_json: Json = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 10 when changes are pending.")
+    ] = False,
+    accept_new_host_keys: NewKeys = False,
+    verbose: Verbose = False,
+    rehearse: Rehearse = False,
+    untrusted: Untrusted = False,
+    allow: Allow = None,
+) -> None:
+    """Show what `up` would change, and why. Changes nothing.
+
+    With --untrusted: what the fleets would be, from files and catalogue alone; nothing is asked or run.
+    """
+    allowed = strangers(untrusted, allow)
+    if allowed is not None:
+        if exit_code or rehearse or accept_new_host_keys:
+            raise typer.BadParameter(
+                "nothing is looked at: --exit-code, --rehearse and --accept-new-host-keys do not go with it",
+                param_hint="--untrusted",
+            )
+        untrusted_preview(file, allowed, as_json=as_json)
+        return
+    approvals = Approvals(unseen="all" if accept_new_host_keys else "none")
+    pending, unfit = False, False
+    for project, document, fleet in fleets_of(file, rehearse=rehearse):
+        if doubtful := document.effective():
+            tell(render_human(doubtful))
+        request = _request(file, document, fleet, approvals)
+        with watching(as_json=as_json) as listener:
+            plan = planned(
+                document,
+                lambda p=project, r=request, told=listener: operations.preview(p, r, told),
+                as_json=as_json,
+            )
+            on_them = on_nodes_that_go(project, plan, listener)
+        pending, unfit = pending or plan.pending, unfit or bool(plan.problems)
+        if as_json:
+            print_json(plan_json(plan, document, on_them))
+            continue
+        for line in shown_lines(plan, verbose=verbose):
+            say(line)
+        for reason in plan.reasons:
+            say(paint(f"  · {reason}", "2", coloured(sys.stdout)))
+        say(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
+        for line in run_lines(on_them):
+            say(line)
+        tell_problems(plan, document)
+    if unfit:
+        end(ExitCode.HOSTS)
+    end(ExitCode.CHANGES if exit_code and pending else ExitCode.OK)
+
+
+def plan(
+    file: File,
+    *,
+    as_json: Json = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code")] = False,
+    accept_new_host_keys: NewKeys = False,
+    verbose: Verbose = False,
+    rehearse: Rehearse = False,
+    untrusted: Untrusted = False,
+    allow: Allow = None,
+) -> None:
+    """The same as `preview`."""
+    preview(
+        file,
+        as_json=as_json,
+        exit_code=exit_code,
+        accept_new_host_keys=accept_new_host_keys,
+        rehearse=rehearse,
+        verbose=verbose,
+        untrusted=untrusted,
+        allow=allow,
+    )
+
+
+def up(
+    file: File,
+    *,
+    yes: Yes = False,
+    as_json: Json = False,
+    accept_host_key: Annotated[
+        list[str] | None,
+        typer.Option("--accept-host-key", metavar="HOST", help="Pin the new key of this host; repeatable."),
+    ] = None,
+    accept_new_host_keys: NewKeys = False,
+    accept_drift: Annotated[
+        bool, typer.Option("--accept-drift", help="Take existing hosts as they are now.")
+    ] = False,
+    upgrade: Annotated[bool, typer.Option("--upgrade", help="Look for newer machine images.")] = False,
+    force: Force = False,
+    verbose: Verbose = False,
+    rehearse: Rehearse = False,
+) -> None:
+    """Bring up the fleets of a file: all that is missing is made, all that differs is mended."""
+    bring_up(
+        file,
+        yes=yes,
+        as_json=as_json,
+        accept_drift=accept_drift,
+        accept_host_keys=accept_host_key or (),
+        accept_new_host_keys=accept_new_host_keys,
+        upgrade=upgrade,
+        force=force,
+        rehearse=rehearse,
+        verbose=verbose,
+    )
+
+
+def bring_up(
+    file: str,
+    *,
+    yes: bool,
+    as_json: bool = False,
+    accept_drift: bool = False,
+    accept_host_keys: Sequence[str] = (),
+    accept_new_host_keys: bool = False,
+    upgrade: bool = False,
+    force: bool = False,
+    rehearse: bool = False,
+    verbose: bool = False,
+    mixed: bool = False,
+    environ: Mapping[str, str] | None = None,
+    profile: str | None = None,
+) -> None:
+    """`mixed`: the file's other documents are somebody else's, who goes on when all is well. `environ`: what
+    the file is read with, the caller's own variables if not given."""
+    unfit = False
+    found = fleets_of(
+        file, launch=("fleet",), rehearse=rehearse, mixed=mixed, environ=environ, profile=profile
+    )
+    for project, described, fleet in found:
+        document = described
+        # Whoever asks for `--yes` has seen no key; on a terminal each is shown before it is used.
+        unseen = "all" if accept_new_host_keys else "named" if yes else "none"
+        approvals = Approvals(accept_drift, upgrade, force, rekeyed(fleet, accept_host_keys), unseen=unseen)
+        at, request, shown = project, _request(file, document, fleet, approvals), None
+        if not yes:
+            need_terminal("orch up FILE --yes")
+            again = partial(
+                _read_again, file, fleet.name, rehearse=rehearse, environ=environ, profile=profile
+            )
+            agreed = agree(project, document, request, again, verbose=verbose)
+            unfit = unfit or agreed.unfit
+            if agreed.plan is None:
+                continue
+            at, document = agreed.project, agreed.document
+            request, shown = agreed.request, agreed.plan
+        with watching(as_json=as_json) as listener:
+            done = planned(
+                document,
+                lambda p=at, r=request, told=listener, s=shown: operations.up(p, r, told, shown=s),
+                as_json=as_json,
+            )
+        unfit = unfit or bool(done.problems)
+        if as_json:
+            print_json(plan_json(done, document))
+            continue
+        for line in key_lines(done.new_keys) if yes else ():
+            tell(line)
+        amiss = len({problem.node for problem in done.problems})
+        suffix = f"; {amiss} not in order" if amiss else ""
+        say(f"fleet {fleet.name}: {counts(done.changes, done=True)}{suffix}")
+        tell_problems(done, document)
+    if unfit:
+        end(ExitCode.HOSTS)
+
+
+def down(
+    target: FileOrName,
+    *,
+    indices: Indices = None,
+    yes: Yes = False,
+    force: Force = False,
+    as_json: Json = False,
+    rehearse: Rehearse = False,
+) -> None:
+    """Remove a fleet: its nodes, its networks, its state. Existing hosts are left as they were found.
+
+    Nodes that runs are on stay, and the runs are named, unless --force is given.
+    """
+    remove(target, yes=yes, as_json=as_json, indices=indices or (), force=force, rehearse=rehearse)
+
+
+def remove(
+    target: str,
+    *,
+    yes: bool,
+    as_json: bool,
+    indices: Sequence[int] = (),
+    by_name: bool = False,
+    force: bool = False,
+    rehearse: bool = False,
+) -> None:
+    """`by_name`: no file is meant, whatever the name looks like."""
+    for project, name in _targets(target, by_name=by_name, rehearse=rehearse):
+        if not StackState(project, name).exists:
+            if target == name:
+                raise not_up(project, name, removing=True)
+            # A pipeline may ask twice; a mistyped name is told.
+            (tell if as_json else say)(f"fleet {name}: not up, nothing to remove")
+            continue
+        what = f"node {', '.join(map(str, indices))} of the fleet {name}" if indices else f"the fleet {name}"
+        if not yes:
+            need_terminal(f"orch down {target} --yes")
+            confirm(f"Remove {what} and all that runs on it?")
+        with watching(as_json=as_json) as listener:
+            if indices:
+                done = operations.remove_nodes(project, name, indices, listener, force=force)
+            else:
+                done = operations.down(project, name, listener, force=force)
+        if as_json:
+            print_json(plan_json(done))
+        else:
+            say(f"fleet {name}: {counts(done.changes, done=True)}")
+
+
+def drift(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False) -> None:
+    """Tell what is no longer as `up` left it. Changes nothing."""
+    _show_drift(target, operations.drift, as_json=as_json, code=ExitCode.CHANGES, rehearse=rehearse)
+
+
+def refresh(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False) -> None:
+    """Record in the state what is really there. `up` does this by itself."""
+    _show_drift(target, operations.refresh, as_json=as_json, code=ExitCode.OK, rehearse=rehearse)
+
+
+def _show_drift(
+    target: str, operation: Any, *, as_json: bool, code: ExitCode, rehearse: bool = False
+) -> None:
+    any_found = False
+    for project, name in _targets(target, rehearse=rehearse):
+        with watching(as_json=as_json) as listener:
+            found = operation(project, name, listener)
+        any_found = any_found or bool(found)
+        if as_json:
+            print_json({"schema": SCHEMA, "fleet": name, "drift": [item.as_json() for item in found]})
+            continue
+        say(f"fleet {name}: {'drifted' if found else 'as registered'}")
+        for line in drift_lines(found):
+            say(line)
+        if found:
+            say("`orch up` mends what it can; `orch up --accept-drift` takes existing hosts as they are")
+    end(code if any_found else ExitCode.OK)
+
+
+def unlock(target: FileOrName, yes: Yes = False, rehearse: Rehearse = False) -> None:
+    """Break the lock on a fleet's state, after showing who holds it and since when."""
+    from orch.stacks.pulumi.locks import locks
+
+    for project, name in _targets(target, rehearse=rehearse):
+        held = locks(project, name)
+        if project.local_state is not None and not held:
+            if not StackState(project, name).exists:
+                raise not_up(project, name)
+            say(f"fleet {name}: nobody holds it")
+            continue
+        for lock in held:
+            tell(f"fleet {name} is held by {lock}{' (that process is gone)' if lock.dead else ''}")
+        if not yes:
+            need_terminal(f"orch unlock {target} --yes")
+            confirm("Break the lock? If its holder is still at work, the state will be damaged.")
+        operations.unlock(project, name)
+        say(f"fleet {name}: unlocked")
+
+
+def fleets_of(
+    file: str,
+    *,
+    launch: Sequence[str] = (),
+    rehearse: bool = False,
+    mixed: bool = False,
+    environ: Mapping[str, str] | None = None,
+    profile: str | None = None,
+) -> Iterator[tuple[Project, Document, Fleet]]:
+    """The fleets of a file, with the project it belongs to. Other documents get a note, unless `mixed`."""
+    project = project_at(None if file == "-" else file, rehearse=rehearse)
+    backends = [each.type for each in project.backends]
+    documents = load(file, launch=launch, environ=environ, backends=backends, profile=profile)
+    fleets = [(document, document.model) for document in documents if isinstance(document.model, Fleet)]
+    others = len(documents) - len(fleets)
+    if others and not mixed:
+        tell(f"note: {others} of {len(documents)} documents are no fleets; start tasks with `orch run`")
+    if not fleets:
+        raise ProjectError("there is no fleet in it", where=file, hint="a fleet begins with `type: fleet`")
+    for document, fleet in fleets:
+        yield project, document, fleet
+
+
+def _read_again(
+    file: str,
+    name: str,
+    *,
+    rehearse: bool,
+    environ: Mapping[str, str] | None,
+    profile: str | None,
+) -> tuple[Project, Document, Fleet]:
+    """The fleet of this name as its file and `orch.yml` describe it now. Raises ProjectError when they do no
+    more."""
+    found = fleets_of(
+        file, launch=("fleet",), rehearse=rehearse, mixed=True, environ=environ, profile=profile
+    )
+    for project, document, fleet in found:
+        if fleet.name == name:
+            return project, document, fleet
+    raise ProjectError(
+        f"the file describes the fleet {name} no more", where=file, hint="run the same command again"
+    )
+
+
+def _request(file: str, document: Document, fleet: Fleet, approvals: Approvals) -> FleetRequest:
+    path = document.file.absolute() if file != "-" else None
+    return FleetRequest(fleet, document.directory.absolute(), approvals, path)
+
+
+def is_file(target: str) -> bool:
+    """Whether FILE|NAME is a file."""
+    return os.path.exists(target) or "/" in target or target.endswith((".yml", ".yaml")) or target == "-"
+
+
+def _targets(target: str, *, by_name: bool = False, rehearse: bool = False) -> list[tuple[Project, str]]:
+    """A file's fleets, or the one fleet of a name in the project here."""
+    if not by_name and is_file(target):
+        return [(project, fleet.name) for project, _, fleet in fleets_of(target, rehearse=rehearse)]
+    return [(project_at(rehearse=rehearse), target)]
