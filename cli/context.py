@@ -89,6 +89,13 @@ def project_at(path: Path | str | None = None, *, rehearse: bool = False) -> Pro
     return begin(project).project
 
 
+def strangers(untrusted: bool, allow: list[str] | None) -> tuple[str, ...] | None:
+    """What files that are not trusted may name; None where they are."""
+    if allow and not untrusted:
+        raise typer.BadParameter("it goes with --untrusted", param_hint="--allow")
+    return tuple(allow or ()) if untrusted else None
+
+
 _OPTIONS = ("-f", "--file")
 
 

@@ -22,6 +22,7 @@ from orch.cli.context import (
     Verbose,
     Yes,
     project_at,
+    strangers,
 )
 from orch.cli.diagnostics import load
 from orch.cli.errors import coloured, end, print_json, say, tell
@@ -31,7 +32,6 @@ from orch.cli.output.plan_tree import drift_lines, paint
 from orch.cli.output.progress import watching
 from orch.cli.output.review import agree, confirm, need_terminal, on_nodes_that_go, shown_lines, tell_problems
 from orch.cli.output.untrusted import preview as untrusted_preview
-from orch.cli.validate import strangers
 from orch.components.request import Approvals
 from orch.spec.diagnostics import render_human
 from orch.spec.errors import ExitCode

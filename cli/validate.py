@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orch.cli.context import Allow, Untrusted
+from orch.cli.context import Allow, Untrusted, strangers
 from orch.cli.errors import say, tell
 
 if TYPE_CHECKING:
@@ -52,13 +52,6 @@ def command(
     Example: orch validate fleet.yml train.yml --format github
     """
     raise typer.Exit(validate([str(path) for path in paths], format, strict, strangers(untrusted, allow)))
-
-
-def strangers(untrusted: bool, allow: list[str] | None) -> tuple[str, ...] | None:
-    """What files that are not trusted may name; None where they are."""
-    if allow and not untrusted:
-        raise typer.BadParameter("it goes with --untrusted", param_hint="--allow")
-    return tuple(allow or ()) if untrusted else None
 
 
 def validate(

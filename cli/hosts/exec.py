@@ -15,7 +15,7 @@ import typer
 from orch.cli import completion
 from orch.cli.context import project_at
 from orch.cli.errors import UsageError, end, say, tell
-from orch.cli.hosts.cordon import chosen_nodes
+from orch.cli.hosts.node_names import chosen_nodes
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.grammar.values import Problem, parse_duration
 

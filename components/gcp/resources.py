@@ -7,21 +7,24 @@ with a request per batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
 
+from orch.components.cloud.fleet_state import bastion_jump, given_jumps, node_state
+from orch.components.cloud.fleet_state import fleet_state as of_cloud
 from orch.components.cloud.host_keys import HostKey, known_keys
 from orch.components.cloud.plan import Node
 from orch.components.cloud.polling import in_background
 from orch.components.gcp.account.client import carries_key
 from orch.components.gcp.account.facts import Member
 from orch.components.gcp.account.labels import label
-from orch.components.gcp.fleet_state import Machine, Seen, fleet_state
 from orch.components.gcp.network_resources import SCOPES, NetworkResources, Text
 from orch.components.gcp.plan import GcpPlan, Group, Interface, Scheduling
+from orch.components.gcp.tunnels import through_iap
 from orch.spec.models.backends.gcp import GcpSettings
 
 Members = Callable[[str, int], Sequence[Member]]
@@ -312,3 +315,70 @@ def _address(nics: Any, *, public: bool) -> str | None:
 
 def _field(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name)
+
+
+# A node that is gone may be a restart after maintenance, which takes minutes.
+UNREACHABLE_GRACE_S = 600.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """An instance: what a node's state needs that is known only afterwards.
+
+    `key`: the name for which an earlier version gave it a host key of the seed, in user data of its own.
+    `host`: where it stands, outermost first.
+    """
+
+    name: str
+    id: str
+    internal: str
+    public: str | None
+    key: str | None
+    host: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the cloud gave. `machines`: in order of nodes; `host_keys`: by the instance's id, and who has none
+    is no node yet. `bastion` is its name and address."""
+
+    seed: str
+    machines: Sequence[Machine]
+    host_keys: Mapping[str, HostKey]
+    bastion: tuple[str, str | None] | None
+
+
+def fleet_state(plan: GcpPlan, settings: GcpSettings, stack: str, seen: Seen) -> dict[str, Any]:
+    """All that a runner needs, as `spec.state.FleetState` reads it."""
+    jumps = _jumps(plan, settings, seen)
+    way, makers = plan.access.way, plan.makers
+    groups = {node.name: group for group in plan.node_groups for node in group.nodes}
+    nodes = [
+        node_state(
+            groups[node.name],
+            node,
+            key=seen.host_keys[machine.id],
+            address=machine.public if way == "direct" else machine.internal,
+            internal=machine.internal,
+            jumps=jumps,
+            proxy_command=_through_iap(groups[node.name], settings, machine.name) if way == "iap" else None,
+            topology=machine.host,
+            disk_gb=groups[node.name].disk.size_gb,
+            made_by=makers.get(node.name),
+        )
+        for node, machine in zip(plan.all_nodes, seen.machines, strict=True)
+        if machine.id in seen.host_keys
+    ]
+    return of_cloud(plan, stack, nodes, backend="gcp", grace_s=UNREACHABLE_GRACE_S)
+
+
+def _jumps(plan: GcpPlan, settings: GcpSettings, seen: Seen) -> list[dict[str, Any]]:
+    if plan.bastion is None or seen.bastion is None:
+        return given_jumps(plan.access.jumps)
+    name, address = seen.bastion
+    tunnel = None if plan.bastion.public else _through_iap(plan, settings, name)
+    return [bastion_jump(plan, seen.seed, address, tunnel)]
+
+
+def _through_iap(plan: GcpPlan, settings: GcpSettings, instance: str) -> str:
+    return through_iap(plan.project, plan.zone, settings, instance)

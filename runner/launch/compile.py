@@ -19,11 +19,9 @@ from orch.runner.launch.environment import (
     wants_slurm,
 )
 from orch.runner.launch.hostfile import Dialect, hostfile, internal_addresses
-from orch.runner.launch.launcher import LaunchContext, Launcher
-from orch.runner.launch.mpirun import MpirunLauncher
+from orch.runner.launch.launcher import LaunchContext, Launcher, MpirunLauncher, TorchrunLauncher
 from orch.runner.launch.placement import Seat
 from orch.runner.launch.run_plan import FabricAccess, Mount, RankPlan, RunPlan, StagedFile
-from orch.runner.launch.torchrun import TorchrunLauncher
 from orch.runner.runs.packing import source_of
 from orch.spec.grammar.interpolate import render_args, render_command, render_text
 from orch.spec.state import FleetState

@@ -16,8 +16,8 @@ from support import ORCH, Folder
 
 import orch.cli
 from orch.cli.errors import say
-from orch.cli.hosts.cordon import UnknownNode, chosen_nodes
 from orch.cli.hosts.exec import ExecResult, show_answers
+from orch.cli.hosts.node_names import UnknownNode, chosen_nodes
 from orch.runner.launch.environment import fold
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.node.commands import Command
