@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +15,16 @@ from typer.core import TyperGroup
 
 from orch.cli.context import ALSO, positional
 from orch.cli.errors import say, tell
+from orch.offers.match import gpu_memory_mib, gpu_text, money, price_text, range_text
+from orch.offers.near_misses import reason_text
+from orch.spec.errors import visible
+from orch.spec.grammar.values import render_size
 
 if TYPE_CHECKING:
+    from orch.catalog.records import InstanceType
+    from orch.offers.match import Fit
+    from orch.offers.near_misses import NearMiss
+    from orch.offers.query import MachineQuery
     from orch.offers.search import Search
 
 SHOWN_OFFERS = 20
@@ -67,8 +78,6 @@ def show(
     searches = search(documents, _configured(documents, file))
     found = [each.diagnostics for each in searches]
     if as_json:
-        from orch.cli.output.offers import offers_json
-
         print(json.dumps(offers_json(searches, limit or None, explain), indent=2, ensure_ascii=False))
     else:
         _print(searches, SHOWN_OFFERS if limit is None else limit, explain)
@@ -79,8 +88,6 @@ def show(
 
 
 def _print(searches: tuple[Search, ...], limit: int, explain: bool) -> None:
-    from orch.cli.output.offers import misses_text, offers_text, sources_text
-
     colour = sys.stdout.isatty()
     for each in searches:
         say(offers_text(each, limit or None, colour=colour))
@@ -122,3 +129,236 @@ def refresh(
 
     done = fetch(backend, regions=tuple(region or ()), profile=profile)
     say(f"{backend}: {len(done.prices.offers)} offers as of {done.prices.as_of}, in {done.path}")
+
+
+ASKED = (
+    "Zone ?: the account is asked which zones of the region have the type, before a fleet is planned there."
+)
+
+# For people
+
+
+def offers_text(search: Search, limit: int | None, *, colour: bool) -> str:
+    """A headline and the offers of one fleet, in the order of choice."""
+    head = f"{search.name}: {wanted_text(search.wanted)}"
+    if search.skipped:
+        return f"{search.name}: {search.skipped}"
+    fits = search.judgement.fits
+    if not fits:
+        return f"{head}\nno offer fits"
+    columns = ("#", "BACKEND", "REGION", "ZONE", "INSTANCE TYPE", "RESOURCES", "SPOT", "PRICE")
+    folded = _folded(fits)
+    rows = [_row(place, group, search.wanted) for place, group in folded[:limit]]
+    lines = [head, table(columns, rows, colour=colour)]
+    shown = sum(len(group) for _, group in folded[:limit])
+    if shown < len(fits):
+        lines.append(f"{len(fits) - shown} more of {len(fits)} (--limit 0 lists all)")
+    if any(not fit.offer.listed for fit in fits[:shown]):
+        lines.append(ASKED)
+    return "\n".join(lines)
+
+
+def _folded(fits: Sequence[Fit]) -> list[tuple[int, tuple[Fit, ...]]]:
+    """Offers with the number of the first of each: those of regions that may have a type, at a price that is
+    not theirs, are one."""
+
+    def key(numbered: tuple[int, Fit]) -> object:
+        number, fit = numbered
+        return (
+            number
+            if fit.offer.listed or fit.sure
+            else (fit.offer.type.backend, fit.offer.type.name, fit.spot)
+        )
+
+    groups = (tuple(group) for _, group in groupby(enumerate(fits, 1), key))
+    return [(group[0][0], tuple(fit for _, fit in group)) for group in groups]
+
+
+def misses_text(search: Search, limit: int | None, *, colour: bool) -> str:
+    """What almost fits, grouped by how many conditions fail."""
+    misses = search.misses[:limit]
+    if search.skipped or not misses:
+        return ""
+    lines: list[str] = []
+    for failed in dict.fromkeys(miss.failed for miss in misses):
+        group = [miss for miss in misses if miss.failed == failed]
+        lines.append(f"off by {failed} condition{'' if failed == 1 else 's'}:")
+        columns = ("BACKEND", "INSTANCE TYPE", "SPOT", "PRICE FROM", "WHY NOT")
+        lines.append(table(columns, [_miss_row(miss) for miss in group], colour=colour))
+    if len(misses) < len(search.misses):
+        lines.append(f"{len(search.misses) - len(misses)} more are further off")
+    return "\n".join(lines)
+
+
+def sources_text(searches: Sequence[Search]) -> str:
+    """Whose prices these are, and of when."""
+    lists = {each.backend: each for search in searches for each in search.lists}
+    dates = "; ".join(f"{each.backend} {each.as_of}" for each in lists.values())
+    return f"Prices in US dollars per hour, lists and no quotes. Dates: {dates}" if dates else ""
+
+
+def wanted_text(wanted: MachineQuery) -> str:
+    """`gpu H100:8, cpu 2.., memory 8GB.., on-demand, in aws`."""
+    resources = wanted.resources
+    arch = f"{resources.cpu.arch}:" if resources.cpu.arch else ""
+    price = f"at most {money(wanted.max_price)}" if wanted.max_price is not None else ""
+    parts = (
+        f"gpu {gpu_text(wanted)}",
+        f"cpu {arch}{range_text(resources.cpu.count)}",
+        f"memory {range_text(resources.memory_mib, render_size)}",
+        " or ".join(wanted.instance_types),
+        {"auto": "spot or on-demand"}.get(wanted.spot_policy, wanted.spot_policy),
+        price,
+        f"in {', '.join((*wanted.backends, *wanted.regions, *wanted.zones))}",
+    )
+    return ", ".join(part for part in parts if part)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, colour: bool) -> str:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
+    for column in columns:
+        grid.add_column(
+            column,
+            justify="right" if column in ("#", "PRICE", "PRICE FROM") else "left",
+            no_wrap=column not in ("RESOURCES", "WHY NOT"),
+        )
+    for row in rows:
+        grid.add_row(*(Text(visible(cell)) for cell in row))
+    text = io.StringIO()
+    Console(file=text, force_terminal=colour, width=None if colour else 240).print(grid)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def _row(place: int, group: Sequence[Fit], wanted: MachineQuery) -> tuple[str, ...]:
+    fit = group[0]
+    offer, each = fit.offer, fit.offer.type
+    return (
+        str(place),
+        each.backend,
+        (offer.region or "n/a") if len(group) == 1 else f"{len(group)} regions",
+        offer.zone or ("n/a" if offer.listed else "?"),
+        each.name,
+        resources_text(each, wanted),
+        "yes" if fit.spot else "no",
+        price_text(fit),
+    )
+
+
+def resources_text(each: InstanceType, wanted: MachineQuery | None = None) -> str:
+    """`192xCPU, 2TB, 100GB (disk), H100:80GB:8`; the disk is the one that would be made."""
+    cpus = f"{'?' if each.vcpus is None else each.vcpus}x{'ARM ' if each.arch == 'arm' else ''}CPU"
+    parts = [cpus, render_size(each.memory_mib) if each.memory_mib else "? memory"]
+    if wanted is not None and wanted.resources.disk_mib.min:
+        parts.append(f"{render_size(int(wanted.resources.disk_mib.min))} (disk)")
+    if each.gpu:
+        memory = gpu_memory_mib(each)
+        size = f":{render_size(memory)}" if memory else ""
+        parts.append(f"{each.gpu.name}{size}:{each.gpu_count}")
+    return ", ".join(parts)
+
+
+def _miss_row(miss: NearMiss) -> tuple[str, ...]:
+    why = "; ".join(reason_text(reason) for reason in miss.reasons)
+    spot = "yes" if miss.spot else "no"
+    return (miss.backend, miss.instance_type, spot, price_text(miss.cheapest), why)
+
+
+# For programs
+
+
+def offers_json(searches: Sequence[Search], limit: int | None, explain: bool) -> dict[str, Any]:
+    """Schema 1, as docs/reference/offers.md has it."""
+    lists = {each.backend: each for search in searches for each in search.lists}
+    return {
+        "schema": 1,
+        "fleets": [_fleet_json(each, limit, explain) for each in searches],
+        "diagnostics": [one.as_dict() for each in searches for one in each.diagnostics],
+        "sources": [
+            {
+                "backend": each.backend,
+                "source": each.source,
+                "as_of": each.as_of,
+                "note": each.note,
+                "refreshed": each.refreshed,
+            }
+            for each in lists.values()
+        ],
+    }
+
+
+def _fleet_json(search: Search, limit: int | None, explain: bool) -> dict[str, Any]:
+    fits = search.judgement.fits
+    return {
+        "name": search.name,
+        "file": search.file,
+        "wanted": _wanted_json(search.wanted),
+        "skipped": search.skipped,
+        "total": len(fits),
+        "offers": [_offer_json(fit) for fit in fits[:limit]],
+        "near_misses": [_miss_json(miss) for miss in search.misses[:limit]]
+        if explain or search.empty
+        else [],
+    }
+
+
+def _wanted_json(wanted: MachineQuery) -> dict[str, Any]:
+    resources = wanted.resources
+    return {
+        "gpu": gpu_text(wanted),
+        "cpu": range_text(resources.cpu.count),
+        "arch": resources.cpu.arch,
+        "memory": range_text(resources.memory_mib, render_size),
+        "backends": list(wanted.backends),
+        "regions": list(wanted.regions),
+        "availability_zones": list(wanted.zones),
+        "instance_types": list(wanted.instance_types),
+        "spot_policy": wanted.spot_policy,
+        "max_price": wanted.max_price,
+    }
+
+
+def _offer_json(fit: Fit) -> dict[str, Any]:
+    offer, each = fit.offer, fit.offer.type
+    gpus = None
+    if each.gpu:
+        memory = gpu_memory_mib(each)
+        gpus = {
+            "vendor": each.gpu.vendor,
+            "name": each.gpu.name,
+            "count": each.gpu_count,
+            "memory_mib": memory,
+        }
+    return {
+        "backend": each.backend,
+        "region": offer.region,
+        "zone": offer.zone,
+        "local_zone": offer.local_zone,
+        "instance_type": each.name,
+        "arch": each.arch,
+        "cpus": each.vcpus,
+        "memory_mib": each.memory_mib,
+        "gpus": gpus,
+        "spot": fit.spot,
+        "price": fit.price,
+        "price_of": fit.price_of,
+        "listed": offer.listed,
+    }
+
+
+def _miss_json(miss: NearMiss) -> dict[str, Any]:
+    return {
+        "backend": miss.backend,
+        "instance_type": miss.instance_type,
+        "spot": miss.spot,
+        "reasons": [
+            {"constraint": each.constraint, "wanted": each.wanted, "found": list(each.found)}
+            for each in miss.reasons
+        ],
+        "regions": list(miss.regions),
+        "price_from": miss.cheapest.price,
+        "price_of": miss.cheapest.price_of,
+    }

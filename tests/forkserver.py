@@ -46,7 +46,7 @@ LOADED = (
         "orch.cli.doctor",
         "orch.cli.show",
         "orch.cli.output.fleet",
-        "orch.cli.output.offers",
+        "orch.cli.offers",
     ),
     *(
         "orch.stacks.operations",

@@ -7,18 +7,35 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orch.catalog.load import catalog as load_catalog
 from orch.cli.diagnostics import load
 from orch.cli.errors import say, tell
-from orch.components.forecast import Forecast, outlook
+from orch.components.base import Candidate
+from orch.components.cloud.sizing import budget_findings
+from orch.components.local.facts import LocalFacts
+from orch.components.local.plan import plan as plan_local
+from orch.components.registry import backend, by_price
+from orch.components.request import PriorState
+from orch.offers.name_warnings import doubts
+from orch.offers.query import wanted_of
 from orch.spec import load_paths
 from orch.spec.diagnostics import Diagnostic, render_human
-from orch.spec.findings import PlanError
+from orch.spec.findings import Finding, PlanError, PlanErrors, settle
+from orch.spec.grammar.values import shown
 from orch.spec.loader.fence import fence_around
+from orch.spec.loader.text import MAX_BYTES, content
+from orch.spec.loader.untrusted import Fence
 from orch.spec.models import Fleet
+from orch.spec.models.backends import effective, provisioned
+from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.project import Project
+from orch.spec.rules.unsupported import backends_hint
+from orch.spec.suggest import counted, few
 from orch.stacks.errors import ProjectError
 
 if TYPE_CHECKING:
@@ -98,3 +115,130 @@ def _settings(
                 tell(render_human(found.diagnostics))
             known = [model for _, model in found.of(Project)]
     return tuple(backend for project in known for backend in project.configured)
+
+
+STATE = "the state: what is up already, and what would change"
+_ANY_MACHINE = LocalFacts(cpus=1 << 20, memory_mib=1 << 40, node_image="orch/node")
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """`lines` tell what the fleet is. `hourly`: US dollars for all nodes, None where it is not known.
+
+    `unseen`: what a plan would look at and this did not, each as a noun and why it matters.
+    """
+
+    fleet: str
+    backend: str
+    nodes: int
+    lines: tuple[str, ...]
+    hourly: float | None
+    findings: tuple[Finding, ...]
+    unseen: tuple[str, ...]
+
+
+def outlook(fleet: Fleet, settings: Sequence[BackendSettings], folder: Path, fence: Fence) -> Forecast:
+    """The outlook of a fleet. `settings` are the backends of orch.yml, `folder` where the file's paths begin.
+    Nothing outside `fence` is read, whatever its `allowed` says.
+
+    Raises PlanError, PlanErrors.
+    """
+    if fleet.ssh_config is not None:
+        return _hosts(fleet)
+    backends = effective(fleet.written_backends, tuple(each.type for each in settings))
+    if not backends:
+        raise PlanError(
+            "ORCH201",
+            f"this version provisions {', '.join(provisioned())} only, not {', '.join(fleet.backends)}",
+            path="backends",
+            hint=backends_hint(each.type for each in settings),
+        )
+    if backends[0] == "local":
+        return _local(fleet)
+    return _cloud(fleet, backends, settings, _unread(fleet, folder, fence))
+
+
+def _hosts(fleet: Fleet) -> Forecast:
+    config = fleet.ssh_config
+    hosts = tuple(name for host in (config.hosts if config else ()) for name in host.hostnames)
+    named = few(hosts, 8)
+    unseen = (
+        "the hosts: nobody logged in to them, nor looked up their names",
+        "your SSH configuration and keys",
+    )
+    return Forecast(fleet.name, "ssh", len(hosts), (f"existing hosts: {named}",), 0.0, (), (*unseen, STATE))
+
+
+def _local(fleet: Fleet) -> Forecast:
+    made = plan_local(fleet, _ANY_MACHINE, PriorState(), "outlook")
+    limits = [f"{each.cpus:g} CPUs" if each.cpus else "CPUs shared" for each in made.nodes[:1]] + [
+        f"{each.memory_mib} MiB" if each.memory_mib else "memory shared" for each in made.nodes[:1]
+    ]
+    lines = (f"containers on the machine that brings it up: {', '.join(limits)} each",) if limits else ()
+    unseen = ("this machine: its Docker, CPUs and memory", STATE)
+    return Forecast(fleet.name, "local", len(made.nodes), lines, 0.0, (), unseen)
+
+
+def _unread(fleet: Fleet, folder: Path, fence: Fence) -> tuple[str, ...]:
+    """The scripts of `init` outside the repository. Raises PlanErrors for those in it that cannot be read."""
+    outside: list[str] = []
+    found: list[Finding] = []
+    for index, step in enumerate(fleet.init):
+        if step.file is None:
+            continue
+        if step.file.startswith("~") or not fence.holds(folder / step.file):
+            outside.append(f"the script {shown(step.file)}, outside the repository")
+            continue
+        try:
+            data = content(folder / step.file)
+            reason = "it is larger than 1 MiB" if len(data) > MAX_BYTES else None
+            if reason is None:
+                data.decode("utf-8")
+        except (OSError, ValueError) as error:
+            reason = str(error)
+        if reason is not None:
+            summary = f"the script {step.file} cannot be read"
+            found.append(Finding("ORCH129", f"init[{index}].file", summary, detail=reason))
+    if found:
+        raise PlanErrors(found)
+    return tuple(outside)
+
+
+def _cloud(
+    fleet: Fleet, backends: Sequence[str], settings: Sequence[BackendSettings], unread: tuple[str, ...]
+) -> Forecast:
+    known = load_catalog()
+    places = _places(fleet, backends, settings)
+    count = fleet.nodes.target if fleet.nodes is not None else 0
+    first = places[0] if places else None
+    doubtful = [each.finding for each in doubts(wanted_of(fleet, known), known) if each.path[0] != "backends"]
+    price = first.price if first else None
+    price_of = getattr(first, "price_of", None)
+    backend = first.backend if first else backends[0]
+    findings = settle((*doubtful, *budget_findings(fleet, price, 0.0, price_of, backend=backend)))
+    lines = [f"{counted(count, 'node')}, first choice: {first.words}" if first else counted(count, "node")]
+    if len(places) > 1:
+        lines.append(f"{len(places) - 1} more places after it, the next {places[1].words}")
+    unseen = ["the account: its networks, images, quotas and prices", "what there is room for", *unread]
+    if fleet.reservation is not None:
+        unseen.append(f"the reservation {fleet.reservation}, which decides type and zone")
+    hourly = None if price is None else round(price * count, 6)
+    where = first.backend if first else backends[0]
+    return Forecast(fleet.name, where, count, tuple(lines), hourly, findings, (*unseen, STATE))
+
+
+def _places(
+    fleet: Fleet, backends: Sequence[str], settings: Sequence[BackendSettings]
+) -> Sequence[Candidate]:
+    """Where the fleet may go, in the order in which places would be tried. Raises PlanErrors for nowhere."""
+    found: list[Sequence[Candidate]] = []
+    refused: list[PlanErrors] = []
+    for name in backends:
+        place = backend(name)
+        try:
+            found.append(place.listed(fleet, place.entry(settings)))
+        except PlanErrors as error:
+            refused.append(error)
+    if refused and not any(found):
+        raise PlanErrors(each for error in refused for each in error.findings)
+    return tuple(by_price(found))

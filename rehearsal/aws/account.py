@@ -91,9 +91,7 @@ class Cloud(SimulatedAccount):
         return self.counted(asked, lambda: self._effect(asked, given))
 
     def _effect(self, asked: Asked, given: Doc) -> Doc:
-        from orch.rehearsal.aws.api.actions import Request, all_actions
-        from orch.rehearsal.aws.api.compute.instances import settle
-        from orch.rehearsal.aws.api.network.vpcs import default_vpc
+        from orch.rehearsal.aws.api.actions import BEFORE, Request, all_actions
 
         found = all_actions().get((asked.service, asked.action))
         if found is None:
@@ -101,9 +99,8 @@ class Cloud(SimulatedAccount):
         if given.get("DryRun"):
             raise AwsError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
         request = Request(self, given, asked.region)
-        settle(request)
-        if asked.service == "ec2":
-            default_vpc(request)
+        for before in (*BEFORE[""], *BEFORE.get(asked.service, ())):
+            before(request)
         return found(request)
 
     # -- behind the back ----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from orch.rehearsal.account import Asked, Machine, Refusal, SimulatedAccount
 from orch.rehearsal.gcp.api.errors import GcpError
-from orch.rehearsal.gcp.api.methods import API, Method, Request, all_methods, operation, public
+from orch.rehearsal.gcp.api.methods import API, BEFORE, Method, Request, all_methods, operation, public
 from orch.rehearsal.gcp.data.tables import types
 from orch.rehearsal.scenario import Failure, Nodes
 from orch.rehearsal.store import Doc
@@ -87,9 +87,8 @@ class GcpCloud(SimulatedAccount):
     def _effect(self, found: Method | None, path: str, call: Request) -> Doc:
         if found is None:
             raise GcpError("notFound", f"The requested URL /compute/v1/{path} was not found on this server.")
-        from orch.rehearsal.gcp.api.compute.resize_requests import settle
-
-        settle(call)
+        for before in BEFORE:
+            before(call)
         result = found.function(call)
         if not found.mutates:
             return result

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from orch.runner.errors import HostUnreachable
-from orch.runner.hosts import parse_devices, parse_links
+from orch.runner.hosts import parse_hardware
 from orch.runner.hosts.host_facts import Disk, Docker, HostFacts, Tool, Unread
 from orch.runner.node.commands import Command
 from orch.runner.node.connector import Connector
@@ -89,12 +89,12 @@ def parse(text: str, *, sent: float | None = None, received: float | None = None
     read = _Reader()
     root, trouble = read("root", lambda: _root(parts.get("root")), ("no", None))
     interfaces, sees_addresses, odd = read(
-        "net", lambda: parse_links.interfaces(_text(parts, "net")), ((), True, ())
+        "net", lambda: parse_hardware.interfaces(_text(parts, "net")), ((), True, ())
     )
     for words in odd:
         read.note("net", f"no address: {words}")
-    rdma_ports, rdma_files = read("rdma", lambda: parse_links.rdma(_text(parts, "rdma")), ((), False))
-    gpus = parse_devices.gpus(
+    rdma_ports, rdma_files = read("rdma", lambda: parse_hardware.rdma(_text(parts, "rdma")), ((), False))
+    gpus = parse_hardware.gpus(
         nvidia=_answer(parts, "nvidia"),
         nvidia_head=_answer(parts, "nvidia.head"),
         amd=_text(parts, "amd"),
@@ -115,7 +115,7 @@ def parse(text: str, *, sent: float | None = None, received: float | None = None
         disks=read("disks", lambda: _disks(_text(parts, "disks")), ()),
         docker=_docker(parts.get("docker"), _text(parts, "free"), read),
         gpus=gpus,
-        seen=read("pci", lambda: parse_devices.seen(_text(parts, "pci")), ()),
+        seen=read("pci", lambda: parse_hardware.seen(_text(parts, "pci")), ()),
         tools=tuple(
             Tool(name=name, exit_code=parts[key].exit_code, said=parts[key].said)
             for key, name in _TOOLS.items()

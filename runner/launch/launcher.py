@@ -1,4 +1,4 @@
-"""What a launcher is, and quoting for the shell text it makes."""
+"""How processes of a task are started: `torchrun` on every node, `mpirun` from rank 0."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from orch.runner.launch.environment import MPI_HOSTFILE, SSH_PORT
 from orch.runner.launch.hostfile import Dialect
 from orch.templates import ShellText, render
+
+if TYPE_CHECKING:
+    from orch.spec.models import Mpirun, Torchrun
 
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
 
@@ -87,9 +90,6 @@ def quote_word(word: str) -> ShellText:
     return ShellText("".join(parts))
 
 
-if TYPE_CHECKING:
-    from orch.spec.models import Torchrun
-
 # Seconds between an agent's looks at its workers. The old default of 5 delays every end by half of that on
 # average.
 MONITOR_INTERVAL_S = 0.2
@@ -103,7 +103,12 @@ else echo 'orch: this image has no torchrun: choose an image with PyTorch' >&2; 
 
 @dataclass(frozen=True)
 class TorchrunLauncher:
-    """The `torchrun:` block of a task, arguments already rendered for one job."""
+    """The `torchrun:` block of a task, arguments already rendered for one job.
+
+    Flags have underscores and an equals sign: torch 1.13 knows no other spelling, torch 2 knows both.
+    Rendezvous is static (1-2 s quicker: no store election) unless workers may come, go or restart, which only
+    c10d survives.
+    """
 
     block: Torchrun
     args: tuple[str, ...]
@@ -161,9 +166,6 @@ class TorchrunLauncher:
         return quote_words(*words)
 
 
-if TYPE_CHECKING:
-    from orch.spec.models import Mpirun
-
 # Open MPI on plain Ethernet. A silent partition is noticed in 9-12 s with these keep-alives and never
 # without them.
 _ETHERNET = (
@@ -180,7 +182,13 @@ _KEEPALIVE = (
 
 @dataclass(frozen=True)
 class MpirunLauncher:
-    """The `mpirun:` block of a task, arguments already rendered for one job."""
+    """The `mpirun:` block of a task, arguments already rendered for one job. It starts on rank 0, over an
+    sshd in each job container.
+
+    The other ranks wait as log-in targets. A log-in gets the environment of the rank it lands on (the forced
+    command in templates/mpirun.sh.j2), so node-bound values such as ORCH_NODE_RANK are right everywhere; `-x`
+    carries only what rank 0 alone can know.
+    """
 
     block: Mpirun
     args: tuple[str, ...]

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from orch.catalog.aws.machines import Market, QuotaRow, unit_quota, vcpu_quota
 from orch.components.aws.account import errors
 from orch.components.aws.account.client_errors import client_error, pages, told
-from orch.components.aws.account.existing_networks import Lookup
+from orch.components.aws.account.existing import Lookup, used
 from orch.components.aws.account.facts import (
     Allowance,
     AwsFacts,
@@ -22,7 +22,6 @@ from orch.components.aws.account.facts import (
     Zone,
 )
 from orch.components.aws.account.lookups import ImageLookup, Lookups
-from orch.components.aws.account.quota_usage import used
 
 NO_INSTANCE = "i-00000000000000000"
 

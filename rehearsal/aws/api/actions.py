@@ -90,6 +90,10 @@ ACTIONS: dict[tuple[str, str], Action] = {}
 """(service, action) -> what it does, of the modules that are loaded."""
 
 
+BEFORE: dict[str, list[Callable[[Request], None]]] = {"ec2": [], "": []}
+"""What is done before an action: of a service, or ("") of any; of the modules that are loaded."""
+
+
 @cache
 def all_actions() -> Mapping[tuple[str, str], Action]:
     """(service, action) -> what it does: the actions of every module of this package."""
@@ -102,6 +106,16 @@ def all_actions() -> Mapping[tuple[str, str], Action]:
 def action(name: str, service: str = "ec2") -> Callable[[Action], Action]:
     def register(function: Action) -> Action:
         ACTIONS[service, name] = function
+        return function
+
+    return register
+
+
+def before_each(service: str = "") -> Callable[[Callable[[Request], None]], Callable[[Request], None]]:
+    """Called before each action of a service, or of any: what time has done, what every account has."""
+
+    def register(function: Callable[[Request], None]) -> Callable[[Request], None]:
+        BEFORE[service].append(function)
         return function
 
     return register

@@ -79,6 +79,16 @@ METHODS: list[Method] = []
 """The methods of the modules that are loaded."""
 
 
+BEFORE: list[Callable[[Request], None]] = []
+"""What is done before each method: what time has done."""
+
+
+def before_each(function: Callable[[Request], None]) -> Callable[[Request], None]:
+    """Called before each method."""
+    BEFORE.append(function)
+    return function
+
+
 @cache
 def all_methods() -> Sequence[Method]:
     """The methods of every module of this package."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from orch.runner.hosts.checks import devices, links
+from orch.runner.hosts.checks import devices
 from orch.runner.hosts.checks import machine as host
 from orch.runner.hosts.checks.types import CheckResult, Judge, Observed, Outcome, Result, Wanted, skipped
 from orch.runner.hosts.host_facts import Unread, Vendor
@@ -135,19 +135,19 @@ CHECKS = (
     Check(
         "fw.external",
         "only SSH is open to the outside",
-        links.external,
+        host.external,
         "allow only SSH from outside: `sudo ufw allow OpenSSH && sudo ufw default deny && sudo ufw enable`",
     ),
     Check(
         "net.internal",
         "an address of its own in one private network, one MTU",
-        links.internal,
+        host.internal,
         "set `network` or `internal_ip` in `ssh_config`",
     ),
     Check(
         "net.mesh",
         "each host of a cluster reaches each other one on every port",
-        links.mesh,
+        host.mesh,
         "let the hosts talk to each other on all ports: `sudo ufw allow from NETWORK`",
     ),
     Check(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orch.runner.hosts import parse_devices, parse_links
+from orch.runner.hosts import parse_hardware
 from orch.runner.hosts.facts import parse
 from orch.runner.hosts.host_facts import Gpu, HostFacts, RdmaPort
 
@@ -26,7 +26,7 @@ def facts(name: str) -> HostFacts:
 def known(**answers: str | None) -> tuple[Gpu, ...]:
     """What `devices.gpus` makes of some answers, the others missing."""
     nothing = dict.fromkeys(("nvidia", "nvidia_head", "amd_smi", "gaudi", "tt_smi"))
-    return parse_devices.gpus(**{**nothing, "amd": "", "tt": "", **answers})  # type: ignore[arg-type]
+    return parse_hardware.gpus(**{**nothing, "amd": "", "tt": "", **answers})  # type: ignore[arg-type]
 
 
 def test_a_server_with_eight_gpus_is_told_whole() -> None:
@@ -93,9 +93,9 @@ def test_accelerators_of_each_vendor_are_counted_by_driver_and_by_bus(
 
 
 def test_the_cuda_version_is_read_from_the_heading_of_old_and_new_drivers() -> None:
-    assert parse_devices.cuda_version(recorded("h100")) == "12.4"
-    assert parse_devices.cuda_version(recorded("driver-610")) == "13.3"
-    assert parse_devices.cuda_version("NVIDIA-SMI has failed") is None
+    assert parse_hardware.cuda_version(recorded("h100")) == "12.4"
+    assert parse_hardware.cuda_version(recorded("driver-610")) == "13.3"
+    assert parse_hardware.cuda_version("NVIDIA-SMI has failed") is None
 
 
 def test_amd_smi_of_rocm_7_with_warnings_before_its_data() -> None:
@@ -140,7 +140,7 @@ def test_different_gpus_of_one_host_are_kept_apart() -> None:
 
 
 def test_only_accelerators_count_on_the_bus() -> None:
-    (seen,) = parse_devices.seen(recorded("lspci"))
+    (seen,) = parse_hardware.seen(recorded("lspci"))
     assert (seen.vendor, seen.count) == ("nvidia", 2)
     assert seen.name == "NVIDIA Corporation GH100 [H100 SXM5 80GB]"
 
@@ -154,11 +154,11 @@ def test_only_accelerators_count_on_the_bus() -> None:
     ],
 )
 def test_the_bus_is_read_from_the_kernel_and_from_terse_forms_of_lspci(line: str) -> None:
-    assert [(seen.vendor, seen.count) for seen in parse_devices.seen(line)] == [("intel", 1)]
+    assert [(seen.vendor, seen.count) for seen in parse_hardware.seen(line)] == [("intel", 1)]
 
 
 def test_a_bond_a_vlan_and_a_bridge_with_a_cable_are_as_physical_as_what_they_are_built_on() -> None:
-    found, told, _ = parse_links.interfaces(recorded("net-server"))
+    found, told, _ = parse_hardware.interfaces(recorded("net-server"))
     by_name = {interface.name: interface for interface in found}
     assert told
     assert {name: each.kind for name, each in by_name.items()} == {
@@ -183,7 +183,7 @@ def test_a_bond_a_vlan_and_a_bridge_with_a_cable_are_as_physical_as_what_they_ar
 
 
 def test_rdma_ports_of_every_layer_with_their_state() -> None:
-    ports, files = parse_links.rdma(recorded("rdma-mixed"))
+    ports, files = parse_hardware.rdma(recorded("rdma-mixed"))
     assert files
     assert [(port.device, port.state, port.layer) for port in ports] == [
         ("mlx5_0", "ACTIVE", "InfiniBand"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.rehearsal.aws.api.actions import ACCOUNT, Fields, Request, action, path, public, select
+from orch.rehearsal.aws.api.actions import ACCOUNT, Fields, Request, action, before_each, path, public, select
 from orch.rehearsal.aws.api.compute.capacity import (
     capacity_left,
     insufficient,
@@ -262,6 +262,7 @@ def _finish(request: Request, doc: Doc) -> None:
     request.store.end(doc["InstanceId"])
 
 
+@before_each()
 def settle(request: Request) -> None:
     """What time has done: instances whose shutdown is over, Capacity Blocks at their end."""
     ending = request.store.meta("ending") or []

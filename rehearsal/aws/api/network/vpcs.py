@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, page, path, public, select
+from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, before_each, page, path, public, select
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.aws.api.network.security_groups import make_group, rule
 from orch.rehearsal.aws.api.network.subnets import cidr_of, make_subnet
@@ -12,6 +12,7 @@ from orch.rehearsal.store import Doc
 # -- VPC ---------------------------------------------------------------------------------------------------
 
 
+@before_each("ec2")
 def default_vpc(request: Request) -> None:
     """Every account has a default VPC in each region, with a public subnet per zone."""
     if request.store.meta(f"default vpc {request.region}"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orch.rehearsal.gcp.api.compute import instance_groups, instances
 from orch.rehearsal.gcp.api.compute.scheduling import LEAST_RUN_S, MOST_FLEX_RUN_S
 from orch.rehearsal.gcp.api.errors import GcpError, invalid, required
-from orch.rehearsal.gcp.api.methods import API, Request, checked_name, method
+from orch.rehearsal.gcp.api.methods import API, Request, before_each, checked_name, method
 from orch.rehearsal.store import Doc
 
 PATH = "zones/{zone}/instanceGroupManagers/{instanceGroupManager}/resizeRequests"
@@ -157,6 +157,7 @@ def delete(request: Request) -> Doc:
     return {**doc, "selfLink": API + path}
 
 
+@before_each
 def settle(request: Request) -> None:
     """What time has done by the next call: instances end, requests are granted."""
     ends: dict[str, float] = request.store.meta("ends") or {}

@@ -1,21 +1,67 @@
-"""What counts against the quotas of an account already, apart from the fleet that is planned.
+"""What the account has already: given pieces of a network by id or `Name`, and what counts against quotas.
 
-Its own nodes and reservation are left out, whether they are recorded or were begun by a call that was killed:
-a plan asks for all of its nodes. Source: EC2 user guide, "On-Demand Instance quotas".
+Of what counts, the fleet that is planned is left out, whether its nodes and reservation are recorded or were
+begun by a call that was killed: a plan asks for all of its nodes. Source: EC2 user guide, "On-Demand Instance
+quotas".
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from orch.catalog.aws.machines import Market, QuotaRow, vcpu_quota
 from orch.components.aws.account.client_errors import pages, told
 from orch.components.cloud_errors import CloudRefused
 
+Kind = Literal["vpc", "subnet", "security-group"]
 Row = Mapping[str, Any]
+
+# How each kind is listed, the key of its answer, how its ids begin and are called, and their filter.
+_CALLS: Mapping[Kind, tuple[str, str, str, str, str]] = {
+    "vpc": ("describe_vpcs", "Vpcs", "vpc-", "VpcId", "vpc-id"),
+    "subnet": ("describe_subnets", "Subnets", "subnet-", "SubnetId", "subnet-id"),
+    "security-group": ("describe_security_groups", "SecurityGroups", "sg-", "GroupId", "group-id"),
+}
+
+
+@dataclass
+class Lookup:
+    """What became of the pieces that were looked for: `missing`, `several` and `outside` as in `AwsFacts`."""
+
+    ec2: Any
+    missing: list[str] = field(default_factory=list[str])
+    several: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    outside: dict[str, str] = field(default_factory=dict[str, str])
+
+    def of(self, kind: Kind, wanted: Sequence[str], vpc: str | None = None) -> list[Row]:
+        """The row of each that is there and the only one of its name: within `vpc`, where that is known."""
+        found: list[Row] = []
+        call, key, prefix, identity, by_id = _CALLS[kind]
+        for each in wanted:
+            filters = [{"Name": by_id if each.startswith(prefix) else "tag:Name", "Values": [each]}]
+            if vpc is not None and not each.startswith(prefix):
+                filters.append({"Name": "vpc-id", "Values": [vpc]})
+            with told(f"look for {each}"):
+                rows = list(pages(self.ec2, call, key, Filters=filters))
+            if not rows:
+                self.missing.append(each)
+            elif len(rows) > 1:
+                self.several[each] = tuple(sorted(str(row[identity]) for row in rows))
+            else:
+                found.append(rows[0])
+        return found
+
+    def subnets(self, wanted: Sequence[str], vpc: str | None) -> list[Row]:
+        """The same of subnets; those of another VPC than `vpc`, or than the first's, are noted."""
+        found = self.of("subnet", wanted, vpc)
+        home = vpc or (str(found[0]["VpcId"]) if found else None)
+        self.outside |= {str(row["SubnetId"]): str(row["VpcId"]) for row in found if row["VpcId"] != home}
+        return [row for row in found if row["VpcId"] == home]
+
+
 RUNS = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
 
 
