@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +15,7 @@ from orch.cli.errors import coloured, print_json, say
 from orch.cli.output.fleet import Row, fleet_json, fleet_status, fleet_table
 from orch.cli.output.run import SCHEMA, duration, moment, rank_text, run_json
 from orch.cli.run import opened
+from orch.spec.errors import visible
 from orch.stacks.errors import NoSuchFleet
 
 if TYPE_CHECKING:
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from orch.stacks.project import Project
 
 Pairs = list[tuple[str, str]]
+
+TAIL = 5
+"""Lines of a log that are shown: of the first rank that failed, else of rank 0."""
 
 
 def show(
@@ -132,7 +138,29 @@ def _run_text(place: RunnerContext, row: RunRow) -> str:
     ]
     width = max(len(rank.node) for rank in row.ranks)
     ranks = [f"  rank {rank.rank}  {rank.node:<{width}}  {rank_text(rank)}" for rank in row.ranks]
-    return "\n".join([*_lines(pairs), *ranks, f"  its log: orch logs {row.name}"])
+    rank = next((rank.rank for rank in row.ranks if rank.exit_code), 0)
+    tail = [f"  | {visible(line)}" for line in _last_lines(place, row, rank)]
+    return "\n".join(
+        [
+            *_lines(pairs),
+            *ranks,
+            *([f"  the last lines of rank {rank}:"] if tail else []),
+            *tail,
+            f"  its log: orch logs {row.name}",
+        ]
+    )
+
+
+def _last_lines(place: RunnerContext, row: RunRow, rank: int) -> list[str]:
+    """What a rank wrote last; nothing of a rank whose node does not answer and whose log was not kept."""
+    from orch.runner.errors import RunnerError
+    from orch.runner.events import LogLine, Recorder
+    from orch.runner.runs.read_logs import Selection, read_logs
+
+    heard = Recorder()
+    with suppress(RunnerError):  # another version planned it
+        read_logs(replace(place, processor=heard), row, Selection((rank,), tail=TAIL))
+    return [event.text for event in heard.events if isinstance(event, LogLine)]
 
 
 def _planned(row: RunRow) -> dict[str, Any]:

@@ -77,7 +77,9 @@ def test_apply_takes_each_document_as_its_type_wants_and_show_tells_all_of_it(qu
         assert word in shown.out
     run = quickstart.orch("show", "both", "--json").json
     assert (run["fleet"], run["run"]["status"], run["run"]["launcher"]) == (None, "done", "commands")
-    assert "both (done" in quickstart.orch("show", "both").out
+    said = quickstart.orch("show", "both").out
+    assert "both (done" in said
+    assert "the last lines of rank 0:\n  | rank 0\n  its log: orch logs both" in said
 
 
 def test_a_node_killed_in_the_middle_of_a_run_fails_it_by_name_and_up_makes_that_node_anew(
