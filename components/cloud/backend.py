@@ -15,6 +15,7 @@ from orch.components.cloud.node_groups import (
     NodeGroup,
     divide,
     free_number,
+    joined,
     may_spread,
     node_groups,
     prior_of,
@@ -67,10 +68,14 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
     def with_nodes(self, plan: Plan, names: Collection[str]) -> Plan:
         """The same plan with the nodes of these names alone."""
 
-    @abstractmethod
+    def in_network_of(self, first: Plan, group: Plan) -> Plan:
+        """A node group in the network of the fleet's first one. Raises PlanErrors where it cannot be."""
+        return group
+
     def join(self, plans: Sequence[Plan]) -> Plan:
-        """The plan of a fleet of these node groups, each planned as if it were all of it; the first group has
-        what the fleet has once."""
+        """The plan of a fleet of these node groups. Raises PlanErrors."""
+        first, *others = plans
+        return joined(first, [self.in_network_of(first, each) for each in others])
 
     def deployment(self, request: PlanRequest, candidate: Candidate) -> Deployment:
         return self.deploy(request, candidate, self._of_groups(request, candidate))

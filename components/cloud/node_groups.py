@@ -123,13 +123,16 @@ def prior_of(group: NodeGroup, previous: PriorState) -> PriorState:
 
 
 def joined(first: Plan, others: Sequence[Plan]) -> Plan:
-    """The plan of a fleet of these groups: `first` has them all already, beside what they come to."""
+    """The plan of a fleet of these groups, each planned as if it were all of it: the first has what the fleet
+    has once."""
+    others = tuple(replace(each, bastion=None, bastion_init="") for each in others)
     groups = (first, *others)
     own = [{"number": str(each.number), **_own(_pins(each), first.pins)} for each in others]
     nodes = [node.index for each in groups for node in each.nodes]
     beside = first.bastion.price or 0.0 if first.bastion is not None else 0.0
     return replace(
         first,
+        others=others,
         pins=_pins(first)
         | {"indices": folded(nodes)}
         | ({PIN: json.dumps(own, sort_keys=True)} if own else {}),

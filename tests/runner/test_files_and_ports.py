@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orch.runner.errors import RunnerError
-from orch.runner.node.commands import Command
+from orch.runner.node.commands import Command, StdinSource
 from orch.runner.node.connector import Completed
 from orch.runner.ssh.pool import SshConnector
 from orch.spec.state import NodeState
@@ -75,7 +75,7 @@ def test_a_port_that_refuses_a_connection_leaves_all_else_of_the_node_alone(
         yield b"on\n"
 
     def work() -> None:
-        job = Command("echo begun; read word; echo goes $word", stdin=later(), timeout_s=180)
+        job = Command("echo begun; read word; echo goes $word", stdin=StdinSource(later()), timeout_s=180)
         try:
             ended.append(transport.run(pair[0], job, on_line=lambda _: began.set()))
         except RunnerError as error:

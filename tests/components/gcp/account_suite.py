@@ -13,7 +13,6 @@ from planning import request_of
 
 from orch.components.gcp.account import gather_facts
 from orch.components.gcp.account.facts import Member
-from orch.components.gcp.account.waiting import members
 from orch.components.gcp.backend import GcpBackend
 from orch.components.gcp.candidates import candidates
 from orch.components.request import PriorState
@@ -196,7 +195,7 @@ def instance(name: str, created: str, host: str) -> Any:
 
 def test_members_come_in_the_order_of_their_creation() -> None:
     rows = [instance("b", "2026-01-02", "/b1/s1/h2"), instance("a", "2026-01-03", "/b1/s1/h1")]
-    found = members(Account(InstancesClient__list=lambda **_: rows), "us-central1-a", "g", 2, needed=True)
+    found = gather_facts.members(Account(InstancesClient__list=lambda **_: rows), "us-central1-a", "g")
     assert found == (
         Member("b", "10.0.0.9", None, "2026-01-02", ("b1", "s1", "h2"), id="8"),
         Member("a", "10.0.0.9", None, "2026-01-03", ("b1", "s1", "h1"), id="8"),
