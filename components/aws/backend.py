@@ -20,12 +20,13 @@ from orch.components.aws.network import in_network_of
 from orch.components.aws.plan import AwsPlan
 from orch.components.aws.planner import Context, plan
 from orch.components.cloud import polling
-from orch.components.cloud.backend import CloudBackend, regions_of, scripts
+from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import Candidate
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Queue
 from orch.components.explain import Explained, Traits
+from orch.components.init_steps import scripts
 from orch.components.request import PlanRequest
 from orch.offers.match import aws_zone_name
 from orch.spec.errors import OrchError

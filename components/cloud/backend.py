@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from orch.components.base import Backend, Facts
@@ -29,7 +28,7 @@ from orch.components.cloud.plan import CloudPlan
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Deployment, Queue, Shared
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
-from orch.spec.findings import Finding, PlanErrors
+from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 
 # What says where a fleet is and what it is made from, apart from how far it got.
@@ -203,24 +202,6 @@ def place_reason(candidate: Candidate, previous: PriorState) -> Iterator[str]:
     elif moves(candidate, previous):
         place = "{instance_type} in {zone}".format_map(previous.pins)
         yield f"it moves: the file excludes {place}, where the fleet is; all of it is removed first"
-
-
-def scripts(fleet: Fleet, folder: Path) -> dict[str, str]:
-    """The text of `init[].file`, by path. Raises PlanErrors."""
-    found: dict[str, str] = {}
-    missing: list[Finding] = []
-    for index, step in enumerate(fleet.init):
-        if step.file is None:
-            continue
-        path = folder / Path(step.file).expanduser()
-        try:
-            found[step.file] = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            summary = f"the script {step.file} cannot be read"
-            missing.append(Finding("ORCH129", f"init[{index}].file", summary, detail=str(error)))
-    if missing:
-        raise PlanErrors(missing)
-    return found
 
 
 def regions_of(fleet: Fleet, backend: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
 from orch.components.cloud import polling
-from orch.components.cloud.backend import CloudBackend, regions_of, scripts
+from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import Candidate
 from orch.components.cloud.indices import live_indices
 from orch.components.cloud.node_groups import may_spread
@@ -30,6 +30,7 @@ from orch.components.gcp.explain import EXPLAINED, traits
 from orch.components.gcp.plan import GcpPlan
 from orch.components.gcp.planner import Context, node_os, plan
 from orch.components.gcp.userdata import node_scratch
+from orch.components.init_steps import scripts
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.grammar.values import render_duration
