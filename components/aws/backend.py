@@ -22,6 +22,7 @@ from orch.components.aws.planner import Context, plan
 from orch.components.cloud import polling
 from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import Candidate
+from orch.components.cloud.node_groups import Beside
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Queue
@@ -99,7 +100,13 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
     def plan(self, request: PlanRequest, candidate: Candidate, facts: AwsFacts) -> AwsPlan:
         texts = scripts(request.fleet, request.folder)
         context = Context(
-            self.settings_of(request), load_catalog(), request.scope, request.tags, texts, request.indices
+            self.settings_of(request),
+            load_catalog(),
+            request.scope,
+            request.tags,
+            texts,
+            request.indices,
+            request.beside or Beside(),
         )
         return plan(request.fleet, candidate, facts, self.prior(request), context)
 

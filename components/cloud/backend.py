@@ -9,9 +9,12 @@ from typing import Any, ClassVar, TypeVar
 
 from orch.components.base import Backend, Facts
 from orch.components.cloud.candidates import Candidate
+from orch.components.cloud.indices import live_indices
 from orch.components.cloud.node_groups import (
     SPREADS,
+    Beside,
     NodeGroup,
+    Planned,
     divide,
     free_number,
     joined,
@@ -95,12 +98,27 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
                 missing = (*missing, *group.indices)
         if missing:
             places = with_more(places, missing, candidate)
-        plans = [self._of_group(request, prior, group, at) for group, at in places]
+        planned: list[Planned[Plan, Facts]] = []
+        for turn, (group, at) in enumerate(places):
+            later = sum(len(each.indices) for each, _ in places[turn + 1 :])
+            beside = Beside(tuple(planned), later)
+            planned.append(self._of_group(request, prior, group, at, beside))
+        plans = [each.plan for each in planned]
         return plans[0] if len(plans) == 1 else self.join(plans)
 
-    def _of_group(self, request: PlanRequest, prior: PriorState, group: NodeGroup, at: Candidate) -> Plan:
-        part = request.of_nodes(prior_of(group, prior), group.indices)
-        return replace(self.plan(part, at, self.facts(part, at)), number=group.number)
+    def _of_group(
+        self,
+        request: PlanRequest,
+        prior: PriorState,
+        group: NodeGroup,
+        at: Candidate,
+        beside: Beside[Plan, Facts],
+    ) -> Planned[Plan, Facts]:
+        part = request.of_nodes(prior_of(group, prior), group.indices, beside)
+        facts = self.facts(part, at)
+        made = replace(self.plan(part, at, facts), number=group.number)
+        live = live_indices(self.prior(part)) if at.kept else frozenset[int]()
+        return Planned(made, facts, len(set(group.indices) - live))
 
     def spreads(self, request: PlanRequest, kept: Candidate) -> bool:
         """Whether the fleet can have more node groups."""

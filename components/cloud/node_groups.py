@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from orch.components.cloud.candidates import Candidate
 from orch.components.cloud.indices import folded, node_indices, unfolded
@@ -18,6 +18,7 @@ from orch.components.request import PriorState
 from orch.spec.models import Fleet
 
 Plan = TypeVar("Plan", bound=CloudPlan)
+Facts = TypeVar("Facts")
 
 PIN = "groups"
 """The pin with the groups beside the first: a JSON list of their pins."""
@@ -42,6 +43,31 @@ class NodeGroup:
 
     def same_place(self, other: NodeGroup) -> bool:
         return all(self.pins.get(key) == other.pins.get(key) for key in ("zone", "instance_type", "spot"))
+
+
+@dataclass(frozen=True)
+class Planned(Generic[Plan, Facts]):
+    """A node group that is planned. `new`: how many of its nodes do not run yet."""
+
+    plan: Plan
+    facts: Facts
+    new: int
+
+
+@dataclass(frozen=True)
+class Beside(Generic[Plan, Facts]):
+    """The other groups of a fleet, for what is bounded for all of it: quotas, and its budget.
+
+    `planned` are the groups before this one; `later`: the number of nodes of those behind it.
+    """
+
+    planned: tuple[Planned[Plan, Facts], ...] = ()
+    later: int = 0
+
+    @property
+    def prices(self) -> tuple[tuple[int, float | None], ...]:
+        """How many nodes there are at which price."""
+        return tuple((len(each.plan.nodes), each.plan.price) for each in self.planned)
 
 
 def may_spread(fleet: Fleet) -> bool:

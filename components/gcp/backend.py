@@ -14,7 +14,7 @@ from orch.components.cloud import polling
 from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import Candidate
 from orch.components.cloud.indices import live_indices
-from orch.components.cloud.node_groups import may_spread
+from orch.components.cloud.node_groups import Beside, may_spread
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import SHARED, Queue, Shared
@@ -84,6 +84,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
             scripts(request.fleet, request.folder),
             self._shared_networks(request),
             request.indices,
+            request.beside or Beside(),
         )
         return plan(request.fleet, candidate, facts, self.prior(request), context)
 
