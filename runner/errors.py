@@ -46,6 +46,10 @@ class ForwardingRefused(HostUnreachable):
     """The jump host takes our login but forwards no connections: waiting does not help."""
 
 
+class PortRefused(HostUnreachable):
+    """A port of a node takes no connection; the node itself is reached, and waiting is left to who asked."""
+
+
 class UnsafeName(HostUnreachable):
     """A host, user or path holds what a shell or `ssh` would take for more than a name: it is not used."""
 

@@ -26,12 +26,13 @@ from orch.components.aws.account import gather_facts as aws_ask
 from orch.components.aws.account import lookups as aws_wanted
 from orch.components.aws.backend import AwsBackend
 from orch.components.aws.tunnels import through_ssm
-from orch.components.cloud.backend import CloudBackend, scripts
+from orch.components.cloud.backend import CloudBackend
 from orch.components.gcp.account import gather_facts as gcp_ask
 from orch.components.gcp.account import lookups as gcp_wanted
 from orch.components.gcp.backend import GcpBackend
 from orch.components.gcp.capacity import max_wait_s
 from orch.components.gcp.tunnels import through_iap
+from orch.components.init_steps import scripts
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
 from orch.components.registry import compile_fleet
@@ -167,13 +168,15 @@ def register_on_gcp(plan: Any, settings: GcpSettings) -> None:
 
 
 def plan_locally(fleet: Fleet, folder: Path) -> None:
-    plan_local(fleet, LocalFacts(cpus=64, memory_mib=1 << 20, node_image="orch/node"), PriorState(), "abc")
+    machine = LocalFacts(cpus=64, memory_mib=1 << 20, node_image="orch/node")
+    plan_local(fleet, machine, PriorState(), "abc", scripts(fleet, folder))
 
 
 def plan_hosts(fleet: Fleet, folder: Path) -> None:
     """Asked where nothing listens, and planned as if all were fit."""
     ask_hosts(fleet, folder)
-    plan_ssh(PlanRequest(fleet, (), PriorState(), "abc", root=folder, folder=folder), fit_hosts(fleet))
+    request = PlanRequest(fleet, (), PriorState(), "abc", root=folder, folder=folder)
+    plan_ssh(request, fit_hosts(fleet), scripts(fleet, folder))
 
 
 def fit_hosts(fleet: Fleet) -> SshFacts:

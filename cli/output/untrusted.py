@@ -144,7 +144,7 @@ def outlook(fleet: Fleet, settings: Sequence[BackendSettings], folder: Path, fen
     Raises PlanError, PlanErrors.
     """
     if fleet.ssh_config is not None:
-        return _hosts(fleet)
+        return _hosts(fleet, _unread(fleet, folder, fence))
     backends = effective(fleet.written_backends, tuple(each.type for each in settings))
     if not backends:
         raise PlanError(
@@ -154,11 +154,11 @@ def outlook(fleet: Fleet, settings: Sequence[BackendSettings], folder: Path, fen
             hint=backends_hint(each.type for each in settings),
         )
     if backends[0] == "local":
-        return _local(fleet)
+        return _local(fleet, _unread(fleet, folder, fence))
     return _cloud(fleet, backends, settings, _unread(fleet, folder, fence))
 
 
-def _hosts(fleet: Fleet) -> Forecast:
+def _hosts(fleet: Fleet, unread: tuple[str, ...]) -> Forecast:
     config = fleet.ssh_config
     hosts = tuple(name for host in (config.hosts if config else ()) for name in host.hostnames)
     named = few(hosts, 8)
@@ -166,16 +166,18 @@ def _hosts(fleet: Fleet) -> Forecast:
         "the hosts: nobody logged in to them, nor looked up their names",
         "your SSH configuration and keys",
     )
-    return Forecast(fleet.name, "ssh", len(hosts), (f"existing hosts: {named}",), 0.0, (), (*unseen, STATE))
+    return Forecast(
+        fleet.name, "ssh", len(hosts), (f"existing hosts: {named}",), 0.0, (), (*unseen, *unread, STATE)
+    )
 
 
-def _local(fleet: Fleet) -> Forecast:
+def _local(fleet: Fleet, unread: tuple[str, ...]) -> Forecast:
     made = plan_local(fleet, _ANY_MACHINE, PriorState(), "outlook")
     limits = [f"{each.cpus:g} CPUs" if each.cpus else "CPUs shared" for each in made.nodes[:1]] + [
         f"{each.memory_mib} MiB" if each.memory_mib else "memory shared" for each in made.nodes[:1]
     ]
     lines = (f"containers on the machine that brings it up: {', '.join(limits)} each",) if limits else ()
-    unseen = ("this machine: its Docker, CPUs and memory", STATE)
+    unseen = ("this machine: its Docker, CPUs and memory", *unread, STATE)
     return Forecast(fleet.name, "local", len(made.nodes), lines, 0.0, (), unseen)
 
 
@@ -224,7 +226,7 @@ def _cloud(
         unseen.append(f"the reservation {fleet.reservation}, which decides type and zone")
     hourly = None if price is None else round(price * count, 6)
     where = first.backend if first else backends[0]
-    return Forecast(fleet.name, where, count, tuple(lines), hourly, findings, (*unseen, STATE))
+    return Forecast(fleet.name, where, count, tuple(lines), hourly, findings, (*unseen, *unread, STATE))
 
 
 def _places(

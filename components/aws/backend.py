@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
 from orch.components.aws import tunnels
-from orch.components.aws.account import errors, gather_facts, waiting
+from orch.components.aws.account import errors, gather_facts
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.account.lookups import question
 from orch.components.aws.candidates import candidates, in_written_zones, settled
@@ -19,13 +19,15 @@ from orch.components.aws.explain import EXPLAINED, traits
 from orch.components.aws.network import in_network_of
 from orch.components.aws.plan import AwsPlan
 from orch.components.aws.planner import Context, plan
-from orch.components.cloud import node_groups
-from orch.components.cloud.backend import CloudBackend, regions_of, scripts
+from orch.components.cloud import polling
+from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import Candidate
+from orch.components.cloud.node_groups import Beside
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Queue
 from orch.components.explain import Explained, Traits
+from orch.components.init_steps import scripts
 from orch.components.request import PlanRequest
 from orch.offers.match import aws_zone_name
 from orch.spec.errors import OrchError
@@ -98,7 +100,13 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
     def plan(self, request: PlanRequest, candidate: Candidate, facts: AwsFacts) -> AwsPlan:
         texts = scripts(request.fleet, request.folder)
         context = Context(
-            self.settings_of(request), load_catalog(), request.scope, request.tags, texts, request.indices
+            self.settings_of(request),
+            load_catalog(),
+            request.scope,
+            request.tags,
+            texts,
+            request.indices,
+            request.beside or Beside(),
         )
         return plan(request.fleet, candidate, facts, self.prior(request), context)
 
@@ -109,20 +117,29 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
 
         session, settings = self.session(request), self.settings_of(request)
         where, whole = settings.endpoint_url, request.fleet.gang == "all-or-nothing"
-        component = AwsFleet(
-            plan,
-            settings,
-            lambda ids: waiting.host_keys(session, plan.region, ids, where, whole=whole),
-            lambda ids: waiting.topology(session, plan.region, ids, where),
-        )
+        seen = "see `aws ec2 get-console-output --latest --instance-id …`"
+
+        def shown(ids: Sequence[str]) -> Mapping[str, str]:
+            def look(some: Sequence[str]) -> dict[str, str]:
+                return gather_facts.host_keys(session, plan.region, some, where)
+
+            return polling.host_keys(look, ids, whole=whole, where=seen)
+
+        def topology(ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+            def look() -> Mapping[str, tuple[str, ...]]:
+                return gather_facts.topology(session, plan.region, ids, where)
+
+            return polling.places(look, lambda found: len(found) == len(ids), {})
+
+        component = AwsFleet(plan, settings, shown, topology)
         return component.state, component.identity
 
     def with_nodes(self, plan: AwsPlan, names: Collection[str]) -> AwsPlan:
         first, *others = (with_nodes(each, names) for each in plan.node_groups)
-        return joined([first, *(each for each in others if each.nodes)])
+        return self.join([first, *(each for each in others if each.nodes)])
 
-    def join(self, plans: Sequence[AwsPlan]) -> AwsPlan:
-        return joined(plans)
+    def in_network_of(self, first: AwsPlan, group: AwsPlan) -> AwsPlan:
+        return in_network_of(first, group)
 
     def stages(
         self, request: PlanRequest, candidate: Candidate, plan: AwsPlan, running: Mapping[int, int]
@@ -188,13 +205,6 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         if found is None:
             raise PlanErrors([_no_reservation(fleet, regions)])
         return found
-
-
-def joined(plans: Sequence[AwsPlan]) -> AwsPlan:
-    """The plan of a fleet of these node groups, in the network of the first."""
-    first, *others = plans
-    whole = replace(first, others=tuple(in_network_of(first, each) for each in others))
-    return node_groups.joined(whole, whole.others)
 
 
 def with_room(plan: AwsPlan, running: int) -> AwsPlan:

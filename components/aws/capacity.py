@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from orch.catalog.aws.machines import Nics
 from orch.components.aws.account.facts import Allowance, AwsFacts, Reservation
 from orch.components.aws.candidates import Candidate
-from orch.components.aws.plan import Capacity, Group
+from orch.components.aws.plan import AwsPlan, Capacity, Group
+from orch.components.cloud.node_groups import Beside
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
 from orch.spec.models import Fleet
@@ -156,25 +157,42 @@ def _reservation_warnings(fleet: Fleet, given: Reservation) -> Iterator[Finding]
 
 
 def quota_findings(
-    candidate: Candidate, facts: AwsFacts, demand: Demand, addresses: int
+    candidate: Candidate,
+    facts: AwsFacts,
+    demand: Demand,
+    beside: Beside[AwsPlan, AwsFacts],
+    addresses: int,
 ) -> Iterator[Finding]:
     """Whether the account's quotas hold the fleet beside what others use; what was not asked does.
 
     A given reservation counts already, and Capacity Blocks have quotas of their own.
     """
     each, vcpus = candidate.type, facts.vcpus if facts.reservation is None else None
-    if vcpus is not None and each.vcpus and demand.nodes * each.vcpus + (vcpus.used or 0) > vcpus.limit:
-        yield _over(
-            vcpus, "ORCH310", "nodes", f"{demand.nodes} x {each.name} need {demand.nodes * each.vcpus} vCPUs"
+    if vcpus is not None and each.vcpus:
+        others = sum(
+            len(other.plan.nodes) * (other.plan.cpus or 0)
+            for other in beside.planned
+            if other.facts.vcpus is not None and other.facts.vcpus.code == vcpus.code
         )
+        wanted = demand.nodes * each.vcpus
+        if others + wanted + (vcpus.used or 0) > vcpus.limit:
+            words = f"{demand.nodes} x {each.name} need {wanted} vCPUs{_beside(others)}"
+            yield _over(vcpus, "ORCH310", "nodes", words)
     limit = facts.addresses
     if limit is not None and addresses and (limit.used or 0) + addresses > limit.limit:
         yield _over(limit, "ORCH311", "network", f"the NAT gateway needs {addresses} Elastic IP")
     limit = facts.interfaces
+    others = sum(len(other.plan.nodes) * len(other.plan.interfaces) for other in beside.planned)
     wanted = demand.nodes * demand.interfaces
-    if limit is not None and wanted + (limit.used or 0) > limit.limit:
-        words = f"{demand.nodes} nodes of {demand.interfaces} network interfaces need {wanted}"
+    if limit is not None and others + wanted + (limit.used or 0) > limit.limit:
+        words = (
+            f"{demand.nodes} nodes of {demand.interfaces} network interfaces need {wanted}{_beside(others)}"
+        )
         yield _over(limit, "ORCH312", "nodes", words)
+
+
+def _beside(others: int) -> str:
+    return f" beside {others} of the fleet's other nodes" if others else ""
 
 
 def _over(quota: Allowance, code: str, path: str, needed: str) -> Finding:

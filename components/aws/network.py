@@ -118,7 +118,7 @@ def in_network_of(first: AwsPlan, group: AwsPlan) -> AwsPlan:
     network = group.network
     if isinstance(network, NewNetwork):
         network = replace(network, nodes_cidr=MORE[group.number - 1], edge_cidr=None)
-    return replace(group, network=network, bastion=None, bastion_init="")
+    return replace(group, network=network)
 
 
 def elastic_ips(reached: Reach, demand: Demand) -> tuple[int, int]:

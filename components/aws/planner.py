@@ -36,7 +36,7 @@ from orch.components.cloud.cloudinit import (
     wrapped,
 )
 from orch.components.cloud.indices import folded, live_indices, node_indices
-from orch.components.cloud.node_groups import SPREADS, may_spread, spreads
+from orch.components.cloud.node_groups import SPREADS, Beside, may_spread, spreads
 from orch.components.cloud.plan import Bastion, Node
 from orch.components.cloud.sizing import (
     blocks,
@@ -62,7 +62,7 @@ class Context:
 
     `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
     one project's names from another's, used for a new stack only.
-    `indices`: the nodes to plan, None: as many as the file asks for.
+    `indices`: the nodes to plan, None: as many as the file asks for; `beside`: the fleet's other nodes.
     """
 
     settings: AwsSettings
@@ -71,6 +71,7 @@ class Context:
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
     scripts: Mapping[str, str] = field(default_factory=dict[str, str])
     indices: tuple[int, ...] | None = None
+    beside: Beside[AwsPlan, AwsFacts] = field(default_factory=Beside["AwsPlan", AwsFacts])
 
 
 def plan(
@@ -104,7 +105,7 @@ def plan(
     found += _place_findings(fleet, candidate, facts, previous, bastion=reached.bastion is not None)
     found += reached.findings
     found += capacities.reservation_findings(fleet, facts, demand)
-    found += capacities.quota_findings(candidate, facts, demand, nat_ips)
+    found += capacities.quota_findings(candidate, facts, demand, context.beside, nat_ips)
     cloud_init = userdata.node_init(
         fleet,
         each,
@@ -125,7 +126,16 @@ def plan(
     price = None if block else candidate.price
     fixed = (bastion.price or 0.0) if bastion else 0.0
     if not block:
-        found += budget_findings(fleet, price, fixed, candidate.price_of, backend="aws")
+        found += budget_findings(
+            fleet,
+            price,
+            fixed,
+            candidate.price_of,
+            backend="aws",
+            nodes=demand.nodes,
+            beside=context.beside.prices,
+            later=context.beside.later,
+        )
     warnings = settle(found)
     image = facts.image
     if zone is None or image is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orch.catalog.aws.machines import Nics
-from orch.components.cloud.cloudinit import ENDED, File, node_config, prepared, scratch, steps
+from orch.components.cloud.cloudinit import ENDED, RUNS_INIT, File, node_config, prepared, scratch
+from orch.runner.node.init_steps import steps
 from orch.spec.models import Fleet
 from orch.templates import render
 
@@ -51,6 +52,7 @@ def node_init(
         efa_installer=EFA_INSTALLER,
         scratch=scratch(fleet, each.disks),
         steps=init,
+        **RUNS_INIT,
     )
     files = [
         File("/etc/ssh/sshd_config.d/10-orch.conf", _SSHD),

@@ -5,16 +5,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from orch.components.base import Backend, Facts
 from orch.components.cloud.candidates import Candidate
+from orch.components.cloud.indices import live_indices
 from orch.components.cloud.node_groups import (
     SPREADS,
+    Beside,
     NodeGroup,
+    Planned,
     divide,
     free_number,
+    joined,
     may_spread,
     node_groups,
     prior_of,
@@ -28,7 +31,7 @@ from orch.components.cloud.plan import CloudPlan
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Deployment, Queue, Shared
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
-from orch.spec.findings import Finding, PlanErrors
+from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 
 # What says where a fleet is and what it is made from, apart from how far it got.
@@ -67,10 +70,14 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
     def with_nodes(self, plan: Plan, names: Collection[str]) -> Plan:
         """The same plan with the nodes of these names alone."""
 
-    @abstractmethod
+    def in_network_of(self, first: Plan, group: Plan) -> Plan:
+        """A node group in the network of the fleet's first one. Raises PlanErrors where it cannot be."""
+        return group
+
     def join(self, plans: Sequence[Plan]) -> Plan:
-        """The plan of a fleet of these node groups, each planned as if it were all of it; the first group has
-        what the fleet has once."""
+        """The plan of a fleet of these node groups. Raises PlanErrors."""
+        first, *others = plans
+        return joined(first, [self.in_network_of(first, each) for each in others])
 
     def deployment(self, request: PlanRequest, candidate: Candidate) -> Deployment:
         return self.deploy(request, candidate, self._of_groups(request, candidate))
@@ -91,12 +98,27 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
                 missing = (*missing, *group.indices)
         if missing:
             places = with_more(places, missing, candidate)
-        plans = [self._of_group(request, prior, group, at) for group, at in places]
+        planned: list[Planned[Plan, Facts]] = []
+        for turn, (group, at) in enumerate(places):
+            later = sum(len(each.indices) for each, _ in places[turn + 1 :])
+            beside = Beside(tuple(planned), later)
+            planned.append(self._of_group(request, prior, group, at, beside))
+        plans = [each.plan for each in planned]
         return plans[0] if len(plans) == 1 else self.join(plans)
 
-    def _of_group(self, request: PlanRequest, prior: PriorState, group: NodeGroup, at: Candidate) -> Plan:
-        part = request.of_nodes(prior_of(group, prior), group.indices)
-        return replace(self.plan(part, at, self.facts(part, at)), number=group.number)
+    def _of_group(
+        self,
+        request: PlanRequest,
+        prior: PriorState,
+        group: NodeGroup,
+        at: Candidate,
+        beside: Beside[Plan, Facts],
+    ) -> Planned[Plan, Facts]:
+        part = request.of_nodes(prior_of(group, prior), group.indices, beside)
+        facts = self.facts(part, at)
+        made = replace(self.plan(part, at, facts), number=group.number)
+        live = live_indices(self.prior(part)) if at.kept else frozenset[int]()
+        return Planned(made, facts, len(set(group.indices) - live))
 
     def spreads(self, request: PlanRequest, kept: Candidate) -> bool:
         """Whether the fleet can have more node groups."""
@@ -198,24 +220,6 @@ def place_reason(candidate: Candidate, previous: PriorState) -> Iterator[str]:
     elif moves(candidate, previous):
         place = "{instance_type} in {zone}".format_map(previous.pins)
         yield f"it moves: the file excludes {place}, where the fleet is; all of it is removed first"
-
-
-def scripts(fleet: Fleet, folder: Path) -> dict[str, str]:
-    """The text of `init[].file`, by path. Raises PlanErrors."""
-    found: dict[str, str] = {}
-    missing: list[Finding] = []
-    for index, step in enumerate(fleet.init):
-        if step.file is None:
-            continue
-        path = folder / Path(step.file).expanduser()
-        try:
-            found[step.file] = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            summary = f"the script {step.file} cannot be read"
-            missing.append(Finding("ORCH129", f"init[{index}].file", summary, detail=str(error)))
-    if missing:
-        raise PlanErrors(missing)
-    return found
 
 
 def regions_of(fleet: Fleet, backend: str) -> tuple[str, ...]:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import re
-import shlex
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
+from orch.components.init_steps import pinned, short
 from orch.components.request import PriorState
+from orch.runner.node.init_steps import INIT, Step, steps
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
 from orch.spec.models import Fleet
-from orch.spec.models.blocks import InitStep, Scratch
+from orch.spec.models.blocks import Scratch
 from orch.templates import render
 
 JUMP_USER = "jump"
-INIT = "/var/lib/orch/init"
+RUNS_INIT = {"init": INIT, "own": "/run/orch-init"}
 METADATA = "metadata"
 CLOSES_METADATA = "/var/lib/orch/metadata.sh"
 
@@ -69,31 +69,6 @@ class File:
     mode: str = "0644"
 
 
-@dataclass(frozen=True)
-class Step:
-    """A script of `init`. `mark` names the file that says it has run; it differs when the script does."""
-
-    name: str
-    file: str
-    content: str
-    when: str
-    timeout_s: int
-    user: str
-    env: Mapping[str, str]
-
-    @property
-    def mark(self) -> str:
-        if self.when == "create":
-            return f"{self.file}.done"
-        text = repr((self.content, sorted(self.env.items()), self.user))
-        return f"{self.file}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-
-
-def steps(fleet: Fleet, scripts: Mapping[str, str]) -> tuple[Step, ...]:
-    """The steps of `init`. `scripts`: the text of `init[].file` by path."""
-    return tuple(_step(index, step, scripts) for index, step in enumerate(fleet.init))
-
-
 def prepared(path: str, script: str, init: Sequence[Step], *, ssm: bool = False) -> Iterator[File]:
     """What prepares a machine: the `script` at this path, and all that it runs.
 
@@ -103,11 +78,7 @@ def prepared(path: str, script: str, init: Sequence[Step], *, ssm: bool = False)
     yield File(CLOSES_METADATA, render("cloud-init-metadata.sh.j2", ssm=ssm), "0700")
     for step in init:
         yield File(f"{INIT}/{step.file}.sh", step.content, "0700")
-        yield File(f"{INIT}/{step.file}.env", _exports(step.env), "0600")
-
-
-def _exports(env: Mapping[str, str]) -> str:
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
+        yield File(f"{INIT}/{step.file}.env", step.exports, "0600")
 
 
 def node_config(fleet: Fleet, files: Sequence[File], *, makes_key: str | None = None) -> str:
@@ -132,12 +103,11 @@ def first_boot_pins(fleet: Fleet, scripts: Mapping[str, str]) -> dict[str, str]:
     """Marks of what a node is given at its first boot alone: one for each property, where it is written, and
     one for what keeps jobs from the instance metadata."""
     given = {
-        "init": repr([(step.mark, step.when) for step in steps(fleet, scripts)]) if fleet.init else "",
         "authorized_keys": repr(sorted(fleet.authorized_keys)) if fleet.authorized_keys else "",
         METADATA: "closed to jobs",
     }
-    return {
-        f"boot.{name}": hashlib.sha256(text.encode()).hexdigest()[:12] for name, text in given.items() if text
+    return pinned(steps(fleet, scripts)) | {
+        f"boot.{name}": short(text) for name, text in given.items() if text
     }
 
 
@@ -225,16 +195,3 @@ def wrapped(text: str) -> str:
 
 def wrapped64(text: str) -> str:
     return b64encode(wrapped(text).encode()).decode()
-
-
-def _step(index: int, step: InitStep, scripts: Mapping[str, str]) -> Step:
-    content = scripts.get(step.file, "") if step.file else step.run or ""
-    return Step(
-        name=" ".join((step.name or f"step {index}").split()),
-        file=f"{index:02d}",
-        content=content if content.endswith("\n") else content + "\n",
-        when=step.when,
-        timeout_s=step.timeout_s,
-        user=step.user,
-        env={key: value for key, value in step.env.items() if value is not None},
-    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from orch.components.cloud.candidates import Candidate
 from orch.components.cloud.indices import folded, node_indices, unfolded
@@ -18,6 +18,7 @@ from orch.components.request import PriorState
 from orch.spec.models import Fleet
 
 Plan = TypeVar("Plan", bound=CloudPlan)
+Facts = TypeVar("Facts")
 
 PIN = "groups"
 """The pin with the groups beside the first: a JSON list of their pins."""
@@ -42,6 +43,31 @@ class NodeGroup:
 
     def same_place(self, other: NodeGroup) -> bool:
         return all(self.pins.get(key) == other.pins.get(key) for key in ("zone", "instance_type", "spot"))
+
+
+@dataclass(frozen=True)
+class Planned(Generic[Plan, Facts]):
+    """A node group that is planned. `new`: how many of its nodes do not run yet."""
+
+    plan: Plan
+    facts: Facts
+    new: int
+
+
+@dataclass(frozen=True)
+class Beside(Generic[Plan, Facts]):
+    """The other groups of a fleet, for what is bounded for all of it: quotas, and its budget.
+
+    `planned` are the groups before this one; `later`: the number of nodes of those behind it.
+    """
+
+    planned: tuple[Planned[Plan, Facts], ...] = ()
+    later: int = 0
+
+    @property
+    def prices(self) -> tuple[tuple[int, float | None], ...]:
+        """How many nodes there are at which price."""
+        return tuple((len(each.plan.nodes), each.plan.price) for each in self.planned)
 
 
 def may_spread(fleet: Fleet) -> bool:
@@ -123,13 +149,16 @@ def prior_of(group: NodeGroup, previous: PriorState) -> PriorState:
 
 
 def joined(first: Plan, others: Sequence[Plan]) -> Plan:
-    """The plan of a fleet of these groups: `first` has them all already, beside what they come to."""
+    """The plan of a fleet of these groups, each planned as if it were all of it: the first has what the fleet
+    has once."""
+    others = tuple(replace(each, bastion=None, bastion_init="") for each in others)
     groups = (first, *others)
     own = [{"number": str(each.number), **_own(_pins(each), first.pins)} for each in others]
     nodes = [node.index for each in groups for node in each.nodes]
     beside = first.bastion.price or 0.0 if first.bastion is not None else 0.0
     return replace(
         first,
+        others=others,
         pins=_pins(first)
         | {"indices": folded(nodes)}
         | ({PIN: json.dumps(own, sort_keys=True)} if own else {}),

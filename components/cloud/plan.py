@@ -75,6 +75,7 @@ class CloudPlan(ABC):
     reasons: tuple[str, ...]
     warnings: tuple[Finding, ...]
     number: int = 0
+    others: tuple[CloudPlan, ...] = ()
 
     @property
     def suffix(self) -> str:

@@ -18,6 +18,10 @@ T = TypeVar("T")
 BOOT_S = 1200.0
 BOOT_PAUSE_S = 10.0
 
+# Machines are listed, and where they stand is told, a little after they were made.
+PLACES_S = 25.0
+PLACES_PAUSE_S = 5.0
+
 
 async def in_background(ask: Callable[[], T]) -> T:
     """What `ask` answers, asked in a thread that keeps no process from ending.
@@ -59,6 +63,34 @@ def poll(look: Callable[[], T], until: Callable[[T], bool], *, pause_s: float, f
     while not until(found) and time.monotonic() < end:
         time.sleep(pause_s)
         found = look()
+    return found
+
+
+def places(look: Callable[[], T], told: Callable[[T], bool], nothing: T) -> T:
+    """Where new machines stand, once all of it is `told`, or what is by then. Where the cloud refuses to
+    tell: `nothing`, for ranks go by number then."""
+    import pulumi
+
+    try:
+        return poll(look, told, pause_s=PLACES_PAUSE_S, for_s=PLACES_S)
+    except CloudRefused as refused:
+        pulumi.log.warn(f"ranks go by node number: {refused.summary} ({refused.detail})")
+        return nothing
+
+
+def members(
+    look: Callable[[], Sequence[T]], told: Callable[[Sequence[T]], bool], count: int, *, where: str
+) -> Sequence[T]:
+    """The machines that a cloud made by itself, and chose the names of, `count` at least. `where`: they are
+    looked for. Raises CloudRefused, also where there are too few."""
+    found = poll(look, told, pause_s=PLACES_PAUSE_S, for_s=PLACES_S)
+    if len(found) < count:
+        raise CloudRefused(
+            f"{len(found)} of {count} nodes are there",
+            detail=where,
+            hint="run `orch up` again: what is missing is made",
+            code="ORCH359",
+        )
     return found
 
 

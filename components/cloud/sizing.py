@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from orch.catalog.records import InstanceType
@@ -95,33 +96,52 @@ def _plain(value: object) -> object:
 
 
 def budget_findings(
-    fleet: Fleet, price: float | None, fixed: float, price_of: str | None = None, *, backend: str
+    fleet: Fleet,
+    price: float | None,
+    fixed: float,
+    price_of: str | None = None,
+    *,
+    backend: str,
+    nodes: int | None = None,
+    beside: Sequence[tuple[int, float | None]] = (),
+    later: int = 0,
 ) -> Iterator[Finding]:
     """Whether the fleet at its largest is within the hourly budget. `fixed`: what it costs without nodes;
-    `price_of`: the region whose price it is, where its own is not known; `backend`: whose price."""
+    `price_of`: the region whose price it is, where its own is not known; `backend`: whose price.
+
+    `nodes` are of this price, None: all of them. `beside`: how many others there are, at which prices;
+    `later`: how many more are judged after this. Nodes that nobody has asked for yet count as the dearest.
+    """
     from orch.catalog.refresh import refreshable
 
     if fleet.budget is None or fleet.budget.hourly is None or fleet.nodes is None:
         return
     most = fleet.nodes.target if fleet.nodes.max is None else fleet.nodes.max
     bound = float(fleet.budget.hourly)
+    counts = Counter[float | None]()
+    for count, each in (*beside, (most if nodes is None else nodes, price)):
+        counts[each] += count
+    dearest = max(counts, key=lambda each: each or 0.0)
+    counts[dearest] += 0 if later else max(0, most - counts.total())
+    known = {each: count for each, count in counts.items() if each is not None and count}
+    hourly = sum(each * count for each, count in known.items()) + fixed
     fetched = f"`orch offers refresh {backend}` fetches it" if backend in refreshable() else None
-    if price is None:
+    if hourly > bound and known:
+        each_costs = (f"{n} node{'s' * (n != 1)} at {money(each)} an hour" for each, n in known.items())
+        more = f" and {money(fixed)} beside them" if fixed else ""
+        yield Finding(
+            "ORCH281",
+            "budget.hourly",
+            f"{', '.join(each_costs)}{more} make {money(hourly)}, over the budget of {money(bound)}",
+            hint="raise `budget.hourly`, or ask for fewer or cheaper nodes",
+        )
+    elif counts[None]:
         yield Finding(
             "ORCH282",
             "budget.hourly",
             "the price of the nodes is not known: the budget cannot be checked",
             hint=fetched,
             severity=Severity.WARNING,
-        )
-    elif most * price + fixed > bound:
-        nodes = f"{most} node{'s' * (most != 1)} at {money(price)} an hour"
-        more = f" and {money(fixed)} beside them" if fixed else ""
-        yield Finding(
-            "ORCH281",
-            "budget.hourly",
-            f"{nodes}{more} make {money(most * price + fixed)}, over the budget of {money(bound)}",
-            hint="raise `budget.hourly`, or ask for fewer or cheaper nodes",
         )
     elif price_of is not None:
         yield Finding(

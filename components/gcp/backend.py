@@ -10,17 +10,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
-from orch.components.cloud import node_groups
-from orch.components.cloud.backend import CloudBackend, regions_of, scripts
+from orch.components.cloud import polling
+from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import Candidate
 from orch.components.cloud.indices import live_indices
-from orch.components.cloud.node_groups import may_spread
+from orch.components.cloud.node_groups import Beside, may_spread
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import SHARED, Queue, Shared
 from orch.components.explain import Explained, Traits
 from orch.components.gcp import tunnels
-from orch.components.gcp.account import errors, gather_facts, waiting
+from orch.components.gcp.account import errors, gather_facts
 from orch.components.gcp.account.facts import GcpFacts, Member, Reservation
 from orch.components.gcp.account.labels import label
 from orch.components.gcp.account.lookups import question, shape_of
@@ -30,6 +30,7 @@ from orch.components.gcp.explain import EXPLAINED, traits
 from orch.components.gcp.plan import GcpPlan
 from orch.components.gcp.planner import Context, node_os, plan
 from orch.components.gcp.userdata import node_scratch
+from orch.components.init_steps import scripts
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.grammar.values import render_duration
@@ -83,6 +84,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
             scripts(request.fleet, request.folder),
             self._shared_networks(request),
             request.indices,
+            request.beside or Beside(),
         )
         return plan(request.fleet, candidate, facts, self.prior(request), context)
 
@@ -100,13 +102,28 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         }
 
         def shown(names: Sequence[str]) -> Mapping[str, str]:
-            return waiting.host_keys(
-                session, {name: zones.get(name, plan.zone) for name in names}, whole=whole
-            )
+            def look(some: Sequence[str]) -> dict[str, str]:
+                found: dict[str, str] = {}
+                for zone in sorted({zones.get(name, plan.zone) for name in some}):
+                    here = [name for name in some if zones.get(name, plan.zone) == zone]
+                    found |= gather_facts.host_keys(session, zone, here)
+                return found
 
-        def members(group: str, count: int) -> tuple[Member, ...]:
-            grouped = plan.group is not None
-            return waiting.members(session, plan.zone, group, count, needed=grouped, hosts=plan.rank_by_host)
+            where = "see `gcloud compute instances get-serial-port-output …`"
+            return polling.host_keys(look, names, whole=whole, where=where)
+
+        def members(group: str, count: int) -> Sequence[Member]:
+            def look() -> Sequence[Member]:
+                return gather_facts.members(session, plan.zone, group)
+
+            def told(found: Sequence[Member]) -> bool:
+                hosts = not plan.rank_by_host or all(each.host for each in found)
+                return len(found) >= count and hosts
+
+            if plan.group is None:
+                return polling.places(look, told, ())
+            where = f"instances in {plan.zone} with the label orch-group={group}"
+            return polling.members(look, told, count, where=where)
 
         component = GcpFleet(plan, self.settings_of(request), shown, members)
         return component.state, component.identity
@@ -114,7 +131,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
     def with_nodes(self, plan: GcpPlan, names: Collection[str]) -> GcpPlan:
         """Of a managed group, whole batches."""
         first, *others = (fewer(each, names) for each in plan.node_groups)
-        return joined([first, *(each for each in others if each.nodes)])
+        return self.join([first, *(each for each in others if each.nodes)])
 
     def spreads(self, request: PlanRequest, kept: Candidate) -> bool:
         """Zones have the subnets of their region in common, but for networks of a zone alone; members of a
@@ -122,16 +139,14 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         fleet = request.fleet
         return may_spread(fleet) and not flex_start(fleet) and not shape_of(fleet, kept).profile
 
-    def join(self, plans: Sequence[GcpPlan]) -> GcpPlan:
-        return joined(plans)
-
     def stages(
         self, request: PlanRequest, candidate: Candidate, plan: GcpPlan, running: Mapping[int, int]
     ) -> Iterator[tuple[GcpPlan, Queue | None]]:
         """Who the members of a group are is known once they run: the group and its request come before."""
         there = len(live_indices(self.prior(request))) if candidate.kept else 0
         if plan.group is not None and there < sum(plan.group.batches):
-            asked = joined([with_nodes(plan, [node.name for node in plan.nodes[:there]], plan.group.batches)])
+            alone = with_nodes(plan, [node.name for node in plan.nodes[:there]], plan.group.batches)
+            asked = self.join([alone])
             yield asked, _queue(request.fleet, self.session(request), asked)
 
     def shared(self, request: PlanRequest, plan: GcpPlan) -> Shared | None:
@@ -173,13 +188,6 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         if found is None:
             raise PlanErrors([_no_reservation(fleet, zones or regions)])
         return found
-
-
-def joined(plans: Sequence[GcpPlan]) -> GcpPlan:
-    """The plan of a fleet of these node groups, in the networks of the first."""
-    first, *others = plans
-    whole = replace(first, others=tuple(replace(each, bastion=None, bastion_init="") for each in others))
-    return node_groups.joined(whole, whole.others)
 
 
 def fewer(made: GcpPlan, names: Collection[str]) -> GcpPlan:

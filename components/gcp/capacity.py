@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from orch.catalog.gcp.machines import Shape
+from orch.components.cloud.node_groups import Beside
 from orch.components.gcp.account.facts import Allowance, GcpFacts
 from orch.components.gcp.account.lookups import WEEK_S, flex_start, options
 from orch.components.gcp.candidates import Candidate
-from orch.components.gcp.plan import Group, Placement, Scheduling
+from orch.components.gcp.plan import GcpPlan, Group, Placement, Scheduling
 from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
@@ -257,22 +258,63 @@ def reservation_findings(fleet: Fleet, facts: GcpFacts, demand: Demand) -> Itera
         )
 
 
-def quota_findings(candidate: Candidate, facts: GcpFacts, demand: Demand) -> Iterator[Finding]:
+def quota_findings(
+    candidate: Candidate, facts: GcpFacts, demand: Demand, beside: Beside[GcpPlan, GcpFacts]
+) -> Iterator[Finding]:
     """Whether the project's quotas hold what is new; what was not asked does."""
     each, quota = candidate.type, facts.capacity
     if quota is not None and facts.reservation is None:
         gpus = "GPU" in quota.metric
-        per_node = each.gpu_count if gpus else each.vcpus or 0
-        # What a killed call made is there and not recorded as a node.
-        new = max(0, min(demand.new, demand.nodes - facts.own))
-        if new and quota.used + new * per_node > quota.limit:
-            unit = "GPUs" if gpus else "vCPUs"
-            words = f"{new} x {each.name} need {new * per_node} {unit}"
+        this = _Asked(candidate.zone, demand.nodes, demand.new, _counted(quota, each.gpu_count, each.vcpus))
+        own = {other.plan.zone: other.facts.own for other in beside.planned} | {candidate.zone: facts.own}
+        *others, mine = _unmade([*_asked_before(beside, quota), this], own)
+        new, before = mine.new * mine.each, sum(other.new * other.each for other in others)
+        if new and quota.used + before + new > quota.limit:
+            more = f" beside {before} of the fleet's other nodes" if before else ""
+            words = f"{mine.new} x {each.name} need {new} {'GPUs' if gpus else 'vCPUs'}{more}"
             yield _over(quota, "ORCH313" if gpus else "ORCH310", "nodes", words)
     networks = facts.network_quota
     if networks is not None and demand.networks and networks.used + demand.networks > networks.limit:
         words = f"{demand.networks} VPCs are made for the fleet"
         yield _over(networks, "ORCH313", "network", words)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Nodes of a zone, `new` of them not recorded, which count as `each` against a quota."""
+
+    zone: str
+    nodes: int
+    new: int
+    each: int
+
+
+def _counted(quota: Allowance, gpus: int, vcpus: int | None) -> int:
+    return gpus if "GPU" in quota.metric else vcpus or 0
+
+
+def _asked_before(beside: Beside[GcpPlan, GcpFacts], quota: Allowance) -> Iterator[_Asked]:
+    for other in beside.planned:
+        plan, theirs = other.plan, other.facts.capacity
+        same = theirs is not None and theirs.metric == quota.metric
+        each = _counted(quota, int(plan.gpus.get("count") or 0), plan.cpus) if same else 0
+        yield _Asked(plan.zone, len(plan.nodes), other.new, each)
+
+
+def _unmade(asked: Iterable[_Asked], own: Mapping[str, int]) -> list[_Asked]:
+    """The same without nodes that a killed call made: they are there, count already, and no node is recorded
+    for them. `own`: how many instances of the fleet each zone has."""
+    asked = list(asked)
+    spare = {
+        zone: max(0, there - sum(each.nodes - each.new for each in asked if each.zone == zone))
+        for zone, there in own.items()
+    }
+    found: list[_Asked] = []
+    for each in asked:
+        made = min(each.new, spare[each.zone])
+        spare[each.zone] -= made
+        found.append(replace(each, new=each.new - made))
+    return found
 
 
 def _over(quota: Allowance, code: str, path: str, needed: str) -> Finding:

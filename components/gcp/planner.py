@@ -14,6 +14,7 @@ from orch.catalog.records import Catalog
 from orch.components.cloud.backend import place_reason
 from orch.components.cloud.cloudinit import bastion_config, first_boot_findings, first_boot_pins, wrapped
 from orch.components.cloud.indices import folded, live_indices, node_indices
+from orch.components.cloud.node_groups import Beside
 from orch.components.cloud.plan import Bastion, Node
 from orch.components.cloud.sizing import (
     blocks,
@@ -57,8 +58,8 @@ class Context:
 
     `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
     one project's names from another's, used for a new stack only.
-    `indices`: the nodes to plan, None: as many as the file asks for. `network`: what the stack of shared
-    networks has decided.
+    `network`: what the stack of shared networks has decided. `indices`: the nodes to plan, None: as many as
+    the file asks for; `beside`: the fleet's other nodes.
     """
 
     settings: GcpSettings
@@ -68,6 +69,7 @@ class Context:
     scripts: Mapping[str, str] = field(default_factory=dict[str, str])
     network: PriorState = field(default_factory=PriorState)
     indices: tuple[int, ...] | None = None
+    beside: Beside[GcpPlan, GcpFacts] = field(default_factory=Beside["GcpPlan", GcpFacts])
 
 
 def plan(
@@ -104,7 +106,7 @@ def plan(
     found += networks.shared_findings(reached, context.network)
     found += networks.size_findings(wanted, reached, demand.new)
     found += capacities.placement_findings(fleet, shape, demand)
-    found += capacities.quota_findings(candidate, facts, demand)
+    found += capacities.quota_findings(candidate, facts, demand, context.beside)
     os = node_os(fleet, candidate)
     cloud_init = userdata.node_init(
         fleet,
@@ -126,7 +128,16 @@ def plan(
     bastion = _bastion(reached, wanted.ssh_cidrs, candidate, facts, context)
     found += _bastion_findings(reached, facts, candidate)
     fixed = (bastion.price or 0.0) if bastion else 0.0
-    found += budget_findings(fleet, candidate.price, fixed, candidate.price_of, backend="gcp")
+    found += budget_findings(
+        fleet,
+        candidate.price,
+        fixed,
+        candidate.price_of,
+        backend="gcp",
+        nodes=demand.nodes,
+        beside=context.beside.prices,
+        later=context.beside.later,
+    )
     warnings = settle(found)
     if facts.image is None:
         raise AssertionError("an image that is missing is an error")

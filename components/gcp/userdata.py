@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orch.catalog.gcp.machines import Shape, software
-from orch.components.cloud.cloudinit import ENDED, File, node_config, prepared, scratch, steps
+from orch.components.cloud.cloudinit import ENDED, RUNS_INIT, File, node_config, prepared, scratch
+from orch.runner.node.init_steps import steps
 from orch.spec.models import Fleet
 from orch.spec.models.blocks import Scratch
 from orch.templates import render
@@ -88,6 +89,7 @@ def node_init(
         queues=QUEUES_FILE,
         scratch=node_scratch(fleet, shape, os),
         steps=own,
+        **RUNS_INIT,
         account=account,
     )
     files = [

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from orch.components.base import Backend
 from orch.components.deployment import Deployment
 from orch.components.explain import Explained, Row, Traits
+from orch.components.init_steps import scripts
 from orch.components.local.facts import LocalFacts, ask
 from orch.components.local.plan import LocalPlan, plan
 from orch.components.request import PlanRequest
@@ -66,7 +67,8 @@ class LocalBackend(Backend[ThisMachine, LocalFacts, LocalPlan]):
         return ask(self.settings_of(request).node_image)
 
     def plan(self, request: PlanRequest, candidate: ThisMachine, facts: LocalFacts) -> LocalPlan:
-        return plan(request.fleet, facts, request.previous, request.scope)
+        texts = scripts(request.fleet, request.folder)
+        return plan(request.fleet, facts, request.previous, request.scope, texts)
 
     def register(
         self, request: PlanRequest, plan: LocalPlan

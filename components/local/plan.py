@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orch.catalog.records import Arch
+from orch.components import init_steps
 from orch.components.local.facts import LocalFacts
 from orch.components.request import PriorState
+from orch.runner.node.init_steps import Step, steps
 from orch.spec.findings import PlanError
 from orch.spec.grammar.blocks import blocks_of
 from orch.spec.models import Fleet
@@ -49,12 +52,13 @@ class LocalPlan:
     env: dict[str, str]
     authorized_keys: tuple[str, ...]
     protect: bool
+    init: tuple[Step, ...]
     nodes: tuple[LocalNodePlan, ...]
     reasons: tuple[str, ...]
 
     @property
     def pins(self) -> dict[str, str]:
-        return {"scope": self.scope, "node_image": self.image}
+        return {"scope": self.scope, "node_image": self.image, **init_steps.pinned(self.init)}
 
     @property
     def hourly(self) -> float:
@@ -62,8 +66,14 @@ class LocalPlan:
         return 0.0
 
 
-def plan(fleet: Fleet, facts: LocalFacts, previous: PriorState, scope: str) -> LocalPlan:
-    """The containers and the network of `fleet`.
+def plan(
+    fleet: Fleet,
+    facts: LocalFacts,
+    previous: PriorState,
+    scope: str,
+    scripts: Mapping[str, str] | None = None,
+) -> LocalPlan:
+    """The containers and the network of `fleet`. `scripts`: the text of `init[].file`, by path.
 
     `scope` is used for a new stack only; afterwards the recorded one stays, also when the project's folder
     moves. CPUs and memory limit a node only where the file asks for them: the defaults guide the choice of
@@ -97,6 +107,8 @@ def plan(fleet: Fleet, facts: LocalFacts, previous: PriorState, scope: str) -> L
     ]
     if image != facts.node_image:
         reasons.append(f"node image {image} stays; this orch would make new nodes from {facts.node_image}")
+    init = steps(fleet, scripts or {})
+    reasons += init_steps.reasons(init, previous.pins, min(count, len(previous.nodes)), "node")
     return LocalPlan(
         fleet=fleet.name,
         scope=scope,
@@ -109,6 +121,7 @@ def plan(fleet: Fleet, facts: LocalFacts, previous: PriorState, scope: str) -> L
         env={key: value for key, value in fleet.env.items() if value is not None},
         authorized_keys=fleet.authorized_keys,
         protect=fleet.protect,
+        init=init,
         nodes=tuple(
             LocalNodePlan(i, f"{fleet.name}-{i}", f"{base}-{i}", FIRST_ADDRESS + i, cpus, memory)
             for i in range(count)

@@ -66,6 +66,7 @@ class LocalFleet(pulumi.ComponentResource):
 
     def _node(self, plan: LocalPlan, node: LocalNodePlan, keys: Keys, network: Network) -> dict[str, Any]:
         address = network.subnet.apply(lambda subnet, offset=node.address_offset: nth_address(subnet, offset))
+        sent = {step.key: pulumi.Output.secret(step.record) for step in plan.init}
         made = Node(
             node.name,
             {
@@ -86,6 +87,8 @@ class LocalFleet(pulumi.ComponentResource):
                     keys.host_seed.apply(lambda seed: host_key_seed(seed, node.name))
                 ),
                 "status": "running",
+                # Each a secret of its own: a plan tells which of them changes.
+                **({"init": sent} if sent else {}),
             },
             opts=pulumi.ResourceOptions(parent=self),
         )

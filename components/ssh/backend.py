@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from orch.components.base import Backend
 from orch.components.deployment import Deployment
 from orch.components.explain import Explained
+from orch.components.init_steps import scripts
 from orch.components.request import PlanRequest
 from orch.components.ssh.facts import SshFacts, ask
 from orch.components.ssh.plan import SshPlan, plan
@@ -52,7 +53,7 @@ class SshBackend(Backend[ListedHosts, SshFacts, SshPlan]):
         )
 
     def plan(self, request: PlanRequest, candidate: ListedHosts, facts: SshFacts) -> SshPlan:
-        return plan(request, facts)
+        return plan(request, facts, scripts(request.fleet, request.folder))
 
     def register(
         self, request: PlanRequest, plan: SshPlan

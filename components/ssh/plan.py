@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.catalog.records import arch_of
+from orch.components import init_steps
 from orch.components.request import NewHostKey, NodeProblem, NodeWarning, PlanRequest
 from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.problems import KeysUnaccepted, Unfit, judged, new_keys_of
 from orch.runner.hosts.host_facts import HostFacts
 from orch.runner.hosts.survey import HostReport
+from orch.runner.node.init_steps import Step, steps
 from orch.runner.ssh.naming import hop_names, names, pins
 from orch.runner.ssh.targets import SshTarget
 from orch.spec.findings import PlanError
@@ -58,6 +60,7 @@ class SshPlan:
     env: dict[str, str]
     protect: bool
     authorized_keys: tuple[str, ...]
+    init: tuple[Step, ...]
     network: str | None
     hosts: tuple[SshHostPlan, ...]
     problems: tuple[NodeProblem, ...]
@@ -78,6 +81,7 @@ class SshPlan:
     def pins(self) -> dict[str, str]:
         kept = {host.node.name: host.registered for host in self.hosts}
         pins = {"scope": self.scope, "registered": json.dumps(kept, sort_keys=True)}
+        pins |= init_steps.pinned(self.init)
         return {**pins, "network": self.network} if self.network else pins
 
 
@@ -90,8 +94,8 @@ class _Machine:
     host: Host
 
 
-def plan(order: PlanRequest, facts: SshFacts) -> SshPlan:
-    """The hosts of the order's fleet that are or become its nodes.
+def plan(order: PlanRequest, facts: SshFacts, scripts: Mapping[str, str] | None = None) -> SshPlan:
+    """The hosts of the order's fleet that are or become its nodes. `scripts`: the text of `init[].file`.
 
     Raises PlanError for what concerns the fleet as a whole (ORCH147 blocks, ORCH361 and ORCH362 its network),
     Unfit when not one host can be taken and none was before.
@@ -140,7 +144,8 @@ def plan(order: PlanRequest, facts: SshFacts) -> SshPlan:
             detail="\n".join(problem.text() for problem in problems),
             hint="`orch check FILE` shows every check of every host",
         )
-    network = facts.survey.network
+    network, init = facts.survey.network, steps(fleet, scripts or {})
+    there = sum(host.node.name in before for host in hosts)
     return SshPlan(
         fleet=fleet.name,
         scope=previous.pins.get("scope", order.scope),
@@ -150,12 +155,16 @@ def plan(order: PlanRequest, facts: SshFacts) -> SshPlan:
         env={key: value for key, value in fleet.env.items() if value is not None},
         protect=fleet.protect,
         authorized_keys=fleet.authorized_keys,
+        init=init,
         network=network.cidr if network else previous.pins.get("network"),
         hosts=tuple(sorted(hosts, key=lambda host: host.node.index)),
         problems=tuple(problems),
         warnings=tuple(warnings),
         new_keys=tuple(new_keys),
-        reasons=_reasons(facts, hosts, machines),
+        reasons=(
+            *_reasons(facts, hosts, machines),
+            *init_steps.reasons(init, previous.pins, there, "host"),
+        ),
     )
 
 

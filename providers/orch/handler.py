@@ -33,6 +33,19 @@ class LeftBehind(ProviderError):
     """A resource was given up without being taken away: it is removed from the record, and that is told."""
 
 
+class StepFailed(ProviderError):
+    """A step of `init` failed on a node. `last`: what it said last."""
+
+    def __init__(self, node: str, where: str, why: str, last: str) -> None:
+        super().__init__(
+            f"{node}: {why}",
+            where=where,
+            detail=last,
+            hint="mend the step or the node, then run `orch up` again",
+            code="ORCH391",
+        )
+
+
 @dataclass(frozen=True)
 class Difference:
     """One property whose value differs. `drifted`: the file did not change, the world did."""

@@ -1,7 +1,8 @@
 """`orch:local:Node`: a container that is a cluster node, with sshd and its own Docker daemon.
 
 Inputs: `name` (container), `hostname`, `stack`, `network`, `ip`, `image`, `cpus` and `memory_mib` (null = the
-machine's), `authorized_key`, `host_key_seed` (Ed25519 private seed, hex, secret), `status` ("running").
+machine's), `authorized_key`, `host_key_seed` (Ed25519 private seed, hex, secret), `status` ("running"), and
+`init` where it has steps (their records, secret).
 Outputs: `ssh_address`, `ssh_port` (published on the loopback address, so that it also works where containers'
 addresses are not routed). Its host key is put in before the first start: known_hosts is complete before the
 first connect.
@@ -22,8 +23,10 @@ from docker.errors import APIError, ImageNotFound, NotFound
 
 from orch.images.client import connect
 from orch.images.errors import DockerUnavailable
-from orch.providers.orch.handler import OBSERVED, Inputs, ProviderError, State
+from orch.providers.orch.handler import OBSERVED, Inputs, ProviderError, State, StepFailed
 from orch.providers.orch.local_network import STACK_LABEL
+from orch.runner.hosts.registration import registration_id
+from orch.runner.node.init_steps import INIT, longest_s, preparation, recorded, trouble
 
 MIB = 1 << 20
 LOOPBACK = "127.0.0.1"
@@ -69,7 +72,7 @@ class LocalNodeHandler:
 
     def replaces(self, key: str, old: Any, new: Any) -> bool:
         # Docker changes a memory limit in place but cannot lift it.
-        return key not in {"cpus", "memory_mib", "status", "authorized_key"} or (
+        return key not in {"cpus", "memory_mib", "status", "authorized_key", "init"} or (
             key == "memory_mib" and new is None
         )
 
@@ -79,6 +82,14 @@ class LocalNodeHandler:
         _remove_leftover(client, name, inputs["stack"])
         container, port = _started(client, inputs)
         _wait_ready(container, name, port)
+        if not inputs.get("init"):
+            return name, _outputs(container)
+        try:
+            _run_steps(name, inputs)
+        except StepFailed:
+            # Nothing records it, and the same steps would find another node the next time.
+            container.remove(force=True, v=True)
+            raise
         return name, _outputs(container)
 
     def read(self, resource_id: str, state: State) -> State | None:
@@ -106,6 +117,8 @@ class LocalNodeHandler:
             elif container.status != "running":
                 container.start()
             _wait_ready(container, resource_id, int(state["ssh_port"]))
+            if inputs.get("init") or state.get("init"):
+                _run_steps(resource_id, inputs)
         except NotFound:
             raise ProviderError(
                 f"the node {resource_id} is gone",
@@ -202,6 +215,23 @@ def _create_container(client: Any, inputs: Inputs, port: int) -> Any:
         ) from error
     except APIError as error:
         raise _docker_error(f"the node {name} was not made", error) from error
+
+
+def _run_steps(name: str, inputs: Inputs) -> None:
+    """Raises StepFailed, ProviderError."""
+    found, own = recorded(inputs.get("init")), registration_id(inputs["stack"])
+    script = f"{INIT}/{own}/run"
+    # A step may be silent for as long as it may take.
+    container: Any = connect(longest_s(found)).containers.get(name)
+    container.exec_run(["mkdir", "-p", "-m", "700", f"{INIT}/{own}"])
+    container.put_archive("/", archive({script.lstrip("/"): preparation(own, found)}))
+    try:
+        done = container.exec_run(["bash", script], demux=True)
+    except APIError as error:
+        raise _docker_error(f"the steps of init were not run on the node {name}", error) from error
+    said, errors = (each.decode(errors="replace") if each else "" for each in done.output)
+    if done.exit_code != 0:
+        raise StepFailed(inputs["hostname"], name, *trouble(done.exit_code, said, errors))
 
 
 def _key_files(inputs: Inputs) -> bytes:

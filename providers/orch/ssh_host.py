@@ -3,7 +3,8 @@
 Inputs: the way to it (`address`, `port`, `user`, `identity` = path of a private key or null for the agent,
 `jump` = hops from the outside in, `ssh_alias` = the name by which the caller's own SSH configuration may know
 a ProxyCommand, `host_key` pinned; a `proxy_command` that a former version recorded is not run), what the
-fleet gives it (`name`, `stack`, `blocks`, `internal_ip`, `env`, `rack`, `tags`, `authorized_keys`), and what
+fleet gives it (`name`, `stack`, `blocks`, `internal_ip`, `env`, `rack`, `tags`, `authorized_keys`, `init` =
+records of the steps that it runs, secret), and what
 it was registered as (`status` = "reachable", and the facts of `HostFacts.registered()`). Drift is what
 differs from the latter.
 Output: `facts`, everything known of it. A host that does not answer is a value here, not an error: only
@@ -15,15 +16,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from orch.providers.orch.handler import OBSERVED, Inputs, LeftBehind, ProviderError, State
+from orch.providers.orch.handler import OBSERVED, Inputs, LeftBehind, ProviderError, State, StepFailed
 from orch.runner.errors import HostKeyRefused, HostUnreachable, LoginRefused, RunnerError
 from orch.runner.hosts.facts import HostFacts, read_facts
 from orch.runner.hosts.host_facts import Unread
-from orch.runner.hosts.registration import BUSY, FORCED, enter, leave, mark
+from orch.runner.hosts.registration import BUSY, FORCED, enter, leave, mark, registration_id
 from orch.runner.node.container import Claim
+from orch.runner.node.init_steps import prepare, recorded, trouble
 from orch.runner.ssh.pool import SshConnector
 from orch.spec.state import Jump, NodeState, SshAccess, without_commands
 
@@ -56,7 +59,15 @@ class SshHostHandler:
         return key in {"name", "stack"} or (key == "machine_id" and bool(old) and old != new)
 
     def create(self, inputs: Inputs) -> tuple[str, State]:
-        return inputs["name"], self._enter(inputs)
+        try:
+            return inputs["name"], self._enter(inputs)
+        except StepFailed:
+            # It does not become a host of the fleet, so nobody would take away what was put there.
+            with suppress(RunnerError):
+                self._connector().run(
+                    _node(inputs), leave(inputs["stack"], inputs["user"]), deadline_s=self._deadline_s
+                )
+            raise
 
     def read(self, resource_id: str, state: State) -> State | None:
         try:
@@ -69,7 +80,7 @@ class SshHostHandler:
         return {"facts": state.get("facts"), OBSERVED: {"status": trouble}}
 
     def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
-        found = self._enter(inputs)
+        found = self._enter(inputs, ran=bool(state.get("init")))
         amiss = [
             f"{key} is {value}, registered is {inputs[key]}"
             for key, value in found[OBSERVED].items()
@@ -117,8 +128,11 @@ class SshHostHandler:
                 code="ORCH387",
             )
 
-    def _enter(self, inputs: Inputs) -> State:
-        """Connect, put in place what is orch's own, and look. Raises ProviderError naming the host."""
+    def _enter(self, inputs: Inputs, *, ran: bool = False) -> State:
+        """Connect, put in place what is orch's own, run the steps of `init`, and look.
+
+        `ran`: there were steps before. Raises ProviderError naming the host, StepFailed among them.
+        """
         node = _node(inputs)
         try:
             done = self._connector().run(
@@ -134,6 +148,8 @@ class SshHostHandler:
                     hint=f"give {node.ssh.user} passwordless sudo: `orch check` tells more",
                     code="ORCH366",
                 )
+            if inputs.get("init") or ran:
+                self._run_steps(node, inputs)
             facts = read_facts(node, self._connector(), deadline_s=self._deadline_s)
         except RunnerError as error:
             raise ProviderError(
@@ -144,6 +160,13 @@ class SshHostHandler:
                 code=error.code or "ORCH364",
             ) from error
         return _outputs(facts, inputs)
+
+    def _run_steps(self, node: NodeState, inputs: Inputs) -> None:
+        """Raises StepFailed, RunnerError."""
+        command = prepare(registration_id(inputs["stack"]), recorded(inputs.get("init")))
+        done = self._connector().run(node, command, deadline_s=self._deadline_s)
+        if not done.ok:
+            raise StepFailed(node.name, _where(inputs), *trouble(done.exit_code, done.stdout, done.stderr))
 
     def _connector(self) -> SshConnector:
         """One for all hosts of the process: a jump host is connected to once."""

@@ -1,6 +1,7 @@
-"""What a machine of a cloud says of its own preparation: it is under way, it is done, or it failed.
+"""What a node says of its own preparation: it is under way, it is done, or it failed.
 
-The machine's start-up script leaves it in a folder of its own, which other nodes do not have.
+The start-up script of a machine of a cloud leaves it in a folder of its own, which other nodes do not have.
+On those, steps of `init` that failed leave it in theirs (`init_steps.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ LOOK = f"""\
 if [ -d {BOOT} ] && [ ! -e {BOOT}/ok ]; then
   if [ -s {BOOT}/failed ]; then sed 's/^/boot failed /;q' {BOOT}/failed; else echo boot; fi
 fi
+for why in {NODE_HOME}/init/*/failed; do [ ! -s "$why" ] || sed 's/^/boot failed /;q' "$why"; done
 """
 """Shell text that says `boot`, or `boot failed WHY`; nothing where a machine is ready."""
 
@@ -27,8 +29,8 @@ def unfit(node: str, why: str) -> NodeUnfit:
         f"node {node} is kept out: its preparation failed",
         where=node,
         detail=why or None,
-        hint=f"`orch ssh {node}` and `journalctl -u orch-prepare` tell more; once it is mended, `systemctl "
-        "restart orch-prepare` there. Or remove the node with `orch fleet delete FLEET -i N`; `orch up` "
-        "makes it anew",
+        hint=f"`orch ssh {node}` leads there. On a machine of a cloud `journalctl -u orch-prepare` tells "
+        "more, and once it is mended, `systemctl restart orch-prepare`; elsewhere `orch up` runs the steps "
+        "of `init` again. Or remove the node with `orch fleet delete FLEET -i N`; `orch up` makes it anew",
         code="ORCH391",
     )

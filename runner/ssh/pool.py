@@ -24,6 +24,7 @@ from orch.runner.errors import (
     HostUnreachable,
     JumpUnreachable,
     LoginRefused,
+    PortRefused,
     RunnerError,
     UnsafeName,
 )
@@ -46,7 +47,7 @@ T = TypeVar("T")
 # MaxStartups (10).
 HANDSHAKES_PER_JUMP = 8
 # Errors that another try would only repeat.
-_FINAL = (HostKeyRefused, LoginRefused, ForwardingRefused, UnsafeName)
+_FINAL = (HostKeyRefused, LoginRefused, ForwardingRefused, PortRefused, UnsafeName)
 
 
 @dataclass
@@ -167,11 +168,23 @@ class SshConnector:
             ) from error
 
     def _channel_to(self, node: NodeState, port: int) -> paramiko.Channel:
-        """A channel that ends at a port of the node's loopback. Raises HostUnreachable."""
+        """A channel that ends at a port of the node's loopback.
+
+        A port that refuses it, or does not answer, is of this channel alone: all else that the node's
+        connection carries goes on. Raises HostUnreachable.
+        """
         patience = self._patience()
 
         def open_channel(connection: Connection) -> paramiko.Channel:
-            return dial_through(_wire(connection), f"node {node.name}", "127.0.0.1", port, patience.left)
+            wire, label = _wire(connection), f"node {node.name}"
+            try:
+                return dial_through(wire, label, "127.0.0.1", port, patience.for_connect)
+            except ForwardingRefused:
+                raise
+            except HostUnreachable as error:
+                raise PortRefused(
+                    f"port {port} of {label} takes no connection", where=node.name, detail=error.detail
+                ) from error
 
         return self._with_connection(node, patience, open_channel)
 

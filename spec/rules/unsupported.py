@@ -30,6 +30,9 @@ _OFFER = "there is nothing to choose from among local nodes"
 # Kinds of documents that can be launched.
 LAUNCHED = ("fleet", "task", "project")
 
+# Where steps of `init` are sent to nodes that are there.
+_SENT = {"local": "local nodes", "ssh": "existing hosts"}
+
 _CHOICE: dict[str, str | None] = {
     "regions": _OFFER,
     "region": _OFFER,
@@ -238,6 +241,16 @@ def _idleness(draft: Draft) -> Findings:
         )
 
 
+def _steps_at_boots(draft: Draft) -> Findings:
+    """Only machines of clouds are started by orch; on others nothing of it stays that would run at a boot."""
+    where = next((name for name in _backends(draft) if name in _SENT), None)
+    for index, step in enumerate(cast(Fleet, draft.partial).init if where else ()):
+        if step.when == "boot":
+            summary = f"`when: boot` on {_SENT[cast(str, where)]}"
+            hint = "write `when: change`, and let a service of the node's own do what each boot needs"
+            yield _refusal(draft, ("init", index, "when"), summary, hint)
+
+
 def _architecture(draft: Draft) -> Findings:
     if "local" in _backends(draft) and cast(Fleet, draft.partial).resources.cpu.arch is not None:
         yield draft.diagnostic(
@@ -321,7 +334,7 @@ def _switches(draft: Draft) -> Findings:
 
 
 _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
-    "fleet": (_usable, _options, _idleness, _nodes_on_demand, _architecture),
+    "fleet": (_usable, _options, _idleness, _nodes_on_demand, _architecture, _steps_at_boots),
     "task": (_volumes,),
     "project": (_other_backends, _switches),
 }

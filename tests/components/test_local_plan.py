@@ -13,6 +13,7 @@ from orch.components.local.resources import nth_address
 from orch.components.request import PriorState
 from orch.spec.findings import PlanError
 from orch.spec.models import Fleet
+from orch.spec.state import NodeState, SshAccess
 
 FACTS = LocalFacts(cpus=4, memory_mib=8192, node_image="orch/node:new")
 
@@ -87,3 +88,35 @@ def test_host_keys_follow_from_the_seed_and_the_node_alone() -> None:
         == 3
     )
     assert public_host_key(seed, "lab-0").startswith("ssh-ed25519 AAAA")
+
+
+def test_steps_of_init_are_told_and_what_changes_of_them_on_nodes_that_run() -> None:
+    made = planned(init=["echo one", {"name": "drivers", "run": "echo two"}])
+    assert [(step.key, step.content) for step in made.init] == [
+        ("00 step 0", "echo one\n"),
+        ("01 drivers", "echo two\n"),
+    ]
+    once = "init: 2 steps on each node, once, before it takes jobs (step 0, drivers)"
+    assert [each for each in made.reasons if "init" in each] == [once]
+    up = PriorState(made.pins, nodes=(node(0), node(1)), backend="local")
+    assert [each for each in planned(up, init=["echo one"]).reasons if "init" in each] == [
+        "init: 1 step on each node, once, before it takes jobs (step 0)",
+        "`init` changes: its new or changed steps run on the 2 nodes that are there",
+    ]
+    same = planned(up, init=["echo one", {"name": "drivers", "run": "echo two"}])
+    assert [each for each in same.reasons if "init" in each] == [once]
+    gone = [each for each in planned(up).reasons if "init" in each]
+    assert gone == ["`init` is gone: what its steps did on the 2 nodes stays"]
+    assert "boot.init" not in planned(up).pins
+
+
+def test_what_a_step_holds_is_in_no_pin_and_no_reason() -> None:
+    made = planned(init=[{"run": "echo Wq8xT", "env": {"TOKEN": "hR3vK"}}])
+    assert "Wq8xT" in made.init[0].record
+    for secret in ("Wq8xT", "hR3vK"):
+        assert secret not in repr((made.pins, made.reasons))
+
+
+def node(index: int) -> NodeState:
+    access = SshAccess(address="127.0.0.1", port=22, user="root", host_key="ssh-ed25519 A")
+    return NodeState(index=index, name=f"lab-{index}", access=access)

@@ -16,6 +16,8 @@ KEY = "ssh-ed25519 AAAA"
 def quick_boots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polling, "BOOT_S", 0.2)
     monkeypatch.setattr(polling, "BOOT_PAUSE_S", 0.01)
+    monkeypatch.setattr(polling, "PLACES_S", 0.2)
+    monkeypatch.setattr(polling, "PLACES_PAUSE_S", 0.01)
 
 
 class Machines:
@@ -58,3 +60,43 @@ def test_a_best_effort_fleet_keeps_the_nodes_that_boot(monkeypatch: pytest.Monke
     assert [*keys(Machines(a=1, b=None, c=2), whole=False)] == ["a", "c"]
     assert len(told) == 1
     assert "b: look there. They cost what the others do" in told[0]
+
+
+class Listing:
+    """What a cloud lists: one more machine each time it is asked, up to `most`."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.asked = most, 0
+
+    def look(self) -> Sequence[str]:
+        self.asked += 1
+        return [f"node-{each}" for each in range(min(self.asked, self.most))]
+
+
+def refused() -> Sequence[str]:
+    raise CloudRefused("you may not list the nodes", detail="compute.instances.list")
+
+
+def test_members_are_looked_for_until_all_are_listed() -> None:
+    listing = Listing(9)
+    assert len(polling.members(listing.look, lambda found: len(found) >= 3, 3, where="there")) == 3
+    assert listing.asked == 3
+
+
+def test_too_few_members_are_an_error_that_tells_how_many_there_are() -> None:
+    with pytest.raises(CloudRefused) as caught:
+        polling.members(Listing(2).look, lambda found: len(found) >= 3, 3, where="in a zone")
+    said = caught.value
+    assert (said.code, said.summary, said.detail) == ("ORCH359", "2 of 3 nodes are there", "in a zone")
+    with pytest.raises(CloudRefused, match="may not list"):
+        polling.members(refused, bool, 3, where="in a zone")
+
+
+def test_ranks_go_by_number_where_a_cloud_does_not_tell_where_nodes_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = list[str]()
+    monkeypatch.setattr("pulumi.log.warn", said.append)
+    assert polling.places(refused, bool, ()) == ()
+    assert said == ["ranks go by node number: you may not list the nodes (compute.instances.list)"]
+    assert len(polling.places(Listing(2).look, lambda found: len(found) == 3, ())) == 2

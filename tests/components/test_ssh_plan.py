@@ -355,3 +355,24 @@ def test_ranks_of_one_rack_are_neighbours_unless_the_file_wants_any_order(
     )
     task = Task.model_validate({"nodes": 4, "commands": ["true"]})
     assert [seat.node.name for seat in place(task, state)] == ranks
+
+
+def test_steps_of_init_are_told_and_what_changes_of_them_on_hosts_that_are_registered() -> None:
+    of = fleet("gpu[1-3]", init=[{"file": "setup.sh", "name": "set up", "env": {"KEY": "hR3vK"}}])
+    made = plan(order(of), said(of), {"setup.sh": "echo Wq8xT\n"})
+    (step,) = made.init
+    assert (step.key, step.content) == ("00 set up", "echo Wq8xT\n")
+    once = "init: 1 step on each host, once, before it takes jobs (set up)"
+    assert [each for each in made.reasons if "init" in each] == [once]
+    for secret in ("hR3vK", "Wq8xT"):
+        assert secret not in repr((made.pins, made.reasons))
+    again = plan(order(of, after(made)), said(of), {"setup.sh": "echo Wq8xT\n"})
+    assert (again.pins, [each for each in again.reasons if "init" in each]) == (made.pins, [once])
+    # A host that is new runs them with the others.
+    more = fleet("gpu[1-4]", init=[{"file": "setup.sh", "when": "create"}])
+    found = plan(order(more, after(made)), said(more), {"setup.sh": "echo 2\n"})
+    assert [each for each in found.reasons if "init" in each or "create" in each] == [
+        "init: 1 step on each host, once, before it takes jobs (step 0)",
+        "`init` changes: its new or changed steps run on the 3 hosts that are there",
+        "those `when: create` run on a new host only",
+    ]

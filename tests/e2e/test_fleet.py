@@ -211,6 +211,59 @@ def test_with_force_a_node_goes_under_a_run(up: Folder) -> None:
     assert mended.code == 0, mended.err
 
 
+def test_steps_of_init_run_on_nodes_once_and_those_where_one_fails_take_no_jobs(up: Folder) -> None:
+    def on(node: str, *command: str) -> str:
+        container = next(name for name in containers(up, FLEET) if name.endswith(node))
+        words = ["docker", "exec", container, *command]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+    def statuses() -> list[str]:
+        (fleet,) = up.orch("fleet", "show", FLEET, "--json").json["fleets"]
+        return [node["status"] for node in fleet["nodes"]]
+
+    step = "init:\n  - run: echo $(id -un) $(hostname) >>/tmp/steps; echo $TOKEN; test ! -e /tmp/full\n"
+    steps = f"{step}    name: set up\n    env: {{TOKEN: hR3vK}}\n"
+    up.write("steps.yml", fleet_yaml(FLEET, 3, steps))
+    try:
+        on("-1", "touch", "/tmp/full")
+        plan = up.orch("preview", "steps.yml")
+        assert "init: (none) -> {00 set up: (secret)}" in plan.out, plan.out
+        assert "steps run on the 2 nodes that are there" in plan.out
+        said = up.orch("up", "steps.yml", "--yes", timeout=300)
+        assert said.code != 0
+        assert f"{FLEET}-1: init step set up failed with 1" in said.out + said.err
+        assert statuses()[1] == "failure"
+        on("-1", "rm", "/tmp/full")
+        said = up.orch("up", "steps.yml", "--yes", timeout=300)
+        assert said.code == 0, said.out + said.err
+        assert statuses() == ["idle"] * 3
+        said = up.orch("up", "steps.yml", "--yes")
+        assert "no changes" in said.out, said.out
+        ran = [on(f"-{index}", "cat", "/tmp/steps").splitlines() for index in range(3)]
+        assert ran == [[f"root {FLEET}-{index}"] * (2 if index == 1 else 1) for index in range(3)]
+        for path in up.path.rglob("*"):
+            assert path.name == "steps.yml" or not path.is_file() or b"hR3vK" not in path.read_bytes(), path
+    finally:
+        (up.path / "steps.yml").unlink()
+        assert up.orch("up", "fleet.yml", "--yes", timeout=300).code == 0
+    assert statuses() == ["idle"] * 2
+
+
+def test_a_node_whose_step_fails_does_not_come_to_be(up: Folder) -> None:
+    before = containers(up, FLEET)
+    step = "init:\n  - run: 'case $(hostname) in *-2) echo no such driver; exit 4; esac'\n"
+    up.write("fails.yml", fleet_yaml(FLEET, 3, step))
+    try:
+        said = up.orch("up", "fails.yml", "--yes", timeout=300)
+        assert said.code == 5, said.out + said.err
+        assert f"{FLEET}-2: init step step 0 failed with 4" in said.out + said.err
+        assert "no such driver" in said.out + said.err
+        assert containers(up, FLEET) == before
+    finally:
+        (up.path / "fails.yml").unlink()
+        assert up.orch("up", "fleet.yml", "--yes", timeout=300).code == 0
+
+
 def test_pulumi_by_hand_sees_no_change_and_its_up_is_none_for_orch(up: Folder) -> None:
     assert up.orch("init").code == 0
     env = dict(

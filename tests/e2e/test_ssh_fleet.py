@@ -26,8 +26,8 @@ def changed(said: Said) -> list[tuple[str, str]]:
     return [(c["op"], c["name"]) for c in said.json["changes"] if c["op"] != "same"]
 
 
-def drifted(project: Client) -> tuple[int, set[tuple[str, str]]]:
-    said = project.orch("drift", "on-prem", "--json")
+def drifted(project: Client, fleet: str = "on-prem") -> tuple[int, set[tuple[str, str]]]:
+    said = project.orch("drift", fleet, "--json")
     return said.code, {(item["name"], item["path"]) for item in said.json["drift"]}
 
 
@@ -239,6 +239,67 @@ def test_people_s_keys_come_with_a_fleet_and_go_with_it(room: Room, tmp_path: Pa
     assert eve.public not in lines
     assert project.orch("down", "shared", "--yes").code == 0
     assert left_behind(before, gpu3.snapshot()) == {}
+
+
+STEPS = """\
+type: fleet
+name: steps
+ssh_config: {hosts: [gpu1, gpu3]}
+init:
+  - name: set up
+    run: |
+      echo "$(id -un) $TOKEN" >>/tmp/steps
+      [ ! -e /tmp/full ] || { echo "no room on $(hostname)" >&2; exit 3; }
+    env: {TOKEN: hR3vK-first}
+"""
+
+
+def test_steps_of_init_run_once_on_each_host_and_a_host_where_one_fails_is_left_as_it_was(
+    room: Room, tmp_path: Path
+) -> None:
+    project, gpu1, gpu3 = client(room, tmp_path), room.servers[0], room.servers[2]
+    file = project.write("steps.yml", STEPS)
+    gpu1.run("touch /tmp/full")
+    before = gpu1.run("find /var/lib/orch | sort")
+    try:
+        said = project.orch("up", file, "--yes", "--json", timeout=300)
+        assert said.code == 7, said.out + said.err
+        assert changed(said) == [("create", "gpu3"), ("create", "steps")]
+        (amiss,) = [each for each in said.json["diagnostics"] if each["severity"] == "error"]
+        assert (amiss["code"], amiss["host"]) == ("ORCH391", "gpu1")
+        told = f"{amiss['summary']} {amiss.get('detail')}"
+        assert "init step set up failed with 3" in told
+        assert "no room on gpu1" in told
+        assert gpu1.run("find /var/lib/orch | sort") == before
+        gpu1.run("rm /tmp/full /tmp/steps")
+        said = project.orch("up", file, "--yes", "--json", timeout=300)
+        assert (said.code, changed(said)) == (0, [("create", "gpu1")])
+        said = project.orch("up", file, "--yes")
+        assert (said.code, "no changes" in said.out) == (0, True), said.out
+        assert drifted(project, "steps") == (0, set())
+        # Other steps: a plan tells it, and they run on the hosts that are there.
+        project.write("steps.yml", STEPS.replace("first", "second"))
+        said = project.orch("preview", file)
+        assert 'init["00 set up"]' in said.out, said.out
+        assert "steps run on the 2 hosts that are there" in said.out
+        gpu3.run("touch /tmp/full")
+        said = project.orch("up", file, "--yes", "--json", timeout=300)
+        assert (said.code, changed(said)) == (7, [("update", "gpu1")]), said.out + said.err
+        nodes = project.orch("fleet", "show", "steps", "--json").json["fleets"][0]["nodes"]
+        assert [node["status"] for node in nodes] == ["idle", "failure"]
+        gpu3.run("rm /tmp/full")
+        said = project.orch("up", file, "--yes", "--json", timeout=300)
+        assert (said.code, changed(said)) == (0, [("update", "gpu3")])
+        nodes = project.orch("fleet", "show", "steps", "--json").json["fleets"][0]["nodes"]
+        assert [node["status"] for node in nodes] == ["idle", "idle"]
+        assert gpu1.run("cat /tmp/steps").split("\n")[:2] == ["root hR3vK-first", "root hR3vK-second"]
+        for path in project.path.rglob("*"):
+            assert path.name == "steps.yml" or not path.is_file() or b"hR3vK" not in path.read_bytes(), path
+    finally:
+        assert project.orch("down", "steps", "--yes").code == 0
+        for server in (gpu1, gpu3):
+            server.run("rm -f /tmp/steps /tmp/full")
+    assert gpu1.run("find /var/lib/orch | sort") == before
 
 
 DRIFTS: dict[str, tuple[Callable[[Room], AbstractContextManager[object]], str, str]] = {

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from orch.runner.errors import RunnerError
-from orch.runner.node.commands import Command
+from orch.runner.node.commands import Command, StdinSource
+from orch.runner.node.connector import Completed
 from orch.runner.ssh.pool import SshConnector
 from orch.spec.state import NodeState
 
@@ -60,3 +62,37 @@ def test_a_port_of_a_node_is_reached_before_and_after_something_listens_there(
             server.join(30)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), 5)
+
+
+def test_a_port_that_refuses_a_connection_leaves_all_else_of_the_node_alone(
+    pair: Pair, transport: SshConnector
+) -> None:
+    began, refused = threading.Event(), threading.Event()
+    ended: list[Completed | Exception] = []
+
+    def later() -> Iterator[bytes]:
+        refused.wait(120)
+        yield b"on\n"
+
+    def work() -> None:
+        job = Command("echo begun; read word; echo goes $word", stdin=StdinSource(later()), timeout_s=180)
+        try:
+            ended.append(transport.run(pair[0], job, on_line=lambda _: began.set()))
+        except RunnerError as error:
+            ended.append(error)
+
+    running = threading.Thread(target=work)
+    running.start()
+    try:
+        assert began.wait(60)
+        with transport.forward(pair[0], 8732) as port:
+            for _ in range(3):
+                with socket.create_connection(("127.0.0.1", port), 10) as link:
+                    link.settimeout(60)
+                    assert link.recv(1) == b""
+    finally:
+        refused.set()
+        running.join(120)
+    assert [type(each) for each in ended] == [Completed], ended
+    assert isinstance(ended[0], Completed)
+    assert ended[0].exit_code == 0

@@ -67,17 +67,29 @@ def scratches(v: str) -> Iterator[Any]:
 
 
 def init_steps(v: str) -> list[Any]:
-    step = {"name": v, "file": "00", "mark": "00.done", "timeout_s": 60, "user": v, "env": {"K": v}}
+    step = {
+        "name": v,
+        "file": "00",
+        "mark": "00.done",
+        "timeout_s": 60,
+        "user": v,
+        "content": v,
+        "exports": v,
+    }
     return [SimpleNamespace(when=when, **step) for when in ("create", "boot")]
+
+
+def init_of(v: str) -> dict[str, Any]:
+    return {"init": "/var/lib/orch/init", "own": "/run/orch-init", "steps": init_steps(v)}
 
 
 def aws_prepare(v: str) -> Iterator[Values]:
     for scratch in scratches(v):
-        yield {"gpus": 8, "efa": 32, "efa_installer": v, "scratch": scratch, "steps": init_steps(v)}
+        yield {"gpus": 8, "efa": 32, "efa_installer": v, "scratch": scratch, **init_of(v)}
 
 
 def gcp_prepare(v: str) -> Iterator[Values]:
-    given = {"gpus": 8, "rdmas": 8, "nics": 9, "queues": v, "steps": init_steps(v), "account": True}
+    given = {"gpus": 8, "rdmas": 8, "nics": 9, "queues": v, **init_of(v), "account": True}
     given["software"] = {"plugin": v, "receiver": v}
     given |= {"fleet": v, "host_key": v, "shown": v}
     for scratch in scratches(v):
@@ -184,7 +196,7 @@ def nothing(v: str) -> Iterator[Values]:
 CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "cloud-init-bastion.yml.j2": config,
     "cloud-init-begin.sh.j2": nothing,
-    "cloud-init-end.sh.j2": lambda v: iter([{"steps": init_steps(v)}]),
+    "cloud-init-end.sh.j2": lambda v: iter([init_of(v)]),
     "cloud-init-forwards.sh.j2": lambda v: iter([{"user": v, "nodes": (v,)}, {"user": v, "nodes": ()}]),
     "cloud-init-metadata.sh.j2": lambda v: iter([{"ssm": ssm} for ssm in (True, False)]),
     "cloud-init-node.yml.j2": config,
@@ -198,10 +210,12 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "host-authorize.sh.j2": host(),
     "host-container.sh.j2": images,
     "host-facts.sh.j2": lambda v: iter([{"limit_s": 1}]),
+    "host-init.sh.j2": lambda v: iter([{**init_of(v), "failed": 40, "busy": 41, "wait_s": 1, "lines": 9}]),
     "host-listen.sh.j2": lambda v: iter([{"address": v, "lives_s": 1}]),
     "host-reach.sh.j2": lambda v: iter([{"at_once": 2}]),
     "host-register.sh.j2": host(),
     "host-unregister.sh.j2": host(busy=40, force=False, left_after_s=3600),
+    "init-steps.sh.j2": lambda v: iter([init_of(v)]),
     "mpirun.sh.j2": mpiruns,
     "node-go.sh.j2": lambda v: (
         values

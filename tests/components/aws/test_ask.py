@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -365,3 +366,59 @@ def test_a_reservation_for_dedicated_tenancy_is_told_and_would_fail_at_the_launc
             Placement={"AvailabilityZone": account.zone_name("use1-az4")},
             CapacityReservationSpecification=target,
         )
+
+
+G_QUOTA = "L-DB2E81BA"
+POOL: dict[str, Any] = {"name": "pool", "placement": "any", "instance_types": ["g6.xlarge", "g6.2xlarge"]}
+
+
+def in_two_groups(first: str, second: str) -> PriorState:
+    """A fleet that is up as nodes 0-3 of g6.xlarge, where there was no more room, and 4-5 of g6.2xlarge."""
+    own = {"spot": "false", "layout": "x"}
+    groups = [{"number": "1", "zone": "use1-az2", "instance_type": second, "indices": "4-5", **own}]
+    pins = {"backend": "aws", "region": "us-east-1", "zone": "use1-az4", "instance_type": first, **own}
+    return PriorState(
+        {**pins, "scope": "abc123", "indices": "0-5", "spreads": "true", "groups": json.dumps(groups)}
+    )
+
+
+def test_a_quota_is_judged_for_the_nodes_of_all_groups(account: Account) -> None:
+    before = in_two_groups("g6.xlarge", "g6.2xlarge")
+    account.cloud.turn(quotas={G_QUOTA: 4 * 4 + 2 * 8})
+    assert len(account.compiled(before, nodes="6", **POOL).plan.all_nodes) == 6
+    account.cloud.turn(quotas={G_QUOTA: 4 * 4 + 2 * 8 - 1})
+    with pytest.raises(PlanErrors) as error:
+        account.compiled(before, nodes="6", **POOL)
+    (finding,) = [each for each in error.value.findings if each.severity.value == "error"]
+    assert (finding.code, finding.path) == ("ORCH310", "nodes")
+    assert finding.summary == (
+        "2 x g6.2xlarge need 16 vCPUs beside 16 of the fleet's other nodes, the account's quota is 31"
+    )
+
+
+def test_interfaces_are_counted_for_the_nodes_of_all_groups(account: Account) -> None:
+    before = in_two_groups("g6.xlarge", "g6.2xlarge")
+    account.cloud.turn(quotas={G_QUOTA: 99, "L-DF5E4CA3": 6})
+    assert account.compiled(before, nodes="6", **POOL).plan.all_nodes
+    account.cloud.turn(quotas={G_QUOTA: 99, "L-DF5E4CA3": 5})
+    with pytest.raises(PlanErrors, match="network interfaces need 2 beside 4"):
+        account.compiled(before, nodes="6", **POOL)
+
+
+@pytest.mark.parametrize("dear_first", [True, False])
+def test_a_budget_is_that_of_the_nodes_of_all_groups(account: Account, *, dear_first: bool) -> None:
+    account.cloud.turn(quotas={G_QUOTA: 999})
+    kinds = ("g6.2xlarge", "g6.xlarge") if dear_first else ("g6.xlarge", "g6.2xlarge")
+    before = in_two_groups(*kinds)
+    hourly = account.compiled(before, nodes="6", **POOL).plan.hourly
+    fits, over = {"hourly": f"{hourly + 0.001:.4f}"}, {"hourly": f"{hourly - 0.001:.4f}"}
+    assert account.compiled(before, nodes="6", **POOL, budget=fits).plan.hourly == hourly
+    with pytest.raises(PlanErrors) as error:
+        account.compiled(before, nodes="6", **POOL, budget=over)
+    (finding,) = [each for each in error.value.findings if each.severity.value == "error"]
+    assert (finding.code, finding.path) == ("ORCH281", "budget.hourly")
+    assert finding.summary.startswith("4 nodes at $")
+    assert ", 2 nodes at $" in finding.summary
+    # Nodes that may come later count as the dearest of them.
+    with pytest.raises(PlanErrors, match="over the budget"):
+        account.compiled(before, nodes={"min": "0", "target": "6", "max": "7"}, **POOL, budget=fits)

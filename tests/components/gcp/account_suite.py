@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +15,6 @@ from planning import request_of
 
 from orch.components.gcp.account import gather_facts
 from orch.components.gcp.account.facts import Member
-from orch.components.gcp.account.waiting import members
 from orch.components.gcp.backend import GcpBackend
 from orch.components.gcp.candidates import candidates
 from orch.components.request import PriorState
@@ -196,7 +197,7 @@ def instance(name: str, created: str, host: str) -> Any:
 
 def test_members_come_in_the_order_of_their_creation() -> None:
     rows = [instance("b", "2026-01-02", "/b1/s1/h2"), instance("a", "2026-01-03", "/b1/s1/h1")]
-    found = members(Account(InstancesClient__list=lambda **_: rows), "us-central1-a", "g", 2, needed=True)
+    found = gather_facts.members(Account(InstancesClient__list=lambda **_: rows), "us-central1-a", "g")
     assert found == (
         Member("b", "10.0.0.9", None, "2026-01-02", ("b1", "s1", "h2"), id="8"),
         Member("a", "10.0.0.9", None, "2026-01-03", ("b1", "s1", "h1"), id="8"),
@@ -266,3 +267,44 @@ def test_what_a_stack_has_already_is_counted_before_a_quota_is() -> None:
     made = GcpBackend().deployment(request, chosen)
     assert "InstancesClient.list" in account.asked
     assert made.plan.nodes
+
+
+@pytest.mark.parametrize(
+    ("killed", "limit", "fits"),
+    [(0, 18, True), (0, 17, False), (4, 18, True), (4, 17, False)],
+    ids=["all fit", "each group does, not both", "some are there already", "the rest is too much"],
+)
+def test_a_quota_is_judged_for_what_is_new_in_all_groups(killed: int, limit: int, *, fits: bool) -> None:
+    """Two nodes run beside eight GPUs of others; an `up` that was cut short was about to have four more, of
+    which `killed` came to be, in one zone, and four more are missing in another."""
+    there = {"us-central1-a": 2, "us-central1-c": killed}
+
+    def running(request: dict[str, str]) -> Any:
+        names = [f"{request['zone']}-{each}" for each in range(there.get(request["zone"], 0))]
+        return [instance(name, "2026-01-02", "") for name in names]
+
+    quota = compute.Quota(metric="NVIDIA_A100_GPUS", limit=limit, usage=8 + sum(there.values()))
+    account = Account(
+        InstancesClient__list=running, RegionsClient__get=lambda **_: compute.Region(quotas=[quota])
+    )
+    zones = ["us-central1-a", "us-central1-c", "us-central1-f"]
+    wanted = fleet(instance_types=["a2-highgpu-1g"], zones=zones, nodes="10", placement="any")
+    own = {"instance_type": "a2-highgpu-1g", "spot": "false", "layout": "x"}
+    pins = {"backend": "gcp", "project": "acme-ml", "region": "us-central1", "scope": "abc123", **own}
+    pins |= {"zone": "us-central1-a", "indices": "0-1"}
+    more = json.dumps([{"number": "1", "zone": "us-central1-c", "indices": "2-5", **own}])
+    previous = PriorState(pins, begun={**pins, "indices": "0-5", "groups": more})
+    settings = GcpSettings()
+    places = candidates(wanted, settings, CATALOG)
+    last = next(each for each in places if each.zone == "us-central1-f")
+    request = request_of(wanted, settings, previous=previous, session=account)
+    if fits:
+        made = GcpBackend().deployment(request, replace(last, additional=True))
+        assert [len(group.nodes) for group in made.plan.node_groups] == [2, 4, 4]
+        return
+    with pytest.raises(PlanErrors) as caught:
+        GcpBackend().deployment(request, replace(last, additional=True))
+    (error,) = [each for each in caught.value.findings if each.severity.value == "error"]
+    beside = "" if killed else " beside 4 of the fleet's other nodes"
+    used = f"the project's quota is 17, {8 + sum(there.values())} in use"
+    assert (error.code, error.summary) == ("ORCH313", f"4 x a2-highgpu-1g need 4 GPUs{beside}, {used}")

@@ -1,0 +1,136 @@
+"""Steps of a fleet's `init`: scripts that a node runs once, and again when they or their variables change.
+
+A machine of a cloud has them in its user data and runs them when it boots. A node that is there already, a
+host or a container, is sent them: `preparation`. A step leaves a mark when it has run. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from orch.runner.node.commands import NODE_HOME, Command, as_root
+from orch.templates import render
+
+if TYPE_CHECKING:
+    from orch.spec.models import Fleet
+    from orch.spec.models.blocks import InitStep
+
+INIT = f"{NODE_HOME}/init"
+FAILED, AT_IT = 40, 41
+"""Exit codes of a preparation."""
+
+# How long another `up` on the same host is waited for, and how much of what a step said is told.
+WAIT_S = 30
+LAST_LINES = 15
+
+
+@dataclass(frozen=True)
+class Step:
+    """A script of `init`. `mark` names the file that says it has run; it differs when the script does."""
+
+    name: str
+    file: str
+    content: str
+    when: str
+    timeout_s: int
+    user: str
+    env: Mapping[str, str]
+
+    @property
+    def mark(self) -> str:
+        if self.when == "create":
+            return f"{self.file}.done"
+        text = repr((self.content, sorted(self.env.items()), self.user))
+        return f"{self.file}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    @property
+    def exports(self) -> str:
+        """Its variables as a shell sets them."""
+        return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in self.env.items())
+
+    @property
+    def key(self) -> str:
+        """What it is called where it is recorded: in the order in which steps run."""
+        return f"{self.file} {self.name}"
+
+    @property
+    def record(self) -> str:
+        """All of it, to be recorded. It may hold secrets."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def steps(fleet: Fleet, scripts: Mapping[str, str]) -> tuple[Step, ...]:
+    """The steps of `init`. `scripts`: the text of `init[].file` by path."""
+    return tuple(_step(index, step, scripts) for index, step in enumerate(fleet.init))
+
+
+def recorded(records: Mapping[str, str] | None) -> tuple[Step, ...]:
+    """The steps of these records by `key`, in their order."""
+    return tuple(Step(**json.loads(text)) for _, text in sorted((records or {}).items()))
+
+
+def mark_of(found: Sequence[Step]) -> str:
+    """What differs when a step does."""
+    return repr([(step.mark, step.when) for step in found])
+
+
+def preparation(fleet_mark: str, found: Sequence[Step]) -> str:
+    """The script that runs the steps on a node that is there. It prints why one failed, and its last words.
+
+    `fleet_mark`: of the stack, for several fleets may be on one host, each with steps of its own.
+    """
+    return render(
+        "host-init.sh.j2",
+        init=f"{INIT}/{fleet_mark}",
+        own=f"/run/orch-init-{fleet_mark}",
+        steps=found,
+        failed=FAILED,
+        busy=AT_IT,
+        wait_s=WAIT_S,
+        lines=LAST_LINES,
+    )
+
+
+def prepare(fleet_mark: str, found: Sequence[Step]) -> Command:
+    """Runs the steps on a node. They travel as input: a command line is for everybody to see."""
+    folder = f"{INIT}/{fleet_mark}"
+    script = f'umask 077 && mkdir -p {folder} && f=$(mktemp {folder}/run.XXXXXX) && cat >"$f"'
+    return Command(
+        as_root(f'{script} && exec bash "$f" </dev/null'),
+        "run the steps of `init`",
+        stdin=preparation(fleet_mark, found).encode(),
+        timeout_s=longest_s(found),
+    )
+
+
+def longest_s(found: Iterable[Step]) -> float:
+    """How long they may take together, with what is around them."""
+    return sum(step.timeout_s for step in found) + WAIT_S + 60.0
+
+
+def trouble(exit_code: int, said: str, errors: str = "") -> tuple[str, str]:
+    """Why steps did not run, in one line, and what was said last."""
+    if exit_code == AT_IT:
+        return "the steps of init are run there already", "another `orch up`, or one that was cut short"
+    reason, _, last = said.strip().partition("\n")
+    if exit_code == FAILED and reason:
+        return reason.partition(": see /")[0], last or "(it said nothing)"
+    return f"the steps of init could not be run ({exit_code})", (errors.strip() or said.strip())[-300:]
+
+
+def _step(index: int, step: InitStep, scripts: Mapping[str, str]) -> Step:
+    content = scripts.get(step.file, "") if step.file else step.run or ""
+    return Step(
+        name=" ".join((step.name or f"step {index}").split()),
+        file=f"{index:02d}",
+        content=content if content.endswith("\n") else content + "\n",
+        when=step.when,
+        timeout_s=step.timeout_s,
+        user=step.user,
+        env={key: value for key, value in step.env.items() if value is not None},
+    )
