@@ -11,7 +11,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from nodelab import Lab, docker, load_image, wait_until
+from nodelab import Lab, docker, wait_until
+from stocked import stocked
 
 from orch import images
 from orch.runner.connect import open_connector
@@ -192,8 +193,7 @@ def test_a_full_disk_is_told_with_the_nodes_name(place: RunnerContext, lab: Lab,
 
 
 def test_a_full_disk_under_the_stage_is_told_too(place: RunnerContext, lab: Lab, tmp_path: Path):
-    node = lab.node("--tmpfs", "/var/lib/orch:size=64k")
-    load_image(node, "mpi")
+    node = lab.node("--tmpfs", "/var/lib/orch:size=64k", image=stocked("mpi"))
     (tmp_path / "big.bin").write_bytes(b"x" * (1 << 20))
     big = {"files": [str(tmp_path / "big.bin")]}
     row = lifecycle.drive(place, submit(place, lab.fleet(node), commands=["true"], **big))
