@@ -42,7 +42,7 @@ class Lab:
         self.identity.chmod(0o600)
         self.public = pair.public
 
-    def node(self, *options: str) -> NodeState:
+    def node(self, *options: str, image: str = "orch/node") -> NodeState:
         index, self.made = self.made, self.made + 1
         name, host, port = f"{self.tag}-{index}", new_key_pair(), free_port()
         docker(
@@ -70,7 +70,7 @@ class Lab:
                 for cap in ("SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "IPC_LOCK")
                 for word in ("--cap-add", cap)
             ),
-            *("--publish", f"127.0.0.1:{port}:22", *options, images.resolve("orch/node")),
+            *("--publish", f"127.0.0.1:{port}:22", *options, images.resolve(image)),
         )
         docker("cp", "-", f"{name}:/", data=_keys(host.private, self.public))
         docker("start", name)

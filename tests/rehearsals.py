@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 from _pytest.mark import ParameterSet
+from stocked import stocked
 from support import Folder, Said, at_work, kill, until
 from warm import waiting
 
@@ -57,6 +58,13 @@ def few_ranks(task: Path) -> None:
     program, _, args = data["torchrun"].partition(" ")
     data["torchrun"] = {"program": program, "args": args, "nproc_per_node": 2}
     task.write_text(yaml.safe_dump(data))
+
+
+def stock_nodes(project: Path, image: str) -> None:
+    """Have the nodes of a rehearsal of this project hold `orch/IMAGE` from their start."""
+    folder = project / ".orch" / "rehearsal"
+    folder.mkdir(parents=True)
+    (folder / "knobs.yml").write_text(f"nodes: {{image: '{stocked(image)}'}}\n")
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from platformdirs import user_cache_path
 
 from orch import images
 from orch.images import docker as local_docker
@@ -36,11 +44,11 @@ class DockerRuntime:
         """See `JobRuntime`: images of ours are streamed from this machine, nodes pull all others."""
         if images.is_ours(image):
             _build_here(image, processor)
-            work: Callable[[NodeState], None] = lambda node: _stream(connector, node, image, processor)  # noqa: E731
-        else:
-            work = lambda node: _pull(connector, node, image, processor)  # noqa: E731
-
-        return fan_out(nodes, work, at_once=STREAMS)
+            with _reading(image, len(nodes)) as source:
+                return fan_out(
+                    nodes, lambda node: _stream(connector, node, source, processor), at_once=STREAMS
+                )
+        return fan_out(nodes, lambda node: _pull(connector, node, image, processor), at_once=STREAMS)
 
     def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Started:
         done = connector.run(plan.ranks[rank].node, container.start_command(plan, rank, archive))
@@ -129,50 +137,151 @@ def _build_here(image: str, processor: Processor) -> None:
     )
 
 
+def _saved(image: str) -> Generator[bytes]:
+    """`docker save` of an image. Raises ImageUnavailable."""
+    with subprocess.Popen(
+        ["docker", "save", "--", image],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            while process.stdout is not None and (chunk := process.stdout.read(_CHUNK)):
+                yield chunk
+        except BaseException:  # the reader went away: nobody wants the rest
+            process.kill()
+            raise
+        errors = process.stderr.read() if process.stderr is not None else b""
+    if process.returncode:
+        raise ImageUnavailable(
+            f"this machine cannot read out the image {image}",
+            detail=errors.decode(errors="replace").strip()
+            or f"`docker save` ended with {process.returncode}",
+            hint="`docker image inspect` it, and build it anew where it is damaged",
+            reason="creating_container_error",
+        )
+
+
+class Shared:
+    """A stream that is read once, and given from its beginning to each who reads it.
+
+    What was read lies meanwhile in `file`, which is not buffered, so that nobody waits for who is slower. An
+    error of the stream, or of the disk in folder `where`, is raised to all of them.
+    """
+
+    def __init__(self, stream: Generator[bytes], file: IO[bytes], where: Path) -> None:
+        self._stream, self._file, self._where = stream, file, where
+        self._changed = threading.Condition()
+        self._size = 0
+        self._over = False
+        self._error: BaseException | None = None
+        threading.Thread(target=self._read, name="orch-stream", daemon=True).start()
+
+    def close(self) -> None:
+        """Read no more of it, and forget what was read."""
+        with self._changed:
+            self._over = True
+            self._file.close()
+            self._changed.notify_all()
+
+    def read(self) -> Iterator[bytes]:
+        """All of it, as it comes. Raises OSError when it is closed meanwhile."""
+        at = 0
+        while True:
+            with self._changed:
+                while not (self._over or self._size > at):
+                    self._changed.wait()
+                if self._file.closed:
+                    raise OSError("what is sent was closed")
+                if self._size > at:
+                    chunk = os.pread(self._file.fileno(), _CHUNK, at)
+                elif self._error is not None:
+                    raise self._error
+                else:
+                    return
+            at += len(chunk)
+            yield chunk
+
+    def _read(self) -> None:
+        try:
+            with closing(self._stream) as stream:
+                for chunk in stream:
+                    with self._changed:
+                        if self._over:
+                            return
+                        self._size += self._keep(chunk)
+                        self._changed.notify_all()
+        except OSError as error:
+            self._error = RunnerError(
+                "this machine cannot keep what it sends to the nodes",
+                where=str(self._where),
+                detail=str(error),
+                hint="make room where caches lie (XDG_CACHE_HOME)",
+            )
+        except BaseException as error:  # noqa: BLE001 - raised to who reads
+            self._error = error
+        finally:
+            with self._changed:
+                self._over = True
+                self._changed.notify_all()
+
+    def _keep(self, chunk: bytes) -> int:
+        left = memoryview(chunk)
+        while left:
+            left = left[os.write(self._file.fileno(), left) :]
+        return len(chunk)
+
+
 @dataclass(frozen=True)
-class _Saved:
-    """`docker save` of an image, told as it is read."""
+class _Source:
+    """An image of this machine, its bytes where they are known, and what reads it out for one node."""
 
     image: str
+    size: int | None
+    read: Callable[[], Iterator[bytes]]
+
+
+@contextmanager
+def _reading(image: str, nodes: int) -> Iterator[_Source]:
+    """An image for some nodes, read out once for all of them, where this machine's disk has room for what
+    Docker keeps of it meanwhile and for as much again."""
+    told = local_docker.ask("image", "inspect", "--format", "{{.Size}}", image)
+    size = int(told) if told and told.isdigit() else None
+    folder = user_cache_path("orch", ensure_exists=True)
+    if nodes == 1 or size is None or shutil.disk_usage(folder).free < 2 * size:
+        yield _Source(image, size, lambda: _saved(image))
+        return
+    with (
+        tempfile.TemporaryFile(dir=folder, buffering=0) as file,
+        closing(Shared(_saved(image), file, folder)) as shared,
+    ):
+        yield _Source(image, size, shared.read)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A stream, told as it is read: every so many bytes."""
+
+    read: Callable[[], Iterator[bytes]]
     every: int
     told: Callable[[int], None]
 
     def __iter__(self) -> Iterator[bytes]:
-        with subprocess.Popen(
-            ["docker", "save", "--", self.image],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        ) as process:
-            sent = told = 0
-            try:
-                while process.stdout is not None and (chunk := process.stdout.read(_CHUNK)):
-                    yield chunk
-                    sent += len(chunk)
-                    if sent - told >= self.every and sent < self.every * _TELLS:
-                        told = sent
-                        self.told(sent)
-            except BaseException:  # the reader went away: nobody wants the rest
-                process.kill()
-                raise
-            errors = process.stderr.read() if process.stderr is not None else b""
-        if process.returncode:
-            raise ImageUnavailable(
-                f"this machine cannot read out the image {self.image}",
-                detail=errors.decode(errors="replace").strip()
-                or f"`docker save` ended with {process.returncode}",
-                hint="`docker image inspect` it, and build it anew where it is damaged",
-                reason="creating_container_error",
-            )
+        sent = told = 0
+        for chunk in self.read():
+            yield chunk
+            sent += len(chunk)
+            if sent - told >= self.every and sent < self.every * _TELLS:
+                told = sent
+                self.told(sent)
         self.told(sent)
 
 
-def _stream(connector: Connector, node: NodeState, image: str, processor: Processor) -> None:
-    size = local_docker.ask("image", "inspect", "--format", "{{.Size}}", image)
-    total = int(size) if size and size.isdigit() else None
-    source = _Saved(
-        image,
+def _stream(connector: Connector, node: NodeState, source: _Source, processor: Processor) -> None:
+    image, total = source.image, source.size
+    told = _Told(
+        source.read,
         (total or 1 << 30) // _TELLS,
         lambda sent: processor.handle(ImageProgress(node.name, image, sent, total)),
     )
@@ -181,7 +290,7 @@ def _stream(connector: Connector, node: NodeState, image: str, processor: Proces
         # An empty stream loads well: only the image itself tells that it has come.
         as_root(f"docker load -q && {argv('docker', 'image', 'inspect', '-f', 'ok', '--', image)}"),
         f"load {image}",
-        stdin=StdinSource(source),
+        stdin=StdinSource(told),
         timeout_s=TRANSFER_S,
     )
     done = connector.run(node, command)

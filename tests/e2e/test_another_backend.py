@@ -8,7 +8,7 @@ from support import Folder
 
 RACK = {"PYTHONPATH": str(Path(__file__).parent.parent / "backends" / "rack")}
 FLEET = "type: fleet\nname: lab\nnodes: 2\nbackends: [rack]\nplacement: cluster\nresources: {memory: 1GB}\n"
-TASK = "type: task\nnodes: 2\nimage: orch/job\ncommands: ['echo rank $ORCH_NODE_RANK of $ORCH_NODES_NUM']\n"
+TASK = "type: task\nnodes: 2\nimage: orch/mpi\ncommands: ['echo rank $ORCH_NODE_RANK of $ORCH_NODES_NUM']\n"
 
 
 def test_its_fleet_comes_up_runs_a_job_and_goes(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from rehearsals import few_ranks
+from rehearsals import few_ranks, stock_nodes
 from support import ROOT, Folder
 
 
@@ -32,6 +32,7 @@ def test_the_example_cluster_trains_in_a_rehearsal_and_leaves_no_container(tmp_p
     shutil.copytree(ROOT / "examples" / "aws", tmp_path / "aws")
     # Two ranks a node: eight show no more, and share the cores there are.
     few_ranks(tmp_path / "aws" / "train.yml")
+    stock_nodes(tmp_path, "job")
     folder = Folder(tmp_path)
     containers: list[str] = []
     try:

@@ -19,6 +19,7 @@ import pytest
 from canaries import Canary, Nest, Watch
 from hostlab import Client, HostLab
 from labmachine import docker
+from stocked import stocked
 from support import Said, containers, until, verbs
 
 EXPORTED = ("fleet", "host", "task", "bare", "creds", "rotated", "bare_cli")
@@ -66,7 +67,8 @@ def files(nest: Nest) -> dict[str, str]:
     given = f"env:\n  - TASK={env['task']}\n  - CANARY_BARE\n"
     host = f"{{hostname: gpu9, env: {{HOST: '{env['host']}'}}}}"
     return {
-        "orch.yml": "project: canaries\nbackends:\n  - type: local\n  - type: aws\n    regions: [us-east-1]\n"
+        "orch.yml": f"project: canaries\nbackends:\n  - type: local\n    node_image: '{stocked('mpi')}'\n"
+        "  - type: aws\n    regions: [us-east-1]\n"
         f"    creds: {{type: access_key, access_key: AKIACANARY, secret_key: '{env['creds']}'}}\n",
         "local.yml": f"{local}env:\n  FLEET: '{env['fleet']}'\n  LITERAL: {literal}\n",
         "hosts.yml": f"type: fleet\nname: servers\nenv: {{FLEET: '{env['fleet']}'}}\nssh_config:\n"

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from rehearsals import few_ranks
+from rehearsals import few_ranks, stock_nodes
 from support import ROOT, Folder
 
 from orch.catalog.fabrics import fabric
@@ -32,6 +32,7 @@ def test_a_job_on_a3_mega_first_prints_the_variables_mounts_and_devices_of_its_f
     shutil.copytree(ROOT / "examples" / "gcp", tmp_path / "gcp")
     # Two ranks a node: eight show no more, and share the cores there are.
     few_ranks(tmp_path / "gcp" / "nccl.yml")
+    stock_nodes(tmp_path, "job")
     folder = Folder(tmp_path)
     try:
         said = folder.orch("up", "gcp/cluster.yml", "--rehearse", "--yes", timeout=600)

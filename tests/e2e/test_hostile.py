@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hostlab import Client, Room
 from labmachine import left_behind
+from stocked import stocked
 from support import Folder, Said, containers, fleet_yaml
 
 # Each would leave a file named `pwned` wherever a shell reads it as more than one word of text.
@@ -153,7 +154,8 @@ def test_servers_are_left_as_they_were_found(room: Room, tmp_path: Path) -> None
 
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[Folder]:
-    (tmp_path / "orch.yml").write_text("project: tests\n")
+    backend = f"{{type: local, node_image: '{stocked('mpi')}'}}"
+    (tmp_path / "orch.yml").write_text(f"project: tests\nbackends: [{backend}]\n")
     project = Folder(tmp_path)
     project.write("fleet.yml", fleet_yaml("strange", 2, f"env: {{FLEET_EVIL: {quoted(VALUE)}}}\n"))
     yield project
@@ -177,7 +179,7 @@ def listing(container: str) -> set[str]:
 def test_local_nodes_are_left_as_they_were_found(local: Folder) -> None:
     said = clean(local.orch("up", "fleet.yml", "--yes"))
     assert said.code == 0, said.err
-    # The first job brings images and the folders of orch.
+    # The first job brings the folders of orch.
     warm = local.write("warm.yml", "type: task\nimage: orch/mpi\nnodes: 2\ncommands: ['true']\n")
     assert local.orch("run", warm, timeout=300).code == 0
     nodes = list(containers(local, "strange"))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from nodelab import docker
 from rehearsals import L4, Rehearsed, RehearsedGcp
+from stocked import stocked
 from support import until
 
 from orch import images
@@ -80,7 +81,7 @@ def metadata_service(node: str, network: str) -> Iterator[None]:
 def test_a_job_gets_no_answer_where_the_node_itself_gets_one(
     tmp_path: Path, cloud: type[Rehearsed], more: dict[str, Any]
 ) -> None:
-    there = cloud.make(tmp_path, nodes=Nodes(placeholders=False))
+    there = cloud.make(tmp_path, nodes=Nodes(image=stocked("mpi"), placeholders=False))
     there.fleet(1, name="lab", **more)
     there.write("ask.py", ASKS)
     there.write("forge.py", FORGES)

@@ -10,6 +10,7 @@ from blocklab import end_all
 from hostlab import Room
 from labserver import Server
 from nodelab import Lab, load_image
+from stocked import stocked
 
 from orch import images
 from orch.runner.events import Recorder
@@ -34,10 +35,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 @pytest.fixture(scope="session")
 def pair(lab: Lab) -> tuple[NodeState, NodeState]:
     """Two nodes that live as long as the tests, with the small MPI image on them."""
-    nodes = lab.node(), lab.node()
-    for node in nodes:
-        load_image(node, "mpi")
-    return nodes
+    image = stocked("mpi")
+    return lab.node(image=image), lab.node(image=image)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +13,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from nodelab import Lab, docker, load_image, wait_until
+from nodelab import Lab, docker, wait_until
+from stocked import stocked
 
 from orch import images
 from orch.runner.connect import open_connector
@@ -174,11 +177,21 @@ def test_an_image_that_does_not_exist_is_told_with_its_name_and_node(
     assert [left_on(node) for node in pair] == ["", ""]
 
 
-def test_an_image_of_ours_is_streamed_to_nodes_that_lack_it(place: RunnerContext, lab: Lab):
-    node = lab.node()
-    row = lifecycle.drive(place, submit(place, lab.fleet(node), commands=["echo arrived"]))
+def test_an_image_of_ours_is_read_out_once_for_all_nodes_that_lack_it(
+    place: RunnerContext, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    calls = tmp_path / "calls"
+    (tmp_path / "bin").mkdir()
+    counts = tmp_path / "bin/docker"
+    counts.write_text(f'#!/bin/sh\necho "$1" >> {calls}\nexec {shutil.which("docker")} "$@"\n')
+    counts.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{counts.parent}:{os.environ['PATH']}")
+    nodes = lab.node(), lab.node()
+    row = lifecycle.drive(place, submit(place, lab.fleet(*nodes), commands=["echo arrived"]))
     assert row.status == "done", row.message
-    docker("rm", "-f", "-v", node.name)
+    assert calls.read_text().split().count("save") == 1
+    for node in nodes:
+        docker("rm", "-f", "-v", node.name)
 
 
 def test_a_full_disk_is_told_with_the_nodes_name(place: RunnerContext, lab: Lab, left_on):
@@ -192,8 +205,7 @@ def test_a_full_disk_is_told_with_the_nodes_name(place: RunnerContext, lab: Lab,
 
 
 def test_a_full_disk_under_the_stage_is_told_too(place: RunnerContext, lab: Lab, tmp_path: Path):
-    node = lab.node("--tmpfs", "/var/lib/orch:size=64k")
-    load_image(node, "mpi")
+    node = lab.node("--tmpfs", "/var/lib/orch:size=64k", image=stocked("mpi"))
     (tmp_path / "big.bin").write_bytes(b"x" * (1 << 20))
     big = {"files": [str(tmp_path / "big.bin")]}
     row = lifecycle.drive(place, submit(place, lab.fleet(node), commands=["true"], **big))

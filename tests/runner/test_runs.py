@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from nodelab import Lab
+from nodelab import Lab, docker
+from stocked import stocked
 
 from orch import images
 from orch.runner.errors import BadTask, Conflict, HostfileIncomplete
@@ -338,7 +339,7 @@ def test_an_image_without_torchrun_is_told(run: Run, place: RunnerContext):
     assert any("has no torchrun" in line for line in lines(place))
 
 
-def test_torchrun_starts_all_processes_on_both_nodes(run: Run, place: RunnerContext, tmp_path: Path):
+def test_torchrun_starts_all_processes_on_both_nodes(place: RunnerContext, lab: Lab, tmp_path: Path):
     (tmp_path / "sum.py").write_text(
         "import os, sys, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
@@ -347,14 +348,21 @@ def test_torchrun_starts_all_processes_on_both_nodes(run: Run, place: RunnerCont
         "words = [dist.get_rank(), os.environ['ORCH_NODE_RANK'], int(x), *sys.argv[1:]]\n"
         "os.write(1, (' '.join(map(str, words)) + '\\n').encode())\n"
     )
-    images.ensure("job", progress=print)
-    row = run(
+    image = stocked("job")
+    nodes = lab.node(image=image), lab.node(image=image)
+    row = submit(
+        place,
+        lab.fleet(*nodes),
+        tmp_path,
         image="orch/job",
         files=["sum.py"],
         env={"OMP_NUM_THREADS": "1"},
         torchrun={"program": "sum.py", "args": ["--name", "$ORCH_RUN_NAME", "a b"], "nproc_per_node": 2},
     )
+    row = lifecycle.drive(place, row)
     assert row.status == "done", lines(place)
+    for node in nodes:
+        docker("rm", "-f", "-v", node.name)
     assert sorted(lines(place)) == [f"{r} {r // 2} 10 --name job a b" for r in range(4)]
 
 
