@@ -82,7 +82,7 @@ class Offer:
     listed: bool = True
     price_of: str | None = None
 
-    @property
+    @cached_property
     def local_zone(self) -> bool:
         """Whether it lies in an AWS local zone, away from the region's data centres."""
         return (
@@ -114,6 +114,14 @@ class PriceList:
             if offer.region and known.get(offer.region) is None:
                 known[offer.region] = None if offer.price_of else offer.price
         return found
+
+    @cached_property
+    def by_type(self) -> tuple[tuple[InstanceType, tuple[Offer, ...]], ...]:
+        """The offers of each type that has one."""
+        found: dict[str, list[Offer]] = {}
+        for offer in self.offers:
+            found.setdefault(offer.type.name, []).append(offer)
+        return tuple((offers[0].type, tuple(offers)) for offers in found.values())
 
     @cached_property
     def regions(self) -> frozenset[str]:

@@ -89,15 +89,15 @@ def judge(wanted: MachineQuery, catalog: Catalog) -> Judgement:
     own price, then by backend, type, region, zone. What has no price comes last. Where no list tells which
     regions have a type, it is offered in each that may.
     """
-    lacks = _lacking(wanted)
     fits = [
         fit
-        for offer in _possible(wanted, catalog, lacks)
+        for offer in _possible(wanted, catalog)
         for fit in _fits(wanted, offer)
         if next(iter(offer_misses(wanted, fit)), None) is None
     ]
 
     def why() -> Iterator[Missed]:
+        lacks = _lacking(wanted)
         for offer in _offers(wanted, catalog, lacks):
             for fit in _fits(wanted, offer):
                 if missing := (*lacks(offer.type), *offer_misses(wanted, fit)):
@@ -122,14 +122,21 @@ def _lacking(wanted: MachineQuery) -> Lacks:
     return lacks
 
 
-def _possible(wanted: MachineQuery, catalog: Catalog, lacks: Lacks) -> Iterator[Offer]:
-    """Offers of types that lack nothing."""
+def _possible(wanted: MachineQuery, catalog: Catalog) -> Iterator[Offer]:
+    """Offers of types that lack nothing: the first thing that one lacks is enough here."""
     for name, prices in catalog.lists.items():
-        if name in wanted.backends:
-            yield from (offer for offer in prices.offers if not lacks(offer.type))
-            for each in doubtful(catalog, name):
-                if not lacks(each):
-                    yield from unlisted(catalog, each, wanted.zones)
+        if name not in wanted.backends:
+            continue
+        complete = dict[str, bool]()
+        for each, offers in prices.by_type:
+            complete[each.name] = next(type_misses(wanted, each), None) is None
+            if complete[each.name]:
+                yield from offers
+        for each in doubtful(catalog, name):
+            if each.name not in complete:
+                complete[each.name] = next(type_misses(wanted, each), None) is None
+            if complete[each.name]:
+                yield from unlisted(catalog, each, wanted.zones)
 
 
 def _offers(wanted: MachineQuery, catalog: Catalog, lacks: Lacks) -> Iterator[Offer]:

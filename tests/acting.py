@@ -5,7 +5,6 @@ An act adds to `told` the shell text that it would send elsewhere, but for what 
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -20,6 +19,7 @@ import pulumi
 import pulumi.runtime
 from google.auth.credentials import AnonymousCredentials
 from planning import request_of
+from registering import registered
 
 from orch.cli import run
 from orch.components.aws.account import gather_facts as aws_ask
@@ -144,27 +144,16 @@ class Given(pulumi.runtime.Mocks):
         raise AssertionError(f"{args.token} is asked inside the program")
 
 
-def registered(make: Callable[[], Any]) -> None:
-    asyncio.set_event_loop(asyncio.new_event_loop())
-    pulumi.runtime.set_mocks(Given(), project="tests", stack="lab")
-
-    @pulumi.runtime.test
-    def run() -> Any:
-        return make().state.apply(lambda state: None)
-
-    run()
-
-
 def register_on_aws(plan: Any, settings: AwsSettings) -> None:
     from orch.components.aws.resources import AwsFleet
 
-    registered(lambda: AwsFleet(plan, settings, lambda ids: {}))
+    registered(Given(), lambda: AwsFleet(plan, settings, lambda ids: {}).state)
 
 
 def register_on_gcp(plan: Any, settings: GcpSettings) -> None:
     from orch.components.gcp.resources import GcpFleet
 
-    registered(lambda: GcpFleet(plan, settings, lambda names: {}, lambda group, count: ()))
+    registered(Given(), lambda: GcpFleet(plan, settings, lambda names: {}, lambda group, count: ()).state)
 
 
 def plan_locally(fleet: Fleet, folder: Path) -> None:

@@ -14,6 +14,8 @@ from hostlab import Room, server_room
 from hypothesis import HealthCheck, settings
 from support import ROOT, Folder
 
+from orch.stacks.pulumi.install import require
+
 pytest_plugins = ("workers",)
 
 # A fourth of what a short call of the engine or of `docker` takes is Go's search for garbage.
@@ -29,6 +31,12 @@ def folder(tmp_path: Path) -> Folder:
     """An empty project."""
     (tmp_path / "orch.yml").write_text("project: tests\n")
     return Folder(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def engine() -> None:
+    """For tests that start the engine: it is there, and they are not `quick`."""
+    require()
 
 
 @pytest.fixture(scope="module")

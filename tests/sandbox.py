@@ -4,10 +4,13 @@ write down how they were called.
 
 from __future__ import annotations
 
+import atexit
 import re
 import shutil
 import subprocess
+import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 TOOLS = """
@@ -20,9 +23,28 @@ nvidia-smi nvidia-ctk lsblk mdadm wipefs blkid mkfs.xfs mkfs.ext4 vgs vgremove x
 getent sleep mpirun ssh sshd stat flock python3 perl socat nc ping ip job df kill lspci dcgmi hl-smi tt-smi
 amd-smi rocm-smi nproc ip6tables iptables-restore runuser
 """
-FOLDERS = "bin calls work tmp etc/ssh run/orch/state run/sshd var/lib/orch/runs"
+FOLDERS = "calls work tmp etc/ssh run/orch/state run/sshd var/lib/orch/runs"
 MOVED = re.compile(r"(?<![\w./-])/(?=(?:var|etc|usr|run|opt|mnt|sys|lib|tmp)/)")
 EXITS = {"docker": "case $1 in inspect) echo 'No such object' >&2; exit 1;; esac", "modinfo": "exit 0"}
+
+
+@cache
+def commands() -> Path:
+    """A folder with all of them. A stub writes into the sandbox whose `bin` it was found in."""
+    folder = Path(tempfile.mkdtemp(prefix="orch-sandbox-"))
+    atexit.register(shutil.rmtree, folder)
+    for tool in TOOLS.split():
+        if found := shutil.which(tool):
+            (folder / tool).symlink_to(found)
+    for stub in STUBS.split():
+        path = folder / stub
+        path.write_text(
+            "#!/bin/sh\nat=${0%/bin/*}/calls/$$\n"
+            'printf \'%s\\0\' "${0##*/}" "$@" >> "$at"\n'
+            f"printf '\\n\\0' >> \"$at\"\n{EXITS.get(stub, '')}\n"
+        )
+        path.chmod(0o755)
+    return folder
 
 
 @dataclass(frozen=True)
@@ -36,16 +58,7 @@ class Sandbox:
         """In an empty folder."""
         for name in FOLDERS.split():
             (folder / name).mkdir(parents=True)
-        for tool in TOOLS.split():
-            if found := shutil.which(tool):
-                (folder / "bin" / tool).symlink_to(found)
-        for stub in STUBS.split():
-            path = folder / "bin" / stub
-            path.write_text(
-                f'#!/bin/sh\nprintf \'%s\\0\' "${{0##*/}}" "$@" >> {folder}/calls/$$\n'
-                f"printf '\\n\\0' >> {folder}/calls/$$\n{EXITS.get(stub, '')}\n"
-            )
-            path.chmod(0o755)
+        (folder / "bin").symlink_to(commands())
         (folder / "etc/ssh/sshd_config").write_text("")
         for name, text in {"env": "export FROM_ENV=1\n", "go": ":\n", "image-command": "job\n"}.items():
             (folder / "run/orch" / name).write_text(text)

@@ -7,6 +7,7 @@ networks, ports, folders) must differ there, and no test may count what is not i
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Generator
@@ -50,7 +51,7 @@ WITH_PARTS = (
     "tests/stacks/test_compressed_state.py",
     "tests/stacks/test_while_held.py",
 )
-PARTS = frozenset({"lab", "room", "rack", "server", "local", "quickstart"})
+PARTS = frozenset({"engine", "lab", "room", "rack", "server", "local", "quickstart"})
 
 # What takes minutes begins first, so that no process is left alone with it at the end. Roughly by length.
 FIRST = (
@@ -103,6 +104,18 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     parts = item.nodeid.startswith(WITH_PARTS) or not PARTS.isdisjoint(getattr(item, "fixturenames", ()))
     if not parts and item.get_closest_marker("soak") is None:
         item.add_marker(pytest.mark.quick)
+
+
+# What a quick test finds instead of them, so that it fails wherever it needs one.
+NO_PARTS = {"ORCHCTL_ENGINE_HOME": f"{os.devnull}/engine", "DOCKER_HOST": f"unix://{os.devnull}/docker"}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in NO_PARTS.items() if item.get_closest_marker("quick") else ():
+            patch.setenv(name, value)
+        return (yield)
 
 
 @pytest.hookimpl(trylast=True)

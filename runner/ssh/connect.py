@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 import paramiko
 from fabric.tunnels import Tunnel
 
-from orch.runner.errors import ForwardingRefused, HostUnreachable
-from orch.runner.ssh.safe_text import refuse_host, refuse_user
+from orch.runner.errors import ForwardingRefused, HostUnreachable, UnsafeName
+from orch.runner.ssh.safe_text import refuse_host, refuse_user, safe_host
 
 _TOKEN = re.compile(r"%([hnpr%])")
 _NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL})
@@ -57,11 +57,15 @@ class Patience:
 
 
 def dial_tcp(address: str, port: int, timeout_s: float) -> socket.socket:
-    """A connection to the first address of a name that takes one. Raises HostUnreachable."""
+    """A connection to the first address of a name that takes one.
+
+    Raises HostUnreachable; UnsafeName for what can be no name, which nobody needs to try again.
+    """
     try:
         sock = socket.create_connection((address, port), timeout_s)
     except (socket.gaierror, UnicodeError) as error:
-        raise HostUnreachable(
+        kind = HostUnreachable if safe_host(address) else UnsafeName
+        raise kind(
             f"the name {address} does not resolve",
             detail=getattr(error, "strerror", None) or str(error),
             hint="is the name right, and does DNS know it from this machine?",

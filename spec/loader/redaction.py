@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from orch.spec.codes import CODES
 from orch.spec.diagnostics import Diagnostic
@@ -22,6 +23,7 @@ WHOLE = 4
 """A value of so many characters, whichever, is not shown as a whole. Shorter ones are counts."""
 
 _REFERENCE = r"\$\{\{ env\.\w+ \}\}"
+_NO_NAME = re.compile(r"[\W_]+")
 
 
 def masked(found: Diagnostic, lent: Mapping[str, str]) -> Diagnostic:
@@ -75,8 +77,8 @@ def _hidden(text: str | None, values: Mapping[str, str]) -> str | None:
     whole = re.compile("|".join([*map(re.escape, longest), _REFERENCE]), re.IGNORECASE)
     names = {form.casefold(): name for form, name in forms.items()}
     text = whole.sub(lambda found: _named(found[0], names), text)
-    parts = set[str]().union(*map(_parts, values.values()))
-    return None if parts & _parts(re.sub(_REFERENCE, " ", text)) else text
+    left = _bare(re.sub(_REFERENCE, " ", text))
+    return None if any(part in left for value in values.values() for part in _parts(value)) else text
 
 
 def _named(found: str, names: Mapping[str, str]) -> str:
@@ -84,17 +86,19 @@ def _named(found: str, names: Mapping[str, str]) -> str:
     return found if name is None else reference(name)
 
 
+@lru_cache(maxsize=256)
 def _forms(value: str) -> frozenset[str]:
     """A whole value as messages may hold it: as it is, in one line, without what a terminal acts on."""
     forms = (value, value.strip(), " ".join(value.split()), shown(value)[1:-1])
     return frozenset(form for form in forms if len(form.strip()) >= WHOLE)
 
 
-def _parts(text: str) -> set[str]:
-    bare = _bare(text)
-    return {bare[at : at + PART] for at in range(len(bare) - PART + 1)}
+@lru_cache(maxsize=256)
+def _parts(value: str) -> frozenset[str]:
+    bare = _bare(value)
+    return frozenset(bare[at : at + PART] for at in range(len(bare) - PART + 1))
 
 
 def _bare(text: str) -> str:
     """What is left of a text when it is split, folded to lower case or made a name."""
-    return "".join(char for char in text.casefold() if char.isalnum())
+    return _NO_NAME.sub("", text.casefold())

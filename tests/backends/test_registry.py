@@ -291,6 +291,7 @@ def test_when_no_backend_is_left_all_reasons_are_told(tmp_path: Path) -> None:
     assert "not on aws in us-east-1: AWS does not let these credentials do this" in told
 
 
+@pytest.mark.usefixtures("engine")
 def test_another_package_may_bring_the_driver_of_a_name_that_is_known_from_elsewhere(tmp_path: Path) -> None:
     for source in RACK.rglob("*"):
         if source.is_file() and "__pycache__" not in source.parts:

@@ -23,6 +23,8 @@ from orch.stacks.pulumi.operation import plain
 from orch.stacks.request import FleetRequest
 from orch.stacks.state import StackState
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 
 @dataclass(frozen=True)
 class Room:

@@ -39,6 +39,7 @@ def fleet(nodes: int) -> Fleet:
     return replace(case, data={**case.data, "fleet": {**case.data["fleet"], "nodes": nodes}}).fleet
 
 
+@pytest.mark.usefixtures("engine")
 def test_the_cloud_is_asked_once_for_what_is_shown_and_then_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +83,7 @@ def test_the_cloud_is_asked_once_for_what_is_shown_and_then_done(
     there.down()
 
 
+@pytest.mark.usefixtures("engine")
 def test_a_plan_is_made_again_when_it_is_old_or_its_files_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +160,7 @@ def talk(folder: Path, words: list[str], answers: list[Callable[[], str]]) -> tu
     return process.returncode, told
 
 
+@pytest.mark.usefixtures("engine")
 def test_an_up_on_a_terminal_asks_the_account_once_and_shows_again_what_became_of_a_changed_file(
     tmp_path: Path,
 ) -> None:

@@ -31,6 +31,7 @@ ENVIRONMENT = {
     "AWS_REGION": "us-east-1",
 }
 EXPORT = "stack export"
+pytestmark = pytest.mark.usefixtures("engine")
 
 
 @dataclass(frozen=True)

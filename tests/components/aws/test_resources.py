@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import email
 import gzip
 import json
@@ -18,6 +17,7 @@ import pytest
 import yaml
 from aws_cases import Case, cases
 from pulumi.runtime import rpc
+from registering import registered
 
 from orch.components.aws.plan import AwsPlan
 from orch.components.cloud.host_keys import public_host_key
@@ -68,23 +68,20 @@ def register(
     """
     from orch.components.aws.resources import AwsFleet
 
-    asyncio.set_event_loop(asyncio.new_event_loop())
     kept, states = Registered(former), list[Any]()
-    pulumi.runtime.set_mocks(kept, project="tests", stack="lab")
 
     def shown(ids: Sequence[str]) -> dict[str, str]:
         if asked is not None:
             asked.extend(ids)
         return {each: f"ssh-ed25519 {each}" for each in ids}
 
-    @pulumi.runtime.test
     def run() -> pulumi.Output[Any]:
         fleet = AwsFleet(
             plan or case.plan(), case.settings, shown, lambda ids: {each: ("nn-1", each) for each in ids}
         )
         return fleet.state.apply(states.append)
 
-    run()
+    registered(kept, run)
     return kept, FleetState.model_validate(states[0])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ import pytest
 import yaml
 from gcp_cases import Case, cases
 from pulumi.runtime import rpc
+from registering import registered
 
 from orch.components.cloud.host_keys import public_host_key
 from orch.components.gcp.account.facts import Member
@@ -86,9 +86,7 @@ def register(
     """
     from orch.components.gcp.resources import GcpFleet
 
-    asyncio.set_event_loop(asyncio.new_event_loop())
     kept, states = Registered(former), list[Any]()
-    pulumi.runtime.set_mocks(kept, project="tests", stack="lab")
     made = plan or case.plan()
 
     def members(group: str, count: int) -> list[Member]:
@@ -112,11 +110,10 @@ def register(
             asked.extend(names)
         return {each: f"ssh-ed25519 {each}" for each in names if each not in silent}
 
-    @pulumi.runtime.test
     def run() -> pulumi.Output[Any]:
         return GcpFleet(made, case.settings, shown, members).state.apply(states.append)
 
-    run()
+    registered(kept, run)
     return kept, FleetState.model_validate(states[0])
 
 
@@ -325,16 +322,12 @@ def test_shared_networks_are_a_stack_of_their_own() -> None:
     assert plan.shared is not None
     fleet, _ = register(case, plan)
     assert fleet.of("network:Network") == []
-    asyncio.set_event_loop(asyncio.new_event_loop())
-    kept = Registered()
-    pulumi.runtime.set_mocks(kept, project="tests", stack="net")
-    shared = plan.shared
+    kept, shared = Registered(), plan.shared
 
-    @pulumi.runtime.test
-    def run() -> None:
-        GcpNetworks(shared, plan.project, "abc123", case.settings)
+    def run() -> pulumi.Output[Any]:
+        return GcpNetworks(shared, plan.project, "abc123", case.settings).urn
 
-    run()
+    registered(kept, run, stack="net")
     made = {inputs["name"] for _, inputs in kept.of("subnetwork:Subnetwork")}
     assert made == {each.subnet for each in plan.interfaces}
     assert len(kept.of("routerNat:RouterNat")) == 1

@@ -66,7 +66,7 @@ def test_a_new_rehearsal_has_local_nodes_unless_told_otherwise(project: Project)
     assert rehearse(project).cloud.knobs.nodes is not None
 
 
-@pytest.mark.skipif(engines.find() is None, reason="no Pulumi engine: `orch engine install`")
+@pytest.mark.usefixtures("engine")
 def test_what_is_real_refuses_a_simulated_provider(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     made = rehearse(project, nodes=False)
     environment = made.project.environment(engines.require())

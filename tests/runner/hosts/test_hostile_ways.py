@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 
 from orch.runner.errors import HostKeyRefused, UnsafeName
 from orch.runner.ledger.run_folder import new_key_pair
+from orch.runner.node.commands import Command
 from orch.runner.ssh.connect import dial_command
 from orch.runner.ssh.openssh import ssh_words, write_config
+from orch.runner.ssh.pool import SshConnector
 from orch.runner.ssh.user_config import UserConfig
 from orch.spec import load_paths
 from orch.spec.state import Jump, NodeState
@@ -45,6 +48,13 @@ def node(**more: object) -> NodeState:
 
 def hostile(mark: Path) -> list[str]:
     return [text.format(f"touch${{IFS}}{mark}", mark) for text in COMMANDS]
+
+
+@pytest.mark.parametrize("address", ["no where", "$(true)", "a;b"])
+def test_what_can_be_no_name_is_tried_once(address: str) -> None:
+    with closing(SshConnector(deadline_s=3600.0)) as connector, pytest.raises(UnsafeName) as caught:
+        connector.run(node(address=address), Command("true"))
+    assert caught.value.summary == f"the name {address} does not resolve"
 
 
 # AWS's documented way to instances, a plain one, and one that puts the user in.
