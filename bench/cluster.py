@@ -1,5 +1,5 @@
-"""A fleet of 1,000 nodes on the simulated accounts of AWS and of GCP, each against a bare Pulumi program of as
-many instances.
+"""A fleet of 1,000 nodes on the simulated accounts of AWS and of GCP, each against a bare Pulumi program of
+as many instances.
 
 Both talk to the same simulated provider and engine, so what differs is our program. The bare one's instances
 start with nothing; once more `up` meets one whose instances start with user data as long as ours, since the

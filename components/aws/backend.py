@@ -93,7 +93,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
     def facts(self, request: PlanRequest, candidate: Candidate) -> AwsFacts:
         settings = self.settings_of(request)
         prior = self.prior(request)
-        lookups = question(request.fleet, settings, candidate, prior, request.scope, request.indices)
+        lookups = question(request.fleet, settings, candidate, prior, request.scope, indices=request.indices)
         return gather_facts.ask(self.session(request), lookups, settings.endpoint_url)
 
     def plan(self, request: PlanRequest, candidate: Candidate, facts: AwsFacts) -> AwsPlan:

@@ -122,6 +122,7 @@ def question(
     candidate: Candidate,
     previous: PriorState,
     scope: str,
+    *,
     indices: Sequence[int] | None = None,
 ) -> Lookups:
     """What has to be asked for a plan. An image that the stack has pinned is asked for by its id; no quota is
