@@ -93,7 +93,8 @@ class Bare:
         project = rehearse(find(folder)).project
         project.cloud(of.name).store.close()  # the account is made when it is asked for
         engine = engines.require()
-        self._env = {**os.environ, **project.environment(engine)}
+        # Where the state is as a person writes it: what we ask of the engine beyond that is ours.
+        self._env = {**os.environ, **project.environment(engine), "PULUMI_BACKEND_URL": project.state_url}
         self._pulumi = [str(engine.command), "--non-interactive"]
         self("stack", "init", "bare")
 
