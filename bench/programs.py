@@ -13,7 +13,7 @@ class Measurement:
     """A fleet of one cloud, and a program of as many instances registered by hand.
 
     `program` takes `nodes`, and in `data` what its instances start with; `shown`: where an instance's outputs
-    repeat that. `sdk`: what is imported to ask the cloud.
+    repeat that. `sdk`: what any program does that is about to ask the cloud; it has a `project`.
     """
 
     name: str
@@ -22,7 +22,7 @@ class Measurement:
     program: str
     data: str
     shown: Callable[[Mapping[str, Any]], str]
-    sdk: tuple[str, ...]
+    sdk: str
 
     def written(self, nodes: int) -> str:
         """The fleet's file."""
@@ -70,7 +70,11 @@ for index in range({nodes}):
 ''',
     "user_data={text64!r}, ",
     lambda outputs: str(outputs["userData"]),
-    ("boto3",),
+    """\
+import boto3
+for service in ("ec2", "sts", "ssm", "service-quotas"):
+    project.session("aws").client(service, region_name="us-east-1")
+""",
 )
 
 GCP = Measurement(
@@ -114,6 +118,6 @@ for index in range({nodes}):
 ''',
     'metadata={{"user-data": {text!r}}}, ',
     lambda outputs: str(outputs["metadata"]["user-data"]),
-    ("google.cloud.compute_v1",),
+    "import google.cloud.compute_v1",
 )
 MEASUREMENTS = (AWS, GCP)
