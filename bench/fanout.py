@@ -3,7 +3,7 @@
 The hosts are loopback addresses served by one process beside us (`sshfarm.py`), so what is measured is what
 the client costs. Each run is a process of its own from start to end and opens every connection anew. Once
 more ours meets ten hosts more, five that never say a word and five that refuse: they must cost their time-out
-and nothing else.
+and nothing else. ORCHCTL_BENCH_HOSTS sets another number of hosts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from orch.runner.node.connector import FAN_OUT, fan_out
 from orch.runner.ssh.pool import SshConnector
 from orch.spec.state import NodeState, SshAccess
 
-HOSTS = 1000
+HOSTS = int(os.environ.get("ORCHCTL_BENCH_HOSTS", "1000"))
 HANGING = REFUSING = 5
 RUNS = 3
 TIMEOUT_S = 5.0
