@@ -66,6 +66,9 @@ class Measured:
     mib: int
     out: str
 
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s, {self.cpu:.1f} s of CPU, {self.mib} MiB"
+
 
 def measured(words: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None) -> Measured:
     """A command that must succeed, its children's memory included as far as they were waited for."""
@@ -153,10 +156,13 @@ def _of_cloud(of: Measurement) -> Iterator[Figure | str]:
                 yield mine.compiled()
             for step, ours, theirs in STEPS:
                 found[step, "ours"].append(mine(*ours))
+                yield f"  {of.name}, {step}: {found[step, 'ours'][-1]}"
                 found[step, "bare"].append(bare(*theirs))
+                yield f"  {of.name}, {step}, bare: {found[step, 'bare'][-1]}"
                 if step == "up":
                     dressed = Bare(Path(name) / "dressed", of, mine.started_with())
                     found[step, "dressed"].append(dressed(*theirs))
+                    yield f"  {of.name}, {step}, bare with user data: {found[step, 'dressed'][-1]}"
     yield from _said(of, "preview of a new fleet", found, NEW_AIM)
     yield from _said(of, "up", found, UP_AIM)
     yield from _said(of, "up", found, UP_AIM, against="dressed", but=" that start with our user data")
