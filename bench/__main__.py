@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from bench import cluster, fanout, launch, preview, startup, validate
@@ -17,6 +18,8 @@ ALL = {
 
 
 def main() -> None:
+    # Some images of Python set it; what is measured would compile all it imports anew at each start.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     wanted = sys.argv[1:] or list(ALL)
     unknown = [name for name in wanted if name not in ALL]
     if unknown:

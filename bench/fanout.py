@@ -3,7 +3,7 @@
 The hosts are loopback addresses served by one process beside us (`sshfarm.py`), so what is measured is what
 the client costs. Each run is a process of its own from start to end and opens every connection anew. Once
 more ours meets ten hosts more, five that never say a word and five that refuse: they must cost their time-out
-and nothing else.
+and nothing else. ORCHCTL_BENCH_HOSTS sets another number of hosts.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench.measure import BIN, ROOT, Figure
+from bench.measure import ROOT, Figure
 from orch.runner.node.commands import Command
 from orch.runner.node.connector import FAN_OUT, fan_out
 from orch.runner.ssh.pool import SshConnector
-from orch.spec.state import NodeState
+from orch.spec.state import NodeState, SshAccess
 
-HOSTS = 1000
+HOSTS = int(os.environ.get("ORCHCTL_BENCH_HOSTS", "1000"))
 HANGING = REFUSING = 5
 RUNS = 3
 TIMEOUT_S = 5.0
@@ -65,11 +65,13 @@ class Farm:
         return NodeState(
             index=number,
             name=address(number),
-            address=address(number),
-            port=self.port,
-            user="bench",
-            identity=str(self.folder / "key"),
-            host_key=self.host_key,
+            access=SshAccess(
+                address=address(number),
+                port=self.port,
+                user="bench",
+                identity=str(self.folder / "key"),
+                host_key=self.host_key,
+            ),
         )
 
     @property
@@ -182,7 +184,8 @@ def _run(farm: Farm, hosts: int, bad: int) -> Told:
 
 def _clush(farm: Farm, hosts: Path) -> list[str]:
     options = " ".join(farm.ssh_options)
-    return [str(BIN / "clush"), "-q", "-f", str(FAN_OUT), "--hostfile", str(hosts), "-o", options, "true"]
+    clush = [sys.executable, "-m", "ClusterShell.CLI.Clush"]  # `clush`, wherever its script is
+    return [*clush, "-q", "-f", str(FAN_OUT), "--hostfile", str(hosts), "-o", options, "true"]
 
 
 def _pdsh(hosts: Path) -> list[str]:

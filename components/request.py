@@ -67,7 +67,8 @@ class PriorState:
 
     The same file and the same `PriorState` give the same plan, also in a fresh clone: a newer orch or another
     machine must not move a running cluster. `backend`: where its nodes are, None while it has none. `begun`
-    are the pins of an `up` that did not end, `locked` those of the project's lock file.
+    are the pins of an `up` that did not end, `locked` those of the project's lock file. `there`: the names of
+    nodes that are recorded to be there; none where that was not looked at.
     """
 
     pins: dict[str, str] = field(default_factory=dict)
@@ -75,6 +76,7 @@ class PriorState:
     backend: str | None = None
     begun: dict[str, str] = field(default_factory=dict)
     locked: dict[str, str] = field(default_factory=dict)
+    there: frozenset[str] = frozenset()
 
     @classmethod
     def of_outputs(cls, outputs: dict[str, Any]) -> PriorState:

@@ -45,6 +45,7 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
         PriorState.of_outputs(stack.outputs),
         begun=begun(stack.recorded),
         locked=read_lock(project.lock_file, request.name),
+        there=frozenset(stack.makers),
     )
     return compile_fleet(
         PlanRequest(

@@ -56,7 +56,7 @@ def environment(kind: str) -> Environment:
 
     quote = {"sh": _shell_word, "yml": yaml_scalar}[kind]
     made = Environment(
-        loader=FunctionLoader(lambda name: (files(__name__) / name).read_text("utf-8")),
+        loader=FunctionLoader(_source),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -68,6 +68,23 @@ def environment(kind: str) -> Environment:
         {"shell": _shell, "words": _words, "comment": _comment} if kind == "sh" else {"block": _block}
     )
     return made
+
+
+FIRST_BOOT = ("cloud-init-", "gcp-")
+"""How the names of templates begin that become user data."""
+
+
+def _source(name: str) -> str:
+    """A template as it is written; scripts of user data without their comments, which are for readers of it.
+
+    A cloud answers with the user data in each instance, and the engine writes that of all nodes to the state
+    anew for each resource.
+    """
+    text = (files(__name__) / name).read_text("utf-8")
+    if not (name.startswith(FIRST_BOOT) and name.endswith(".sh.j2")):
+        return text
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.lstrip().startswith("#") or line.startswith("#!"))
 
 
 def yaml_scalar(text: str) -> str:

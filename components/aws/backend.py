@@ -94,7 +94,8 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
 
     def facts(self, request: PlanRequest, candidate: Candidate) -> AwsFacts:
         settings = self.settings_of(request)
-        lookups = question(request.fleet, settings, candidate, self.prior(request), request.scope)
+        prior = self.prior(request)
+        lookups = question(request.fleet, settings, candidate, prior, request.scope, indices=request.indices)
         return gather_facts.ask(self.session(request), lookups, settings.endpoint_url)
 
     def plan(self, request: PlanRequest, candidate: Candidate, facts: AwsFacts) -> AwsPlan:

@@ -22,6 +22,12 @@ def live_indices(previous: PriorState) -> frozenset[int]:
     return frozenset(unfolded(previous.pins.get("indices", "")))
 
 
+def all_there(fleet: Fleet, previous: PriorState, indices: Sequence[int] | None = None) -> bool:
+    """Whether none of the nodes has to be made. `indices`: these, None: as many as the file asks for."""
+    wanted = node_indices(fleet, previous) if indices is None else indices
+    return all(f"{fleet.name}-{index}" in previous.there for index in wanted)
+
+
 def unfolded(text: str) -> tuple[int, ...]:
     """0, 1, 2, 3, 5 of `0-3,5`."""
     found: list[int] = []

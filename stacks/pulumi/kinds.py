@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 
 # Types whose own name is not what people call them; all others are their name, word by word.
 _WORDS = {
@@ -28,6 +29,7 @@ KINDS_TOLD = 6
 """So many kinds are named of a summary; the others are counted together."""
 
 
+@cache
 def kind_of(type_: str) -> str:
     """`security group` of `aws:ec2/securityGroup:SecurityGroup`."""
     if known := _WORDS.get(type_):

@@ -31,6 +31,14 @@ def test_a_thousand_resources_are_not_gone_through_again_and_again() -> None:
     assert len(kept) == 100_000
 
 
+def test_what_a_program_made_is_not_gone_through_as_soon_as_it_has_ended() -> None:
+    with uncollected():
+        before = searches()
+        kept = [[each] for each in range(100_000)]
+    kept.append([len(kept)])
+    assert searches() == before
+
+
 def test_the_search_goes_on_after_a_program_that_failed() -> None:
     with pytest.raises(ValueError, match="of the program"), uncollected():
         raise ValueError("of the program")

@@ -33,7 +33,7 @@ def test_a_user_s_variables_do_not_hide_a_fleet_s_state(
     plain(StackState(project, "fleet"), ["stack", "init"])
     assert stacks(project) == ["fleet"]
     assert deployment(project, "fleet") is not None
-    assert files(project) == ["fleet.json", "fleet.json.attrs"]
+    assert files(project) == ["fleet.json"]
 
 
 @pytest.mark.parametrize("way", [WAYS[0], WAYS[2]])
@@ -56,4 +56,4 @@ def test_what_pulumi_by_hand_compressed_is_read_and_written_plain_again(tmp_path
     assert recorded is not None
     assert recorded.get("manifest") == json.loads(whole)["deployment"]["manifest"]
     while_held(StackState(project, "fleet"), lambda _: None, quiet)
-    assert files(project) == ["fleet.json", "fleet.json.attrs"]
+    assert files(project) == ["fleet.json"]

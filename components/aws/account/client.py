@@ -60,7 +60,7 @@ class RegionClient:
         vpc, subnets, groups = self._network(question, look)
         market: Market = "spot" if question.spot else "on-demand"
         quota, account = vcpu_quota(question.instance_type, market), self._account()
-        counted = used(self.client("ec2"), account, quota, market, question.own)
+        counted = used(self.client("ec2"), account, quota, market, question.own) if question.quotas else None
         return AwsFacts(
             account=account,
             region=self.region,
@@ -71,9 +71,9 @@ class RegionClient:
             subnets=subnets,
             groups=groups,
             reservation=self.reservation(question.reservation) if question.reservation else None,
-            vcpus=self._allowance(quota, counted.vcpus) if quota else None,
+            vcpus=self._allowance(quota, counted.vcpus) if counted and quota else None,
             addresses=self._addresses() if question.addresses else None,
-            interfaces=self._allowance(unit_quota("interface"), counted.interfaces),
+            interfaces=self._allowance(unit_quota("interface"), counted.interfaces) if counted else None,
             cards=self._cards(question.instance_type),
             missing=tuple(look.missing),
             elsewhere=self._elsewhere(look.missing) if look.missing else {},

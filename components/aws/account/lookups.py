@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from orch.catalog.aws.machines import default_image, image_kind, nics
 from orch.components.aws.candidates import Candidate
 from orch.components.aws.nics import Interface, interfaces
+from orch.components.cloud.indices import all_there
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
 from orch.spec.models.backends.aws import AwsSettings, OsImage
@@ -52,7 +54,8 @@ class Lookups:
     """All that a plan for one candidate has to ask.
 
     `image` and `bastion_image` are None where pinned. `own`: how the tag `orch:stack` of the fleet's own
-    resources ends.
+    resources ends. `quotas`: those of machines, with all that counts against them. To count is to list every
+    instance and network interface of the region, tens of thousands where there is a large fleet.
     """
 
     region: str
@@ -64,6 +67,7 @@ class Lookups:
     reservation: str | None
     addresses: bool
     own: str
+    quotas: bool = True
 
 
 def wanted_network(fleet: Fleet, settings: AwsSettings, region: str) -> NetworkLookup:
@@ -113,9 +117,16 @@ def bastion_image(candidate: Candidate) -> ImageLookup:
 
 
 def question(
-    fleet: Fleet, settings: AwsSettings, candidate: Candidate, previous: PriorState, scope: str
+    fleet: Fleet,
+    settings: AwsSettings,
+    candidate: Candidate,
+    previous: PriorState,
+    scope: str,
+    *,
+    indices: Sequence[int] | None = None,
 ) -> Lookups:
-    """What has to be asked for a plan. An image that the stack has pinned is asked for by its id."""
+    """What has to be asked for a plan. An image that the stack has pinned is asked for by its id; no quota is
+    where all nodes are there. `indices`: the nodes, None: as many as the file asks for."""
     network = wanted_network(fleet, settings, candidate.region)
     return Lookups(
         region=candidate.region,
@@ -127,6 +138,7 @@ def question(
         reservation=fleet.reservation,
         addresses=not network.given or network.public_ips is True,
         own=f"/{fleet.name}/{previous.pins.get('scope', scope)}",
+        quotas=not (candidate.kept and all_there(fleet, previous, indices)),
     )
 
 

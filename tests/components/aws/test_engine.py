@@ -20,6 +20,8 @@ from orch.stacks.request import FleetRequest
 ROOT = Path(__file__).parents[3]
 QUOTAS = {"L-417A185B": 20_000, "L-DB2E81BA": 20_000, "L-2C3B7624": 20_000, "L-1216C47A": 20_000}
 
+LISTS = {"DescribeInstances", "DescribeNetworkInterfaces"}
+
 pytestmark = pytest.mark.usefixtures("forked_providers")
 
 
@@ -31,6 +33,11 @@ def lab(tmp_path: Path) -> Stack:
 def fleet(**more: Any) -> Fleet:
     base = {"type": "fleet", "name": "p5", "backends": ["aws"], "placement": "cluster", "nodes": "2"}
     return Fleet.model_validate({**base, "instance_types": ["p5.48xlarge"], "regions": ["us-east-1"], **more})
+
+
+def asked(lab: Stack, since: int) -> set[str]:
+    """What a plan asked of the account, from that call on."""
+    return {call.action for call in lab.cloud.calls[since:] if call.caller == "boto3"}
 
 
 def example(name: str) -> Fleet:
@@ -50,8 +57,11 @@ def test_the_example_comes_up_whole_and_no_node_goes_under_a_run_unless_it_is_fo
     assert first.delta == first.hourly > 0
     assert len(lab.up(wanted)) == len(first.changes)
     assert len(lab.live(instance_type="p5.48xlarge")) == 2
+    before = len(lab.cloud.calls)
     again = lab.plan(wanted)
     assert pending(again.changes) == []
+    # What runs in the account counts for nodes that have to be made alone: of a thousand it is a long list.
+    assert not LISTS & asked(lab, before)
     assert (again.drift, again.delta, again.hourly, again.unpriced) == ((), 0, first.hourly, first.unpriced)
     assert lab.drift() == ()
     state = lab.state()
@@ -101,7 +111,9 @@ def test_a_fleet_is_mended_grown_shrunk_replaced_and_moved_as_its_file_says(lab:
 
     # Growing touches no node, and that nothing else is left to do shows that it was mended.
     before = {each["InstanceId"] for each in lab.live("us-east-1", "p5.48xlarge")}
+    calls = len(lab.cloud.calls)
     grown = pending(lab.up(fleet(nodes="4")))
+    assert asked(lab, calls) >= LISTS
     assert sorted(grown) == [("create", "p5-2"), ("create", "p5-3"), ("update", "p5-capacity")]
     assert pending(lab.up(fleet(nodes="4", init=["echo new"]))) == [("update", "p5-template")]
     assert before < {each["InstanceId"] for each in lab.live("us-east-1", "p5.48xlarge")}

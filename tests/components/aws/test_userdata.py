@@ -41,6 +41,15 @@ def test_a_shell_reads_the_scripts(name: str, tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("name", PLANNED)
+def test_what_each_node_of_a_thousand_repeats_in_the_state_has_no_comments(name: str) -> None:
+    for path, content in written(name).items():
+        if not path.startswith("/var/lib/orch/init/"):  # the user's own
+            first, *lines = content.splitlines()
+            assert not [line for line in lines if line.lstrip().startswith("#")], path
+            assert path.endswith(("README", ".conf", ".service")) or first.startswith("#!"), path
+
+
 def test_keys_keep_their_lines() -> None:
     read = config("p5")
     assert read["users"][0] == {

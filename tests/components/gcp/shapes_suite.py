@@ -121,6 +121,12 @@ def test_all_of_it_comes_up(lab: Lab) -> None:
     assert lab.up.steps() == lab.planned.steps()
 
 
+def test_no_registration_waits_for_lines_that_nobody_reads(lab: Lab) -> None:
+    """What the SDK tells for `--debug` is a call of the engine each."""
+    told = [each["diagnosticEvent"] for each in lab.up.events if "diagnosticEvent" in each]
+    assert [each["message"] for each in told if each["severity"] == "debug"] == []
+
+
 def test_then_nothing_differs(lab: Lab) -> None:
     assert lab.again.finished.code == 0, lab.again.text
     assert lab.again.changed() == {}
