@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -76,8 +77,9 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
     """A place where nodes come from.
 
     `candidates`, `facts`, `plan` and `register` are called in this order, the last inside a Pulumi program;
-    a backend has all four. The others have a default: they are for backends that have something to say there.
-    What the language says of the backend (its name, what it acts on) is in its `settings`.
+    a backend has all four, the last in a module `resources` if it likes. The others have a default: they are
+    for backends that have something to say there. What the language says of the backend (its name, what it
+    acts on) is in its `settings`.
 
     `packages`: how the types of its resources begin (`aws:`), where a killed call may leave some in a cloud.
     `rehearsal`: the package with its simulated account, None where nodes are what they are in a rehearsal.
@@ -110,12 +112,21 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
         Raises PlanErrors.
         """
 
-    @abstractmethod
     def register(
         self, request: PlanRequest, plan: Plan
     ) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
         """Make the plan's resources, one to one; the FleetState as data, and the client's private key where
-        the fleet has one of its own."""
+        the fleet has one of its own.
+
+        If it is not overridden, the function `register(backend, request, plan)` of the module `resources` in
+        the backend's folder does it.
+        """
+        return self.module("resources").register(self, request, plan)
+
+    def module(self, name: str) -> Any:
+        """A module of the backend's folder, imported when it is needed: `resources` imports Pulumi and the
+        cloud's package of it, which no plan needs."""
+        return import_module(f"{type(self).__module__.rpartition('.')[0]}.{name}")
 
     def deployment(self, request: PlanRequest, candidate: Place) -> Deployment:
         """The fleet planned at a candidate, ready to be brought up. Raises what `facts` and `plan` raise."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from orch.catalog.load import catalog as load_catalog
 from orch.components.aws import tunnels
@@ -19,11 +19,9 @@ from orch.components.aws.explain import EXPLAINED, traits
 from orch.components.aws.network import in_network_of
 from orch.components.aws.plan import AwsPlan
 from orch.components.aws.planner import Context, plan
-from orch.components.cloud import polling
 from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import Candidate
 from orch.components.cloud.node_groups import Beside
-from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Queue
 from orch.components.explain import Explained, Traits
@@ -35,9 +33,6 @@ from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.base import BackendSettings
-
-if TYPE_CHECKING:
-    import pulumi
 
 PINNED_IMAGES = tuple(
     f"{image}{part}" for image in ("image", "bastion_image") for part in ("", "_name", "_of", "_region")
@@ -111,30 +106,6 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         )
         return plan(request.fleet, candidate, facts, self.prior(request), context)
 
-    def register(
-        self, request: PlanRequest, plan: AwsPlan
-    ) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
-        from orch.components.aws.resources import AwsFleet
-
-        session, settings = self.session(request), self.settings_of(request)
-        where, whole = settings.endpoint_url, request.fleet.gang == "all-or-nothing"
-        seen = "see `aws ec2 get-console-output --latest --instance-id …`"
-
-        def shown(ids: Sequence[str]) -> Mapping[str, str]:
-            def look(some: Sequence[str]) -> dict[str, str]:
-                return gather_facts.host_keys(session, plan.region, some, where)
-
-            return polling.host_keys(look, ids, whole=whole, where=seen)
-
-        def topology(ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-            def look() -> Mapping[str, tuple[str, ...]]:
-                return gather_facts.topology(session, plan.region, ids, where)
-
-            return polling.places(look, lambda found: len(found) == len(ids), {})
-
-        component = AwsFleet(plan, settings, shown, topology)
-        return component.state, component.identity
-
     def with_nodes(self, plan: AwsPlan, names: Collection[str]) -> AwsPlan:
         first, *others = (with_nodes(each, names) for each in plan.node_groups)
         return self.join([first, *(each for each in others if each.nodes)])
@@ -164,11 +135,6 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
 
     def cloud_error(self, text: str) -> CloudError | None:
         return errors.read(text)
-
-    def delete_orphans(self, snapshot: StackSnapshot) -> tuple[str, ...]:
-        from orch.components.aws.account.orphans import clear
-
-        return clear(snapshot)
 
     def tunnel_environment(self, settings: BackendSettings) -> Mapping[str, str]:
         return tunnels.environment(settings) if isinstance(settings, AwsSettings) else {}

@@ -8,20 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pulumi
 import pulumi_aws as aws
 
+from orch.components.aws.account import gather_facts
 from orch.components.aws.network_resources import NetworkResources, Text
 from orch.components.aws.plan import AwsPlan, Capacity
 from orch.components.aws.tunnels import through_ssm
+from orch.components.cloud import polling
 from orch.components.cloud.fleet_state import bastion_jump, given_jumps, node_state
 from orch.components.cloud.fleet_state import fleet_state as of_cloud
 from orch.components.cloud.host_keys import HostKey, known_keys
 from orch.components.cloud.plan import Node
 from orch.components.cloud.polling import in_background
 from orch.spec.models.backends.aws import AwsSettings
+
+if TYPE_CHECKING:
+    from orch.components.aws.backend import AwsBackend
+    from orch.components.request import PlanRequest
 
 Topology = Callable[[Sequence[str]], Mapping[str, tuple[str, ...]]]
 HostKeys = Callable[[Sequence[str]], Mapping[str, str]]
@@ -307,3 +313,27 @@ def _jumps(plan: AwsPlan, settings: AwsSettings, seen: Seen) -> list[dict[str, A
     instance, address = seen.bastion
     tunnel = None if plan.bastion.public else through_ssm(plan.region, settings, instance)
     return [bastion_jump(plan, seen.seed, address, tunnel)]
+
+
+def register(
+    backend: AwsBackend, request: PlanRequest, plan: AwsPlan
+) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
+    """See `Backend.register`."""
+    session, settings = backend.session(request), backend.settings_of(request)
+    where, whole = settings.endpoint_url, request.fleet.gang == "all-or-nothing"
+    seen = "see `aws ec2 get-console-output --latest --instance-id …`"
+
+    def shown(ids: Sequence[str]) -> Mapping[str, str]:
+        def look(some: Sequence[str]) -> dict[str, str]:
+            return gather_facts.host_keys(session, plan.region, some, where)
+
+        return polling.host_keys(look, ids, whole=whole, where=seen)
+
+    def topology(ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+        def look() -> Mapping[str, tuple[str, ...]]:
+            return gather_facts.topology(session, plan.region, ids, where)
+
+        return polling.places(look, lambda found: len(found) == len(ids), {})
+
+    component = AwsFleet(plan, settings, shown, topology)
+    return component.state, component.identity

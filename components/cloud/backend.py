@@ -27,6 +27,7 @@ from orch.components.cloud.node_groups import (
     with_more,
     without,
 )
+from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud.plan import CloudPlan
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Deployment, Queue, Shared
@@ -149,6 +150,10 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
     def makers(self, plan: Plan) -> Mapping[str, str]:
         """Nodes that are no resource of their own, each with the resource that makes it."""
         return {}
+
+    def delete_orphans(self, snapshot: StackSnapshot) -> tuple[str, ...]:
+        deleted: tuple[str, ...] = self.module("account.orphans").delete_orphans(snapshot)
+        return deleted
 
     def classify_error(self, text: str) -> CloudAnswer | None:
         error = self.cloud_error(text)

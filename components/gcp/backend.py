@@ -7,21 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from orch.catalog.load import catalog as load_catalog
-from orch.components.cloud import polling
 from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import Candidate
 from orch.components.cloud.indices import live_indices
 from orch.components.cloud.node_groups import Beside, may_spread
-from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import SHARED, Queue, Shared
 from orch.components.explain import Explained, Traits
 from orch.components.gcp import tunnels
 from orch.components.gcp.account import errors, gather_facts
-from orch.components.gcp.account.facts import GcpFacts, Member, Reservation
+from orch.components.gcp.account.facts import GcpFacts, Reservation
 from orch.components.gcp.account.labels import label
 from orch.components.gcp.account.lookups import question, shape_of
 from orch.components.gcp.candidates import candidates
@@ -37,9 +35,6 @@ from orch.spec.grammar.values import render_duration
 from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.gcp import GcpSettings
-
-if TYPE_CHECKING:
-    import pulumi
 
 PINNED_IMAGES = ("image", "image_of", "bastion_image", "bastion_image_of")
 
@@ -88,46 +83,6 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         )
         return plan(request.fleet, candidate, facts, self.prior(request), context)
 
-    def register(
-        self, request: PlanRequest, plan: GcpPlan
-    ) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
-        from orch.components.gcp.resources import GcpFleet
-
-        session = self.session(request)
-
-        whole = request.fleet.gang == "all-or-nothing"
-
-        zones = {
-            f"{plan.base}-{node.index}": group.zone for group in plan.node_groups for node in group.nodes
-        }
-
-        def shown(names: Sequence[str]) -> Mapping[str, str]:
-            def look(some: Sequence[str]) -> dict[str, str]:
-                found: dict[str, str] = {}
-                for zone in sorted({zones.get(name, plan.zone) for name in some}):
-                    here = [name for name in some if zones.get(name, plan.zone) == zone]
-                    found |= gather_facts.host_keys(session, zone, here)
-                return found
-
-            where = "see `gcloud compute instances get-serial-port-output …`"
-            return polling.host_keys(look, names, whole=whole, where=where)
-
-        def members(group: str, count: int) -> Sequence[Member]:
-            def look() -> Sequence[Member]:
-                return gather_facts.members(session, plan.zone, group)
-
-            def told(found: Sequence[Member]) -> bool:
-                hosts = not plan.rank_by_host or all(each.host for each in found)
-                return len(found) >= count and hosts
-
-            if plan.group is None:
-                return polling.places(look, told, ())
-            where = f"instances in {plan.zone} with the label orch-group={group}"
-            return polling.members(look, told, count, where=where)
-
-        component = GcpFleet(plan, self.settings_of(request), shown, members)
-        return component.state, component.identity
-
     def with_nodes(self, plan: GcpPlan, names: Collection[str]) -> GcpPlan:
         """Of a managed group, whole batches."""
         first, *others = (fewer(each, names) for each in plan.node_groups)
@@ -161,11 +116,6 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
 
     def cloud_error(self, text: str) -> CloudError | None:
         return errors.read(text)
-
-    def delete_orphans(self, snapshot: StackSnapshot) -> tuple[str, ...]:
-        from orch.components.gcp.account.orphans import clear
-
-        return clear(snapshot)
 
     def tunnel_environment(self, settings: BackendSettings) -> Mapping[str, str]:
         return tunnels.environment(settings) if isinstance(settings, GcpSettings) else {}

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pulumi
 import pulumi_gcp as gcp
 
+from orch.components.cloud import polling
 from orch.components.cloud.fleet_state import bastion_jump, given_jumps, node_state
 from orch.components.cloud.fleet_state import fleet_state as of_cloud
 from orch.components.cloud.host_keys import HostKey, known_keys
 from orch.components.cloud.plan import Node
 from orch.components.cloud.polling import in_background
+from orch.components.gcp.account import gather_facts
 from orch.components.gcp.account.client import carries_key
 from orch.components.gcp.account.facts import Member
 from orch.components.gcp.account.labels import label
@@ -26,6 +28,10 @@ from orch.components.gcp.network_resources import SCOPES, NetworkResources, Text
 from orch.components.gcp.plan import GcpPlan, Group, Interface, Scheduling
 from orch.components.gcp.tunnels import through_iap
 from orch.spec.models.backends.gcp import GcpSettings
+
+if TYPE_CHECKING:
+    from orch.components.gcp.backend import GcpBackend
+    from orch.components.request import PlanRequest
 
 Members = Callable[[str, int], Sequence[Member]]
 HostKeys = Callable[[Sequence[str]], Mapping[str, str]]
@@ -382,3 +388,39 @@ def _jumps(plan: GcpPlan, settings: GcpSettings, seen: Seen) -> list[dict[str, A
 
 def _through_iap(plan: GcpPlan, settings: GcpSettings, instance: str) -> str:
     return through_iap(plan.project, plan.zone, settings, instance)
+
+
+def register(
+    backend: GcpBackend, request: PlanRequest, plan: GcpPlan
+) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
+    """See `Backend.register`."""
+    session = backend.session(request)
+    whole = request.fleet.gang == "all-or-nothing"
+    zones = {f"{plan.base}-{node.index}": group.zone for group in plan.node_groups for node in group.nodes}
+
+    def shown(names: Sequence[str]) -> Mapping[str, str]:
+        def look(some: Sequence[str]) -> dict[str, str]:
+            found: dict[str, str] = {}
+            for zone in sorted({zones.get(name, plan.zone) for name in some}):
+                here = [name for name in some if zones.get(name, plan.zone) == zone]
+                found |= gather_facts.host_keys(session, zone, here)
+            return found
+
+        where = "see `gcloud compute instances get-serial-port-output …`"
+        return polling.host_keys(look, names, whole=whole, where=where)
+
+    def members(group: str, count: int) -> Sequence[Member]:
+        def look() -> Sequence[Member]:
+            return gather_facts.members(session, plan.zone, group)
+
+        def told(found: Sequence[Member]) -> bool:
+            hosts = not plan.rank_by_host or all(each.host for each in found)
+            return len(found) >= count and hosts
+
+        if plan.group is None:
+            return polling.places(look, told, ())
+        where = f"instances in {plan.zone} with the label orch-group={group}"
+        return polling.members(look, told, count, where=where)
+
+    component = GcpFleet(plan, backend.settings_of(request), shown, members)
+    return component.state, component.identity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from orch.components.base import Backend
 from orch.components.deployment import Deployment
@@ -15,10 +15,6 @@ from orch.components.local.plan import LocalPlan, plan
 from orch.components.request import PlanRequest
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.local import LocalSettings
-
-if TYPE_CHECKING:
-    import pulumi
-
 
 _NODE = "orch:local:Node"
 
@@ -69,14 +65,6 @@ class LocalBackend(Backend[ThisMachine, LocalFacts, LocalPlan]):
     def plan(self, request: PlanRequest, candidate: ThisMachine, facts: LocalFacts) -> LocalPlan:
         texts = scripts(request.fleet, request.folder)
         return plan(request.fleet, facts, request.previous, request.scope, texts)
-
-    def register(
-        self, request: PlanRequest, plan: LocalPlan
-    ) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
-        from orch.components.local.resources import LocalFleet
-
-        component = LocalFleet(plan)
-        return component.state, component.identity
 
     def deploy(self, request: PlanRequest, candidate: ThisMachine, plan: LocalPlan) -> Deployment:
         return replace(super().deploy(request, candidate, plan), images=(plan.image,), place=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pulumi
 
@@ -11,6 +11,10 @@ from orch.components.cloud.host_keys import host_key_seed, public_host_key
 from orch.components.keys import Keys
 from orch.components.local.plan import LocalNodePlan, LocalPlan
 from orch.spec.state import SCHEMA
+
+if TYPE_CHECKING:
+    from orch.components.local.backend import LocalBackend
+    from orch.components.request import PlanRequest
 
 UNREACHABLE_GRACE_S = 10.0
 """A container that is gone answers at once; one that restarts is back in a second (measured)."""
@@ -117,3 +121,11 @@ def nth_address(subnet: str, offset: int) -> str:
 def stack_label(plan: LocalPlan) -> str:
     """What marks this stack's containers and network among all of the machine."""
     return f"{pulumi.get_project()}/{pulumi.get_stack()}/{plan.scope}"
+
+
+def register(
+    backend: LocalBackend, request: PlanRequest, plan: LocalPlan
+) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
+    """See `Backend.register`."""
+    component = LocalFleet(plan)
+    return component.state, component.identity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from orch.components.base import Backend
 from orch.components.deployment import Deployment
@@ -16,10 +16,6 @@ from orch.components.ssh.plan import SshPlan, plan
 from orch.runner.ssh.naming import pins
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.ssh import SshSettings
-
-if TYPE_CHECKING:
-    import pulumi
-
 
 EXPLAINED = Explained(noun="host", theirs=True)
 
@@ -54,13 +50,6 @@ class SshBackend(Backend[ListedHosts, SshFacts, SshPlan]):
 
     def plan(self, request: PlanRequest, candidate: ListedHosts, facts: SshFacts) -> SshPlan:
         return plan(request, facts, scripts(request.fleet, request.folder))
-
-    def register(
-        self, request: PlanRequest, plan: SshPlan
-    ) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
-        from orch.components.ssh.resources import SshFleet
-
-        return SshFleet(plan).state, None
 
     def deploy(self, request: PlanRequest, candidate: ListedHosts, plan: SshPlan) -> Deployment:
         config = request.fleet.ssh_config

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pulumi
 
 from orch.components.ssh.plan import SshHostPlan, SshPlan
 from orch.spec.state import SCHEMA, Jump, SshAccess
+
+if TYPE_CHECKING:
+    from orch.components.request import PlanRequest
+    from orch.components.ssh.backend import SshBackend
 
 UNREACHABLE_GRACE_S = 120.0
 """A server's network may be away for a minute; its job goes on meanwhile."""
@@ -82,3 +86,10 @@ def _inputs(plan: SshPlan, host: SshHostPlan) -> dict[str, Any]:
         **({"init": sent} if sent else {}),
         **host.registered,
     }
+
+
+def register(
+    backend: SshBackend, request: PlanRequest, plan: SshPlan
+) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
+    """See `Backend.register`."""
+    return SshFleet(plan).state, None

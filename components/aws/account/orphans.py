@@ -27,7 +27,7 @@ WITH_OTHERS = ("volume", "network-interface")
 ENDED = ("cancelled", "expired", "failed", "deleted", "deleting", "terminated", "shutting-down")
 
 
-def clear(crash: StackSnapshot) -> tuple[str, ...]:
+def delete_orphans(crash: StackSnapshot) -> tuple[str, ...]:
     """Remove what is not recorded; what was removed, each with its id.
 
     Raises CloudRefused.

@@ -60,7 +60,7 @@ class Orphan:
     remove: Callable[[], Any]
 
 
-def clear(crash: StackSnapshot) -> tuple[str, ...]:
+def delete_orphans(crash: StackSnapshot) -> tuple[str, ...]:
     """Remove what is not recorded; what was removed, each with its path.
 
     Raises CloudRefused.

@@ -31,8 +31,8 @@ SHAPES = [
     ),
 ]
 NODES = 2
-# Of all of it the engine writes the state twice for each resource, a third of its work here. Nothing looks at it
-# before the end, and nobody kills it.
+# The engine writes the state twice for each resource, a third of its work here. Nothing looks at it before
+# the end, and nobody kills it.
 ENGINE = {"PULUMI_EXPERIMENTAL": "true", "PULUMI_SKIP_CHECKPOINTS": "true"}
 QUOTAS = {"NETWORKS": 200, "FIREWALLS": 400, "ROUTERS": 40, "IN_USE_ADDRESSES": 100}
 
