@@ -35,7 +35,7 @@ engine = typer.Typer(no_args_is_help=True)
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """One line of `doctor`: `result` is ok, info or fail."""
 
     id: str
@@ -138,31 +138,31 @@ def _write(path: Path, text: str) -> None:
     say(f"written {path.name}")
 
 
-def _machine() -> list[Finding]:
+def _machine() -> list[DoctorFinding]:
     version = ".".join(map(str, sys.version_info[:3]))
-    found = [Finding("python", "ok", f"{version} on {sys.platform}")]
+    found = [DoctorFinding("python", "ok", f"{version} on {sys.platform}")]
     ssh = shutil.which("ssh")
     found.append(
-        Finding("ssh", "ok", ssh)
+        DoctorFinding("ssh", "ok", ssh)
         if ssh
-        else Finding("ssh", "info", "no ssh command", "only `ssh` by hand needs it")
+        else DoctorFinding("ssh", "info", "no ssh command", "only `ssh` by hand needs it")
     )
     cgroup = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1"
     if sys.platform == "linux":
         proven = "measured" if cgroup == "v1" else "local nodes are built for it but not yet measured on it"
-        found.append(Finding("cgroup", "ok" if cgroup == "v1" else "info", f"{cgroup}: {proven}"))
+        found.append(DoctorFinding("cgroup", "ok" if cgroup == "v1" else "info", f"{cgroup}: {proven}"))
     return found
 
 
-def _engine() -> list[Finding]:
+def _engine() -> list[DoctorFinding]:
     engine = engines.find()
     if engine is None:
-        return [Finding("engine", "fail", "no Pulumi engine", "orch engine install")]
-    found = [Finding("engine", "ok", f"Pulumi {engine.version} ({engine.origin}) {engine.command}")]
+        return [DoctorFinding("engine", "fail", "no Pulumi engine", "orch engine install")]
+    found = [DoctorFinding("engine", "ok", f"Pulumi {engine.version} ({engine.origin}) {engine.command}")]
     host = shutil.which("pulumi-language-python", path=engines.search_path(engine))
     if host is None:
         found.append(
-            Finding(
+            DoctorFinding(
                 "engine-host",
                 "info",
                 "no Python language host",
@@ -171,9 +171,9 @@ def _engine() -> list[Finding]:
         )
     plugin = shutil.which("pulumi-resource-orch", path=engines.search_path(engine))
     found.append(
-        Finding("provider", "ok", plugin)
+        DoctorFinding("provider", "ok", plugin)
         if plugin
-        else Finding(
+        else DoctorFinding(
             "provider",
             "fail",
             "pulumi-resource-orch is not beside this Python",
@@ -183,22 +183,24 @@ def _engine() -> list[Finding]:
     return found
 
 
-def _images() -> list[Finding]:
+def _images() -> list[DoctorFinding]:
     from orch.images.doctor import checks
 
-    return [Finding(check.id, check.result, check.detail, check.hint) for check in checks()]
+    return [DoctorFinding(check.id, check.result, check.detail, check.hint) for check in checks()]
 
 
-def _project() -> list[Finding]:
+def _project() -> list[DoctorFinding]:
     try:
         project = find()
     except ProjectError as error:
         told = ": ".join(filter(None, (error.summary, error.where, error.detail)))
-        return [Finding("project", "fail", told, error.hint)]
+        return [DoctorFinding("project", "fail", told, error.hint)]
     writable = os.access(project.dot if project.dot.exists() else project.root, os.W_OK)
     state = project.state_url
     if not writable:
         return [
-            Finding("project", "fail", f"{project.dot} cannot be written", "make it writable for this user")
+            DoctorFinding(
+                "project", "fail", f"{project.dot} cannot be written", "make it writable for this user"
+            )
         ]
-    return [Finding("project", "ok", f"{project.name} at {project.root}, state {state}")]
+    return [DoctorFinding("project", "ok", f"{project.name} at {project.root}, state {state}")]

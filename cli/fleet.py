@@ -105,7 +105,7 @@ def fleet_delete(
 
 
 def _show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool) -> None:
-    from orch.cli.output.fleet import Row, fleet_json, fleet_table
+    from orch.cli.output.fleet import FleetRow, fleet_json, fleet_table
     from orch.cli.run import opened
     from orch.runner.node.status import node_statuses
     from orch.runner.runs.lifecycle import reconcile_once
@@ -117,7 +117,7 @@ def _show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool) -> 
         states = [(fleet_of(stack), stack) for stack in up.values()]
         reconcile_once(place)  # a run whose end nobody noticed would still hold its nodes
         found = [
-            Row(state, node_statuses(state, place.connector), node_records(stack.recorded))
+            FleetRow(state, node_statuses(state, place.connector), node_records(stack.recorded))
             for state, stack in states
         ]
     if as_json:

@@ -101,14 +101,14 @@ def _print(searches: tuple[Search, ...], limit: int, explain: bool) -> None:
 def _configured(documents: tuple[Any, ...], file: str) -> tuple[str, ...]:
     """Backends that the project's `orch.yml` configures: the nearest one upwards from the file."""
     from orch.spec import load_paths
-    from orch.spec.models.project import Project
+    from orch.spec.models.project import ProjectSettings
 
     here = Path.cwd() if file == "-" else Path(file).absolute()
     folders = [here, *here.parents] if here.is_dir() else here.parents
-    known = [each.model for each in documents if isinstance(each.model, Project)]
+    known = [each.model for each in documents if isinstance(each.model, ProjectSettings)]
     path = next((each / "orch.yml" for each in folders if (each / "orch.yml").is_file()), None)
     if not known and path is not None:
-        known = [model for _, model in load_paths([path]).require().of(Project)]
+        known = [model for _, model in load_paths([path]).require().of(ProjectSettings)]
     backends = [backend for project in known for backend in project.configured]
     return tuple(dict.fromkeys(backend.type for backend in backends))
 

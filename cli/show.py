@@ -12,7 +12,7 @@ import typer
 from orch.cli import completion
 from orch.cli.context import Json, Rehearse
 from orch.cli.errors import coloured, print_json, say
-from orch.cli.output.fleet import Row, fleet_json, fleet_status, fleet_table
+from orch.cli.output.fleet import FleetRow, fleet_json, fleet_status, fleet_table
 from orch.cli.output.run import SCHEMA, duration, moment, rank_text, run_json
 from orch.cli.run import opened
 from orch.spec.errors import visible
@@ -67,7 +67,7 @@ def show(
             say(_run_text(place, row))
 
 
-def _fleet(project: Project, place: RunnerContext, name: str) -> Row | None:
+def _fleet(project: Project, place: RunnerContext, name: str) -> FleetRow | None:
     from orch.runner.node.status import node_statuses
     from orch.stacks.fleets import fleet_of
     from orch.stacks.records import node_records
@@ -78,7 +78,7 @@ def _fleet(project: Project, place: RunnerContext, name: str) -> Row | None:
         state = fleet_of(stack)
     except NoSuchFleet:
         return None
-    return Row(state, node_statuses(state, place.connector), node_records(stack.recorded))
+    return FleetRow(state, node_statuses(state, place.connector), node_records(stack.recorded))
 
 
 def _neither(project: Project, place: RunnerContext, name: str) -> NoSuchFleet:
@@ -96,7 +96,7 @@ def _neither(project: Project, place: RunnerContext, name: str) -> NoSuchFleet:
     )
 
 
-def _fleet_text(project: Project, fleet: Row, runs: Sequence[RunRow]) -> str:
+def _fleet_text(project: Project, fleet: FleetRow, runs: Sequence[RunRow]) -> str:
     state = fleet.state
     places = dict.fromkeys(node.zone or node.region for node in state.nodes if node.zone or node.region)
     types = dict.fromkeys(node.instance_type for node in state.nodes if node.instance_type)

@@ -33,7 +33,7 @@ from orch.spec.loader.untrusted import Fence
 from orch.spec.models import Fleet
 from orch.spec.models.backends import effective, provisioned
 from orch.spec.models.backends.base import BackendSettings
-from orch.spec.models.project import Project
+from orch.spec.models.project import ProjectSettings
 from orch.spec.rules.unsupported import backends_hint
 from orch.spec.suggest import counted, few
 from orch.stacks.errors import ProjectError
@@ -102,7 +102,7 @@ def _settings(
     file: str, documents: Sequence[Document], allowed: Sequence[str]
 ) -> tuple[BackendSettings, ...]:
     """Backends of the nearest orch.yml upwards in the repository, which is a stranger's too."""
-    known = [each.model for each in documents if isinstance(each.model, Project)]
+    known = [each.model for each in documents if isinstance(each.model, ProjectSettings)]
     if not known:
         fence = fence_around(file, frozenset())
         here = Path.cwd() if file == "-" else Path(os.path.abspath(file))
@@ -113,7 +113,7 @@ def _settings(
             found = load_paths([path], untrusted=allowed).require()
             if found.diagnostics:
                 tell(render_human(found.diagnostics))
-            known = [model for _, model in found.of(Project)]
+            known = [model for _, model in found.of(ProjectSettings)]
     return tuple(backend for project in known for backend in project.configured)
 
 

@@ -240,8 +240,8 @@ class _Walk:
         draft, outside = self.draft, self.draft.outside
         scope = scope_of(draft.kind, path)
         try:
-            for reference in interpolate.references(text, scope.rule):
-                interpolate.check(reference, scope.rule, scope.namespaces)
+            for reference in interpolate.references(text, scope.site):
+                interpolate.check(reference, scope.site, scope.namespaces)
                 self.check_secret(reference, path)
         except Problem as problem:
             self.unclear.add(path)
@@ -251,7 +251,7 @@ class _Walk:
                 )
             )
             return text
-        filled, lent, unset = interpolate.fill_environment(text, scope.rule, outside.environ)
+        filled, lent, unset = interpolate.fill_environment(text, scope.site, outside.environ)
         for name in unset:
             self.unclear.add(path)
             if outside.fence is not None:

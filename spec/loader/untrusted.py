@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast, get_args, get_origin
 
 from orch.spec.diagnostics import Diagnostic, Severity
-from orch.spec.grammar.interpolate import Rule, fill_environment, references
+from orch.spec.grammar.interpolate import ReferenceSite, fill_environment, references
 from orch.spec.grammar.values import Problem, shown
 from orch.spec.loader.document import Draft, Path_
 from orch.spec.loader.fence import Fence
@@ -66,13 +66,13 @@ def not_lent(draft: Draft, path: Path_, name: str) -> Diagnostic:
 def _references(text: str) -> bool:
     """Whether a path as written has references, of which the reading told. An escaped one is a name."""
     try:
-        return bool(references(text, Rule.READ))
+        return bool(references(text, ReferenceSite.READ))
     except Problem:
         return False
 
 
 def _outside(draft: Draft, fence: Fence, path: Path_, written: str) -> Iterator[Diagnostic]:
-    value = fill_environment(written, Rule.READ, {})[0]
+    value = fill_environment(written, ReferenceSite.READ, {})[0]
     allowed = bool(fence.allowed) and bool({value, os.path.expanduser(value)} & fence.allowed)
     if not value.startswith("~") and fence.holds(folder_of(draft) / value):
         return

@@ -196,7 +196,7 @@ class NamedProject(Section):
     backends: BackendList = Field(default=(), description="Its backends.")
 
 
-class Project(Section):
+class ProjectSettings(Section):
     """The file beside the documents: where state lies, and what they have in common."""
 
     noun: ClassVar[str] = "`orch.yml`"

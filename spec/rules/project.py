@@ -11,7 +11,7 @@ from orch.spec.diagnostics import Related, Severity
 from orch.spec.grammar.values import shown
 from orch.spec.loader.document import Draft, Path_, scalars
 from orch.spec.loader.source import Mapping, Scalar, Sequence
-from orch.spec.models import BackendSettings, Project
+from orch.spec.models import BackendSettings, ProjectSettings
 from orch.spec.models.backends.credentials import SECRETS
 from orch.spec.models.selection import has_no_driver
 from orch.spec.rules.rule import Findings, Rule
@@ -83,7 +83,7 @@ def _backend_lists(draft: Draft) -> tuple[Path_, ...]:
 
 def one_project(draft: Draft) -> Findings:
     """Which of `projects` an `orch.yml` is of; a server's own file may list as many as it likes."""
-    project = cast(Project, draft.partial)
+    project = cast(ProjectSettings, draft.partial)
     if not project.projects or not is_settings(draft.source.file):
         return
     names = [each.name for each in project.projects]
@@ -125,7 +125,7 @@ def one_project(draft: Draft) -> Findings:
 def profiles_differ(draft: Draft) -> Findings:
     first: dict[str, int] = {}
     default: int | None = None
-    for index, profile in enumerate(cast(Project, draft.partial).profiles):
+    for index, profile in enumerate(cast(ProjectSettings, draft.partial).profiles):
         if profile.name in first:
             yield draft.diagnostic(
                 "ORCH170",
@@ -153,7 +153,7 @@ def is_settings(file: str) -> bool:
 
 def backends_are_whole(draft: Draft) -> Findings:
     """Properties of one backend that exclude or need each other."""
-    project = cast(Project, draft.partial)
+    project = cast(ProjectSettings, draft.partial)
     lists: list[tuple[Path_, tuple[BackendSettings, ...]]] = [(("backends",), project.all_backends)]
     lists += [(("projects", i, "backends"), each.backends) for i, each in enumerate(project.projects)]
     for base, backends in lists:

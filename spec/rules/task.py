@@ -8,6 +8,7 @@ from typing import cast
 
 from orch.spec.diagnostics import Related, Severity
 from orch.spec.grammar import interpolate
+from orch.spec.grammar.interpolate import ReferenceSite
 from orch.spec.grammar.values import Problem
 from orch.spec.loader.document import Draft, Path_, scalars
 from orch.spec.models import Task
@@ -70,12 +71,13 @@ def group_addresses_exist(draft: Draft) -> Findings:
     for path, scalar in scalars(draft.node):
         if "groups[" not in scalar.text or path[0] != "groups":
             continue
-        rule = interpolate.Rule.COMMAND if len(path) > 2 and path[2] == "commands" else interpolate.Rule.TEXT
+        in_command = len(path) > 2 and path[2] == "commands"
+        site = ReferenceSite.COMMAND if in_command else ReferenceSite.TEXT
         try:
-            found = interpolate.references(scalar.text, rule)
+            found = interpolate.references(scalar.text, site)
             addresses = [each for each in found if each.namespace.startswith("groups[")]
             for reference in addresses:
-                interpolate.check(reference, rule, ("groups",))
+                interpolate.check(reference, site, ("groups",))
         except Problem:
             continue  # told when it was read
         for reference in addresses:

@@ -18,7 +18,7 @@ from orch.spec.loader.reference_scopes import scope_of
 from orch.spec.loader.source import Mapping, Node, Scalar, Sequence
 from orch.spec.models import BackendSettings, Fleet
 from orch.spec.models.backends import effective, provisioned, settings_model, title
-from orch.spec.models.project import Project
+from orch.spec.models.project import ProjectSettings
 from orch.spec.models.run import Run
 from orch.spec.suggest import listed
 
@@ -171,7 +171,7 @@ def _references(draft: Draft) -> Findings:
         if "${{" not in scalar.text:
             continue
         try:
-            found = interpolate.references(scalar.text, scope_of(draft.kind, path).rule)
+            found = interpolate.references(scalar.text, scope_of(draft.kind, path).site)
         except Problem:
             continue  # told when it was read
         for reference in found:
@@ -287,7 +287,7 @@ def _volumes(draft: Draft) -> Findings:
 
 def _bases(draft: Draft) -> Iterator[tuple[Path_, tuple[BackendSettings, ...]]]:
     """Where the backends of a project stand: its own, and those of the one that it is of `projects`."""
-    project = cast(Project, draft.partial)
+    project = cast(ProjectSettings, draft.partial)
     yield ("backends",), project.all_backends
     if project.chosen is not None:
         yield ("projects", project.projects.index(project.chosen), "backends"), project.chosen.backends
