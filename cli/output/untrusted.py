@@ -6,14 +6,13 @@ No project is opened: no state, no keys, no `.orch`; no engine is started, no ac
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.catalog.load import catalog as load_catalog
-from orch.cli.diagnostics import load
+from orch.cli.diagnostics import backend_settings, load
 from orch.cli.errors import say, tell
 from orch.components.base import Candidate
 from orch.components.cloud.sizing import budget_findings
@@ -21,9 +20,8 @@ from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
 from orch.components.registry import backend, by_price
 from orch.components.request import PriorState
-from orch.offers.name_warnings import doubts
-from orch.offers.query import wanted_of
-from orch.spec import load_paths
+from orch.offers.name_warnings import name_warnings
+from orch.offers.query import machine_query
 from orch.spec.diagnostics import Diagnostic, render_human
 from orch.spec.findings import Finding, PlanError, PlanErrors, settle
 from orch.spec.grammar.values import shown
@@ -33,7 +31,6 @@ from orch.spec.loader.untrusted import Fence
 from orch.spec.models import Fleet
 from orch.spec.models.backends import effective, provisioned
 from orch.spec.models.backends.base import BackendSettings
-from orch.spec.models.project import ProjectSettings
 from orch.spec.rules.unsupported import backends_hint
 from orch.spec.suggest import counted, few
 from orch.stacks.errors import ProjectError
@@ -41,7 +38,6 @@ from orch.stacks.errors import ProjectError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orch.spec import Document
     from orch.spec.models.backends.base import BackendSettings
 
 SCHEMA = 1
@@ -53,7 +49,7 @@ def preview(file: str, allowed: Sequence[str], *, as_json: bool) -> None:
     fleets = [(document, document.model) for document in documents if isinstance(document.model, Fleet)]
     if not fleets:
         raise ProjectError("there is no fleet in it", where=file, hint="a fleet begins with `type: fleet`")
-    settings = _settings(file, documents, allowed)
+    settings = backend_settings(file, documents, untrusted=allowed)
     fence = fence_around(file, frozenset(allowed))
     for document, fleet in fleets:
         doubtful = document.effective()
@@ -96,25 +92,6 @@ def outlook_json(found: Forecast, told: Sequence[Diagnostic]) -> dict[str, Any]:
         "cost": {"hourly": found.hourly, "currency": "USD"},
         "diagnostics": [dict(each.as_dict()) for each in told],
     }
-
-
-def _settings(
-    file: str, documents: Sequence[Document], allowed: Sequence[str]
-) -> tuple[BackendSettings, ...]:
-    """Backends of the nearest orch.yml upwards in the repository, which is a stranger's too."""
-    known = [each.model for each in documents if isinstance(each.model, ProjectSettings)]
-    if not known:
-        fence = fence_around(file, frozenset())
-        here = Path.cwd() if file == "-" else Path(os.path.abspath(file))
-        folders = [each for each in (here, *here.parents) if each == fence.root or fence.root in each.parents]
-        names = [each / "orch.yml" for each in folders if fence.holds(each)]
-        path = next((each for each in names if each.is_symlink() or each.is_file()), None)
-        if path is not None:
-            found = load_paths([path], untrusted=allowed).require()
-            if found.diagnostics:
-                tell(render_human(found.diagnostics))
-            known = [model for _, model in found.of(ProjectSettings)]
-    return tuple(backend for project in known for backend in project.configured)
 
 
 STATE = "the state: what is up already, and what would change"
@@ -211,7 +188,11 @@ def _cloud(
     places = _places(fleet, backends, settings)
     count = fleet.nodes.target if fleet.nodes is not None else 0
     first = places[0] if places else None
-    doubtful = [each.finding for each in doubts(wanted_of(fleet, known), known) if each.path[0] != "backends"]
+    doubtful = [
+        each.finding
+        for each in name_warnings(machine_query(fleet, known), known)
+        if each.path[0] != "backends"
+    ]
     price = first.price if first else None
     price_of = getattr(first, "price_of", None)
     backend = first.backend if first else backends[0]
