@@ -47,18 +47,18 @@ def load(
 def settings_near(*, profile: str | None = None, untrusted: bool = False) -> Callable[[str], Common | None]:
     """What the nearest `orch.yml` upwards from a file says for its documents; a stranger's only within the
     repository. The answer raises UnknownProfile, also where there is no `orch.yml`."""
-    from orch.spec.defaults import Common, UnknownProfile, near
+    from orch.spec.defaults import Common, UnknownProfile, nearest_project_file
     from orch.spec.loader.fence import fence_around
 
     known: dict[str, Common | None] = {}
 
     def settings(path: str) -> Common | None:
-        file = near(path, fence_around(path, frozenset()) if untrusted else None)
+        file = nearest_project_file(path, fence_around(path, frozenset()) if untrusted else None)
         if file is not None and file not in known:
             known[file] = Common.in_file(file)
-            if known[file] is None and (trouble := Common.trouble(file)) is not None:
+            if known[file] is None and (error := Common.read_error(file)) is not None:
                 tell(
-                    f"warning: {file}: {trouble.summary}; its `defaults` and `profiles` are left out\n"
+                    f"warning: {file}: {error.summary}; its `defaults` and `profiles` are left out\n"
                     f"  hint: `orch validate {file}` says what is wrong with it"
                 )
         common = known[file] if file is not None else None
@@ -82,14 +82,14 @@ def backend_settings(
     printed. Raises InvalidConfiguration for an `orch.yml` with errors.
     """
     from orch.spec import load_paths
-    from orch.spec.defaults import near
+    from orch.spec.defaults import nearest_project_file
     from orch.spec.diagnostics import render_human
     from orch.spec.loader.fence import fence_around
     from orch.spec.models.project import ProjectSettings
 
     projects = [each.model for each in documents if isinstance(each.model, ProjectSettings)]
     if not projects:
-        path = near(file, None if untrusted is None else fence_around(file, frozenset()))
+        path = nearest_project_file(file, None if untrusted is None else fence_around(file, frozenset()))
         loaded = load_paths([path] if path else [], untrusted=untrusted).require()
         if untrusted is not None and loaded.diagnostics:
             tell(render_human(loaded.diagnostics))

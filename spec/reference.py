@@ -193,16 +193,16 @@ def _blocks_in(annotation: Any) -> Iterator[type[Section]]:
             yield from _blocks_in(part)
 
 
-def _collect(model: type[Section], found: list[type[Section]]) -> None:
+def _collect(model: type[Section], blocks: list[type[Section]]) -> None:
     """Blocks in the order in which a reader meets them."""
     for name in model.properties().values():
         reads = reads_of(model.model_fields[name])
         if reads and reads.form and not reads.beside:
             continue
         for block in _blocks_in(model.model_fields[name].annotation):
-            if block not in found and block not in KINDS.values():
-                found.append(block)
-                _collect(block, found)
+            if block not in blocks and block not in KINDS.values():
+                blocks.append(block)
+                _collect(block, blocks)
 
 
 def _codes() -> str:

@@ -27,14 +27,14 @@ def secrets_are_references(draft: Draft) -> Findings:
             continue
         name = _secret_name(draft, path, key)
         reference = f"${{{{ secrets.{name} }}}}"
-        found = draft.diagnostic(
+        diagnostics = draft.diagnostic(
             "ORCH132",
             path,
             f"`{key}` stands here in plain text",
             severity=Severity.WARNING,
             hint=f"`orch secret set {name}`, then write `{reference}`",
         )
-        yield replace(found, excerpt=None)  # the line is the secret
+        yield replace(diagnostics, excerpt=None)  # the line is the secret
 
 
 def _secret_name(draft: Draft, path: Path_, key: str) -> str:
@@ -166,12 +166,12 @@ def backends_are_whole(draft: Draft) -> Findings:
 def _places(draft: Draft, base: Path_) -> list[Path_]:
     """Of the entries that have a driver: the others are not in the model."""
     node = draft.node_at(base)
-    found: list[Path_] = []
+    result: list[Path_] = []
     for index, item in enumerate(node.items if isinstance(node, Sequence) else ()):
         kind = item.entries.get("type") if isinstance(item, Mapping) else None
         if not (kind and isinstance(kind.value, Scalar) and has_no_driver(kind.value.text)):
-            found.append((*base, index))
-    return found
+            result.append((*base, index))
+    return result
 
 
 def backend_is_whole(draft: Draft) -> Findings:

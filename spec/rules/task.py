@@ -74,8 +74,8 @@ def group_addresses_exist(draft: Draft) -> Findings:
         in_command = len(path) > 2 and path[2] == "commands"
         site = ReferenceSite.COMMAND if in_command else ReferenceSite.TEXT
         try:
-            found = interpolate.references(scalar.text, site)
-            addresses = [each for each in found if each.namespace.startswith("groups[")]
+            references = interpolate.references(scalar.text, site)
+            addresses = [each for each in references if each.namespace.startswith("groups[")]
             for reference in addresses:
                 interpolate.check(reference, site, ("groups",))
         except Problem:
@@ -141,15 +141,15 @@ def mpirun_decides(draft: Draft) -> Findings:
     task = _task(draft)
     if task.mpirun is None:
         return
-    for name, value, wanted in (
+    for name, value, required in (
         ("startup_order", task.startup_order, "workers-first"),
         ("stop_criteria", task.stop_criteria, "master-done"),
     ):
-        if draft.written(name) and value != wanted:
+        if draft.written(name) and value != required:
             yield draft.diagnostic(
                 "ORCH198",
                 (name,),
-                f"with `mpirun` this is always `{wanted}`",
+                f"with `mpirun` this is always `{required}`",
                 severity=Severity.WARNING,
                 hint="remove the line",
             )

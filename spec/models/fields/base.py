@@ -85,21 +85,21 @@ class Section(BaseModel):
             return data
         if not isinstance(data, dict):
             raise Problem("ORCH112", f"{cls.noun} cannot be {describe(data)}", hint=cls.form())
-        known = _names(cls)
-        read: dict[str, object] = {}
+        names = _names(cls)
+        result: dict[str, object] = {}
         for key, value in cast("dict[str, object]", data).items():
-            if value is None and key in known:
+            if value is None and key in names:
                 continue
             target = cls.spellings.get(key, key)
-            if target in read:
+            if target in result:
                 other = next((one for one, own in cls.spellings.items() if own == target and one != key), key)
                 summary = f"`{key}` and `{target if key != target else other}` are the same property"
                 raise Problem("ORCH157", summary, hint="keep one of them", at=(key,), on_key=True)
             if key in cls.listed_spellings and not isinstance(value, (list, tuple)):
-                read[target] = [value]
+                result[target] = [value]
             else:
-                read[target] = cast(object, value)
-        return read
+                result[target] = cast(object, value)
+        return result
 
     @classmethod
     def expand(cls, data: object) -> object:
