@@ -19,10 +19,10 @@ def model_of(device: str) -> GpuModel | None:
     So `NVIDIA H100 NVL` is an H100NVL, and `NVIDIA L40S` no L40.
     """
     words = [gpu_key(word) for word in re.split(r"[\s_./-]+", device) if word]
-    found = {
+    matches = {
         "".join(words[first:last]) for first in range(len(words)) for last in range(first + 1, len(words) + 1)
     }
-    fitting = [(len(key), model) for model in gpu_models().values() for key in model.keys if key in found]
+    fitting = [(len(key), model) for model in gpu_models().values() for key in model.keys if key in matches]
     return max(fitting, key=lambda each: each[0])[1] if fitting else None
 
 

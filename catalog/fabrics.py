@@ -71,8 +71,8 @@ def fabric(name: str, instance_type: str | None = None) -> Fabric | None:
             continue
         env |= entry.data.get("env", {})
         ulimits |= entry.data.get("ulimits", {})
-        for key, listed in lists.items():
-            listed += [item for item in entry.data.get(key, ()) if item not in listed]
+        for key, rows in lists.items():
+            rows += [item for item in entry.data.get(key, ()) if item not in rows]
         sources.append(str(entry.data["source"]))
     return Fabric(
         name=name,

@@ -15,7 +15,7 @@ from typing import Literal, cast
 
 from orch.catalog.errors import BadCatalogFile
 from orch.catalog.records import Catalog, GpuModel, InstanceType, Offer, PriceList
-from orch.catalog.unpriced import lent
+from orch.catalog.unpriced import with_reference_prices
 from orch.spec.models.backends import installed
 
 SHIPPED = Path(__file__).parent
@@ -123,7 +123,7 @@ def read_prices(
         source=head.get("source", ""),
         as_of=head.get("as_of", "unknown"),
         note=head.get("note", ""),
-        offers=lent([*offers, *offered(besides, offers)]),
+        offers=with_reference_prices([*offers, *offered(besides, offers)]),
         refreshed=path.parent != SHIPPED,
         complete=frozenset(head.get("complete", "").split()),
     )

@@ -108,12 +108,12 @@ class PriceList:
     @cached_property
     def prices(self) -> Mapping[str, Mapping[str, float | None]]:
         """Regions of each type that has a row, with the price of one that has one of its own."""
-        found: dict[str, dict[str, float | None]] = {}
+        prices: dict[str, dict[str, float | None]] = {}
         for offer in self.offers:
-            known = found.setdefault(offer.type.name, {})
+            known = prices.setdefault(offer.type.name, {})
             if offer.region and known.get(offer.region) is None:
                 known[offer.region] = None if offer.price_of else offer.price
-        return found
+        return prices
 
     @cached_property
     def by_type(self) -> tuple[tuple[InstanceType, tuple[Offer, ...]], ...]:

@@ -59,15 +59,15 @@ def refresh(
     types = tuple(each for each in known.types.values() if each.backend == backend)
     now = datetime.now(timezone.utc)
     offers, fetched = cloud.fetch(types, regions=regions, profile=profile, now=now)
-    kept = tuple(offer for offer in before.offers if regions and offer.region not in regions)
+    other_regions = tuple(offer for offer in before.offers if regions and offer.region not in regions)
     if not offers:
         raise RefreshFailed(f"{backend} lists none of the catalogue's types", hint="nothing was changed")
     prices = PriceList(
         backend=backend,
-        source=_with(cloud.SOURCE, before.source if kept else ""),
-        as_of=_with(f"{now:%Y-%m-%d}", before.as_of if kept else ""),
+        source=_with(cloud.SOURCE, before.source if other_regions else ""),
+        as_of=_with(f"{now:%Y-%m-%d}", before.as_of if other_regions else ""),
         note=cloud.NOTE,
-        offers=(*offers, *kept),
+        offers=(*offers, *other_regions),
         refreshed=True,
         # Regions that the account has not enabled are of no use to it.
         complete=before.complete.union(fetched)

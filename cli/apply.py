@@ -1,4 +1,4 @@
-"""`orch apply FILE`: each document of a file as its type wants it."""
+"""`orch apply FILE`: `up` for the fleets of a file, `run` for its tasks."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def apply(
         raise UsageError(
             "`apply` reads its file more than once", hint="`orch up -` or `orch run -` read stdin"
         )
-    # All that can be wrong is told before anything is made.
-    environ = {**os.environ, **run.given_variables(env)}
+    # Every mistake in the file is reported before anything is created.
+    environ = {**os.environ, **run.variables_of(env)}
     if name is not None:
         name = RunName.given(name)
     settings = settings_near(profile=profile)
     loaded = load_paths([file], environ=environ, launch=("fleet", "task"), common=settings)
     documents = loaded.require().documents
     models = [document.model for document in documents]
-    there = [model.name for model in models if isinstance(model, Fleet)]
-    has_fleets = bool(there)
+    fleets = [model.name for model in models if isinstance(model, Fleet)]
+    has_fleets = bool(fleets)
     has_tasks = any(isinstance(model, Task) for model in models)
     if not has_fleets and not has_tasks:
         raise ProjectError("there is neither a fleet nor a task in it", where=file)
@@ -56,13 +56,13 @@ def apply(
             "there is no task in it that --name, --env, --profile, --detach and --fleet could be for",
             where=file,
         )
-    if fleet is not None and fleet not in there:
+    if fleet is not None and fleet not in fleets:
         require_up(StackState(project_at(file, rehearse=rehearse), fleet))
     for document in documents:
         if isinstance(task := document.model, Task):
             check_task(task, document.directory, environ)
-    if others := [each.kind for each in documents if each.kind not in ("fleet", "task")]:
-        tell(f"note: only fleets and tasks are applied; left out: {few(dict.fromkeys(others))}")
+    if other_kinds := [each.kind for each in documents if each.kind not in ("fleet", "task")]:
+        tell(f"note: only fleets and tasks are applied; left out: {few(dict.fromkeys(other_kinds))}")
     if has_fleets:
         provision.bring_up(
             file,

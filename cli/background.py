@@ -1,4 +1,4 @@
-"""Runs and processes: seeing one through in this process, leaving it to another, driving it from behind."""
+"""Drivers of runs: in this process, handed to a process in the background, or in the background at once."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ LOG = "driver.log"
 ENDED = "the driver ended: "
 
 
-def see_through(project: Project, place: RunnerContext, row: RunRow) -> RunRow:
-    """Drive or follow a run to its end; being told to leave, hand it to a process in the background."""
+def see_through(project: Project, runner: RunnerContext, row: RunRow) -> RunRow:
+    """Drive or follow a run to its end. On Ctrl-C or a closed terminal, a background process takes over."""
     from orch.cli.output.run import Live
     from orch.runner.ledger.run_names import as_argument
     from orch.runner.private import private_file
@@ -37,15 +37,15 @@ def see_through(project: Project, place: RunnerContext, row: RunRow) -> RunRow:
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leave)
-    live = place.processor
+    live = runner.processor
     try:
         with still(live.status if isinstance(live, Live) else str):
-            return drive(place, row)
+            return drive(runner, row)
     except KeyboardInterrupt:
         # A terminal that is closed may send several. Not SIG_IGN, which the other process would inherit.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda _number, _frame: None)
-        with private_file(place.context(row).folder.path / LOG).open("ab") as log:
+        with private_file(runner.context(row).folder.path / LOG).open("ab") as log:
             subprocess.Popen(
                 [sys.executable, "-m", "orch.cli.main", "attach", "--supervise", "--", row.name],
                 cwd=project.root,
@@ -59,13 +59,13 @@ def see_through(project: Project, place: RunnerContext, row: RunRow) -> RunRow:
         end(ExitCode.INTERRUPTED)
 
 
-def drive_behind(place: RunnerContext, row: RunRow) -> None:
+def drive_behind(runner: RunnerContext, row: RunRow) -> None:
     """Drive a run from a process of its own, which lives as long as the run.
 
     A fork keeps the imports; it is safe here because threads and connections are ended before it.
     """
-    place.connector.hang_up()
-    place.ledger.close()
+    runner.connector.hang_up()
+    runner.ledger.close()
     sys.stdout.flush()
     sys.stderr.flush()
     if os.fork():
@@ -73,28 +73,28 @@ def drive_behind(place: RunnerContext, row: RunRow) -> None:
     code = int(ExitCode.BUG)
     try:
         os.setsid()
-        log = os.open(place.context(row).folder.path / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = os.open(runner.context(row).folder.path / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         null = os.open(os.devnull, os.O_RDONLY)
         for target, source in ((0, null), (1, log), (2, log)):
             os.dup2(source, target)
-        code = supervise(place, row)
+        code = supervise(runner, row)
     finally:
         # Not sys.exit: the parent's clean-up handlers are not this process's to run.
         os._exit(code)
 
 
-def supervise(place: RunnerContext, row: RunRow) -> int:
-    """Drive a run where nobody looks; the exit code. What ended the driver too early stands in its log.
+def supervise(runner: RunnerContext, row: RunRow) -> int:
+    """Drive a run in the background and return the exit code; an error of the driver goes into its log.
 
-    No value that jobs are given stands there: that log stays, and may be sent to others.
+    The log stays and may be sent to others, so the values of the job's variables are masked in it.
     """
-    given = _given_to_jobs(place, row)
-    hide = partial(masked, more=given)
-    mask_threads(given)
+    values = _job_values(runner, row)
+    hide = partial(masked, more=values)
+    mask_threads(values)
     try:
         from orch.runner.runs.lifecycle import drive, exit_code
 
-        return int(exit_code(drive(place, row, follow_logs=False)))
+        return int(exit_code(drive(runner, row, follow_logs=False)))
     except OrchError as error:
         tell(hide(error.text()))
         tell(hide(f"{ENDED}{' '.join(error.text().splitlines()[0].split())}"))
@@ -105,28 +105,28 @@ def supervise(place: RunnerContext, row: RunRow) -> int:
         return int(ExitCode.BUG)
 
 
-def _given_to_jobs(place: RunnerContext, row: RunRow) -> tuple[str, ...]:
-    """Values of the variables of a run that has not started yet, but for those that orch itself makes up.
+def _job_values(runner: RunnerContext, row: RunRow) -> tuple[str, ...]:
+    """Values of the variables of a run that has not started yet, except for those that orch sets itself.
 
-    Afterwards they are nowhere on this machine."""
+    After the start this machine keeps none of them."""
     from orch.runner.launch.environment import is_ours
 
     try:
-        found = place.context(row).folder.environments()
-    except (OSError, ValueError, OrchError):  # they are gone, or never were here
+        environments = runner.context(row).folder.environments()
+    except (OSError, ValueError, OrchError):  # the run has started, or was submitted elsewhere
         return ()
-    return tuple({value for each in found for name, value in each.items() if not is_ours(name)})
+    return tuple({value for each in environments for name, value in each.items() if not is_ours(name)})
 
 
-def why_undriven(place: RunnerContext, row: RunRow) -> str | None:
-    """What ended the last driver of a run that nobody drives, where that driver could still say it."""
+def why_undriven(runner: RunnerContext, row: RunRow) -> str | None:
+    """The error of the last driver of a run without a driver; None where its log has none."""
     from orch.runner.errors import BadRunName
 
     try:
-        with (place.context(row).folder.path / LOG).open("rb") as log:
+        with (runner.context(row).folder.path / LOG).open("rb") as log:
             log.seek(0, os.SEEK_END)
             log.seek(max(0, log.tell() - 65_536))
-            last = log.read().decode(errors="replace").rstrip().rpartition("\n")[2]
-    except (OSError, BadRunName):  # a name that the ledger holds and no folder can have is told of elsewhere
+            line = log.read().decode(errors="replace").rstrip().rpartition("\n")[2]
+    except (OSError, BadRunName):  # a bad name in the ledger is reported elsewhere
         return None
-    return last.removeprefix(ENDED) if last.startswith(ENDED) else None
+    return line.removeprefix(ENDED) if line.startswith(ENDED) else None

@@ -1,7 +1,7 @@
 """Names that a shell completes: fleets, runs and nodes of the project here.
 
-Completion is asked at each press of a key, so nothing but files of this machine is looked at: a state or a
-ledger elsewhere completes nothing. It never fails, and never tells anything.
+A shell asks at each press of a key, so only files of this machine are read: a state or a ledger elsewhere
+completes nothing. Completion never fails and never prints a message.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def nodes(incomplete: str) -> list[str]:
     return _quietly(incomplete, _nodes)
 
 
-def _quietly(incomplete: str, names: Callable[[Project], Iterable[str]]) -> list[str]:
+def _quietly(incomplete: str, list_names: Callable[[Project], Iterable[str]]) -> list[str]:
     from orch.stacks.project import find
 
     try:
-        found = dict.fromkeys(names(find()))
+        names = dict.fromkeys(list_names(find()))
     except Exception:  # noqa: BLE001 - no name is better than a message amid a line that is being typed
         return []
-    return [name for name in found if name.startswith(incomplete)][:MANY]
+    return [name for name in names if name.startswith(incomplete)][:MANY]
 
 
 def _files(incomplete: str) -> list[str]:
@@ -56,10 +56,10 @@ def _files(incomplete: str) -> list[str]:
     head = incomplete.rpartition("/")[0] + "/" if "/" in incomplete else ""
     try:
         folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
-        found = [(head + each.name, each) for each in sorted(folder.expanduser().iterdir())]
+        entries = [(head + each.name, each) for each in sorted(folder.expanduser().iterdir())]
         return [
             f"{name}/" if each.is_dir() else name
-            for name, each in found
+            for name, each in entries
             if name.startswith(incomplete)
             and (each.suffix in (".yml", ".yaml") or each.is_dir())
             and not each.name.startswith(".")
@@ -79,13 +79,13 @@ def _nodes(project: Project) -> Iterable[str]:
 
 
 def _plain(project: Project) -> dict[str, Any]:
-    """Fleets with their states, of those that lie here and that no engine has to read."""
+    """Fleets with their states, where these are plain files here that need no engine to read."""
     from orch.stacks.state import deployment, in_plain_files, outputs, stacks
 
     if project.local_state is None:
         return {}
-    found = {name: deployment(project, name) for name in stacks(project) if in_plain_files(project, name)}
-    return {name: recorded for name, recorded in found.items() if "fleet" in outputs(recorded)}
+    states = {name: deployment(project, name) for name in stacks(project) if in_plain_files(project, name)}
+    return {name: recorded for name, recorded in states.items() if "fleet" in outputs(recorded)}
 
 
 def _runs(project: Project) -> Iterable[str]:

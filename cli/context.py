@@ -1,4 +1,4 @@
-"""What verbs share: their options, and the project a command is about."""
+"""What verbs share: their options, and the project that a command works in."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def project_at(path: Path | str | None = None, *, rehearse: bool = False) -> Pro
 
 
 def strangers(untrusted: bool, allow: list[str] | None) -> tuple[str, ...] | None:
-    """What files that are not trusted may name; None where they are."""
+    """Variables and paths that untrusted files may name; None for trusted files."""
     if allow and not untrusted:
         raise typer.BadParameter("it goes with --untrusted", param_hint="--allow")
     return tuple(allow or ()) if untrusted else None
@@ -107,14 +107,14 @@ class FileCommand(TyperCommand):
 
 
 def positional(args: list[str]) -> list[str]:
-    """The same arguments with what stands after `-f` as an argument, in its place."""
+    """The arguments with the value of `-f` or `--file` in its place, as a positional one."""
     end = args.index("--") if "--" in args else len(args)
-    found = list[str]()
+    options = list[str]()
     for at, word in enumerate(args[:end]):
         if word.startswith("--file="):
-            found.append(word.removeprefix("--file="))
+            options.append(word.removeprefix("--file="))
         elif word not in _OPTIONS:
-            found.append(word)
+            options.append(word)
         elif at + 1 == end:
             raise typer.BadParameter("a file is expected after it", param_hint=word)
-    return [*found, *args[end:]]
+    return [*options, *args[end:]]

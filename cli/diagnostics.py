@@ -1,8 +1,8 @@
-"""Reading the files of a verb, and telling what is doubtful in them."""
+"""Loading the files of a verb and printing their warnings; the `orch.yml` that goes with them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orch.cli.errors import tell
@@ -10,6 +10,7 @@ from orch.cli.errors import tell
 if TYPE_CHECKING:
     from orch.spec import Document
     from orch.spec.defaults import Common
+    from orch.spec.models.backends.base import BackendSettings
 
 
 def load(
@@ -46,18 +47,18 @@ def load(
 def settings_near(*, profile: str | None = None, untrusted: bool = False) -> Callable[[str], Common | None]:
     """What the nearest `orch.yml` upwards from a file says for its documents; a stranger's only within the
     repository. The answer raises UnknownProfile, also where there is no `orch.yml`."""
-    from orch.spec.defaults import Common, UnknownProfile, near
+    from orch.spec.defaults import Common, UnknownProfile, nearest_project_file
     from orch.spec.loader.fence import fence_around
 
     known: dict[str, Common | None] = {}
 
     def settings(path: str) -> Common | None:
-        file = near(path, fence_around(path, frozenset()) if untrusted else None)
+        file = nearest_project_file(path, fence_around(path, frozenset()) if untrusted else None)
         if file is not None and file not in known:
             known[file] = Common.in_file(file)
-            if known[file] is None and (trouble := Common.trouble(file)) is not None:
+            if known[file] is None and (error := Common.read_error(file)) is not None:
                 tell(
-                    f"warning: {file}: {trouble.summary}; its `defaults` and `profiles` are left out\n"
+                    f"warning: {file}: {error.summary}; its `defaults` and `profiles` are left out\n"
                     f"  hint: `orch validate {file}` says what is wrong with it"
                 )
         common = known[file] if file is not None else None
@@ -70,3 +71,27 @@ def settings_near(*, profile: str | None = None, untrusted: bool = False) -> Cal
         )
 
     return settings
+
+
+def backend_settings(
+    file: str, documents: Sequence[Document], *, untrusted: Iterable[str] | None = None
+) -> tuple[BackendSettings, ...]:
+    """Backends of the `orch.yml` among the documents of `file`, else of the nearest one upwards.
+
+    `untrusted`: as in `load_paths`; only the repository is searched then, and warnings of its `orch.yml` are
+    printed. Raises InvalidConfiguration for an `orch.yml` with errors.
+    """
+    from orch.spec import load_paths
+    from orch.spec.defaults import nearest_project_file
+    from orch.spec.diagnostics import render_human
+    from orch.spec.loader.fence import fence_around
+    from orch.spec.models.project import ProjectSettings
+
+    projects = [each.model for each in documents if isinstance(each.model, ProjectSettings)]
+    if not projects:
+        path = nearest_project_file(file, None if untrusted is None else fence_around(file, frozenset()))
+        loaded = load_paths([path] if path else [], untrusted=untrusted).require()
+        if untrusted is not None and loaded.diagnostics:
+            tell(render_human(loaded.diagnostics))
+        projects = [model for _, model in loaded.of(ProjectSettings)]
+    return tuple(backend for project in projects for backend in project.configured)

@@ -35,7 +35,7 @@ engine = typer.Typer(no_args_is_help=True)
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """One line of `doctor`: `result` is ok, info or fail."""
 
     id: str
@@ -46,16 +46,16 @@ class Finding:
 
 def doctor(as_json: Json = False) -> None:
     """What this machine has and lacks, and what to do about it."""
-    found = [*_machine(), *_engine(), *_images(), *_project()]
+    findings = [*_machine(), *_engine(), *_images(), *_project()]
     if as_json:
-        print(json.dumps({"schema": 1, "findings": [asdict(finding) for finding in found]}, indent=2))
+        print(json.dumps({"schema": 1, "findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
-        width = max(len(finding.id) for finding in found)
-        for finding in found:
+        width = max(len(finding.id) for finding in findings)
+        for finding in findings:
             say(f"{finding.result:<4} {finding.id:<{width}}  {finding.detail}")
             if finding.hint and finding.result != "ok":
                 say(f"     {'':<{width}}  hint: {finding.hint}")
-    end(ExitCode.PROVISION if any(finding.result == "fail" for finding in found) else ExitCode.OK)
+    end(ExitCode.PROVISION if any(finding.result == "fail" for finding in findings) else ExitCode.OK)
 
 
 def init(
@@ -90,7 +90,7 @@ def _named_after(root: Path) -> str:
 
 
 def _settings(name: str) -> str:
-    """What keeps the name that a folder's state was begun under; one that is no name now stays in `.orch`."""
+    """The `orch.yml` that keeps the project name of a folder with state; an invalid one stays in `.orch`."""
     try:
         return f"project: {check_name(name)}\n"
     except Problem:
@@ -138,31 +138,31 @@ def _write(path: Path, text: str) -> None:
     say(f"written {path.name}")
 
 
-def _machine() -> list[Finding]:
+def _machine() -> list[DoctorFinding]:
     version = ".".join(map(str, sys.version_info[:3]))
-    found = [Finding("python", "ok", f"{version} on {sys.platform}")]
+    findings = [DoctorFinding("python", "ok", f"{version} on {sys.platform}")]
     ssh = shutil.which("ssh")
-    found.append(
-        Finding("ssh", "ok", ssh)
+    findings.append(
+        DoctorFinding("ssh", "ok", ssh)
         if ssh
-        else Finding("ssh", "info", "no ssh command", "only `ssh` by hand needs it")
+        else DoctorFinding("ssh", "info", "no ssh command", "only `ssh` by hand needs it")
     )
     cgroup = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1"
     if sys.platform == "linux":
         proven = "measured" if cgroup == "v1" else "local nodes are built for it but not yet measured on it"
-        found.append(Finding("cgroup", "ok" if cgroup == "v1" else "info", f"{cgroup}: {proven}"))
-    return found
+        findings.append(DoctorFinding("cgroup", "ok" if cgroup == "v1" else "info", f"{cgroup}: {proven}"))
+    return findings
 
 
-def _engine() -> list[Finding]:
+def _engine() -> list[DoctorFinding]:
     engine = engines.find()
     if engine is None:
-        return [Finding("engine", "fail", "no Pulumi engine", "orch engine install")]
-    found = [Finding("engine", "ok", f"Pulumi {engine.version} ({engine.origin}) {engine.command}")]
+        return [DoctorFinding("engine", "fail", "no Pulumi engine", "orch engine install")]
+    findings = [DoctorFinding("engine", "ok", f"Pulumi {engine.version} ({engine.origin}) {engine.command}")]
     host = shutil.which("pulumi-language-python", path=engines.search_path(engine))
     if host is None:
-        found.append(
-            Finding(
+        findings.append(
+            DoctorFinding(
                 "engine-host",
                 "info",
                 "no Python language host",
@@ -170,35 +170,37 @@ def _engine() -> list[Finding]:
             )
         )
     plugin = shutil.which("pulumi-resource-orch", path=engines.search_path(engine))
-    found.append(
-        Finding("provider", "ok", plugin)
+    findings.append(
+        DoctorFinding("provider", "ok", plugin)
         if plugin
-        else Finding(
+        else DoctorFinding(
             "provider",
             "fail",
             "pulumi-resource-orch is not beside this Python",
             "install orch again: pip install orch-fleet",
         )
     )
-    return found
+    return findings
 
 
-def _images() -> list[Finding]:
+def _images() -> list[DoctorFinding]:
     from orch.images.doctor import checks
 
-    return [Finding(check.id, check.result, check.detail, check.hint) for check in checks()]
+    return [DoctorFinding(check.id, check.result, check.detail, check.hint) for check in checks()]
 
 
-def _project() -> list[Finding]:
+def _project() -> list[DoctorFinding]:
     try:
         project = find()
     except ProjectError as error:
-        told = ": ".join(filter(None, (error.summary, error.where, error.detail)))
-        return [Finding("project", "fail", told, error.hint)]
+        summary = ": ".join(filter(None, (error.summary, error.where, error.detail)))
+        return [DoctorFinding("project", "fail", summary, error.hint)]
     writable = os.access(project.dot if project.dot.exists() else project.root, os.W_OK)
     state = project.state_url
     if not writable:
         return [
-            Finding("project", "fail", f"{project.dot} cannot be written", "make it writable for this user")
+            DoctorFinding(
+                "project", "fail", f"{project.dot} cannot be written", "make it writable for this user"
+            )
         ]
-    return [Finding("project", "ok", f"{project.name} at {project.root}, state {state}")]
+    return [DoctorFinding("project", "ok", f"{project.name} at {project.root}, state {state}")]

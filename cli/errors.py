@@ -1,4 +1,4 @@
-"""From an error to what the user reads and the exit code. No traceback reaches a user."""
+"""Errors to messages and exit codes. No traceback reaches a user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orch.spec.errors import ExitCode, OrchError, visible_lines
 
 
 class UsageError(OrchError):
-    """A command line that cannot be meant."""
+    """A command line that contradicts itself or names something unknown."""
 
     exit_code = ExitCode.USAGE
 
@@ -59,8 +59,8 @@ def run(app: Callable[[], object]) -> NoReturn:
     except TyperException as error:
         context = getattr(error, "ctx", None)
         usage = f"{context.get_usage()}\n" if context else ""
-        if said := error.format_message():  # without one, the help was shown because nothing was asked
-            tell(f"{usage}error: {said}\n  hint: `{_command(context)} --help` shows what can be written")
+        if message := error.format_message():  # without one, only the help was shown
+            tell(f"{usage}error: {message}\n  hint: `{_command(context)} --help` shows what can be written")
         sys.exit(int(ExitCode.USAGE))
     except OrchError as error:
         tell(error.text())
@@ -81,17 +81,16 @@ def run(app: Callable[[], object]) -> NoReturn:
 
 
 def mask_threads(more: Iterable[str] = ()) -> None:
-    """What ends a thread is told without what was given in confidence, too; `more`: values beside those of
-    this process."""
+    """Mask secrets in the traces of threads too. `more`: values to mask in addition to this process's own."""
     hidden = tuple(more)
 
-    def told(ended: threading.ExceptHookArgs) -> None:
-        if issubclass(ended.exc_type, SystemExit):
+    def print_trace(args: threading.ExceptHookArgs) -> None:
+        if issubclass(args.exc_type, SystemExit):
             return
-        trace = traceback.format_exception(ended.exc_type, ended.exc_value, ended.exc_traceback)
+        trace = traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback)
         tell(masked("".join(trace), more=hidden))
 
-    threading.excepthook = told
+    threading.excepthook = print_trace
 
 
 def _command(context: Any) -> str:

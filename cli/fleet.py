@@ -53,8 +53,7 @@ def fleet_show(
 
 @app.command("ids", epilog="Example: docker kill $(orch fleet ids laptop -i 0)")
 def fleet_ids(name: Name, *, indices: Indices = None, rehearse: Rehearse = False) -> None:
-    """What Docker or the cloud calls the nodes of a fleet, one a line: for their own commands."""
-    wanted = indices or ()
+    """Ids of a fleet's nodes in Docker or the cloud, one a line, for commands of these."""
     from orch.stacks.errors import NoSuchNode
     from orch.stacks.fleets import require_up
     from orch.stacks.records import node_records
@@ -62,22 +61,22 @@ def fleet_ids(name: Name, *, indices: Indices = None, rehearse: Rehearse = False
     stack = StackState(project_at(rehearse=rehearse), name)
     require_up(stack)
     records = node_records(stack.recorded)
-    there = {int(node["index"]): str(node["name"]) for node in stack.nodes}
-    if missing := sorted(set(wanted) - set(there)):
+    names = {int(node["index"]): str(node["name"]) for node in stack.nodes}
+    if unknown_indices := sorted(set(indices or ()) - set(names)):
         raise NoSuchNode(
-            f"the fleet {name} has no node {', '.join(map(str, missing))}",
-            detail=f"its nodes are {', '.join(f'{i} ({there[i]})' for i in sorted(there)) or 'none'}",
+            f"the fleet {name} has no node {', '.join(map(str, unknown_indices))}",
+            detail=f"its nodes are {', '.join(f'{i} ({names[i]})' for i in sorted(names)) or 'none'}",
             code="ORCH355",
         )
-    found = {there[index]: records[there[index]].id for index in sorted(wanted or there)}
-    if unknown := [node for node, its in found.items() if its is None]:
+    ids = {names[index]: records[names[index]].id for index in sorted(indices or names)}
+    if unknown := [node for node, node_id in ids.items() if node_id is None]:
         raise NoSuchNode(
             f"{fold(unknown)}: made by a group, and recorded without an id of its own",
             hint=f"`orch fleet show {name} -v` shows addresses",
             code="ORCH355",
         )
-    for its in found.values():
-        say(str(its))
+    for node_id in ids.values():
+        say(str(node_id))
 
 
 @app.command("delete", epilog="Example: orch fleet delete laptop --yes")
@@ -105,24 +104,24 @@ def fleet_delete(
 
 
 def _show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool) -> None:
-    from orch.cli.output.fleet import Row, fleet_json, fleet_table
+    from orch.cli.output.fleet import FleetRow, fleet_json, fleet_table
     from orch.cli.run import opened
     from orch.runner.node.status import node_statuses
     from orch.runner.runs.lifecycle import reconcile_once
     from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.records import node_records
 
-    with opened(None, as_json=True, rehearse=rehearse) as (project, place):
+    with opened(None, as_json=True, rehearse=rehearse) as (project, runner):
         up = {name: StackState(project, name)} if name else known_fleets(project)
         states = [(fleet_of(stack), stack) for stack in up.values()]
-        reconcile_once(place)  # a run whose end nobody noticed would still hold its nodes
-        found = [
-            Row(state, node_statuses(state, place.connector), node_records(stack.recorded))
+        reconcile_once(runner)  # a run that ended unnoticed would still show its nodes as busy
+        rows = [
+            FleetRow(state, node_statuses(state, runner.connector), node_records(stack.recorded))
             for state, stack in states
         ]
     if as_json:
-        print_json({"schema": SCHEMA, "fleets": [fleet_json(each) for each in found]})
-    elif not found:
+        print_json({"schema": SCHEMA, "fleets": [fleet_json(each) for each in rows]})
+    elif not rows:
         tell("no fleet is up in this project; bring one up with `orch up fleet.yml`")
     else:
-        say(fleet_table(found, verbose=verbose, colour=coloured(sys.stdout)))
+        say(fleet_table(rows, verbose=verbose, colour=coloured(sys.stdout)))

@@ -114,7 +114,7 @@ VERBS = (
     Verb(
         "up",
         "provision:up",
-        "Bring up the fleets of a file: all that is missing is made, all that differs is mended.",
+        "Bring up the fleets of a file: what is missing is created, what differs is changed.",
         FLEETS,
         "orch up fleet.yml --yes",
         takes_file=True,
@@ -130,7 +130,7 @@ VERBS = (
     Verb(
         "drift",
         "provision:drift",
-        "Tell what is no longer as `up` left it. Changes nothing.",
+        "List what has changed since the last `up`. Changes nothing.",
         FLEETS,
         "orch drift laptop  (exit code 10 when something differs)",
         takes_file=True,
@@ -138,7 +138,7 @@ VERBS = (
     Verb(
         "check",
         "hosts.check:check",
-        "Tell what the hosts of a fleet lack, and what to do about it. Changes nothing.",
+        "Check the hosts of a fleet and say how to mend what fails. Changes nothing.",
         FLEETS,
         "orch check fleet.yml  (exit code 7 when a host lacks something)",
         takes_file=True,
@@ -146,7 +146,7 @@ VERBS = (
     Verb(
         "refresh",
         "provision:refresh",
-        "Record in the state what is really there. `up` does this by itself.",
+        "Update the state with what is really there. `up` does this by itself.",
         FLEETS,
         "orch refresh laptop",
         takes_file=True,
@@ -197,7 +197,7 @@ VERBS = (
     Verb(
         "ssh",
         "hosts.exec:ssh",
-        "Log in to a node by its own way, jump hosts included, with its own key and its pinned host key.",
+        "Log in to a node, through its jump hosts, with the fleet's key and the pinned host key.",
         NODES,
         "orch ssh gpu3 -- -L 8888:localhost:8888",
     ),
@@ -280,8 +280,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(value: bool) -> None:
+    if value:
         print(f"orch {__version__}")
         raise typer.Exit
 

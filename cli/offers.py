@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -62,7 +61,7 @@ def show(
         typer.Option(min=0, help=f"Rows at most; 0 for all. Default {SHOWN_OFFERS}, in JSON all."),
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Also tell what almost fits, and what keeps it from that.")
+        bool, typer.Option("--explain", help="Also list near misses, with the conditions that they fail.")
     ] = False,
 ) -> None:
     """List what the clouds offer for the fleets of a file, the cheapest first.
@@ -75,14 +74,14 @@ def show(
     from orch.spec.errors import ExitCode
 
     documents = diagnostics.load(file)
-    searches = search(documents, _configured(documents, file))
-    found = [each.diagnostics for each in searches]
+    configured = diagnostics.backend_settings(file, documents)
+    searches = search(documents, tuple(dict.fromkeys(each.type for each in configured)))
     if as_json:
         print(json.dumps(offers_json(searches, limit or None, explain), indent=2, ensure_ascii=False))
     else:
         _print(searches, SHOWN_OFFERS if limit is None else limit, explain)
-    if told := [diagnostic for each in found for diagnostic in each]:
-        tell(render_human(told))
+    if warnings := [diagnostic for each in searches for diagnostic in each.diagnostics]:
+        tell(render_human(warnings))
     if any(each.empty for each in searches):
         raise typer.Exit(int(ExitCode.PROVISION))
 
@@ -96,21 +95,6 @@ def _print(searches: tuple[Search, ...], limit: int, explain: bool) -> None:
         say("")
     if dates := sources_text(searches):
         say(dates)
-
-
-def _configured(documents: tuple[Any, ...], file: str) -> tuple[str, ...]:
-    """Backends that the project's `orch.yml` configures: the nearest one upwards from the file."""
-    from orch.spec import load_paths
-    from orch.spec.models.project import Project
-
-    here = Path.cwd() if file == "-" else Path(file).absolute()
-    folders = [here, *here.parents] if here.is_dir() else here.parents
-    known = [each.model for each in documents if isinstance(each.model, Project)]
-    path = next((each / "orch.yml" for each in folders if (each / "orch.yml").is_file()), None)
-    if not known and path is not None:
-        known = [model for _, model in load_paths([path]).require().of(Project)]
-    backends = [backend for project in known for backend in project.configured]
-    return tuple(dict.fromkeys(backend.type for backend in backends))
 
 
 @app.command("refresh", epilog="Example: orch offers refresh aws --region us-east-1")
@@ -127,8 +111,8 @@ def refresh(
     """
     from orch.catalog.refresh import refresh as fetch
 
-    done = fetch(backend, regions=tuple(region or ()), profile=profile)
-    say(f"{backend}: {len(done.prices.offers)} offers as of {done.prices.as_of}, in {done.path}")
+    result = fetch(backend, regions=tuple(region or ()), profile=profile)
+    say(f"{backend}: {len(result.prices.offers)} offers as of {result.prices.as_of}, in {result.path}")
 
 
 ASKED = (
@@ -140,7 +124,7 @@ ASKED = (
 
 def offers_text(search: Search, limit: int | None, *, colour: bool) -> str:
     """A headline and the offers of one fleet, in the order of choice."""
-    head = f"{search.name}: {wanted_text(search.wanted)}"
+    head = f"{search.name}: {query_text(search.query)}"
     if search.skipped:
         return f"{search.name}: {search.skipped}"
     fits = search.judgement.fits
@@ -148,7 +132,7 @@ def offers_text(search: Search, limit: int | None, *, colour: bool) -> str:
         return f"{head}\nno offer fits"
     columns = ("#", "BACKEND", "REGION", "ZONE", "INSTANCE TYPE", "RESOURCES", "SPOT", "PRICE")
     folded = _folded(fits)
-    rows = [_row(place, group, search.wanted) for place, group in folded[:limit]]
+    rows = [_row(number, group, search.query) for number, group in folded[:limit]]
     lines = [head, table(columns, rows, colour=colour)]
     shown = sum(len(group) for _, group in folded[:limit])
     if shown < len(fits):
@@ -159,8 +143,8 @@ def offers_text(search: Search, limit: int | None, *, colour: bool) -> str:
 
 
 def _folded(fits: Sequence[Fit]) -> list[tuple[int, tuple[Fit, ...]]]:
-    """Offers with the number of the first of each: those of regions that may have a type, at a price that is
-    not theirs, are one."""
+    """Rows of the table, each with the number of its first offer. Offers of one type in several unlisted
+    regions, at the price of another region, share a row."""
 
     def key(numbered: tuple[int, Fit]) -> object:
         number, fit = numbered
@@ -175,7 +159,7 @@ def _folded(fits: Sequence[Fit]) -> list[tuple[int, tuple[Fit, ...]]]:
 
 
 def misses_text(search: Search, limit: int | None, *, colour: bool) -> str:
-    """What almost fits, grouped by how many conditions fail."""
+    """The near misses of one fleet, grouped by the number of failed conditions."""
     misses = search.misses[:limit]
     if search.skipped or not misses:
         return ""
@@ -191,25 +175,25 @@ def misses_text(search: Search, limit: int | None, *, colour: bool) -> str:
 
 
 def sources_text(searches: Sequence[Search]) -> str:
-    """Whose prices these are, and of when."""
+    """The source and the date of the prices."""
     lists = {each.backend: each for search in searches for each in search.lists}
     dates = "; ".join(f"{each.backend} {each.as_of}" for each in lists.values())
     return f"Prices in US dollars per hour, lists and no quotes. Dates: {dates}" if dates else ""
 
 
-def wanted_text(wanted: MachineQuery) -> str:
+def query_text(query: MachineQuery) -> str:
     """`gpu H100:8, cpu 2.., memory 8GB.., on-demand, in aws`."""
-    resources = wanted.resources
+    resources = query.resources
     arch = f"{resources.cpu.arch}:" if resources.cpu.arch else ""
-    price = f"at most {money(wanted.max_price)}" if wanted.max_price is not None else ""
+    price = f"at most {money(query.max_price)}" if query.max_price is not None else ""
     parts = (
-        f"gpu {gpu_text(wanted)}",
+        f"gpu {gpu_text(query)}",
         f"cpu {arch}{range_text(resources.cpu.count)}",
         f"memory {range_text(resources.memory_mib, render_size)}",
-        " or ".join(wanted.instance_types),
-        {"auto": "spot or on-demand"}.get(wanted.spot_policy, wanted.spot_policy),
+        " or ".join(query.instance_types),
+        {"auto": "spot or on-demand"}.get(query.spot_policy, query.spot_policy),
         price,
-        f"in {', '.join((*wanted.backends, *wanted.regions, *wanted.zones))}",
+        f"in {', '.join((*query.backends, *query.regions, *query.zones))}",
     )
     return ", ".join(part for part in parts if part)
 
@@ -233,27 +217,27 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, colour: bool
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
-def _row(place: int, group: Sequence[Fit], wanted: MachineQuery) -> tuple[str, ...]:
+def _row(number: int, group: Sequence[Fit], query: MachineQuery) -> tuple[str, ...]:
     fit = group[0]
     offer, each = fit.offer, fit.offer.type
     return (
-        str(place),
+        str(number),
         each.backend,
         (offer.region or "n/a") if len(group) == 1 else f"{len(group)} regions",
         offer.zone or ("n/a" if offer.listed else "?"),
         each.name,
-        resources_text(each, wanted),
+        resources_text(each, query),
         "yes" if fit.spot else "no",
         price_text(fit),
     )
 
 
-def resources_text(each: InstanceType, wanted: MachineQuery | None = None) -> str:
-    """`192xCPU, 2TB, 100GB (disk), H100:80GB:8`; the disk is the one that would be made."""
+def resources_text(each: InstanceType, query: MachineQuery | None = None) -> str:
+    """`192xCPU, 2TB, 100GB (disk), H100:80GB:8`; the disk is the one that the query requires."""
     cpus = f"{'?' if each.vcpus is None else each.vcpus}x{'ARM ' if each.arch == 'arm' else ''}CPU"
     parts = [cpus, render_size(each.memory_mib) if each.memory_mib else "? memory"]
-    if wanted is not None and wanted.resources.disk_mib.min:
-        parts.append(f"{render_size(int(wanted.resources.disk_mib.min))} (disk)")
+    if query is not None and query.resources.disk_mib.min:
+        parts.append(f"{render_size(int(query.resources.disk_mib.min))} (disk)")
     if each.gpu:
         memory = gpu_memory_mib(each)
         size = f":{render_size(memory)}" if memory else ""
@@ -271,7 +255,7 @@ def _miss_row(miss: NearMiss) -> tuple[str, ...]:
 
 
 def offers_json(searches: Sequence[Search], limit: int | None, explain: bool) -> dict[str, Any]:
-    """Schema 1, as docs/reference/offers.md has it."""
+    """The JSON of `orch offers --json`, schema 1 of docs/reference/offers.md."""
     lists = {each.backend: each for search in searches for each in search.lists}
     return {
         "schema": 1,
@@ -295,7 +279,7 @@ def _fleet_json(search: Search, limit: int | None, explain: bool) -> dict[str, A
     return {
         "name": search.name,
         "file": search.file,
-        "wanted": _wanted_json(search.wanted),
+        "wanted": _query_json(search.query),
         "skipped": search.skipped,
         "total": len(fits),
         "offers": [_offer_json(fit) for fit in fits[:limit]],
@@ -305,19 +289,19 @@ def _fleet_json(search: Search, limit: int | None, explain: bool) -> dict[str, A
     }
 
 
-def _wanted_json(wanted: MachineQuery) -> dict[str, Any]:
-    resources = wanted.resources
+def _query_json(query: MachineQuery) -> dict[str, Any]:
+    resources = query.resources
     return {
-        "gpu": gpu_text(wanted),
+        "gpu": gpu_text(query),
         "cpu": range_text(resources.cpu.count),
         "arch": resources.cpu.arch,
         "memory": range_text(resources.memory_mib, render_size),
-        "backends": list(wanted.backends),
-        "regions": list(wanted.regions),
-        "availability_zones": list(wanted.zones),
-        "instance_types": list(wanted.instance_types),
-        "spot_policy": wanted.spot_policy,
-        "max_price": wanted.max_price,
+        "backends": list(query.backends),
+        "regions": list(query.regions),
+        "availability_zones": list(query.zones),
+        "instance_types": list(query.instance_types),
+        "spot_policy": query.spot_policy,
+        "max_price": query.max_price,
     }
 
 
@@ -355,7 +339,7 @@ def _miss_json(miss: NearMiss) -> dict[str, Any]:
         "instance_type": miss.instance_type,
         "spot": miss.spot,
         "reasons": [
-            {"constraint": each.constraint, "wanted": each.wanted, "found": list(each.found)}
+            {"constraint": each.constraint, "wanted": each.required, "found": list(each.values)}
             for each in miss.reasons
         ],
         "regions": list(miss.regions),

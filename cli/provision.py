@@ -80,8 +80,8 @@ def preview(
     approvals = Approvals(unseen="all" if accept_new_host_keys else "none")
     pending, unfit = False, False
     for project, document, fleet in fleets_of(file, rehearse=rehearse):
-        if doubtful := document.effective():
-            tell(render_human(doubtful))
+        if warnings := document.effective():
+            tell(render_human(warnings))
         request = _request(file, document, fleet, approvals)
         with watching(as_json=as_json) as listener:
             plan = planned(
@@ -89,17 +89,17 @@ def preview(
                 lambda p=project, r=request, told=listener: operations.preview(p, r, told),
                 as_json=as_json,
             )
-            on_them = on_nodes_that_go(project, plan, listener)
+            occupants = on_nodes_that_go(project, plan, listener)
         pending, unfit = pending or plan.pending, unfit or bool(plan.problems)
         if as_json:
-            print_json(plan_json(plan, document, on_them))
+            print_json(plan_json(plan, document, occupants))
             continue
         for line in shown_lines(plan, verbose=verbose):
             say(line)
         for reason in plan.reasons:
             say(paint(f"  · {reason}", "2", coloured(sys.stdout)))
         say(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
-        for line in run_lines(on_them):
+        for line in run_lines(occupants):
             say(line)
         tell_problems(plan, document)
     if unfit:
@@ -149,7 +149,7 @@ def up(
     verbose: Verbose = False,
     rehearse: Rehearse = False,
 ) -> None:
-    """Bring up the fleets of a file: all that is missing is made, all that differs is mended."""
+    """Bring up the fleets of a file: what is missing is created, what differs is changed."""
     bring_up(
         file,
         yes=yes,
@@ -180,45 +180,45 @@ def bring_up(
     environ: Mapping[str, str] | None = None,
     profile: str | None = None,
 ) -> None:
-    """`mixed`: the file's other documents are somebody else's, who goes on when all is well. `environ`: what
-    the file is read with, the caller's own variables if not given."""
+    """Bring up the fleets of a file; exits with 7 when hosts are unfit.
+
+    `mixed`: the caller acts on the file's other documents afterwards. `environ`: variables for the file, by
+    default this process's own."""
     unfit = False
-    found = fleets_of(
+    fleets = fleets_of(
         file, launch=("fleet",), rehearse=rehearse, mixed=mixed, environ=environ, profile=profile
     )
-    for project, described, fleet in found:
-        document = described
+    for project, loaded, fleet in fleets:
+        document = loaded
         # Whoever asks for `--yes` has seen no key; on a terminal each is shown before it is used.
         unseen = "all" if accept_new_host_keys else "named" if yes else "none"
         approvals = Approvals(accept_drift, upgrade, force, rekeyed(fleet, accept_host_keys), unseen=unseen)
-        at, request, shown = project, _request(file, document, fleet, approvals), None
+        where, request, shown = project, _request(file, document, fleet, approvals), None
         if not yes:
             need_terminal("orch up FILE --yes")
-            again = partial(
-                _read_again, file, fleet.name, rehearse=rehearse, environ=environ, profile=profile
-            )
-            agreed = agree(project, document, request, again, verbose=verbose)
-            unfit = unfit or agreed.unfit
-            if agreed.plan is None:
+            reload = partial(_reload, file, fleet.name, rehearse=rehearse, environ=environ, profile=profile)
+            agreement = agree(project, document, request, reload, verbose=verbose)
+            unfit = unfit or agreement.unfit
+            if agreement.plan is None:
                 continue
-            at, document = agreed.project, agreed.document
-            request, shown = agreed.request, agreed.plan
+            where, document = agreement.project, agreement.document
+            request, shown = agreement.request, agreement.plan
         with watching(as_json=as_json) as listener:
-            done = planned(
+            result = planned(
                 document,
-                lambda p=at, r=request, told=listener, s=shown: operations.up(p, r, told, shown=s),
+                lambda p=where, r=request, told=listener, s=shown: operations.up(p, r, told, shown=s),
                 as_json=as_json,
             )
-        unfit = unfit or bool(done.problems)
+        unfit = unfit or bool(result.problems)
         if as_json:
-            print_json(plan_json(done, document))
+            print_json(plan_json(result, document))
             continue
-        for line in key_lines(done.new_keys) if yes else ():
+        for line in key_lines(result.new_keys) if yes else ():
             tell(line)
-        amiss = len({problem.node for problem in done.problems})
-        suffix = f"; {amiss} not in order" if amiss else ""
-        say(f"fleet {fleet.name}: {counts(done.changes, done=True)}{suffix}")
-        tell_problems(done, document)
+        failed = len({problem.node for problem in result.problems})
+        suffix = f"; {failed} not in order" if failed else ""
+        say(f"fleet {fleet.name}: {counts(result.changes, done=True)}{suffix}")
+        tell_problems(result, document)
     if unfit:
         end(ExitCode.HOSTS)
 
@@ -249,7 +249,7 @@ def remove(
     force: bool = False,
     rehearse: bool = False,
 ) -> None:
-    """`by_name`: no file is meant, whatever the name looks like."""
+    """Remove the fleets of a file, or one fleet by name. `by_name`: `target` is a name, never a file."""
     for project, name in _targets(target, by_name=by_name, rehearse=rehearse):
         if not StackState(project, name).exists:
             if target == name:
@@ -263,42 +263,42 @@ def remove(
             confirm(f"Remove {what} and all that runs on it?")
         with watching(as_json=as_json) as listener:
             if indices:
-                done = operations.remove_nodes(project, name, indices, listener, force=force)
+                result = operations.remove_nodes(project, name, indices, listener, force=force)
             else:
-                done = operations.down(project, name, listener, force=force)
+                result = operations.down(project, name, listener, force=force)
         if as_json:
-            print_json(plan_json(done))
+            print_json(plan_json(result))
         else:
-            say(f"fleet {name}: {counts(done.changes, done=True)}")
+            say(f"fleet {name}: {counts(result.changes, done=True)}")
 
 
 def drift(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False) -> None:
-    """Tell what is no longer as `up` left it. Changes nothing."""
+    """List what has changed since the last `up`. Changes nothing."""
     _show_drift(target, operations.drift, as_json=as_json, code=ExitCode.CHANGES, rehearse=rehearse)
 
 
 def refresh(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False) -> None:
-    """Record in the state what is really there. `up` does this by itself."""
+    """Update the state with what is really there. `up` does this by itself."""
     _show_drift(target, operations.refresh, as_json=as_json, code=ExitCode.OK, rehearse=rehearse)
 
 
 def _show_drift(
     target: str, operation: Any, *, as_json: bool, code: ExitCode, rehearse: bool = False
 ) -> None:
-    any_found = False
+    any_drift = False
     for project, name in _targets(target, rehearse=rehearse):
         with watching(as_json=as_json) as listener:
-            found = operation(project, name, listener)
-        any_found = any_found or bool(found)
+            drifted = operation(project, name, listener)
+        any_drift = any_drift or bool(drifted)
         if as_json:
-            print_json({"schema": SCHEMA, "fleet": name, "drift": [item.as_json() for item in found]})
+            print_json({"schema": SCHEMA, "fleet": name, "drift": [item.as_json() for item in drifted]})
             continue
-        say(f"fleet {name}: {'drifted' if found else 'as registered'}")
-        for line in drift_lines(found):
+        say(f"fleet {name}: {'drifted' if drifted else 'as registered'}")
+        for line in drift_lines(drifted):
             say(line)
-        if found:
+        if drifted:
             say("`orch up` mends what it can; `orch up --accept-drift` takes existing hosts as they are")
-    end(code if any_found else ExitCode.OK)
+    end(code if any_drift else ExitCode.OK)
 
 
 def unlock(target: FileOrName, yes: Yes = False, rehearse: Rehearse = False) -> None:
@@ -306,13 +306,13 @@ def unlock(target: FileOrName, yes: Yes = False, rehearse: Rehearse = False) -> 
     from orch.stacks.pulumi.locks import locks
 
     for project, name in _targets(target, rehearse=rehearse):
-        held = locks(project, name)
-        if project.local_state is not None and not held:
+        held_locks = locks(project, name)
+        if project.local_state is not None and not held_locks:
             if not StackState(project, name).exists:
                 raise not_up(project, name)
             say(f"fleet {name}: nobody holds it")
             continue
-        for lock in held:
+        for lock in held_locks:
             tell(f"fleet {name} is held by {lock}{' (that process is gone)' if lock.dead else ''}")
         if not yes:
             need_terminal(f"orch unlock {target} --yes")
@@ -344,7 +344,7 @@ def fleets_of(
         yield project, document, fleet
 
 
-def _read_again(
+def _reload(
     file: str,
     name: str,
     *,
@@ -352,16 +352,16 @@ def _read_again(
     environ: Mapping[str, str] | None,
     profile: str | None,
 ) -> tuple[Project, Document, Fleet]:
-    """The fleet of this name as its file and `orch.yml` describe it now. Raises ProjectError when they do no
-    more."""
-    found = fleets_of(
+    """The fleet of this name as its file and `orch.yml` describe it now. Raises ProjectError when it is gone
+    from the file."""
+    fleets = fleets_of(
         file, launch=("fleet",), rehearse=rehearse, mixed=True, environ=environ, profile=profile
     )
-    for project, document, fleet in found:
+    for project, document, fleet in fleets:
         if fleet.name == name:
             return project, document, fleet
     raise ProjectError(
-        f"the file describes the fleet {name} no more", where=file, hint="run the same command again"
+        f"the file no longer describes the fleet {name}", where=file, hint="run the same command again"
     )
 
 

@@ -1,4 +1,4 @@
-"""`orch run`, `ps`, `logs`, `attach`, `stop`: from words on the command line to the runner, and back."""
+"""`orch run`, `ps`, `logs`, `attach`, `stop`: options to calls of the runner, results to output."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ def start(
     mixed: bool = False,
     profile: str | None = None,
 ) -> None:
-    """`mixed`: the file's other documents are somebody else's."""
+    """Run the tasks of a file. `mixed`: the caller acts on the file's other documents, so none is noted."""
     if name is not None:
         from orch.runner.ledger.run_names import RunName
 
         name = RunName.given(name)
     from orch.runner.launch.environment import fold
 
-    variables = given_variables(env)
+    variables = variables_of(env)
     documents = _load(file, variables, profile)
     tasks = [document for document in documents if _is_task(document)]
     if not tasks:
@@ -97,25 +97,25 @@ def start(
         raise BadTask("there is no task in it", where=file, hint="a task begins with `type: task`")
     if len(documents) > len(tasks) and not mixed:
         tell("note: only tasks are run; documents of other types are left out")
-    with opened(None if file == "-" else file, as_json=as_json, rehearse=rehearse) as (project, place):
+    with opened(None if file == "-" else file, as_json=as_json, rehearse=rehearse) as (project, runner):
         for document in tasks:
             with still(lambda: "asking the nodes and packing files"):
                 row = _submit(
                     project,
-                    place,
+                    runner,
                     document,
                     arguments=arguments,
-                    wanted=fleet,
+                    fleet_name=fleet,
                     name=name,
                     variables=variables,
                 )
             if detach:
-                drive_behind(place, row)
+                drive_behind(runner, row)
                 _print_run(row) if as_json else say(row.name)
                 continue
             if not as_json:
                 tell(f"run {row.name} on fleet {row.fleet}: {fold([rank.node for rank in row.ranks])}")
-            row = see_through(project, place, row)
+            row = see_through(project, runner, row)
             _show_end(row, as_json=as_json)
             code = _code(row)
             if code != ExitCode.OK:
@@ -128,14 +128,14 @@ def ps(
     rehearse: Rehearse = False,
 ) -> None:
     """Show the active runs of this project; the latest one when none is active."""
-    with opened(None, as_json=True, rehearse=rehearse) as (_, place):
+    with opened(None, as_json=True, rehearse=rehearse) as (_, runner):
         from orch.cli.output.run import SCHEMA, run_json, runs_table
         from orch.runner.ledger.run_names import as_argument
         from orch.runner.runs.lifecycle import reconcile_once
 
-        reconcile_once(place)
-        rows = place.ledger.runs(active_only=not everything) or place.ledger.runs(limit=1)
-        undriven = [(row, why_undriven(place, row)) for row in rows if row.active and not row.held]
+        reconcile_once(runner)
+        rows = runner.ledger.runs(active_only=not everything) or runner.ledger.runs(limit=1)
+        undriven = [(row, why_undriven(runner, row)) for row in rows if row.active and not row.held]
     for row, why in undriven:
         tell(f"note: nobody drives run {row.name}; `orch attach {as_argument(row.name)}` does")
         if why is not None:
@@ -163,7 +163,7 @@ def logs(
 ) -> None:
     """Print the logs of a run, while it runs and after."""
     moment = _since(since)
-    with opened(None, as_json=False, rehearse=rehearse) as (_, place):
+    with opened(None, as_json=False, rehearse=rehearse) as (_, runner):
         from dataclasses import replace
 
         from orch.cli.output.run import Live
@@ -171,15 +171,15 @@ def logs(
         from orch.runner.runs.lifecycle import reconcile_once
         from orch.runner.runs.read_logs import Selection, read_logs
 
-        row = place.ledger.get(name)
-        reconcile_once(place, [row])
-        row = place.ledger.by_id(row.id)
-        known = [rank.rank for rank in row.ranks]
-        if node is not None and node not in known:
-            raise UnknownRun(f"run {name} has no rank {node}", hint=f"its ranks are 0 to {known[-1]}")
-        ranks = known if node is None else [node]
+        row = runner.ledger.get(name)
+        reconcile_once(runner, [row])
+        row = runner.ledger.by_id(row.id)
+        all_ranks = [rank.rank for rank in row.ranks]
+        if node is not None and node not in all_ranks:
+            raise UnknownRun(f"run {name} has no rank {node}", hint=f"its ranks are 0 to {all_ranks[-1]}")
+        ranks = all_ranks if node is None else [node]
         live = Live(sys.stdout, colour=coloured(sys.stdout), prefix=len(ranks) > 1)
-        read_logs(replace(place, processor=live), row, Selection(tuple(ranks), tail, moment), follow=follow)
+        read_logs(replace(runner, processor=live), row, Selection(tuple(ranks), tail, moment), follow=follow)
 
 
 def attach(
@@ -189,40 +189,37 @@ def attach(
     rehearse: Rehearse = False,
 ) -> None:
     """Follow a run from where its log stopped, and take over if nobody drives it. Ctrl-C detaches again."""
-    with opened(None, as_json=as_json, rehearse=rehearse) as (project, place):
-        row = place.ledger.get(name)
+    with opened(None, as_json=as_json, rehearse=rehearse) as (project, runner):
+        row = runner.ledger.get(name)
         if behind:
-            end(supervise(place, row))
+            end(supervise(runner, row))
         if row.active:
-            row = see_through(project, place, row)
+            row = see_through(project, runner, row)
         _show_end(row, as_json=as_json)
         end(_code(row))
 
 
 def stop(
     name: Run,
-    abort: Annotated[bool, typer.Option("--abort", help="Kill at once, without the polite signal.")] = False,
+    abort: Annotated[bool, typer.Option("--abort", help="Kill at once, without SIGTERM first.")] = False,
     as_json: Json = False,
     rehearse: Rehearse = False,
 ) -> None:
     """End a run: its processes get SIGTERM, and `stop_duration` to finish."""
-    with opened(None, as_json=as_json, rehearse=rehearse) as (_, place):
+    with opened(None, as_json=as_json, rehearse=rehearse) as (_, runner):
         from orch.runner.runs import lifecycle
 
-        row = place.ledger.get(name)
+        row = runner.ledger.get(name)
         if not row.active and not as_json:
             tell(f"run {name} has ended already: {row.status}")
-        _show_end(lifecycle.stop(place, row, abort=abort), as_json=as_json)
-
-
-# --- the pieces
+        _show_end(lifecycle.stop(runner, row, abort=abort), as_json=as_json)
 
 
 @contextmanager
 def opened(
     path: str | None, *, as_json: bool, rehearse: bool = False
 ) -> Iterator[tuple[Project, RunnerContext]]:
-    """The project a verb works in, and what the runner needs of it."""
+    """The project of a verb and the context of its runner; connections and ledger are closed at the end."""
     from orch.cli.output.run import Live
     from orch.runner.connect import open_connector
     from orch.runner.ledger.ledger import open_ledger
@@ -254,11 +251,11 @@ def _is_task(document: Document) -> bool:
 
 def _submit(
     project: Project,
-    place: RunnerContext,
+    runner: RunnerContext,
     document: Document,
     *,
     arguments: Sequence[str],
-    wanted: str | None,
+    fleet_name: str | None,
     name: str | None,
     variables: dict[str, str],
 ) -> RunRow:
@@ -275,11 +272,11 @@ def _submit(
         raise TypeError(f"not a task: {type(task).__name__}")
     try:
         up = known_fleets(project)
-        fleet = choose_fleet(place, task, _fleets(project, up, task, wanted), wanted)
+        fleet = choose_fleet(runner, task, _fleets(project, up, task, fleet_name), fleet_name)
     except NoFit as error:
         raise _placed(error, project, document) from error
     return submit(
-        place,
+        runner,
         task,
         revealed(up[fleet.stack], fleet),
         image=images.resolve(task.image or fleet.image or project.default_image),
@@ -293,7 +290,7 @@ def _submit(
 
 
 def _placed(error: NoFit, project: Project, document: Document) -> OrchError:
-    """A misfit that has a code, as a diagnostic: where the task says it, and where its fleets are."""
+    """A NoFit error with a code as a diagnostic: at the task's property, related to its fleets."""
     if error.code is None:
         return error
     from orch.spec import InvalidConfiguration
@@ -308,24 +305,25 @@ def _placed(error: NoFit, project: Project, document: Document) -> OrchError:
         except NoSuchFleet:  # its file lies elsewhere
             continue
         related.append(Related(described.span(), f"fleet '{name}'"))
-    found = document.draft.diagnostic(
+    diagnostic = document.draft.diagnostic(
         error.code, error.path.split("."), error.summary, hint=error.hint, related=tuple(related)
     )
-    return InvalidConfiguration((found,))
+    return InvalidConfiguration((diagnostic,))
 
 
 def _fleets(
-    project: Project, up: Mapping[str, StackState], task: Task, wanted: str | None
+    project: Project, up: Mapping[str, StackState], task: Task, fleet_name: str | None
 ) -> dict[str, FleetState]:
-    """The fleets that come into question, of those that are `up`, by name."""
+    """The candidate fleets by name, out of those that are `up`.
+
+    All of them when none of the requested ones is up: the error message then names what there is."""
     from orch.stacks.fleets import fleet_of, not_up
 
-    if wanted is not None and wanted not in up:
-        raise not_up(project, wanted)
-    asked = (wanted,) if wanted is not None else task.fleets
-    # All are read when none of those asked for is there, so that the message can name what is.
-    chosen = [name for name in up if name in asked] or list(up)
-    return {name: fleet_of(up[name]) for name in chosen}
+    if fleet_name is not None and fleet_name not in up:
+        raise not_up(project, fleet_name)
+    requested = (fleet_name,) if fleet_name is not None else task.fleets
+    names = [name for name in up if name in requested] or list(up)
+    return {name: fleet_of(up[name]) for name in names}
 
 
 def _show_end(row: RunRow, *, as_json: bool) -> None:
@@ -349,12 +347,12 @@ def _code(row: RunRow) -> ExitCode:
     return exit_code(row)
 
 
-def given_variables(given: Sequence[str]) -> dict[str, str]:
-    """`K=V`, or `K` for the caller's value of it."""
+def variables_of(items: Sequence[str]) -> dict[str, str]:
+    """Variables of `--env` options: `K=V`, or `K` for the caller's own value. Raises BadParameter."""
     from orch.spec.grammar.values import Problem, parse_env_item
 
     variables: dict[str, str] = {}
-    for item in given:
+    for item in items:
         name, equals, value = item.partition("=")
         if not equals:
             if name not in os.environ:
@@ -368,27 +366,25 @@ def given_variables(given: Sequence[str]) -> dict[str, str]:
     return variables
 
 
-def _since(given: str | None) -> str | None:
-    """A time or an age as RFC 3339 in UTC, the form the logs carry."""
-    if given is None:
+def _since(text: str | None) -> str | None:
+    """A time or an age as RFC 3339 in UTC, the format of log lines."""
+    if text is None:
         return None
     from datetime import datetime, timedelta, timezone
 
     from orch.spec.grammar.values import Problem, parse_duration
 
     try:
-        age = parse_duration(given)
+        age = parse_duration(text)
     except Problem:
         age = None
     if age is not None:
         moment = datetime.now(timezone.utc) - timedelta(seconds=age)
     else:
         try:
-            moment = datetime.fromisoformat(given.replace("Z", "+00:00")).astimezone(timezone.utc)
+            moment = datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
         except ValueError:
-            raise typer.BadParameter(
-                f"{given!r} is neither a time nor an age", param_hint="--since"
-            ) from None
+            raise typer.BadParameter(f"{text!r} is neither a time nor an age", param_hint="--since") from None
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

@@ -1,4 +1,4 @@
-"""`orch show NAME`: all there is to know of a fleet or a run, on one screen."""
+"""`orch show NAME`: everything about a fleet or a run, on one screen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from orch.cli import completion
 from orch.cli.context import Json, Rehearse
 from orch.cli.errors import coloured, print_json, say
-from orch.cli.output.fleet import Row, fleet_json, fleet_status, fleet_table
+from orch.cli.output.fleet import FleetRow, fleet_json, fleet_status, fleet_table
 from orch.cli.output.run import SCHEMA, duration, moment, rank_text, run_json
 from orch.cli.run import opened
 from orch.spec.errors import visible
@@ -42,21 +42,21 @@ def show(
     rehearse: Rehearse = False,
 ) -> None:
     """All there is to know of a fleet or a run, on one screen."""
-    with opened(None, as_json=True, rehearse=rehearse) as (project, place):
+    with opened(None, as_json=True, rehearse=rehearse) as (project, runner):
         from orch.runner.runs.lifecycle import reconcile_once
 
-        reconcile_once(place)
-        fleet = _fleet(project, place, name)
-        row = next((each for each in place.ledger.runs() if each.name == name), None)
+        reconcile_once(runner)
+        fleet = _fleet(project, runner, name)
+        row = next((each for each in runner.ledger.runs() if each.name == name), None)
         if fleet is None and row is None:
-            raise _neither(project, place, name)
-        on_fleet = [each for each in place.ledger.runs(active_only=True) if fleet and each.fleet == name]
+            raise _neither(project, runner, name)
+        on_fleet = [each for each in runner.ledger.runs(active_only=True) if fleet and each.fleet == name]
         if as_json:
             data: dict[str, Any] = {"schema": SCHEMA, "fleet": None, "run": None}
             if fleet is not None:
                 data["fleet"] = {**fleet_json(fleet), "runs": [each.name for each in on_fleet]}
             if row is not None:
-                data["run"] = {**run_json(row), **_planned(row)}
+                data["run"] = {**run_json(row), **_plan_facts(row)}
             print_json(data)
             return
         if fleet is not None:
@@ -64,10 +64,10 @@ def show(
         if fleet is not None and row is not None:
             say("")
         if row is not None:
-            say(_run_text(place, row))
+            say(_run_text(runner, row))
 
 
-def _fleet(project: Project, place: RunnerContext, name: str) -> Row | None:
+def _fleet(project: Project, runner: RunnerContext, name: str) -> FleetRow | None:
     from orch.runner.node.status import node_statuses
     from orch.stacks.fleets import fleet_of
     from orch.stacks.records import node_records
@@ -78,14 +78,14 @@ def _fleet(project: Project, place: RunnerContext, name: str) -> Row | None:
         state = fleet_of(stack)
     except NoSuchFleet:
         return None
-    return Row(state, node_statuses(state, place.connector), node_records(stack.recorded))
+    return FleetRow(state, node_statuses(state, runner.connector), node_records(stack.recorded))
 
 
-def _neither(project: Project, place: RunnerContext, name: str) -> NoSuchFleet:
+def _neither(project: Project, runner: RunnerContext, name: str) -> NoSuchFleet:
     from orch.spec.grammar.values import shown
     from orch.stacks.fleets import known_fleets
 
-    runs = dict.fromkeys(row.name for row in place.ledger.runs(limit=5))
+    runs = dict.fromkeys(row.name for row in runner.ledger.runs(limit=5))
     return NoSuchFleet(
         f"neither a fleet nor a run of this project is named {shown(name)}",
         where=str(project.root),
@@ -96,15 +96,15 @@ def _neither(project: Project, place: RunnerContext, name: str) -> NoSuchFleet:
     )
 
 
-def _fleet_text(project: Project, fleet: Row, runs: Sequence[RunRow]) -> str:
+def _fleet_text(project: Project, fleet: FleetRow, runs: Sequence[RunRow]) -> str:
     state = fleet.state
-    places = dict.fromkeys(node.zone or node.region for node in state.nodes if node.zone or node.region)
+    locations = dict.fromkeys(node.zone or node.region for node in state.nodes if node.zone or node.region)
     types = dict.fromkeys(node.instance_type for node in state.nodes if node.instance_type)
     hourly = sum(node.price_hourly or 0 for node in state.nodes) + (state.beside_hourly or 0)
     pairs: Pairs = [
         ("fleet", f"{state.name} ({fleet_status(fleet.statuses)})"),
         ("backend", state.backend + (" (simulated)" if state.simulated else "")),
-        ("where", ", ".join(map(str, places))),
+        ("where", ", ".join(map(str, locations))),
         ("type", ", ".join(map(str, types))),
         ("nodes", str(len(state.nodes))),
         ("placement", state.placement),
@@ -118,28 +118,28 @@ def _fleet_text(project: Project, fleet: Row, runs: Sequence[RunRow]) -> str:
     return "\n".join([*_lines(pairs), "", fleet_table([fleet], verbose=True, colour=coloured(sys.stdout))])
 
 
-def _run_text(place: RunnerContext, row: RunRow) -> str:
+def _run_text(runner: RunnerContext, row: RunRow) -> str:
     from orch.runner.processes import owner_words
 
-    planned = _planned(row)
+    plan = _plan_facts(row)
     end = row.finished_at or row.now
-    why = row.message or row.reason
+    reason = row.message or row.reason
     pairs: Pairs = [
-        ("run", f"{row.name} ({row.status}{f': {why}' if why else ''})"),
+        ("run", f"{row.name} ({row.status}{f': {reason}' if reason else ''})"),
         ("fleet", row.fleet),
         ("submitted", f"{moment(row.created_at)} by {owner_words(row.submitted_by)}"),
         ("started", moment(row.started_at) or "not yet"),
         ("took", duration(end - row.started_at) if row.started_at else ""),
         ("driven by", owner_words(row.owner) if row.held and row.owner else "nobody" if row.active else ""),
-        ("launcher", str(planned["launcher"])),
-        ("image", str(planned["image"])),
-        ("files", ", ".join(planned["files"])),
-        ("folder", str(place.context(row).folder.path)),
+        ("launcher", str(plan["launcher"])),
+        ("image", str(plan["image"])),
+        ("files", ", ".join(plan["files"])),
+        ("folder", str(runner.context(row).folder.path)),
     ]
     width = max(len(rank.node) for rank in row.ranks)
     ranks = [f"  rank {rank.rank}  {rank.node:<{width}}  {rank_text(rank)}" for rank in row.ranks]
     rank = next((rank.rank for rank in row.ranks if rank.exit_code), 0)
-    tail = [f"  | {visible(line)}" for line in _last_lines(place, row, rank)]
+    tail = [f"  | {visible(line)}" for line in _last_lines(runner, row, rank)]
     return "\n".join(
         [
             *_lines(pairs),
@@ -151,20 +151,20 @@ def _run_text(place: RunnerContext, row: RunRow) -> str:
     )
 
 
-def _last_lines(place: RunnerContext, row: RunRow, rank: int) -> list[str]:
-    """What a rank wrote last; nothing of a rank whose node does not answer and whose log was not kept."""
+def _last_lines(runner: RunnerContext, row: RunRow, rank: int) -> list[str]:
+    """The last lines of a rank's log; none when its node does not answer and the log was not copied."""
     from orch.runner.errors import RunnerError
     from orch.runner.events import LogLine, Recorder
     from orch.runner.runs.read_logs import Selection, read_logs
 
-    heard = Recorder()
-    with suppress(RunnerError):  # another version planned it
-        read_logs(replace(place, processor=heard), row, Selection((rank,), tail=TAIL))
-    return [event.text for event in heard.events if isinstance(event, LogLine)]
+    recorder = Recorder()
+    with suppress(RunnerError):  # the plan of another version cannot be read
+        read_logs(replace(runner, processor=recorder), row, Selection((rank,), tail=TAIL))
+    return [event.text for event in recorder.events if isinstance(event, LogLine)]
 
 
-def _planned(row: RunRow) -> dict[str, Any]:
-    """What the run was planned as; nothing but blanks when another version planned it."""
+def _plan_facts(row: RunRow) -> dict[str, Any]:
+    """Launcher, image and files of a run's plan; empty values for a plan of another version."""
     from orch.runner.errors import RunnerError
     from orch.runner.launch.run_plan import plan_of
 

@@ -73,21 +73,21 @@ def validate(
 
     settings = settings_near(untrusted=untrusted is not None)
     loaded = load_paths(paths, untrusted=untrusted, common=settings)
-    found = ordered((*loaded.diagnostics, *_advice(loaded.documents, names=untrusted is None)))
-    found = as_errors(found) if strict else found
-    failed = any(diagnostic.severity is Severity.ERROR for diagnostic in found)
+    diagnostics = ordered((*loaded.diagnostics, *_advice(loaded.documents, names=untrusted is None)))
+    diagnostics = as_errors(diagnostics) if strict else diagnostics
+    failed = any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
     if format is Format.JSON:
-        print(render_json(found))
+        print(render_json(diagnostics))
     elif format is Format.SARIF:
-        print(render_sarif(found, _repository()))
+        print(render_sarif(diagnostics, _repository()))
     elif format is Format.GITHUB:
-        if found:
-            print(render_github(found, _repository()))
-        tell(_summary(found, len(loaded.documents)))
+        if diagnostics:
+            print(render_github(diagnostics, _repository()))
+        tell(_summary(diagnostics, len(loaded.documents)))
     else:
-        if found:
-            tell(render_human(found))
-        say(_summary(found, len(loaded.documents)))
+        if diagnostics:
+            tell(render_human(diagnostics))
+        say(_summary(diagnostics, len(loaded.documents)))
         if below := () if untrusted is not None else _below(paths):
             few = " ".join(shlex.quote(each) for each in below[:SHOWN_FOLDERS])
             more = f" and {len(below) - SHOWN_FOLDERS} more" if len(below) > SHOWN_FOLDERS else ""
@@ -102,20 +102,22 @@ def _repository() -> Path:
 
 
 def _below(paths: list[str]) -> tuple[str, ...]:
-    """Folders below the given ones with files that would be read if they were given."""
-    given = {os.path.realpath(path) for path in paths}
-    found: list[str] = []
+    """Folders below `paths` with configurations that only `orch validate FOLDER` would read."""
+    requested = {os.path.realpath(path) for path in paths}
+    matches: list[str] = []
     walked = 0
     for path in paths:
-        for folder, folders, names in os.walk(path):
-            folders[:] = sorted(each for each in folders if each[0] != "." and each not in SKIPPED_FOLDERS)
+        for folder, folders_inside, names in os.walk(path):
+            folders_inside[:] = sorted(
+                each for each in folders_inside if each[0] != "." and each not in SKIPPED_FOLDERS
+            )
             walked += 1
             if walked > WALKED_FOLDERS:
-                return tuple(found)
+                return tuple(matches)
             files = (os.path.join(folder, name) for name in names if name.endswith((".yml", ".yaml")))
-            if os.path.realpath(folder) not in given and any(map(_is_configuration, files)):
-                found.append(folder)
-    return tuple(dict.fromkeys(found))
+            if os.path.realpath(folder) not in requested and any(map(_is_configuration, files)):
+                matches.append(folder)
+    return tuple(dict.fromkeys(matches))
 
 
 def _is_configuration(file: str) -> bool:
@@ -129,7 +131,7 @@ def _is_configuration(file: str) -> bool:
 
 
 def _advice(documents: tuple[Document, ...], *, names: bool) -> Iterator[Diagnostic]:
-    """What a launch would refuse of valid documents, as warnings; with `names`, those the catalogue lacks.
+    """Warnings of what a launch would refuse in valid documents; with `names`, of unknown names too.
 
     The catalogue's refreshed prices lie in the user's folder: files of strangers do without.
     """
@@ -152,12 +154,12 @@ def _advice(documents: tuple[Document, ...], *, names: bool) -> Iterator[Diagnos
                 tell(f"note: names were not looked up in the catalogue: {error.text()}")
 
 
-def _summary(found: tuple[Diagnostic, ...], documents: int) -> str:
+def _summary(diagnostics: tuple[Diagnostic, ...], documents: int) -> str:
     from orch.spec.suggest import counted
 
-    counts = {noun: sum(each.severity.value == noun for each in found) for noun in ("error", "warning")}
-    told = "".join(f", {counted(count, noun)}" for noun, count in counts.items() if count)
-    return f"{counted(documents, 'valid document')}{told}"
+    counts = {noun: sum(each.severity.value == noun for each in diagnostics) for noun in ("error", "warning")}
+    suffix = "".join(f", {counted(count, noun)}" for noun, count in counts.items() if count)
+    return f"{counted(documents, 'valid document')}{suffix}"
 
 
 def schema_command(

@@ -1,6 +1,6 @@
-"""Names in a fleet that the catalogue does not know, and names that mean less than they seem to.
+"""Warnings of names in a fleet: those that the catalogue does not know, and those that are ambiguous.
 
-None of them stops a search: the catalogue is a copy, and may be behind the cloud.
+None of them stops a search: the catalogue is a copy and may be older than the cloud's offers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orch.catalog.records import Catalog, InstanceType, Offer
-from orch.offers.match import answers_to, aws_zone_name, names_type, names_zone
+from orch.offers.match import aws_zone_name, gpu_has_name, names_type, names_zone
 from orch.offers.query import MachineQuery
 from orch.spec.diagnostics import Severity, property_path
 from orch.spec.findings import Finding
@@ -18,7 +18,7 @@ from orch.spec.suggest import closest, hint_for
 
 @dataclass(frozen=True)
 class NameWarning:
-    """What is doubtful about one property; `path` leads to it in the fleet."""
+    """A warning or note about one property; `path` leads to it in the fleet."""
 
     code: str
     path: tuple[str | int, ...]
@@ -35,61 +35,61 @@ class NameWarning:
         )
 
 
-def doubts(wanted: MachineQuery, catalog: Catalog) -> tuple[NameWarning, ...]:
-    """All of them, in the order of the properties."""
-    searched = tuple(name for name in wanted.backends if name in catalog.backends)
+def name_warnings(query: MachineQuery, catalog: Catalog) -> tuple[NameWarning, ...]:
+    """All warnings of a query, in the order of the properties."""
+    searched = tuple(name for name in query.backends if name in catalog.backends)
     types = tuple(each for each in catalog.types.values() if each.backend in searched)
     offers = tuple(offer for name in searched for offer in catalog.lists[name].offers)
     return (
-        *_gpus(wanted, catalog, types),
-        *_backends(wanted, catalog),
-        *_regions(wanted, _once((*(o.region for o in offers), *_possible(searched, catalog)))),
-        *_zones(wanted, offers),
-        *_types(wanted, types),
+        *_gpus(query, catalog, types),
+        *_backends(query, catalog),
+        *_regions(query, _once((*(o.region for o in offers), *_more_regions(searched, catalog)))),
+        *_zones(query, offers),
+        *_types(query, types),
     )
 
 
-def _gpus(wanted: MachineQuery, catalog: Catalog, types: Sequence[InstanceType]) -> Iterator[NameWarning]:
+def _gpus(query: MachineQuery, catalog: Catalog, types: Sequence[InstanceType]) -> Iterator[NameWarning]:
     path = ("resources", "gpu")
-    for name in wanted.resources.gpu.names:
-        if any(answers_to(each, name) for each in catalog.types.values()):
+    for name in query.resources.gpu.names:
+        if any(gpu_has_name(each, name) for each in catalog.types.values()):
             continue
-        offered = {each.gpu.name for each in types if each.gpu}
-        match = closest(name, sorted(offered)) or closest(name, sorted(catalog.gpus))
-        hint = f"did you mean '{match}'?" if match else f"known are {', '.join(sorted(offered))}"
+        names = {each.gpu.name for each in types if each.gpu}
+        match = closest(name, sorted(names)) or closest(name, sorted(catalog.gpus))
+        hint = f"did you mean '{match}'?" if match else f"known are {', '.join(sorted(names))}"
         yield NameWarning("ORCH203", path, f"the catalogue has no GPU '{name}'", hint)
 
 
-def _backends(wanted: MachineQuery, catalog: Catalog) -> Iterator[NameWarning]:
-    for index, name in enumerate(wanted.backends):
+def _backends(query: MachineQuery, catalog: Catalog) -> Iterator[NameWarning]:
+    for index, name in enumerate(query.backends):
         if name not in catalog.backends and name != "local":
             summary = f"the catalogue has no offers of {name}"
             hint = f"it has those of {', '.join(catalog.backends)}"
             yield NameWarning("ORCH207", ("backends", index), summary, hint, severity=Severity.NOTE)
 
 
-def _possible(searched: Sequence[str], catalog: Catalog) -> Iterator[str]:
-    """Regions that may have more than the lists tell."""
+def _more_regions(searched: Sequence[str], catalog: Catalog) -> Iterator[str]:
+    """Regions that may have offers which no price list has."""
     for name in searched:
         yield from catalog.regions.get(name, ())
 
 
-def _regions(wanted: MachineQuery, known: Sequence[str]) -> Iterator[NameWarning]:
-    for index, region in enumerate(wanted.regions):
-        if region.lower() not in {each.lower() for each in known}:
-            hint = hint_for(region, known)
+def _regions(query: MachineQuery, regions: Sequence[str]) -> Iterator[NameWarning]:
+    for index, region in enumerate(query.regions):
+        if region.lower() not in {each.lower() for each in regions}:
+            hint = hint_for(region, regions)
             yield NameWarning("ORCH205", ("regions", index), f"no offer is in a region '{region}'", hint)
 
 
-def _zones(wanted: MachineQuery, offers: Sequence[Offer]) -> Iterator[NameWarning]:
-    for index, zone in enumerate(wanted.zones):
+def _zones(query: MachineQuery, offers: Sequence[Offer]) -> Iterator[NameWarning]:
+    for index, zone in enumerate(query.zones):
         path = ("availability_zones", index)
-        named = [offer for offer in offers if names_zone(zone, offer)]
-        if not named:
+        matches = [offer for offer in offers if names_zone(zone, offer)]
+        if not matches:
             hint = hint_for(zone, _once(offer.zone for offer in offers))
             yield NameWarning("ORCH205", path, f"no offer is in a zone '{zone}'", hint)
-        elif (place := aws_zone_name(zone)) and any(offer.type.backend == "aws" for offer in named):
-            ids = _once(offer.zone for offer in named if offer.type.backend == "aws")
+        elif (place := aws_zone_name(zone)) and any(offer.type.backend == "aws" for offer in matches):
+            ids = _once(offer.zone for offer in matches if offer.type.backend == "aws")
             where = f"local zones {place[1]} of {place[0]}" if place[1] else f"zones of {place[0]}"
             yield NameWarning(
                 "ORCH206",
@@ -100,8 +100,8 @@ def _zones(wanted: MachineQuery, offers: Sequence[Offer]) -> Iterator[NameWarnin
             )
 
 
-def _types(wanted: MachineQuery, types: Sequence[InstanceType]) -> Iterator[NameWarning]:
-    for index, pattern in enumerate(wanted.instance_types):
+def _types(query: MachineQuery, types: Sequence[InstanceType]) -> Iterator[NameWarning]:
+    for index, pattern in enumerate(query.instance_types):
         if not any(names_type(pattern, each) for each in types):
             glob = "*" in pattern or "?" in pattern
             summary = "no type in the catalogue fits" if glob else "the catalogue has no type"

@@ -1,4 +1,4 @@
-"""Near misses: the types that almost fit, what keeps them from it, the nearest first."""
+"""Near misses: the types that almost fit and the conditions that they fail, the nearest first."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ SHOWN_VALUES = 3
 
 @dataclass(frozen=True)
 class Reason:
-    """A condition and all the values found for it in the places where a type is offered."""
+    """A failed condition: what it requires, and its values in the places where the type is offered."""
 
     constraint: str
-    wanted: str
-    found: tuple[str, ...]
+    required: str
+    values: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class NearMiss:
 
 def reason_text(reason: Reason) -> str:
     """`gpu count: 4 (wanted 8)`, with a few of the values where there are many."""
-    more = len(reason.found) - SHOWN_VALUES
-    found = ", ".join(reason.found[:SHOWN_VALUES]) + (f" and {more} more" if more > 0 else "")
-    return f"{reason.constraint}: {found} (wanted {reason.wanted})"
+    hidden = len(reason.values) - SHOWN_VALUES
+    values = ", ".join(reason.values[:SHOWN_VALUES]) + (f" and {hidden} more" if hidden > 0 else "")
+    return f"{reason.constraint}: {values} (wanted {reason.required})"
 
 
 def near_misses(judgement: Judgement) -> tuple[NearMiss, ...]:
@@ -53,8 +53,8 @@ def near_misses(judgement: Judgement) -> tuple[NearMiss, ...]:
         key = (each.backend, each.name, fit.spot, *(miss.constraint for miss in misses))
         groups.setdefault(key, []).append((fit, misses))
     ranked = sorted((_rank(group), index) for index, group in enumerate(groups.values()))
-    listed = list(groups.values())
-    return tuple(_near_miss(listed[index]) for _, index in ranked)
+    members = list(groups.values())
+    return tuple(_near_miss(members[index]) for _, index in ranked)
 
 
 def _distance(misses: Sequence[Miss]) -> float:
@@ -63,10 +63,10 @@ def _distance(misses: Sequence[Miss]) -> float:
 
 def _rank(group: Sequence[tuple[Fit, tuple[Miss, ...]]]) -> tuple[object, ...]:
     fit, misses = group[0]
-    off = min(_distance(each) for _, each in group)
+    distance = min(_distance(each) for _, each in group)
     price = _cheapest(group).price
     each = fit.offer.type
-    return (len(misses), round(off, 6), price is None, price or 0.0, each.backend, each.name, fit.spot)
+    return (len(misses), round(distance, 6), price is None, price or 0.0, each.backend, each.name, fit.spot)
 
 
 def _cheapest(group: Sequence[tuple[Fit, tuple[Miss, ...]]]) -> Fit:
@@ -79,10 +79,10 @@ def _near_miss(group: Sequence[tuple[Fit, tuple[Miss, ...]]]) -> NearMiss:
     reasons = tuple(
         Reason(
             miss.constraint,
-            miss.wanted,
-            tuple(dict.fromkeys(misses[place].found for _, misses in by_nearness)),
+            miss.required,
+            tuple(dict.fromkeys(misses[index].actual for _, misses in by_nearness)),
         )
-        for place, miss in enumerate(first)
+        for index, miss in enumerate(first)
     )
     return NearMiss(
         backend=fit.offer.type.backend,

@@ -1,4 +1,4 @@
-"""What a fleet wants of a machine, apart from how it was written."""
+"""What a fleet requires of a machine, independent of how its file spells it."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class MachineQuery:
 
     @property
     def fewest_first(self) -> bool:
-        """Whether the number of GPUs was left open: then the smallest machines come first."""
+        """Whether the number of GPUs has no upper end: then the smallest machines come first."""
         count = self.resources.gpu.count
         return (count.min or 0) > 0 and count.max is None
 
 
 def usual_backends(catalog: Catalog) -> tuple[str, ...]:
-    """Those searched when none is written: all of the catalogue, but for those orch has no driver for."""
+    """The backends searched when a fleet names none: those of the catalogue that orch has a driver for."""
     return tuple(name for name in catalog.backends if not has_no_driver(name))
 
 
-def wanted_of(fleet: Fleet, catalog: Catalog, configured: Sequence[str] = ()) -> MachineQuery:
-    """What a fleet asks for. `configured` are the project's clouds, searched when the fleet names none."""
+def machine_query(fleet: Fleet, catalog: Catalog, configured: Sequence[str] = ()) -> MachineQuery:
+    """The query of a fleet. `configured` are the project's backends, searched when the fleet names none."""
     clouds = tuple(name for name in configured if name in catalog.backends)
     return MachineQuery(
         resources=fleet.resources,

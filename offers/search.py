@@ -1,4 +1,4 @@
-"""Searching the catalogue for the fleets of some documents, with all there is to tell about each."""
+"""Search of the catalogue for the fleets of some documents, with diagnostics at their places in the file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import ClassVar
 from orch.catalog.load import catalog as load_catalog
 from orch.catalog.records import Catalog, PriceList
 from orch.offers.match import Judgement, judge
-from orch.offers.name_warnings import doubts
+from orch.offers.name_warnings import name_warnings
 from orch.offers.near_misses import NearMiss, near_misses, reason_text
-from orch.offers.query import MachineQuery, wanted_of
+from orch.offers.query import MachineQuery, machine_query
 from orch.spec import Document
 from orch.spec.diagnostics import Diagnostic, Severity
 from orch.spec.errors import ExitCode, OrchError
@@ -48,11 +48,11 @@ class NoFleet(OrchError):
 
 @dataclass(frozen=True)
 class Search:
-    """One fleet and what was found. `skipped` says why there is nothing to find for it."""
+    """The result for one fleet. `skipped` says why its machines are not searched."""
 
     name: str
     file: str
-    wanted: MachineQuery
+    query: MachineQuery
     judgement: Judgement
     diagnostics: tuple[Diagnostic, ...]
     lists: tuple[PriceList, ...]
@@ -60,7 +60,7 @@ class Search:
 
     @property
     def empty(self) -> bool:
-        """Whether something was wanted that nobody offers."""
+        """Whether the catalogue was searched and no offer fits."""
         return self.skipped is None and not self.judgement.fits
 
     @cached_property
@@ -71,36 +71,36 @@ class Search:
 def search(
     documents: Sequence[Document], configured: Sequence[str], catalog: Catalog | None = None
 ) -> tuple[Search, ...]:
-    """What the catalogue has for each fleet, in order of writing. `configured` are the project's backends.
+    """The offers for each fleet, in the order of the documents. `configured` are the project's backends.
 
-    Raises NoFleet when no document is a fleet, BadCatalogFile for a data file that does not read.
+    Raises NoFleet when no document is a fleet, BadCatalogFile for a data file that cannot be read.
     """
-    known = catalog or load_catalog()
-    found = tuple(
-        _search(document, document.model, configured, known)
+    data = catalog or load_catalog()
+    searches = tuple(
+        _search(document, document.model, configured, data)
         for document in documents
         if isinstance(document.model, Fleet)
     )
-    if not found:
+    if not searches:
         raise NoFleet(
             "there is no fleet to search offers for",
             hint="give the file of a fleet: what a task wants is looked for among fleets",
         )
-    return found
+    return searches
 
 
 def _search(document: Document, fleet: Fleet, configured: Sequence[str], catalog: Catalog) -> Search:
-    wanted = wanted_of(fleet, catalog, configured)
-    skipped = _skipped(fleet, wanted)
-    judgement = Judgement(()) if skipped else judge(wanted, catalog)
-    lists = () if skipped else tuple(catalog.lists[name] for name in wanted.backends if name in catalog.lists)
-    told = [] if skipped else _diagnostics(document, fleet, wanted, catalog)
-    result = Search(fleet.name, str(document.file), wanted, judgement, tuple(told), lists, skipped)
-    return replace(result, diagnostics=(*told, _nothing(document, result))) if result.empty else result
+    query = machine_query(fleet, catalog, configured)
+    skipped = _skipped(fleet, query)
+    judgement = Judgement(()) if skipped else judge(query, catalog)
+    lists = () if skipped else tuple(catalog.lists[name] for name in query.backends if name in catalog.lists)
+    diagnostics = [] if skipped else _diagnostics(document, fleet, query, catalog)
+    result = Search(fleet.name, str(document.file), query, judgement, tuple(diagnostics), lists, skipped)
+    return replace(result, diagnostics=(*diagnostics, _nothing(document, result))) if result.empty else result
 
 
 def _nothing(document: Document, search: Search) -> Diagnostic:
-    """That no offer fits, at the property that alone stands between the fleet and the nearest type."""
+    """`no offer fits`; at the property that the nearest type fails, where that is the only one."""
     path, detail, hint = "resources", None, None
     if search.misses:
         nearest = search.misses[0]
@@ -113,29 +113,27 @@ def _nothing(document: Document, search: Search) -> Diagnostic:
     )
 
 
-def _diagnostics(
-    document: Document, fleet: Fleet, wanted: MachineQuery, catalog: Catalog
-) -> list[Diagnostic]:
-    """Doubts about names, at their places. A backend that nobody wrote has none."""
+def _diagnostics(document: Document, fleet: Fleet, query: MachineQuery, catalog: Catalog) -> list[Diagnostic]:
+    """Warnings of names, at their places in the file; of backends only where the file names them."""
     written = "backends" in fleet.model_fields_set
     return [
         document.diagnostic(
-            doubt.code,
-            doubt.path,
-            doubt.summary,
-            severity=doubt.severity,
-            detail=doubt.detail,
-            hint=doubt.hint,
+            warning.code,
+            warning.path,
+            warning.summary,
+            severity=warning.severity,
+            detail=warning.detail,
+            hint=warning.hint,
         )
-        for doubt in doubts(wanted, catalog)
-        if written or doubt.path[0] != "backends"
+        for warning in name_warnings(query, catalog)
+        if written or warning.path[0] != "backends"
     ]
 
 
 def unknown_names(document: Document) -> tuple[Diagnostic, ...]:
     """Regions, zones, types and GPUs of a fleet that the catalogue does not know, as warnings.
 
-    Raises BadCatalogFile for a data file that does not read.
+    Raises BadCatalogFile for a data file that cannot be read.
     """
     fleet = document.model
     if not isinstance(fleet, Fleet) or fleet.ssh_config is not None:
@@ -143,17 +141,17 @@ def unknown_names(document: Document) -> tuple[Diagnostic, ...]:
     gpu = fleet.resources.gpu
     if not (fleet.regions or fleet.availability_zones or fleet.instance_types or gpu.names):
         return ()
-    known = load_catalog()
-    wanted = wanted_of(fleet, known)
-    if _skipped(fleet, wanted):
+    data = load_catalog()
+    query = machine_query(fleet, data)
+    if _skipped(fleet, query):
         return ()
-    told = _diagnostics(document, fleet, wanted, known)
-    return tuple(each for each in told if each.severity is Severity.WARNING)
+    diagnostics = _diagnostics(document, fleet, query, data)
+    return tuple(each for each in diagnostics if each.severity is Severity.WARNING)
 
 
-def _skipped(fleet: Fleet, wanted: MachineQuery) -> str | None:
+def _skipped(fleet: Fleet, query: MachineQuery) -> str | None:
     if fleet.ssh_config is not None:
         return "its hosts are there already, nothing is rented"
-    if set(wanted.backends) <= {"local", "ssh"}:
+    if set(query.backends) <= {"local", "ssh"}:
         return "its nodes are containers on this machine, nothing is rented"
     return None

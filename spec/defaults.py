@@ -1,8 +1,8 @@
-"""What the documents of a project need not repeat: `defaults` and `profiles` of its `orch.yml`.
+"""`defaults` and `profiles` of `orch.yml`, which complete the documents of a project.
 
-A document is completed before it is read, node by node: a property that it writes stays its own as a whole,
-one that it does not write is the profile's, else the default's. What is taken over keeps its place in
-`orch.yml`, so that a mistake in it is told there.
+A document is completed before it is read, node by node: a property that it writes stays as written, as a
+whole; one that it does not write comes from the profile, else from the defaults. An inherited property keeps
+its place in `orch.yml`, so that a mistake in it is reported there.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from orch.spec.diagnostics import Span
     from orch.spec.loader.untrusted import Fence
 
-# What every document has of its own.
+# Properties that a document never inherits.
 OWN = frozenset({"type", "name"})
-# Of which a document has one, so that writing any leaves the others out.
+# A document has one of these, so writing any excludes the others.
 LAUNCHERS = frozenset({"commands", "torchrun", "mpirun", "groups"})
-# What a document writes of the first leaves out the second, which does not go with it.
+# Writing a property of the first set excludes those of the second, which conflict with it.
 EXCLUDING = (
     (frozenset({"image"}), frozenset({"python", "nvcc", "docker"})),
     (frozenset({"python", "nvcc"}), frozenset({"image", "docker"})),
@@ -38,7 +38,7 @@ EXCLUDING = (
     (frozenset({"nodes", "ports", "entrypoint"}), frozenset({"groups"})),
     (frozenset({"reservation"}), frozenset({"spot_policy"})),
 )
-# Of fleets whose nodes are made; existing hosts have none of it.
+# Properties of provisioned fleets; existing hosts have none of them.
 PROVISIONED = (
     "nodes",
     "resources",
@@ -59,7 +59,7 @@ PROVISIONED = (
     "ttl",
     "budget",
 )
-# What narrows the machines of clouds: nothing for nodes on this machine.
+# Properties that select machines of clouds; nodes on this machine ignore them.
 OF_CLOUDS = frozenset(
     {
         "regions",
@@ -77,14 +77,14 @@ OF_CLOUDS = frozenset(
 
 
 class UnknownProfile(OrchError):
-    """No profile has the name that was asked for."""
+    """No profile has the requested name."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
 
 @dataclass(frozen=True)
 class Common:
-    """What an `orch.yml` says for all documents. `profile`: the one that tasks are read with.
+    """Defaults and profiles of an `orch.yml`. `profile`: the one that completes tasks.
 
     `backends`: the types of those that it configures, for fleets that name none.
     """
@@ -98,22 +98,22 @@ class Common:
 
     @classmethod
     def of(cls, source: Source, node: Node) -> Common:
-        """Of an `orch.yml` that was read. What is wrong with it is told where it is read itself."""
+        """From the node of an `orch.yml`. Its mistakes are reported where it is loaded itself."""
         fleet, task = (_mapping(node, "defaults", kind) for kind in ("fleet", "task"))
         profiles: dict[str, Mapping] = {}
-        chosen: str | None = None
+        default_profile: str | None = None
         for each in _items(_at(node, "profiles")):
             name, default = _at(each, "name"), _at(each, "default")
             if not isinstance(each, Mapping) or not isinstance(name, Scalar):
                 continue
             profiles.setdefault(name.text, each)
-            if chosen is None and isinstance(default, Scalar) and default.text.lower() in _TRUE:
-                chosen = name.text
-        return cls(source, fleet, task, profiles, chosen, tuple(dict.fromkeys(_types(node))))
+            if default_profile is None and isinstance(default, Scalar) and default.text.lower() in _TRUE:
+                default_profile = name.text
+        return cls(source, fleet, task, profiles, default_profile, tuple(dict.fromkeys(_types(node))))
 
     @classmethod
     def in_file(cls, file: str) -> Common | None:
-        """Of a file; None where that holds nothing that can be read."""
+        """From a file; None for one that cannot be read or holds no document."""
         source = read(file)
         if not isinstance(source, Source):
             return None
@@ -121,12 +121,11 @@ class Common:
         return cls.of(source, parsed.documents[0]) if parsed.documents else None
 
     @classmethod
-    def trouble(cls, file: str) -> Diagnostic | None:
-        """Why a file holds nothing that can be read; None where it is empty but for comments, or holds
-        something."""
+    def read_error(cls, file: str) -> Diagnostic | None:
+        """Why a file cannot be read; None where it can, or holds nothing but comments."""
         source = read(file)
-        found = (source,) if not isinstance(source, Source) else parse(source).diagnostics
-        return next((each for each in found if each.code != "ORCH107"), None)
+        diagnostics = (source,) if not isinstance(source, Source) else parse(source).diagnostics
+        return next((each for each in diagnostics if each.code != "ORCH107"), None)
 
     def with_profile(self, name: str | None) -> Common:
         """The same with the profile of a name; None for the one that is the default.
@@ -144,12 +143,12 @@ class Common:
         return replace(self, profile=name)
 
     def completed(self, kind: str, node: Mapping) -> Mapping:
-        """A document of a kind with what it does not write itself."""
+        """A document of a kind completed by the profile and the defaults."""
         if kind not in ("fleet", "task"):
             return node
         entries = {key: entry for key, entry in node.entries.items() if not _is_null(entry.value)}
-        for given in self._layers(kind):
-            entries |= _more(kind, entries, given, self.backends)
+        for layer in self._layers(kind):
+            entries |= _inherited(kind, entries, layer, self.backends)
         if all(node.entries.get(key) is entry for key, entry in entries.items()):
             return node
         empty = {key: entry for key, entry in node.entries.items() if key not in entries}
@@ -161,18 +160,18 @@ class Common:
     def _layers(self, kind: str) -> Iterator[Mapping]:
         if kind == "task" and self.profile is not None:
             yield self.profiles[self.profile]
-        if (given := self.fleet if kind == "fleet" else self.task) is not None:
-            yield given
+        if (layer := self.fleet if kind == "fleet" else self.task) is not None:
+            yield layer
 
 
 _TRUE = ("true", "yes", "on")
 
 
 def _types(node: Node) -> Iterator[str]:
-    """The types of the backends of an `orch.yml`; of a server's `projects` those of the one that is meant."""
+    """The types of the backends of an `orch.yml`; of its `projects` only the one that it selects."""
     projects = _items(_at(node, "projects"))
-    chosen = _at(node, "project")
-    name = chosen.text if isinstance(chosen, Scalar) else None
+    project_name = _at(node, "project")
+    name = project_name.text if isinstance(project_name, Scalar) else None
     for project in projects:
         own = _at(project, "name")
         if len(projects) == 1 or (isinstance(own, Scalar) and own.text == name):
@@ -182,15 +181,15 @@ def _types(node: Node) -> Iterator[str]:
             yield kind.text
 
 
-def _more(
-    kind: str, own: dict[str, Entry], given: Mapping, backends: tuple[str, ...] = ()
+def _inherited(
+    kind: str, entries: dict[str, Entry], layer: Mapping, backends: tuple[str, ...] = ()
 ) -> dict[str, Entry]:
-    """What of a layer a document takes over."""
+    """The entries of a layer that a document inherits."""
     spellings = MODELS[kind].spellings
-    written = {spellings.get(key, key) for key in own}
-    found = {
+    written = {spellings.get(key, key) for key in entries}
+    inherited = {
         key: entry
-        for key, entry in given.entries.items()
+        for key, entry in layer.entries.items()
         if spellings.get(key, key) not in written
         and key not in (*OWN, "default")
         and not key.startswith("x-")
@@ -203,10 +202,12 @@ def _more(
         left_out |= set(PROVISIONED)
     elif kind == "fleet" and "nodes" in written:
         left_out.add("ssh_config")
-    found = {key: entry for key, entry in found.items() if spellings.get(key, key) not in left_out}
-    if kind == "fleet" and _is_local({**own, **found}, backends):
-        found = {key: entry for key, entry in found.items() if spellings.get(key, key) not in OF_CLOUDS}
-    return found
+    inherited = {key: entry for key, entry in inherited.items() if spellings.get(key, key) not in left_out}
+    if kind == "fleet" and _is_local({**entries, **inherited}, backends):
+        inherited = {
+            key: entry for key, entry in inherited.items() if spellings.get(key, key) not in OF_CLOUDS
+        }
+    return inherited
 
 
 def _is_local(entries: dict[str, Entry], backends: tuple[str, ...]) -> bool:
@@ -224,10 +225,10 @@ def _at(node: Node | None, key: str) -> Node | None:
 
 
 def _mapping(node: Node, *keys: str) -> Mapping | None:
-    found: Node | None = node
+    current: Node | None = node
     for key in keys:
-        found = _at(found, key)
-    return found if isinstance(found, Mapping) else None
+        current = _at(current, key)
+    return current if isinstance(current, Mapping) else None
 
 
 def _items(node: Node | None) -> tuple[Node, ...]:
@@ -242,9 +243,10 @@ def _size(entry: Entry) -> int:
     return entry.value.size
 
 
-def near(path: str, fence: Fence | None = None) -> str | None:
-    """The `orch.yml` nearest upwards from a file or folder, `-` for here. With a fence nothing beyond it is
-    looked at, nor where a link leads that stands within."""
+def nearest_project_file(path: str, fence: Fence | None = None) -> str | None:
+    """The `orch.yml` nearest upwards from a file or folder (`-`: here), or None.
+
+    With a fence only folders inside it are searched, and a link that leads out of it is not followed."""
     if fence is not None and path != "-" and not fence.holds(path):
         return None
     start = os.getcwd() if path == "-" else os.path.abspath(path)

@@ -6,7 +6,7 @@ from typing import cast
 
 import yaml
 
-from orch.spec.grammar.interpolate import Rule
+from orch.spec.grammar.interpolate import ReferenceSite
 from orch.spec.loader.reference_scopes import scope_of
 from orch.spec.models.fields.base import Section
 
@@ -39,7 +39,7 @@ def _escaped(value: object, kind: str, path: tuple[str | int, ...]) -> object:
         return [
             _escaped(item, kind, (*path, index)) for index, item in enumerate(cast("list[object]", value))
         ]
-    if isinstance(value, str) and scope_of(kind, path).rule is Rule.READ:
+    if isinstance(value, str) and scope_of(kind, path).site is ReferenceSite.READ:
         return _escape(value)
     return value
 

@@ -49,10 +49,10 @@ class PlanError(OrchError):
         """The same as a diagnostic with the property's place in the file."""
         from orch.spec import InvalidConfiguration
 
-        found = document.diagnostic(
+        diagnostic = document.diagnostic(
             self.code or "ORCH200", self.path, self.summary, detail=self.detail, hint=self.hint
         )
-        return InvalidConfiguration((found,))
+        return InvalidConfiguration((diagnostic,))
 
 
 class PlanErrors(PlanError):
@@ -77,7 +77,7 @@ class PlanErrors(PlanError):
 
 def settle(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The warnings and notes. Raises PlanErrors when there is an error among them."""
-    found = tuple(dict.fromkeys(findings))
-    if any(each.severity is Severity.ERROR for each in found):
-        raise PlanErrors(found)
-    return found
+    distinct = tuple(dict.fromkeys(findings))
+    if any(each.severity is Severity.ERROR for each in distinct):
+        raise PlanErrors(distinct)
+    return distinct

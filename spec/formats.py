@@ -40,11 +40,11 @@ def _from(root: Path | None, span: Span) -> Span:
 
 def _command(diagnostic: Diagnostic) -> str:
     span = diagnostic.span
-    place = {"file": encodable(span.file), "line": span.line, "col": span.column, "endLine": span.end_line}
+    location = {"file": encodable(span.file), "line": span.line, "col": span.column, "endLine": span.end_line}
     if span.end_line == span.line:
-        place["endColumn"] = span.end_column
-    place["title"] = diagnostic.code
-    properties = ",".join(f"{key}={_property(str(value))}" for key, value in place.items())
+        location["endColumn"] = span.end_column
+    location["title"] = diagnostic.code
+    properties = ",".join(f"{key}={_property(str(value))}" for key, value in location.items())
     return f"::{_COMMANDS[diagnostic.severity]} {properties}::{_data(_said(diagnostic))}"
 
 
@@ -65,8 +65,8 @@ def _property(text: str) -> str:
 
 def render_sarif(diagnostics: Iterable[Diagnostic], root: Path | None = None) -> str:
     """One run of a static analysis tool. A replacement becomes a fix. `root`: as in `render_github`."""
-    found = ordered(within(root, diagnostics))
-    rules = sorted({each.code for each in found})
+    sorted_ = ordered(within(root, diagnostics))
+    rules = sorted({each.code for each in sorted_})
     run = {
         "tool": {
             "driver": {
@@ -77,7 +77,7 @@ def render_sarif(diagnostics: Iterable[Diagnostic], root: Path | None = None) ->
             }
         },
         "columnKind": "unicodeCodePoints",
-        "results": [_result(each, rules.index(each.code)) for each in found],
+        "results": [_result(each, rules.index(each.code)) for each in sorted_],
     }
     log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
     return json.dumps(log, indent=2, ensure_ascii=False)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, cast, get_args, get_origin
 
 from orch.spec.codes import CODES
-from orch.spec.models import BACKEND_MODELS, KINDS, Project
+from orch.spec.models import BACKEND_MODELS, KINDS, ProjectSettings
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import reads_of
@@ -75,8 +75,8 @@ def reference() -> str:
         later = "" if kind in LAUNCHED else " *Later.*"
         parts.append(f"### `type: {kind}`\n\n{said(model)}{later}\n\n{_table(model, kind)}")
         _collect(model, blocks)
-    parts.append(f"### `orch.yml`\n\n{said(Project)}\n\n{_table(Project, 'project')}")
-    _collect(Project, blocks)
+    parts.append(f"### `orch.yml`\n\n{said(ProjectSettings)}\n\n{_table(ProjectSettings, 'project')}")
+    _collect(ProjectSettings, blocks)
     backends = list(dict.fromkeys(BACKEND_MODELS.values()))
     parts.append("## Blocks\n")
     parts += [_section(block) for block in blocks if block not in backends]
@@ -193,16 +193,16 @@ def _blocks_in(annotation: Any) -> Iterator[type[Section]]:
             yield from _blocks_in(part)
 
 
-def _collect(model: type[Section], found: list[type[Section]]) -> None:
+def _collect(model: type[Section], blocks: list[type[Section]]) -> None:
     """Blocks in the order in which a reader meets them."""
     for name in model.properties().values():
         reads = reads_of(model.model_fields[name])
         if reads and reads.form and not reads.beside:
             continue
         for block in _blocks_in(model.model_fields[name].annotation):
-            if block not in found and block not in KINDS.values():
-                found.append(block)
-                _collect(block, found)
+            if block not in blocks and block not in KINDS.values():
+                blocks.append(block)
+                _collect(block, blocks)
 
 
 def _codes() -> str:

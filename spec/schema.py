@@ -26,8 +26,8 @@ def schema(kind: str | None = None) -> Form:
     """The schema of one kind of document (`fleet`, `task`, …; `project` is `orch.yml`), or of any with a
     `type`.
     """
-    chosen = {kind: MODELS[kind]} if kind else {**KINDS, **BACKEND_MODELS}
-    definitions = _definitions(tuple(dict.fromkeys(chosen.values())))
+    models = {kind: MODELS[kind]} if kind else {**KINDS, **BACKEND_MODELS}
+    definitions = _definitions(tuple(dict.fromkeys(models.values())))
     head: Form = {"$schema": DIALECT}
     if kind:
         model = MODELS[kind]
@@ -37,13 +37,13 @@ def schema(kind: str | None = None) -> Form:
         "title": "orch: a document",
         "type": "object",
         "required": ["type"],
-        "properties": {"type": {"description": "Kind of the document.", "enum": list(chosen)}},
+        "properties": {"type": {"description": "Kind of the document.", "enum": list(models)}},
         "allOf": [
             {
                 "if": {"required": ["type"], "properties": {"type": {"const": word}}},
                 "then": {"$ref": _ref(model)},
             }
-            for word, model in chosen.items()
+            for word, model in models.items()
         ],
         "$defs": definitions,
     }
@@ -54,18 +54,20 @@ def _ref(model: type[Section]) -> str:
 
 
 def _definitions(models: tuple[type[Section], ...]) -> Form:
-    _, made = models_json_schema([(model, "validation") for model in models], ref_template="#/$defs/{model}")
+    _, generated = models_json_schema(
+        [(model, "validation") for model in models], ref_template="#/$defs/{model}"
+    )
     classes = {cls.__name__: cls for cls in _sections(Section)}
-    definitions = cast("dict[str, dict[str, Any]]", made.get("$defs", {}))
-    blocks = {name: _block(classes[name], found) for name, found in sorted(definitions.items())}
-    used = set[str]()
+    definitions = cast("dict[str, dict[str, Any]]", generated.get("$defs", {}))
+    blocks = {name: _block(classes[name], definition) for name, definition in sorted(definitions.items())}
+    reachable = set[str]()
     waiting = [model.__name__ for model in models]
     while waiting:
         name = waiting.pop()
-        if name not in used:
-            used.add(name)
+        if name not in reachable:
+            reachable.add(name)
             waiting += re.findall(r"#/\$defs/(\w+)", json.dumps(blocks[name]))
-    return {name: block for name, block in blocks.items() if name in used}
+    return {name: block for name, block in blocks.items() if name in reachable}
 
 
 def _sections(base: type[Section]) -> Iterator[type[Section]]:
@@ -74,11 +76,11 @@ def _sections(base: type[Section]) -> Iterator[type[Section]]:
         yield from _sections(cls)
 
 
-def _block(cls: type[Section], made: dict[str, Any]) -> Form:
+def _block(cls: type[Section], definition: dict[str, Any]) -> Form:
     """A block as editors are to see it: descriptions, other spellings, nothing set, short forms."""
-    found = cast("dict[str, dict[str, Any]]", made.get("properties", {}))
+    generated = cast("dict[str, dict[str, Any]]", definition.get("properties", {}))
     names = cls.properties()
-    properties = {key: _property(cls, name, found[key]) for key, name in names.items()}
+    properties = {key: _property(cls, name, generated[key]) for key, name in names.items()}
     for spelling, name in cls.spellings.items():
         one = spelling in cls.listed_spellings
         value: Form = {"anyOf": [{"type": ["string", "null"]}, {"$ref": f"{_ref(cls)}/properties/{name}"}]}
@@ -91,7 +93,7 @@ def _block(cls: type[Section], made: dict[str, Any]) -> Form:
     optional = {
         key for key, name in names.items() if cls.model_fields[name].json_schema_extra or name == "type"
     }
-    required = [key for key in made.get("required", []) if key in names and key not in optional]
+    required = [key for key in definition.get("required", []) if key in names and key not in optional]
     block: Form = {
         "type": "object",
         "description": said(cls),
@@ -119,8 +121,8 @@ def default_of(cls: type[Section], name: str) -> object:
     return None if written in ({}, []) else written
 
 
-def _property(cls: type[Section], name: str, made: dict[str, Any]) -> Form:
-    form = {key: value for key, value in made.items() if key not in ("default", "description", "title")}
+def _property(cls: type[Section], name: str, generated: dict[str, Any]) -> Form:
+    form = {key: value for key, value in generated.items() if key not in ("default", "description", "title")}
     info = cls.model_fields[name]
     default = default_of(cls, name)
     head: Form = {"description": info.description or ""}

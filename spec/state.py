@@ -183,23 +183,23 @@ class NodeState(_Frozen):
     def _ssh_without_a_kind(cls, record: Any) -> Any:
         if not isinstance(record, Mapping) or "access" in record:
             return record  # pyright: ignore[reportUnknownVariableType]
-        given: dict[str, Any] = {str(key): value for key, value in record.items()}  # pyright: ignore
+        fields: dict[str, Any] = {str(key): value for key, value in record.items()}  # pyright: ignore
         return {
-            "access": {key: given.pop(key) for key in _SSH if key in given},
-            **given,
+            "access": {key: fields.pop(key) for key in _SSH if key in fields},
+            **fields,
         }
 
     @model_serializer(mode="wrap")
     def _as_before_kinds(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Who knows no kinds yet reads nodes of the first one too, and no stack has a change for it."""
-        found = write(self)
-        if found.get("runtime") == "docker":
-            del found["runtime"]
-        if isinstance(self.access, SshAccess) and isinstance(found.get("access"), dict):
-            access: dict[str, Any] = found.pop("access")
+        data = write(self)
+        if data.get("runtime") == "docker":
+            del data["runtime"]
+        if isinstance(self.access, SshAccess) and isinstance(data.get("access"), dict):
+            access: dict[str, Any] = data.pop("access")
             access.pop("kind", None)
-            return {"index": found.pop("index"), "name": found.pop("name"), **access, **found}
-        return found
+            return {"index": data.pop("index"), "name": data.pop("name"), **access, **data}
+        return data
 
 
 class FleetState(_Frozen):
@@ -225,13 +225,13 @@ class FleetState(_Frozen):
     @field_validator("nodes")
     @classmethod
     def _no_commands_of_others(
-        cls, nodes: tuple[NodeState, ...], found: ValidationInfo
+        cls, nodes: tuple[NodeState, ...], info: ValidationInfo
     ) -> tuple[NodeState, ...]:
         """Existing hosts are recorded without commands: one that a former version recorded is not run.
 
         It came from the ~/.ssh/config of the first user, and everybody who reads the state would run it.
         """
-        return tuple(map(without_commands, nodes)) if found.data.get("backend") == "ssh" else nodes
+        return tuple(map(without_commands, nodes)) if info.data.get("backend") == "ssh" else nodes
 
 
 def without_commands(node: NodeState) -> NodeState:

@@ -63,15 +63,15 @@ def closest(word: str, candidates: Iterable[str]) -> str | None:
 
     Words of up to four letters allow one edit, and likeness alone says nothing of them.
     """
-    wanted = word.lower().replace("-", "_")
+    key = word.lower().replace("-", "_")
     best: tuple[float, str] | None = None
     for candidate in candidates:
-        known = candidate.lower().replace("-", "_")
-        likeness = 1.0 if known == wanted else SequenceMatcher(None, wanted, known).ratio()
-        allowed = 2 if len(wanted) > 4 else 1
-        begins = len(wanted) > 2 and known.startswith(wanted)
-        near = begins or _edits(wanted, known, allowed) <= allowed
-        if not near and (likeness < 0.6 or len(wanted) <= 4):
+        candidate_key = candidate.lower().replace("-", "_")
+        likeness = 1.0 if candidate_key == key else SequenceMatcher(None, key, candidate_key).ratio()
+        allowed = 2 if len(key) > 4 else 1
+        begins = len(key) > 2 and candidate_key.startswith(key)
+        near = begins or _edits(key, candidate_key, allowed) <= allowed
+        if not near and (likeness < 0.6 or len(key) <= 4):
             continue
         if best is None or likeness > best[0]:
             best = (likeness, candidate)

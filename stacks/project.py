@@ -21,7 +21,7 @@ from orch.stacks.trust import owner_of, require_trusted, require_trusted_data
 
 if TYPE_CHECKING:
     from orch.spec.models.backends.base import BackendSettings
-    from orch.spec.models.project import Project as Settings
+    from orch.spec.models.project import ProjectSettings
     from orch.spec.state import FleetState, NodeState
 
 DEFAULT_IMAGE = "orch/job"
@@ -217,13 +217,13 @@ def _require_entry(dot: Path) -> None:
 
 
 def _load(root: Path) -> Project:
-    from orch.spec.models.project import Project as Settings
+    from orch.spec.models.project import ProjectSettings
 
-    settings = Settings.model_validate({})
+    settings = ProjectSettings.model_validate({})
     if (root / "orch.yml").is_file():
         from orch.spec import load_paths
 
-        found = load_paths([root / "orch.yml"], launch=("project",)).require().of(Settings)
+        found = load_paths([root / "orch.yml"], launch=("project",)).require().of(ProjectSettings)
         settings = found[0][1] if found else settings
     state_url = settings.state or f"file://{root / '.orch' / 'state'}"
     if state_url.startswith("file://") and not state_url.startswith("file:///"):
@@ -257,7 +257,7 @@ def _recorded_name(root: Path) -> str | None:
         return None
 
 
-def _named(settings: Settings) -> Path | None:
+def _named(settings: ProjectSettings) -> Path | None:
     """The name of the only one of `projects`."""
     return Path(settings.chosen.name) if settings.chosen is not None else None
 

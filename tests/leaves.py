@@ -17,7 +17,7 @@ import yaml
 
 from orch.spec.diagnostics import property_path
 from orch.spec.loader.load import Loaded, load_paths
-from orch.spec.models import KINDS, Project
+from orch.spec.models import KINDS, ProjectSettings
 from orch.spec.models.fields.base import Section
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBKrx4rDJg2Zm1Fz2Ym8Vz1e9m0wq3o0X4xYyTq1qf7N me"
@@ -37,7 +37,7 @@ BESIDE: dict[str, tuple[dict[str, object], ...]] = {
     "InstanceRef": ({}, {"fleet": "lab"}, {"instance": "1"}),
     "Torchrun": ({}, {"program": "train.py"}),
     "Repo": ({}, {"local_path": "."}),
-    "NodeGroup": ({}, {"commands": ["true"]}),
+    "TaskGroup": ({}, {"commands": ["true"]}),
     "GcpServiceAccountCreds": ({}, {"filename": "key"}),
     "NebiusServiceAccountCreds": (
         {},
@@ -114,7 +114,7 @@ class Leaf:
 
 def leaves(kind: str) -> tuple[Leaf, ...]:
     """All of a kind of document, `project` for orch.yml."""
-    model = Project if kind == "project" else KINDS[kind]
+    model = ProjectSettings if kind == "project" else KINDS[kind]
     return tuple(leaf for leaf in _walk(kind, model, ()) if leaf.path != ("type",))
 
 

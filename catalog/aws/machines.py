@@ -74,10 +74,10 @@ def nics() -> Mapping[str, Nics]:
 @cache
 def _nics() -> Mapping[str, Nics]:
     path = AWS_TYPES
-    found: dict[str, Nics] = {}
+    nics: dict[str, Nics] = {}
     try:
         for row in read_rows(path):
-            found[row["type"]] = Nics(
+            nics[row["type"]] = Nics(
                 type=row["type"],
                 cards=int(row["cards"] or 0),
                 per_card=int(row["per_card"]) if row["per_card"] else None,
@@ -93,7 +93,7 @@ def _nics() -> Mapping[str, Nics]:
             )
         path = SHIPPED / "nics-aws.csv"
         for row in read_rows(path):
-            found[row["type"]] = Nics(
+            nics[row["type"]] = Nics(
                 type=row["type"],
                 cards=int(row["cards"]),
                 per_card=int(row["per_card"]) if row["per_card"] else None,
@@ -109,7 +109,7 @@ def _nics() -> Mapping[str, Nics]:
         raise BadCatalogFile(
             "a file of the catalogue does not read", where=str(path), detail=str(error)
         ) from error
-    return found
+    return nics
 
 
 @cache

@@ -114,12 +114,12 @@ def _spot(client: Any, now: datetime) -> dict[tuple[str, str], float]:
     pages = client.get_paginator("describe_spot_price_history").paginate(
         ProductDescriptions=[LINUX], StartTime=now
     )
-    found: dict[tuple[str, str], tuple[datetime, float]] = {}
+    prices: dict[tuple[str, str], tuple[datetime, float]] = {}
     for each in _items(pages, "SpotPriceHistory"):
         key = (str(each["InstanceType"]), str(each["AvailabilityZone"]))
         entry = (each["Timestamp"], float(each["SpotPrice"]))
-        found[key] = max(found.get(key, entry), entry)
-    return {key: price for key, (_, price) in found.items() if price > 0}
+        prices[key] = max(prices.get(key, entry), entry)
+    return {key: price for key, (_, price) in prices.items() if price > 0}
 
 
 def _on_demand(client: Any, border: str) -> Iterator[tuple[str, float]]:
@@ -171,12 +171,12 @@ def _told() -> Generator[None, None, None]:
             hint="`aws configure`, the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile",
         ) from error
     except errors.ClientError as error:
-        said: Mapping[str, str] = error.response.get("Error", {})
-        refused = said.get("Code") in _REFUSALS
+        message: Mapping[str, str] = error.response.get("Error", {})
+        failures = message.get("Code") in _REFUSALS
         raise RefreshFailed(
-            "AWS refused the credentials" if refused else "AWS refused a request for prices",
-            detail=f"{error.operation_name}: {said.get('Code')}: {said.get('Message')}",
-            hint="reading prices needs pricing:GetProducts and ec2:Describe*" if refused else None,
+            "AWS refused the credentials" if failures else "AWS refused a request for prices",
+            detail=f"{error.operation_name}: {message.get('Code')}: {message.get('Message')}",
+            hint="reading prices needs pricing:GetProducts and ec2:Describe*" if failures else None,
         ) from error
     except (errors.ConnectionError, errors.HTTPClientError) as error:
         raise RefreshFailed(

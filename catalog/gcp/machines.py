@@ -186,11 +186,11 @@ def _software() -> tuple[Software, ...]:
 
 def software(fabric: str, instance_type: str) -> Mapping[str, Software]:
     """What a type starts with on a fabric, by part. Raises BadCatalogFile."""
-    found: dict[str, Software] = {}
+    versions: dict[str, Software] = {}
     for row in _software():
         if row.fabric == fabric and fnmatchcase(instance_type, row.types):
-            found.setdefault(row.part, row)
-    return found
+            versions.setdefault(row.part, row)
+    return versions
 
 
 @cache

@@ -1,4 +1,4 @@
-"""`orch check`: what existing hosts lack, as a matrix of checks and hosts, then what to do about it."""
+"""`orch check`: the requirements that hosts fail, as a matrix of checks and hosts, and how to mend them."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ def check(
     accept_new_host_keys: NewKeys = False,
     rehearse: Rehearse = False,
 ) -> None:
-    """Tell what the hosts of a fleet lack, and what to do about it. Changes nothing."""
+    """Check the hosts of a fleet and say how to mend what fails. Changes nothing."""
     any_failed = False
-    for name, found in _surveys(target, "all" if accept_new_host_keys else "none", rehearse):
-        any_failed = any_failed or found.failed
+    for name, survey in _surveys(target, "all" if accept_new_host_keys else "none", rehearse):
+        any_failed = any_failed or survey.failed
         if as_json:
-            print(json.dumps(survey_json(found), indent=2, ensure_ascii=False))
+            print(json.dumps(survey_json(survey), indent=2, ensure_ascii=False))
             continue
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        for line in survey_lines(name, found, width=shutil.get_terminal_size().columns, colour=colour):
+        for line in survey_lines(name, survey, width=shutil.get_terminal_size().columns, colour=colour):
             say(line)
     end(ExitCode.HOSTS if any_failed else ExitCode.OK)
 
 
-def survey_json(found: Survey) -> dict[str, Any]:
+def survey_json(survey: Survey) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "hosts": [
@@ -66,28 +66,28 @@ def survey_json(found: Survey) -> dict[str, Any]:
                     for c in host.checks
                 ],
             }
-            for host in found.hosts
+            for host in survey.hosts
         ],
     }
 
 
-def survey_lines(name: str, found: Survey, *, width: int, colour: bool) -> list[str]:
-    """The matrix with hosts of equal results folded into one column, a count per column, and all that did
-    not pass.
+def survey_lines(name: str, survey: Survey, *, width: int, colour: bool) -> list[str]:
+    """The matrix with hosts of equal results folded into one column, a count per column, then the details of
+    every check that did not pass.
     """
-    groups = _groups(found.hosts)
-    lines = [f"fleet {name}: {counted(len(found.hosts), 'host')}"]
+    groups = _groups(survey.hosts)
+    lines = [f"fleet {name}: {counted(len(survey.hosts), 'host')}"]
     matrix = _matrix(groups, colour)
-    # Below the headings; with too many different hosts the counts and the details have to do.
+    # A matrix wider than the terminal is left out: the counts and the details follow.
     if max(len(line) for line in _matrix(groups, False)) <= max(width, 80):
         lines += matrix
     lines += [f"  {folded}  {_tally(hosts[0], colour)}" for folded, hosts in groups.items()]
-    lines += _details(found.hosts, colour)
+    lines += _details(survey.hosts, colour)
     return lines
 
 
 def _surveys(target: str, unseen: Unseen, rehearse: bool) -> Iterator[tuple[str, Survey]]:
-    """Each fleet to check, by its name, and what its hosts came to."""
+    """Each fleet to check, by its name, with the survey of its hosts."""
     from orch.cli.provision import fleets_of, is_file
 
     if not is_file(target):
@@ -101,38 +101,40 @@ def _surveys(target: str, unseen: Unseen, rehearse: bool) -> Iterator[tuple[str,
 
 
 def _of_name(project: Project, name: str) -> Survey:
-    """A fleet that is up, of whatever backend. Raises NoSuchFleet."""
+    """The survey of a fleet that is up, of any backend. Raises NoSuchFleet."""
     from orch.runner.connect import open_connector
     from orch.runner.hosts.checks.types import Wanted
     from orch.runner.hosts.survey import Target, survey
     from orch.stacks.fleets import fleet_state
 
     state = fleet_state(project, name)
-    wanted = Wanted(cluster=state.placement == "cluster", image=state.image)
+    requirements = Wanted(cluster=state.placement == "cluster", image=state.image)
     if state.backend == "local":
-        least, enough = LOCAL_DISK_GIB
-        wanted = replace(wanted, disk_min_gib=least, disk_warn_gib=enough, machine_ids=False)
+        minimum, recommended = LOCAL_DISK_GIB
+        requirements = replace(
+            requirements, disk_min_gib=minimum, disk_warn_gib=recommended, machine_ids=False
+        )
     with closing(open_connector(connect_timeout_s=CONNECT_S, deadline_s=2 * CONNECT_S)) as connector:
-        return survey([Target(node) for node in state.nodes], connector, wanted)
+        return survey([Target(node) for node in state.nodes], connector, requirements)
 
 
 def _of_file(project: Project, fleet: Fleet, folder: Path, unseen: Unseen) -> Survey:
-    """A fleet as its file says, whether or not it is up; keys that were pinned at an `up` hold."""
+    """The survey of a fleet as its file describes it, up or not; host keys pinned by an `up` are required."""
     from orch.components.ssh import facts
     from orch.stacks.errors import NoSuchFleet
     from orch.stacks.fleets import fleet_state
 
-    known: Sequence[NodeState] = ()
+    nodes: Sequence[NodeState] = ()
     with suppress(NoSuchFleet):
-        known = fleet_state(project, fleet.name).nodes
-    return facts.check(fleet, folder, known=known, unseen=unseen, default_image=project.default_image)
+        nodes = fleet_state(project, fleet.name).nodes
+    return facts.check(fleet, folder, known=nodes, unseen=unseen, default_image=project.default_image)
 
 
 Groups = dict[str, "list[HostReport]"]
 
 
 def _groups(hosts: Iterable[HostReport]) -> Groups:
-    """Hosts whose every check came out alike, under their folded names."""
+    """Hosts with equal results in every check, under their folded names."""
     alike: dict[tuple[str, ...], list[HostReport]] = {}
     for host in hosts:
         alike.setdefault(tuple(c.result.value for c in host.checks), []).append(host)
@@ -143,17 +145,17 @@ def _matrix(groups: Groups, colour: bool) -> list[str]:
     if not groups:
         return []
     ids = [c.id for c in next(iter(groups.values()))[0].checks]
-    first = max(len(each) for each in ids)
+    id_width = max(len(each) for each in ids)
     widths = [max(len(name), len("skipped")) for name in groups]
     heads = "  ".join(f"{name:<{width}}" for name, width in zip(groups, widths, strict=True))
-    lines = [f"  {'':<{first}}  {heads}".rstrip()]
+    lines = [f"  {'':<{id_width}}  {heads}".rstrip()]
     for at, each in enumerate(ids):
         cells = [members[0].checks[at].result.value for members in groups.values()]
-        shown = "  ".join(
+        row_cells = "  ".join(
             paint(cell, COLOURS[cell], colour) + " " * (width - len(cell))
             for cell, width in zip(cells, widths, strict=True)
         )
-        lines.append(f"  {each:<{first}}  {shown}".rstrip())
+        lines.append(f"  {each:<{id_width}}  {row_cells}".rstrip())
     return lines
 
 
@@ -171,20 +173,20 @@ def _tally(host: HostReport, colour: bool) -> str:
 
 
 def _details(hosts: Sequence[HostReport], colour: bool) -> list[str]:
-    """Failures, then warnings, then what was skipped; the same of several hosts once."""
-    told: dict[CheckResult, list[str]] = {}
+    """Failures, then warnings, then skipped checks; equal ones of several hosts once."""
+    hosts_of: dict[CheckResult, list[str]] = {}
     for host in hosts:
         for each in host.checks:
-            told.setdefault(each, []).append(host.name)
+            hosts_of.setdefault(each, []).append(host.name)
     lines: list[str] = []
     for result in ("fail", "warn"):
-        for each, names in told.items():
+        for each, names in hosts_of.items():
             if each.result.value == result:
                 word = paint(result, COLOURS[result], colour)
                 lines += ["", f"{word} {each.id} {each.code} on {fold(names)}", f"  {each.detail}"]
                 lines += [f"  hint: {each.hint}"] if each.hint else []
     skipped: dict[tuple[str, str], list[str]] = {}
-    for each, names in told.items():
+    for each, names in hosts_of.items():
         if each.result.value == "skipped":
             skipped.setdefault((each.detail, fold(names)), []).append(each.id)
     lines += [""] if skipped else []

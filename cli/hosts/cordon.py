@@ -1,20 +1,17 @@
-"""`orch cordon`: keeping new jobs off nodes, and letting them back."""
+"""`orch cordon`: keep new jobs off nodes, and with `--undo` let them back."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from orch.cli import completion
 from orch.cli.errors import end, say, tell
-from orch.cli.hosts.node_names import chosen_nodes
+from orch.cli.hosts.node_names import nodes_named
 from orch.spec.errors import ExitCode
 
-if TYPE_CHECKING:
-    pass
-
-# A node that is up answers within this; one that is not gets no mark, and is told.
+# A node that is up answers within this time; one that does not is not marked, and is reported.
 DEADLINE_S = 10.0
 
 
@@ -44,17 +41,17 @@ def cordon(
 
     if undo and reason:
         raise typer.BadParameter("it goes with a cordon, not with --undo", param_hint="--reason")
-    with opened(None, as_json=True) as (project, place):
+    with opened(None, as_json=True) as (project, runner):
         up = {fleet: StackState(project, fleet)} if fleet is not None else known_fleets(project)
-        chosen = chosen_nodes(nodes, {name: fleet_of(stack) for name, stack in up.items()})
+        targets = nodes_named(nodes, {name: fleet_of(stack) for name, stack in up.items()})
         if undo:
-            results = [*unmark(chosen, place.connector, deadline_s=DEADLINE_S)]
-            done = "may take jobs again"
+            results = [*unmark(targets, runner.connector, deadline_s=DEADLINE_S)]
+            message = "may take jobs again"
         else:
-            results = [*mark(chosen, place.connector, reason, deadline_s=DEADLINE_S)]
-            done = f"cordoned ({reason})" if reason else "cordoned"
-    if good := [result.node.name for result in results if result.ok]:
-        say(f"{fold(good)}: {done}")
+            results = [*mark(targets, runner.connector, reason, deadline_s=DEADLINE_S)]
+            message = f"cordoned ({reason})" if reason else "cordoned"
+    if names := [result.node.name for result in results if result.ok]:
+        say(f"{fold(names)}: {message}")
     errors = [result.error for result in results if result.error is not None]
     for error in errors:
         tell(error.text())

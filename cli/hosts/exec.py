@@ -15,7 +15,7 @@ import typer
 from orch.cli import completion
 from orch.cli.context import project_at
 from orch.cli.errors import UsageError, end, say, tell
-from orch.cli.hosts.node_names import chosen_nodes
+from orch.cli.hosts.node_names import nodes_named
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.grammar.values import Problem, parse_duration
 
@@ -56,7 +56,7 @@ def execute(
 
     timeout_s = _seconds(timeout)
     project = project_at()
-    nodes = _some(fleet_state(project, fleet), node or ())
+    nodes = _selected(fleet_state(project, fleet), node or ())
     connector = open_connector(tunnels=project.tunnels())
     try:
         answers = ask(nodes, connector, " ".join(command), root=sudo, timeout_s=timeout_s)
@@ -82,21 +82,21 @@ def ssh(
         typer.Option("--fleet", help="The fleet the node is of.", autocompletion=completion.fleets),
     ] = None,
 ) -> None:
-    """Log in to a node by its own way, jump hosts included, with its own key and its pinned host key."""
+    """Log in to a node, through its jump hosts, with the fleet's key and the pinned host key."""
     from orch.runner.connect import open_connector
     from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.state import StackState
 
     project = project_at()
     up = {fleet: StackState(project, fleet)} if fleet is not None else known_fleets(project)
-    chosen, *others = chosen_nodes([node], {name: fleet_of(stack) for name, stack in up.items()})
+    target, *others = nodes_named([node], {name: fleet_of(stack) for name, stack in up.items()})
     if others:
         raise UsageError(
             f"{node!r} is {len(others) + 1} nodes, a login is to one",
-            hint=f"`orch ssh {chosen.name}`, or `orch exec` for a command on several",
+            hint=f"`orch ssh {target.name}`, or `orch exec` for a command on several",
         )
     with closing(open_connector()) as connector:
-        words = connector.terminal(chosen, project.dot / "ssh" / chosen.name, arguments or ())
+        words = connector.terminal(target, project.dot / "ssh" / target.name, arguments or ())
     sys.stdout.flush()
     os.execve(words[0], words, {**os.environ, **project.tunnels()})
 
@@ -109,10 +109,10 @@ def answers_json(fleet: str, answers: Sequence[ExecResult]) -> dict[str, Any]:
             {
                 "index": answer.node.index,
                 "node": answer.node.name,
-                "exit_code": answer.done.exit_code if answer.done else None,
-                "stdout": answer.done.stdout if answer.done else None,
-                "stderr": answer.done.stderr if answer.done else None,
-                "seconds": round(answer.done.seconds, 3) if answer.done else None,
+                "exit_code": answer.completed.exit_code if answer.completed else None,
+                "stdout": answer.completed.stdout if answer.completed else None,
+                "stderr": answer.completed.stderr if answer.completed else None,
+                "seconds": round(answer.completed.seconds, 3) if answer.completed else None,
                 "error": answer.error.text() if answer.error else None,
             }
             for answer in answers
@@ -121,8 +121,8 @@ def answers_json(fleet: str, answers: Sequence[ExecResult]) -> dict[str, Any]:
 
 
 def show_answers(answers: Sequence[ExecResult]) -> None:
-    """What the command came to, for people. A pipe gets what the nodes wrote, to the byte; a terminal is not
-    left to them."""
+    """Print the results for people. A pipe gets the nodes' output unchanged; for a terminal, control
+    characters in it are made visible."""
     show = say if sys.stdout.isatty() else print
     for group in folded(answers):
         nodes = f" ({group.count})" if group.count > 1 else ""
@@ -136,14 +136,14 @@ def show_answers(answers: Sequence[ExecResult]) -> None:
         tell(f"{names}: {text}")
 
 
-def _some(state: FleetState, wanted: Sequence[str]) -> tuple[NodeState, ...]:
-    """The nodes of a fleet that `wanted` names, by name, folded names or index; all when it names none."""
-    if not wanted:
+def _selected(state: FleetState, words: Sequence[str]) -> tuple[NodeState, ...]:
+    """The nodes of a fleet that `words` name, by name, folded names or index; all when there are none."""
+    if not words:
         return state.nodes
     by_index = {str(node.index): node.name for node in state.nodes}
-    called = {node.name for node in state.nodes}
-    names = [word if word in called else by_index.get(word, word) for word in wanted]
-    return chosen_nodes(names, {state.name: state})
+    node_names = {node.name for node in state.nodes}
+    names = [word if word in node_names else by_index.get(word, word) for word in words]
+    return nodes_named(names, {state.name: state})
 
 
 def _seconds(text: str | None) -> float | None:
@@ -158,16 +158,16 @@ def _seconds(text: str | None) -> float | None:
 
 @dataclass(frozen=True)
 class ExecResult:
-    """What a command came to on one node: its end, or the error that took its place."""
+    """The result of a command on one node: its completion, or the error that prevented it."""
 
     node: NodeState
-    done: Completed | None
+    completed: Completed | None
     error: OrchError | None
 
 
 @dataclass(frozen=True)
 class FoldedResult:
-    """Nodes that answered the same, under their folded names."""
+    """Nodes with the same exit code and output, under their folded names."""
 
     nodes: str
     count: int
@@ -195,13 +195,13 @@ def ask(
 
 
 def folded(answers: Iterable[ExecResult]) -> tuple[FoldedResult, ...]:
-    """The answers of nodes that gave one, each once, in the order of their first nodes."""
+    """Equal results of nodes that completed the command folded, in the order of their first nodes."""
     from orch.stacks.summary import fold
 
     groups: dict[tuple[int, str, str], list[str]] = {}
     for answer in answers:
-        if answer.done is not None:
-            key = (answer.done.exit_code, answer.done.stdout, answer.done.stderr)
+        if answer.completed is not None:
+            key = (answer.completed.exit_code, answer.completed.stdout, answer.completed.stderr)
             groups.setdefault(key, []).append(answer.node.name)
     return tuple(
         FoldedResult(fold(names), len(names), code, stdout, stderr)
@@ -210,7 +210,7 @@ def folded(answers: Iterable[ExecResult]) -> tuple[FoldedResult, ...]:
 
 
 def folded_errors(answers: Iterable[ExecResult]) -> tuple[tuple[str, str], ...]:
-    """Folded names of nodes and what kept them from answering, equal texts once."""
+    """Folded names of nodes and their errors, equal texts once."""
     from orch.stacks.summary import fold
 
     groups: dict[str, list[str]] = {}
@@ -221,5 +221,7 @@ def folded_errors(answers: Iterable[ExecResult]) -> tuple[tuple[str, str], ...]:
 
 
 def exit_code(answers: Iterable[ExecResult]) -> int:
-    """The largest exit code of the commands; a node that gave none counts as 7."""
-    return max((int(ExitCode.HOSTS) if a.done is None else a.done.exit_code for a in answers), default=0)
+    """The largest exit code of the nodes; a node that did not complete the command counts as 7."""
+    return max(
+        (int(ExitCode.HOSTS) if a.completed is None else a.completed.exit_code for a in answers), default=0
+    )

@@ -1,4 +1,4 @@
-"""Host keys of existing servers: who accepts them, and what is told when nobody has."""
+"""Host keys of existing servers: asking for new ones, pinning the accepted ones."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 
 def planned(document: Document, operation: Callable[[], Plan], *, as_json: bool = False) -> Plan:
-    """What the operation gives; an error of the plan with its place in the file.
+    """The plan that `operation` returns. Raises its PlanError with the place in the file.
 
-    A fleet of which no host can be taken before a key is accepted is told as JSON too.
+    Where no host can be used before a key is accepted, `as_json` prints that as JSON before KeysUnaccepted is
+    raised.
     """
     from orch.components.ssh.problems import KeysUnaccepted
 
@@ -43,9 +44,10 @@ def after_keys(
     preview: Callable[[FleetRequest], Plan],
     confirm: Callable[[str], None],
 ) -> tuple[Plan, FleetRequest]:
-    """The plan once a person has accepted the host keys that it waits for, and what is agreed to since.
+    """The plan after a person accepted the host keys that it needs, and the request with these keys.
 
-    The keys of hosts behind a jump host are known only when that one's is accepted: they are asked for next.
+    Keys of hosts behind a jump host are known only after the jump host's key is accepted; they are asked for
+    in the next round.
     """
     from orch.components.ssh.problems import KeysUnaccepted, new_keys_of
 
@@ -65,9 +67,9 @@ def after_keys(
 
 
 def accepting(request: FleetRequest, keys: Iterable[NewHostKey]) -> FleetRequest:
-    """The same with keys that were shown: a host that shows another one from now on is refused."""
-    shown = {**request.approvals.keys, **{new.host: new.key for new in keys}}
-    return replace(request, approvals=replace(request.approvals, keys=shown))
+    """The request with accepted keys: a host that shows another key from now on is refused."""
+    accepted = {**request.approvals.keys, **{new.host: new.key for new in keys}}
+    return replace(request, approvals=replace(request.approvals, keys=accepted))
 
 
 def rekeyed(fleet: Fleet, hosts: Sequence[str]) -> frozenset[str]:
@@ -76,12 +78,12 @@ def rekeyed(fleet: Fleet, hosts: Sequence[str]) -> frozenset[str]:
         return frozenset()
     from orch.components.ssh.plan import host_names
 
-    known = host_names(fleet)
-    unknown = [host for host in hosts if host not in known]
+    names = host_names(fleet)
+    unknown = [host for host in hosts if host not in names]
     if unknown:
         raise UsageError(
             f"the fleet {fleet.name} has no host {', '.join(unknown)}",
-            detail=f"its hosts are {fold(list(known))}" if known else "it is not a fleet of existing hosts",
+            detail=f"its hosts are {fold(list(names))}" if names else "it is not a fleet of existing hosts",
             hint="write `--accept-host-key HOST` with the name that the fleet's tables show",
         )
     return frozenset(hosts)

@@ -20,46 +20,48 @@ class UnknownNode(OrchError):
     exit_code = ExitCode.USAGE
 
 
-def chosen_nodes(given: Iterable[str], fleets: Mapping[str, FleetState]) -> tuple[NodeState, ...]:
-    """The nodes that `given` names, each once. Raises UnknownNode."""
-    known: dict[str, list[tuple[str, NodeState]]] = {}
+def nodes_named(words: Iterable[str], fleets: Mapping[str, FleetState]) -> tuple[NodeState, ...]:
+    """The nodes that `words` name, plain or folded, each once. Raises UnknownNode."""
+    nodes: dict[str, list[tuple[str, NodeState]]] = {}
     for fleet, state in fleets.items():
         for node in state.nodes:
-            known.setdefault(node.name, []).append((fleet, node))
-    names = dict.fromkeys(name for word in given for name in ([word] if word in known else _unfolded(word)))
-    unknown = [name for name in names if name not in known]
+            nodes.setdefault(node.name, []).append((fleet, node))
+    names = dict.fromkeys(name for word in words for name in ([word] if word in nodes else _unfolded(word)))
+    unknown = [name for name in names if name not in nodes]
     if unknown:
         from orch.runner.launch.environment import fold
 
         has = "; ".join(f"{fleet} has {fold([n.name for n in s.nodes])}" for fleet, s in fleets.items())
-        where = next(iter(fleets)) if len(fleets) == 1 else "the fleets here"
+        scope = next(iter(fleets)) if len(fleets) == 1 else "the fleets here"
         raise UnknownNode(
-            f"no node named {fold(unknown)} in {where}",
+            f"no node named {fold(unknown)} in {scope}",
             detail=has or "no fleet is up in this project",
             hint="`orch fleet` shows all nodes",
         )
-    return tuple(_one(name, known[name]) for name in names)
+    return tuple(_single(name, nodes[name]) for name in names)
 
 
-def _one(name: str, found: Sequence[tuple[str, NodeState]]) -> NodeState:
-    """The node of that name; one machine may be in several fleets, which the way to it shows."""
-    if len({node.access.machine for _, node in found}) > 1:
-        fleets = [fleet for fleet, _ in found]
+def _single(name: str, candidates: Sequence[tuple[str, NodeState]]) -> NodeState:
+    """The node of that name. One machine may be in several fleets; its access record says that it is one.
+
+    Raises UnknownNode when the name means different machines."""
+    if len({node.access.machine for _, node in candidates}) > 1:
+        fleets = [fleet for fleet, _ in candidates]
         raise UnknownNode(
-            f"{len(found)} fleets have a node named {name}: {', '.join(fleets)}",
+            f"{len(candidates)} fleets have a node named {name}: {', '.join(fleets)}",
             hint=f"say which with `--fleet {fleets[0]}`",
         )
-    return found[0][1]
+    return candidates[0][1]
 
 
 def _unfolded(word: str) -> list[str]:
-    """The names that a word stands for, counted first: a thousand million would take all memory."""
+    """The names that a folded word stands for, counted before they are unfolded to bound the memory."""
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
     reason: NodeSetException | Problem | None = None
     names: list[str] = []
     try:
-        # What a comma, or another sign of this notation, parts outside of brackets is counted by itself.
+        # Parts outside brackets, separated by an operator of the notation, are counted one by one.
         for part in re.split(r"[,!&^\s](?![^\[]*\])", word):
             folded_size(part)
         if not re.search(r"\[(?![0-9,/-]*\])", word):

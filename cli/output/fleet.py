@@ -27,7 +27,7 @@ _VERBOSE = (
 
 
 @dataclass(frozen=True)
-class Row:
+class FleetRow:
     """A fleet as it is shown: its state, how each of its nodes is, and what the stack records of them."""
 
     state: FleetState
@@ -39,7 +39,7 @@ class Row:
             yield node, status, self.records.get(node.name, UNKNOWN)
 
 
-def fleet_json(fleet: Row) -> dict[str, Any]:
+def fleet_json(fleet: FleetRow) -> dict[str, Any]:
     """One entry of `fleets` in `fleet list --json`."""
     return {
         "name": fleet.state.name,
@@ -54,7 +54,9 @@ def fleet_status(statuses: Sequence[NodeStatus]) -> str:
     return "degraded" if any(status.status not in _HEALTHY for status in statuses) else "active"
 
 
-def fleet_table(fleets: Sequence[Row], *, verbose: bool, colour: bool, now: datetime | None = None) -> str:
+def fleet_table(
+    fleets: Sequence[FleetRow], *, verbose: bool, colour: bool, now: datetime | None = None
+) -> str:
     """A line per node. The verbose one is wide and never wraps, so that it can be cut and searched.
 
     Ages are those at `now`, the present if not given."""

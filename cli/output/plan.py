@@ -1,4 +1,4 @@
-"""A plan as a person reviews it, and as pipelines read it: what it comes to, what drifted, what it costs."""
+"""A plan as text for people and as JSON for pipelines: the changes, the drift, the cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DONE = {"create": "created", "update": "changed", "replace": "replaced", "delete
 
 
 def plan_lines(plan: Plan, *, colour: bool, verbose: bool = False) -> list[str]:
-    """A plan for people: what it comes to first, then what was found to have drifted, then resources."""
+    """A plan for people: the headline, then drift, then resources."""
     lines = [f"fleet {plan.fleet}", *(paint(f"  {line}", "1", colour) for line in plan.headline.lines)]
     if plan.drift:
         lines.append(paint("  drift, changed outside orch since the last `up`:", "33", colour))
@@ -34,31 +34,30 @@ def plan_lines(plan: Plan, *, colour: bool, verbose: bool = False) -> list[str]:
 
 
 def counts(changes: Iterable[Change], *, done: bool = False, moves: bool = False) -> str:
-    """`4 to create, 2 unchanged`, or `no changes (4 resources)`. All of a fleet that `moves` is made anew.
+    """`4 to create, 2 unchanged`, or `no changes (4 resources)`. A fleet that `moves` is replaced as a whole.
 
-    What was `done` is told with what it was done to: `3 created (2 nodes, 1 fleet)`."""
+    `done`: the changes were made, which names kinds too: `3 created (2 nodes, 1 fleet)`."""
     changes = tuple(changes)
-    found = summary(changes)
+    numbers = summary(changes)
     if moves:
-        there = sum(found.values()) - found["create"]
-        return f"{there} to delete first, {sum(found.values()) - found['delete']} to create then"
+        existing = sum(numbers.values()) - numbers["create"]
+        return f"{existing} to delete first, {sum(numbers.values()) - numbers['delete']} to create then"
     words = DONE if done else WORDS
     kinds = {
         op: f" ({counted_kinds(each.type for each in changes if each.op == op)})" if done else ""
         for op in words
     }
-    parts = [f"{found[op]} {word}{kinds[op]}" for op, word in words.items() if found[op]]
+    parts = [f"{numbers[op]} {word}{kinds[op]}" for op, word in words.items() if numbers[op]]
     if not parts:
-        return f"no changes ({found['same']} resources)"
-    return ", ".join(parts) + (f", {found['same']} unchanged" if found["same"] else "")
+        return f"no changes ({numbers['same']} resources)"
+    return ", ".join(parts) + (f", {numbers['same']} unchanged" if numbers["same"] else "")
 
 
 def key_lines(keys: Iterable[NewHostKey]) -> list[str]:
     """The host keys that `up` pins, each with its fingerprint and where it comes from."""
-    found = list(keys)
-    if not found:
+    lines = [f"      {key.host}: {key.fingerprint} ({key.source})" for key in keys]
+    if not lines:
         return []
-    lines = [f"      {key.host}: {key.fingerprint} ({key.source})" for key in found]
     return ["  host keys that are accepted and pinned:", *lines]
 
 
@@ -69,10 +68,10 @@ def waiting_lines(keys: Iterable[NewHostKey]) -> list[str]:
 
 
 def cost_line(plan: Plan) -> str:
-    """What the fleet costs afterwards, the difference, and what is not in it."""
-    beside = f", not counting {', '.join(plan.unpriced)}" if plan.unpriced else ""
+    """The hourly cost after the change, the difference, and what has no known price."""
+    unpriced = f", not counting {', '.join(plan.unpriced)}" if plan.unpriced else ""
     delta = round(plan.delta, 2) + 0.0  # a sum of floats may leave -0.001
-    return f"costs ${plan.hourly:.2f} per hour ({delta:+.2f}){beside}"
+    return f"costs ${plan.hourly:.2f} per hour ({delta:+.2f}){unpriced}"
 
 
 def warning_lines(warnings: Iterable[NodeWarning]) -> list[str]:
@@ -83,23 +82,28 @@ def warning_lines(warnings: Iterable[NodeWarning]) -> list[str]:
     return [f"warning: {fold(names)}: {text}" for text, names in nodes.items()]
 
 
-def run_lines(found: Sequence[Occupant]) -> list[str]:
-    """The runs that are on nodes that go, which `up` will not do under them."""
-    if not found:
+def run_lines(occupants: Sequence[Occupant]) -> list[str]:
+    """A warning of runs on nodes that the plan removes: `up` refuses that."""
+    if not occupants:
         return []
-    lines = [f"  {line}" for line in by_run(found)]
-    return ["warning: runs are on nodes that go; `up` refuses that until they end (`--force`):", *lines]
+    lines = [f"  {line}" for line in by_run(occupants)]
+    return [
+        "warning: runs are on nodes that go; `up` refuses that until they end (`--force`):",
+        *lines,
+    ]
 
 
 def plan_json(
     plan: Plan, document: Document | None = None, occupants: Sequence[Occupant] = ()
 ) -> dict[str, Any]:
-    """A plan as pipelines read it; what it found gets its place in `document`."""
-    told = [_problem_json(problem) for problem in plan.problems]
-    told += [{"severity": "warning", "host": each.node, "summary": each.text} for each in plan.warnings]
+    """A plan as JSON; findings get their places in `document`."""
+    diagnostics = [_problem_json(problem) for problem in plan.problems]
+    diagnostics += [
+        {"severity": "warning", "host": each.node, "summary": each.text} for each in plan.warnings
+    ]
     if document is not None:
-        told += [dict(finding.placed(document).as_dict()) for finding in plan.findings]
-    told += [
+        diagnostics += [dict(finding.placed(document).as_dict()) for finding in plan.findings]
+    diagnostics += [
         {
             "severity": "note",
             "host": key.host,
@@ -123,13 +127,13 @@ def plan_json(
             "currency": "USD",
             "unpriced": list(plan.unpriced),
         },
-        "diagnostics": told,
+        "diagnostics": diagnostics,
         "policies": [],
     }
 
 
 def refused_json(fleet: str, error: OrchError, problems: Iterable[NodeProblem]) -> dict[str, Any]:
-    """A plan that there is not: why, and what is amiss with each node."""
+    """JSON in place of a plan that was refused: the error, and the problems of each node."""
     return {
         "schema": SCHEMA,
         "fleet": fleet,
@@ -150,7 +154,7 @@ def refused_json(fleet: str, error: OrchError, problems: Iterable[NodeProblem]) 
 
 
 def _problem_json(problem: NodeProblem) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    data: dict[str, Any] = {
         "severity": "error",
         "code": problem.code,
         "host": problem.node,
@@ -161,5 +165,5 @@ def _problem_json(problem: NodeProblem) -> dict[str, Any]:
     }
     new = getattr(problem, "new", None)
     if new is not None:
-        told["host_key"] = {"of": new.host, "key": new.key, "fingerprint": new.fingerprint}
-    return told
+        data["host_key"] = {"of": new.host, "key": new.key, "fingerprint": new.fingerprint}
+    return data

@@ -1,7 +1,7 @@
 """The resources of a plan as a tree: one line each, equal ones folded, and their leaves below.
 
-A resource is told by its name and its kind in words of the field, as in the progress of `up`. People see
-what tells them something; `-v` shows every leaf, as the JSON does, and the types that Pulumi knows.
+A line has a resource's name and its kind in words of the field, as in the progress of `up`. By default only
+leaves that matter to people are shown; `-v` shows every leaf, as the JSON does, and Pulumi's types.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ MARKS = {"create": "+", "update": "~", "replace": "±", "delete": "-", "same": "
 COLOURS = {"create": "32", "update": "33", "replace": "35", "delete": "31", "same": "2"}
 
 WIDEST = 100
-"""Letters of a value that are shown without `-v`."""
+"""Characters of a value that are shown without `-v`."""
 
 MANY = 3
-"""So many resources of different types that change in the same way are one line."""
+"""From this many on, resources of different types with the same change are folded into one line."""
 
 
 def tree(
     changes: Iterable[Change], headline: Headline, *, colour: bool = False, verbose: bool = False
 ) -> list[str]:
     """The lines of what changes. Of a fleet that moves, the nodes alone unless `verbose`."""
-    told = [change for change in changes if change.op != "same"]
+    changed = [change for change in changes if change.op != "same"]
     if headline.moves and not verbose:
         return ["  ± every resource of it; -v names them"]
-    return [line for group in _groups(told, headline, verbose) for line in group.lines(colour, verbose)]
+    return [line for group in _groups(changed, headline, verbose) for line in group.lines(colour, verbose)]
 
 
-def drift_lines(found: Iterable[Drifted]) -> list[str]:
-    """What differs from what was registered; the same of several resources once."""
+def drift_lines(drifted: Iterable[Drifted]) -> list[str]:
+    """Lines of drift: registered and observed values, equal ones of several resources once."""
     groups: dict[tuple[str, str, str, str], list[str]] = {}
-    for each in found:
+    for each in drifted:
         token = type_of(each.urn)
-        # A cloud's resources may have one name: what is told of ours needs no kind.
+        # Resources of a cloud may share a name, so the kind is added; ours have names of their own.
         kind = "" if token.startswith("orch:") else f"{kind_of(token)} "
         registered, observed = _value(each.registered), _value(each.observed)
         groups.setdefault((kind, each.path, registered, observed), []).append(each.name)
@@ -61,7 +61,7 @@ def paint(text: str, colour: str, on: bool) -> str:
 
 @dataclass(frozen=True)
 class _Group:
-    """Resources to which the same happens, and the leaves that all of them have."""
+    """Resources with the same change, and the leaves that all of them have."""
 
     members: tuple[Change, ...]
     leaves: tuple[PropertyChange, ...]
@@ -85,27 +85,27 @@ def _groups(changes: Sequence[Change], headline: Headline, verbose: bool) -> lis
     by_type: dict[tuple[Any, ...], list[Change]] = {}
     leaves: dict[tuple[Any, ...], tuple[PropertyChange, ...]] = {}
     for change in changes:
-        shown = tuple(_of_people(change, headline) if not verbose else _flat(change))
-        own = tuple(_own(leaf, change) for leaf in shown)
-        key = (change.op, change.type, _is_gone(change), tuple(map(_comparable, own)))
+        visible_leaves = tuple(_of_people(change, headline) if not verbose else _flat(change))
+        impersonal = tuple(_own(leaf, change) for leaf in visible_leaves)
+        key = (change.op, change.type, _is_gone(change), tuple(map(_comparable, impersonal)))
         by_type.setdefault(key, []).append(change)
-        # Of several, what is each one's own is told as such.
-        leaves[key] = own if len(by_type[key]) > 1 else shown
+        # In a group, the values that differ by resource (name, id, address) become placeholders.
+        leaves[key] = impersonal if len(by_type[key]) > 1 else visible_leaves
     across: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
     for key in by_type:
         alike = not verbose and (key[3] or key[0] == "update")
         across.setdefault((key[0], *key[2:]) if alike else key, []).append(key)
-    found: list[_Group] = []
+    groups: list[_Group] = []
     for keys in across.values():
         if sum(len(by_type[key]) for key in keys) < MANY or len(keys) == 1:
-            found += [_Group(tuple(by_type[key]), leaves[key]) for key in keys]
+            groups += [_Group(tuple(by_type[key]), leaves[key]) for key in keys]
         else:
-            found.append(_Group(tuple(each for key in keys for each in by_type[key]), leaves[keys[0]]))
-    return found
+            groups.append(_Group(tuple(each for key in keys for each in by_type[key]), leaves[keys[0]]))
+    return groups
 
 
 def _of_people(change: Change, headline: Headline) -> Iterator[PropertyChange]:
-    """The leaves that tell people something."""
+    """The leaves that matter to people."""
     for leaf in change.diff:
         if headline.needless(change, leaf):
             continue
@@ -138,7 +138,7 @@ def _parts(leaf: PropertyChange) -> Iterator[PropertyChange]:
 def _folded(leaves: Sequence[PropertyChange], *, counting: bool) -> Iterator[PropertyChange]:
     """Equal changes of a list's members as one: `networkInterfaces[1-31]`.
 
-    `counting`: members that come or go as a whole are counted, whatever each is like.
+    `counting`: members that are added or removed as a whole are counted, whatever they hold.
     """
     groups: dict[tuple[str, Any], list[PropertyChange]] = {}
     for leaf in leaves:
@@ -152,7 +152,7 @@ def _folded(leaves: Sequence[PropertyChange], *, counting: bool) -> Iterator[Pro
             yield from members
             continue
         indices = [_INDEX.search(leaf.path) for leaf in members]
-        numbers = fold(f"n{found[1]}" for found in indices if found)
+        numbers = fold(f"n{match[1]}" for match in indices if match)
         within = numbers.removeprefix("n").strip("[]")
         path = plain.replace("[]", f"[{within}]", 1)
         if same in ("went", "came"):
@@ -167,13 +167,13 @@ _INDEX = re.compile(r"\[(\d+)\]")
 
 @dataclass(frozen=True)
 class _Word:
-    """What is told in the place of two values."""
+    """Text in place of the old and the new value."""
 
     text: str
 
 
 def _own(leaf: PropertyChange, change: Change) -> PropertyChange:
-    """The leaf with what is the resource's own (its name, its number, its id, an address) said to be."""
+    """The leaf with placeholders for the resource's own name, number, id and addresses."""
     return replace(leaf, old=_impersonal(leaf.old, change), new=_impersonal(leaf.new, change))
 
 
@@ -211,17 +211,17 @@ def _comparable(leaf: PropertyChange) -> tuple[Any, ...]:
 
 
 def _leaf(leaf: PropertyChange, widest: int | None) -> str:
-    why = " (replaces it)" if leaf.replaces else ""
+    suffix = " (replaces it)" if leaf.replaces else ""
     drift = ""
     if leaf.drift is not None:
         registered = _value(leaf.drift.registered, widest)
-        back = registered == _value(leaf.new, widest)
-        drift = " (drift: changed outside orch)" if back else f" (drift: registered {registered})"
+        restores = registered == _value(leaf.new, widest)
+        drift = " (drift: changed outside orch)" if restores else f" (drift: registered {registered})"
     if isinstance(leaf.new, _Word):
-        return f"{leaf.path}: {leaf.new.text}{why}{drift}"
+        return f"{leaf.path}: {leaf.new.text}{suffix}{drift}"
     if leaf.old == leaf.new == HIDDEN:
-        return f"{leaf.path}: another secret{why}{drift}"
-    return f"{leaf.path}: {_value(leaf.old, widest)} -> {_value(leaf.new, widest)}{why}{drift}"
+        return f"{leaf.path}: another secret{suffix}{drift}"
+    return f"{leaf.path}: {_value(leaf.old, widest)} -> {_value(leaf.new, widest)}{suffix}{drift}"
 
 
 def _value(value: Any, widest: int | None = None) -> str:
@@ -236,8 +236,8 @@ def _flow(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        kept = {key: item for key, item in value.items() if item not in (None, "", [], {})}
-        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in kept.items()) + "}"
+        items = {key: item for key, item in value.items() if item not in (None, "", [], {})}
+        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in items.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_flow, value)) + "]"
     return str(value) if value != "" else '""'

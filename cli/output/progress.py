@@ -1,7 +1,7 @@
-"""What is told while a fleet changes: one live view on a terminal, plain lines anywhere else.
+"""Progress of a change to a fleet: one live view on a terminal, plain lines elsewhere.
 
-Both tell the same lines of what has ended, equal resources folded. The live view adds what is under way and
-is gone in the end; plain lines tell it whenever nothing else was told for ten seconds.
+Both print a line for finished resources, equal ones folded. The live view also shows the running ones and is
+erased at the end; plain lines name them after ten seconds without output.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ def is_live(*, as_json: bool = False) -> bool:
 
 @contextmanager
 def watching(*, as_json: bool = False) -> Iterator[Listener]:
-    """A listener for one operation on a fleet. What has ended is told before this ends, however it does."""
-    told = _Told(Tally(time.monotonic()), heartbeat=not is_live(as_json=as_json))
-    with _terminated_as_interrupted(), ticking.ticking(told.tick):
+    """A listener for one operation on a fleet. On exit, also by an error, it prints what has finished."""
+    printer = _Printer(Tally(time.monotonic()), heartbeat=not is_live(as_json=as_json))
+    with _terminated_as_interrupted(), ticking.ticking(printer.tick):
         try:
-            if told.heartbeat:
-                yield told.hear
+            if printer.heartbeat:
+                yield printer.hear
             else:
-                with _live(told):
-                    yield told.hear
+                with _live(printer):
+                    yield printer.hear
         finally:
-            told.end()
+            printer.end()
 
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """A SIGTERM ends it as Ctrl-C does: the terminal is left as it was. While the engine runs it is the
-    engine's."""
+    """SIGTERM raises KeyboardInterrupt, so that the terminal is restored. While the engine runs, the signal
+    is the engine's."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -71,17 +71,18 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class _Told:
-    """What was told of a change and when; heard and looked at by several threads.
+class _Printer:
+    """Prints the lines of a tally; events, ticks and redraws come from several threads.
 
-    The view is drawn under a lock of its own, and a line told waits for that: so no line is told under ours.
+    rich draws the view under its own lock, and printing a line waits for that lock: so nothing is printed
+    while `_lock` is held.
     """
 
     def __init__(self, tally: Tally, *, heartbeat: bool) -> None:
         self.tally = tally
         self.heartbeat = heartbeat
-        self._latest = tally.begun
-        self._lock, self._telling = threading.Lock(), threading.Lock()
+        self._latest = tally.started
+        self._lock, self._printing = threading.Lock(), threading.Lock()
 
     def hear(self, event: Progress) -> None:
         lines: list[str] = []
@@ -114,19 +115,19 @@ class _Told:
         if not lines:
             return
         self._latest = time.monotonic()
-        with self._telling:
+        with self._printing:
             for line in lines:
                 tell(line)
 
 
 @contextmanager
-def _live(told: _Told) -> Iterator[None]:
+def _live(printer: _Printer) -> Iterator[None]:
     from rich.console import Console
     from rich.live import Live
 
-    # Lines that are told meanwhile go to stderr, which the view passes on above itself; stdout is data.
+    # Lines printed meanwhile go to stderr, and the view shows them above itself; stdout is data.
     with Live(
-        get_renderable=told.view,
+        get_renderable=printer.view,
         console=Console(stderr=True, highlight=False, soft_wrap=True),
         refresh_per_second=4,
         transient=True,
@@ -142,14 +143,14 @@ def _view(tally: Tally, now: float) -> RenderableType:
 
     # Longer than the terminal they would be several lines, and the view would not know how many it has.
     shorten: dict[str, Any] = {"no_wrap": True, "overflow": "ellipsis"}
-    parts = ((clock(now - tally.begun), "bold"), f"  {visible(tally.doing) or 'at work'}")
+    parts = ((clock(now - tally.started), "bold"), f"  {visible(tally.doing) or 'at work'}")
     head = Text.assemble(*parts, **shorten)
-    if tally.doing and tally.doing_since - tally.begun >= 1:
+    if tally.doing and tally.doing_since - tally.started >= 1:
         head.append(f" (for {clock(now - tally.doing_since)})", "dim")
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 2))
     for _ in range(3):
         table.add_column(**shorten)
-    waited = {each.kind: each for each in tally.waited(now)}
+    waited = {each.kind: each for each in tally.running(now)}
     for kind, done, total in tally.counts():
         cells: list[Any] = [Text(kind), Text(f"{done}/{total}", "green" if done >= total else "yellow")]
         if each := waited.get(kind):
@@ -172,12 +173,12 @@ PAST = {
 FAILED = "FAILED"
 
 HOLD_S = 0.5
-"""So long a line waits for others like it after the last of them has come."""
+"""Seconds that a line waits for more resources like it after the latest of them."""
 
 
 @dataclass
 class _Group:
-    """Resources of one kind with one end, which will be one line."""
+    """Finished resources of one kind and outcome, printed as one line."""
 
     names: list[str] = field(default_factory=list[str])
     longest_s: float = 0.0
@@ -185,8 +186,8 @@ class _Group:
 
 
 @dataclass(frozen=True)
-class Waited:
-    """Resources of one kind that are waited for, the longest of them for so many seconds."""
+class Running:
+    """Running resources of one kind; the oldest has run for `for_s` seconds."""
 
     kind: str
     names: tuple[str, ...]
@@ -195,14 +196,14 @@ class Waited:
 
 @dataclass
 class Tally:
-    """What was heard of one change since `begun`."""
+    """The events of one change, counted. Times are of the monotonic clock."""
 
-    begun: float
+    started: float
     doing: str = ""
     doing_since: float = 0.0
     expected: frozenset[str] = frozenset()
     _running: dict[tuple[str, str, str], float] = field(default_factory=dict[tuple[str, str, str], float])
-    _seen: dict[str, set[tuple[str, str]]] = field(default_factory=dict[str, set[tuple[str, str]]])
+    _steps: dict[str, set[tuple[str, str]]] = field(default_factory=dict[str, set[tuple[str, str]]])
     _done: Counter[str] = field(default_factory=Counter[str])
     _groups: dict[tuple[str, str], _Group] = field(default_factory=dict[tuple[str, str], _Group])
 
@@ -216,7 +217,7 @@ class Tally:
 
     def _step(self, step: Step, now: float) -> None:
         kind, key = kind_of(step.type), (kind_of(step.type), step.op, step.name)
-        self._seen.setdefault(kind, set()).add((step.op, step.name))
+        self._steps.setdefault(kind, set()).add((step.op, step.name))
         if step.phase == "start":
             self._running.setdefault(key, now)
             return
@@ -229,48 +230,48 @@ class Tally:
         group.longest_s, group.latest = max(group.longest_s, step.seconds), now
 
     def ready(self, now: float, *, all_of_them: bool = False) -> list[str]:
-        """Lines of what has ended, each once: of a kind of which nothing more is under way, or all."""
+        """Lines of finished resources, each once: of kinds with no running resource, or of all kinds."""
         under_way = {kind for kind, _, _ in self._running}
-        found = [
+        keys = [
             key
             for key, group in self._groups.items()
             if all_of_them or (key[0] not in under_way and now - group.latest >= HOLD_S)
         ]
-        return [_line(*key, self._groups.pop(key)) for key in found]
+        return [_line(*key, self._groups.pop(key)) for key in keys]
 
-    def waited(self, now: float) -> list[Waited]:
-        """What is under way, the longest first."""
+    def running(self, now: float) -> list[Running]:
+        """Running resources by kind, the oldest first."""
         kinds: dict[str, list[tuple[str, float]]] = {}
         for (kind, _, name), since in self._running.items():
             kinds.setdefault(kind, []).append((name, since))
-        found = [
-            Waited(kind, tuple(dict.fromkeys(name for name, _ in each)), now - min(at for _, at in each))
+        groups = [
+            Running(kind, tuple(dict.fromkeys(name for name, _ in each)), now - min(at for _, at in each))
             for kind, each in kinds.items()
         ]
-        return sorted(found, key=lambda each: -each.for_s)
+        return sorted(groups, key=lambda each: -each.for_s)
 
     def counts(self) -> list[tuple[str, int, int]]:
-        """Of each kind, how many are done and how many there are to do as far as is known."""
-        return [(kind, self._done[kind], self._total(kind)) for kind in self._seen]
+        """For each kind: its name, the number of finished resources, and the total known so far."""
+        return [(kind, self._done[kind], self._total(kind)) for kind in self._steps]
 
     def _total(self, kind: str) -> int:
-        names = {name for _, name in self._seen[kind]}
-        known = len(self.expected) if names & self.expected else 0
-        return max(len(self._seen[kind]), known)
+        names = {name for _, name in self._steps[kind]}
+        expected = len(self.expected) if names & self.expected else 0
+        return max(len(self._steps[kind]), expected)
 
     def status(self, now: float) -> str:
-        """One line: for how long, what is under way, how far it is, and what is waited for."""
+        """One line: elapsed time, current step, counts, and the oldest running resources."""
         parts = [self.doing] if self.doing else []
         parts += [f"{done} of {several(kind, total)}" for kind, done, total in self.counts() if done < total]
-        if waited := self.waited(now):
+        if waited := self.running(now):
             first = waited[0]
             parts.append(f"waiting for {fold(first.names)} ({first.kind}) for {clock(first.for_s)}")
-        return f"  … {clock(now - self.begun)}: {'; '.join(parts) or 'at work'}"
+        return f"  … {clock(now - self.started)}: {'; '.join(parts) or 'at work'}"
 
 
 def _line(kind: str, word: str, group: _Group) -> str:
     names = list(dict.fromkeys(group.names))
     took = "" if word == FAILED else f"{group.longest_s:.1f} s"
     number = str(len(group.names)) if len(group.names) > 1 else ""
-    beside = ", ".join(each for each in (number, took) if each)
-    return f"  {fold(names)}  {kind}  {word}" + (f" ({beside})" if beside else "")
+    notes = ", ".join(each for each in (number, took) if each)
+    return f"  {fold(names)}  {kind}  {word}" + (f" ({notes})" if notes else "")

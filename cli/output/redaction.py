@@ -1,4 +1,4 @@
-"""What must not stand in a message or a trace: values given for jobs, and the caller's own secrets."""
+"""Values masked in messages and traces: those of variables for jobs, and the caller's own secrets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 MASK = "(secret)"
 
 SHORTEST = 6
-"""Characters of a value that is masked: shorter ones stand anywhere by chance."""
+"""Characters of the shortest value that is masked: shorter ones occur anywhere by chance."""
 
 _VALUED = frozenset({"--name", "-n", "--fleet", "--profile", "-P"})
 """Other options of verbs with `--env` that take the next word."""
@@ -28,14 +28,13 @@ def masked(
     environ: Mapping[str, str] | None = None,
     more: Iterable[str] = (),
 ) -> str:
-    """The text without the values of `--env`, without those of variables that are named like secrets, and
-    without those in `more`.
+    """The text with secrets masked: values of `--env`, of variables named like secrets, and those in `more`.
 
-    `argv` and `environ` are this process's own where they are not given.
+    `argv` and `environ` are this process's own by default.
     """
-    given = [*_given(sys.argv if argv is None else argv)]
+    variables = [*_env_options(sys.argv if argv is None else argv)]
     environ = os.environ if environ is None else environ
-    values = [environ.get(item, "") if "=" not in item else item.partition("=")[2] for item in given]
+    values = [environ.get(item, "") if "=" not in item else item.partition("=")[2] for item in variables]
     values += [value for name, value in environ.items() if _SECRET_NAME.search(name)]
     values += more
     forms = {form for value in values if len(value) >= SHORTEST for form in _forms(value)}
@@ -44,8 +43,8 @@ def masked(
     return text
 
 
-def _given(argv: Sequence[str]) -> Iterator[str]:
-    """What follows `--env` or `-e`, in every way it may be written, as the command line is read."""
+def _env_options(argv: Sequence[str]) -> Iterator[str]:
+    """The values of `--env` and `-e` in every form that the command line takes."""
     words = iter(argv)
     for word in words:
         if word == "--":
@@ -87,8 +86,8 @@ def cover_arguments() -> None:
     As mysql does with a password. They are seen until then, a moment; a run, or what drives it in the
     background, may last for days. On Linux only.
     """
-    given = [item for item in _given(sys.argv) if item.partition("=")[2]]
-    if not given:
+    variables = [item for item in _env_options(sys.argv) if item.partition("=")[2]]
+    if not variables:
         return
     try:
         # Fields 48 and 49 of proc(5), counted from behind the name, which may hold anything.
@@ -100,10 +99,10 @@ def cover_arguments() -> None:
     if not start or end - start != len(line):
         return  # another form than proc(5) tells
     covered = line
-    for item in given:
+    for item in variables:
         name, _, value = item.partition("=")
-        written = os.fsencode(f"{name}={value}")
+        argument = os.fsencode(f"{name}={value}")
         covered = covered.replace(
-            written + b"\0", os.fsencode(name) + b"=" + b"*" * len(os.fsencode(value)) + b"\0"
+            argument + b"\0", os.fsencode(name) + b"=" + b"*" * len(os.fsencode(value)) + b"\0"
         )
     ctypes.memmove(start, covered, len(covered))

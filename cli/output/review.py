@@ -1,4 +1,4 @@
-"""A plan before a person: shown, asked about, and carried out as it was shown."""
+"""Review of a plan: print it, ask for agreement, and return what was agreed to."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Agreed:
-    """What a person agreed to; `plan` is None where nothing is to be done. `unfit`: nodes are kept out."""
+class Agreement:
+    """What a person agreed to. `plan`: None with nothing to do. `unfit`: some hosts are left out of it."""
 
     project: Project
     document: Document
@@ -43,14 +43,16 @@ def agree(
     project: Project,
     document: Document,
     request: FleetRequest,
-    again: Callable[[], tuple[Project, Document, Fleet]],
+    reload: Callable[[], tuple[Project, Document, Fleet]],
     *,
     verbose: bool,
-) -> Agreed:
-    """Show a plan and ask for it, until what was agreed to is what there is to do: a plan that is outdated by
-    then is made anew, and shown again where it differs. `again` reads the fleet's file and
-    `orch.yml` once more. Raises ProjectError when these name another state by then."""
-    agreed: list[str] = []
+) -> Agreement:
+    """Print a plan and ask for agreement.
+
+    A plan that is outdated by the time of the answer is made again, and printed and asked about again where
+    it differs. `reload` reads the fleet's file and `orch.yml` once more. Raises ProjectError when these name
+    another state."""
+    agreed_lines: list[str] = []
     while True:
         plan, request = after_keys(document, request, lambda w, p=project: _previewed(p, w), confirm)
         lines = [
@@ -58,12 +60,12 @@ def agree(
             f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}",
         ]
         stack = StackState(project, request.name)
-        if lines != agreed:
+        if lines != agreed_lines:
             for line in lines:
                 tell(line)
             tell_problems(plan, document)
             if not plan.pending and not is_former(stack):
-                return Agreed(project, document, request, None, bool(plan.problems))
+                return Agreement(project, document, request, None, bool(plan.problems))
             if plan.pending and request.approvals.force:
                 for line in run_lines(on_nodes_that_go(project, plan, _quiet)):
                     tell(line)
@@ -72,17 +74,17 @@ def agree(
             if plan.pending:
                 confirm(f"Bring up the fleet {request.name}?")
             else:
-                tell(f"fleet {request.name}: what a former version recorded of it is recorded anew")
-            agreed = lines
+                tell(f"fleet {request.name}: the record of an earlier version of orch is written again")
+            agreed_lines = lines
         # What was shown is what is accepted: a host that shows another key now is refused.
         request = accepting(request, plan.new_keys)
         with watching() as listener:
-            why = operations.outdated(plan, request, listener)
-        if why is None:
-            return Agreed(project, document, request, plan, bool(plan.problems))
-        tell(f"the plan is made again: {why}")
+            reason = operations.outdated(plan, request, listener)
+        if reason is None:
+            return Agreement(project, document, request, plan, bool(plan.problems))
+        tell(f"the plan is made again: {reason}")
         state_url = project.state_url
-        project, document, fleet = again()
+        project, document, fleet = reload()
         if project.state_url != state_url:
             raise ProjectError(
                 f"the state of the fleet {request.name} is another one now",
@@ -98,7 +100,7 @@ def _previewed(project: Project, request: FleetRequest) -> Plan:
 
 
 def on_nodes_that_go(project: Project, plan: Plan, listener: Listener) -> tuple[Occupant, ...]:
-    """Who is on nodes that the plan takes away. A ledger that cannot be read is told of and stops no plan."""
+    """Runs on nodes that the plan removes. A ledger that cannot be read gives a warning and stops no plan."""
     try:
         return occupants(StackState(project, plan.fleet), plan.going, listener)
     except OrchError as error:

@@ -52,7 +52,7 @@ class Live:
                 print(visible_lines(text), file=sys.stderr, flush=True)
 
     def status(self) -> str:
-        """What a run waits for before it runs; "" when nothing is known of it."""
+        """What a starting run waits for; "" when there is nothing to say."""
         with self._lock:
             return self._pending.status()
 
@@ -73,16 +73,16 @@ def _event_text(event: Event) -> str | None:
     if isinstance(event, ImageProgress):
         return _progress_text(event)
     if isinstance(event, RunChanged):
-        told = {"provisioning": "starting", "running": "running"}.get(event.status)
-        return f"run {event.run}: {told}" if told else None
+        status = {"provisioning": "starting", "running": "running"}.get(event.status)
+        return f"run {event.run}: {status}" if status else None
     if isinstance(event, RankChanged) and event.status == "failed":
-        why = event.message or _ended(event.exit_code, event.reason)
-        return f"rank {event.rank} on node {event.node}: {why}"
+        cause = event.message or _ended(event.exit_code, event.reason)
+        return f"rank {event.rank} on node {event.node}: {cause}"
     return None
 
 
 def _progress_text(event: ImageProgress) -> str | None:
-    """Begin and end are lines of their own, what is between is told from time to time."""
+    """A line at the beginning and one at the end; `Pending.status` has what is between."""
     if event.finished:
         return f"node {event.node}: has the image {event.image}"
     if event.total_bytes is None:
@@ -125,14 +125,14 @@ def summary(row: RunRow) -> str:
     lines = [f"run {row.name}: {row.status}{took}: {row.message or row.reason}"]
     width = max(len(rank.node) for rank in row.ranks)
     lines += [f"  rank {rank.rank}  {rank.node:<{width}}  {rank_text(rank)}" for rank in row.ranks]
-    bad = next((rank.rank for rank in row.ranks if rank.status == "failed"), 0)
+    failed_rank = next((rank.rank for rank in row.ranks if rank.status == "failed"), 0)
     if row.started_at is not None:
-        lines.append(f"  its log: orch logs {row.name} --node {bad}")
+        lines.append(f"  its log: orch logs {row.name} --node {failed_rank}")
     return "\n".join(lines)
 
 
 def rank_text(rank: RankRow) -> str:
-    """How one rank stands: `exited (3)`, `terminated (sibling_failed)`, `running`."""
+    """The status of one rank: `exited (3)`, `terminated (sibling_failed)`, `running`."""
     if rank.reason == "container_exited_with_error" and rank.exit_code is not None:
         return f"exited ({rank.exit_code})"
     if rank.reason in (None, "done"):
@@ -182,8 +182,8 @@ def _ended(code: int | None, reason: str | None) -> str:
     return (reason or "failed").replace("_", " ")
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def duration(seconds: float) -> str:
@@ -207,12 +207,12 @@ def moment(seconds: float | None) -> str | None:
 
 
 Share = tuple[int, int | None]
-"""Bytes that have come, and of how many."""
+"""Bytes received, and the total."""
 
 
 @dataclass
 class Pending:
-    """What was heard of one run."""
+    """Events of one run before it runs: images, files and nodes that it waits for."""
 
     starting: str = ""
     images: dict[str, Share] = field(default_factory=dict[str, Share])
@@ -232,19 +232,21 @@ class Pending:
                 on_the_way[event.node] = (event.done_bytes, event.total_bytes)
 
     def status(self) -> str:
-        """In one line; "" when nothing is waited for."""
+        """One line; "" when the run waits for nothing."""
         unknown = [node for node, (_, total) in self.images.items() if not total]
-        known = {node: (done, total) for node, (done, total) in self.images.items() if total}
-        coming = {node: share for node, share in known.items() if share[0] < share[1]}
-        come = [node for node in known if node not in coming]
-        # A few small files are there at once: what takes time then is the container's start.
-        sent = {node: (done, total) for node, (done, total) in self.files.items() if total and done < total}
+        sized = {node: (done, total) for node, (done, total) in self.images.items() if total}
+        receiving = {node: share for node, share in sized.items() if share[0] < share[1]}
+        received = [node for node in sized if node not in receiving]
+        # Without a file under way, what takes time is the start of the container.
+        sending = {
+            node: (done, total) for node, (done, total) in self.files.items() if total and done < total
+        }
         parts = [
             *([f"first boot of {fold(self.preparing)}"] if self.preparing else []),
             *([f"{fold(unknown)} pulling the image"] if unknown else []),
-            *([f"{fold(list(coming))} receiving the image, {_percent(coming)}"] if coming else []),
-            *([f"{fold(come)} unpacking the image"] if come else []),
-            *([f"{fold(list(sent))} receiving files, {_percent(sent)}"] if sent else []),
+            *([f"{fold(list(receiving))} receiving the image, {_percent(receiving)}"] if receiving else []),
+            *([f"{fold(received)} unpacking the image"] if received else []),
+            *([f"{fold(list(sending))} receiving files, {_percent(sending)}"] if sending else []),
         ]
         if self.starting and not parts:
             parts = [f"run {self.starting} is starting"]
@@ -253,5 +255,5 @@ class Pending:
 
 def _percent(shares: Mapping[str, tuple[int, int]]) -> str:
     """`45 %`, or from the slowest to the quickest of several: `12 to 45 %`."""
-    found = sorted(done * 100 // total for done, total in shares.values())
-    return f"{found[0]} %" if found[0] == found[-1] else f"{found[0]} to {found[-1]} %"
+    percents = sorted(done * 100 // total for done, total in shares.values())
+    return f"{percents[0]} %" if percents[0] == percents[-1] else f"{percents[0]} to {percents[-1]} %"

@@ -1,4 +1,4 @@
-"""A word from time to time while something takes long, from a thread beside it."""
+"""Progress messages of a slow step, printed from a thread of their own."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from contextlib import contextmanager
 from orch.cli.errors import tell
 
 QUIET_S = 10.0
-"""Nobody waits longer than this without a word."""
+"""Seconds without output after which a message is printed."""
 LOOK_S = 0.25
 
 
 @contextmanager
-def still(what: Callable[[], str]) -> Iterator[None]:
-    """Tells every ten seconds that something goes on: `what` are its words then, "" to say nothing."""
-    begun = told = time.monotonic()
+def still(status: Callable[[], str]) -> Iterator[None]:
+    """Print a message every ten seconds: `status` gives its text; nothing is printed for ""."""
+    start = latest = time.monotonic()
 
     def tick() -> None:
-        nonlocal told
+        nonlocal latest
         now = time.monotonic()
-        if now - told >= QUIET_S:
-            told = now
-            if words := what():
-                tell(f"  … {clock(now - begun)}: {words}")
+        if now - latest >= QUIET_S:
+            latest = now
+            if words := status():
+                tell(f"  … {clock(now - start)}: {words}")
 
     with ticking(tick):
         yield

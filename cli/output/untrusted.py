@@ -1,4 +1,4 @@
-"""`orch preview --untrusted`: what a stranger's fleets would be, without a look at anything but their files.
+"""`orch preview --untrusted`: the fleets of a stranger's files, from these files and the catalogue alone.
 
 No project is opened: no state, no keys, no `.orch`; no engine is started, no account, host or name is asked.
 """
@@ -6,14 +6,13 @@ No project is opened: no state, no keys, no `.orch`; no engine is started, no ac
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.catalog.load import catalog as load_catalog
-from orch.cli.diagnostics import load
+from orch.cli.diagnostics import backend_settings, load
 from orch.cli.errors import say, tell
 from orch.components.base import Candidate
 from orch.components.cloud.sizing import budget_findings
@@ -21,9 +20,8 @@ from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
 from orch.components.registry import backend, by_price
 from orch.components.request import PriorState
-from orch.offers.name_warnings import doubts
-from orch.offers.query import wanted_of
-from orch.spec import load_paths
+from orch.offers.name_warnings import name_warnings
+from orch.offers.query import machine_query
 from orch.spec.diagnostics import Diagnostic, render_human
 from orch.spec.findings import Finding, PlanError, PlanErrors, settle
 from orch.spec.grammar.values import shown
@@ -33,7 +31,6 @@ from orch.spec.loader.untrusted import Fence
 from orch.spec.models import Fleet
 from orch.spec.models.backends import effective, provisioned
 from orch.spec.models.backends.base import BackendSettings
-from orch.spec.models.project import Project
 from orch.spec.rules.unsupported import backends_hint
 from orch.spec.suggest import counted, few
 from orch.stacks.errors import ProjectError
@@ -41,80 +38,60 @@ from orch.stacks.errors import ProjectError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orch.spec import Document
     from orch.spec.models.backends.base import BackendSettings
 
 SCHEMA = 1
 
 
 def preview(file: str, allowed: Sequence[str], *, as_json: bool) -> None:
-    """Tells of each fleet of a file or folder. Raises InvalidConfiguration for what is wrong with any."""
+    """Prints a forecast of each fleet of a file or folder. Raises InvalidConfiguration for errors."""
     documents = load(file, untrusted=allowed)
     fleets = [(document, document.model) for document in documents if isinstance(document.model, Fleet)]
     if not fleets:
         raise ProjectError("there is no fleet in it", where=file, hint="a fleet begins with `type: fleet`")
-    settings = _settings(file, documents, allowed)
+    settings = backend_settings(file, documents, untrusted=allowed)
     fence = fence_around(file, frozenset(allowed))
     for document, fleet in fleets:
-        doubtful = document.effective()
+        warnings = document.effective()
         try:
-            found = outlook(fleet, settings, document.directory.absolute(), fence)
+            forecast = outlook(fleet, settings, document.directory.absolute(), fence)
         except PlanError as error:
             raise error.placed(document) from error
-        told = (*doubtful, *(finding.placed(document) for finding in found.findings))
+        diagnostics = (*warnings, *(finding.placed(document) for finding in forecast.findings))
         if as_json:
-            print(json.dumps(outlook_json(found, told), indent=2, ensure_ascii=False))
+            print(json.dumps(outlook_json(forecast, diagnostics), indent=2, ensure_ascii=False))
             continue
-        for line in outlook_lines(found):
+        for line in outlook_lines(forecast):
             say(line)
-        if told:
-            tell(render_human(told))
+        if diagnostics:
+            tell(render_human(diagnostics))
 
 
-def outlook_lines(found: Forecast) -> list[str]:
-    cost = "its price is not known" if found.hourly is None else f"about ${found.hourly:.2f} per hour"
-    nodes = f"{found.nodes} node{'' if found.nodes == 1 else 's'}"
+def outlook_lines(forecast: Forecast) -> list[str]:
+    cost = "its price is not known" if forecast.hourly is None else f"about ${forecast.hourly:.2f} per hour"
+    nodes = f"{forecast.nodes} node{'' if forecast.nodes == 1 else 's'}"
     return [
-        f"fleet {found.fleet}",
-        *(f"  · {line}" for line in found.lines),
-        *(f"  not looked at: {each}" for each in found.unseen),
-        f"outlook: {nodes} on {found.backend}; {cost}",
+        f"fleet {forecast.fleet}",
+        *(f"  · {line}" for line in forecast.lines),
+        *(f"  not looked at: {each}" for each in forecast.unchecked),
+        f"outlook: {nodes} on {forecast.backend}; {cost}",
     ]
 
 
-def outlook_json(found: Forecast, told: Sequence[Diagnostic]) -> dict[str, Any]:
-    """As a plan's JSON, with what was not looked at; nothing is known of changes."""
+def outlook_json(forecast: Forecast, diagnostics: Sequence[Diagnostic]) -> dict[str, Any]:
+    """The JSON of a plan, with `not_looked_at` in addition and without changes, which are unknown."""
     return {
         "schema": SCHEMA,
-        "fleet": found.fleet,
+        "fleet": forecast.fleet,
         "untrusted": True,
-        "backend": found.backend,
-        "nodes": found.nodes,
-        "reasons": list(found.lines),
-        "not_looked_at": list(found.unseen),
+        "backend": forecast.backend,
+        "nodes": forecast.nodes,
+        "reasons": list(forecast.lines),
+        "not_looked_at": list(forecast.unchecked),
         "changes": None,
-        "cost": {"hourly": found.hourly, "currency": "USD"},
-        "diagnostics": [dict(each.as_dict()) for each in told],
+        "cost": {"hourly": forecast.hourly, "currency": "USD"},
+        "diagnostics": [dict(each.as_dict()) for each in diagnostics],
     }
-
-
-def _settings(
-    file: str, documents: Sequence[Document], allowed: Sequence[str]
-) -> tuple[BackendSettings, ...]:
-    """Backends of the nearest orch.yml upwards in the repository, which is a stranger's too."""
-    known = [each.model for each in documents if isinstance(each.model, Project)]
-    if not known:
-        fence = fence_around(file, frozenset())
-        here = Path.cwd() if file == "-" else Path(os.path.abspath(file))
-        folders = [each for each in (here, *here.parents) if each == fence.root or fence.root in each.parents]
-        names = [each / "orch.yml" for each in folders if fence.holds(each)]
-        path = next((each for each in names if each.is_symlink() or each.is_file()), None)
-        if path is not None:
-            found = load_paths([path], untrusted=allowed).require()
-            if found.diagnostics:
-                tell(render_human(found.diagnostics))
-            known = [model for _, model in found.of(Project)]
-    return tuple(backend for project in known for backend in project.configured)
 
 
 STATE = "the state: what is up already, and what would change"
@@ -125,7 +102,7 @@ _ANY_MACHINE = LocalFacts(cpus=1 << 20, memory_mib=1 << 40, node_image="orch/nod
 class Forecast:
     """`lines` tell what the fleet is. `hourly`: US dollars for all nodes, None where it is not known.
 
-    `unseen`: what a plan would look at and this did not, each as a noun and why it matters.
+    `unchecked`: what a plan would look at and this did not, each as a noun and why it matters.
     """
 
     fleet: str
@@ -134,17 +111,17 @@ class Forecast:
     lines: tuple[str, ...]
     hourly: float | None
     findings: tuple[Finding, ...]
-    unseen: tuple[str, ...]
+    unchecked: tuple[str, ...]
 
 
 def outlook(fleet: Fleet, settings: Sequence[BackendSettings], folder: Path, fence: Fence) -> Forecast:
-    """The outlook of a fleet. `settings` are the backends of orch.yml, `folder` where the file's paths begin.
-    Nothing outside `fence` is read, whatever its `allowed` says.
+    """The forecast of a fleet. `settings` are the backends of orch.yml, `folder` is where relative paths
+    start. Nothing outside `fence` is read, whatever its `allowed` says.
 
     Raises PlanError, PlanErrors.
     """
     if fleet.ssh_config is not None:
-        return _hosts(fleet, _unread(fleet, folder, fence))
+        return _hosts(fleet, _scripts_outside(fleet, folder, fence))
     backends = effective(fleet.written_backends, tuple(each.type for each in settings))
     if not backends:
         raise PlanError(
@@ -154,37 +131,37 @@ def outlook(fleet: Fleet, settings: Sequence[BackendSettings], folder: Path, fen
             hint=backends_hint(each.type for each in settings),
         )
     if backends[0] == "local":
-        return _local(fleet, _unread(fleet, folder, fence))
-    return _cloud(fleet, backends, settings, _unread(fleet, folder, fence))
+        return _local(fleet, _scripts_outside(fleet, folder, fence))
+    return _cloud(fleet, backends, settings, _scripts_outside(fleet, folder, fence))
 
 
-def _hosts(fleet: Fleet, unread: tuple[str, ...]) -> Forecast:
+def _hosts(fleet: Fleet, scripts: tuple[str, ...]) -> Forecast:
     config = fleet.ssh_config
     hosts = tuple(name for host in (config.hosts if config else ()) for name in host.hostnames)
-    named = few(hosts, 8)
-    unseen = (
+    names = few(hosts, 8)
+    unchecked = (
         "the hosts: nobody logged in to them, nor looked up their names",
         "your SSH configuration and keys",
     )
     return Forecast(
-        fleet.name, "ssh", len(hosts), (f"existing hosts: {named}",), 0.0, (), (*unseen, *unread, STATE)
+        fleet.name, "ssh", len(hosts), (f"existing hosts: {names}",), 0.0, (), (*unchecked, *scripts, STATE)
     )
 
 
-def _local(fleet: Fleet, unread: tuple[str, ...]) -> Forecast:
-    made = plan_local(fleet, _ANY_MACHINE, PriorState(), "outlook")
-    limits = [f"{each.cpus:g} CPUs" if each.cpus else "CPUs shared" for each in made.nodes[:1]] + [
-        f"{each.memory_mib} MiB" if each.memory_mib else "memory shared" for each in made.nodes[:1]
+def _local(fleet: Fleet, scripts: tuple[str, ...]) -> Forecast:
+    plan = plan_local(fleet, _ANY_MACHINE, PriorState(), "outlook")
+    limits = [f"{each.cpus:g} CPUs" if each.cpus else "CPUs shared" for each in plan.nodes[:1]] + [
+        f"{each.memory_mib} MiB" if each.memory_mib else "memory shared" for each in plan.nodes[:1]
     ]
     lines = (f"containers on the machine that brings it up: {', '.join(limits)} each",) if limits else ()
-    unseen = ("this machine: its Docker, CPUs and memory", *unread, STATE)
-    return Forecast(fleet.name, "local", len(made.nodes), lines, 0.0, (), unseen)
+    unchecked = ("this machine: its Docker, CPUs and memory", *scripts, STATE)
+    return Forecast(fleet.name, "local", len(plan.nodes), lines, 0.0, (), unchecked)
 
 
-def _unread(fleet: Fleet, folder: Path, fence: Fence) -> tuple[str, ...]:
-    """The scripts of `init` outside the repository. Raises PlanErrors for those in it that cannot be read."""
+def _scripts_outside(fleet: Fleet, folder: Path, fence: Fence) -> tuple[str, ...]:
+    """The scripts of `init` outside the repository. Raises PlanErrors for unreadable ones inside."""
     outside: list[str] = []
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for index, step in enumerate(fleet.init):
         if step.file is None:
             continue
@@ -200,47 +177,58 @@ def _unread(fleet: Fleet, folder: Path, fence: Fence) -> tuple[str, ...]:
             reason = str(error)
         if reason is not None:
             summary = f"the script {step.file} cannot be read"
-            found.append(Finding("ORCH129", f"init[{index}].file", summary, detail=reason))
-    if found:
-        raise PlanErrors(found)
+            findings.append(Finding("ORCH129", f"init[{index}].file", summary, detail=reason))
+    if findings:
+        raise PlanErrors(findings)
     return tuple(outside)
 
 
 def _cloud(
-    fleet: Fleet, backends: Sequence[str], settings: Sequence[BackendSettings], unread: tuple[str, ...]
+    fleet: Fleet,
+    backends: Sequence[str],
+    settings: Sequence[BackendSettings],
+    scripts: tuple[str, ...],
 ) -> Forecast:
-    known = load_catalog()
-    places = _places(fleet, backends, settings)
+    catalog = load_catalog()
+    candidates = _candidates(fleet, backends, settings)
     count = fleet.nodes.target if fleet.nodes is not None else 0
-    first = places[0] if places else None
-    doubtful = [each.finding for each in doubts(wanted_of(fleet, known), known) if each.path[0] != "backends"]
+    first = candidates[0] if candidates else None
+    warnings = [
+        each.finding
+        for each in name_warnings(machine_query(fleet, catalog), catalog)
+        if each.path[0] != "backends"
+    ]
     price = first.price if first else None
     price_of = getattr(first, "price_of", None)
     backend = first.backend if first else backends[0]
-    findings = settle((*doubtful, *budget_findings(fleet, price, 0.0, price_of, backend=backend)))
+    findings = settle((*warnings, *budget_findings(fleet, price, 0.0, price_of, backend=backend)))
     lines = [f"{counted(count, 'node')}, first choice: {first.words}" if first else counted(count, "node")]
-    if len(places) > 1:
-        lines.append(f"{len(places) - 1} more places after it, the next {places[1].words}")
-    unseen = ["the account: its networks, images, quotas and prices", "what there is room for", *unread]
+    if len(candidates) > 1:
+        lines.append(f"{len(candidates) - 1} more places after it, the next {candidates[1].words}")
+    unchecked = [
+        "the account: its networks, images, quotas and prices",
+        "what there is room for",
+        *scripts,
+    ]
     if fleet.reservation is not None:
-        unseen.append(f"the reservation {fleet.reservation}, which decides type and zone")
+        unchecked.append(f"the reservation {fleet.reservation}, which decides type and zone")
     hourly = None if price is None else round(price * count, 6)
-    where = first.backend if first else backends[0]
-    return Forecast(fleet.name, where, count, tuple(lines), hourly, findings, (*unseen, *unread, STATE))
+    backend_name = first.backend if first else backends[0]
+    return Forecast(fleet.name, backend_name, count, tuple(lines), hourly, findings, (*unchecked, STATE))
 
 
-def _places(
+def _candidates(
     fleet: Fleet, backends: Sequence[str], settings: Sequence[BackendSettings]
 ) -> Sequence[Candidate]:
-    """Where the fleet may go, in the order in which places would be tried. Raises PlanErrors for nowhere."""
-    found: list[Sequence[Candidate]] = []
-    refused: list[PlanErrors] = []
+    """Candidates of the fleet in the order in which they would be tried. Raises PlanErrors for none."""
+    candidates: list[Sequence[Candidate]] = []
+    errors: list[PlanErrors] = []
     for name in backends:
-        place = backend(name)
+        driver = backend(name)
         try:
-            found.append(place.listed(fleet, place.entry(settings)))
+            candidates.append(driver.listed(fleet, driver.entry(settings)))
         except PlanErrors as error:
-            refused.append(error)
-    if refused and not any(found):
-        raise PlanErrors(each for error in refused for each in error.findings)
-    return tuple(by_price(found))
+            errors.append(error)
+    if errors and not any(candidates):
+        raise PlanErrors(each for error in errors for each in error.findings)
+    return tuple(by_price(candidates))

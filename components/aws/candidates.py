@@ -20,7 +20,7 @@ from orch.components.cloud.candidates import (
 )
 from orch.components.request import PriorState
 from orch.offers.match import aws_zone_name, judge, names_zone
-from orch.offers.query import MachineQuery, wanted_of
+from orch.offers.query import MachineQuery, machine_query
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.aws import AwsSettings
@@ -104,7 +104,7 @@ def _reserved(each: Candidate, given: Reservation) -> Candidate:
 
 
 def _wanted(fleet: Fleet, settings: AwsSettings, catalog: Catalog) -> MachineQuery:
-    wanted = wanted_of(fleet, catalog)
+    wanted = machine_query(fleet, catalog)
     reserved = fleet.reservation is not None
     return MachineQuery(
         resources=wanted.resources,

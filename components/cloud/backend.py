@@ -230,11 +230,13 @@ def place_reason(candidate: Candidate, previous: PriorState) -> Iterator[str]:
 def regions_of(fleet: Fleet, backend: str) -> tuple[str, ...]:
     """All regions that have an offer for the fleet's types, for looking up its reservation."""
     from orch.catalog.load import catalog
-    from orch.catalog.unpriced import doubtful, unlisted
-    from orch.offers.query import wanted_of
+    from orch.catalog.unpriced import types_possibly_unlisted, unlisted_offers
+    from orch.offers.query import machine_query
 
     known = catalog()
-    patterns = wanted_of(fleet, known).instance_types
+    patterns = machine_query(fleet, known).instance_types
     offers = [*known.lists[backend].offers]
-    offers += [offer for each in doubtful(known, backend) for offer in unlisted(known, each)]
+    offers += [
+        offer for each in types_possibly_unlisted(known, backend) for offer in unlisted_offers(known, each)
+    ]
     return tuple(sorted({o.region for o in offers if o.region and (not patterns or o.type.name in patterns)}))

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from orch.catalog.records import Catalog, InstanceType, Offer
-from orch.catalog.unpriced import unlisted
+from orch.catalog.unpriced import unlisted_offers
 from orch.components.cloud.sizing import blocks
 from orch.components.request import PriorState
 from orch.offers.match import Fit, Judgement, money, type_misses
-from orch.offers.name_warnings import doubts
+from orch.offers.name_warnings import name_warnings
 from orch.offers.near_misses import near_misses, reason_text
 from orch.offers.query import MachineQuery
 from orch.offers.search import PROPERTIES
@@ -108,7 +108,7 @@ def _offer_at(catalog: Catalog, each: InstanceType, region: str, zone: str) -> O
     listed = (
         offer for offer in catalog.lists[each.backend].offers if (offer.type, offer.zone) == (each, zone)
     )
-    others = (offer for offer in unlisted(catalog, each) if offer.region == region)
+    others = (offer for offer in unlisted_offers(catalog, each) if offer.region == region)
     found = next(listed, None) or next(others, None) or Offer(each, region, zone, None, None)
     return replace(found, zone=zone)
 
@@ -135,7 +135,7 @@ def no_offer(
     fleet: Fleet, wanted: MachineQuery, catalog: Catalog, judgement: Judgement, instead: Finding | None = None
 ) -> PlanErrors:
     """That nothing fits and what comes nearest, or `instead` of that; with names that nobody knows."""
-    unknown = [each.finding for each in doubts(wanted, catalog) if each.severity is Severity.WARNING]
+    unknown = [each.finding for each in name_warnings(wanted, catalog) if each.severity is Severity.WARNING]
     return PlanErrors([*unknown, instead or _nothing(fleet, wanted, judgement)])
 
 

@@ -21,7 +21,7 @@ from orch.components.cloud.candidates import (
 from orch.components.gcp.account.facts import Reservation
 from orch.components.request import PriorState
 from orch.offers.match import judge, names_zone
-from orch.offers.query import MachineQuery, wanted_of
+from orch.offers.query import MachineQuery, machine_query
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.gcp import GcpSettings
@@ -73,7 +73,7 @@ def candidates(
 
 
 def _wanted(fleet: Fleet, settings: GcpSettings, catalog: Catalog) -> MachineQuery:
-    wanted = wanted_of(fleet, catalog)
+    wanted = machine_query(fleet, catalog)
     return replace(
         wanted,
         backends=("gcp",),

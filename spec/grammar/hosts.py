@@ -28,13 +28,15 @@ _FOLD = re.compile(r"\[([0-9][0-9,/-]*)\]")
 
 
 @dataclass(frozen=True)
-class Address:
+class HostAddress:
+    """`user@host:port` as written; `host` may be folded names (`gpu[1-4]`)."""
+
     host: str
     user: str | None = None
     port: int | None = None
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> HostAddress:
     """`host`, `user@host`, `host:22`, `user@[fd00::1]:22`. Raises Problem ORCH139."""
     if text.startswith("ssh://"):
         raise Problem("ORCH139", "an address has no `ssh://`", hint=f"write `{text[6:].rstrip('/')}`")
@@ -50,7 +52,7 @@ def parse_address(text: str) -> Address:
         host, colon, after = rest.partition(":")
         port = after if colon else None
     number = None if port is None else parse_int(port, low=1, high=65_535, what="a port")
-    return Address(check_host(host), user or None, number)
+    return HostAddress(check_host(host), user or None, number)
 
 
 def parse_public_key(text: str) -> str:

@@ -23,8 +23,8 @@ JOB_VALUES = ("node_rank", "job_num", "run_name", "array_task_id")
 NAMESPACES = ("env", "orch", "dstack", "run", "secrets", "groups")
 
 
-class Rule(Enum):
-    """What a property does with references."""
+class ReferenceSite(Enum):
+    """Where a reference stands, which decides when it is filled in and how it is escaped."""
 
     READ = "known when the file is read"
     TEXT = "known when the job starts"
@@ -48,10 +48,10 @@ _TEXT = re.compile(r"\$\$|\$\{\{(.*?)(\}\}|\Z)", re.DOTALL)
 _COMMAND = re.compile(r"\$\$(?=\{\{)|\$\{\{(.*?)(\}\}|\Z)", re.DOTALL)
 
 
-def references(text: str, rule: Rule) -> tuple[Reference, ...]:
-    """All references of a text, escaped ones left out. Raises Problem ORCH134 for one without its end."""
-    found: list[Reference] = []
-    for match in _pattern(rule).finditer(text):
+def references(text: str, site: ReferenceSite) -> tuple[Reference, ...]:
+    """All references of a text, without the escaped ones. Raises Problem ORCH134 for a missing `}}`."""
+    result: list[Reference] = []
+    for match in _pattern(site).finditer(text):
         if match.group(1) is None:
             continue
         if not match.group(2):
@@ -59,13 +59,13 @@ def references(text: str, rule: Rule) -> tuple[Reference, ...]:
                 "ORCH134", "`${{` has no closing `}}`", hint="write `$${{` for these characters themselves"
             )
         namespace, _, name = match.group(1).strip().partition(".")
-        found.append(Reference(namespace.strip(), name.strip(), match.start(), match.end()))
-    return tuple(found)
+        result.append(Reference(namespace.strip(), name.strip(), match.start(), match.end()))
+    return tuple(result)
 
 
-def check(reference: Reference, rule: Rule, namespaces: Collection[str]) -> None:
+def check(reference: Reference, site: ReferenceSite, namespaces: Collection[str]) -> None:
     """Raises a Problem for a reference that nothing will ever fill in. `namespaces` are those that the
-    property may use besides `env`.
+    property may use in addition to `env`.
     """
     name, shown_name = reference.namespace, f"`${{{{ {reference} }}}}`"
     family = "groups" if name.startswith("groups[") else "orch" if name == "dstack" else name
@@ -75,7 +75,7 @@ def check(reference: Reference, rule: Rule, namespaces: Collection[str]) -> None
             or "use `env`, `orch` or `run`; write `$${{` for these characters themselves"
         )
         raise Problem("ORCH130", f"{shown(name)} is not a namespace that can be interpolated", hint=hint)
-    if family == "secrets" and rule is Rule.COMMAND:
+    if family == "secrets" and site is ReferenceSite.COMMAND:
         raise Problem(
             "ORCH131", "a secret in a command is visible in process lists", hint="pass it through `env`"
         )
@@ -113,20 +113,20 @@ _NODE_ADDRESS = re.compile(r"nodes\[[0-9]{1,6}\]\.IP_ADDRESS")
 
 
 def fill_environment(
-    text: str, rule: Rule, environ: Mapping[str, str]
+    text: str, site: ReferenceSite, environ: Mapping[str, str]
 ) -> tuple[str, dict[str, str], tuple[str, ...]]:
     """The text with `${{ env.X }}` replaced, the variables that were filled in with their values, and those
     that are not set (theirs stay as they are).
 
-    A value that came from the environment is never read again: what looks like a reference or an escape in
-    it is escaped for `render_*`. Text that no job renders (`Rule.READ`) is finished here.
+    A value of the environment is never interpolated again: a reference or an escape in it is escaped for
+    `render_*`. Text that no job renders (`ReferenceSite.READ`) is finished here.
     """
-    lent: dict[str, str] = {}
+    filled: dict[str, str] = {}
     unset: list[str] = []
 
     def fill(match: re.Match[str]) -> str:
         if match.group(1) is None:
-            return "$" if rule is Rule.READ else match.group()
+            return "$" if site is ReferenceSite.READ else match.group()
         namespace, _, name = match.group(1).strip().partition(".")
         if namespace.strip() != "env":
             return match.group()
@@ -134,12 +134,12 @@ def fill_environment(
         if value is None:
             unset.append(name.strip())
             return match.group()
-        lent[name.strip()] = value
-        if rule is Rule.READ:
+        filled[name.strip()] = value
+        if site is ReferenceSite.READ:
             return value
-        return value.replace("${{", "$${{") if rule is Rule.COMMAND else value.replace("$", "$$")
+        return value.replace("${{", "$${{") if site is ReferenceSite.COMMAND else value.replace("$", "$$")
 
-    return _pattern(rule).sub(fill, text), lent, tuple(dict.fromkeys(unset))
+    return _pattern(site).sub(fill, text), filled, tuple(dict.fromkeys(unset))
 
 
 def render_text(text: str, values: Mapping[str, str], run_args: Sequence[str] = ()) -> str:
@@ -177,8 +177,8 @@ def split_words(text: str) -> tuple[str, ...]:
         raise Problem("ORCH135", what, hint="write the arguments as a list to avoid quoting") from None
 
 
-def _pattern(rule: Rule) -> re.Pattern[str]:
-    return _COMMAND if rule is Rule.COMMAND else _TEXT
+def _pattern(site: ReferenceSite) -> re.Pattern[str]:
+    return _COMMAND if site is ReferenceSite.COMMAND else _TEXT
 
 
 def _filler(values: Mapping[str, str], run_args: str, escaped: str) -> Callable[[re.Match[str]], str]:

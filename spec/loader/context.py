@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadContext:
-    """`secrets` are the names in the project's store, None where nobody looked.
+    """What documents are read with. `secrets`: the names in the project's store, None where it was not read.
 
     `launch` names the kinds of documents whose values are needed now: there, what is missing is an error. Of
-    others it is a warning, for they may be launched elsewhere or later. `lent` are the variables that were
-    filled in so far, with their values: kept out of messages. `fence` is there for documents
-    of strangers: what they may not look beyond. `backends` are those that the project's `orch.yml`
-    configures, `common` what it says for all documents.
+    others it is a warning, for they may be launched elsewhere or later. `env_values` are the variables that
+    were filled in so far, with their values: no message quotes them. `fence` bounds the files that documents
+    of strangers may name, None for trusted ones. `backends` are those that the project's `orch.yml`
+    configures, `common` its defaults and profiles for all documents.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -29,4 +29,4 @@ class LoadContext:
     fence: Fence | None = None
     backends: tuple[str, ...] = ()
     common: Common | None = None
-    lent: dict[str, str] = field(default_factory=dict[str, str])
+    env_values: dict[str, str] = field(default_factory=dict[str, str])

@@ -1,4 +1,4 @@
-"""What must hold between documents: one function per rule, all in one table."""
+"""Rules between documents: one function per rule, all in one table."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def names_differ(drafts: Sequence[Draft]) -> Findings:
         if draft.partial is None or "name" in draft.broken or draft.kind in BACKEND_MODELS:
             continue
         if draft.kind == "project":
-            name, what = draft.source.file, "this file holds a second document"
+            name, summary = draft.source.file, "this file holds a second document"
         else:
             name = getattr(draft.partial, "name", None)
-            what = f"there is another {draft.kind} named '{name}'"
+            summary = f"there is another {draft.kind} named '{name}'"
         if not name:
             continue
         other = first.setdefault((draft.kind, name), draft)
         if other is not draft:
-            place = ("name",) if draft.written("name") else ()
+            path = ("name",) if draft.written("name") else ()
             earlier = other.span(("name",) if other.written("name") else ())
             yield draft.diagnostic(
                 "ORCH170",
-                place,
-                what,
+                path,
+                summary,
                 hint="keep one document" if draft.kind == "project" else "give each its own name",
                 related=(Related(earlier, "the first one"),),
             )
@@ -108,26 +108,26 @@ def dependencies_end(drafts: Sequence[Draft]) -> Findings:
         if name and name not in owners:
             owners[name] = draft
             graph[name] = list(_dependencies(draft))
-    done: set[str] = set()
+    finished: set[str] = set()
     for start in graph:
         trail: dict[str, None] = {}
         stack: list[tuple[str, int]] = [(start, 0)]
         while stack:
             name, step = stack.pop()
             if step == 0:
-                if name in done:
+                if name in finished:
                     continue
                 trail[name] = None
             following = graph[name]
             if step == len(following):
                 del trail[name]
-                done.add(name)
+                finished.add(name)
                 continue
             stack.append((name, step + 1))
             path, run = following[step]
             if run in trail:
                 waits.setdefault(run, (owners[name], path, _circle(list(trail), run)))
-            elif run in graph and run not in done:
+            elif run in graph and run not in finished:
                 stack.append((run, 0))
     for draft, path, circle in waits.values():
         hint = "remove one of these dependencies"
@@ -171,14 +171,14 @@ def distributed_needs_cluster(drafts: Sequence[Draft]) -> Findings:
 def run_fits_fleet(drafts: Sequence[Draft]) -> Findings:
     for task, fleets in _runs_on(drafts, ("nodes", "groups"), ("nodes",)):
         most = [nodes.max for fleet in fleets if (nodes := _fleet(fleet).nodes) is not None]
-        wanted = _nodes(task)
-        if len(most) < len(fleets) or any(bound is None or bound >= wanted for bound in most):
+        node_count = _nodes(task)
+        if len(most) < len(fleets) or any(bound is None or bound >= node_count for bound in most):
             continue
         largest = max(bound for bound in most if bound is not None)
         yield task.diagnostic(
             "ORCH244",
             _nodes_path(task),
-            f"this task needs {wanted} nodes, the fleet has at most {largest}",
+            f"this task needs {node_count} nodes, the fleet has at most {largest}",
             hint=f"write `nodes: {largest}`, or enlarge the fleet",
             related=tuple(
                 Related(fleet.span(("nodes",)), f"fleet '{_fleet(fleet).name}'") for fleet in fleets
@@ -191,25 +191,25 @@ def gpus_fit_instances(drafts: Sequence[Draft]) -> Findings:
     for task, fleets in _runs_on(
         drafts, ("resources", "nodes", "groups"), ("resources", "blocks", "ssh_config")
     ):
-        wanted = cast(Run, task.partial).resources.gpu.count
-        if not wanted.max or (task.kind == "task" and _task(task).groups):
+        gpu_count = cast(Run, task.partial).resources.gpu.count
+        if not gpu_count.max or (task.kind == "task" and _task(task).groups):
             continue
         distributed = _nodes(task) > 1
-        if all(_too_small(int(wanted.max), _fleet(fleet), distributed) for fleet in fleets):
-            yield _gpu_mismatch(task, fleets[0], int(wanted.max), distributed)
+        if all(_too_small(int(gpu_count.max), _fleet(fleet), distributed) for fleet in fleets):
+            yield _gpu_mismatch(task, fleets[0], int(gpu_count.max), distributed)
 
 
-def _too_small(wanted: int, fleet: Fleet, distributed: bool) -> bool:
+def _too_small(gpu_count: int, fleet: Fleet, distributed: bool) -> bool:
     gpus = fleet.resources.gpu.count
     exact = gpus.min is not None and gpus.min == gpus.max and fleet.ssh_config is None
-    return exact and wanted < int(gpus.min or 0) and (distributed or fleet.blocks == 1)
+    return exact and gpu_count < int(gpus.min or 0) and (distributed or fleet.blocks == 1)
 
 
-def _gpu_mismatch(task: Draft, fleet: Draft, wanted: int, distributed: bool) -> Diagnostic:
+def _gpu_mismatch(task: Draft, fleet: Draft, gpu_count: int, distributed: bool) -> Diagnostic:
     model = _fleet(fleet)
     gpus, blocks = int(model.resources.gpu.count.min or 0), model.blocks
     related = (Related(fleet.span(("resources", "gpu")), f"fleet '{model.name}'"),)
-    asks = f"{wanted} GPU{'s' if wanted > 1 else ''}"
+    asks = f"{gpu_count} GPU{'s' if gpu_count > 1 else ''}"
     if distributed and blocks != 1:
         all_blocks = f"all {gpus if blocks == 'auto' else blocks} blocks"
         summary = f"a distributed task takes whole instances ({all_blocks}), but asks for {asks}"
@@ -220,7 +220,7 @@ def _gpu_mismatch(task: Draft, fleet: Draft, wanted: int, distributed: bool) -> 
     hint = (
         f"ask for `gpu: {gpus}`"
         if distributed
-        else f"set `blocks: {gpus}` on the fleet, or ask for `gpu: {wanted}..{gpus}`"
+        else f"set `blocks: {gpus}` on the fleet, or ask for `gpu: {gpu_count}..{gpus}`"
     )
     return task.diagnostic("ORCH243", ("resources", "gpu"), summary, hint=hint, related=related)
 
@@ -253,18 +253,18 @@ def _runs_on(
             continue
         if task.broken.intersection(task_needs):
             continue
-        named = cast(Run, task.partial).fleets
-        if named:
-            chosen = tuple(fleet for name in dict.fromkeys(named) for fleet in by_name.get(name, ())[:_FEW])
-            complete = all(name in by_name for name in named)
+        names = cast(Run, task.partial).fleets
+        if names:
+            fleets = tuple(fleet for name in dict.fromkeys(names) for fleet in by_name.get(name, ())[:_FEW])
+            complete = all(name in by_name for name in names)
         else:
-            chosen = tuple(by_file.get(task.source.file, ())[:_FEW])
+            fleets = tuple(by_file.get(task.source.file, ())[:_FEW])
             complete = True
         sound = all(
-            fleet.model is not None and not fleet.broken.intersection(fleet_needs) for fleet in chosen
+            fleet.model is not None and not fleet.broken.intersection(fleet_needs) for fleet in fleets
         )
-        if chosen and complete and sound:
-            yield task, chosen
+        if fleets and complete and sound:
+            yield task, fleets
 
 
 TOGETHER = (

@@ -1,5 +1,5 @@
-"""One document between nodes and model: what could be read of it, what is wrong with it, and where each
-property stands.
+"""One document between nodes and model: the parts that could be read, its diagnostics, and the place of each
+property.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ class Draft:
     """A document as far as it could be read.
 
     `model` is there when every property is right. `partial` leaves out the top-level properties named in
-    `broken`: checks that need none of these run on it. `borrowed` are the texts that the environment
-    filled in, by their place, each with the variables and their values.
+    `broken`: checks that need none of these run on it. `env_values`: for each place of a text with references
+    to the environment, the variables that were filled in and their values.
     """
 
     source: Source
     index: int
     node: Node
-    outside: LoadContext = field(default_factory=LoadContext)
+    context: LoadContext = field(default_factory=LoadContext)
     kind: str = ""
     model: AnyModel | None = None
     partial: AnyModel | None = None
     broken: set[str] = field(default_factory=set[str])
-    borrowed: dict[Path_, dict[str, str]] = field(default_factory=dict[Path_, "dict[str, str]"])
+    env_values: dict[Path_, dict[str, str]] = field(default_factory=dict[Path_, "dict[str, str]"])
     diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
 
     @property
     def launched(self) -> bool:
-        """Whether its values are needed now."""
-        return self.kind in self.outside.launch
+        """Whether the document is to be launched now, so that all its values are needed."""
+        return self.kind in self.context.launch
 
     @property
     def missing(self) -> Severity:
-        """How bad it is that something outside the file is not there."""
+        """The severity of something outside the file that is missing."""
         return Severity.ERROR if self.launched else Severity.WARNING
 
     def unset(self, name: str, path: AnySequence[Part]) -> Diagnostic:
@@ -77,14 +77,14 @@ class Draft:
 
     def span(self, path: AnySequence[Part], *, key: bool = False) -> Span:
         """Place of a property, or of the nearest thing around it."""
-        found, node = self._find(path)
+        key_span, node = self._find(path)
         if node is self.node:
             return self.heading()
-        return found if key and found is not None else node.span
+        return key_span if key and key_span is not None else node.span
 
     def is_inherited(self, span: Span) -> bool:
         """Whether a place is in the project's `orch.yml`, where the document takes it over from."""
-        return self.outside.common is not None and span.file != self.source.file
+        return self.context.common is not None and span.file != self.source.file
 
     def texts(self, path: AnySequence[Part]) -> tuple[tuple[int, str], ...]:
         """The texts of a list, with their index."""
@@ -122,16 +122,16 @@ class Draft:
         replacement: str | None = None,
         related: tuple[Related, ...] = (),
     ) -> Diagnostic:
-        """A diagnostic at a property. What the environment lent is not in it, whatever the words hold.
+        """A diagnostic at a property. Values of the environment are masked in its texts.
 
-        A property that was taken over from `orch.yml` is told where it stands there."""
+        The place of a property that is inherited from `orch.yml` is there."""
         span = self.span(path, key=key)
         line, inherited = self.source.line(span), self.is_inherited(span)
-        if inherited and self.outside.common is not None:
-            line = self.outside.common.line(span)
-            told = f"the {self.kind} at {self.source.file}:{self.heading().line} takes it over from here"
-            detail = f"{detail}\n{told}" if detail else told
-        found = Diagnostic(
+        if inherited and self.context.common is not None:
+            line = self.context.common.line(span)
+            origin = f"the {self.kind} at {self.source.file}:{self.heading().line} takes it over from here"
+            detail = f"{detail}\n{origin}" if detail else origin
+        diagnostic = Diagnostic(
             code,
             span,
             summary,
@@ -143,7 +143,7 @@ class Draft:
             related=related,
             excerpt=line,
         )
-        return masked(found, self.outside.lent) if self.outside.lent else found
+        return masked(diagnostic, self.context.env_values) if self.context.env_values else diagnostic
 
     def _find(self, path: AnySequence[Part]) -> tuple[Span | None, Node]:
         """The key (if any) and the value at a path, or of its deepest part that exists."""

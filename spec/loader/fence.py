@@ -17,7 +17,8 @@ HIDDEN = frozenset({".git", ".orch"})
 
 @dataclass(frozen=True)
 class Fence:
-    """Where strangers' documents may look: the folder `root`, and nowhere else. `allowed`: see above."""
+    """Where strangers' documents may look: the folder `root`, and nowhere else. `allowed`: names that
+    documents may use although they lead out; see `--allow`."""
 
     root: Path
     allowed: frozenset[str] = frozenset()
@@ -27,28 +28,28 @@ class Fence:
         roots = (str(self.root), os.path.realpath(self.root))
         rest = _below(roots, _absolute(str(path)))
         links = 0
-        here: list[str] = []
+        inside: list[str] = []
         while rest is not None and rest:
             part, rest = rest[0], rest[1:]
             if part in ("", "."):
                 continue
             if part == "..":
-                if not here:
+                if not inside:
                     return False
-                here.pop()
+                inside.pop()
                 continue
             if _is_hidden(part):
                 return False
-            target = link_target(os.path.join(self.root, *here, part))
+            target = link_target(os.path.join(self.root, *inside, part))
             if target is None:
-                here.append(part)
+                inside.append(part)
                 continue
             links += 1
             if links > MAX_LINKS:
                 return False
             if os.path.isabs(target):
                 below = _below(roots, target)
-                here, rest = [], None if below is None else [*below, *rest]
+                inside, rest = [], None if below is None else [*below, *rest]
             else:
                 rest = [*target.split("/"), *rest]
         return rest is not None
@@ -72,20 +73,20 @@ def fence_around(path: str, allowed: frozenset[str]) -> Fence:
     there is none, are a stranger's: the checkout that holds the link is the repository, wherever it leads.
     """
     here = Path.cwd()
-    given = here if path == "-" else Path(os.path.abspath(path))
+    start = here if path == "-" else Path(os.path.abspath(path))
     checkout = None
-    for each in (*reversed(given.parents), given):
+    for each in (*reversed(start.parents), start):
         if checkout is not None and each.is_symlink():
             break
         if os.path.lexists(each / ".git"):
             checkout = each
     if checkout is not None:
         return Fence(checkout, allowed)
-    below = [each for each in (*reversed(given.parents), given) if here in each.parents]
+    below = [each for each in (*reversed(start.parents), start) if here in each.parents]
     link = next((each for each in below if each.is_symlink()), None)
     if link is not None:
         return Fence(link.parent, allowed)
-    return Fence(given if given.is_dir() else given.parent, allowed)
+    return Fence(start if start.is_dir() else start.parent, allowed)
 
 
 def _absolute(path: str) -> str:

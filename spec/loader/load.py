@@ -23,7 +23,7 @@ from orch.spec.loader.fence import Fence, fence_around
 from orch.spec.loader.parse import DraftReader
 from orch.spec.loader.source import Parsed, parse
 from orch.spec.loader.text import read
-from orch.spec.loader.untrusted import strange_uses
+from orch.spec.loader.untrusted import outside_uses
 from orch.spec.models import MODELS, AnyModel, Fleet, Section, Task
 from orch.spec.rules import check_document, environment
 from orch.spec.rules.unsupported import not_acted_on
@@ -89,15 +89,15 @@ class Document:
         return self.draft.diagnostic(code, _parts(path), summary, severity=severity, detail=detail, hint=hint)
 
     def effective(self) -> tuple[Diagnostic, ...]:
-        """Warnings of what would be without effect.
+        """Warnings of properties without effect.
 
-        Raises InvalidConfiguration for a property that this version does not act on: for plans, which would
-        show less than the file says.
+        Raises InvalidConfiguration for a property that this version does not act on: a plan would show less
+        than the file says.
         """
-        found = not_acted_on(self.draft)
-        if any(each.severity is Severity.ERROR for each in found):
-            raise InvalidConfiguration(found)
-        return found
+        diagnostics = not_acted_on(self.draft)
+        if any(each.severity is Severity.ERROR for each in diagnostics):
+            raise InvalidConfiguration(diagnostics)
+        return diagnostics
 
 
 @dataclass(frozen=True)
@@ -157,30 +157,32 @@ def load_paths(
         environ = dict[str, str]()
     environ = os.environ if environ is None else environ
     kinds = (MODELS if launch else ()) if isinstance(launch, bool) else launch
-    outside = LoadContext(
+    context = LoadContext(
         environ,
         None if secrets is None else frozenset(secrets),
         frozenset(kinds),
         backends=tuple(dict.fromkeys(backends)),
     )
-    found: list[Diagnostic] = []
+    messages: list[Diagnostic] = []
     drafts: list[Draft] = []
-    for parsed, fence in _parsed(paths, found, allowed):
-        found += parsed.diagnostics
+    for parsed, fence in _parsed(paths, messages, allowed):
+        messages += parsed.diagnostics
         file = parsed.source.file
-        given = common("-" if file == "<stdin>" else file)
-        known = outside.backends or (given.backends if given else ())
-        reader = DraftReader(parsed.source, replace(outside, fence=fence, common=given, backends=known))
+        settings = common("-" if file == "<stdin>" else file)
+        known_backends = context.backends or (settings.backends if settings else ())
+        reader = DraftReader(
+            parsed.source, replace(context, fence=fence, common=settings, backends=known_backends)
+        )
         drafts += [reader.read(node, index) for index, node in enumerate(parsed.documents)]
     spoiled: set[int] = set()
     for draft in drafts:
-        own = [*draft.diagnostics, *check_document(draft), *strange_uses(draft)]
+        own = [*draft.diagnostics, *check_document(draft), *outside_uses(draft)]
         own += not_acted_on(draft) if draft.launched else ()
         if any(each.severity is Severity.ERROR and draft.is_inherited(each.span) for each in own):
             spoiled.add(id(draft))
-        found += own
-    found += cross_file.check_together(drafts)
-    diagnostics = ordered(_without_echoes(found))
+        messages += own
+    messages += cross_file.check_together(drafts)
+    diagnostics = ordered(_without_echoes(messages))
     broken = {each.span.file for each in diagnostics if each.code < "ORCH110"}  # no YAML: its rest is unknown
     bad = Places(each.span for each in diagnostics if each.severity is Severity.ERROR)
     documents = tuple(
@@ -199,28 +201,28 @@ def _filled(model: AnyModel, environ: Mapping[str, str]) -> AnyModel:
     return environment.filled(model, environ) if isinstance(model, Fleet) else model
 
 
-def _without_echoes(found: Sequence[Diagnostic]) -> Iterable[Diagnostic]:
-    """Leaves out what is said of a value in which the YAML itself is wrong."""
-    broken = Places(each.span for each in found if each.code < "ORCH110")
-    return (each for each in found if each.code < "ORCH110" or not broken.within(each.span))
+def _without_echoes(diagnostics: Sequence[Diagnostic]) -> Iterable[Diagnostic]:
+    """Leaves out diagnostics of a value in which the YAML itself is wrong."""
+    broken = Places(each.span for each in diagnostics if each.code < "ORCH110")
+    return (each for each in diagnostics if each.code < "ORCH110" or not broken.within(each.span))
 
 
 def _parsed(
-    paths: Sequence[Path | str], found: list[Diagnostic], allowed: frozenset[str] | None
+    paths: Sequence[Path | str], diagnostics: list[Diagnostic], allowed: frozenset[str] | None
 ) -> Iterable[tuple[Parsed, Fence | None]]:
     seen: set[str] = set()
     for path in map(str, paths):
         fence = None if allowed is None or "\0" in path else fence_around(path, allowed)
         if path != "-" and (fence is None or fence.holds(path)) and os.path.isdir(path):
-            yield from ((parsed, fence) for parsed in _folder(path, seen, found, fence))
-        elif (parsed := _file(path, seen, found, fence)) is not None:
+            yield from ((parsed, fence) for parsed in _folder(path, seen, diagnostics, fence))
+        elif (parsed := _file(path, seen, diagnostics, fence)) is not None:
             yield parsed, fence
 
 
-def _file(path: str, seen: set[str], found: list[Diagnostic], fence: Fence | None) -> Parsed | None:
+def _file(path: str, seen: set[str], diagnostics: list[Diagnostic], fence: Fence | None) -> Parsed | None:
     if fence is not None and path != "-" and not fence.holds(path):
         summary = "this lies outside the repository: it is not read, for nobody trusts its name"
-        found.append(Diagnostic("ORCH177", Span(path, 1, 1, 1, 1), summary, hint="remove the link"))
+        diagnostics.append(Diagnostic("ORCH177", Span(path, 1, 1, 1, 1), summary, hint="remove the link"))
         return None
     key = path if path == "-" else os.path.realpath(path) if "\0" not in path else path
     if key in seen:
@@ -228,34 +230,38 @@ def _file(path: str, seen: set[str], found: list[Diagnostic], fence: Fence | Non
     seen.add(key)
     source = read(path)
     if isinstance(source, Diagnostic):
-        found.append(source)
+        diagnostics.append(source)
         return None
     return parse(source)
 
 
-def _folder(path: str, seen: set[str], found: list[Diagnostic], fence: Fence | None) -> Iterable[Parsed]:
+def _folder(
+    path: str, seen: set[str], diagnostics: list[Diagnostic], fence: Fence | None
+) -> Iterable[Parsed]:
     """The configurations in a folder: `orch.yml`, and YAML files with a document that has a `type`."""
     try:
         names = sorted(name for name in os.listdir(path) if name.endswith((".yml", ".yaml")))
     except OSError as error:
         reason = (error.strerror or "the system refused it").lower()
-        found.append(Diagnostic("ORCH100", Span(path, 1, 1, 1, 1), f"the folder cannot be read: {reason}"))
+        diagnostics.append(
+            Diagnostic("ORCH100", Span(path, 1, 1, 1, 1), f"the folder cannot be read: {reason}")
+        )
         return
-    some = False
+    any_configuration = False
     for name in names:
         file = os.path.join(path, name)
         if (fence is None or fence.holds(file)) and not os.path.isfile(file):
             continue
-        trouble: list[Diagnostic] = []
-        parsed = _file(file, seen, trouble, fence)
+        problems: list[Diagnostic] = []
+        parsed = _file(file, seen, problems, fence)
         if parsed is None:
-            found += trouble
-            some = True
+            diagnostics += problems
+            any_configuration = True
         elif is_project(name) or re.search(r"^type\s*:", parsed.source.text, re.MULTILINE):
-            some = True
+            any_configuration = True
             yield parsed
-    if not some:
-        found.append(
+    if not any_configuration:
+        diagnostics.append(
             Diagnostic(
                 "ORCH107",
                 Span(path, 1, 1, 1, 1),

@@ -1,4 +1,4 @@
-"""One document read: its type, and its plain values with references looked at."""
+"""Reading one document: its type, and its plain values with references checked and filled in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orch.spec.loader.document import Draft, Path_
 from orch.spec.loader.reference_scopes import scope_of
 from orch.spec.loader.source import Mapping, Node, Scalar, Sequence
 from orch.spec.loader.text import Source
-from orch.spec.loader.untrusted import not_lent
+from orch.spec.loader.untrusted import variable_refused
 from orch.spec.loader.validation_errors import validate
 from orch.spec.models import BACKEND_MODELS, KINDS, MODELS, Fleet
 from orch.spec.models.selection import has_no_driver
@@ -27,13 +27,13 @@ MAX_HOSTS = 20_000
 class DraftReader:
     """Reads the documents of one text."""
 
-    def __init__(self, source: Source, outside: LoadContext) -> None:
+    def __init__(self, source: Source, context: LoadContext) -> None:
         self.source = source
-        self.outside = outside
+        self.context = context
         self.folded = 0
 
     def read(self, node: Node, index: int) -> Draft:
-        draft = Draft(self.source, index, node, self.outside)
+        draft = Draft(self.source, index, node, self.context)
         if not isinstance(node, Mapping):
             draft.diagnostics.append(
                 draft.diagnostic(
@@ -47,8 +47,8 @@ class DraftReader:
         draft.kind = _kind(draft, node)
         if not draft.kind:
             return draft
-        if self.outside.common is not None:
-            draft.node = node = self.outside.common.completed(draft.kind, node)
+        if self.context.common is not None:
+            draft.node = node = self.context.common.completed(draft.kind, node)
         walk = _Walk(draft)
         values = cast("dict[str, object]", walk.values(node, ()))
         if draft.kind in ("fleet", "volume") and "name" not in draft.broken and not draft.written("name"):
@@ -58,7 +58,7 @@ class DraftReader:
         return draft
 
     def _count_hosts(self, draft: Draft) -> None:
-        """Bounds what folded names of a whole file may unfold to."""
+        """Bounds the number of hosts that folded names of a whole file stand for."""
         fleet = draft.partial
         if not isinstance(fleet, Fleet) or fleet.ssh_config is None or "ssh_config" in draft.broken:
             return
@@ -203,7 +203,7 @@ def _written(node: Node) -> object:
 
 
 class _Walk:
-    """Nodes to plain values, references looked at on the way."""
+    """Nodes to plain values; references are checked and those to the environment filled in."""
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
@@ -237,11 +237,11 @@ class _Walk:
 
     def text(self, text: str, path: Path_) -> str:
         """The text with `${{ env.X }}` filled in, its references checked."""
-        draft, outside = self.draft, self.draft.outside
+        draft, context = self.draft, self.draft.context
         scope = scope_of(draft.kind, path)
         try:
-            for reference in interpolate.references(text, scope.rule):
-                interpolate.check(reference, scope.rule, scope.namespaces)
+            for reference in interpolate.references(text, scope.site):
+                interpolate.check(reference, scope.site, scope.namespaces)
                 self.check_secret(reference, path)
         except Problem as problem:
             self.unclear.add(path)
@@ -251,21 +251,21 @@ class _Walk:
                 )
             )
             return text
-        filled, lent, unset = interpolate.fill_environment(text, scope.rule, outside.environ)
+        filled, variables, unset = interpolate.fill_environment(text, scope.site, context.environ)
         for name in unset:
             self.unclear.add(path)
-            if outside.fence is not None:
-                draft.diagnostics.append(not_lent(draft, path, name))
+            if context.fence is not None:
+                draft.diagnostics.append(variable_refused(draft, path, name))
                 continue
             draft.diagnostics.append(draft.unset(name, path))
-        if lent:
-            draft.borrowed[path] = lent
-            outside.lent.update(lent)
+        if variables:
+            draft.env_values[path] = variables
+            context.env_values.update(variables)
         return filled
 
     def check_secret(self, reference: interpolate.Reference, path: Path_) -> None:
-        """Tells of a secret that the store does not have, where its names are known."""
-        known, name = self.draft.outside.secrets, reference.name
+        """Adds a diagnostic for a secret that the store does not have, where its names are known."""
+        known, name = self.draft.context.secrets, reference.name
         if reference.namespace != "secrets" or known is None or name in known:
             return
         longer = next((other for other in sorted(known) if other.startswith(name)), None)

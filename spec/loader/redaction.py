@@ -1,4 +1,4 @@
-"""What the environment lent to a document is never quoted back: a message goes into logs that others read.
+"""Values that the environment filled in are never quoted: a message goes into logs that others read.
 
 `${{ env.X }}` may be a password, also when it stands where none belongs (`spot_policy: ${{ env.TOKEN }}`). A
 message shows the reference in place of the value, of a PIN as of a key. One that holds a part of the value,
@@ -26,25 +26,26 @@ _REFERENCE = r"\$\{\{ env\.\w+ \}\}"
 _NO_NAME = re.compile(r"[\W_]+")
 
 
-def masked(found: Diagnostic, lent: Mapping[str, str]) -> Diagnostic:
-    """The diagnostic without what the environment lent; `lent` maps variables to their values."""
-    values = {name: value for name, value in lent.items() if _forms(value) or _parts(value)}
+def masked(diagnostic: Diagnostic, variables: Mapping[str, str]) -> Diagnostic:
+    """The diagnostic without values of the environment; `variables` maps names to values."""
+    values = {name: value for name, value in variables.items() if _forms(value) or _parts(value)}
     if not values:
-        return found
-    summary = _hidden(found.summary, values)
-    hint = _hidden(found.hint, values)
-    detail = _hidden(found.detail, values)
+        return diagnostic
+    summary = _hidden(diagnostic.summary, values)
+    hint = _hidden(diagnostic.hint, values)
+    detail = _hidden(diagnostic.detail, values)
     related = tuple(
-        replace(other, message=_hidden(other.message, values) or "the other place") for other in found.related
+        replace(other, message=_hidden(other.message, values) or "the other place")
+        for other in diagnostic.related
     )
-    replacement = found.replacement
+    replacement = diagnostic.replacement
     if replacement is not None and _hidden(replacement, values) != replacement:
         replacement = None
-    if found.hint is not None and hint is None:
+    if diagnostic.hint is not None and hint is None:
         hint = not_quoted(values)
     return replace(
-        found,
-        summary=CODES[found.code] if summary is None else summary,
+        diagnostic,
+        summary=CODES[diagnostic.code] if summary is None else summary,
         hint=hint,
         detail=detail,
         replacement=replacement,
@@ -52,14 +53,14 @@ def masked(found: Diagnostic, lent: Mapping[str, str]) -> Diagnostic:
     )
 
 
-def unquoted(found: Diagnostic, lent: Mapping[str, str]) -> Diagnostic:
-    """The diagnostic in the words of its code, of a value that the environment lent."""
-    hint = not_quoted(lent)
-    return replace(found, summary=CODES[found.code], detail=None, hint=hint, replacement=None)
+def unquoted(diagnostic: Diagnostic, variables: Mapping[str, str]) -> Diagnostic:
+    """The diagnostic with the title of its code as summary, for a value of the environment."""
+    hint = not_quoted(variables)
+    return replace(diagnostic, summary=CODES[diagnostic.code], detail=None, hint=hint, replacement=None)
 
 
-def not_quoted(lent: Mapping[str, str]) -> str:
-    names = ", ".join(f"`{reference(name)}`" for name in list(lent)[:3])
+def not_quoted(variables: Mapping[str, str]) -> str:
+    names = ", ".join(f"`{reference(name)}`" for name in list(variables)[:3])
     return f"look at what {names} is where you are: values of the environment are not shown"
 
 
@@ -68,7 +69,7 @@ def reference(name: str) -> str:
 
 
 def _hidden(text: str | None, values: Mapping[str, str]) -> str | None:
-    """The text with references in place of values; None when a part of one is left."""
+    """The text with references in place of values; None when a part of a value remains."""
     if text is None:
         return None
     forms = {form: name for name, value in values.items() for form in _forms(value)}
@@ -81,9 +82,9 @@ def _hidden(text: str | None, values: Mapping[str, str]) -> str | None:
     return None if any(part in left for value in values.values() for part in _parts(value)) else text
 
 
-def _named(found: str, names: Mapping[str, str]) -> str:
-    name = names.get(found.casefold())
-    return found if name is None else reference(name)
+def _named(text: str, names: Mapping[str, str]) -> str:
+    name = names.get(text.casefold())
+    return text if name is None else reference(name)
 
 
 @lru_cache(maxsize=256)

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orch.spec.grammar.interpolate import Rule
+from orch.spec.grammar.interpolate import ReferenceSite
 
 
 @dataclass(frozen=True)
 class Scope:
     """When the references of a property are filled in, and which namespaces it may use besides `env`."""
 
-    rule: Rule = Rule.READ
+    site: ReferenceSite = ReferenceSite.READ
     namespaces: frozenset[str] = frozenset()
 
 
-def _scope(rule: Rule, *namespaces: str) -> Scope:
-    return Scope(rule, frozenset(namespaces))
+def _scope(site: ReferenceSite, *namespaces: str) -> Scope:
+    return Scope(site, frozenset(namespaces))
 
 
-_READ = _scope(Rule.READ)
-_SECRET = _scope(Rule.READ, "secrets")
-_JOB = _scope(Rule.TEXT, "orch")
-_ENV = _scope(Rule.TEXT, "orch", "secrets")
-_ARGS = _scope(Rule.TEXT, "orch", "run")
-_COMMAND = _scope(Rule.COMMAND, "orch", "run")
+_READ = _scope(ReferenceSite.READ)
+_SECRET = _scope(ReferenceSite.READ, "secrets")
+_JOB = _scope(ReferenceSite.TEXT, "orch")
+_ENV = _scope(ReferenceSite.TEXT, "orch", "secrets")
+_ARGS = _scope(ReferenceSite.TEXT, "orch", "run")
+_COMMAND = _scope(ReferenceSite.COMMAND, "orch", "run")
 
 _RUN = {
     "env": _ENV,
@@ -36,11 +36,11 @@ _RUN = {
 _SCOPES: dict[str, dict[str, Scope]] = {
     "task": {**_RUN, "commands": _COMMAND},
     "dev-environment": {**_RUN, "init": _COMMAND},
-    "fleet": {"env": _scope(Rule.READ, "orch", "secrets")},
+    "fleet": {"env": _scope(ReferenceSite.READ, "orch", "secrets")},
 }
 _GROUP = {
-    "commands": _scope(Rule.COMMAND, "orch", "run", "groups"),
-    "env": _scope(Rule.TEXT, "orch", "secrets", "groups"),
+    "commands": _scope(ReferenceSite.COMMAND, "orch", "run", "groups"),
+    "env": _scope(ReferenceSite.TEXT, "orch", "secrets", "groups"),
 }
 _LAUNCHERS = ("torchrun", "mpirun")
 

@@ -40,7 +40,7 @@ class Source:
 
 
 def read(file: str) -> Source | Diagnostic:
-    """The text of a file, `-` for standard input, or why it cannot be had."""
+    """The text of a file (`-`: standard input), or the diagnostic that says why it cannot be read."""
     if file == "-":
         data = sys.stdin.buffer.read(MAX_BYTES + 1)
         return decode("<stdin>", data)
@@ -60,7 +60,7 @@ def read(file: str) -> Source | Diagnostic:
 
 
 def content(file: Path | str) -> bytes:
-    """What a file holds, up to one byte more than `MAX_BYTES`; a pipe only where a shell made it.
+    """The bytes of a file, at most one more than `MAX_BYTES`; of pipes only those that a shell made.
 
     Raises OSError, NoRegularFile for what is neither a file nor a folder, ValueError.
     """
@@ -73,8 +73,8 @@ def content(file: Path | str) -> bytes:
         return stream.read(MAX_BYTES + 1)
 
 
-def _check_regular(found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+def _check_regular(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         raise NoRegularFile("this is no regular file")
 
 

@@ -1,4 +1,4 @@
-"""Files of strangers are data: what of their machine's surroundings they would use is told, and not used.
+"""Files of strangers are data: each use of something outside the repository is reported and not followed.
 
 A pull request's configuration is read by a pipeline that has credentials. With `--untrusted` nothing of the
 environment is filled in, no path leads out of the repository (links resolved without a look outside), and no
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast, get_args, get_origin
 
 from orch.spec.diagnostics import Diagnostic, Severity
-from orch.spec.grammar.interpolate import Rule, fill_environment, references
+from orch.spec.grammar.interpolate import ReferenceSite, fill_environment, references
 from orch.spec.grammar.values import Problem, shown
 from orch.spec.loader.document import Draft, Path_
 from orch.spec.loader.fence import Fence
@@ -26,12 +26,12 @@ from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.parsing import Here, Reaches, marked
 
 
-def strange_uses(draft: Draft) -> Iterator[Diagnostic]:
-    """What a document would use outside its repository, beside the references in its texts.
+def outside_uses(draft: Draft) -> Iterator[Diagnostic]:
+    """Diagnostics of what a document would use outside its repository, except for references in its texts.
 
-    Read from the nodes: a property is told of also when another one, or itself, is wrong.
+    Taken from the nodes, so that a property is reported also when it, or another one, is invalid.
     """
-    fence = draft.outside.fence
+    fence = draft.context.fence
     if fence is None or draft.kind not in MODELS:
         return
     for use in dict.fromkeys(_uses(draft.node, MODELS[draft.kind], ())):
@@ -47,12 +47,12 @@ def strange_uses(draft: Draft) -> Iterator[Diagnostic]:
                 hint="it takes effect where the file is trusted: look at it closely",
             )
         elif use.kind is Env and use.text is not None:
-            yield not_lent(draft, use.path, use.text)
+            yield variable_refused(draft, use.path, use.text)
 
 
-def not_lent(draft: Draft, path: Path_, name: str) -> Diagnostic:
-    """That a document asks for a variable of the environment."""
-    fence = draft.outside.fence
+def variable_refused(draft: Draft, path: Path_, name: str) -> Diagnostic:
+    """The diagnostic for a document that uses a variable of the environment."""
+    fence = draft.context.fence
     allowed = fence is not None and name in fence.allowed
     return draft.diagnostic(
         "ORCH176",
@@ -64,15 +64,15 @@ def not_lent(draft: Draft, path: Path_, name: str) -> Diagnostic:
 
 
 def _references(text: str) -> bool:
-    """Whether a path as written has references, of which the reading told. An escaped one is a name."""
+    """Whether a path as written has references, which the reading reports. An escaped one is a name."""
     try:
-        return bool(references(text, Rule.READ))
+        return bool(references(text, ReferenceSite.READ))
     except Problem:
         return False
 
 
 def _outside(draft: Draft, fence: Fence, path: Path_, written: str) -> Iterator[Diagnostic]:
-    value = fill_environment(written, Rule.READ, {})[0]
+    value = fill_environment(written, ReferenceSite.READ, {})[0]
     allowed = bool(fence.allowed) and bool({value, os.path.expanduser(value)} & fence.allowed)
     if not value.startswith("~") and fence.holds(folder_of(draft) / value):
         return

@@ -1,4 +1,4 @@
-"""Plain values to a model, and what validation found in words and places of the file."""
+"""Plain values to a model, and validation errors to diagnostics at places in the file."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ def validate(
     draft: Draft,
     values: dict[str, object],
     unclear: set[Path_],
-    written: Callable[[], dict[str, object]],
+    as_written: Callable[[], dict[str, object]],
 ) -> None:
-    """Makes the model of `values`. `written` gives them with references to the environment as they stand."""
+    """Makes the model of `values`. `as_written` gives them with the
+    references to the environment in place."""
     model = MODELS[draft.kind]
-    for key, chosen in model.spellings.items():
-        if values.get(key) is not None and values.get(chosen) is not None:
+    for key, name in model.spellings.items():
+        if values.get(key) is not None and values.get(name) is not None:
             draft.diagnostics.append(
                 draft.diagnostic(
                     "ORCH157",
                     (key,),
-                    f"`{key}` and `{chosen}` are the same property",
+                    f"`{key}` and `{name}` are the same property",
                     key=True,
                     hint="keep one of them",
-                    related=(Related(draft.span((chosen,), key=True), "the other one"),),
+                    related=(Related(draft.span((name,), key=True), "the other one"),),
                 )
             )
             del values[key]
@@ -44,14 +45,16 @@ def validate(
         draft.partial = model.model_validate(values, by_alias=True, by_name=False)
         draft.broken |= {str(path[0]) for path in unclear}
     except ValidationError as error:
-        told, bad = _explain(draft, model, error.errors(include_url=False), unclear)
-        draft.diagnostics += _without_lent(draft, model, told, written) if draft.borrowed else told
-        draft.broken |= bad | {str(path[0]) for path in unclear}
-        rest = {
+        diagnostics, broken = _explain(draft, model, error.errors(include_url=False), unclear)
+        draft.diagnostics += (
+            _without_env_values(draft, model, diagnostics, as_written) if draft.env_values else diagnostics
+        )
+        draft.broken |= broken | {str(path[0]) for path in unclear}
+        sound_values = {
             key: value for key, value in values.items() if model.spellings.get(key, key) not in draft.broken
         }
         try:
-            draft.partial = model.model_validate(rest, by_alias=True, by_name=False)
+            draft.partial = model.model_validate(sound_values, by_alias=True, by_name=False)
         except ValidationError:
             draft.partial = None
         return
@@ -59,34 +62,41 @@ def validate(
         draft.model = draft.partial
 
 
-def _without_lent(
-    draft: Draft, model: type[Section], told: list[Diagnostic], written: Callable[[], dict[str, object]]
+def _without_env_values(
+    draft: Draft,
+    model: type[Section],
+    diagnostics: list[Diagnostic],
+    as_written: Callable[[], dict[str, object]],
 ) -> list[Diagnostic]:
-    """The same, told of the reference where a value came from the environment: the same mistake is looked for
-    in the text as it stands in the file.
+    """The diagnostics without values of the environment: each is replaced by the diagnostic for the reference
+    itself, from validating the text as written, or by one that quotes nothing.
     """
-    places = {property_path(path): lent for path, lent in draft.borrowed.items()}
-    inside = {id(each): lent for each in told if (lent := _lent_to(each.path, places))}
+    variables_at = {property_path(path): variables for path, variables in draft.env_values.items()}
+    inside = {
+        id(each): variables for each in diagnostics if (variables := _variables_of(each.path, variables_at))
+    }
     if not inside:
-        return told
+        return diagnostics
     try:
-        model.model_validate(written(), by_alias=True, by_name=False)
+        model.model_validate(as_written(), by_alias=True, by_name=False)
         again: list[Diagnostic] = []
     except ValidationError as error:
         again, _ = _explain(draft, model, error.errors(include_url=False), set())
-    known = {(each.path, each.code): each for each in again}
+    by_place = {(each.path, each.code): each for each in again}
     return [
-        known.get((each.path, each.code)) or unquoted(each, inside[id(each)]) if id(each) in inside else each
-        for each in told
+        by_place.get((each.path, each.code)) or unquoted(each, inside[id(each)])
+        if id(each) in inside
+        else each
+        for each in diagnostics
     ]
 
 
-def _lent_to(path: str, places: dict[str, dict[str, str]]) -> dict[str, str] | None:
+def _variables_of(path: str, variables_at: dict[str, dict[str, str]]) -> dict[str, str] | None:
     """The variables in the text at a path, or in the one it is a part of."""
     return next(
         (
-            lent
-            for place, lent in places.items()
+            variables
+            for place, variables in variables_at.items()
             if path == place or path.startswith((f"{place}.", f"{place}["))
         ),
         None,
@@ -107,7 +117,7 @@ def _explain(
 
 
 class _Account:
-    """What validation found in a document and in the blocks that were read on their own."""
+    """Validation errors of a document, and of the blocks in it that are validated on their own."""
 
     def __init__(self, draft: Draft, model: type[Section], unclear: set[Path_]) -> None:
         self.draft = draft
@@ -134,8 +144,8 @@ class _Account:
                 continue
             cause = error.get("ctx", {}).get("error")
             if isinstance(cause, Misread):
-                for place, inner, found in cause.parts:
-                    self.part(inner, found, (*base, *at, *place))
+                for place, inner, part_error in cause.parts:
+                    self.part(inner, part_error, (*base, *at, *place))
             elif isinstance(cause, (Problem, Problems)):
                 self.part(model, cause, (*base, *at))
             else:
@@ -143,11 +153,11 @@ class _Account:
                 summary = f"this value does not fit `{property_path(whole)}`"
                 self.told.append(self.draft.diagnostic("ORCH112", whole, summary))
 
-    def part(self, model: type[Section], found: _Found, at: Path_) -> None:
-        if isinstance(found, ValidationError):
-            self.add(model, found.errors(include_url=False), at)
+    def part(self, model: type[Section], error: _Found, at: Path_) -> None:
+        if isinstance(error, ValidationError):
+            self.add(model, error.errors(include_url=False), at)
             return
-        for problem in found.problems if isinstance(found, Problems) else (found,):
+        for problem in error.problems if isinstance(error, Problems) else (error,):
             path = (*at, *problem.at)
             if not any(path[: len(known)] == known for known in self.unclear):
                 self.told.append(
@@ -199,12 +209,12 @@ def section_at(model: type[Section], path: Sequence[str | int]) -> type[Section]
 @cache
 def _blocks(model: type[Section]) -> dict[str, type[Section]]:
     """Properties of a block that are blocks themselves."""
-    found: dict[str, type[Section]] = {}
+    blocks: dict[str, type[Section]] = {}
     for written, name in model.properties().items():
         block = _section_in(model.model_fields[name].annotation)
         if block is not None:
-            found[written] = block
-    return found
+            blocks[written] = block
+    return blocks
 
 
 def _section_in(annotation: Any) -> type[Section] | None:
@@ -215,7 +225,7 @@ def _section_in(annotation: Any) -> type[Section] | None:
 
 @cache
 def _own_blocks(model: type[Section]) -> dict[str, type[Section]]:
-    """Those of them that stand once, not in a list."""
+    """Those blocks that stand once, not in a list."""
     return {
         written: block
         for written, block in _blocks(model).items()
@@ -268,7 +278,7 @@ def unknown_property(
 
 
 def _belongs(key: str, model: type[Section], section: type[Section], kind: str, at_top: bool) -> str | None:
-    """Where a property is at home, when its name is exactly one of another block or document."""
+    """A hint where a property belongs, when its name is one of another block or document."""
     if key in HABITS and HABITS[key] in section.properties():
         return None
     for block, inner in _own_blocks(section).items():

@@ -1,4 +1,4 @@
-"""What the YAML parser complains of, in words that say what to write."""
+"""Errors of the YAML parser, reworded to say what to write."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ _REWORDED = (
 def syntax_error(source: Source, error: yaml.MarkedYAMLError) -> Diagnostic:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
-    said = f"{error.context or ''} {error.problem or ''}"
-    if "while scanning an alias" in said and error.context_mark:
+    message = f"{error.context or ''} {error.problem or ''}"
+    if "while scanning an alias" in message and error.context_mark:
         line, column = error.context_mark.line, error.context_mark.column
         rest = source.lines[line][column:]
         text = re.split(r"\s+#|,\s|[\]}]\s*$", rest)[0].strip() or "*"
@@ -82,18 +82,18 @@ def syntax_error(source: Source, error: yaml.MarkedYAMLError) -> Diagnostic:
             width=len(text),
         )
     tab = _tab_indent(source, line)
-    if tab is not None and ("cannot start any token" in said or "tab character" in said):
+    if tab is not None and ("cannot start any token" in message or "tab character" in message):
         return _tabs(source, tab)
-    begun = error.context_mark
+    start = error.context_mark
     # A key without its colon is missed only where the text that it became ends, some lines on.
-    from_start = "while scanning a quoted scalar" in said or "could not find expected ':'" in said
-    if begun and (from_start or ("flow" in said and begun.line != line)):
-        line, column = begun.line, begun.column
-    bare = _without_colon(source, line) if "mapping values are not allowed" in said else None
+    from_start = "while scanning a quoted scalar" in message or "could not find expected ':'" in message
+    if start and (from_start or ("flow" in message and start.line != line)):
+        line, column = start.line, start.column
+    bare = _without_colon(source, line) if "mapping values are not allowed" in message else None
     if bare is not None:
-        line, column, said = bare, len(_indent(source.lines[bare])), "could not find expected ':'"
+        line, column, message = bare, len(_indent(source.lines[bare])), "could not find expected ':'"
     for pattern, summary, hint in _REWORDED:
-        if pattern in said:
+        if pattern in message:
             return _at(source, "ORCH101", line, column, summary, hint=hint)
     return _at(source, "ORCH101", line, column, "this is not valid YAML", hint="check quotes and indentation")
 
@@ -102,13 +102,13 @@ def _without_colon(source: Source, line: int) -> int | None:
     """The first of the lines right above, of the same indentation, that are no `key: value`: to YAML they are
     one text with the given line, whose colon does not fit into it.
     """
-    indent, found = _indent(source.lines[line]), None
+    indent, first_line = _indent(source.lines[line]), None
     for above in range(line - 1, -1, -1):
         text = source.lines[above]
         if _indent(text) != indent or not re.match(r"[^\s#-]", text.strip()) or re.search(r":(\s|$)", text):
             break
-        found = above
-    return found
+        first_line = above
+    return first_line
 
 
 def _tab_indent(source: Source, line: int) -> int | None:
@@ -130,9 +130,9 @@ def _tabs(source: Source, line: int) -> Diagnostic:
         for number, text in enumerate(source.lines)
         if number != line and "\t" in _indent(text) and text.strip()
     ]
-    more = f"other lines begin with tabs too: {', '.join(map(str, others[:8]))}" if others else None
-    if more and len(others) > 8:
-        more += ", …"
+    detail = f"other lines begin with tabs too: {', '.join(map(str, others[:8]))}" if others else None
+    if detail and len(others) > 8:
+        detail += ", …"
     start = indent.index("\t")
     return _at(
         source,
@@ -141,7 +141,7 @@ def _tabs(source: Source, line: int) -> Diagnostic:
         start,
         "a tab indents this line",
         hint="use spaces",
-        detail=more,
+        detail=detail,
         replacement="  " * (len(indent) - start),
         width=len(indent) - start,
     )

@@ -15,16 +15,16 @@ from orch.spec.models.fields.sizes import Nodes
 from orch.spec.models.fleet import Fleet
 from orch.spec.models.launchers import Mpirun, Rdzv, Torchrun
 from orch.spec.models.mounts import FileMount, PortMapping, RegistryAuth, Repo, VolumeMount
-from orch.spec.models.project import Defaults, Project
+from orch.spec.models.project import Defaults, ProjectSettings
 from orch.spec.models.resources import CpuSpec, GpuSpec, Range, Resources
 from orch.spec.models.run import DevEnvironment
 from orch.spec.models.scheduling import Array, Checkpoint, Dependency, Signal
 from orch.spec.models.ssh import Host, Jump, SshConfig
-from orch.spec.models.task import NodeGroup, Task
+from orch.spec.models.task import Task, TaskGroup
 from orch.spec.models.volume import Volume
 
 AnyDocument = Fleet | Task | DevEnvironment | Volume
-AnyModel = AnyDocument | Project | BackendSettings
+AnyModel = AnyDocument | ProjectSettings | BackendSettings
 
 KINDS: dict[str, type[AnyDocument]] = {
     "fleet": Fleet,
@@ -32,7 +32,7 @@ KINDS: dict[str, type[AnyDocument]] = {
     "dev-environment": DevEnvironment,
     "volume": Volume,
 }
-MODELS: dict[str, type[AnyModel]] = {**KINDS, "project": Project, **BACKEND_MODELS}
+MODELS: dict[str, type[AnyModel]] = {**KINDS, "project": ProjectSettings, **BACKEND_MODELS}
 
 __all__ = [
     "BACKEND_MODELS",
@@ -59,11 +59,10 @@ __all__ = [
     "Mount",
     "Mpirun",
     "Network",
-    "NodeGroup",
     "Nodes",
     "Partition",
     "PortMapping",
-    "Project",
+    "ProjectSettings",
     "Range",
     "Rdzv",
     "RegistryAuth",
@@ -74,6 +73,7 @@ __all__ = [
     "Signal",
     "SshConfig",
     "Task",
+    "TaskGroup",
     "Torchrun",
     "Volume",
     "VolumeMount",

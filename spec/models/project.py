@@ -41,13 +41,13 @@ class Policy(Section):
         if isinstance(data, str):
             return {"level": data}
         if isinstance(data, dict):
-            written = cast("dict[str, object]", data)
-            rest = {key: value for key, value in written.items() if key not in ("level", "parameters")}
-            given = written.get("parameters")
-            if given is not None and not isinstance(given, dict):
-                raise Problem("ORCH112", f"`parameters` cannot be {describe(given)}", at=("parameters",))
-            parameters = {**cast("dict[str, object]", given or {}), **rest}
-            level = {} if written.get("level") is None else {"level": written["level"]}
+            mapping = cast("dict[str, object]", data)
+            rest = {key: value for key, value in mapping.items() if key not in ("level", "parameters")}
+            nested = mapping.get("parameters")
+            if nested is not None and not isinstance(nested, dict):
+                raise Problem("ORCH112", f"`parameters` cannot be {describe(nested)}", at=("parameters",))
+            parameters = {**cast("dict[str, object]", nested or {}), **rest}
+            level = {} if mapping.get("level") is None else {"level": mapping["level"]}
             return {**level, **({"parameters": parameters} if parameters else {})}
         return data
 
@@ -63,16 +63,16 @@ def _policies(value: object) -> object:
             f"`policies` cannot be {describe(value)}",
             hint="write `NAME: mandatory` lines below it",
         )
-    read: dict[str, Section] = {}
-    wrong: list[tuple[Path, type[Section], object]] = []
-    for name, given in cast("dict[str, object]", value).items():
+    policies: dict[str, Section] = {}
+    errors: list[tuple[Path, type[Section], object]] = []
+    for name, item in cast("dict[str, object]", value).items():
         try:
-            read[name] = read_as(Policy, {} if given is None else given, (name,))
+            policies[name] = read_as(Policy, {} if item is None else item, (name,))
         except Misread as error:
-            wrong += error.parts
-    if wrong:
-        raise Misread(wrong)  # type: ignore[arg-type]
-    return read
+            errors += error.parts
+    if errors:
+        raise Misread(errors)  # type: ignore[arg-type]
+    return policies
 
 
 Policies = Annotated[
@@ -146,26 +146,26 @@ def _backends(value: object) -> object:
         raise Problem(
             "ORCH112", "a list of backends is expected", hint="begin a line below it with `- type: local`"
         )
-    found: list[Section] = []
-    wrong: list[tuple[Path, type[Section], object]] = []
+    backends: list[Section] = []
+    errors: list[tuple[Path, type[Section], object]] = []
     problems: list[Problem] = []
     for index, item in enumerate(cast("list[object]", value)):
         if isinstance(item, Section):
-            found.append(item)
+            backends.append(item)
             continue
         try:
             kind = _kind(item)
             model = settings_model(kind)
             if model is not None:
-                found.append(read_as(model, item, (index,)))
+                backends.append(read_as(model, item, (index,)))
         except Misread as error:
-            wrong += error.parts
+            errors += error.parts
         except Problem as problem:
             problem.at = (index, *problem.at)
             problems.append(problem)
-    if wrong or problems:
-        raise Misread([*wrong, *([((), LocalSettings, Problems(tuple(problems)))] if problems else [])])  # type: ignore[list-item]
-    return tuple(found)
+    if errors or problems:
+        raise Misread([*errors, *([((), LocalSettings, Problems(tuple(problems)))] if problems else [])])  # type: ignore[list-item]
+    return tuple(backends)
 
 
 def _kind(item: object) -> str:
@@ -196,7 +196,7 @@ class NamedProject(Section):
     backends: BackendList = Field(default=(), description="Its backends.")
 
 
-class Project(Section):
+class ProjectSettings(Section):
     """The file beside the documents: where state lies, and what they have in common."""
 
     noun: ClassVar[str] = "`orch.yml`"

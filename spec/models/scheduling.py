@@ -134,16 +134,16 @@ class Dependency(Section):
 def _dependencies(value: object) -> tuple[Section, ...]:
     if not isinstance(value, (list, tuple)):
         return (read_as(Dependency, value),)
-    found: list[Section] = []
+    items: list[Section] = []
     wrong: list[tuple[Path, type[Section], object]] = []
     for index, item in enumerate(cast("list[object]", value)):
         try:
-            found.append(read_as(Dependency, item, (index,)))
+            items.append(read_as(Dependency, item, (index,)))
         except Misread as error:
             wrong += error.parts
     if wrong:
         raise Misread(wrong)  # type: ignore[arg-type]
-    return tuple(found)
+    return tuple(items)
 
 
 Dependencies = Annotated[

@@ -51,16 +51,16 @@ class Jump(Section):
 
 def _each(model: type[Section], items: list[object]) -> tuple[Section, ...]:
     """Every item of a list as a block; what is wrong with any of them is told at once."""
-    found: list[Section] = []
-    wrong: list[tuple[Path, type[Section], object]] = []
+    blocks: list[Section] = []
+    errors: list[tuple[Path, type[Section], object]] = []
     for index, item in enumerate(items):
         try:
-            found.append(read_as(model, item, (index,)))
+            blocks.append(read_as(model, item, (index,)))
         except Misread as error:
-            wrong += error.parts
-    if wrong:
-        raise Misread(wrong)  # type: ignore[arg-type]
-    return tuple(found)
+            errors += error.parts
+    if errors:
+        raise Misread(errors)  # type: ignore[arg-type]
+    return tuple(blocks)
 
 
 def _jumps(value: object) -> tuple[Section, ...]:
@@ -113,8 +113,8 @@ class Host(Section):
     def expand(cls, data: object) -> object:
         if isinstance(data, str):
             address = addresses.parse_address(data)
-            found = {"hostname": address.host, "user": address.user, "port": address.port}
-            return {key: value for key, value in found.items() if value is not None}
+            parts = {"hostname": address.host, "user": address.user, "port": address.port}
+            return {key: value for key, value in parts.items() if value is not None}
         return data
 
     @classmethod

@@ -15,7 +15,7 @@ from orch.spec.models.run import Run
 from orch.spec.models.scheduling import Array, Dependencies
 
 
-class NodeGroup(Section):
+class TaskGroup(Section):
     """Nodes of a run that are alike. The first node of the first group is the master."""
 
     noun: ClassVar[str] = "a group"
@@ -47,7 +47,7 @@ class Task(Run):
         default=(), description="Run one after the other; set-up steps before a launcher."
     )
     entrypoint: CommandLine | None = Field(default=None, description="Instead of the image's entrypoint.")
-    groups: Annotated[tuple[NodeGroup, ...], rows("groups")] = Field(
+    groups: Annotated[tuple[TaskGroup, ...], rows("groups")] = Field(
         default=(), description="Unlike nodes in one run, in place of `nodes` and `commands`."
     )
     torchrun: Torchrun | None = Field(default=None, description="Start with torchrun on every node.")

@@ -29,38 +29,38 @@ def reserved_variables(draft: Draft) -> Findings:
 def variables_of_the_caller(draft: Draft) -> Findings:
     """Entries without a value that the caller does not have. A run's are asked for again as it starts."""
     model = cast("Fleet | Run", draft.partial)
-    if draft.outside.fence is not None:
+    if draft.context.fence is not None:
         return  # told of all of them alike
     if isinstance(model, Fleet) or not draft.launched:
-        yield from resolve_env(model.env, draft.outside.environ, draft)[1]
+        yield from resolve_env(model.env, draft.context.environ, draft)[1]
 
 
 def variables_of_hosts(draft: Draft) -> Findings:
-    hosts = cast(Fleet, draft.partial).ssh_config if draft.outside.fence is None else None
+    hosts = cast(Fleet, draft.partial).ssh_config if draft.context.fence is None else None
     for index, host in enumerate(hosts.hosts if hosts else ()):
         at = ("ssh_config", "hosts", index, "env")
-        yield from resolve_env(host.env, draft.outside.environ, draft, at)[1]
+        yield from resolve_env(host.env, draft.context.environ, draft, at)[1]
 
 
 def variables_of_steps(draft: Draft) -> Findings:
-    for index, step in enumerate(cast(Fleet, draft.partial).init if draft.outside.fence is None else ()):
+    for index, step in enumerate(cast(Fleet, draft.partial).init if draft.context.fence is None else ()):
         at = ("init", index, "env")
-        yield from resolve_env(step.env, draft.outside.environ, draft, at)[1]
+        yield from resolve_env(step.env, draft.context.environ, draft, at)[1]
 
 
 def resolve_env(
-    env: Mapping[str, str | None], environ: Mapping[str, str], where: Draft, at: Path_ = ("env",)
+    env: Mapping[str, str | None], environ: Mapping[str, str], draft: Draft, at: Path_ = ("env",)
 ) -> tuple[dict[str, str], tuple[Diagnostic, ...]]:
     """The variables with their values, and an ORCH173 for each that is taken from `environ` and is not set
     there.
 
-    Unset variables are left out of the result. `where` is the document they stand in, `at` their place there.
+    Unset variables are left out of the result. `draft` is their document, `at` their place in it.
     """
-    given = {name: environ.get(name) if value is None else value for name, value in env.items()}
+    variables = {name: environ.get(name) if value is None else value for name, value in env.items()}
     unset = tuple(
-        where.unset(name, env_path(where, name, at)) for name, value in given.items() if value is None
+        draft.unset(name, env_path(draft, name, at)) for name, value in variables.items() if value is None
     )
-    return {name: value for name, value in given.items() if value is not None}, unset
+    return {name: value for name, value in variables.items() if value is not None}, unset
 
 
 def filled(fleet: Fleet, environ: Mapping[str, str]) -> Fleet:

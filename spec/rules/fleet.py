@@ -100,7 +100,7 @@ def nodes_are_bounded(draft: Draft) -> Findings:
 def disk_of_local_nodes(draft: Draft) -> Findings:
     fleet = _fleet(draft)
     if "disk_mib" in fleet.resources.model_fields_set and "local" in effective(
-        fleet.written_backends, draft.outside.backends
+        fleet.written_backends, draft.context.backends
     ):
         yield draft.diagnostic(
             "ORCH196",
@@ -117,23 +117,23 @@ def blocks_divide_gpus(draft: Draft) -> Findings:
     count = fleet.resources.gpu.count
     if not count.min or count.max is None:
         return
-    refused: Problem | None = None
+    unfit: Problem | None = None
     for gpus in range(int(count.min), int(count.max) + 1):
         try:
             blocks_of(fleet.blocks, gpus, 1)
             return
         except Problem as problem:
-            refused = problem
-    if refused is None:
+            unfit = problem
+    if unfit is None:
         return
-    summary, hint = refused.summary, refused.hint
+    summary, hint = unfit.summary, unfit.hint
     if count.min != count.max:
         most = int(count.max)
         summary = f"{count.min} to {most} GPUs do not split into {fleet.blocks} blocks"
         possible = {n for gpus in range(int(count.min), most + 1) for n in divisors(gpus)}
         hint = f"possible: {', '.join(map(str, sorted(possible)))}"
     yield draft.diagnostic(
-        refused.code,
+        unfit.code,
         ("blocks",),
         summary,
         hint=hint,
@@ -170,14 +170,14 @@ def init_steps_are_whole(draft: Draft) -> Findings:
 
 def mounts_have_one_origin(draft: Draft) -> Findings:
     for index, mount in enumerate(_fleet(draft).mounts):
-        given = [name for name in ("id", "source", "create") if getattr(mount, name) is not None]
-        if len(given) != 1:
+        origins = [name for name in ("id", "source", "create") if getattr(mount, name) is not None]
+        if len(origins) != 1:
             yield draft.diagnostic(
                 "ORCH158",
                 ("mounts", index),
                 "a mount has exactly one of `id`, `source` and `create`",
-                hint=f"keep one of {listed(given)}"
-                if given
+                hint=f"keep one of {listed(origins)}"
+                if origins
                 else "add `source: server:/export`, or `create: true`",
             )
 

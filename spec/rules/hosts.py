@@ -38,13 +38,13 @@ def hosts_are_listed(draft: Draft) -> Findings:
 def hosts_differ(draft: Draft) -> Findings:
     """The same address and port twice; a jump host in between makes it another host."""
     config = _fleet(draft).ssh_config
-    first: dict[tuple[object, ...], Path_] = {}
+    first_of: dict[tuple[object, ...], Path_] = {}
     for path, host in _hosts(draft):
         port = host.port or (config.port if config else 22)
         for name in host.hostnames:
             key = (name, port, host.proxy_jump)
-            if key in first:
-                earlier = draft.span(first[key])
+            if key in first_of:
+                earlier = draft.span(first_of[key])
                 yield draft.diagnostic(
                     "ORCH143",
                     path,
@@ -53,15 +53,15 @@ def hosts_differ(draft: Draft) -> Findings:
                     related=(Related(earlier, "listed here first"),),
                 )
                 break
-            first[key] = path
+            first_of[key] = path
 
 
 def internal_addresses_of_all(draft: Draft) -> Findings:
     hosts = _hosts(draft)
     having = [path for path, host in hosts if host.internal_ip is not None]
-    lacking = [host.hostname for _, host in hosts if host.internal_ip is None]
-    if having and lacking:
-        few = ", ".join(lacking[:5]) + (", …" if len(lacking) > 5 else "")
+    without_address = [host.hostname for _, host in hosts if host.internal_ip is None]
+    if having and without_address:
+        few = ", ".join(without_address[:5]) + (", …" if len(without_address) > 5 else "")
         yield draft.diagnostic(
             "ORCH144",
             (*having[0], "internal_ip"),
@@ -127,15 +127,15 @@ def key_files_are_usable(draft: Draft) -> Findings:
             places.append(
                 ((*base, index, "identity_file") if many else (*base, "identity_file"), jump.identity_file)
             )
-    told: set[str] = set()
+    reported: set[str] = set()
     for path, file in places:
-        if file is not None and file not in told and "${{" not in file:
-            told.add(file)
+        if file is not None and file not in reported and "${{" not in file:
+            reported.add(file)
             yield from _key_file(draft, path, file)
 
 
 def _key_file(draft: Draft, path: Path_, file: str) -> Findings:
-    folder, fence = folder_of(draft), draft.outside.fence
+    folder, fence = folder_of(draft), draft.context.fence
     if fence is not None and (file.startswith("~") or not fence.holds(folder / file)):
         return  # told by strangers.py
     where = os.path.join(folder, os.path.expanduser(file))

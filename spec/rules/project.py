@@ -11,7 +11,7 @@ from orch.spec.diagnostics import Related, Severity
 from orch.spec.grammar.values import shown
 from orch.spec.loader.document import Draft, Path_, scalars
 from orch.spec.loader.source import Mapping, Scalar, Sequence
-from orch.spec.models import BackendSettings, Project
+from orch.spec.models import BackendSettings, ProjectSettings
 from orch.spec.models.backends.credentials import SECRETS
 from orch.spec.models.selection import has_no_driver
 from orch.spec.rules.rule import Findings, Rule
@@ -27,14 +27,14 @@ def secrets_are_references(draft: Draft) -> Findings:
             continue
         name = _secret_name(draft, path, key)
         reference = f"${{{{ secrets.{name} }}}}"
-        found = draft.diagnostic(
+        diagnostics = draft.diagnostic(
             "ORCH132",
             path,
             f"`{key}` stands here in plain text",
             severity=Severity.WARNING,
             hint=f"`orch secret set {name}`, then write `{reference}`",
         )
-        yield replace(found, excerpt=None)  # the line is the secret
+        yield replace(diagnostics, excerpt=None)  # the line is the secret
 
 
 def _secret_name(draft: Draft, path: Path_, key: str) -> str:
@@ -83,7 +83,7 @@ def _backend_lists(draft: Draft) -> tuple[Path_, ...]:
 
 def one_project(draft: Draft) -> Findings:
     """Which of `projects` an `orch.yml` is of; a server's own file may list as many as it likes."""
-    project = cast(Project, draft.partial)
+    project = cast(ProjectSettings, draft.partial)
     if not project.projects or not is_settings(draft.source.file):
         return
     names = [each.name for each in project.projects]
@@ -125,7 +125,7 @@ def one_project(draft: Draft) -> Findings:
 def profiles_differ(draft: Draft) -> Findings:
     first: dict[str, int] = {}
     default: int | None = None
-    for index, profile in enumerate(cast(Project, draft.partial).profiles):
+    for index, profile in enumerate(cast(ProjectSettings, draft.partial).profiles):
         if profile.name in first:
             yield draft.diagnostic(
                 "ORCH170",
@@ -153,7 +153,7 @@ def is_settings(file: str) -> bool:
 
 def backends_are_whole(draft: Draft) -> Findings:
     """Properties of one backend that exclude or need each other."""
-    project = cast(Project, draft.partial)
+    project = cast(ProjectSettings, draft.partial)
     lists: list[tuple[Path_, tuple[BackendSettings, ...]]] = [(("backends",), project.all_backends)]
     lists += [(("projects", i, "backends"), each.backends) for i, each in enumerate(project.projects)]
     for base, backends in lists:
@@ -166,12 +166,12 @@ def backends_are_whole(draft: Draft) -> Findings:
 def _places(draft: Draft, base: Path_) -> list[Path_]:
     """Of the entries that have a driver: the others are not in the model."""
     node = draft.node_at(base)
-    found: list[Path_] = []
+    result: list[Path_] = []
     for index, item in enumerate(node.items if isinstance(node, Sequence) else ()):
         kind = item.entries.get("type") if isinstance(item, Mapping) else None
         if not (kind and isinstance(kind.value, Scalar) and has_no_driver(kind.value.text)):
-            found.append((*base, index))
-    return found
+            result.append((*base, index))
+    return result
 
 
 def backend_is_whole(draft: Draft) -> Findings:

@@ -44,21 +44,21 @@ def _excluded(draft: Draft, code: str, name: str, other: str, summary: str) -> D
 
 def links_stay_within(draft: Draft) -> Findings:
     """A path in the document's folder that a link leads elsewhere: what is packed is not what is named."""
-    if draft.source.file == "<stdin>" or draft.outside.fence is not None:
+    if draft.source.file == "<stdin>" or draft.context.fence is not None:
         return  # of strangers' files strangers.py tells
-    here = os.path.realpath(os.path.dirname(os.path.abspath(draft.source.file)))
+    folder = os.path.realpath(os.path.dirname(os.path.abspath(draft.source.file)))
     for index, item in enumerate(_run(draft).files):
         if "${{" in item.local_path or "\0" in item.local_path:
             continue
-        named = os.path.normpath(os.path.join(here, os.path.expanduser(item.local_path)))
+        named = os.path.normpath(os.path.join(folder, os.path.expanduser(item.local_path)))
         real = os.path.realpath(named)
-        if _within(named, here) and not _within(real, here):
+        if _within(named, folder) and not _within(real, folder):
             yield draft.diagnostic(
                 "ORCH163",
                 ("files", index),
                 f"{item.local_path} is a link that leads out of this folder",
                 severity=draft.missing,
-                detail=f"it leads to {os.path.relpath(real, here)}",
+                detail=f"it leads to {os.path.relpath(real, folder)}",
                 hint="to copy that, name it itself",
             )
 
@@ -140,15 +140,15 @@ def weekdays_have_names(draft: Draft) -> Findings:
         return
     node = draft.node_at(("schedule", "cron"))
     for index, cron in enumerate(schedule.cron):
-        named = schedules.numeric_weekday(cron)
-        if named is not None:
+        days = schedules.numeric_weekday(cron)
+        if days is not None:
             path = ("schedule", "cron") if isinstance(node, Scalar) else ("schedule", "cron", index)
             yield draft.diagnostic(
                 "ORCH199",
                 path,
                 "day 0 is Sunday here, and Monday elsewhere",
                 severity=Severity.WARNING,
-                hint=f"name the day: `{' '.join([*cron.split()[:-1], named])}`",
+                hint=f"name the day: `{' '.join([*cron.split()[:-1], days])}`",
             )
 
 

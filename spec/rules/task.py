@@ -8,6 +8,7 @@ from typing import cast
 
 from orch.spec.diagnostics import Related, Severity
 from orch.spec.grammar import interpolate
+from orch.spec.grammar.interpolate import ReferenceSite
 from orch.spec.grammar.values import Problem
 from orch.spec.loader.document import Draft, Path_, scalars
 from orch.spec.models import Task
@@ -70,12 +71,13 @@ def group_addresses_exist(draft: Draft) -> Findings:
     for path, scalar in scalars(draft.node):
         if "groups[" not in scalar.text or path[0] != "groups":
             continue
-        rule = interpolate.Rule.COMMAND if len(path) > 2 and path[2] == "commands" else interpolate.Rule.TEXT
+        in_command = len(path) > 2 and path[2] == "commands"
+        site = ReferenceSite.COMMAND if in_command else ReferenceSite.TEXT
         try:
-            found = interpolate.references(scalar.text, rule)
-            addresses = [each for each in found if each.namespace.startswith("groups[")]
+            references = interpolate.references(scalar.text, site)
+            addresses = [each for each in references if each.namespace.startswith("groups[")]
             for reference in addresses:
-                interpolate.check(reference, rule, ("groups",))
+                interpolate.check(reference, site, ("groups",))
         except Problem:
             continue  # told when it was read
         for reference in addresses:
@@ -139,15 +141,15 @@ def mpirun_decides(draft: Draft) -> Findings:
     task = _task(draft)
     if task.mpirun is None:
         return
-    for name, value, wanted in (
+    for name, value, required in (
         ("startup_order", task.startup_order, "workers-first"),
         ("stop_criteria", task.stop_criteria, "master-done"),
     ):
-        if draft.written(name) and value != wanted:
+        if draft.written(name) and value != required:
             yield draft.diagnostic(
                 "ORCH198",
                 (name,),
-                f"with `mpirun` this is always `{wanted}`",
+                f"with `mpirun` this is always `{required}`",
                 severity=Severity.WARNING,
                 hint="remove the line",
             )

@@ -18,7 +18,7 @@ from orch.spec.loader.reference_scopes import scope_of
 from orch.spec.loader.source import Mapping, Node, Scalar, Sequence
 from orch.spec.models import BackendSettings, Fleet
 from orch.spec.models.backends import effective, provisioned, settings_model, title
-from orch.spec.models.project import Project
+from orch.spec.models.project import ProjectSettings
 from orch.spec.models.run import Run
 from orch.spec.suggest import listed
 
@@ -134,11 +134,11 @@ def not_acted_on(draft: Draft) -> tuple[Diagnostic, ...]:
     """What is written in a document and would be without effect, each at its place."""
     if draft.kind not in LAUNCHED:
         return (_refusal(draft, ("type",), f"`type: {draft.kind}`", None),) if draft.kind else ()
-    found = list(_rows(draft, draft.node, (), ""))
+    diagnostics = list(_rows(draft, draft.node, (), ""))
     if draft.partial is not None:
         for check in _BY_VALUE[draft.kind]:
-            found += check(draft)
-    return (*found, *_references(draft))
+            diagnostics += check(draft)
+    return (*diagnostics, *_references(draft))
 
 
 def _refusal(draft: Draft, path: Path_, what: str, hint: str | None, *, key: bool = False) -> Diagnostic:
@@ -174,10 +174,10 @@ def _references(draft: Draft) -> Findings:
         if "${{" not in scalar.text:
             continue
         try:
-            found = interpolate.references(scalar.text, scope_of(draft.kind, path).rule)
+            references = interpolate.references(scalar.text, scope_of(draft.kind, path).site)
         except Problem:
             continue  # told when it was read
-        for reference in found:
+        for reference in references:
             shown = f"`${{{{ {reference} }}}}`"
             if reference.namespace == "secrets":
                 yield _refusal(draft, path, shown, "take the value from your environment: `${{ env.NAME }}`")
@@ -196,7 +196,7 @@ def _backends(draft: Draft) -> tuple[str, ...]:
     fleet = cast(Fleet, draft.partial)
     if "ssh_config" in fleet.model_fields_set:
         return ("ssh",)
-    return effective(fleet.written_backends, draft.outside.backends)
+    return effective(fleet.written_backends, draft.context.backends)
 
 
 def _usable(draft: Draft) -> Findings:
@@ -207,7 +207,7 @@ def _usable(draft: Draft) -> Findings:
         return
     if not used:
         named = backends[0] if backends else "(none)"
-        yield _refusal(draft, ("backends",), f"backend {named}", backends_hint(draft.outside.backends))
+        yield _refusal(draft, ("backends",), f"backend {named}", backends_hint(draft.context.backends))
         return
     for index, name in enumerate(backends):
         if name not in used:
@@ -300,7 +300,7 @@ def _volumes(draft: Draft) -> Findings:
 
 def _bases(draft: Draft) -> Iterator[tuple[Path_, tuple[BackendSettings, ...]]]:
     """Where the backends of a project stand: its own, and those of the one that it is of `projects`."""
-    project = cast(Project, draft.partial)
+    project = cast(ProjectSettings, draft.partial)
     yield ("backends",), project.all_backends
     if project.chosen is not None:
         yield ("projects", project.projects.index(project.chosen), "backends"), project.chosen.backends
@@ -325,8 +325,8 @@ _SWITCHES: dict[str, str] = {
 
 def _switches(draft: Draft) -> Findings:
     """Settings of clouds that would switch something on which is not there; off, they are what is so."""
-    for base, found in _bases(draft):
-        for index, backend in enumerate(found):
+    for base, values in _bases(draft):
+        for index, backend in enumerate(values):
             for name, hint in _SWITCHES.items():
                 if getattr(backend, name, None):
                     path = (*base, index, name)

@@ -12,7 +12,7 @@ import pytest
 from orch.catalog import load
 from orch.catalog.errors import BadCatalogFile
 from orch.catalog.records import Catalog
-from orch.catalog.unpriced import unlisted
+from orch.catalog.unpriced import unlisted_offers
 from orch.offers.match import gpu_memory_mib
 from orch.spec.models.selection import BACKENDS, FOREIGN_BACKENDS
 
@@ -65,7 +65,7 @@ def test_each_price_list_is_of_a_backend_of_the_language_and_tells_its_source_an
 
 def test_each_type_is_offered_somewhere(shipped: Catalog) -> None:
     offered = {(offer.type.backend, offer.type.name) for offer in shipped.offers()}
-    elsewhere = {key for key, each in shipped.types.items() if any(unlisted(shipped, each))}
+    elsewhere = {key for key, each in shipped.types.items() if any(unlisted_offers(shipped, each))}
     assert set(shipped.types) == offered | elsewhere
     assert {key for key, each in shipped.types.items() if each.surveyed} == offered
 

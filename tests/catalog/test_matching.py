@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from orch.catalog import load
 from orch.catalog.records import Catalog, GpuModel, InstanceType, Offer
-from orch.catalog.unpriced import unlisted
-from orch.offers.match import Fit, answers_to, judge, names_zone, nominal_mib
+from orch.catalog.unpriced import unlisted_offers
+from orch.offers.match import Fit, gpu_has_name, judge, names_zone, nominal_mib
 from orch.offers.near_misses import near_misses
 from orch.offers.query import MachineQuery, usual_backends
 from orch.spec.models import Range, Resources
@@ -202,7 +202,7 @@ def test_the_names_a_gpu_goes_by(
     type_name: str, backend: str, names: tuple[str, ...], others: tuple[str, ...]
 ) -> None:
     each = CATALOG.types[backend, type_name]
-    assert [answers_to(each, name) for name in (*names, *others)] == [True] * len(names) + [False] * len(
+    assert [gpu_has_name(each, name) for name in (*names, *others)] == [True] * len(names) + [False] * len(
         others
     )
 
@@ -347,7 +347,7 @@ def _plainly(want: MachineQuery, offer: Offer, spot: bool) -> bool:
     price = offer.spot_price if spot else offer.price
     own = price if spot or offer.price_of is None else None
     exact = each.name.lower() in [name.lower() for name in want.instance_types]
-    by_gpu = any(answers_to(each, name) for name in gpu.names)
+    by_gpu = any(gpu_has_name(each, name) for name in gpu.names)
     by_host = exact or (by_gpu and each.gpu is not None and each.gpu.arm_only)
     arch = want.resources.cpu.arch or (each.arch if by_host else "x86")
     ok = [
@@ -428,7 +428,7 @@ def test_what_fits_is_what_the_rules_say_and_all_else_has_a_reason(want: Machine
     judgement = judge(want, FEW)
     found = {key(fit.offer, fit.spot) for fit in judgement.fits}
     assert len(found) == len(judgement.fits)
-    others = (offer for each in FEW.types.values() for offer in unlisted(FEW, each, want.zones))
+    others = (offer for each in FEW.types.values() for offer in unlisted_offers(FEW, each, want.zones))
     expected = {
         key(offer, spot)
         for offer in chain(FEW.offers(), others)
@@ -469,5 +469,5 @@ def test_a_near_miss_tells_every_value_that_was_found() -> None:
     nearest = near_misses(judgement)[0]
     assert nearest.instance_type == "p5.48xlarge"
     (reason,) = nearest.reasons
-    assert (reason.constraint, reason.wanted, reason.found[0]) == ("price", "at most $50.00", "$55.04")
+    assert (reason.constraint, reason.required, reason.values[0]) == ("price", "at most $50.00", "$55.04")
     assert nearest.cheapest.price == 55.04

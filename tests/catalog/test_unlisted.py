@@ -11,7 +11,7 @@ import pytest
 from support import Folder, Said
 
 from orch.catalog.load import SHIPPED, catalog, read_prices, read_rows, write_prices
-from orch.catalog.unpriced import lends, unlisted, zone_prefix
+from orch.catalog.unpriced import reference_price, unlisted_offers, zone_prefix
 
 CATALOG = catalog(Path("/nonexistent"))
 L4 = CATALOG.types["aws", "g6.12xlarge"]
@@ -63,7 +63,7 @@ def test_a_type_without_any_price_is_unpriced_and_last(tmp_path: Path) -> None:
 
 
 def test_a_type_that_us_east_1_does_not_sell_is_not_offered_there() -> None:
-    regions = {offer.region for offer in unlisted(CATALOG, CATALOG.types["aws", "hpc7a.96xlarge"])}
+    regions = {offer.region for offer in unlisted_offers(CATALOG, CATALOG.types["aws", "hpc7a.96xlarge"])}
     assert "eu-north-1" in regions
     assert "us-east-1" not in regions
 
@@ -88,8 +88,8 @@ def test_a_region_that_the_survey_left_out_has_what_the_others_have(tmp_path: Pa
 
 
 def test_a_zone_id_is_one_of_its_region() -> None:
-    (one,) = unlisted(CATALOG, L4, ("euw1-az2",)) and [
-        offer for offer in unlisted(CATALOG, L4, ("euw1-az2",)) if offer.region == "eu-west-1"
+    (one,) = unlisted_offers(CATALOG, L4, ("euw1-az2",)) and [
+        offer for offer in unlisted_offers(CATALOG, L4, ("euw1-az2",)) if offer.region == "eu-west-1"
     ]
     assert one.zone == "euw1-az2"
 
@@ -99,12 +99,15 @@ def test_zones_begin_with_their_region_in_short() -> None:
         assert (offer.zone or "").startswith(f"{zone_prefix(offer.region or '')}-"), offer
 
 
-def test_the_home_region_lends_before_the_others() -> None:
+def test_the_home_region_reference_price_before_the_others() -> None:
     type_ = replace(L4, home_price=None)
-    assert lends(L4, {"us-east-1": 3.0, "eu-west-1": 2.0}) == ("us-east-1", 3.0)
-    assert lends(L4, {"eu-west-1": 2.0}) == ("us-east-1", 4.6016)
-    assert lends(type_, {"us-west-2": 2.0, "eu-west-1": 4.0, "us-east-1": None}) == ("eu-west-1", 4.0)
-    assert lends(type_, {}) == (None, None)
+    assert reference_price(L4, {"us-east-1": 3.0, "eu-west-1": 2.0}) == ("us-east-1", 3.0)
+    assert reference_price(L4, {"eu-west-1": 2.0}) == ("us-east-1", 4.6016)
+    assert reference_price(type_, {"us-west-2": 2.0, "eu-west-1": 4.0, "us-east-1": None}) == (
+        "eu-west-1",
+        4.0,
+    )
+    assert reference_price(type_, {}) == (None, None)
 
 
 def test_a_listed_place_without_a_price_borrows_one_and_does_not_keep_it(tmp_path: Path) -> None:
@@ -123,7 +126,7 @@ def test_a_refreshed_region_has_what_its_list_tells_and_the_others_what_is_known
         "type,region,price,zones\ng6.12xlarge,eu-west-1,5.1,euw1-az1:2.5\n"
     )
     known = catalog(tmp_path)
-    regions = {offer.region for offer in unlisted(known, known.types["aws", "g6.12xlarge"])}
+    regions = {offer.region for offer in unlisted_offers(known, known.types["aws", "g6.12xlarge"])}
     assert "us-east-1" in regions
     assert not regions & {"eu-west-1", "eu-west-2"}
 

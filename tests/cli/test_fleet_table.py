@@ -11,7 +11,7 @@ import pytest
 from oldrows import FLEET
 from support import Folder
 
-from orch.cli.output.fleet import Row, age, fleet_json, fleet_table
+from orch.cli.output.fleet import FleetRow, age, fleet_json, fleet_table
 from orch.runner.node.status import NodeStatus
 from orch.spec.state import FleetState
 from orch.stacks.project import find
@@ -55,8 +55,8 @@ def recorded(state: FleetState, *created: str | None, spot: str = "true") -> dic
     return {"resources": resources}
 
 
-def row(state: FleetState, deployment: dict[str, Any]) -> Row:
-    return Row(state, [NodeStatus("idle")] * len(state.nodes), node_records(deployment))
+def row(state: FleetState, deployment: dict[str, Any]) -> FleetRow:
+    return FleetRow(state, [NodeStatus("idle")] * len(state.nodes), node_records(deployment))
 
 
 def test_each_node_tells_how_long_it_is_there_and_whether_it_is_spot() -> None:

@@ -17,7 +17,7 @@ from support import ORCH, Folder
 import orch.cli
 from orch.cli.errors import say
 from orch.cli.hosts.exec import ExecResult, show_answers
-from orch.cli.hosts.node_names import UnknownNode, chosen_nodes
+from orch.cli.hosts.node_names import UnknownNode, nodes_named
 from orch.runner.launch.environment import fold
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.node.commands import Command
@@ -126,7 +126,7 @@ def test_folded_names_are_chosen_as_before() -> None:
     fleets = {"lab": FLEET.model_copy(update={"nodes": nodes})}
 
     def chosen(*given: str) -> str:
-        return " ".join(node.name for node in chosen_nodes(given, fleets))
+        return " ".join(node.name for node in nodes_named(given, fleets))
 
     assert chosen("gpu[1-2,4]", "gpu7") == "gpu1 gpu2 gpu4 gpu7"
     assert chosen("gpu[0-8/4]") == "gpu0 gpu4 gpu8"

@@ -10,7 +10,7 @@ from orch.catalog.records import Catalog
 from orch.components.cloud.candidates import known_types, no_offer
 from orch.components.cloud_errors import CloudError, Kind
 from orch.offers.match import judge
-from orch.offers.query import wanted_of
+from orch.offers.query import machine_query
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends import title
@@ -24,7 +24,7 @@ def test_a_fleet_of_any_cloud_is_told_that_nothing_fits(backend: str) -> None:
     fleet = Fleet.model_validate(
         {"type": "fleet", "name": "lab", "nodes": "1", "backends": [backend], "instance_types": ["big"]}
     )
-    wanted = wanted_of(fleet, EMPTY)
+    wanted = machine_query(fleet, EMPTY)
     told = no_offer(fleet, wanted, EMPTY, judge(wanted, EMPTY))
     assert told.summary == f"no {title(backend)} offer fits the fleet 'lab'"
     with pytest.raises(PlanErrors) as caught:

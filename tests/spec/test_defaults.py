@@ -11,7 +11,7 @@ import yaml
 from leaves import HEADS, Leaf, leaves, valid
 
 from orch.spec import load_paths
-from orch.spec.defaults import OF_CLOUDS, Common, UnknownProfile, near
+from orch.spec.defaults import OF_CLOUDS, Common, UnknownProfile, nearest_project_file
 from orch.spec.loader.load import Loaded
 from orch.spec.loader.untrusted import Fence
 from orch.spec.models import Fleet, Task
@@ -228,13 +228,13 @@ def test_the_nearest_settings_upwards_count_and_those_of_a_stranger_end_at_the_r
     inner.mkdir(parents=True)
     (inner / "file.yml").touch()
     (tmp_path / "orch.yml").touch()
-    assert near(str(inner / "file.yml")) == str(tmp_path / "orch.yml")
+    assert nearest_project_file(str(inner / "file.yml")) == str(tmp_path / "orch.yml")
     fence = Fence(tmp_path / "repository")
-    assert near(str(inner), fence) is None
+    assert nearest_project_file(str(inner), fence) is None
     (inner / "orch.yml").symlink_to(tmp_path / "orch.yml")
-    assert near(str(inner), fence) is None
+    assert nearest_project_file(str(inner), fence) is None
     (tmp_path / "repository" / "orch.yml").touch()
-    assert near(str(inner), fence) == str(tmp_path / "repository" / "orch.yml")
+    assert nearest_project_file(str(inner), fence) == str(tmp_path / "repository" / "orch.yml")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from orch.spec import load_paths
 from orch.spec.grammar import hosts
-from orch.spec.grammar.hosts import Address
+from orch.spec.grammar.hosts import HostAddress
 from orch.spec.grammar.values import Problem
 from orch.spec.models import Host, SshConfig
 
@@ -16,16 +16,16 @@ from orch.spec.models import Host, SshConfig
 @pytest.mark.parametrize(
     ("text", "address"),
     [
-        ("10.0.0.4", Address("10.0.0.4")),
-        ("node1.lan", Address("node1.lan")),
-        ("ubuntu@node1:2222", Address("node1", "ubuntu", 2222)),
-        ("ubuntu@gpu[01-10].lan:22", Address("gpu[01-10].lan", "ubuntu", 22)),
-        ("fd00::1", Address("fd00::1")),
-        ("root@[fd00::1]:22", Address("fd00::1", "root", 22)),
-        ("[fd00:0:0::1]", Address("fd00::1")),
+        ("10.0.0.4", HostAddress("10.0.0.4")),
+        ("node1.lan", HostAddress("node1.lan")),
+        ("ubuntu@node1:2222", HostAddress("node1", "ubuntu", 2222)),
+        ("ubuntu@gpu[01-10].lan:22", HostAddress("gpu[01-10].lan", "ubuntu", 22)),
+        ("fd00::1", HostAddress("fd00::1")),
+        ("root@[fd00::1]:22", HostAddress("fd00::1", "root", 22)),
+        ("[fd00:0:0::1]", HostAddress("fd00::1")),
     ],
 )
-def test_an_address_has_a_host_and_perhaps_a_user_and_a_port(text: str, address: Address) -> None:
+def test_an_address_has_a_host_and_perhaps_a_user_and_a_port(text: str, address: HostAddress) -> None:
     assert hosts.parse_address(text) == address
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orch.spec.grammar import interpolate
-from orch.spec.grammar.interpolate import Rule
+from orch.spec.grammar.interpolate import ReferenceSite
 
 JOB = {"node_rank": "3", "job_num": "3", "run_name": "train"}
 
@@ -48,8 +48,11 @@ def test_words_after_the_dashes_become_arguments_of_their_own() -> None:
 
 @given(st.text(alphabet="ab${} .", max_size=20))
 def test_a_value_of_the_environment_is_never_read_again(value: str) -> None:
-    for rule, render in ((Rule.TEXT, interpolate.render_text), (Rule.COMMAND, interpolate.render_command)):
-        filled, lent, unset = interpolate.fill_environment("<${{ env.X }}>", rule, {"X": value})
+    for site, render in (
+        (ReferenceSite.TEXT, interpolate.render_text),
+        (ReferenceSite.COMMAND, interpolate.render_command),
+    ):
+        filled, lent, unset = interpolate.fill_environment("<${{ env.X }}>", site, {"X": value})
         assert (lent, unset) == ({"X": value}, ())
         assert render(filled, JOB) == f"<{value}>"
-    assert interpolate.fill_environment("<${{ env.X }}>", Rule.READ, {"X": value})[0] == f"<{value}>"
+    assert interpolate.fill_environment("<${{ env.X }}>", ReferenceSite.READ, {"X": value})[0] == f"<{value}>"

@@ -132,7 +132,7 @@ def test_a_value_of_four_characters_is_told_by_its_reference(tmp_path: Path, pin
     found = load_paths([tmp_path], environ={"NAME": pin}).diagnostics
     assert pin not in render_json(found)
     (document,) = load_paths([tmp_path / "fleet.yml"], environ={"NAME": "good-name", "PIN": pin}).documents
-    document.draft.outside.lent["PIN"] = pin
+    document.draft.context.env_values["PIN"] = pin
     told = document.diagnostic("ORCH202", "name", f"{pin!r} is none", hint=f"not {pin.upper()}, nor env")
     assert told.summary == "'${{ env.PIN }}' is none"
     assert told.hint == "not ${{ env.PIN }}, nor env"
@@ -142,6 +142,6 @@ def test_values_that_are_parts_of_references_leave_references_whole(tmp_path: Pa
     path = tmp_path / "fleet.yml"
     path.write_text("type: fleet\nname: lab\nnodes: 2\n")
     (document,) = load_paths([path], environ={}).documents
-    document.draft.outside.lent.update({"A": "env.", "BLANK": "    ", "B": "${{ env.A }}", "C": "xenv"})
+    document.draft.context.env_values.update({"A": "env.", "BLANK": "    ", "B": "${{ env.A }}", "C": "xenv"})
     found = document.diagnostic("ORCH202", "name", "env. and ${{ env.C }}, xenv")
     assert found.summary == "${{ env.A }} and ${{ env.C }}, ${{ env.C }}"

@@ -40,12 +40,12 @@ OTHER_NAMES = {"remote": "ssh"}
 
 def _own() -> dict[str, type[BackendSettings]]:
     """The models of this package: first those that nodes are created on."""
-    found = list[type[BackendSettings]]()
+    classes = list[type[BackendSettings]]()
     for module in iter_modules(__path__):
         for each in vars(import_module(f"{__name__}.{module.name}")).values():
             if isinstance(each, type) and issubclass(each, BackendSettings) and each.title:
-                found.append(each)
-    names = {str(each.model_fields["type"].default): each for each in found}
+                classes.append(each)
+    names = {str(each.model_fields["type"].default): each for each in classes}
     order = sorted(names, key=lambda name: (not names[name].provisioned, name))
     return {name: names[name] for name in order}
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from orch.spec.models.backends.base import CLOUD_SUPPORTS, ByRegion, CloudSettings
 from orch.spec.models.backends.credentials import AwsCreds
-from orch.spec.models.fields.base import Conflict, Section
+from orch.spec.models.fields.base import PropertyConflict, Section
 from orch.spec.models.fields.parsing import Reaches
 from orch.spec.models.fields.types import Flag, Names, Text, User, choice
 
@@ -56,10 +56,10 @@ class AwsSettings(CloudSettings):
     )
     experimental_instance_types: Flag = Field(default=False, description="Later: offer types not tested yet.")
 
-    def conflicts(self) -> Iterator[Conflict]:
+    def conflicts(self) -> Iterator[PropertyConflict]:
         yield from super().conflicts()
         if self.vpc_name is not None and self.vpc_ids:
-            yield Conflict(
+            yield PropertyConflict(
                 "a network has either `vpc_name` or `vpc_ids`",
                 "remove one of them",
                 at=("vpc_ids",),

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, TypeVar, cast
 from pydantic import Field
 
 from orch.spec.grammar.values import Problem, shown
-from orch.spec.models.fields.base import Conflict, Section, describe
+from orch.spec.models.fields.base import PropertyConflict, Section, describe
 from orch.spec.models.fields.parsing import Reaches, Reads, read_as
 from orch.spec.models.fields.types import Block, Line, LocalPath, Text, choice, text
 from orch.spec.suggest import hint_for, listed
@@ -104,7 +104,7 @@ class GcpServiceAccountCreds(Creds):
     filename: LocalPath | None = Field(default=None, description="File of the key.")
     data: Block | None = Field(default=None, description="Text of the key.")
 
-    def conflicts(self) -> Iterator[Conflict]:
+    def conflicts(self) -> Iterator[PropertyConflict]:
         yield from self.exactly_one("filename", "data")
 
 
@@ -120,13 +120,13 @@ class NebiusServiceAccountCreds(Creds):
     private_key_file: LocalPath | None = Field(default=None, description="File of the private key.")
     private_key_content: Block | None = Field(default=None, description="Text of the private key.")
 
-    def conflicts(self) -> Iterator[Conflict]:
+    def conflicts(self) -> Iterator[PropertyConflict]:
         written = self.model_fields_set - {"type"}
         parts = {"service_account_id", "public_key_id"}
         if written == {"filename"}:
             return
         if written - {"private_key_file", "private_key_content"} != parts:
-            yield Conflict(
+            yield PropertyConflict(
                 "these credentials lack a part",
                 "write `filename`, or `service_account_id`, `public_key_id` and a private key",
             )
@@ -174,7 +174,7 @@ class OciClientCreds(Creds):
     key_content: Block | None = Field(default=None, description="Text of the private key.")
     pass_phrase: Line | None = Field(default=None, description="Pass phrase of the key.")
 
-    def conflicts(self) -> Iterator[Conflict]:
+    def conflicts(self) -> Iterator[PropertyConflict]:
         yield from self.exactly_one("key_file", "key_content")
 
 
@@ -186,7 +186,7 @@ class Kubeconfig(Section):
     filename: LocalPath | None = Field(default=None, description="Its path.")
     data: Block | None = Field(default=None, description="Its text.")
 
-    def conflicts(self) -> Iterator[Conflict]:
+    def conflicts(self) -> Iterator[PropertyConflict]:
         yield from self.exactly_one("filename", "data")
 
     @classmethod

@@ -25,7 +25,7 @@ class KubernetesJump(Section):
     port: PortNumber | None = Field(default=None, description="Its port.")
 
 
-class Context(Section):
+class KubeContext(Section):
     """A context of the kubeconfig; it counts as a region."""
 
     noun: ClassVar[str] = "a context"
@@ -53,7 +53,7 @@ class KubernetesSettings(BackendSettings):
     kubeconfig: Annotated[Kubeconfig | None, Reaches()] = Field(
         default=None, description="Your own if not given."
     )
-    contexts: Annotated[tuple[Context, ...], rows("contexts")] = Field(
+    contexts: Annotated[tuple[KubeContext, ...], rows("contexts")] = Field(
         default=(), description="Contexts to use; the current one if not given."
     )
     regions: Regions = Field(default=(), description="Names of contexts.")

@@ -19,7 +19,7 @@ from orch.spec.models.fields.parsing import reads_of
 
 
 @dataclass(frozen=True)
-class Conflict:
+class PropertyConflict:
     """Properties of a section that exclude or need each other.
 
     `at`: where, from the section on; with `key`, the property itself is marked and not its value.
@@ -50,7 +50,7 @@ class Section(BaseModel):
     listed_spellings: ClassVar[frozenset[str]] = frozenset()
     short: ClassVar[tuple[Form, ...]] = ()
 
-    def conflicts(self) -> Iterator[Conflict]:
+    def conflicts(self) -> Iterator[PropertyConflict]:
         """Those of the sections in it; a section with rules of its own adds them."""
         for name in type(self).model_fields:
             part = getattr(self, name)
@@ -58,10 +58,10 @@ class Section(BaseModel):
                 for each in part.conflicts():
                     yield replace(each, at=(name, *each.at))
 
-    def exactly_one(self, one: str, other: str) -> Iterator[Conflict]:
+    def exactly_one(self, one: str, other: str) -> Iterator[PropertyConflict]:
         """That both properties are set, or none of them."""
         if (getattr(self, one) is None) == (getattr(self, other) is None):
-            yield Conflict(
+            yield PropertyConflict(
                 f"exactly one of `{one}` and `{other}` is needed",
                 "add one of them" if getattr(self, one) is None else "remove one of them",
             )
@@ -85,21 +85,21 @@ class Section(BaseModel):
             return data
         if not isinstance(data, dict):
             raise Problem("ORCH112", f"{cls.noun} cannot be {describe(data)}", hint=cls.form())
-        known = _names(cls)
-        read: dict[str, object] = {}
+        names = _names(cls)
+        result: dict[str, object] = {}
         for key, value in cast("dict[str, object]", data).items():
-            if value is None and key in known:
+            if value is None and key in names:
                 continue
             target = cls.spellings.get(key, key)
-            if target in read:
+            if target in result:
                 other = next((one for one, own in cls.spellings.items() if own == target and one != key), key)
                 summary = f"`{key}` and `{target if key != target else other}` are the same property"
                 raise Problem("ORCH157", summary, hint="keep one of them", at=(key,), on_key=True)
             if key in cls.listed_spellings and not isinstance(value, (list, tuple)):
-                read[target] = [value]
+                result[target] = [value]
             else:
-                read[target] = cast(object, value)
-        return read
+                result[target] = cast(object, value)
+        return result
 
     @classmethod
     def expand(cls, data: object) -> object:

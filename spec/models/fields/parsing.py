@@ -70,11 +70,11 @@ def reads_of(info: FieldInfo) -> Reads | None:
 
 
 def _marks(annotation: Any, metadata: list[Any]) -> list[Any]:
-    found = list(metadata)
+    marks = list(metadata)
     for part in get_args(annotation):
         if hasattr(part, "__metadata__"):
-            found += part.__metadata__
-    return found
+            marks += part.__metadata__
+    return marks
 
 
 class Misread(ValueError):

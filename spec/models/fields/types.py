@@ -267,7 +267,7 @@ Args = Annotated[tuple[str, ...], Reads(_args, json_schema.ARGS)]
 
 def _env(value: object) -> dict[str, str | None]:
     """Variables in order; None: taken from the caller's environment when a run starts."""
-    read: dict[str, str | None] = {}
+    variables: dict[str, str | None] = {}
     problems: list[Problem] = []
     for at, item in _env_items(value):
         try:
@@ -279,15 +279,15 @@ def _env(value: object) -> dict[str, str | None]:
                 raise _env_mapping(cast("dict[str, object]", item))
             else:
                 entry = values.parse_env_item(text(item))
-            if entry[0] in read:
+            if entry[0] in variables:
                 raise Problem("ORCH127", f"{entry[0]} is set twice in this list", hint="remove one of them")
-            read[entry[0]] = entry[1]
+            variables[entry[0]] = entry[1]
         except Problem as problem:
             problem.at = (at, *problem.at)
             problems.append(problem)
     if problems:
         raise Problems(tuple(problems))
-    return read
+    return variables
 
 
 def _env_items(value: object) -> list[tuple[str | int, object]]:
@@ -300,10 +300,10 @@ def _env_items(value: object) -> list[tuple[str | int, object]]:
     )
 
 
-def _env_value(key: str, given: object) -> str:
-    if isinstance(given, (dict, list)):
+def _env_value(key: str, value: object) -> str:
+    if isinstance(value, (dict, list)):
         raise Problem("ORCH127", f"the value of {key} must be text", hint="quote it")
-    return values.parse_env_item(f"{key}={given}")[1] or ""
+    return values.parse_env_item(f"{key}={value}")[1] or ""
 
 
 def _env_mapping(item: dict[str, object]) -> Problem:
@@ -325,19 +325,19 @@ def _tags(value: object) -> dict[str, str]:
         raise Problem(
             "ORCH112", f"{describe(value)} is not a mapping of tags", hint="write `key: value` lines below it"
         )
-    read: dict[str, str] = {}
+    tags: dict[str, str] = {}
     problems: list[Problem] = []
     for key, given in cast("Mapping[str, object]", value).items():
         try:
             tag = "" if given is None else text(given)
             values.check_tag(key, tag)
-            read[key] = tag
+            tags[key] = tag
         except Problem as problem:
             problem.at = (key, *problem.at)
             problems.append(problem)
     if problems:
         raise Problems(tuple(problems))
-    return read
+    return tags
 
 
 Tags = Annotated[dict[str, str], Reads(_tags, json_schema.TAGS)]
