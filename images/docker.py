@@ -30,7 +30,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DockerResult:
     """How a logged command ended: its exit code, its last lines, and how long it took."""
 
     code: int
@@ -93,7 +93,7 @@ def run_logged(
     stdin: bytes | None = None,
     timeout_s: float | None = None,
     describe: Callable[[str], str | None] = lambda _line: None,
-) -> Outcome:
+) -> DockerResult:
     """Run a long command. What it prints goes to `log`; what `describe` makes of a line goes to `progress`.
 
     Never waits silently for more than HEARTBEAT_S. A command that outlives `timeout_s` ends with code 124.
@@ -125,7 +125,7 @@ def run_logged(
                     now = time.monotonic()
                     if timeout_s is not None and now - started > timeout_s:
                         process.kill()
-                        return Outcome(124, (*tail, f"no end after {timeout_s:.0f} s"), now - started)
+                        return DockerResult(124, (*tail, f"no end after {timeout_s:.0f} s"), now - started)
                     if now - heard > HEARTBEAT_S:
                         heard = now
                         progress(
@@ -146,7 +146,7 @@ def run_logged(
             process.kill()
             raise
         code = process.wait()
-    return Outcome(code, tuple(tail), time.monotonic() - started)
+    return DockerResult(code, tuple(tail), time.monotonic() - started)
 
 
 def _read(process: subprocess.Popen[bytes], lines: queue.Queue[str | None]) -> None:

@@ -11,7 +11,7 @@ from orch.images.build import names, tag
 
 
 @dataclass(frozen=True)
-class Check:
+class ImageCheck:
     """One finding. `fail` means orch cannot go on without it; `info` is worth knowing."""
 
     id: str
@@ -20,29 +20,29 @@ class Check:
     hint: str | None = None
 
 
-def checks() -> tuple[Check, ...]:
+def checks() -> tuple[ImageCheck, ...]:
     """The findings in the order in which one would mend them. Changes nothing, pulls nothing."""
     if not docker.installed():
         return (
-            Check(
+            ImageCheck(
                 "docker-cli",
                 "fail",
                 "no `docker` command",
                 "Debian or Ubuntu: apt-get install docker.io; macOS: Docker Desktop",
             ),
         )
-    cli = Check("docker-cli", "ok", "found")
+    cli = ImageCheck("docker-cli", "ok", "found")
     version = docker.server_version()
     if version is None:
         hint = "start it (systemctl start docker, or Docker Desktop); your user must be in the group `docker`"
-        return (cli, Check("docker-daemon", "fail", "does not answer", hint))
-    found: list[Check] = [cli, Check("docker-daemon", "ok", f"answers, version {version}"), _base()]
+        return (cli, ImageCheck("docker-daemon", "fail", "does not answer", hint))
+    found: list[ImageCheck] = [cli, ImageCheck("docker-daemon", "ok", f"answers, version {version}"), _base()]
     for name in names():
         reference = tag(name)
         there = docker.has_image(reference)
         detail = reference if there else f"{reference} is not built yet"
         found.append(
-            Check(
+            ImageCheck(
                 f"image-{name}",
                 "ok" if there else "info",
                 detail,
@@ -52,15 +52,15 @@ def checks() -> tuple[Check, ...]:
     return tuple(found)
 
 
-def _base() -> Check:
+def _base() -> ImageCheck:
     for image in (HUB_IMAGE, LOCAL_IMAGE):
         if docker.has_image(image):
-            return Check("image-base", "ok", image)
+            return ImageCheck("image-base", "ok", image)
     if debootstrap_path() is not None and root_prefix() is not None:
-        return Check(
+        return ImageCheck(
             "image-base", "info", "none yet; will be pulled from Docker Hub, or made with debootstrap"
         )
-    return Check(
+    return ImageCheck(
         "image-base",
         "info",
         "none yet; will be pulled from Docker Hub",

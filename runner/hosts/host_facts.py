@@ -16,7 +16,7 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Disk(_Frozen):
+class HostDisk(_Frozen):
     name: str
     size_gib: int
     rotational: bool = False
@@ -50,7 +50,7 @@ class Gpu(_Frozen):
     toolkit: str | None = None
 
 
-class Seen(_Frozen):
+class PciDevices(_Frozen):
     """Accelerators of one vendor on the PCI bus, whether or not a driver knows them."""
 
     vendor: Vendor
@@ -58,7 +58,7 @@ class Seen(_Frozen):
     name: str | None = None
 
 
-class Unread(_Frozen):
+class UnreadOutput(_Frozen):
     """A part of a host's answer that could not be read: which (a section of the script), whose words, why."""
 
     part: str
@@ -71,10 +71,10 @@ class Tool(_Frozen):
 
     name: str
     exit_code: int
-    said: str = ""
+    output: str = ""
 
 
-class Interface(_Frozen):
+class HostInterface(_Frozen):
     """A network interface. `addresses` are in CIDR form, `rdma` the RDMA devices behind it.
 
     `kind`: `physical` is also what is built on a physical one (a bond, a VLAN, a bridge with a cable in it);
@@ -123,20 +123,20 @@ class HostFacts(_Frozen):
     hugepages: int = 0
     hugepage_kib: int = 0
     memlock_kib: int | None = None
-    disks: tuple[Disk, ...] = ()
+    disks: tuple[HostDisk, ...] = ()
     docker: Docker | None = None
     gpus: tuple[Gpu, ...] = ()
-    seen: tuple[Seen, ...] = ()
+    pci_devices: tuple[PciDevices, ...] = ()
     tools: tuple[Tool, ...] = ()
     nvidia_toolkit: str | None = None
     kfd: bool = False
     amdgpu: str | None = None
     tenstorrent_devices: int = 0
-    interfaces: tuple[Interface, ...] = ()
+    interfaces: tuple[HostInterface, ...] = ()
     sees_addresses: bool = True
     rdma_ports: tuple[RdmaPort, ...] = ()
     rdma_files: bool = False
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UnreadOutput, ...] = ()
 
     def registered(self) -> dict[str, Json]:
         """What a host is registered as, and compared with later: nothing momentary."""
@@ -156,9 +156,9 @@ class HostFacts(_Frozen):
 
     def owns(self, address: str) -> bool:
         """Whether one of its interfaces has this address."""
-        wanted = ipaddress.ip_address(address)
+        ip = ipaddress.ip_address(address)
         return any(
-            ipaddress.ip_interface(each).ip == wanted
+            ipaddress.ip_interface(each).ip == ip
             for interface in self.interfaces
             for each in interface.addresses
         )
@@ -166,10 +166,10 @@ class HostFacts(_Frozen):
     def tool(self, name: str) -> Tool | None:
         return next((tool for tool in self.tools if tool.name == name), None)
 
-    def count_of(self, vendor: Vendor) -> int:
+    def working_count(self, vendor: Vendor) -> int:
         """Accelerators of a vendor that its driver knows."""
         return sum(gpu.count for gpu in self.gpus if gpu.vendor == vendor)
 
-    def seen_of(self, vendor: Vendor) -> int:
+    def pci_count(self, vendor: Vendor) -> int:
         """Accelerators of a vendor on the PCI bus."""
-        return sum(seen.count for seen in self.seen if seen.vendor == vendor)
+        return sum(devices.count for devices in self.pci_devices if devices.vendor == vendor)

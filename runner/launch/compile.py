@@ -21,7 +21,7 @@ from orch.runner.launch.environment import (
 from orch.runner.launch.hostfile import Dialect, hostfile, internal_addresses
 from orch.runner.launch.launcher import LaunchContext, Launcher, MpirunLauncher, TorchrunLauncher
 from orch.runner.launch.placement import Seat
-from orch.runner.launch.run_plan import FabricAccess, Mount, RankPlan, RunPlan, StagedFile
+from orch.runner.launch.run_plan import FabricAccess, RankPlan, RunMount, RunPlan, StagedFile
 from orch.runner.runs.packing import source_of
 from orch.spec.grammar.interpolate import render_args, render_command, render_text
 from orch.spec.state import FleetState
@@ -223,9 +223,9 @@ def _target(item: object) -> str:
     return str(path) if path else Path(str(item.local_path)).name  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _mounts(task: Task, values: Mapping[str, str]) -> tuple[Mount, ...]:
+def _mounts(task: Task, values: Mapping[str, str]) -> tuple[RunMount, ...]:
     return tuple(
-        Mount(
+        RunMount(
             source=render_text(volume.instance_path, values),
             target=render_text(volume.path, values),
             read_only=volume.read_only,
@@ -267,11 +267,11 @@ def launcher_of(task: Task, values: Mapping[str, str], run_args: Sequence[str]) 
         return MpirunLauncher(
             task.mpirun, render_args(task.mpirun.args, values, run_args), task_env=tuple(task.env)
         )
-    return Plain("commands" if task.commands else "image")
+    return PlainLauncher("commands" if task.commands else "image")
 
 
 @dataclass(frozen=True)
-class Plain:
+class PlainLauncher:
     """`name` tells whether there are commands to run or the image starts what it holds."""
 
     name: Literal["commands", "image"] = "commands"

@@ -37,7 +37,7 @@ class Seat:
 
 
 @dataclass(frozen=True)
-class Standing:
+class NodeAvailability:
     """What is known of a node now: blocks in use, whether it can run anything, and is prepared for it, why it
     gets no jobs."""
 
@@ -48,7 +48,7 @@ class Standing:
     unfit: str | None = None
 
 
-IDLE = Standing()
+IDLE = NodeAvailability()
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,9 @@ def misfit(task: Task, fleet: FleetState) -> Misfit | None:
     return None
 
 
-def place(task: Task, fleet: FleetState, standing: Mapping[str, Standing] | None = None) -> tuple[Seat, ...]:
+def place(
+    task: Task, fleet: FleetState, standing: Mapping[str, NodeAvailability] | None = None
+) -> tuple[Seat, ...]:
     """Nodes in rank order, neighbours together: by rack, by the topology, by number.
 
     Cordoned nodes are left out, and those whose preparation failed. Nodes without enough free blocks, and
@@ -117,12 +119,12 @@ def place(task: Task, fleet: FleetState, standing: Mapping[str, Standing] | None
     return tuple(Seat(node, _blocks(task, node)) for node in chosen)
 
 
-def cordoned(fleet: FleetState, standing: Mapping[str, Standing]) -> str | None:
+def cordoned(fleet: FleetState, standing: Mapping[str, NodeAvailability]) -> str | None:
     """What to say of a fleet's cordoned nodes; None when there are none."""
     return _told(fleet, "cordoned", {name: each.cordon for name, each in standing.items()})
 
 
-def kept_out(fleet: FleetState, standing: Mapping[str, Standing]) -> str | None:
+def kept_out(fleet: FleetState, standing: Mapping[str, NodeAvailability]) -> str | None:
     """What to say of nodes whose preparation failed; None when there are none."""
     return _told(fleet, "kept out", {name: each.unfit for name, each in standing.items()})
 

@@ -23,7 +23,7 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Mount(_Frozen):
+class RunMount(_Frozen):
     """A directory of the node in the container; `optional` ones are left out where the node has none."""
 
     source: str
@@ -60,7 +60,7 @@ class RankPlan(_Frozen):
     blocks: int
     script: str
     working_dir: str | None = None
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[RunMount, ...] = ()
 
     @property
     def whole(self) -> bool:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 from orch.runner.errors import NoFit, RunnerError
 from orch.runner.events import Notice
-from orch.runner.launch.placement import IDLE, Seat, Standing, cordoned, kept_out, misfit, no_fit, place
+from orch.runner.launch.placement import (
+    IDLE,
+    NodeAvailability,
+    Seat,
+    cordoned,
+    kept_out,
+    misfit,
+    no_fit,
+    place,
+)
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.node.status import NodeStatus, node_statuses
 from orch.spec.state import FleetState
@@ -64,16 +73,16 @@ def _ask(runner: RunnerContext, fleet: FleetState) -> tuple[NodeStatus, ...]:
 
 def _standing(
     runner: RunnerContext, fleet: FleetState, statuses: Sequence[NodeStatus]
-) -> dict[str, Standing]:
+) -> dict[str, NodeAvailability]:
     """What a fleet's nodes say, and what this ledger knows will come to them, by the nodes' names."""
     coming = _coming(runner.ledger, fleet.name)
-    standing: dict[str, Standing] = {}
+    standing: dict[str, NodeAvailability] = {}
     for node, status in zip(fleet.nodes, statuses, strict=True):
         claimed = {claim.container for claim in status.claims}
         promised = sum(
             blocks for container, blocks in coming.get(node.name, {}).items() if container not in claimed
         )
-        standing[node.name] = Standing(
+        standing[node.name] = NodeAvailability(
             busy=status.busy_blocks + promised,
             usable=status.status not in ("unreachable", "failure"),
             ready=status.status != "provisioning",
@@ -104,7 +113,7 @@ _AT_ONCE, _SHARED, _LATER, _CLOSED = range(4)
 
 
 @dataclass(frozen=True)
-class Chosen:
+class FleetOption:
     """A fleet for a task: how soon the task begins there, and the price of what it takes, in dollars an hour.
 
     A node without an instance type is nobody's to sell and costs nothing; None: a price that is not known.
@@ -143,8 +152,8 @@ def fitting(task: Task, fleets: Mapping[str, FleetState], wanted: str | None) ->
 
 
 def choose(
-    task: Task, fleets: Sequence[FleetState], standing: Mapping[str, Mapping[str, Standing]]
-) -> Chosen:
+    task: Task, fleets: Sequence[FleetState], standing: Mapping[str, Mapping[str, NodeAvailability]]
+) -> FleetOption:
     """The best of fleets that fit: where the task begins soonest, then the cheapest, then the first.
 
     `standing`: fleet -> node -> what is known of it now.
@@ -153,20 +162,20 @@ def choose(
     return min(options, key=lambda option: (option.soon, option.hourly is None, option.hourly or 0.0))
 
 
-def _option(task: Task, fleet: FleetState, now: Mapping[str, Standing]) -> Chosen:
+def _option(task: Task, fleet: FleetState, now: Mapping[str, NodeAvailability]) -> FleetOption:
     idle = tuple(node for node in fleet.nodes if now.get(node.name, IDLE) == IDLE)
     on_idle = fleet.model_copy(update={"nodes": idle})
     if misfit(task, on_idle) is None:
-        return Chosen(fleet, _AT_ONCE, _price(place(task, on_idle)))
+        return FleetOption(fleet, _AT_ONCE, _price(place(task, on_idle)))
     try:
         seats = place(task, fleet, now)
     except RunnerError:  # cordoned, or its preparation failed: told when nothing else is there
-        return Chosen(fleet, _CLOSED, _price(place(task, fleet)))
+        return FleetOption(fleet, _CLOSED, _price(place(task, fleet)))
     soon = _SHARED if all(_has_room(seat, now.get(seat.node.name, IDLE)) for seat in seats) else _LATER
-    return Chosen(fleet, soon, _price(seats))
+    return FleetOption(fleet, soon, _price(seats))
 
 
-def _has_room(seat: Seat, here: Standing) -> bool:
+def _has_room(seat: Seat, here: NodeAvailability) -> bool:
     return here.usable and here.ready and seat.node.blocks - here.busy >= seat.blocks
 
 

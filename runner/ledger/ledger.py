@@ -15,13 +15,13 @@ from typing import Any
 from sqlalchemy import Connection, Engine, delete, exists, func, insert, or_, select, update
 from sqlalchemy.exc import OperationalError
 
-from orch.runner.errors import Conflict, LedgerUnusable, UnknownRun
+from orch.runner.errors import LedgerUnusable, RunConflict, UnknownRun
 from orch.runner.ledger import schema
 from orch.runner.ledger.database import READ_ONLY, open_engine, unusable
 from orch.runner.ledger.lease import LEASE_S, LeaseLost, Renewal
 from orch.runner.ledger.records import ACTIVE, RESERVED, Desired, Lease, RankRow, RunRow, lives
 from orch.runner.ledger.schema import clock
-from orch.runner.processes import here, is_dead_owner, owner_words, process_owner
+from orch.runner.processes import describe_owner, here, is_dead_owner, process_owner
 from orch.spec.grammar.values import encodable, shown
 
 
@@ -45,7 +45,7 @@ class Ledger:
         """Write a new run. `build` gets its number and returns its plan; it may take its time, for until then
         only name and number are taken, and nobody waits for it.
 
-        Raises Conflict when a run of that name is active, or being made.
+        Raises RunConflict when a run of that name is active, or being made.
         """
         lease = self._reserve(name, fleet)
         try:
@@ -75,14 +75,14 @@ class Ledger:
             ]
             for row in rows:
                 if row.status != RESERVED:
-                    raise Conflict(
+                    raise RunConflict(
                         f"a run named {name} is active",
                         hint=f"`orch attach {name}` follows it, `orch stop {name}` ends it; or use `--name`",
                     )
                 if row not in left:
-                    raise Conflict(
+                    raise RunConflict(
                         f"a run named {name} is being submitted",
-                        where=owner_words(row.owner),
+                        where=describe_owner(row.owner),
                         hint="wait for it, or use `--name`",
                     )
             number = db.execute(

@@ -20,13 +20,13 @@ from orch.runner.errors import (
 from orch.runner.launch.block_resources import share_of
 from orch.runner.launch.environment import FIRST_RENDEZVOUS_PORT, host_names
 from orch.runner.launch.run_plan import RunPlan
-from orch.runner.node.accelerators import Access, access_to
+from orch.runner.node.accelerators import DeviceAccess, access_to
 from orch.runner.node.claims import LEFT_AFTER_S, Claim, busy
 from orch.runner.node.commands import NODE_HOME, Command, StdinSource, argv, as_root
 from orch.runner.node.connector import Completed
 from orch.runner.node.cordon import Cordon
 from orch.runner.node.first_boot import unfit
-from orch.runner.node.runtime import ImageMissing, ObservedRank, Started
+from orch.runner.node.runtime import ImageMissing, ObservedRank, StartedRank
 from orch.templates import render
 
 BUSY, NO_IMAGE, FAILED, NO_STAGE, NO_DOCKER, CORDONED, PREPARING, UNFIT = 40, 41, 42, 44, 45, 46, 47, 48
@@ -90,7 +90,7 @@ def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command
     )
 
 
-def _accelerators(access: Access | None, *, whole: bool) -> tuple[str, ...]:
+def _accelerators(access: DeviceAccess | None, *, whole: bool) -> tuple[str, ...]:
     """What can be said of them before the blocks are known."""
     return () if access is None else (*access.always, *(access.whole if whole else ()))
 
@@ -110,7 +110,7 @@ def _left_out(plan: RunPlan) -> str:
     return ", ".join((*plan.fabric.mounts, *limits))
 
 
-def _part(access: Access, per_block: int) -> dict[str, object]:
+def _part(access: DeviceAccess, per_block: int) -> dict[str, object]:
     """How the template names the accelerators of some blocks: text before and after a device or a list."""
     before, _, after = (access.joined or access.each or "").partition("{}")
     return {
@@ -164,7 +164,7 @@ def _options(plan: RunPlan, rank: int) -> list[str]:
     return options
 
 
-def read_started(plan: RunPlan, rank: int, done: Completed) -> Started:
+def read_started(plan: RunPlan, rank: int, done: Completed) -> StartedRank:
     """What `start_command` came to.
 
     Raises NodesBusy, NodeCordoned, NodePreparing, NodeUnfit, ImageMissing, NodeDiskFull or RunFailed.
@@ -172,7 +172,7 @@ def read_started(plan: RunPlan, rank: int, done: Completed) -> Started:
     said = [(key, value) for key, value in _SAYS.findall(done.stdout)]
     first = dict(reversed(said))
     if done.ok:
-        return Started(
+        return StartedRank(
             rank,
             _number(done, "port", first["port"], 1, 65535) if "port" in first else None,
             tuple(

@@ -24,7 +24,7 @@ from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node import container
 from orch.runner.node.commands import Command, StdinSource, argv, as_root
 from orch.runner.node.connector import Connector, NodeResult, fan_out
-from orch.runner.node.runtime import JobRuntime, ObservedRank, Started
+from orch.runner.node.runtime import JobRuntime, ObservedRank, StartedRank
 from orch.spec.state import NodeState
 
 # Images sent at once: each takes most of a core here and all of the node's disk.
@@ -50,7 +50,7 @@ class DockerRuntime:
                 )
         return fan_out(nodes, lambda node: _pull(connector, node, image, processor), at_once=STREAMS)
 
-    def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Started:
+    def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> StartedRank:
         done = connector.run(plan.ranks[rank].node, container.start_command(plan, rank, archive))
         return container.read_started(plan, rank, done)
 

@@ -53,7 +53,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Sent:
+class StageWithProgress:
     """An archive that tells once a second how many bytes of it were taken."""
 
     archive: Stage

@@ -14,7 +14,7 @@ from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node import logs
-from orch.runner.processes import is_dead_owner, owner_words
+from orch.runner.processes import describe_owner, is_dead_owner
 from orch.runner.runs.context import RunnerContext
 
 SHORTEST_S, LONGEST_S, GROWTH = 0.2, 4.0, 1.5
@@ -61,7 +61,7 @@ def follow(runner: RunnerContext, row: RunRow, follow_logs: bool) -> RunRow:
     watch, told = RunWatch(runner.ledger, row), row.status
     runner.processor.handle(
         Notice(
-            f"run {row.name} is driven by {owner_words(row.owner) if row.owner else 'another process'}; "
+            f"run {row.name} is driven by {describe_owner(row.owner) if row.owner else 'another process'}; "
             "following it"
         )
     )

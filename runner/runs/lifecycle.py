@@ -56,7 +56,7 @@ def submit(
     """Write a run into the ledger, with all it needs to be started from here; nodes are only looked at.
 
     `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
-    Raises BadRunName, Conflict (a run of that name is active), NodeCordoned, NodeUnfit, NoFit, BadTask,
+    Raises BadRunName, RunConflict (a run of that name is active), NodeCordoned, NodeUnfit, NoFit, BadTask,
     HostfileIncomplete or LedgerUnusable.
     """
     wanted = name if name is not None else task.name

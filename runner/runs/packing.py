@@ -33,7 +33,7 @@ _TYPES = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)
 
 
 @dataclass(frozen=True)
-class Entry:
+class PackEntry:
     """One file, folder or link, and its place below what was named (`.` for that itself).
 
     `private`: others may not read it here, or a folder it lies in.
@@ -47,10 +47,10 @@ class Entry:
 
 
 @dataclass
-class Chosen:
+class PackSelection:
     """What is packed of one thing that a task names, and what stays here."""
 
-    entries: list[Entry] = field(default_factory=list[Entry])
+    entries: list[PackEntry] = field(default_factory=list[PackEntry])
     ignored: int = 0
     odd: list[Path] = field(default_factory=list[Path])
     outside: list[Path] = field(default_factory=list[Path])
@@ -82,15 +82,15 @@ def source_of(base: Path, written: str) -> Path:
     return real
 
 
-def choose(source: Path) -> Chosen:
+def choose(source: Path) -> PackSelection:
     """What of `source` is packed, in order of names. Raises BadTask for what is no file and no folder."""
-    found = Chosen()
+    found = PackSelection()
     mode, size = _look(source)
     if stat.S_ISDIR(mode):
-        found.entries.append(Entry(source, Path(), mode, 0, private=False))
+        found.entries.append(PackEntry(source, Path(), mode, 0, private=False))
         _walk(source, source, rules_above(source), found, private=_closed(mode))
     elif stat.S_ISREG(mode):
-        found.entries.append(Entry(source, Path(), mode, size, private=_closed(mode)))
+        found.entries.append(PackEntry(source, Path(), mode, size, private=_closed(mode)))
     else:
         raise BadTask(f"{source} is no file and no folder", hint="`files` takes files and folders")
     return found
@@ -112,7 +112,7 @@ def pack(files: Sequence[StagedFile], target: Path) -> tuple[str, ...]:
     return tuple(_told(chosen))
 
 
-def _add(archive: tarfile.TarFile, index: int, entries: Iterable[Entry]) -> None:
+def _add(archive: tarfile.TarFile, index: int, entries: Iterable[PackEntry]) -> None:
     for entry in entries:
         tree = Path(f"files/{index}.private" if entry.private and entry.place.parts else f"files/{index}")
         try:
@@ -137,7 +137,9 @@ def _add(archive: tarfile.TarFile, index: int, entries: Iterable[Entry]) -> None
             ) from error
 
 
-def _walk(top: Path, folder: Path, above: Sequence[Rules], found: Chosen, *, private: bool) -> None:
+def _walk(
+    top: Path, folder: Path, above: Sequence[IgnoreRules], found: PackSelection, *, private: bool
+) -> None:
     own = rules_of(folder)
     rules = (*above, own) if own is not None else above
     try:
@@ -161,7 +163,7 @@ def _walk(top: Path, folder: Path, above: Sequence[Rules], found: Chosen, *, pri
             found.odd.append(place)
             continue
         closed = private or (_closed(mode) and not stat.S_ISLNK(mode))
-        found.entries.append(Entry(path, place, mode, size, closed))
+        found.entries.append(PackEntry(path, place, mode, size, closed))
         if stat.S_ISDIR(mode):
             _walk(top, path, rules, found, private=closed)
         elif stat.S_ISLNK(mode):
@@ -203,7 +205,7 @@ def _leads_within(link: Path, top: Path) -> bool:
     return not os.path.isabs(os.readlink(link)) and Path(os.path.realpath(link)).is_relative_to(top)
 
 
-def _told(chosen: Sequence[Chosen]) -> Iterator[str]:
+def _told(chosen: Sequence[PackSelection]) -> Iterator[str]:
     files = [entry for each in chosen for entry in each.entries if stat.S_ISREG(entry.mode)]
     ignored = sum(each.ignored for each in chosen)
     left = f"; {ignored} entries stay here by {', '.join(NAMES[:-1])} or {NAMES[-1]}" if ignored else ""
@@ -280,7 +282,7 @@ ALWAYS = frozenset(ALWAYS_WHY)
 
 
 @dataclass(frozen=True)
-class Rules:
+class IgnoreRules:
     """What the ignore files of one folder say of all that lies below it."""
 
     folder: Path
@@ -292,7 +294,7 @@ class Rules:
         return self.spec.check_file(f"{name}/" if is_folder else name).include
 
 
-def rules_of(folder: Path) -> Rules | None:
+def rules_of(folder: Path) -> IgnoreRules | None:
     """The rules that lie in a folder; None when there are none."""
     lines: list[str] = []
     for name in NAMES:
@@ -300,14 +302,14 @@ def rules_of(folder: Path) -> Rules | None:
             lines += (folder / name).read_text("utf-8", "replace").splitlines()
         except OSError:
             continue  # not there, or no file
-    return Rules(folder, GitIgnoreSpec.from_lines(lines)) if lines else None
+    return IgnoreRules(folder, GitIgnoreSpec.from_lines(lines)) if lines else None
 
 
-def rules_above(folder: Path) -> tuple[Rules, ...]:
+def rules_above(folder: Path) -> tuple[IgnoreRules, ...]:
     """Those of the folders above, outermost first; no pattern that leaves out the folder: it was named."""
     if not any(_is_root(each) for each in (folder, *folder.parents)):
         return ()
-    found: list[Rules] = []
+    found: list[IgnoreRules] = []
     for each in () if _is_root(folder) else folder.parents:
         rules = rules_of(each)
         if rules is not None:
@@ -317,7 +319,7 @@ def rules_above(folder: Path) -> tuple[Rules, ...]:
     return tuple(found)
 
 
-def left_out(path: Path, *, is_folder: bool, rules: Sequence[Rules]) -> bool:
+def left_out(path: Path, *, is_folder: bool, rules: Sequence[IgnoreRules]) -> bool:
     """Whether the rules, outermost first, leave an entry out."""
     for each in reversed(rules):
         said = each.says(path, is_folder=is_folder)
@@ -326,7 +328,7 @@ def left_out(path: Path, *, is_folder: bool, rules: Sequence[Rules]) -> bool:
     return False
 
 
-def _for_named(rules: Rules, folder: Path) -> Rules:
+def _for_named(rules: IgnoreRules, folder: Path) -> IgnoreRules:
     """The rules without those patterns that leave out a folder below, or one that it lies in."""
     between = [each for each in (folder, *folder.parents) if each.is_relative_to(rules.folder)]
     names = [f"{each.relative_to(rules.folder).as_posix()}/" for each in between if each != rules.folder]
@@ -335,7 +337,7 @@ def _for_named(rules: Rules, folder: Path) -> Rules:
         for pattern in rules.spec.patterns
         if not (pattern.include and any(pattern.match_file(name) for name in names))
     ]
-    return Rules(rules.folder, GitIgnoreSpec(kept))
+    return IgnoreRules(rules.folder, GitIgnoreSpec(kept))
 
 
 def _is_root(folder: Path) -> bool:

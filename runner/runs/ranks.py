@@ -17,8 +17,8 @@ from orch.runner.node import logs
 from orch.runner.node.claims import LEFT_AFTER_S
 from orch.runner.node.connector import NodeResult, fan_out
 from orch.runner.node.first_boot import LOOK_AGAIN_S, PREPARE_S
-from orch.runner.node.runtime import ImageMissing, ObservedRank, Started
-from orch.runner.node.stage import Sent, stage
+from orch.runner.node.runtime import ImageMissing, ObservedRank, StartedRank
+from orch.runner.node.stage import StageWithProgress, stage
 from orch.runner.runs.context import RunContext
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
@@ -29,10 +29,10 @@ LOOK_DEADLINE_S = 3.0
 
 
 @dataclass(frozen=True)
-class Starts:
+class StartResults:
     """What starting some ranks came to; any error means that the run cannot go on."""
 
-    started: tuple[Started, ...] = ()
+    started: tuple[StartedRank, ...] = ()
     errors: tuple[tuple[int, OrchError], ...] = ()
 
 
@@ -42,7 +42,7 @@ def start_ranks(
     ranks: Sequence[int],
     pulling: Callable[[int], None],
     wanted: Callable[[], bool],
-) -> Starts:
+) -> StartResults:
     """Containers for `ranks`, each behind its barrier. `pulling` hears of ranks that lack the image.
 
     Nodes that are still being prepared are waited for, as long as `wanted` says so.
@@ -51,11 +51,11 @@ def start_ranks(
         environments = context.folder.environments()
         keys = context.folder.keys(len(plan.ranks)) if plan.ssh_between else None
     except RunFailed as error:
-        return Starts(errors=tuple((rank, error) for rank in ranks))
+        return StartResults(errors=tuple((rank, error) for rank in ranks))
     files = context.folder.files if plan.files else None
     rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
 
-    def start(node: NodeState) -> Started:
+    def start(node: NodeState) -> StartedRank:
         rank = rank_of[node.name]
         archive = stage(plan, rank, environments[rank], keys, files)
         size = archive.size
@@ -65,7 +65,9 @@ def start_ranks(
 
         tell(0)
         try:
-            return context.runtime(node).start(context.connector, plan, rank, Sent(archive, tell))
+            return context.runtime(node).start(
+                context.connector, plan, rank, StageWithProgress(archive, tell)
+            )
         finally:
             tell(size, finished=True)
 
@@ -81,9 +83,9 @@ def start_ranks(
         with holding(context, plan, ranks):
             provided = _provide(context, plan, missing)
         again = {r.node.name: r for r in fan_out([r.node for r in provided if r.ok], start)}
-        failed = {r.node.name: NodeResult[Started](r.node, error=r.error) for r in provided if not r.ok}
+        failed = {r.node.name: NodeResult[StartedRank](r.node, error=r.error) for r in provided if not r.ok}
         results = tuple({**again, **failed}.get(result.node.name, result) for result in results)
-    return Starts(
+    return StartResults(
         tuple(result.value for result in results if result.value is not None),
         tuple((rank_of[result.node.name], result.error) for result in results if result.error is not None),
     )
@@ -115,10 +117,10 @@ def holding(
 
 def _when_prepared(
     context: RunContext,
-    results: tuple[NodeResult[Started], ...],
-    start: Callable[[NodeState], Started],
+    results: tuple[NodeResult[StartedRank], ...],
+    start: Callable[[NodeState], StartedRank],
     wanted: Callable[[], bool],
-) -> tuple[NodeResult[Started], ...]:
+) -> tuple[NodeResult[StartedRank], ...]:
     """The same, once no node is being prepared any more, or not in time, or nobody waits."""
     told, until = False, time.monotonic() + PREPARE_S
     while time.monotonic() < until:

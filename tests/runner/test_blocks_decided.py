@@ -9,7 +9,7 @@ import pytest
 from orch.runner.errors import NodeCordoned, NoFit
 from orch.runner.launch.block_resources import BlockResources, share_of
 from orch.runner.launch.compile import RunRequest, compile_run
-from orch.runner.launch.placement import Standing, blocks_needed, cordoned, place
+from orch.runner.launch.placement import NodeAvailability, blocks_needed, cordoned, place
 from orch.runner.node.container import start_command
 from orch.runner.node.stage import stage
 from orch.spec.grammar.blocks import blocks_of
@@ -192,7 +192,7 @@ def test_ranks_go_by_rack_before_anything_else():
 
 def test_a_part_goes_where_the_least_is_free_and_still_enough():
     on = fleet(node(0), node(1), node(2))
-    busy = {"n0": Standing(busy=0), "n1": Standing(busy=6), "n2": Standing(busy=7)}
+    busy = {"n0": NodeAvailability(busy=0), "n1": NodeAvailability(busy=6), "n2": NodeAvailability(busy=7)}
 
     def first(gpus: int) -> str:
         return place(task(resources={"gpu": gpus}), on, busy)[0].node.name
@@ -202,12 +202,15 @@ def test_a_part_goes_where_the_least_is_free_and_still_enough():
 
 def test_nodes_that_do_not_answer_come_last():
     on = fleet(node(0), node(1))
-    assert place(task(), on, {"n0": Standing(usable=False), "n1": Standing(busy=8)})[0].node.name == "n1"
+    assert (
+        place(task(), on, {"n0": NodeAvailability(usable=False), "n1": NodeAvailability(busy=8)})[0].node.name
+        == "n1"
+    )
 
 
 def test_cordoned_nodes_are_left_out_and_told():
     on = fleet(node(0), node(1), node(2))
-    marks = {"n0": Standing(cordon="fan"), "n2": Standing(cordon="disk")}
+    marks = {"n0": NodeAvailability(cordon="fan"), "n2": NodeAvailability(cordon="disk")}
     assert [seat.node.name for seat in place(task(), on, marks)] == ["n1"]
     assert cordoned(on, marks) == "2 nodes are cordoned: n0 (fan), n2 (disk)"
     assert cordoned(on, {}) is None

@@ -16,7 +16,7 @@ import pytest
 from ledger_taker import take_all
 from sqlalchemy import delete, text
 
-from orch.runner.errors import Conflict, LedgerUnusable, NewerLedger, UnknownRun
+from orch.runner.errors import LedgerUnusable, NewerLedger, RunConflict, UnknownRun
 from orch.runner.ledger import database, schema
 from orch.runner.ledger import ledger as module
 from orch.runner.ledger.lease import LeaseLost
@@ -70,7 +70,7 @@ def test_a_run_is_read_back_as_it_was_written(any_ledger: Ledger):
 
 def test_one_active_run_per_name_and_any_number_of_ended_ones(any_ledger: Ledger):
     first = new(any_ledger)
-    with pytest.raises(Conflict, match="a run named job is active"):
+    with pytest.raises(RunConflict, match="a run named job is active"):
         new(any_ledger)
     lease = any_ledger.take(first, "me")
     assert lease is not None
@@ -255,7 +255,7 @@ def test_a_run_that_is_being_packed_holds_nobody_up(
         assert [row.name for row in beside.runs()] == ["other"]
         with pytest.raises(UnknownRun):
             beside.get("big")
-        with pytest.raises(Conflict, match="a run named big is being submitted"):
+        with pytest.raises(RunConflict, match="a run named big is being submitted"):
             beside.create("big", "lab", ["n0"], lambda _: "{}")
         return f'{{"number": {packed}}}'
 

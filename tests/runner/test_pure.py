@@ -11,7 +11,7 @@ from orch.runner.errors import BadTask, HostfileIncomplete, NoFit
 from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run
 from orch.runner.launch.hostfile import hostfile, internal_addresses
 from orch.runner.launch.launcher import quote_word
-from orch.runner.launch.placement import Standing, blocks_needed, place
+from orch.runner.launch.placement import NodeAvailability, blocks_needed, place
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState
 
@@ -214,7 +214,11 @@ def test_ranks_follow_the_topology():
 
 def test_idle_nodes_come_before_occupied_ones():
     task = Task(commands=("x",), nodes=2)
-    seats = place(task, fleet(*(node(i) for i in range(4))), {"n0": Standing(busy=1), "n2": Standing(busy=1)})
+    seats = place(
+        task,
+        fleet(*(node(i) for i in range(4))),
+        {"n0": NodeAvailability(busy=1), "n2": NodeAvailability(busy=1)},
+    )
     assert [seat.node.name for seat in seats] == ["n1", "n3"]
 
 
