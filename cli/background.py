@@ -109,13 +109,13 @@ def _given_to_jobs(place: RunnerContext, row: RunRow) -> tuple[str, ...]:
     """Values of the variables of a run that has not started yet, but for those that orch itself makes up.
 
     Afterwards they are nowhere on this machine."""
-    from orch.runner.launch.environment import is_ours
+    from orch.runner.launch.environment import is_set_by_orch
 
     try:
         found = place.context(row).folder.environments()
     except (OSError, ValueError, OrchError):  # they are gone, or never were here
         return ()
-    return tuple({value for each in found for name, value in each.items() if not is_ours(name)})
+    return tuple({value for each in found for name, value in each.items() if not is_set_by_orch(name)})
 
 
 def why_undriven(place: RunnerContext, row: RunRow) -> str | None:

@@ -1,9 +1,7 @@
-"""A run, wholly decided: what each rank runs, where and how.
+"""The complete plan of a run: what each rank runs, where and how.
 
-Made by `compile.py`, kept in the ledger, carried out by `driver.py`.
-
-It holds no environment values and no keys: those may be secret and stay in 0600 files beside the ledger
-(`ledger/run_folder.py`).
+`compile.py` makes it, the ledger stores it, `runs/driver.py` carries it out. It holds no environment values
+and no keys: those may be secret and stay in files of mode 0600 (`ledger/run_folder.py`).
 """
 
 from __future__ import annotations
@@ -111,9 +109,9 @@ class RunPlan(_Frozen):
             raise ValueError(error.summary) from error
 
     def container(self, rank: int) -> str:
-        """The name of a rank's container, claim and stage directory: in use means this very job.
+        """The name of a rank's container, claim and stage directory, unique to this job.
 
-        Names of runs are unlike in one ledger only, and people with ledgers of their own share servers.
+        Run names are unique in one ledger only, and people with ledgers of their own share servers.
         """
         return f"orch-{self.run}-{self.attempt}-{rank}-{self.run_id[:8]}"
 

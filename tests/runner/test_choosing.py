@@ -45,8 +45,8 @@ def named(*fleets: FleetState) -> dict[str, FleetState]:
 
 def best(task: Task, *fleets: FleetState, **now: NodeAvailability) -> str:
     """The fleet that is chosen, with `now` of the first node of some."""
-    standing = {name: {f"{name}-0": each} for name, each in now.items()}
-    return choose(task, fitting(task, named(*fleets), None), standing).fleet.name
+    availability = {name: {f"{name}-0": each} for name, each in now.items()}
+    return choose(task, fitting(task, named(*fleets), None), availability).fleet.name
 
 
 def test_without_any_fleet_the_way_to_one_is_told() -> None:
