@@ -41,7 +41,7 @@ def apply(
     # All that can be wrong is told before anything is made.
     environ = {**os.environ, **run.given_variables(env)}
     if name is not None:
-        name = RunName.given(name)
+        name = RunName.parse(name)
     settings = settings_near(profile=profile)
     loaded = load_paths([file], environ=environ, launch=("fleet", "task"), common=settings)
     documents = loaded.require().documents

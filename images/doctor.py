@@ -1,4 +1,4 @@
-"""What this machine has and lacks for building images: read only, for `orch doctor`."""
+"""Checks of this machine for building images, for `orch doctor`. Read only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orch.images.build import names, tag
 
 @dataclass(frozen=True)
 class ImageCheck:
-    """One finding. `fail` means orch cannot go on without it; `info` is worth knowing."""
+    """The result of one check. `fail`: orch cannot build images; `info`: worth knowing."""
 
     id: str
     result: Literal["ok", "fail", "info"]
@@ -21,7 +21,7 @@ class ImageCheck:
 
 
 def checks() -> tuple[ImageCheck, ...]:
-    """The findings in the order in which one would mend them. Changes nothing, pulls nothing."""
+    """The results, in the order in which to repair failures. Changes nothing, pulls nothing."""
     if not docker.installed():
         return (
             ImageCheck(
@@ -36,20 +36,24 @@ def checks() -> tuple[ImageCheck, ...]:
     if version is None:
         hint = "start it (systemctl start docker, or Docker Desktop); your user must be in the group `docker`"
         return (cli, ImageCheck("docker-daemon", "fail", "does not answer", hint))
-    found: list[ImageCheck] = [cli, ImageCheck("docker-daemon", "ok", f"answers, version {version}"), _base()]
+    result: list[ImageCheck] = [
+        cli,
+        ImageCheck("docker-daemon", "ok", f"answers, version {version}"),
+        _base(),
+    ]
     for name in names():
         reference = tag(name)
-        there = docker.has_image(reference)
-        detail = reference if there else f"{reference} is not built yet"
-        found.append(
+        is_present = docker.has_image(reference)
+        detail = reference if is_present else f"{reference} is not built yet"
+        result.append(
             ImageCheck(
                 f"image-{name}",
-                "ok" if there else "info",
+                "ok" if is_present else "info",
                 detail,
-                None if there else f"python -m orch.images {name}",
+                None if is_present else f"python -m orch.images {name}",
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
 def _base() -> ImageCheck:

@@ -1,6 +1,6 @@
-"""Reading the facts of a host: one script over SSH, its sections into a HostFacts.
+"""Facts of a host: one script over SSH, whose sections become a HostFacts.
 
-`parse` is pure. A tool that is missing, fails or hangs costs its own facts and nothing else.
+`parse` is pure. When a tool is missing, fails or hangs, only its own facts are missing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["HostFacts", "facts_command", "parse", "read_facts"]
 T = TypeVar("T")
 
 LIMIT_S = 25
-"""What slow vendor tools may take together; eight NVIDIA GPUs without persistence mode need about ten."""
+"""Time limit of all vendor tools together; eight NVIDIA GPUs without persistence mode need about ten."""
 
 _WITH_BEST_RIGHTS = """\
 export LC_ALL=C
@@ -38,15 +38,16 @@ exec sh -c "$s" orch "no $(echo $why)" "$PATH" "$u" "$SSH_CONNECTION"
 
 
 def facts_command() -> Command:
-    """The one round trip. As root where the login is root or may become it, else as the login itself."""
+    """Reads all facts in one round trip, as root if the login is root or may use sudo, else as the login."""
     script = render("host-facts.sh.j2", limit_s=LIMIT_S)
     text = _WITH_BEST_RIGHTS.replace("{script}", shlex.quote(script))
     return Command(text, "read the facts of the host", timeout_s=LIMIT_S + 20.0)
 
 
 def read_facts(node: NodeState, connector: Connector, *, deadline_s: float | None = None) -> HostFacts:
-    """The facts of a host now. Raises what `Connector.run` raises, HostUnreachable too for a login that runs
-    no commands.
+    """The present facts of a host.
+
+    Raises what `Connector.run` raises, and HostUnreachable for a login that cannot run commands.
     """
     started = time.time()
     started_monotonic = time.monotonic()
@@ -65,19 +66,19 @@ def read_facts(node: NodeState, connector: Connector, *, deadline_s: float | Non
 
 @dataclass(frozen=True)
 class FactsSection:
-    """What one part of the script printed."""
+    """The output and exit code of one part of the script."""
 
     text: str
     exit_code: int
 
     @property
     def message(self) -> str:
-        """The first line, or the first lines of a failure as one."""
+        """The first line, or all lines of a failure joined, at most 200 characters."""
         return (" ".join(self.text.split()) if self.exit_code else self.text.partition("\n")[0])[:200]
 
 
 def parse(text: str, *, sent: float | None = None, received: float | None = None) -> HostFacts | None:
-    """The facts in the script's output; None when it did not run.
+    """The facts in the script's output; None when the script did not run.
 
     `sent` and `received` are this machine's seconds since 1970 around the round trip; without them the clock
     is not compared.
@@ -134,9 +135,9 @@ def parse(text: str, *, sent: float | None = None, received: float | None = None
 
 
 class _Reader:
-    """Reads the parts of an answer one by one, and keeps what could not be read.
+    """Parses the parts of the output one by one, and records those that cannot be parsed.
 
-    A host may print anything: whatever its parser then raises costs this part and is told with it.
+    A host may print anything: an exception of a parser drops this part only, and is reported with it.
     """
 
     def __init__(self) -> None:
@@ -206,7 +207,7 @@ def _text(parts: Mapping[str, FactsSection], name: str) -> str:
 
 
 def _output(parts: Mapping[str, FactsSection], name: str) -> str | None:
-    """What a tool printed, or None when it is not there or failed."""
+    """The output of a tool; None when the tool is missing or failed."""
     return parts[name].text if name in parts and parts[name].exit_code == 0 else None
 
 
@@ -248,7 +249,7 @@ def _disks(text: str) -> tuple[HostDisk, ...]:
 
 
 def _docker(section: FactsSection | None, free: str, read: _Reader) -> Docker | None:
-    """Docker as its client tells of the server; None without a client."""
+    """Docker's server as reported by its client; None without a client."""
     path = next((line[5:] for line in free.splitlines() if line.startswith("path ")), None)
     # POSIX: device, 1024-blocks, used, available, capacity, mount point.
     row = re.search(r"^\S.* +([0-9]{1,18}) +\d+ +(-?[0-9]{1,18}) +\d+% +\S", free, re.MULTILINE)
@@ -297,7 +298,7 @@ def _names(value: object) -> tuple[str, ...]:
 
 
 def _text_of(value: object) -> str | None:
-    """Text, or None where nothing stands. Raises TypeError, and UnicodeError for half a character."""
+    """Text, None for no value. Raises TypeError, and UnicodeError for an incomplete character."""
     if value is None or value == "":
         return None
     if not isinstance(value, str):
@@ -317,7 +318,7 @@ def _forwarding(section: FactsSection | None) -> str | None:
 
 
 def _offset(moments: list[str], sent: float | None, received: float | None) -> float | None:
-    """How far the host's clock must be off, given that both its readings were made between ours."""
+    """The smallest offset of the host's clock in seconds: both of its readings lie between ours."""
     readings = [
         float(match.group()) for text in moments if (match := re.match(r"[0-9]{1,12}(\.[0-9]{1,9})?", text))
     ]
@@ -333,6 +334,6 @@ def _version(section: FactsSection | None) -> str | None:
 
 
 def _int(text: str | None) -> int:
-    """A number of what a kernel counts; 0 for what is none. No kernel's number has more than 19 digits."""
+    """A number printed by the kernel, at most 19 digits; 0 for other text."""
     match = re.match(r"\s*([0-9]{1,19})(?![0-9])", text or "")
     return int(match.group(1)) if match else 0

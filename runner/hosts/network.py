@@ -1,6 +1,6 @@
-"""The network a cluster talks over: the addresses its hosts were given, or the private network they all have.
+"""The network of a cluster: the hosts' `internal_ip` addresses, or a private network that all hosts have.
 
-Pure. A network counts only when every host has exactly one address in it, and no two the same one: bridges
+Pure. A network counts only when every host has exactly one address in it, and all addresses differ: bridges
 between containers repeat the same addresses on each host.
 """
 
@@ -24,7 +24,7 @@ _PLUMBING = re.compile(
 
 @dataclass(frozen=True)
 class NetworkMember:
-    """A host that is to be in the network; `internal_ip` is the address it was given in the file."""
+    """A host that needs an address in the network; `internal_ip` is its address in the fleet file, if set."""
 
     name: str
     interfaces: tuple[HostInterface, ...]
@@ -34,7 +34,7 @@ class NetworkMember:
 
 @dataclass(frozen=True)
 class HostAddress:
-    """Where a host is in the network."""
+    """A host's address in the network, with the interface that has it."""
 
     name: str
     address: str
@@ -46,7 +46,7 @@ class HostAddress:
 
 @dataclass(frozen=True)
 class ClusterNetwork:
-    """`cidr` is None when the hosts' addresses were given one by one and lie in several networks."""
+    """The network of a cluster. `cidr` is None when the hosts' `internal_ip` are in several networks."""
 
     cidr: str | None
     addresses: tuple[HostAddress, ...]
@@ -57,7 +57,7 @@ class ClusterNetwork:
 
     @property
     def mtus(self) -> Mapping[int, tuple[str, ...]]:
-        """The hosts by their MTU: one entry when all is well."""
+        """MTU -> host names: one entry when all hosts agree."""
         hosts_by_mtu: dict[int, tuple[str, ...]] = {}
         for address in self.addresses:
             hosts_by_mtu[address.mtu] = (*hosts_by_mtu.get(address.mtu, ()), address.name)
@@ -66,7 +66,7 @@ class ClusterNetwork:
 
 @dataclass(frozen=True)
 class NetworkProblem:
-    """Why there is no network, or a host twice: ORCH361, 362 or 368, and the hosts it is about."""
+    """Why the hosts have no common network, or the same machine id (ORCH361, 362, 368), and which hosts."""
 
     code: str
     summary: str
@@ -81,7 +81,7 @@ NetworkResult = tuple[ClusterNetwork | None, tuple[NetworkProblem, ...]]
 def find_network(
     members: Sequence[NetworkMember], *, network: str | None = None, cluster: bool = True
 ) -> NetworkResult:
-    """The network of `members`, or what is wrong. Outside a cluster, having none in common is no problem."""
+    """The network of `members`, or what is wrong. Only a cluster needs a network in common."""
     if not members:
         return None, ()
     without_ip_command = tuple(member.name for member in members if not member.sees_addresses)
@@ -102,7 +102,7 @@ def find_network(
 
 
 def duplicate_machine_ids(machine_ids: Mapping[str, str | None]) -> tuple[NetworkProblem, ...]:
-    """Hosts with one machine id: one host under two names, or copies of one image."""
+    """A problem per machine id that several hosts have: one host under two names, or copies of one image."""
     counts = Counter(each for each in machine_ids.values() if each)
     return tuple(
         NetworkProblem(
@@ -269,7 +269,7 @@ def _summary(network: ClusterNetwork) -> str:
 
 
 def _usable_addresses(member: NetworkMember) -> list[str]:
-    """Addresses that could be meant."""
+    """Addresses that could be the host's `internal_ip`, with their interfaces."""
     return [
         f"{address.ip} ({interface.name})"
         for interface, address in _addresses(member)

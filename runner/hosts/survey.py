@@ -1,4 +1,4 @@
-"""Looking at all hosts of a fleet: connect, read, try, judge. A host that fails is a report, no error."""
+"""Survey of all hosts of a fleet: connect, read facts, run checks. A failing host is a report, no error."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from orch.spec.state import NodeState
 from orch.templates import render
 
 LOGIN_S = 15.0
-"""What the first command, which does nothing, may take: a login shell may read a slow profile."""
+"""Timeout of the first, empty command: a login shell may read a slow profile."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A machine of a fleet and the way to it. `node.index` counts from 0 in the order of the file.
+    """A machine of a fleet and how to reach it. `node.index` counts from 0 in the order of the file.
 
-    `unverified_key`: the fingerprint of its key where that was taken and nobody has seen it.
+    `unverified_key`: the fingerprint of its host key, if the key is used but nobody has accepted it.
     """
 
     node: NodeState
@@ -68,7 +68,7 @@ class TargetError:
 
 @dataclass(frozen=True)
 class HostReport:
-    """One host and its checks; `facts` is None for one that could not be looked at."""
+    """One host and its checks; `facts` is None for a host that cannot be reached."""
 
     target: Target | TargetError
     facts: HostFacts | None
@@ -168,7 +168,7 @@ def _containers(
     options: CheckOptions,
     parallel: int,
 ) -> dict[str, ContainerProbe | None]:
-    """What came of GPUs in containers, on hosts that have GPUs."""
+    """Host name -> the check of GPUs in a container; None on hosts without GPUs."""
 
     def attempt(node: NodeState) -> ContainerProbe | None:
         return gpus_in_container(node, facts[node.name], connector, options)
@@ -196,21 +196,21 @@ def _same_machine_id(name: str, duplicates: Sequence[NetworkProblem]) -> tuple[s
 
 
 AT_ONCE = 32
-"""Peers that one host tries at once."""
+"""Number of peers that one host tries at the same time."""
 
 ANSWERING = ("python3", "perl")
-"""Listeners that acknowledge what they were sent."""
+"""Listeners that acknowledge received bytes."""
 
 _PEER_S = 20.0
-"""What one batch of peers may take: a connection, then packets, each to its own deadline."""
+"""Time limit of one batch of peers: a connection, then packets, each with its own deadline."""
 
 _HEADERS = {4: 28, 6: 48}
-"""IP and ICMP headers, which an MTU includes and a ping's size does not."""
+"""Bytes of IP and ICMP headers: part of an MTU, not of a ping's size."""
 
 
 @dataclass(frozen=True)
 class Listener:
-    """Where a host can be connected to. Without a `program` of its own it is sshd's port."""
+    """The port on which peers connect to a host; sshd's port without a `program` that listens."""
 
     port: int
     program: str | None = None
@@ -219,7 +219,7 @@ class Listener:
 
 @dataclass(frozen=True)
 class PeerConnectivity:
-    """What one host found of one peer. `size`: whether large packets arrive."""
+    """The result of connecting from one host to one peer. `size`: whether packets of the MTU arrive."""
 
     ok: bool
     why: str = ""
@@ -230,7 +230,7 @@ class PeerConnectivity:
 def try_mesh(
     nodes: Sequence[NodeState], network: ClusterNetwork, connector: Connector, *, parallel: int = FAN_OUT
 ) -> Mapping[str, MeshView]:
-    """What each node finds of each other one over `network`, by name; a node that fails has `failure`."""
+    """Node name -> its connections to all others over `network`; a node that fails has `failure`."""
     addresses = {place.name: place for place in network.addresses}
     participants = [node for node in nodes if node.name in addresses]
     listen_s = 30 + int(_allowed_s(len(participants)))
@@ -269,7 +269,7 @@ def views(
     listeners: Mapping[str, Listener],
     errors: Mapping[str, OrchError],
 ) -> dict[str, MeshView]:
-    """Both sides of every pair, seen from each host. Pure."""
+    """Host name -> its connections to and from every peer. Pure."""
     failed_from: dict[str, list[tuple[str, str]]] = {}
     for name, connectivity in reached.items():
         for peer, reach in connectivity.items():
@@ -299,7 +299,7 @@ def views(
 
 
 def read_listener(text: str, fallback: int) -> Listener:
-    """What the listening script said; sshd's port when nothing could listen."""
+    """The listener in the script's output; sshd's port when nothing could listen."""
     if match := re.search(r"^listen ([0-9]{1,5}) (\w+) ([0-9]{1,9})$", text, re.MULTILINE):
         return Listener(int(match.group(1)), match.group(2), int(match.group(3)))
     match = re.search(r"^sshd ([0-9]{1,5})$", text, re.MULTILINE)
@@ -307,7 +307,7 @@ def read_listener(text: str, fallback: int) -> Listener:
 
 
 def read_connectivity(text: str, peers: Sequence[str]) -> dict[str, PeerConnectivity]:
-    """What the script found, by peer; a peer it said nothing of was not reached."""
+    """Peer -> connectivity from the script's output; a peer without a line was not reached."""
     if text.startswith("cannot "):
         return {peer: PeerConnectivity(False, text.strip().partition(" ")[2]) for peer in peers}
     reached = {int(i): (ok == "ok", why) for i, ok, why in _REACH.findall(text)}
@@ -336,7 +336,7 @@ def _allowed_s(peers: int) -> float:
 def _stop(
     nodes: Sequence[NodeState], listeners: Mapping[str, Listener], connector: Connector, parallel: int
 ) -> None:
-    """End what listens; where that fails it ends by itself soon after."""
+    """Stop the listeners; one that cannot be stopped ends by itself soon after."""
 
     def stop(node: NodeState) -> None:
         pid = listeners[node.name].pid

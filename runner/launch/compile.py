@@ -22,7 +22,7 @@ from orch.runner.launch.hostfile import Dialect, hostfile, internal_addresses
 from orch.runner.launch.launcher import LaunchContext, Launcher, MpirunLauncher, TorchrunLauncher
 from orch.runner.launch.placement import Seat
 from orch.runner.launch.run_plan import FabricAccess, RankPlan, RunMount, RunPlan, StagedFile
-from orch.runner.runs.packing import source_of
+from orch.runner.runs.packing import resolve_source
 from orch.spec.grammar.interpolate import render_args, render_command, render_text
 from orch.spec.state import FleetState
 
@@ -162,7 +162,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
         fabric=_access(network_fabric),
         files=tuple(
             StagedFile(
-                source=str(source_of(request.base, item.local_path)),
+                source=str(resolve_source(request.base, item.local_path)),
                 target=_target(item),
             )
             for item in task.files

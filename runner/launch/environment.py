@@ -170,7 +170,7 @@ def _rendezvous(run: RunFacts, rank: int) -> dict[str, str]:
 
 
 def host_names(run: str, nodes: int) -> tuple[str, ...]:
-    """Host names for jobs that expect Slurm, one per rank; in the job each resolves to the internal address."""
+    """Host names for jobs that expect Slurm, one per rank; in a job each resolves to the internal address."""
     return tuple(f"{run}-{rank}" for rank in range(nodes))
 
 

@@ -11,7 +11,7 @@ from orch.catalog.devices import model_of, nominal_mib
 from orch.catalog.records import gpu_key
 from orch.runner.errors import NodeCordoned, NoFit
 from orch.runner.launch.block_resources import BlockResources, share_of
-from orch.runner.node.first_boot import unfit
+from orch.runner.node.first_boot import unfit_error
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import counted
 
@@ -40,7 +40,7 @@ class Seat:
 class NodeAvailability:
     """A node at this moment: its blocks in use, whether it can run jobs, whether its first boot has finished.
 
-    `cordon` and `unfit` say why it gets no jobs.
+    `cordon` and `unfit_error` say why it gets no jobs.
     """
 
     busy: int = 0
@@ -101,7 +101,7 @@ def place_task(
     prepared = [node for node in fitting if availability.get(node.name, IDLE).unfit is None]
     if len(prepared) < task.nodes:
         first = next(node.name for node in fitting if node not in prepared)
-        raise unfit(first, availability[first].unfit or "")
+        raise unfit_error(first, availability[first].unfit or "")
     schedulable = [node for node in prepared if availability.get(node.name, IDLE).cordon is None]
     if len(schedulable) < task.nodes:
         raise NodeCordoned(

@@ -104,7 +104,7 @@ class RunPlan(_Frozen):
     @classmethod
     def _fits_a_node(cls, text: str) -> str:
         try:
-            return RunName.kept(text)
+            return RunName.from_ledger(text)
         except BadRunName as error:
             raise ValueError(error.summary) from error
 
@@ -126,7 +126,7 @@ def plan_of(row: RunRow) -> RunPlan:
 
     Raises BadRunName for a run that no node can hold, RunnerError for a plan this orch cannot read.
     """
-    RunName.kept(row.name)
+    RunName.from_ledger(row.name)
     try:
         plan = RunPlan.model_validate_json(row.plan)
     except ValueError as error:

@@ -36,7 +36,7 @@ class Renewal:
         self._thread.start()
         return self
 
-    def __exit__(self, *told: object) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._stop.set()
         self._thread.join(5.0)
 

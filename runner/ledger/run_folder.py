@@ -99,9 +99,9 @@ def open_folder(dot: Path, name: RunName, number: int) -> RunFolder:
     path = dot / "runs" / name
     try:
         if path.exists():
-            earlier = _number_of(path)
-            if earlier not in (None, number):
-                _set_aside(path, path.with_name(f"{name}~{earlier}"))
+            earlier_number = _number_of(path)
+            if earlier_number not in (None, number):
+                _set_aside(path, path.with_name(f"{name}~{earlier_number}"))
         private_folder(path / "logs")
         write_private(path / _NUMBER, f"{number}\n")
     except OSError as error:

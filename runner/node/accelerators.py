@@ -41,7 +41,7 @@ class DeviceAccess:
     group: str | None = None
 
 
-ACCESS: Mapping[str, DeviceAccess] = {
+DEVICE_ACCESS: Mapping[str, DeviceAccess] = {
     # NVIDIA Container Toolkit, "Specialized configurations with Docker": `--gpus '"device=0,2"'`, where the
     # inner quotes keep the comma from ending Docker's own list.
     "nvidia": DeviceAccess(whole=("--gpus=all",), joined='--gpus="device={}"'),
@@ -91,9 +91,9 @@ WITHOUT_TOOLKIT: Mapping[str, DeviceAccess] = {
 }
 
 
-def access_to(gpus: Gpus) -> DeviceAccess | None:
+def device_access(gpus: Gpus) -> DeviceAccess | None:
     """The row for a node's accelerators; None when it has none. An unnamed vendor is taken for NVIDIA."""
     if not gpus.count:
         return None
     vendor = gpus.vendor or "nvidia"
-    return (None if gpus.toolkit else WITHOUT_TOOLKIT.get(vendor)) or ACCESS.get(vendor)
+    return (None if gpus.toolkit else WITHOUT_TOOLKIT.get(vendor)) or DEVICE_ACCESS.get(vendor)

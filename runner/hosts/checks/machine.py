@@ -1,5 +1,5 @@
-"""Checks of a machine: the login, root, system, disk, clock and Docker; the network it shares with others,
-the way to each of them, and what outsiders reach. Pure.
+"""Checks of a machine: login, root, system, disk, clock and Docker; its network, its connections to the other
+hosts, and the ports open to the outside. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orch.spec.errors import OrchError
 
 
 def connect(observation: HostObservation) -> Outcome:
-    """The one check that is judged without facts."""
+    """The only check that needs no facts."""
     if observation.error is not None:
         error = observation.error
         return Outcome(Result.FAIL, error_line(error), error.hint, error.code)
@@ -186,7 +186,7 @@ def mesh(facts: HostFacts, observation: HostObservation, options: CheckOptions) 
 
 
 def _failed_connections(name: str, view: MeshView) -> list[str]:
-    """Connections that fail, with those that fail one way only named as that."""
+    """The connections that fail, in both directions or in one."""
     out, back = dict(view.unreached), dict(view.unreached_by)
     both_ways = [peer for peer in out if peer in back]
     failures: list[str] = []

@@ -1,4 +1,4 @@
-"""What is tried rather than read: ports from here, and GPUs inside a container."""
+"""Checks that try something on a host: ports from this machine, and GPUs inside a container."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LIKELY = r"cuda|nvidia|pytorch|tensorflow|orch/|dstack|ubuntu|debian|rocky|alma
 
 
 def external_skip_reason(address: Address) -> str | None:
-    """Why connections from here say nothing about outsiders; None when they do."""
+    """Why connections from this machine do not show what outsiders reach; None when they do."""
     if not address.direct or address.host is None:
         return "reached by way of another host, not from outside"
     try:
@@ -73,7 +73,7 @@ def _resolved(address: str, port: int) -> list[tuple[int, int, int, str, tuple[s
 def gpus_in_container(
     node: NodeState, facts: HostFacts, connector: Connector, options: CheckOptions
 ) -> ContainerProbe | None:
-    """`nvidia-smi -L` in a container; None on a host where that makes no sense. Raises what `run` raises."""
+    """`nvidia-smi -L` in a container; None on a host without GPUs or Docker. Raises what `run` raises."""
     docker = facts.docker
     if not facts.working_count("nvidia") or docker is None or not docker.version:
         return None
@@ -93,7 +93,7 @@ def gpus_in_container(
 
 
 def read_container(text: str, image: str | None) -> ContainerProbe:
-    """What the script said."""
+    """The result in the script's output."""
     head, _, rest = text.partition("\n")
     word, _, image_used = head.partition(" ")
     if word != "image":

@@ -1,7 +1,7 @@
 """The requirements of a host, one row each, and judging a host by them.
 
-The rows are in the order of the reference; codes ORCH364 to ORCH384 follow it. A check whose precondition did
-not pass is skipped, and says which.
+The rows are in the order of the reference; codes ORCH364 to ORCH384 follow it. A check whose precondition
+failed is skipped, and names it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FIRST_CODE = 364
 
 @dataclass(frozen=True)
 class HostCheck:
-    """One requirement. `needs` are checks that must not have failed; `hint` is what to do about it.
+    """One requirement. `needs` are checks that must pass first; `hint` says what to do about a failure.
 
     A check with a `vendor` is for hosts with that vendor's accelerators only.
     """
@@ -205,7 +205,7 @@ def _outcome(
 
 
 def _with_unreadable_output(check: HostCheck, outcome: Outcome, unread: Sequence[UnreadOutput]) -> Outcome:
-    """What could not be read of a host's answer is told with the check that would have needed it."""
+    """The outcome with the parts of the host's output that this check needs and that cannot be parsed."""
     unreadable = [
         f"what {each.tool} said cannot be read ({each.why})"
         for each in unread
@@ -235,7 +235,7 @@ _NEEDED_BY = {
     "net": "net.internal",
     "rdma": "rdma.devices",
 }
-"""The check that a part of a host's answer is for."""
+"""Section of the facts script -> the check that needs it."""
 
 
 def _passed(result: CheckResult) -> bool:
