@@ -41,7 +41,7 @@ def apply(
     # Every mistake in the file is reported before anything is created.
     environ = {**os.environ, **run.variables_of(env)}
     if name is not None:
-        name = RunName.given(name)
+        name = RunName.parse(name)
     settings = settings_near(profile=profile)
     loaded = load_paths([file], environ=environ, launch=("fleet", "task"), common=settings)
     documents = loaded.require().documents

@@ -109,13 +109,13 @@ def _job_values(runner: RunnerContext, row: RunRow) -> tuple[str, ...]:
     """Values of the variables of a run that has not started yet, except for those that orch sets itself.
 
     After the start this machine keeps none of them."""
-    from orch.runner.launch.environment import is_ours
+    from orch.runner.launch.environment import is_set_by_orch
 
     try:
         environments = runner.context(row).folder.environments()
     except (OSError, ValueError, OrchError):  # the run has started, or was submitted elsewhere
         return ()
-    return tuple({value for each in environments for name, value in each.items() if not is_ours(name)})
+    return tuple({value for each in environments for name, value in each.items() if not is_set_by_orch(name)})
 
 
 def why_undriven(runner: RunnerContext, row: RunRow) -> str | None:

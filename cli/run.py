@@ -85,7 +85,7 @@ def start(
     if name is not None:
         from orch.runner.ledger.run_names import RunName
 
-        name = RunName.given(name)
+        name = RunName.parse(name)
     from orch.runner.launch.environment import fold
 
     variables = variables_of(env)

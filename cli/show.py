@@ -119,7 +119,7 @@ def _fleet_text(project: Project, fleet: FleetRow, runs: Sequence[RunRow]) -> st
 
 
 def _run_text(runner: RunnerContext, row: RunRow) -> str:
-    from orch.runner.processes import owner_words
+    from orch.runner.processes import describe_owner
 
     plan = _plan_facts(row)
     end = row.finished_at or row.now
@@ -127,10 +127,13 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
     pairs: Pairs = [
         ("run", f"{row.name} ({row.status}{f': {reason}' if reason else ''})"),
         ("fleet", row.fleet),
-        ("submitted", f"{moment(row.created_at)} by {owner_words(row.submitted_by)}"),
+        ("submitted", f"{moment(row.created_at)} by {describe_owner(row.submitted_by)}"),
         ("started", moment(row.started_at) or "not yet"),
         ("took", duration(end - row.started_at) if row.started_at else ""),
-        ("driven by", owner_words(row.owner) if row.held and row.owner else "nobody" if row.active else ""),
+        (
+            "driven by",
+            describe_owner(row.owner) if row.held and row.owner else "nobody" if row.active else "",
+        ),
         ("launcher", str(plan["launcher"])),
         ("image", str(plan["image"])),
         ("files", ", ".join(plan["files"])),

@@ -6,7 +6,7 @@ is missing. Imports only `orch.spec`. Start reading at `build.ensure`.
 """
 
 from orch.images.build import ensure, is_ours, names, resolve, tag
-from orch.images.doctor import Check, checks
+from orch.images.doctor import ImageCheck, checks
 from orch.images.errors import ImageError
 
-__all__ = ["Check", "ImageError", "checks", "ensure", "is_ours", "names", "resolve", "tag"]
+__all__ = ["ImageCheck", "ImageError", "checks", "ensure", "is_ours", "names", "resolve", "tag"]

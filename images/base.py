@@ -1,8 +1,8 @@
-"""The base every image starts from: Debian's slim image, or a stand-in made on this machine.
+"""The base of every image: Debian's slim image, or a replacement built on this machine.
 
-Where Docker Hub cannot be reached, debootstrap builds the same release from the mirror this machine's own apt
-uses. Which of the two was used is no part of an image's tag: they are the same release, and a rebuild would
-change nothing a job can see.
+Where Docker Hub cannot be reached, debootstrap builds the same release from the mirror of this machine's apt.
+An image's tag does not depend on which of the two was used: both are the same release, and a rebuild would
+change nothing that a job can see.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ PULL_TIMEOUT_S = 60.0
 
 
 def ensure_base(log: Path, progress: Progress) -> str:
-    """Name of a base image the daemon holds; pulled or built if need be. Raises BaseUnavailable."""
+    """Name of a base image that the daemon has, pulled or built if necessary. Raises BaseUnavailable."""
     for image in (HUB_IMAGE, LOCAL_IMAGE):
         if docker.has_image(image):
             return image
     progress(f"pulling {HUB_IMAGE}")
-    pulled = docker.run_logged(
+    result = docker.run_logged(
         ["docker", "pull", HUB_IMAGE], log=log, progress=progress, timeout_s=PULL_TIMEOUT_S
     )
-    if pulled.code == 0:
+    if result.code == 0:
         return HUB_IMAGE
-    reason = pulled.tail[-1] if pulled.tail else "no answer"
+    reason = result.tail[-1] if result.tail else "no answer"
     progress(
         f"Docker Hub cannot be reached ({reason[:100]}); making a Debian {RELEASE} base with debootstrap "
         "(about 30 s)"
@@ -47,7 +47,7 @@ def ensure_base(log: Path, progress: Progress) -> str:
 
 
 def root_prefix() -> tuple[str, ...] | None:
-    """What goes before a command that needs root: nothing for root, else sudo; None where there is none."""
+    """The words before a command that needs root: none for root, else sudo; None without sudo."""
     if os.geteuid() == 0:
         return ()
     if shutil.which("sudo") is None:
@@ -56,7 +56,7 @@ def root_prefix() -> tuple[str, ...] | None:
 
 
 def debootstrap_path() -> str | None:
-    """Where debootstrap is; /usr/sbin is often not on a user's PATH."""
+    """The path of debootstrap, also in /usr/sbin, which is often not on a user's PATH; None without it."""
     return shutil.which("debootstrap") or shutil.which("debootstrap", path="/usr/sbin:/sbin")
 
 
@@ -105,25 +105,25 @@ def parse_targets(listing: str) -> tuple[str, ...]:
 def _debootstrap(log: Path, progress: Progress, *, pull_error: str) -> None:
     prefix = root_prefix()
     if debootstrap_path() is None or prefix is None:
-        lacks = (
+        reason = (
             "debootstrap is not installed" if prefix is not None else "it needs root, and there is no sudo"
         )
         raise BaseUnavailable(
             f"no base image: {HUB_IMAGE} cannot be pulled and none can be made here",
-            detail=f"pull: {pull_error}; debootstrap: {lacks}",
+            detail=f"pull: {pull_error}; debootstrap: {reason}",
             hint="let Docker reach Docker Hub, or load the image (docker load), or on Debian and Ubuntu: "
             "apt-get install debootstrap, and run this as root or with sudo",
         )
     script = Path(str(files("orch.images"))) / "base" / "debootstrap.sh"
-    make = shlex.join([*prefix, "sh", str(script), RELEASE, *apt_sources()])
+    command = shlex.join([*prefix, "sh", str(script), RELEASE, *apt_sources()])
     # Piped, so that no copy of the root file system lies on disk or in memory.
-    pipeline = f"{make} | docker import --change 'CMD [\"bash\"]' - {LOCAL_IMAGE}"
-    done = docker.run_logged(["bash", "-o", "pipefail", "-c", pipeline], log=log, progress=progress)
-    if done.code != 0:
+    pipeline = f"{command} | docker import --change 'CMD [\"bash\"]' - {LOCAL_IMAGE}"
+    result = docker.run_logged(["bash", "-o", "pipefail", "-c", pipeline], log=log, progress=progress)
+    if result.code != 0:
         docker.ask("image", "rm", LOCAL_IMAGE)
         raise BaseUnavailable(
             f"debootstrap could not make a Debian {RELEASE} base",
-            detail="\n".join(done.tail[-8:]),
+            detail="\n".join(result.tail[-8:]),
             hint=f"the whole output is in {log}",
         )
-    progress(f"  base image {LOCAL_IMAGE} made in {done.seconds:.0f} s")
+    progress(f"  base image {LOCAL_IMAGE} made in {result.seconds:.0f} s")

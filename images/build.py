@@ -1,8 +1,8 @@
-"""Images named after what they are made of, built when missing.
+"""Images that are named after their content, and built when missing.
 
 `tag("job")` is `orch/job:` and twelve hex digits of a hash over the folder's files and the base's name. So an
-image that exists is right, two versions of orch live side by side on one machine, and a node can be asked
-whether it holds the image by name alone.
+image that exists is up to date, two versions of orch can share a machine, and the name alone tells whether a
+node has the image.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAMES = ("node", "job", "mpi")
 
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
 _STEP = re.compile(r"^(?:Step \d+/\d+ : |#\d+ \[[^]]*\d+/\d+\] )(\w+ .*)")
-_EXPECTED = {"node": "about 20 s", "job": "about 1 min", "mpi": "about 15 s"}
+_BUILD_TIMES = {"node": "about 20 s", "job": "about 1 min", "mpi": "about 15 s"}
 
 
 def names() -> tuple[str, ...]:
@@ -39,12 +39,12 @@ def names() -> tuple[str, ...]:
 
 
 def is_ours(image: str) -> bool:
-    """Whether orch builds this image: then it is in no registry and must be streamed to a node."""
+    """Whether orch builds this image itself. Such an image is in no registry: nodes get it from here."""
     return image.startswith(PREFIX)
 
 
 def resolve(image: str) -> str:
-    """The full tag of an image name: `orch/job` gets the tag of this version, all others stay as they are.
+    """The full tag of an image name: `orch/job` gets the tag of this version, other names are unchanged.
 
     Raises UnknownImage for a name under `orch/` that does not exist.
     """
@@ -55,7 +55,7 @@ def resolve(image: str) -> str:
 
 
 def tag(name: str, folder: Path | None = None) -> str:
-    """`orch/NAME:HASH` of the image's folder, or of another `folder`; builds nothing. Raises UnknownImage."""
+    """`orch/NAME:HASH` of the image's folder, or of another `folder`. Builds nothing. Raises UnknownImage."""
     digest = hashlib.sha256(HUB_IMAGE.encode())
     for path, data in _content(folder if folder is not None else _folder(name)):
         digest.update(f"\0{path}\0{len(data)}\0".encode())
@@ -64,16 +64,16 @@ def tag(name: str, folder: Path | None = None) -> str:
 
 
 def ensure(name: str, *, progress: Progress) -> str:
-    """The image's full tag, after building it where the daemon does not hold it yet.
+    """The image's full tag, after building the image if the daemon does not have it yet.
 
-    Returns at once, silently, when it does. Two processes that ask at once build it once. Raises
+    Returns at once, without a message, if it does. Two concurrent processes build it once. Raises
     DockerUnavailable, BaseUnavailable, BuildFailed, UnknownImage.
     """
     return build_once(name, _folder(name), cache=user_cache_path("orch") / "images", progress=progress)
 
 
 def build_once(name: str, folder: Path, *, cache: Path, progress: Progress) -> str:
-    """`ensure` for an image of any folder; locks and logs lie under `cache`."""
+    """`ensure` for an image of any folder; locks and logs are in `cache`."""
     reference = tag(name, folder)
     if docker.has_image(reference):
         return reference
@@ -83,7 +83,7 @@ def build_once(name: str, folder: Path, *, cache: Path, progress: Progress) -> s
     ):
         if not docker.has_image(reference):
             log = cache / f"{reference.replace('/', '-').replace(':', '-')}.log"
-            _build(reference, folder, log, progress, expected=_EXPECTED.get(name, "a while"))
+            _build(reference, folder, log, progress, expected=_BUILD_TIMES.get(name, "a while"))
     return reference
 
 
@@ -96,16 +96,16 @@ def _build(reference: str, folder: Path, log: Path, progress: Progress, *, expec
     for variable in _PROXY_VARIABLES:
         if variable in os.environ:
             command += ["--build-arg", variable]
-    done = docker.run_logged(
+    result = docker.run_logged(
         [*command, "-"], log=log, progress=progress, stdin=_context(folder), describe=_describe
     )
-    if done.code != 0:
+    if result.code != 0:
         raise BuildFailed(
             f"building {reference} failed",
-            detail="\n".join(done.tail[-10:]),
+            detail="\n".join(result.tail[-10:]),
             hint=f"the whole output is in {log}; it needs a way to a Debian mirror (proxy: http_proxy)",
         )
-    progress(f"built {reference} in {done.seconds:.0f} s")
+    progress(f"built {reference} in {result.seconds:.0f} s")
 
 
 def _folder(name: str) -> Path:
@@ -118,14 +118,14 @@ def _folder(name: str) -> Path:
 
 
 def _content(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Files of an image's folder in a fixed order, less documents: a better README asks for no rebuild."""
+    """Files of an image's folder in a fixed order, without documents: a README needs no rebuild."""
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.is_file() and not entry.name.endswith(".md"):
             yield entry.name, entry.read_bytes()
 
 
 def _context(folder: Path) -> bytes:
-    """The build context as tar; with fixed owner, mode and time Docker's cache holds across checkouts."""
+    """The build context as tar. Fixed owner, mode and time keep Docker's cache valid across checkouts."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path, data in _content(folder):
@@ -137,7 +137,7 @@ def _context(folder: Path) -> bytes:
 
 
 def _describe(line: str) -> str | None:
-    """A message for the lines that begin a step of the Dockerfile, of the classic builder and of BuildKit."""
+    """The message for a line that starts a step of the Dockerfile (classic builder, BuildKit), else None."""
     step = _STEP.match(line)
     if step is None or not step[1].startswith("RUN"):
         return None
@@ -146,12 +146,12 @@ def _describe(line: str) -> str | None:
 
 
 @contextlib.contextmanager
-def _lock(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
+def _lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            waiting()
+            on_wait()
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield

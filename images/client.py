@@ -1,7 +1,7 @@
-"""The container engine of this machine through its API, reached as the `docker` command would reach it.
+"""The container engine of this machine through its API, found as the `docker` command finds it.
 
-The SDK alone knows DOCKER_HOST; a machine with Docker Desktop, Colima or rootless Docker names its socket in
-the current context, so that is asked too.
+The SDK itself reads only DOCKER_HOST. Docker Desktop, Colima and rootless Docker name their socket in the
+current context, so the context is read too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def connect(timeout_s: float = 60.0) -> docker.DockerClient:
-    """A client that has spoken to the engine once.
+    """A connected client: the engine has answered once.
 
     Raises DockerUnavailable when none answers or this user may not use it.
     """

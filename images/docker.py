@@ -1,7 +1,7 @@
-"""The `docker` command line, which knows the user's contexts, credentials and builder.
+"""The `docker` command line, which uses the user's contexts, credentials and builder.
 
-Building through it, and not through the API, makes a remote context, rootless Docker, Docker Desktop and
-BuildKit work as they do for the user.
+Images are built through it and not through the API, so that remote contexts, rootless Docker, Docker Desktop
+and BuildKit work as they do for the user.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pathlib import Path
 from orch.images.errors import DockerUnavailable
 
 QUICK_S = 20.0
-"""Longest wait for a question the daemon answers at once."""
+"""Timeout of a request that the daemon answers at once."""
 
 HEARTBEAT_S = 10.0
-"""A command with no message for this long is reported as still running."""
+"""A command without a message for this long is reported as still running."""
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DockerResult:
     """How a logged command ended: its exit code, its last lines, and how long it took."""
 
     code: int
@@ -39,9 +39,9 @@ class Outcome:
 
 
 def ask(*args: str, timeout_s: float = QUICK_S) -> str | None:
-    """Standard output of `docker ARGS`, None when it failed. Raises DockerUnavailable without a docker."""
+    """Standard output of `docker ARGS`, None when it fails. Raises DockerUnavailable without the command."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             ["docker", *args],
             capture_output=True,
             text=True,
@@ -56,7 +56,7 @@ def ask(*args: str, timeout_s: float = QUICK_S) -> str | None:
         ) from None
     except subprocess.TimeoutExpired:
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return result.stdout.strip() if result.returncode == 0 else None
 
 
 def installed() -> bool:
@@ -93,12 +93,13 @@ def run_logged(
     stdin: bytes | None = None,
     timeout_s: float | None = None,
     describe: Callable[[str], str | None] = lambda _line: None,
-) -> Outcome:
-    """Run a long command. What it prints goes to `log`; what `describe` makes of a line goes to `progress`.
+) -> DockerResult:
+    """Run a long command. Its output goes to `log`; `describe` turns a line into a message for `progress`.
 
-    Never waits silently for more than HEARTBEAT_S. A command that outlives `timeout_s` ends with code 124.
+    A message goes to `progress` at least every HEARTBEAT_S. After `timeout_s` the command is
+    killed, with code 124.
     """
-    started = heard = time.monotonic()
+    started = last_message = time.monotonic()
     tail: deque[str] = deque(maxlen=20)
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "BUILDKIT_PROGRESS": "plain", "DOCKER_CLI_HINTS": "false"}
@@ -125,9 +126,9 @@ def run_logged(
                     now = time.monotonic()
                     if timeout_s is not None and now - started > timeout_s:
                         process.kill()
-                        return Outcome(124, (*tail, f"no end after {timeout_s:.0f} s"), now - started)
-                    if now - heard > HEARTBEAT_S:
-                        heard = now
+                        return DockerResult(124, (*tail, f"no end after {timeout_s:.0f} s"), now - started)
+                    if now - last_message > HEARTBEAT_S:
+                        last_message = now
                         progress(
                             f"  still at it after {now - started:.0f} s: {tail[-1][:80] if tail else ''}"
                         )
@@ -140,13 +141,13 @@ def run_logged(
                     tail.append(line)
                 message = describe(line)
                 if message is not None:
-                    heard = time.monotonic()
+                    last_message = time.monotonic()
                     progress(message)
         except BaseException:
             process.kill()
             raise
         code = process.wait()
-    return Outcome(code, tuple(tail), time.monotonic() - started)
+    return DockerResult(code, tuple(tail), time.monotonic() - started)
 
 
 def _read(process: subprocess.Popen[bytes], lines: queue.Queue[str | None]) -> None:

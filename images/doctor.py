@@ -1,4 +1,4 @@
-"""What this machine has and lacks for building images: read only, for `orch doctor`."""
+"""Checks of this machine for building images, for `orch doctor`. Read only."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from orch.images.build import names, tag
 
 
 @dataclass(frozen=True)
-class Check:
-    """One finding. `fail` means orch cannot go on without it; `info` is worth knowing."""
+class ImageCheck:
+    """The result of one check. `fail`: orch cannot build images; `info`: worth knowing."""
 
     id: str
     result: Literal["ok", "fail", "info"]
@@ -20,47 +20,51 @@ class Check:
     hint: str | None = None
 
 
-def checks() -> tuple[Check, ...]:
-    """The findings in the order in which one would mend them. Changes nothing, pulls nothing."""
+def checks() -> tuple[ImageCheck, ...]:
+    """The results, in the order in which to repair failures. Changes nothing, pulls nothing."""
     if not docker.installed():
         return (
-            Check(
+            ImageCheck(
                 "docker-cli",
                 "fail",
                 "no `docker` command",
                 "Debian or Ubuntu: apt-get install docker.io; macOS: Docker Desktop",
             ),
         )
-    cli = Check("docker-cli", "ok", "found")
+    cli = ImageCheck("docker-cli", "ok", "found")
     version = docker.server_version()
     if version is None:
         hint = "start it (systemctl start docker, or Docker Desktop); your user must be in the group `docker`"
-        return (cli, Check("docker-daemon", "fail", "does not answer", hint))
-    found: list[Check] = [cli, Check("docker-daemon", "ok", f"answers, version {version}"), _base()]
+        return (cli, ImageCheck("docker-daemon", "fail", "does not answer", hint))
+    result: list[ImageCheck] = [
+        cli,
+        ImageCheck("docker-daemon", "ok", f"answers, version {version}"),
+        _base(),
+    ]
     for name in names():
         reference = tag(name)
-        there = docker.has_image(reference)
-        detail = reference if there else f"{reference} is not built yet"
-        found.append(
-            Check(
+        is_present = docker.has_image(reference)
+        detail = reference if is_present else f"{reference} is not built yet"
+        result.append(
+            ImageCheck(
                 f"image-{name}",
-                "ok" if there else "info",
+                "ok" if is_present else "info",
                 detail,
-                None if there else f"python -m orch.images {name}",
+                None if is_present else f"python -m orch.images {name}",
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
-def _base() -> Check:
+def _base() -> ImageCheck:
     for image in (HUB_IMAGE, LOCAL_IMAGE):
         if docker.has_image(image):
-            return Check("image-base", "ok", image)
+            return ImageCheck("image-base", "ok", image)
     if debootstrap_path() is not None and root_prefix() is not None:
-        return Check(
+        return ImageCheck(
             "image-base", "info", "none yet; will be pulled from Docker Hub, or made with debootstrap"
         )
-    return Check(
+    return ImageCheck(
         "image-base",
         "info",
         "none yet; will be pulled from Docker Hub",

@@ -1,4 +1,4 @@
-"""What can go wrong with an image, one class per cause."""
+"""Errors of building images, one class per cause."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DockerUnavailable(ImageError):
 
 
 class BaseUnavailable(ImageError):
-    """Neither Docker Hub nor a Debian mirror could give a base image."""
+    """Neither Docker Hub nor a Debian mirror provides a base image."""
 
 
 class BuildFailed(ImageError):

@@ -25,7 +25,7 @@ from orch.rehearsal.account import Endpoint, SimulatedAccount
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.hooks import CloudHooks, hooks_of
 from orch.rehearsal.scenario import Knobs, Nodes
-from orch.runner.private import private_folder, stage_beside, write_private
+from orch.runner.private import private_folder, stage_file, write_private
 from orch.spec.models.backends import provisioned
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import Project
@@ -229,7 +229,7 @@ def _put_shims(project: RehearsalProject) -> None:
         )
         path = project.shims / name
         if not path.exists() or path.read_text() != text:
-            staged = stage_beside(path, text)
+            staged = stage_file(path, text)
             staged.chmod(0o700)
             staged.rename(path)
 

@@ -29,25 +29,25 @@ def open_connector(
 class ConnectorByKind:
     """Hands each node to the connector of its kind, which is made for the first one."""
 
-    def __init__(self, makers: Mapping[str, Callable[[], Connector]]) -> None:
-        self._makers = makers
+    def __init__(self, factories: Mapping[str, Callable[[], Connector]]) -> None:
+        self._factories = factories
         self._guard = threading.Lock()
-        self._made: dict[str, Connector] = {}
+        self._connectors: dict[str, Connector] = {}
 
     def of(self, node: NodeState) -> Connector:
         """Raises RunnerError for a kind that nobody here reaches: that says nothing of the node."""
         kind = node.access.kind
         with self._guard:
-            if kind not in self._makers:
+            if kind not in self._factories:
                 raise RunnerError(
                     f"nobody here reaches node {node.name}",
                     where=node.name,
-                    detail=f"its access is {kind!r}, this orch has {', '.join(self._makers)}",
+                    detail=f"its access is {kind!r}, this orch has {', '.join(self._factories)}",
                     hint="upgrade orch on this machine",
                 )
-            if kind not in self._made:
-                self._made[kind] = self._makers[kind]()
-            return self._made[kind]
+            if kind not in self._connectors:
+                self._connectors[kind] = self._factories[kind]()
+            return self._connectors[kind]
 
     def run(
         self,
@@ -87,9 +87,9 @@ class ConnectorByKind:
         self.of(node).drop(node)
 
     def close(self) -> None:
-        for made in self._made.values():
-            made.close()
+        for connector in self._connectors.values():
+            connector.close()
 
     def hang_up(self) -> None:
-        for made in self._made.values():
-            made.hang_up()
+        for connector in self._connectors.values():
+            connector.hang_up()

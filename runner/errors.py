@@ -31,8 +31,8 @@ class HostKeyUnaccepted(HostKeyRefused):
     `host` is what its key is pinned as (a node's name, `jump ADDRESS`), `key` the public key it offers.
     """
 
-    def __init__(self, summary: str, *, host: str, key: str, fingerprint: str, **told: str | None) -> None:
-        super().__init__(summary, **told)
+    def __init__(self, summary: str, *, host: str, key: str, fingerprint: str, **fields: str | None) -> None:
+        super().__init__(summary, **fields)
         self.host = host
         self.key = key
         self.fingerprint = fingerprint
@@ -66,17 +66,17 @@ class CommandTimeout(RunnerError):
     exit_code = ExitCode.HOSTS
 
 
-class Conflict(RunnerError):
+class RunConflict(RunnerError):
     """Somebody else holds what is asked for: nodes, a name, a run."""
 
     exit_code = ExitCode.CONFLICT
 
 
-class NodesBusy(Conflict):
+class NodesBusy(RunConflict):
     """The blocks a run needs are claimed by another run."""
 
 
-class NodeCordoned(Conflict):
+class NodeCordoned(RunConflict):
     """Somebody keeps new jobs off the nodes a run needs."""
 
 
@@ -101,9 +101,9 @@ class NoFit(RunnerError):
     exit_code = ExitCode.CONFIG
 
     def __init__(
-        self, summary: str, *, path: str = "resources", fleets: tuple[str, ...] = (), **told: str | None
+        self, summary: str, *, path: str = "resources", fleets: tuple[str, ...] = (), **fields: str | None
     ) -> None:
-        super().__init__(summary, **told)
+        super().__init__(summary, **fields)
         self.path = path
         self.fleets = fleets
 
@@ -121,8 +121,8 @@ class HostfileIncomplete(RunnerError):
 class RunFailed(RunnerError):
     """A run could not start, or ended badly. `reason` is a termination reason of configuration 8."""
 
-    def __init__(self, summary: str, *, reason: str = "executor_error", **told: str | None) -> None:
-        super().__init__(summary, **told)
+    def __init__(self, summary: str, *, reason: str = "executor_error", **fields: str | None) -> None:
+        super().__init__(summary, **fields)
         self.reason = reason
 
 
@@ -152,5 +152,5 @@ class LedgerUnusable(RunnerError):
     exit_code = ExitCode.CONFIG
 
 
-class NewerLedger(Conflict):
+class NewerLedger(RunConflict):
     """The ledger was written by a newer orch."""

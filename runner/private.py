@@ -26,7 +26,7 @@ def private_file(path: Path) -> Path:
 
 def write_private(path: Path, text: str) -> None:
     """Whole or not at all: another process may be reading it."""
-    staged = stage_beside(path, text)
+    staged = stage_file(path, text)
     try:
         staged.replace(path)
     except OSError:
@@ -34,7 +34,7 @@ def write_private(path: Path, text: str) -> None:
         raise
 
 
-def stage_beside(path: Path, text: str | bytes, mode: int = FILE) -> Path:
+def stage_file(path: Path, text: str | bytes, mode: int = FILE) -> Path:
     """The text (or bytes) in a new file beside `path`, to be renamed or linked there.
 
     Its name is drawn: processes of two containers that share the folder may have one and the same number.
@@ -52,8 +52,8 @@ def stage_beside(path: Path, text: str | bytes, mode: int = FILE) -> Path:
 
 def tighten(folder: Path) -> bool:
     """Close a folder and all it holds to others, where a former version left it open. Whether it had."""
-    found = folder.stat()
-    if not found.st_mode & 0o077 or os.geteuid() not in (0, found.st_uid):
+    status = folder.stat()
+    if not status.st_mode & 0o077 or os.geteuid() not in (0, status.st_uid):
         return False
     folder.chmod(FOLDER)
     for root, folders, files in os.walk(folder):

@@ -1,8 +1,8 @@
-"""Who acts: processes that are told from any other, and whether one of them still lives.
+"""Identity of processes across machines and containers, and whether a process is still alive.
 
-A host name says little: containers share it, and each has process numbers of its own. A process is known by
-its machine's boot, its pid namespace, its number there and its start. Only one of our own boot and namespace
-can be judged; any other counts as alive.
+A host name and a process number are not enough: containers share the host name, and each has numbers of its
+own. A process is identified by its machine's boot, its pid namespace, its number there and its start time.
+Only a process of our own boot and namespace can be checked; any other counts as alive.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-# Marks the owners of this form in a ledger. An orch of before takes what follows for no number, and so for
+# Marks owners of this form in a ledger. An older orch finds no process number in it, and takes the owner for
 # a process of which nothing is known.
 _FORM = "v2"
 
@@ -25,7 +25,7 @@ GONE = ""
 
 @dataclass(frozen=True)
 class Process:
-    """One process among all machines. `born` is its start, in words of its own machine."""
+    """One process among all machines. `born` is its start time, as its own machine writes it."""
 
     boot: str
     namespace: str
@@ -34,32 +34,34 @@ class Process:
 
 
 def this_process() -> Process | None:
-    """This one, or None where a process cannot be told from others."""
+    """The running process, or None where processes cannot be identified."""
     return process(os.getpid())
 
 
 def process(pid: int) -> Process | None:
-    """A living process of our own namespace, or None when that cannot be told."""
-    place = _place()
-    found = born(pid)
-    return Process(*place, pid, found) if place is not None and found else None
+    """A living process of our own namespace; None when it is gone or cannot be identified."""
+    own = _boot_and_namespace()
+    start_time = start_time_of(pid)
+    return Process(*own, pid, start_time) if own is not None and start_time else None
 
 
 def is_dead(other: Process) -> bool:
-    """Whether a process is certainly gone. What cannot be judged is alive."""
-    place = _place()
-    return place == (other.boot, other.namespace) and gone(other, born(other.pid))
+    """Whether a process is certainly gone. A process that cannot be checked counts as alive."""
+    own = _boot_and_namespace()
+    return own == (other.boot, other.namespace) and gone(other, start_time_of(other.pid))
 
 
-def gone(other: Process, found: str | None) -> bool:
-    """Whether what was `found` at a process's number says that it is no more: nothing (GONE), or another one.
+def gone(other: Process, start_time: str | None) -> bool:
+    """Whether a process has ended, given what was read at its number.
 
-    None says that nothing could be seen."""
-    return found is not None and found != other.born
+    `start_time` is GONE where no process has this number, the start of another process where the number was
+    given away again, or None where it could not be read: then nothing is known, and the process is not gone.
+    """
+    return start_time is not None and start_time != other.born
 
 
 def user_name() -> str:
-    """This process's user; its number where no name is known, as in many containers."""
+    """The name of this process's user; its number where it has no name, as in many containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -67,12 +69,12 @@ def user_name() -> str:
 
 
 def here() -> str:
-    """Who and where, for people: `ada@laptop`."""
+    """User and host name, for people: `ada@laptop`."""
     return f"{user_name()}@{socket.gethostname()}"
 
 
 def process_owner() -> str:
-    """A name for this process as the ledger keeps it; it tells whether the process still lives."""
+    """This process as the ledger records it as an owner; `is_dead_owner` reads it."""
     mine = this_process()
     if mine is None:
         return f"{here()[:100]}:{_FORM}:{os.getpid()}:::"
@@ -82,18 +84,19 @@ def process_owner() -> str:
 def is_dead_owner(owner: str) -> bool:
     """Whether an owner in the ledger is a process that is certainly gone.
 
-    Of other machines, of other namespaces and of owners that an earlier orch wrote nothing is known."""
-    found = _read(owner)
-    return found is not None and bool(found.born) and is_dead(found)
+    False for owners on other machines or in other namespaces, and for those that an older orch wrote.
+    """
+    process = _parse_owner(owner)
+    return process is not None and bool(process.born) and is_dead(process)
 
 
-def owner_words(owner: str) -> str:
-    """An owner for people."""
-    found = _read(owner)
-    return owner if found is None else f"process {found.pid} of {owner.rsplit(':', 5)[0]}"
+def describe_owner(owner: str) -> str:
+    """An owner of the ledger, for people: `process 4711 of ada@laptop`."""
+    process = _parse_owner(owner)
+    return owner if process is None else f"process {process.pid} of {owner.rsplit(':', 5)[0]}"
 
 
-def _read(owner: str) -> Process | None:
+def _parse_owner(owner: str) -> Process | None:
     parts = owner.rsplit(":", 5)
     if len(parts) != 6 or parts[1] != _FORM or not parts[2].isdigit():
         return None
@@ -101,8 +104,8 @@ def _read(owner: str) -> Process | None:
 
 
 @cache
-def _place() -> tuple[str, str] | None:
-    """The boot and the pid namespace that our numbers are of, or None where that cannot be told."""
+def _boot_and_namespace() -> tuple[str, str] | None:
+    """The boot id and the pid namespace of this process; None where they cannot be read."""
     try:
         if Path("/proc/self").readlink().name != str(os.getpid()):
             return None  # a /proc of another namespace: its numbers are not ours
@@ -112,27 +115,27 @@ def _place() -> tuple[str, str] | None:
         if Path("/proc/self").exists():
             return None
     # macOS has no pid namespaces.
-    boot = _said("sysctl", "-n", "kern.bootsessionuuid")
+    boot = _command_output("sysctl", "-n", "kern.bootsessionuuid")
     return (boot, "0") if boot else None
 
 
-def born(pid: int) -> str | None:
-    """When a process of our namespace was started, GONE when there is none, None when that cannot be seen."""
+def start_time_of(pid: int) -> str | None:
+    """Start time of a process of our namespace; GONE when there is none, None when it cannot be read."""
     if Path("/proc/self/stat").exists():
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             # A killed child that its parent has not yet collected still has a number, but does nothing.
             return GONE if fields[0] in "ZX" else fields[19]
         except (OSError, IndexError):
-            return None if _answers(pid) else GONE  # /proc may hide what is another user's
-    if not _answers(pid):
+            return None if _exists(pid) else GONE  # /proc may hide what is another user's
+    if not _exists(pid):
         return GONE
-    said = _said("ps", "-o", "stat=,lstart=", "-p", str(pid))
-    state, _, start = (said or "").partition(" ")
+    output = _command_output("ps", "-o", "stat=,lstart=", "-p", str(pid))
+    state, _, start = (output or "").partition(" ")
     return GONE if state.startswith("Z") else re.sub(r"\W+", "-", start.strip()) or None
 
 
-def _answers(pid: int) -> bool:
+def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -142,7 +145,7 @@ def _answers(pid: int) -> bool:
     return True
 
 
-def _said(*words: str) -> str | None:
+def _command_output(*words: str) -> str | None:
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.SubprocessError):

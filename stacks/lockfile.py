@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import yaml
 
-from orch.runner.private import stage_beside
+from orch.runner.private import stage_file
 from orch.stacks.errors import ProjectError
 
 VERSION = 1
@@ -39,7 +39,7 @@ def write_lock(path: Path, fleet: str, pins: dict[str, str]) -> None:
         {"version": VERSION, "fleets": dict(sorted(fleets.items()))}, sort_keys=False
     )
     try:
-        stage_beside(path, text, path.parent.stat().st_mode & 0o666).replace(path)
+        stage_file(path, text, path.parent.stat().st_mode & 0o666).replace(path)
     except OSError as error:
         raise ProjectError(
             "the lock file cannot be written",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.runner.hosts.registration import FORCED
-from orch.runner.private import private_folder, stage_beside, tighten, write_private
+from orch.runner.private import private_folder, stage_file, tighten, write_private
 from orch.stacks.errors import ProjectError
 from orch.stacks.pulumi.install import Engine, home, search_path
 from orch.stacks.trust import owner_of, require_trusted, require_trusted_data
@@ -124,7 +124,7 @@ class Project:
                     private_folder(self.local_state)
                 if self.secrets_provider is None and "PULUMI_CONFIG_PASSPHRASE" not in os.environ:
                     _make_passphrase(self.passphrase_file)
-            stage_beside(self.dot / "probe", "").unlink(missing_ok=True)
+            stage_file(self.dot / "probe", "").unlink(missing_ok=True)
         except OSError as error:
             raise ProjectError(
                 "cannot write the project's state folder",
@@ -270,7 +270,7 @@ def project_name(root: Path) -> str:
 def _make_passphrase(path: Path) -> None:
     if path.exists():
         return
-    staged = stage_beside(path, secrets.token_urlsafe(32))
+    staged = stage_file(path, secrets.token_urlsafe(32))
     try:
         os.link(staged, path)  # of two processes, the first one's passphrase stays
     except FileExistsError:

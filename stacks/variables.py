@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from orch.runner.private import stage_beside
+from orch.runner.private import stage_file
 from orch.spec.state import FleetState
 from orch.stacks.project import Project
 from orch.stacks.pulumi.masking import is_secret
@@ -121,7 +121,7 @@ def _forget(copy: Path, *, private: bool) -> bool:
     for place in places:
         place.update({name: REMOVED for name, _ in _readable(place)})
     text = json.dumps(data).encode()
-    staged = stage_beside(copy, gzip.compress(text) if packed else text)
+    staged = stage_file(copy, gzip.compress(text) if packed else text)
     staged.chmod(mode)
     copy.with_name(f"{copy.name}.attrs").unlink(missing_ok=True)  # its digest; the engine does without
     staged.replace(copy)

@@ -26,7 +26,7 @@ from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.claims import Claim
 from orch.runner.node.commands import NODE_HOME, Command
 from orch.runner.node.connector import Address, Completed, Connector, NodeResult
-from orch.runner.node.runtime import ObservedRank, Started
+from orch.runner.node.runtime import ObservedRank, StartedRank
 from orch.spec.state import FleetState, NodeState, OtherAccess
 
 _START = """\
@@ -146,14 +146,14 @@ class ProcessRuntime:
         del connector, image, processor
         return tuple(NodeResult(node) for node in nodes)
 
-    def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Started:
+    def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> StartedRank:
         name = plan.container(rank)
         claim = Claim.now(name, plan.run, plan.ranks[rank].node.blocks).line
         text = _START.format(home=NODE_HOME, stage=_stage(plan, rank), claim=shlex.quote(claim))
         done = self._run(connector, plan, rank, text, b"".join(archive))
         if not done.ok:
             raise RunnerError(f"rank {rank} could not be started", where=done.node, detail=done.stderr)
-        return Started(rank, free_port() if rank == 0 else None, (0,))
+        return StartedRank(rank, free_port() if rank == 0 else None, (0,))
 
     def lift_barrier(self, connector: Connector, plan: RunPlan, rank: int, port: int | None) -> None:
         line = shlex.quote(f"export MASTER_PORT={port}")

@@ -21,7 +21,7 @@ from orch.spec.suggest import counted
 from orch.stacks.summary import fold
 
 if TYPE_CHECKING:
-    from orch.components.ssh.facts import Unseen
+    from orch.components.ssh.facts import AcceptNew
     from orch.runner.hosts.checks.types import CheckResult
     from orch.runner.hosts.survey import HostReport, Survey
     from orch.spec.models import Fleet
@@ -86,7 +86,7 @@ def survey_lines(name: str, survey: Survey, *, width: int, colour: bool) -> list
     return lines
 
 
-def _surveys(target: str, unseen: Unseen, rehearse: bool) -> Iterator[tuple[str, Survey]]:
+def _surveys(target: str, unseen: AcceptNew, rehearse: bool) -> Iterator[tuple[str, Survey]]:
     """Each fleet to check, by its name, with the survey of its hosts."""
     from orch.cli.provision import fleets_of, is_file
 
@@ -103,12 +103,12 @@ def _surveys(target: str, unseen: Unseen, rehearse: bool) -> Iterator[tuple[str,
 def _of_name(project: Project, name: str) -> Survey:
     """The survey of a fleet that is up, of any backend. Raises NoSuchFleet."""
     from orch.runner.connect import open_connector
-    from orch.runner.hosts.checks.types import Wanted
+    from orch.runner.hosts.checks.types import CheckOptions
     from orch.runner.hosts.survey import Target, survey
     from orch.stacks.fleets import fleet_state
 
     state = fleet_state(project, name)
-    requirements = Wanted(cluster=state.placement == "cluster", image=state.image)
+    requirements = CheckOptions(cluster=state.placement == "cluster", image=state.image)
     if state.backend == "local":
         minimum, recommended = LOCAL_DISK_GIB
         requirements = replace(
@@ -118,7 +118,7 @@ def _of_name(project: Project, name: str) -> Survey:
         return survey([Target(node) for node in state.nodes], connector, requirements)
 
 
-def _of_file(project: Project, fleet: Fleet, folder: Path, unseen: Unseen) -> Survey:
+def _of_file(project: Project, fleet: Fleet, folder: Path, unseen: AcceptNew) -> Survey:
     """The survey of a fleet as its file describes it, up or not; host keys pinned by an `up` are required."""
     from orch.components.ssh import facts
     from orch.stacks.errors import NoSuchFleet

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from orch.components.request import NO_CONSENT, Approvals
 from orch.runner.connect import open_connector
-from orch.runner.hosts.checks.types import Wanted
+from orch.runner.hosts.checks.types import CheckOptions
 from orch.runner.hosts.survey import Survey, survey
 from orch.runner.ssh.naming import located, pins
-from orch.runner.ssh.targets import SshTarget, Unseen, find_targets
+from orch.runner.ssh.targets import AcceptNew, SshTarget, find_targets
 
 if TYPE_CHECKING:
     from orch.spec.models import Fleet
@@ -45,7 +45,7 @@ def ask(
     stack uses. A host whose key nobody has accepted is not logged in to. Raises BadSshConfig.
     """
     config = _config(fleet)
-    wanted = Wanted(
+    wanted = CheckOptions(
         cluster=fleet.placement == "cluster",
         network=config.network or (None if any(m.internal_ip for m in config.machines()) else network),
         image=fleet.image,
@@ -56,25 +56,25 @@ def ask(
 
 
 def check(
-    fleet: Fleet, folder: Path, *, known: Sequence[NodeState], unseen: Unseen, default_image: str
+    fleet: Fleet, folder: Path, *, known: Sequence[NodeState], unseen: AcceptNew, default_image: str
 ) -> Survey:
     """The same for who only asks, `fleet` being up with the nodes `known` or not: all is tried.
 
     `unseen`: whether hosts are looked at whose keys nobody has accepted.
     """
     config = _config(fleet)
-    wanted = Wanted(
+    wanted = CheckOptions(
         cluster=fleet.placement == "cluster", network=config.network, image=fleet.image or default_image
     )
     return _look(fleet, folder, wanted, pinned=pins(known), consent=Approvals(unseen=unseen)).survey
 
 
 def _look(
-    fleet: Fleet, folder: Path, wanted: Wanted, *, pinned: Mapping[str, str], consent: Approvals
+    fleet: Fleet, folder: Path, wanted: CheckOptions, *, pinned: Mapping[str, str], consent: Approvals
 ) -> SshFacts:
     config = _config(fleet)
     found = find_targets(
-        config, folder, pinned, accepted=consent.keys, anew=consent.rekeyed, unseen=consent.unseen
+        config, folder, pinned, accepted=consent.keys, rekeyed=consent.rekeyed, accept_new=consent.unseen
     )
     here = [
         replace(each, node=located(each.node, folder)) if isinstance(each, SshTarget) else each

@@ -241,7 +241,7 @@ def _taken(
         moved = known is not None and (known.ssh.address, known.ssh.port) != (node.ssh.address, node.ssh.port)
         if not registered or moved or order.consent.accept_drift:
             record = found.registered()
-        place = facts.survey.network.place(machine.name) if facts.survey.network else None
+        place = facts.survey.network.address_of(machine.name) if facts.survey.network else None
         before = known.internal_ip if known is not None else None
         node = node.model_copy(update={"internal_ip": place.address if place else before or node.internal_ip})
     if node is None or record is None:
@@ -336,9 +336,9 @@ def _reasons(facts: SshFacts, hosts: Sequence[SshHostPlan], machines: Sequence[_
     if len(hosts) < len(machines):
         said = [f"{len(hosts)} of {counted(len(machines), 'host')} are in the fleet; the others are kept out"]
     network = facts.survey.network
-    if network and network.places:
-        interfaces = ", ".join(dict.fromkeys(place.interface for place in network.places))
-        mtu = min(place.mtu for place in network.places)
+    if network and network.addresses:
+        interfaces = ", ".join(dict.fromkeys(place.interface for place in network.addresses))
+        mtu = min(place.mtu for place in network.addresses)
         range_ = network.cidr or "of the addresses given"
         said.append(f"cluster network {range_} ({interfaces}, MTU {mtu})")
     return tuple(said)

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from orch.providers.orch.handler import OBSERVED, Inputs, LeftBehind, ProviderError, State, StepFailed
 from orch.runner.errors import HostKeyRefused, HostUnreachable, LoginRefused, RunnerError
 from orch.runner.hosts.facts import HostFacts, read_facts
-from orch.runner.hosts.host_facts import Unread
+from orch.runner.hosts.host_facts import UnreadOutput
 from orch.runner.hosts.registration import BUSY, FORCED, enter, leave, mark, registration_id
 from orch.runner.node.container import Claim
 from orch.runner.node.init_steps import prepare, recorded, trouble
@@ -237,7 +237,7 @@ _RECORDED = {
 """What is registered of a host, by the part of its answer that tells it."""
 
 
-def _lost(key: str, value: Any, unread: Iterable[Unread]) -> bool:
+def _lost(key: str, value: Any, unread: Iterable[UnreadOutput]) -> bool:
     return not value and any(key in _RECORDED[each.part] for each in unread)
 
 

@@ -1,5 +1,5 @@
-"""Existing servers as hosts of a fleet: what is true of them, what they lack, how they see each other.
+"""Existing servers as hosts of a fleet: their facts, the checks they must pass, the network between them.
 
-Only `registration.py` has anything put on a host; the rest reads, and judges in pure functions. Imports the
-runner's connector and `spec`. Start with `survey.py` (what is there), then `checks/` (what is required).
+Only `registration.py` changes a host; everything else reads facts and judges them in pure functions. Imports
+the runner's connector and `spec`. Start with `survey.py` (the facts), then `checks/` (the requirements).
 """

@@ -1,6 +1,6 @@
-"""Reading the facts of a host: one script over SSH, its sections into a HostFacts.
+"""Facts of a host: one script over SSH, whose sections become a HostFacts.
 
-`parse` is pure. A tool that is missing, fails or hangs costs its own facts and nothing else.
+`parse` is pure. When a tool is missing, fails or hangs, only its own facts are missing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from orch.runner.errors import HostUnreachable
 from orch.runner.hosts import parse_hardware
-from orch.runner.hosts.host_facts import Disk, Docker, HostFacts, Tool, Unread
+from orch.runner.hosts.host_facts import Docker, HostDisk, HostFacts, Tool, UnreadOutput
 from orch.runner.node.commands import Command
 from orch.runner.node.connector import Connector
 from orch.spec.state import NodeState
@@ -26,9 +26,9 @@ __all__ = ["HostFacts", "facts_command", "parse", "read_facts"]
 T = TypeVar("T")
 
 LIMIT_S = 25
-"""What slow vendor tools may take together; eight NVIDIA GPUs without persistence mode need about ten."""
+"""Time limit of all vendor tools together; eight NVIDIA GPUs without persistence mode need about ten."""
 
-_AS_WELL_AS_POSSIBLE = """\
+_WITH_BEST_RIGHTS = """\
 export LC_ALL=C
 u=$(id -un) s={script}
 if [ "$(id -u)" = 0 ]; then exec sh -c "$s" orch root "$PATH" "$u" "$SSH_CONNECTION"; fi
@@ -38,74 +38,75 @@ exec sh -c "$s" orch "no $(echo $why)" "$PATH" "$u" "$SSH_CONNECTION"
 
 
 def facts_command() -> Command:
-    """The one round trip. As root where the login is root or may become it, else as the login itself."""
+    """Reads all facts in one round trip, as root if the login is root or may use sudo, else as the login."""
     script = render("host-facts.sh.j2", limit_s=LIMIT_S)
-    text = _AS_WELL_AS_POSSIBLE.replace("{script}", shlex.quote(script))
+    text = _WITH_BEST_RIGHTS.replace("{script}", shlex.quote(script))
     return Command(text, "read the facts of the host", timeout_s=LIMIT_S + 20.0)
 
 
 def read_facts(node: NodeState, connector: Connector, *, deadline_s: float | None = None) -> HostFacts:
-    """The facts of a host now. Raises what `Connector.run` raises, HostUnreachable too for a login that runs
-    no commands.
+    """The present facts of a host.
+
+    Raises what `Connector.run` raises, and HostUnreachable for a login that cannot run commands.
     """
-    began = time.time()
-    clock = time.monotonic()
-    done = connector.run(node, facts_command(), deadline_s=deadline_s)
-    facts = parse(done.stdout, sent=began, received=began + time.monotonic() - clock)
+    started = time.time()
+    started_monotonic = time.monotonic()
+    result = connector.run(node, facts_command(), deadline_s=deadline_s)
+    facts = parse(result.stdout, sent=started, received=started + time.monotonic() - started_monotonic)
     if facts is None:
         user = connector.address(node).user
         raise HostUnreachable(
             f"{node.name} lets {user} in, but runs no commands",
             where=str(connector.address(node)),
-            detail=(done.stdout + done.stderr).strip()[-300:] or f"exit code {done.exit_code}",
+            detail=(result.stdout + result.stderr).strip()[-300:] or f"exit code {result.exit_code}",
             hint=f"give {user} a login shell (`chsh -s /bin/sh {user}`), no forced command",
         )
     return facts
 
 
 @dataclass(frozen=True)
-class Section:
-    """What one part of the script printed."""
+class FactsSection:
+    """The output and exit code of one part of the script."""
 
     text: str
     exit_code: int
 
     @property
-    def said(self) -> str:
-        """The first line, or the first lines of a failure as one."""
+    def message(self) -> str:
+        """The first line, or all lines of a failure joined, at most 200 characters."""
         return (" ".join(self.text.split()) if self.exit_code else self.text.partition("\n")[0])[:200]
 
 
 def parse(text: str, *, sent: float | None = None, received: float | None = None) -> HostFacts | None:
-    """The facts in the script's output; None when it did not run.
+    """The facts in the script's output; None when the script did not run.
 
     `sent` and `received` are this machine's seconds since 1970 around the round trip; without them the clock
     is not compared.
     """
-    found = _sections(text)
-    if "now" not in found:
+    sections = _read_sections(text)
+    if "now" not in sections:
         return None
-    parts: Mapping[str, Section] = {name: each[0] for name, each in found.items()}
+    parts: Mapping[str, FactsSection] = {name: each[0] for name, each in sections.items()}
     read = _Reader()
     root, trouble = read("root", lambda: _root(parts.get("root")), ("no", None))
-    interfaces, sees_addresses, odd = read(
+    interfaces, sees_addresses, bad_addresses = read(
         "net", lambda: parse_hardware.interfaces(_text(parts, "net")), ((), True, ())
     )
-    for words in odd:
+    for words in bad_addresses:
         read.note("net", f"no address: {words}")
     rdma_ports, rdma_files = read("rdma", lambda: parse_hardware.rdma(_text(parts, "rdma")), ((), False))
     gpus = parse_hardware.gpus(
-        nvidia=_answer(parts, "nvidia"),
-        nvidia_head=_answer(parts, "nvidia.head"),
+        nvidia=_output(parts, "nvidia"),
+        nvidia_head=_output(parts, "nvidia.head"),
         amd=_text(parts, "amd"),
-        amd_smi=_answer(parts, "amd.smi"),
-        gaudi=_answer(parts, "gaudi"),
+        amd_smi=_output(parts, "amd.smi"),
+        gaudi=_output(parts, "gaudi"),
         tt=_text(parts, "tt"),
-        tt_smi=_answer(parts, "tt.smi"),
+        tt_smi=_output(parts, "tt.smi"),
         read=read,
     )
     amd, tt = _text(parts, "amd").splitlines(), _text(parts, "tt").splitlines()
-    moments = [each.text for each in found["now"]]
+    moments = [each.text for each in sections["now"]]
     facts = HostFacts(
         **read("system", lambda: _system(_text(parts, "system")), {}),
         root=root,
@@ -115,9 +116,9 @@ def parse(text: str, *, sent: float | None = None, received: float | None = None
         disks=read("disks", lambda: _disks(_text(parts, "disks")), ()),
         docker=_docker(parts.get("docker"), _text(parts, "free"), read),
         gpus=gpus,
-        seen=read("pci", lambda: parse_hardware.seen(_text(parts, "pci")), ()),
+        pci_devices=read("pci", lambda: parse_hardware.pci_devices(_text(parts, "pci")), ()),
         tools=tuple(
-            Tool(name=name, exit_code=parts[key].exit_code, said=parts[key].said)
+            Tool(name=name, exit_code=parts[key].exit_code, output=parts[key].message)
             for key, name in _TOOLS.items()
             if key in parts
         ),
@@ -134,13 +135,13 @@ def parse(text: str, *, sent: float | None = None, received: float | None = None
 
 
 class _Reader:
-    """Reads the parts of an answer one by one, and keeps what could not be read.
+    """Parses the parts of the output one by one, and records those that cannot be parsed.
 
-    A host may print anything: whatever its parser then raises costs this part and is told with it.
+    A host may print anything: an exception of a parser drops this part only, and is reported with it.
     """
 
     def __init__(self) -> None:
-        self.unread: list[Unread] = []
+        self.unread: list[UnreadOutput] = []
 
     def __call__(self, part: str, parse: Callable[[], T], otherwise: T) -> T:
         try:
@@ -150,10 +151,12 @@ class _Reader:
             return otherwise
 
     def note(self, part: str, why: str) -> None:
-        self.unread.append(Unread(part=part, tool=_WHOSE.get(part, part), why=" ".join(why.split())[:200]))
+        self.unread.append(
+            UnreadOutput(part=part, tool=_SOURCES.get(part, part), why=" ".join(why.split())[:200])
+        )
 
 
-_WHOSE = {
+_SOURCES = {
     "nvidia": "nvidia-smi",
     "amd.smi": "amd-smi or rocm-smi",
     "gaudi": "hl-smi",
@@ -180,39 +183,41 @@ _TOOLS = {
 }
 
 
-def _sections(text: str) -> dict[str, list[Section]]:
-    found: dict[str, list[Section]] = {}
+def _read_sections(text: str) -> dict[str, list[FactsSection]]:
+    sections: dict[str, list[FactsSection]] = {}
     name, lines = "", []
     for line in text.splitlines():
         if line.startswith("@@= "):
             code = line[4:].strip()
-            section = Section("\n".join(lines).strip(), int(code) if re.fullmatch("[0-9]{1,3}", code) else 1)
-            found.setdefault(name, []).append(section)
+            section = FactsSection(
+                "\n".join(lines).strip(), int(code) if re.fullmatch("[0-9]{1,3}", code) else 1
+            )
+            sections.setdefault(name, []).append(section)
         elif line.startswith("@@"):
             # `@@root HOW` carries its text in the heading.
             name, _, head = line[2:].partition(" ")
             lines = [head] if head else []
         else:
             lines.append(line)
-    return found
+    return sections
 
 
-def _text(parts: Mapping[str, Section], name: str) -> str:
+def _text(parts: Mapping[str, FactsSection], name: str) -> str:
     return parts[name].text if name in parts else ""
 
 
-def _answer(parts: Mapping[str, Section], name: str) -> str | None:
-    """What a tool printed, or None when it is not there or failed."""
+def _output(parts: Mapping[str, FactsSection], name: str) -> str | None:
+    """The output of a tool; None when the tool is missing or failed."""
     return parts[name].text if name in parts and parts[name].exit_code == 0 else None
 
 
-def _root(section: Section | None) -> tuple[Literal["root", "sudo", "no"], str | None]:
-    said = section.text if section else ""
-    if said == "root":
+def _root(section: FactsSection | None) -> tuple[Literal["root", "sudo", "no"], str | None]:
+    text = section.text if section else ""
+    if text == "root":
         return "root", None
-    if said == "sudo":
+    if text == "sudo":
         return "sudo", None
-    return "no", said.removeprefix("no").strip() or None
+    return "no", text.removeprefix("no").strip() or None
 
 
 def _system(text: str) -> dict[str, Any]:
@@ -234,53 +239,53 @@ def _system(text: str) -> dict[str, Any]:
     }
 
 
-def _disks(text: str) -> tuple[Disk, ...]:
+def _disks(text: str) -> tuple[HostDisk, ...]:
     rows = (line.split() for line in text.splitlines() if line.startswith("disk "))
     return tuple(
-        Disk(name=row[1], size_gib=_int(row[2]) >> 21, rotational=row[3:] == ["1"])
+        HostDisk(name=row[1], size_gib=_int(row[2]) >> 21, rotational=row[3:] == ["1"])
         for row in rows
         if len(row) >= 3 and _int(row[2])
     )
 
 
-def _docker(section: Section | None, free: str, read: _Reader) -> Docker | None:
-    """Docker as its client tells of the server; None without a client."""
+def _docker(section: FactsSection | None, free: str, read: _Reader) -> Docker | None:
+    """Docker's server as reported by its client; None without a client."""
     path = next((line[5:] for line in free.splitlines() if line.startswith("path ")), None)
     # POSIX: device, 1024-blocks, used, available, capacity, mount point.
     row = re.search(r"^\S.* +([0-9]{1,18}) +\d+ +(-?[0-9]{1,18}) +\d+% +\S", free, re.MULTILINE)
-    size, space = (int(row.group(1)) >> 10, int(row.group(2)) >> 10) if row else (None, None)
+    size_mib, free_mib = (int(row.group(1)) >> 10, int(row.group(2)) >> 10) if row else (None, None)
     if section is None:
         return (
             None
-            if space is None
-            else Docker(trouble="there is no docker command", size_mib=size, free_mib=space)
+            if free_mib is None
+            else Docker(trouble="there is no docker command", size_mib=size_mib, free_mib=free_mib)
         )
     lines = section.text.splitlines()
-    found = next((line for line in reversed(lines) if line.startswith("{")), "{}")
-    info = read("docker", lambda: _object(found), {})
+    info_line = next((line for line in reversed(lines) if line.startswith("{")), "{}")
+    info = read("docker", lambda: _object(info_line), {})
     version = read("docker", lambda: _text_of(info.get("ServerVersion")), None)
-    said = [
+    messages = [
         *read("docker", lambda: _names(info.get("ServerErrors")), ()),
         *(line for line in lines if line and not line.startswith(("{", "cdi "))),
     ]
     if section.exit_code == 124:
-        said = ["the Docker server does not answer", *said]
+        messages = ["the Docker server does not answer", *messages]
     return Docker(
         version=version,
-        trouble=None if version else " ".join(said)[:300] or f"exit code {section.exit_code}",
+        trouble=None if version else " ".join(messages)[:300] or f"exit code {section.exit_code}",
         root=read("docker", lambda: _text_of(info.get("DockerRootDir")), None) or path,
-        size_mib=size,
-        free_mib=space,
+        size_mib=size_mib,
+        free_mib=free_mib,
         runtimes=tuple(sorted(read("docker", lambda: _names(info.get("Runtimes")), ()))),
         cdi=tuple(dict.fromkeys(line[4:] for line in lines if line.startswith("cdi "))),
     )
 
 
 def _object(text: str) -> dict[str, Any]:
-    found = json.loads(text)
-    if not isinstance(found, dict):
+    value = json.loads(text)
+    if not isinstance(value, dict):
         raise TypeError("it is no JSON object")
-    return found
+    return value
 
 
 def _names(value: object) -> tuple[str, ...]:
@@ -293,7 +298,7 @@ def _names(value: object) -> tuple[str, ...]:
 
 
 def _text_of(value: object) -> str | None:
-    """Text, or None where nothing stands. Raises TypeError, and UnicodeError for half a character."""
+    """Text, None for no value. Raises TypeError, and UnicodeError for an incomplete character."""
     if value is None or value == "":
         return None
     if not isinstance(value, str):
@@ -302,18 +307,18 @@ def _text_of(value: object) -> str | None:
     return value
 
 
-def _forwarding(section: Section | None) -> str | None:
+def _forwarding(section: FactsSection | None) -> str | None:
     words = dict(
         line.lower().split(None, 1) for line in (section.text if section else "").splitlines() if " " in line
     )
     if words.get("disableforwarding") == "yes":
         return "no"
-    found = words.get("allowtcpforwarding")
-    return "yes" if found == "all" else found
+    allowed = words.get("allowtcpforwarding")
+    return "yes" if allowed == "all" else allowed
 
 
 def _offset(moments: list[str], sent: float | None, received: float | None) -> float | None:
-    """How far the host's clock must be off, given that both its readings were made between ours."""
+    """The smallest offset of the host's clock in seconds: both of its readings lie between ours."""
     readings = [
         float(match.group()) for text in moments if (match := re.match(r"[0-9]{1,12}(\.[0-9]{1,9})?", text))
     ]
@@ -323,12 +328,12 @@ def _offset(moments: list[str], sent: float | None, received: float | None) -> f
     return round(lowest if lowest > 0 else min(highest, 0.0), 3)
 
 
-def _version(section: Section | None) -> str | None:
+def _version(section: FactsSection | None) -> str | None:
     match = re.search(r"\d+\.\d+[\w.+-]*", section.text) if section and section.exit_code == 0 else None
     return match.group() if match else None
 
 
 def _int(text: str | None) -> int:
-    """A number of what a kernel counts; 0 for what is none. No kernel's number has more than 19 digits."""
+    """A number printed by the kernel, at most 19 digits; 0 for other text."""
     match = re.match(r"\s*([0-9]{1,19})(?![0-9])", text or "")
     return int(match.group(1)) if match else 0

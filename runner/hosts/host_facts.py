@@ -1,4 +1,4 @@
-"""What a host is and has, as values: nothing here decides whether that is good enough."""
+"""The facts of a host as values. Checks (`checks/`) decide whether they are good enough."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Disk(_Frozen):
+class HostDisk(_Frozen):
     name: str
     size_gib: int
     rotational: bool = False
 
 
 class Docker(_Frozen):
-    """`version` is None when the server does not answer; `trouble` then says what came instead.
+    """Docker on the host. `version` is None when the server does not answer; `trouble` then says why.
 
-    `root` is the folder Docker keeps its images in, as far as it is known, `size_mib` the space there,
-    `free_mib` what is left of it.
-    `cdi`: kinds of devices (`nvidia.com/gpu`) that the host has CDI specifications of.
+    `root` is the folder of Docker's images, None when unknown; `size_mib` and `free_mib` are the size and the
+    free space of its file system. `cdi`: kinds of devices (`nvidia.com/gpu`) with CDI specifications.
     """
 
     version: str | None = None
@@ -50,16 +49,16 @@ class Gpu(_Frozen):
     toolkit: str | None = None
 
 
-class Seen(_Frozen):
-    """Accelerators of one vendor on the PCI bus, whether or not a driver knows them."""
+class PciDevices(_Frozen):
+    """Accelerators of one vendor on the PCI bus, with or without a driver."""
 
     vendor: Vendor
     count: int
     name: str | None = None
 
 
-class Unread(_Frozen):
-    """A part of a host's answer that could not be read: which (a section of the script), whose words, why."""
+class UnreadOutput(_Frozen):
+    """Output that cannot be parsed: the section of the script, the tool that wrote it, and why."""
 
     part: str
     tool: str
@@ -67,18 +66,18 @@ class Unread(_Frozen):
 
 
 class Tool(_Frozen):
-    """A vendor's tool that was asked: its exit code (124: it did not answer in time), what it said first."""
+    """A vendor's tool that was run: its exit code (124: timeout), and the start of its output."""
 
     name: str
     exit_code: int
-    said: str = ""
+    output: str = ""
 
 
-class Interface(_Frozen):
+class HostInterface(_Frozen):
     """A network interface. `addresses` are in CIDR form, `rdma` the RDMA devices behind it.
 
-    `kind`: `physical` is also what is built on a physical one (a bond, a VLAN, a bridge with a cable in it);
-    `bridge` is one between containers or virtual machines only; `virtual` is the rest.
+    `kind`: `physical` includes interfaces on top of a physical one (a bond, a VLAN, a bridge with a cable);
+    `bridge` connects containers or virtual machines only; `virtual` is any other.
     """
 
     name: str
@@ -90,7 +89,7 @@ class Interface(_Frozen):
 
 
 class RdmaPort(_Frozen):
-    """A port of an RDMA device in the kernel's words: `ACTIVE`, `InfiniBand`, `400 Gb/sec (4X NDR)`."""
+    """A port of an RDMA device as the kernel describes it: `ACTIVE`, `InfiniBand`, `400 Gb/sec (4X NDR)`."""
 
     device: str
     port: int
@@ -100,13 +99,13 @@ class RdmaPort(_Frozen):
 
 
 class HostFacts(_Frozen):
-    """One host as it described itself over SSH.
+    """The facts of one host, read over SSH.
 
-    `root`: how root was come by: `root` (that is the login), `sudo`, or `no`, with `root_trouble` saying why.
-    `forwarding`: sshd's `AllowTcpForwarding` for this login (`yes no local remote`), None when not readable.
-    `clock_offset_s`: how far the host's clock is ahead at the least; travel time cannot make it look worse.
-    `memlock_kib` is None when unlimited. `sees_addresses` is false on a host without the tool to tell them.
-    `unread`: what the host said that no sense could be made of; the facts in it are missing here.
+    `root`: how commands get root: `root` (the login is root), `sudo`, or `no`, with the reason in
+    `root_trouble`. `forwarding`: sshd's `AllowTcpForwarding` for this login (`yes no local remote`), None
+    when unreadable. `clock_offset_s`: the smallest possible offset of the host's clock, ahead if positive;
+    network delay cannot increase it. `memlock_kib` is None when unlimited. `sees_addresses` is false on a
+    host without the `ip` command. `unread`: output that could not be parsed; its facts are missing here.
     """
 
     os: str = ""
@@ -123,23 +122,23 @@ class HostFacts(_Frozen):
     hugepages: int = 0
     hugepage_kib: int = 0
     memlock_kib: int | None = None
-    disks: tuple[Disk, ...] = ()
+    disks: tuple[HostDisk, ...] = ()
     docker: Docker | None = None
     gpus: tuple[Gpu, ...] = ()
-    seen: tuple[Seen, ...] = ()
+    pci_devices: tuple[PciDevices, ...] = ()
     tools: tuple[Tool, ...] = ()
     nvidia_toolkit: str | None = None
     kfd: bool = False
     amdgpu: str | None = None
     tenstorrent_devices: int = 0
-    interfaces: tuple[Interface, ...] = ()
+    interfaces: tuple[HostInterface, ...] = ()
     sees_addresses: bool = True
     rdma_ports: tuple[RdmaPort, ...] = ()
     rdma_files: bool = False
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UnreadOutput, ...] = ()
 
     def registered(self) -> dict[str, Json]:
-        """What a host is registered as, and compared with later: nothing momentary."""
+        """The facts that a host is registered with and compared to later: only lasting ones."""
         first = self.gpus[0] if self.gpus else None
         return {
             "arch": self.arch,
@@ -156,9 +155,9 @@ class HostFacts(_Frozen):
 
     def owns(self, address: str) -> bool:
         """Whether one of its interfaces has this address."""
-        wanted = ipaddress.ip_address(address)
+        ip = ipaddress.ip_address(address)
         return any(
-            ipaddress.ip_interface(each).ip == wanted
+            ipaddress.ip_interface(each).ip == ip
             for interface in self.interfaces
             for each in interface.addresses
         )
@@ -166,10 +165,10 @@ class HostFacts(_Frozen):
     def tool(self, name: str) -> Tool | None:
         return next((tool for tool in self.tools if tool.name == name), None)
 
-    def count_of(self, vendor: Vendor) -> int:
-        """Accelerators of a vendor that its driver knows."""
+    def working_count(self, vendor: Vendor) -> int:
+        """Number of accelerators of a vendor that its driver lists."""
         return sum(gpu.count for gpu in self.gpus if gpu.vendor == vendor)
 
-    def seen_of(self, vendor: Vendor) -> int:
-        """Accelerators of a vendor on the PCI bus."""
-        return sum(seen.count for seen in self.seen if seen.vendor == vendor)
+    def pci_count(self, vendor: Vendor) -> int:
+        """Number of accelerators of a vendor on the PCI bus."""
+        return sum(devices.count for devices in self.pci_devices if devices.vendor == vendor)

@@ -1,6 +1,6 @@
-"""The network a cluster talks over: the addresses its hosts were given, or the private network they all have.
+"""The network of a cluster: the hosts' `internal_ip` addresses, or a private network that all hosts have.
 
-Pure. A network counts only when every host has exactly one address in it, and no two the same one: bridges
+Pure. A network counts only when every host has exactly one address in it, and all addresses differ: bridges
 between containers repeat the same addresses on each host.
 """
 
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orch.runner.hosts.host_facts import Interface, IpInterface
+from orch.runner.hosts.host_facts import HostInterface, IpInterface
 from orch.spec.grammar.hosts import is_private
 
 # Networks between the containers or virtual machines of one host, by the names their makers give them.
@@ -23,18 +23,18 @@ _PLUMBING = re.compile(
 
 
 @dataclass(frozen=True)
-class Member:
-    """A host that is to be in the network; `internal_ip` is the address it was given in the file."""
+class NetworkMember:
+    """A host that needs an address in the network; `internal_ip` is its address in the fleet file, if set."""
 
     name: str
-    interfaces: tuple[Interface, ...]
+    interfaces: tuple[HostInterface, ...]
     internal_ip: str | None = None
     sees_addresses: bool = True
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a host is in the network."""
+class HostAddress:
+    """A host's address in the network, with the interface that has it."""
 
     name: str
     address: str
@@ -46,26 +46,27 @@ class Place:
 
 @dataclass(frozen=True)
 class ClusterNetwork:
-    """`cidr` is None when the hosts' addresses were given one by one and lie in several networks."""
+    """The network of a cluster. `cidr` is None when the hosts' `internal_ip` are in several networks."""
 
     cidr: str | None
-    places: tuple[Place, ...]
+    addresses: tuple[HostAddress, ...]
 
-    def place(self, name: str) -> Place | None:
-        return next((place for place in self.places if place.name == name), None)
+    def address_of(self, name: str) -> HostAddress | None:
+        """The address of the host of this name, None when it has none in this network."""
+        return next((address for address in self.addresses if address.name == name), None)
 
     @property
     def mtus(self) -> Mapping[int, tuple[str, ...]]:
-        """The hosts by their MTU: one entry when all is well."""
-        found: dict[int, tuple[str, ...]] = {}
-        for place in self.places:
-            found[place.mtu] = (*found.get(place.mtu, ()), place.name)
-        return found
+        """MTU -> host names: one entry when all hosts agree."""
+        hosts_by_mtu: dict[int, tuple[str, ...]] = {}
+        for address in self.addresses:
+            hosts_by_mtu[address.mtu] = (*hosts_by_mtu.get(address.mtu, ()), address.name)
+        return hosts_by_mtu
 
 
 @dataclass(frozen=True)
 class NetworkProblem:
-    """Why there is no network, or a host twice: ORCH361, 362 or 368, and the hosts it is about."""
+    """Why the hosts have no common network, or the same machine id (ORCH361, 362, 368), and which hosts."""
 
     code: str
     summary: str
@@ -74,32 +75,34 @@ class NetworkProblem:
     hint: str = ""
 
 
-Found = tuple[ClusterNetwork | None, tuple[NetworkProblem, ...]]
+NetworkResult = tuple[ClusterNetwork | None, tuple[NetworkProblem, ...]]
 
 
-def find_network(members: Sequence[Member], *, network: str | None = None, cluster: bool = True) -> Found:
-    """The network of `members`, or what is wrong. Outside a cluster, having none in common is no problem."""
+def find_network(
+    members: Sequence[NetworkMember], *, network: str | None = None, cluster: bool = True
+) -> NetworkResult:
+    """The network of `members`, or what is wrong. Only a cluster needs a network in common."""
     if not members:
         return None, ()
-    blind = tuple(member.name for member in members if not member.sees_addresses)
-    if blind:
+    without_ip_command = tuple(member.name for member in members if not member.sees_addresses)
+    if without_ip_command:
         problem = NetworkProblem(
             "ORCH361",
             "the addresses of a host cannot be told",
-            blind,
+            without_ip_command,
             detail="there is no `ip` command",
             hint="install iproute2 on it",
         )
         return None, (problem,)
     if any(member.internal_ip for member in members):
-        return _given(members)
+        return _from_internal_ips(members)
     if network is not None:
-        return _within(members, network)
-    return _detected(members, cluster=cluster)
+        return _in_network(members, network)
+    return _best_common(members, cluster=cluster)
 
 
-def twins(machine_ids: Mapping[str, str | None]) -> tuple[NetworkProblem, ...]:
-    """Hosts with one machine id: one host under two names, or copies of one image."""
+def duplicate_machine_ids(machine_ids: Mapping[str, str | None]) -> tuple[NetworkProblem, ...]:
+    """A problem per machine id that several hosts have: one host under two names, or copies of one image."""
     counts = Counter(each for each in machine_ids.values() if each)
     return tuple(
         NetworkProblem(
@@ -114,17 +117,17 @@ def twins(machine_ids: Mapping[str, str | None]) -> tuple[NetworkProblem, ...]:
     )
 
 
-def candidates(member: Member) -> dict[str, list[tuple[Interface, IpInterface]]]:
+def candidates(member: NetworkMember) -> dict[str, list[tuple[HostInterface, IpInterface]]]:
     """Private networks of a host by CIDR, with its addresses in each."""
-    found: dict[str, list[tuple[Interface, IpInterface]]] = {}
+    networks: dict[str, list[tuple[HostInterface, IpInterface]]] = {}
     for interface, address in _addresses(member):
         single = address.network.prefixlen == address.network.max_prefixlen
         if is_private(address.network) and not single:
-            found.setdefault(str(address.network), []).append((interface, address))
-    return found
+            networks.setdefault(str(address.network), []).append((interface, address))
+    return networks
 
 
-def _addresses(member: Member) -> list[tuple[Interface, IpInterface]]:
+def _addresses(member: NetworkMember) -> list[tuple[HostInterface, IpInterface]]:
     return [
         (interface, ipaddress.ip_interface(text))
         for interface in member.interfaces
@@ -133,8 +136,8 @@ def _addresses(member: Member) -> list[tuple[Interface, IpInterface]]:
     ]
 
 
-def _place(member: Member, interface: Interface, address: IpInterface) -> Place:
-    return Place(
+def _host_address(member: NetworkMember, interface: HostInterface, address: IpInterface) -> HostAddress:
+    return HostAddress(
         member.name,
         str(address.ip),
         interface.name,
@@ -144,119 +147,129 @@ def _place(member: Member, interface: Interface, address: IpInterface) -> Place:
     )
 
 
-def _given(members: Sequence[Member]) -> Found:
+def _from_internal_ips(members: Sequence[NetworkMember]) -> NetworkResult:
     """Each host's own `internal_ip`, which one of its interfaces must have."""
-    places: list[Place] = []
+    addresses: list[HostAddress] = []
     networks: set[str] = set()
     problems: list[NetworkProblem] = []
     for member in members:
-        every = [(i, ipaddress.ip_interface(text)) for i in member.interfaces for text in i.addresses]
-        own = next(((i, a) for i, a in every if str(a.ip) == member.internal_ip), None)
+        all_addresses = [(i, ipaddress.ip_interface(text)) for i in member.interfaces for text in i.addresses]
+        own = next(((i, a) for i, a in all_addresses if str(a.ip) == member.internal_ip), None)
         if own is None:
             problems.append(
                 NetworkProblem(
                     "ORCH361",
                     f"no interface of {member.name} has the address {member.internal_ip}",
                     (member.name,),
-                    detail=f"it has {_list(_told(member)) or 'none'}",
+                    detail=f"it has {_list(_usable_addresses(member)) or 'none'}",
                     hint="set its `internal_ip` to one of these, or remove all `internal_ip`",
                 )
             )
         else:
-            places.append(_place(member, *own))
+            addresses.append(_host_address(member, *own))
             networks.add(str(own[1].network))
     if problems:
         return None, tuple(problems)
-    return ClusterNetwork(networks.pop() if len(networks) == 1 else None, tuple(places)), ()
+    return ClusterNetwork(networks.pop() if len(networks) == 1 else None, tuple(addresses)), ()
 
 
-def _within(members: Sequence[Member], network: str) -> Found:
+def _in_network(members: Sequence[NetworkMember], network: str) -> NetworkResult:
     """The one address each host has in `network`."""
-    wanted = ipaddress.ip_network(network)
-    places: list[Place] = []
+    ip_network = ipaddress.ip_network(network)
+    addresses: list[HostAddress] = []
     problems: list[NetworkProblem] = []
     for member in members:
-        inside = [(i, a) for i, a in _addresses(member) if a.version == wanted.version and a.ip in wanted]
-        if len(inside) == 1:
-            places.append(_place(member, *inside[0]))
+        matches = [
+            (i, a) for i, a in _addresses(member) if a.version == ip_network.version and a.ip in ip_network
+        ]
+        if len(matches) == 1:
+            addresses.append(_host_address(member, *matches[0]))
             continue
-        told = _list([f"{address.ip} ({interface.name})" for interface, address in inside])
+        described = _list([f"{address.ip} ({interface.name})" for interface, address in matches])
         problems.append(
             NetworkProblem(
                 "ORCH361",
-                f"{member.name} has {len(inside) or 'no'} addresses in the network {network}",
+                f"{member.name} has {len(matches) or 'no'} addresses in the network {network}",
                 (member.name,),
-                detail=told or f"it has {_list(_told(member)) or 'none'}",
+                detail=described or f"it has {_list(_usable_addresses(member)) or 'none'}",
                 hint="give each host's address instead: `internal_ip`"
-                if inside
+                if matches
                 else "set `network` to the range that all hosts have an address in",
             )
         )
-    return (None, tuple(problems)) if problems else (ClusterNetwork(str(wanted), tuple(places)), ())
+    return (None, tuple(problems)) if problems else (ClusterNetwork(str(ip_network), tuple(addresses)), ())
 
 
-def _detected(members: Sequence[Member], *, cluster: bool) -> Found:
+def _best_common(members: Sequence[NetworkMember], *, cluster: bool) -> NetworkResult:
     """The best of the private networks that all hosts have."""
     names = tuple(member.name for member in members)
-    of_each = [candidates(member) for member in members]
+    candidates_of_hosts = [candidates(member) for member in members]
     shared: list[ClusterNetwork] = []
-    for cidr in of_each[0]:
-        rows = [each.get(cidr, []) for each in of_each]
+    for cidr in candidates_of_hosts[0]:
+        rows = [each.get(cidr, []) for each in candidates_of_hosts]
         if all(len(row) == 1 for row in rows):
-            places = tuple(_place(member, *row[0]) for member, row in zip(members, rows, strict=True))
-            if len({place.address for place in places}) == len(places):
-                shared.append(ClusterNetwork(cidr, places))
+            addresses = tuple(
+                _host_address(member, *row[0]) for member, row in zip(members, rows, strict=True)
+            )
+            if len({host_address.address for host_address in addresses}) == len(addresses):
+                shared.append(ClusterNetwork(cidr, addresses))
     if not shared:
         if not cluster:
             return None, ()
-        told = "; ".join(
-            f"{m.name}: {_list(list(each)) or 'none'}" for m, each in zip(members, of_each, strict=True)
+        described = "; ".join(
+            f"{m.name}: {_list(list(each)) or 'none'}"
+            for m, each in zip(members, candidates_of_hosts, strict=True)
         )
         problem = NetworkProblem(
             "ORCH362",
             "the hosts have no private network in common",
             names,
-            detail=f"private networks: {told}",
+            detail=f"private networks: {described}",
             hint="connect them to one network, or give each host's `internal_ip` where networks are routed",
         )
         return None, (problem,)
-    best = max(_rank(network) for network in shared)
-    equal = [network for network in shared if _rank(network) == best]
-    if len(equal) > 1 and len(members) > 1:
+    best_rank = max(_rank(network) for network in shared)
+    equally_good = [network for network in shared if _rank(network) == best_rank]
+    if len(equally_good) > 1 and len(members) > 1:
         if not cluster:
-            return min(equal, key=lambda network: str(network.cidr)), ()
-        told = "; ".join(f"{network.cidr} ({_described(network)})" for network in equal)
+            return min(equally_good, key=lambda network: str(network.cidr)), ()
+        described = "; ".join(f"{network.cidr} ({_summary(network)})" for network in equally_good)
         problem = NetworkProblem(
             "ORCH362",
-            f"the hosts have {len(equal)} private networks in common, none better than the others",
+            f"the hosts have {len(equally_good)} private networks in common, none better than the others",
             names,
-            detail=told,
-            hint=f"say which: `network: {equal[0].cidr}`",
+            detail=described,
+            hint=f"say which: `network: {equally_good[0].cidr}`",
         )
         return None, (problem,)
-    return min(equal, key=lambda network: str(network.cidr)), ()
+    return min(equally_good, key=lambda network: str(network.cidr)), ()
 
 
 def _rank(network: ClusterNetwork) -> tuple[bool, int, int, bool]:
     """RDMA first, then speed, then MTU, each of the weakest host; of one link's networks the one of IPv4."""
-    places = network.places
+    addresses = network.addresses
     return (
-        all(place.rdma for place in places),
-        min(place.speed_mbps or 0 for place in places),
-        min(place.mtu for place in places),
-        ":" not in places[0].address,
+        all(host_address.rdma for host_address in addresses),
+        min(host_address.speed_mbps or 0 for host_address in addresses),
+        min(host_address.mtu for host_address in addresses),
+        ":" not in addresses[0].address,
     )
 
 
-def _described(network: ClusterNetwork) -> str:
-    interfaces = _list(list(dict.fromkeys(place.interface for place in network.places)))
+def _summary(network: ClusterNetwork) -> str:
+    interfaces = _list(list(dict.fromkeys(host_address.interface for host_address in network.addresses)))
     rdma, speed, mtu, _ = _rank(network)
-    told = [interfaces, "RDMA" if rdma else "", f"{speed} Mb/s" if speed else "speed unknown", f"MTU {mtu}"]
-    return ", ".join(part for part in told if part)
+    described = [
+        interfaces,
+        "RDMA" if rdma else "",
+        f"{speed} Mb/s" if speed else "speed unknown",
+        f"MTU {mtu}",
+    ]
+    return ", ".join(part for part in described if part)
 
 
-def _told(member: Member) -> list[str]:
-    """Addresses that could be meant."""
+def _usable_addresses(member: NetworkMember) -> list[str]:
+    """Addresses that could be the host's `internal_ip`, with their interfaces."""
     return [
         f"{address.ip} ({interface.name})"
         for interface, address in _addresses(member)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from orch.runner.hosts.host_facts import Gpu, Interface, RdmaPort, Seen, Vendor
+from orch.runner.hosts.host_facts import Gpu, HostInterface, PciDevices, RdmaPort, Vendor
 
 # PCI vendors of accelerators (https://pci-ids.ucw.cz), with the classes under which theirs appear: VGA 0300,
 # 3D 0302, display 0380, processing accelerator 1200.
@@ -81,17 +81,17 @@ def gpus(
     read: Reader = _all,
 ) -> tuple[Gpu, ...]:
     """Equal accelerators together, by vendor, as their drivers know them."""
-    found = [
+    devices = [
         *read("nvidia", lambda: list(_nvidia(nvidia, nvidia_head)), []),
         *(read("amd.smi", lambda: _amd_smi(amd_smi), []) or read("amd", lambda: _amd_kernel(amd), [])),
         *read("gaudi", lambda: list(_gaudi(gaudi)), []),
         *read("tt.smi", lambda: _tenstorrent(tt, tt_smi), []),
     ]
     module = _after(amd, "module ")
-    found = [
-        g.model_copy(update={"driver": module}) if g.vendor == "amd" and not g.driver else g for g in found
+    devices = [
+        g.model_copy(update={"driver": module}) if g.vendor == "amd" and not g.driver else g for g in devices
     ]
-    counts = Counter(found)
+    counts = Counter(devices)
     return tuple(gpu.model_copy(update={"count": count}) for gpu, count in counts.items())
 
 
@@ -101,9 +101,9 @@ def cuda_version(head: str | None) -> str | None:
     return match.group(1) if match else None
 
 
-def seen(text: str) -> tuple[Seen, ...]:
+def pci_devices(text: str) -> tuple[PciDevices, ...]:
     """Accelerators on the bus, from `lspci -Dnn` (or its terser kin), or from /sys/bus/pci."""
-    found: dict[Vendor, list[str | None]] = {}
+    names_by_vendor: dict[Vendor, list[str | None]] = {}
     for line in text.splitlines():
         device = _pci(line)
         if device is None:
@@ -112,10 +112,10 @@ def seen(text: str) -> tuple[Seen, ...]:
         vendor, classes = VENDORS.get(vendor_id, (None, frozenset[str]()))
         in_cpu = vendor == "amd" and device_id in AMD_IN_CPUS
         if vendor is not None and pci_class in classes and not in_cpu:
-            found.setdefault(vendor, []).append(name)
+            names_by_vendor.setdefault(vendor, []).append(name)
     return tuple(
-        Seen(vendor=vendor, count=len(names), name=next((name for name in names if name), None))
-        for vendor, names in found.items()
+        PciDevices(vendor=vendor, count=len(names), name=next((name for name in names if name), None))
+        for vendor, names in names_by_vendor.items()
     )
 
 
@@ -136,10 +136,10 @@ def _nvidia(text: str | None, head: str | None) -> Iterable[Gpu]:
         if len(row) >= 3 and not row[0].startswith("No devices"):
             yield Gpu(
                 vendor="nvidia",
-                name=_known(row[0]),
+                name=_value_or_none(row[0]),
                 count=1,
-                memory_mib=_whole(row[1]),
-                driver=_known(row[2]),
+                memory_mib=_integer(row[1]),
+                driver=_value_or_none(row[2]),
                 toolkit=cuda,
             )
 
@@ -148,7 +148,11 @@ def _gaudi(text: str | None) -> Iterable[Gpu]:
     for row in _csv(text):
         if len(row) >= 3:
             yield Gpu(
-                vendor="intel", name=_known(row[0]), count=1, memory_mib=_whole(row[1]), driver=_known(row[2])
+                vendor="intel",
+                name=_value_or_none(row[0]),
+                count=1,
+                memory_mib=_integer(row[1]),
+                driver=_value_or_none(row[2]),
             )
 
 
@@ -159,13 +163,15 @@ def _amd_smi(text: str | None) -> list[Gpu]:
     if isinstance(data, list):
         return [_amd_row(row) for row in data if "asic" in row]
     if isinstance(data, dict):
-        driver = _known(str(_table(data.get("system")).get("Driver version", "")))
+        driver = _value_or_none(str(_table(data.get("system")).get("Driver version", "")))
         return [
             Gpu(
                 vendor="amd",
-                name=_known(str(_table(card).get("Card Series") or _table(card).get("Card series") or "")),
+                name=_value_or_none(
+                    str(_table(card).get("Card Series") or _table(card).get("Card series") or "")
+                ),
                 count=1,
-                memory_mib=(_whole(str(_table(card).get("VRAM Total Memory (B)", ""))) or 0) >> 20 or None,
+                memory_mib=(_integer(str(_table(card).get("VRAM Total Memory (B)", ""))) or 0) >> 20 or None,
                 driver=driver,
             )
             for key, card in data.items()
@@ -181,10 +187,10 @@ def _amd_row(row: dict[str, Any]) -> Gpu:
     version = driver.get("version") or driver.get("driver_version")
     return Gpu(
         vendor="amd",
-        name=_known(str(_table(row["asic"]).get("market_name", ""))),
+        name=_value_or_none(str(_table(row["asic"]).get("market_name", ""))),
         count=1,
-        memory_mib=_whole(str(size or "")),
-        driver=_known(str(version or "")),
+        memory_mib=_integer(str(size or "")),
+        driver=_value_or_none(str(version or "")),
     )
 
 
@@ -193,7 +199,8 @@ def _amd_kernel(text: str) -> list[Gpu]:
     memory = [line[5:] for line in text.splitlines() if line.startswith("node ")]
     name = _after(text, "product ")
     return [
-        Gpu(vendor="amd", name=name, count=1, memory_mib=(_whole(size) or 0) >> 20 or None) for size in memory
+        Gpu(vendor="amd", name=name, count=1, memory_mib=(_integer(size) or 0) >> 20 or None)
+        for size in memory
     ]
 
 
@@ -205,21 +212,21 @@ def _tenstorrent(text: str, snapshot: str | None) -> list[Gpu]:
     if driver is None and isinstance(data, dict):
         match = re.search(r"\d[\w.]*", str(_table(data.get("host_info")).get("Driver", "")))
         driver = match.group() if match else None
-    found: list[Gpu] = []
+    devices: list[Gpu] = []
     for board in boards:
         if str(board.get("bus_id")) == "N/A":
             continue
-        chips = [board, *(other for other in boards if _behind(other, board))]
+        chips = [board, *(other for other in boards if _is_secondary_chip(other, board))]
         gib = sum(_tenstorrent_gib(_board(chip)) for chip in chips)
-        found.append(
+        devices.append(
             Gpu(
                 vendor="tenstorrent", name=_board(board), count=1, memory_mib=gib << 10 or None, driver=driver
             )
         )
-    return found
+    return devices
 
 
-def _behind(chip: dict[str, Any], board: dict[str, Any]) -> bool:
+def _is_secondary_chip(chip: dict[str, Any], board: dict[str, Any]) -> bool:
     """Whether a chip hangs on another one of the same card, and not on the bus."""
     return str(chip.get("bus_id")) == "N/A" and chip.get("board_id") == board.get("board_id")
 
@@ -250,7 +257,7 @@ def _json_in(text: str | None) -> Any:
 
 def _table(value: object) -> dict[str, Any]:
     """A part of a tool's JSON; nothing where the tool knows nothing (`N/A`)."""
-    if value is None or (isinstance(value, str) and _known(value) is None):
+    if value is None or (isinstance(value, str) and _value_or_none(value) is None):
         return {}
     if not isinstance(value, dict):
         raise TypeError(f"{value!r} stands where a mapping is expected")
@@ -263,7 +270,7 @@ def _after(text: str, word: str) -> str | None:
     )
 
 
-def _known(value: str) -> str | None:
+def _value_or_none(value: str) -> str | None:
     """None for what tools print when they do not know."""
     value = value.strip()
     return (
@@ -273,7 +280,7 @@ def _known(value: str) -> str | None:
     )
 
 
-def _whole(value: str) -> int | None:
+def _integer(value: str) -> int | None:
     match = re.match(r"\s*([0-9]{1,19})(?![0-9])", value)
     return int(match.group(1)) if match else None
 
@@ -293,26 +300,26 @@ class _Link:
     addresses: list[str] = field(default_factory=list)
 
 
-def interfaces(text: str) -> tuple[tuple[Interface, ...], bool, tuple[str, ...]]:
+def interfaces(text: str) -> tuple[tuple[HostInterface, ...], bool, tuple[str, ...]]:
     """The interfaces by name, whether their addresses could be told, and what stood for one and is none."""
-    found: dict[str, _Link] = {}
-    odd: list[str] = []
-    told = True
+    links: dict[str, _Link] = {}
+    bad_addresses: list[str] = []
+    has_ip_command = True
     for line in text.splitlines():
         words = line.split()
         if words[:1] == ["if"] and len(words) == 7:
-            found[words[1]] = _Link(
+            links[words[1]] = _Link(
                 _int(words[2]), _int(words[3]), frozenset(_list(words[4])), _list(words[5]), _list(words[6])
             )
-        elif words[:1] == ["addr"] and len(words) == 3 and words[1] in found and "/" in words[2]:
+        elif words[:1] == ["addr"] and len(words) == 3 and words[1] in links and "/" in words[2]:
             # A peer's address (point to point) follows the own one and is left out by the script.
             if _is_address(words[2]):
-                found[words[1]].addresses.append(words[2])
+                links[words[1]].addresses.append(words[2])
             else:
-                odd.append(words[2])
+                bad_addresses.append(words[2])
         elif words == ["noip"]:
-            told = False
-    return tuple(_interface(name, found) for name in sorted(found)), told, tuple(odd)
+            has_ip_command = False
+    return tuple(_interface(name, links) for name in sorted(links)), has_ip_command, tuple(bad_addresses)
 
 
 def _is_address(text: str) -> bool:
@@ -322,11 +329,11 @@ def _is_address(text: str) -> bool:
         return False
 
 
-def _interface(name: str, links: Mapping[str, _Link]) -> Interface:
+def _interface(name: str, links: Mapping[str, _Link]) -> HostInterface:
     link = links[name]
     below = [name, *_below(name, links)]
     speeds = [links[each].speed for each in below if links[each].speed > 0]
-    return Interface(
+    return HostInterface(
         name=name,
         kind=_kind(name, links),
         mtu=link.mtu,
@@ -347,14 +354,14 @@ def _kind(name: str, links: Mapping[str, _Link]) -> Literal["physical", "bridge"
 
 def _below(name: str, links: Mapping[str, _Link]) -> tuple[str, ...]:
     """What an interface is built on, all the way down."""
-    found: dict[str, None] = {}
-    waiting = list(links[name].lower)
-    while waiting:
-        each = waiting.pop()
-        if each in links and each not in found and each != name:
-            found[each] = None
-            waiting += links[each].lower
-    return tuple(found)
+    lower: dict[str, None] = {}
+    pending = list(links[name].lower)
+    while pending:
+        each = pending.pop()
+        if each in links and each not in lower and each != name:
+            lower[each] = None
+            pending += links[each].lower
+    return tuple(lower)
 
 
 def rdma(text: str) -> tuple[tuple[RdmaPort, ...], bool]:

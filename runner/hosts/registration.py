@@ -1,4 +1,4 @@
-"""What orch puts on an existing host and takes away again: a folder of its own, and the fleet's public keys.
+"""Registration of an existing host: orch adds its own folder and the fleet's public keys, and removes both.
 
 Never Docker, drivers or settings of the host. Several fleets, also of several people, may be registered on
 one host; the last one to leave takes the folder with it.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from orch.runner.node.claims import LEFT_AFTER_S
+from orch.runner.node.claims import ABANDONED_AFTER_S
 from orch.runner.node.commands import NODE_HOME, Command, as_root
 from orch.templates import render
 
@@ -17,21 +17,21 @@ BUSY = 40
 """Exit code of `leave` when jobs run on the host; its output is the claim of one of them."""
 
 FORCED = "ORCH_FORCED"
-"""Set where hosts are to be left although jobs run on them: those jobs are ended."""
+"""Environment variable: hosts are unregistered although jobs run on them; the jobs are stopped."""
 
 
 def registration_id(stack: str) -> str:
-    """The mark of a stack on its hosts: 12 hex digits."""
+    """The id of a stack on its hosts: 12 hex digits."""
     return hashlib.sha256(stack.encode()).hexdigest()[:12]
 
 
 def mark(stack: str) -> str:
-    """What ends the lines of the stack's public keys on its hosts (`host-authorize.sh.j2`)."""
+    """The comment at the end of the stack's public keys on its hosts (`host-authorize.sh.j2`)."""
     return f"orch:{registration_id(stack)}"
 
 
 def enter(stack: str, user: str, authorized_keys: Sequence[str]) -> Command:
-    """Register the stack on a host and let its keys in. Repeating it changes nothing."""
+    """Register the stack on a host and authorize its keys. Idempotent."""
     text = render(
         "host-register.sh.j2",
         home=NODE_HOME,
@@ -44,9 +44,9 @@ def enter(stack: str, user: str, authorized_keys: Sequence[str]) -> Command:
 
 
 def leave(stack: str, user: str, *, force: bool = False) -> Command:
-    """Take the stack off a host and leave it as it was found; exit code BUSY when jobs run on it.
+    """Unregister the stack and remove all that it added to the host. Exit code BUSY when jobs run there.
 
-    With `force` those jobs are ended, unless the host stays in other fleets.
+    With `force` those jobs are stopped, unless the host stays in other fleets.
     """
     text = render(
         "host-unregister.sh.j2",
@@ -55,7 +55,7 @@ def leave(stack: str, user: str, *, force: bool = False) -> Command:
         user=user,
         authorized_keys=(),
         busy=BUSY,
-        left_after_s=LEFT_AFTER_S,
+        left_after_s=ABANDONED_AFTER_S,
         force=force,
     )
     return Command(as_root(text), "leave the host", timeout_s=120.0)

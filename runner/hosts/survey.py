@@ -1,4 +1,4 @@
-"""Looking at all hosts of a fleet: connect, read, try, judge. A host that fails is a report, no error."""
+"""Survey of all hosts of a fleet: connect, read facts, run checks. A failing host is a report, no error."""
 
 from __future__ import annotations
 
@@ -11,13 +11,26 @@ from typing import Literal
 
 from orch.runner.errors import RunnerError
 from orch.runner.hosts.checks.devices import active_ports
-from orch.runner.hosts.checks.machine import told
-from orch.runner.hosts.checks.probes import gpus_in_container, open_ports, why_not_outside
+from orch.runner.hosts.checks.machine import error_line
+from orch.runner.hosts.checks.probes import external_skip_reason, gpus_in_container, open_ports
 from orch.runner.hosts.checks.requirements import judge_host
-from orch.runner.hosts.checks.types import CheckResult, ContainerTry, MeshView, Observed, Wanted
+from orch.runner.hosts.checks.types import (
+    CheckOptions,
+    CheckResult,
+    ContainerProbe,
+    HostObservation,
+    MeshView,
+)
 from orch.runner.hosts.facts import read_facts
 from orch.runner.hosts.host_facts import HostFacts
-from orch.runner.hosts.network import ClusterNetwork, Member, NetworkProblem, Place, find_network, twins
+from orch.runner.hosts.network import (
+    ClusterNetwork,
+    HostAddress,
+    NetworkMember,
+    NetworkProblem,
+    duplicate_machine_ids,
+    find_network,
+)
 from orch.runner.node.commands import Command
 from orch.runner.node.connector import FAN_OUT, Connector, fan_out
 from orch.spec.errors import OrchError
@@ -25,18 +38,18 @@ from orch.spec.state import NodeState
 from orch.templates import render
 
 LOGIN_S = 15.0
-"""What the first command, which does nothing, may take: a login shell may read a slow profile."""
+"""Timeout of the first, empty command: a login shell may read a slow profile."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A machine of a fleet and the way to it. `node.index` counts from 0 in the order of the file.
+    """A machine of a fleet and how to reach it. `node.index` counts from 0 in the order of the file.
 
-    `unseen_key`: the fingerprint of its key where that was taken and nobody has seen it.
+    `unverified_key`: the fingerprint of its host key, if the key is used but nobody has accepted it.
     """
 
     node: NodeState
-    unseen_key: str | None = field(default=None, kw_only=True)
+    unverified_key: str | None = field(default=None, kw_only=True)
 
     @property
     def name(self) -> str:
@@ -55,7 +68,7 @@ class TargetError:
 
 @dataclass(frozen=True)
 class HostReport:
-    """One host and its checks; `facts` is None for one that could not be looked at."""
+    """One host and its checks; `facts` is None for a host that cannot be reached."""
 
     target: Target | TargetError
     facts: HostFacts | None
@@ -89,109 +102,115 @@ class Survey:
 def survey(
     targets: Sequence[Target | TargetError],
     connector: Connector,
-    wanted: Wanted,
+    options: CheckOptions,
     *,
     parallel: int = FAN_OUT,
 ) -> Survey:
     """Look at every target and judge it. Paths of keys in the targets must be absolute (`located`)."""
     nodes = [target.node for target in targets if isinstance(target, Target)]
-    looks = fan_out(nodes, lambda node: _look(node, connector, wanted), at_once=parallel)
-    seen = {each.node.name: each.value or Observed(each.node.name, error=each.error) for each in looks}
+    results = fan_out(nodes, lambda node: _look(node, connector, options), at_once=parallel)
+    observations = {
+        each.node.name: each.value or HostObservation(each.node.name, error=each.error) for each in results
+    }
     for target in targets:
         if isinstance(target, TargetError):
-            seen[target.name] = Observed(target.name, error=target.error)
-    answering = [node for node in nodes if seen[node.name].facts is not None]
-    facts = {node.name: found for node in answering if (found := seen[node.name].facts) is not None}
+            observations[target.name] = HostObservation(target.name, error=target.error)
+    reachable = [node for node in nodes if observations[node.name].facts is not None]
+    facts = {node.name: known for node in reachable if (known := observations[node.name].facts) is not None}
 
-    containers = _containers(answering, facts, connector, wanted, parallel)
+    containers = _containers(reachable, facts, connector, options, parallel)
     network, problems = find_network(
-        [_member(node, facts[node.name]) for node in answering],
-        network=wanted.network,
-        cluster=wanted.cluster,
+        [_member(node, facts[node.name]) for node in reachable],
+        network=options.network,
+        cluster=options.cluster,
     )
-    doubles = twins({name: found.machine_id for name, found in facts.items()})
+    duplicates = duplicate_machine_ids({name: known.machine_id for name, known in facts.items()})
     views: Mapping[str, MeshView] = {}
-    if wanted.cluster and wanted.mesh and network is not None and len(answering) > 1:
-        views = try_mesh(answering, network, connector, parallel=parallel)
-    ports = Counter(active_ports(found) for found in facts.values())
+    if options.cluster and options.mesh and network is not None and len(reachable) > 1:
+        views = try_mesh(reachable, network, connector, parallel=parallel)
+    ports = Counter(active_ports(known) for known in facts.values())
     common = max(ports, key=lambda number: (ports[number], number), default=0)
 
     reports: list[HostReport] = []
     for target in targets:
-        observed = replace(
-            seen[target.name],
-            trusted=_trusted(target),
+        observation = replace(
+            observations[target.name],
+            unverified_key=_unverified_key(target),
             container=containers.get(target.name),
-            twins=_twins(target.name, doubles),
-            hosts=len(answering),
+            same_machine_id=_same_machine_id(target.name, duplicates),
+            host_count=len(reachable),
             network=network,
             problems=problems,
             mesh=views.get(target.name),
             rdma_common=common,
         )
-        reports.append(HostReport(target, observed.facts, judge_host(observed, wanted)))
-    return Survey(tuple(reports), network, (*problems, *doubles))
+        reports.append(HostReport(target, observation.facts, judge_host(observation, options)))
+    return Survey(tuple(reports), network, (*problems, *duplicates))
 
 
-def _look(node: NodeState, connector: Connector, wanted: Wanted) -> Observed:
-    began = time.monotonic()
+def _look(node: NodeState, connector: Connector, options: CheckOptions) -> HostObservation:
+    started = time.monotonic()
     connector.run(node, Command(":", "log in", timeout_s=LOGIN_S))
-    connected_s = time.monotonic() - began
+    connected_s = time.monotonic() - started
     facts = read_facts(node, connector)
     address = connector.address(node)
-    why = why_not_outside(address) if wanted.external else "it was not asked for"
-    ports = open_ports(address.host or "", wanted.external_ports) if why is None else None
-    return Observed(node.name, facts=facts, connected_s=connected_s, open_ports=ports, untried=why or "")
+    skip_reason = external_skip_reason(address) if options.external else "it was not asked for"
+    ports = open_ports(address.host or "", options.external_ports) if skip_reason is None else None
+    return HostObservation(
+        node.name, facts=facts, connected_s=connected_s, open_ports=ports, skip_reason=skip_reason or ""
+    )
 
 
 def _containers(
     nodes: Sequence[NodeState],
     facts: Mapping[str, HostFacts],
     connector: Connector,
-    wanted: Wanted,
+    options: CheckOptions,
     parallel: int,
-) -> dict[str, ContainerTry | None]:
-    """What came of GPUs in containers, on hosts that have GPUs."""
+) -> dict[str, ContainerProbe | None]:
+    """Host name -> the check of GPUs in a container; None on hosts without GPUs."""
 
-    def attempt(node: NodeState) -> ContainerTry | None:
-        return gpus_in_container(node, facts[node.name], connector, wanted)
+    def attempt(node: NodeState) -> ContainerProbe | None:
+        return gpus_in_container(node, facts[node.name], connector, options)
 
     return {
-        each.node.name: each.value if each.error is None else ContainerTry(exit_code=1, said=told(each.error))
+        each.node.name: each.value
+        if each.error is None
+        else ContainerProbe(exit_code=1, output=error_line(each.error))
         for each in fan_out(nodes, attempt, at_once=parallel)
     }
 
 
-def _trusted(target: Target | TargetError) -> str | None:
-    return target.unseen_key if isinstance(target, Target) else None
+def _unverified_key(target: Target | TargetError) -> str | None:
+    return target.unverified_key if isinstance(target, Target) else None
 
 
-def _member(node: NodeState, facts: HostFacts) -> Member:
-    return Member(node.name, facts.interfaces, node.internal_ip, facts.sees_addresses)
+def _member(node: NodeState, facts: HostFacts) -> NetworkMember:
+    return NetworkMember(node.name, facts.interfaces, node.internal_ip, facts.sees_addresses)
 
 
-def _twins(name: str, doubles: Sequence[NetworkProblem]) -> tuple[str, ...]:
+def _same_machine_id(name: str, duplicates: Sequence[NetworkProblem]) -> tuple[str, ...]:
     return tuple(
-        other for double in doubles if name in double.hosts for other in double.hosts if other != name
+        other for problem in duplicates if name in problem.hosts for other in problem.hosts if other != name
     )
 
 
 AT_ONCE = 32
-"""Peers that one host tries at once."""
+"""Number of peers that one host tries at the same time."""
 
 ANSWERING = ("python3", "perl")
-"""Listeners that acknowledge what they were sent."""
+"""Listeners that acknowledge received bytes."""
 
 _PEER_S = 20.0
-"""What one batch of peers may take: a connection, then packets, each to its own deadline."""
+"""Time limit of one batch of peers: a connection, then packets, each with its own deadline."""
 
 _HEADERS = {4: 28, 6: 48}
-"""IP and ICMP headers, which an MTU includes and a ping's size does not."""
+"""Bytes of IP and ICMP headers: part of an MTU, not of a ping's size."""
 
 
 @dataclass(frozen=True)
 class Listener:
-    """Where a host can be connected to. Without a `program` of its own it is sshd's port."""
+    """The port on which peers connect to a host; sshd's port without a `program` that listens."""
 
     port: int
     program: str | None = None
@@ -199,8 +218,8 @@ class Listener:
 
 
 @dataclass(frozen=True)
-class Reach:
-    """What one host found of one peer. `size`: whether large packets arrive."""
+class PeerConnectivity:
+    """The result of connecting from one host to one peer. `size`: whether packets of the MTU arrive."""
 
     ok: bool
     why: str = ""
@@ -211,97 +230,103 @@ class Reach:
 def try_mesh(
     nodes: Sequence[NodeState], network: ClusterNetwork, connector: Connector, *, parallel: int = FAN_OUT
 ) -> Mapping[str, MeshView]:
-    """What each node finds of each other one over `network`, by name; a node that fails has `trouble`."""
-    places = {place.name: place for place in network.places}
-    taking_part = [node for node in nodes if node.name in places]
-    lives_s = 30 + int(_allowed_s(len(taking_part)))
+    """Node name -> its connections to all others over `network`; a node that fails has `failure`."""
+    addresses = {place.name: place for place in network.addresses}
+    participants = [node for node in nodes if node.name in addresses]
+    listen_s = 30 + int(_allowed_s(len(participants)))
 
     def listen(node: NodeState) -> Listener:
-        text = render("host-listen.sh.j2", address=places[node.name].address, lives_s=lives_s)
+        text = render("host-listen.sh.j2", address=addresses[node.name].address, lives_s=listen_s)
         done = connector.run(node, Command(text, "listen for the other hosts", timeout_s=15.0))
         return read_listener(done.stdout, connector.address(node).port or 0)
 
-    listening = fan_out(taking_part, listen, at_once=parallel)
-    listeners = {each.node.name: each.value for each in listening if each.value is not None}
-    troubles = {each.node.name: each.error for each in listening if each.error is not None}
+    listen_results = fan_out(participants, listen, at_once=parallel)
+    listeners = {each.node.name: each.value for each in listen_results if each.value is not None}
+    errors = {each.node.name: each.error for each in listen_results if each.error is not None}
 
-    def reach(node: NodeState) -> Mapping[str, Reach]:
-        peers = [place for place in network.places if place.name in listeners and place.name != node.name]
-        lines = (_line(at, places[node.name], peer, listeners[peer.name]) for at, peer in enumerate(peers))
+    def reach(node: NodeState) -> Mapping[str, PeerConnectivity]:
+        peers = [place for place in network.addresses if place.name in listeners and place.name != node.name]
+        lines = (_line(at, addresses[node.name], peer, listeners[peer.name]) for at, peer in enumerate(peers))
         command = Command(
             render("host-reach.sh.j2", at_once=AT_ONCE),
             "reach the other hosts",
             stdin="".join(lines).encode(),
             timeout_s=15.0 + _allowed_s(len(peers)),
         )
-        return read_reaches(connector.run(node, command).stdout, [peer.name for peer in peers])
+        return read_connectivity(connector.run(node, command).stdout, [peer.name for peer in peers])
 
-    trying = fan_out([node for node in taking_part if node.name in listeners], reach, at_once=parallel)
-    found = {each.node.name: each.value for each in trying if each.value is not None}
-    troubles |= {each.node.name: each.error for each in trying if each.error is not None}
-    _stop(taking_part, listeners, connector, parallel)
-    return views(found, listeners, troubles)
+    trial_results = fan_out(
+        [node for node in participants if node.name in listeners], reach, at_once=parallel
+    )
+    reached = {each.node.name: each.value for each in trial_results if each.value is not None}
+    errors |= {each.node.name: each.error for each in trial_results if each.error is not None}
+    _stop(participants, listeners, connector, parallel)
+    return views(reached, listeners, errors)
 
 
 def views(
-    found: Mapping[str, Mapping[str, Reach]],
+    reached: Mapping[str, Mapping[str, PeerConnectivity]],
     listeners: Mapping[str, Listener],
-    troubles: Mapping[str, OrchError],
+    errors: Mapping[str, OrchError],
 ) -> dict[str, MeshView]:
-    """Both sides of every pair, seen from each host. Pure."""
-    unheard: dict[str, list[tuple[str, str]]] = {}
-    for name, reaches in found.items():
-        for peer, reach in reaches.items():
+    """Host name -> its connections to and from every peer. Pure."""
+    failed_from: dict[str, list[tuple[str, str]]] = {}
+    for name, connectivity in reached.items():
+        for peer, reach in connectivity.items():
             if not reach.ok:
-                unheard.setdefault(peer, []).append((name, reach.why))
-    made = {
+                failed_from.setdefault(peer, []).append((name, reach.why))
+    result = {
         name: MeshView(
-            peers=len(reaches),
-            unreached=tuple((peer, reach.why) for peer, reach in reaches.items() if not reach.ok),
-            unheard=tuple(unheard.get(name, ())),
-            narrow=tuple(
-                (peer, reach.size_why) for peer, reach in reaches.items() if reach.ok and reach.size == "no"
+            peers=len(connectivity),
+            unreached=tuple((peer, reach.why) for peer, reach in connectivity.items() if not reach.ok),
+            unreached_by=tuple(failed_from.get(name, ())),
+            lost_large_packets=tuple(
+                (peer, reach.size_why)
+                for peer, reach in connectivity.items()
+                if reach.ok and reach.size == "no"
             ),
-            guessed=tuple(
-                peer for peer, reach in reaches.items() if reach.ok and not listeners[peer].program
+            sshd_port_only=tuple(
+                peer for peer, reach in connectivity.items() if reach.ok and not listeners[peer].program
             ),
-            unmeasured=tuple(peer for peer, reach in reaches.items() if reach.ok and reach.size == "unknown"),
+            unmeasured_mtu=tuple(
+                peer for peer, reach in connectivity.items() if reach.ok and reach.size == "unknown"
+            ),
         )
-        for name, reaches in found.items()
+        for name, connectivity in reached.items()
     }
-    made.update({name: MeshView(peers=0, trouble=told(error)) for name, error in troubles.items()})
-    return made
+    result.update({name: MeshView(peers=0, failure=error_line(error)) for name, error in errors.items()})
+    return result
 
 
 def read_listener(text: str, fallback: int) -> Listener:
-    """What the listening script said; sshd's port when nothing could listen."""
+    """The listener in the script's output; sshd's port when nothing could listen."""
     if match := re.search(r"^listen ([0-9]{1,5}) (\w+) ([0-9]{1,9})$", text, re.MULTILINE):
         return Listener(int(match.group(1)), match.group(2), int(match.group(3)))
     match = re.search(r"^sshd ([0-9]{1,5})$", text, re.MULTILINE)
     return Listener(int(match.group(1)) if match else fallback)
 
 
-def read_reaches(text: str, peers: Sequence[str]) -> dict[str, Reach]:
-    """What the script found, by peer; a peer it said nothing of was not reached."""
+def read_connectivity(text: str, peers: Sequence[str]) -> dict[str, PeerConnectivity]:
+    """Peer -> connectivity from the script's output; a peer without a line was not reached."""
     if text.startswith("cannot "):
-        return {peer: Reach(False, text.strip().partition(" ")[2]) for peer in peers}
+        return {peer: PeerConnectivity(False, text.strip().partition(" ")[2]) for peer in peers}
     reached = {int(i): (ok == "ok", why) for i, ok, why in _REACH.findall(text)}
     sizes = {int(i): (size, why) for i, size, why in _SIZE.findall(text)}
-    found: dict[str, Reach] = {}
-    for at, peer in enumerate(peers):
-        ok, why = reached.get(at, (False, "it was not tried to the end"))
-        size, size_why = sizes.get(at, ("unknown", ""))
-        found[peer] = Reach(ok, why, size, size_why)
-    return found
+    connectivity: dict[str, PeerConnectivity] = {}
+    for index, peer in enumerate(peers):
+        ok, why = reached.get(index, (False, "it was not tried to the end"))
+        size, size_why = sizes.get(index, ("unknown", ""))
+        connectivity[peer] = PeerConnectivity(ok, why, size, size_why)
+    return connectivity
 
 
 _REACH = re.compile(r"^reach ([0-9]{1,9}) (ok|no) ?(.*)$", re.MULTILINE)
 _SIZE = re.compile(r"^size ([0-9]{1,9}) (ok|no|unknown) ?(.*)$", re.MULTILINE)
 
 
-def _line(at: int, here: Place, peer: Place, listener: Listener) -> str:
-    size = min(here.mtu, peer.mtu) - _HEADERS[6 if ":" in peer.address else 4]
-    return f"{at} {peer.address} {listener.port} {int(listener.program in ANSWERING)} {size}\n"
+def _line(index: int, own: HostAddress, peer: HostAddress, listener: Listener) -> str:
+    size = min(own.mtu, peer.mtu) - _HEADERS[6 if ":" in peer.address else 4]
+    return f"{index} {peer.address} {listener.port} {int(listener.program in ANSWERING)} {size}\n"
 
 
 def _allowed_s(peers: int) -> float:
@@ -311,7 +336,7 @@ def _allowed_s(peers: int) -> float:
 def _stop(
     nodes: Sequence[NodeState], listeners: Mapping[str, Listener], connector: Connector, parallel: int
 ) -> None:
-    """End what listens; where that fails it ends by itself soon after."""
+    """Stop the listeners; one that cannot be stopped ends by itself soon after."""
 
     def stop(node: NodeState) -> None:
         pid = listeners[node.name].pid

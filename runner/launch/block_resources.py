@@ -1,4 +1,4 @@
-"""What some of a node's blocks come to: GPUs, CPUs and memory split evenly, the disk shared."""
+"""The resources of some of a node's blocks: GPUs, CPUs and memory are split evenly, the disk is shared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BlockResources:
 
 
 def share_of(node: NodeState, blocks: int) -> BlockResources:
-    """What `blocks` of a node's blocks hold, rounded down; less than one CPU stays a fraction."""
+    """The resources of `blocks` blocks of a node, rounded down; less than one CPU stays a fraction."""
     if blocks >= node.blocks:
         return BlockResources(node.gpus.count, node.cpus, node.memory_mib)
     cpus = None if node.cpus is None else node.cpus * blocks / node.blocks

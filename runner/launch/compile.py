@@ -21,8 +21,8 @@ from orch.runner.launch.environment import (
 from orch.runner.launch.hostfile import Dialect, hostfile, internal_addresses
 from orch.runner.launch.launcher import LaunchContext, Launcher, MpirunLauncher, TorchrunLauncher
 from orch.runner.launch.placement import Seat
-from orch.runner.launch.run_plan import FabricAccess, Mount, RankPlan, RunPlan, StagedFile
-from orch.runner.runs.packing import source_of
+from orch.runner.launch.run_plan import FabricAccess, RankPlan, RunMount, RunPlan, StagedFile
+from orch.runner.runs.packing import resolve_source
 from orch.spec.grammar.interpolate import render_args, render_command, render_text
 from orch.spec.state import FleetState
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What a run is made of.
+    """The input of `compile_run`.
 
     `seats` are the nodes in rank order; `cli_env`, then `caller_env` fill bare names in `env`; `token` is
-    unlike any other run's.
+    unique to this run.
     """
 
     task: Task
@@ -54,7 +54,7 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class CompiledRun:
-    """The plan, the environment of each rank, and what should be said about it."""
+    """The plan, the environment of each rank, and warnings for the user."""
 
     plan: RunPlan
     environments: tuple[dict[str, str], ...]
@@ -75,14 +75,14 @@ def compile_run(request: RunRequest) -> CompiledRun:
     launchers = tuple(launcher_of(task, value, request.run_args) for value in values)
     first = launchers[0]
     slots = tuple(first.tasks_per_node(seat.gpus) for seat in seats)
-    counted = first.counts_slots or any(seat.gpus for seat in seats)
+    needs_slots = first.counts_slots or any(seat.gpus for seat in seats)
     run_id = run_identifier(request.fleet.stack, request.number, request.name, request.token)
-    fast = _fabric(request.fleet, seats)
-    written = set_variables(task.env, {**request.caller_env, **request.cli_env})
-    slurm = wants_slurm(task.slurm_env, (*task.commands, *_arguments(task), *(written.values())))
+    network_fabric = _fabric(request.fleet, seats)
+    variables = set_variables(task.env, {**request.caller_env, **request.cli_env})
+    slurm = wants_slurm(task.slurm_env, (*task.commands, *_arguments(task), *(variables.values())))
     ranks: list[RankPlan] = []
     environments: list[dict[str, str]] = []
-    refused: dict[str, None] = {}
+    ignored: dict[str, None] = {}
     for rank, seat in enumerate(seats):
         context = LaunchContext(
             rank=rank,
@@ -91,7 +91,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
             run=request.name,
             interconnect=request.fleet.interconnect,
         )
-        directory = (
+        working_dir = (
             render_text(task.working_dir, values[rank], request.run_args)
             if task.working_dir is not None
             else None
@@ -103,7 +103,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
                 node=seat.node.model_copy(update={"env": {}}),
                 blocks=seat.blocks,
                 script=_script(task, launchers[rank], context, values[rank], request.run_args),
-                working_dir=directory,
+                working_dir=working_dir,
                 mounts=_mounts(task, values[rank]),
             )
         )
@@ -122,14 +122,14 @@ def compile_run(request: RunRequest) -> CompiledRun:
             launcher=first.name,
             slurm=slurm,
             ntasks_per_node=task.ntasks_per_node if "ntasks_per_node" in task.model_fields_set else None,
-            working_dir=directory,
-            fabric_env=fast.env if fast else {},
+            working_dir=working_dir,
+            fabric_env=network_fabric.env if network_fabric else {},
             fleet_env=request.fleet.env,
-            task_env={k: render_text(v, values[rank], request.run_args) for k, v in written.items()},
+            task_env={k: render_text(v, values[rank], request.run_args) for k, v in variables.items()},
             cli_env=request.cli_env,
         )
         environment = rank_environment(facts, rank)
-        refused.update(dict.fromkeys(environment.refused))
+        ignored.update(dict.fromkeys(environment.ignored))
         environments.append(environment.values)
     _check_names(environments[0])
     plan = RunPlan(
@@ -154,21 +154,21 @@ def compile_run(request: RunRequest) -> CompiledRun:
         user=task.user,
         privileged=task.privileged,
         shm_size_mib=task.resources.shm_size_mib,
-        hostfile=hostfile(addresses, slots if counted else None, first.dialect),
+        hostfile=hostfile(addresses, slots if needs_slots else None, first.dialect),
         dialect=first.dialect,
         ssh_between=first.ssh_between and len(seats) > 1,
         slurm=slurm,
         tasks_per_node=task.ntasks_per_node if first.name == "commands" else 1,
-        fabric=_access(fast),
+        fabric=_access(network_fabric),
         files=tuple(
             StagedFile(
-                source=str(source_of(request.base, item.local_path)),
+                source=str(resolve_source(request.base, item.local_path)),
                 target=_target(item),
             )
             for item in task.files
         ),
     )
-    warnings = [f"ORCH193: {name} is set by orch itself; the value given is not used" for name in refused]
+    warnings = [f"ORCH193: {name} is set by orch itself; the value given is not used" for name in ignored]
     if task.privileged and any(0 < seat.gpus < seat.node.gpus.count for seat in seats):
         warnings.append("a privileged job sees all accelerators of its node, not only those of its blocks")
     return CompiledRun(plan, tuple(environments), tuple(warnings))
@@ -179,15 +179,15 @@ def _fabric(fleet: FleetState, seats: Sequence[Seat]) -> Fabric | None:
     return fabric(fleet.interconnect, seats[0].node.instance_type) if len(seats) > 1 else None
 
 
-def _access(fast: Fabric | None) -> FabricAccess:
-    if fast is None:
+def _access(network_fabric: Fabric | None) -> FabricAccess:
+    if network_fabric is None:
         return FabricAccess()
     return FabricAccess(
-        devices=fast.devices,
-        optional_devices=fast.optional_devices,
-        mounts=fast.mounts,
-        capabilities=fast.capabilities,
-        ulimits=dict(fast.ulimits),
+        devices=network_fabric.devices,
+        optional_devices=network_fabric.optional_devices,
+        mounts=network_fabric.mounts,
+        capabilities=network_fabric.capabilities,
+        ulimits=dict(network_fabric.ulimits),
     )
 
 
@@ -223,9 +223,9 @@ def _target(item: object) -> str:
     return str(path) if path else Path(str(item.local_path)).name  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _mounts(task: Task, values: Mapping[str, str]) -> tuple[Mount, ...]:
+def _mounts(task: Task, values: Mapping[str, str]) -> tuple[RunMount, ...]:
     return tuple(
-        Mount(
+        RunMount(
             source=render_text(volume.instance_path, values),
             target=render_text(volume.path, values),
             read_only=volume.read_only,
@@ -235,12 +235,12 @@ def _mounts(task: Task, values: Mapping[str, str]) -> tuple[Mount, ...]:
     )
 
 
-def set_variables(env: Mapping[str, str | None], caller: Mapping[str, str]) -> dict[str, str]:
+def set_variables(env: Mapping[str, str | None], caller_env: Mapping[str, str]) -> dict[str, str]:
     """The task's variables, still to be rendered; bare names take the caller's value, escaped.
 
     Raises BadTask for unset ones.
     """
-    unset = [name for name, value in env.items() if value is None and name not in caller]
+    unset = [name for name, value in env.items() if value is None and name not in caller_env]
     if unset:
         raise BadTask(
             f"environment variable{'s' if len(unset) > 1 else ''} {', '.join(unset)} "
@@ -248,14 +248,16 @@ def set_variables(env: Mapping[str, str | None], caller: Mapping[str, str]) -> d
             hint=f"export {unset[0]}, or use `--env {unset[0]}=VALUE`",
             code="ORCH173",
         )
-    return {name: caller[name].replace("$", "$$") if value is None else value for name, value in env.items()}
+    return {
+        name: caller_env[name].replace("$", "$$") if value is None else value for name, value in env.items()
+    }
 
 
 def _check_names(environment: Mapping[str, str]) -> None:
-    bad = [name for name in environment if not is_name(name)]
-    if bad:
+    invalid = [name for name in environment if not is_name(name)]
+    if invalid:
         raise BadTask(
-            f"{bad[0]!r} is not the name of an environment variable", hint="letters, digits and _ only"
+            f"{invalid[0]!r} is not the name of an environment variable", hint="letters, digits and _ only"
         )
 
 
@@ -267,12 +269,12 @@ def launcher_of(task: Task, values: Mapping[str, str], run_args: Sequence[str]) 
         return MpirunLauncher(
             task.mpirun, render_args(task.mpirun.args, values, run_args), task_env=tuple(task.env)
         )
-    return Plain("commands" if task.commands else "image")
+    return PlainLauncher("commands" if task.commands else "image")
 
 
 @dataclass(frozen=True)
-class Plain:
-    """`name` tells whether there are commands to run or the image starts what it holds."""
+class PlainLauncher:
+    """No launcher. `name`: the task's commands run, or the image starts its own entry point."""
 
     name: Literal["commands", "image"] = "commands"
     counts_slots: bool = False

@@ -1,8 +1,7 @@
 """The environment of one rank: a pure function of what is known about the run.
 
-Three values are found out on the nodes, after this was computed: the interface that carries the internal
-address, its subnet, and a free rendezvous port on rank 0. The entry script adds those (`FOUND_ON_NODE`)
-unless they are given here.
+Three values are known only on the nodes: the interface that carries the internal address, its subnet, and a
+free rendezvous port on rank 0. The entry script adds those (`SET_ON_NODE`) unless they are set here.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 MPI_HOSTFILE = "/run/orch/hostfile"
 SSH_PORT = 10022
 FIRST_RENDEZVOUS_PORT = 29500
-FOUND_ON_NODE = ("MASTER_PORT", "ORCH_IFNAME", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+SET_ON_NODE = ("MASTER_PORT", "ORCH_IFNAME", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
-RENDEZVOUS = frozenset({"MASTER_ADDR", "NODE_RANK", "NNODES", "NPROC_PER_NODE", "WORLD_SIZE", *FOUND_ON_NODE})
+RENDEZVOUS = frozenset({"MASTER_ADDR", "NODE_RANK", "NNODES", "NPROC_PER_NODE", "WORLD_SIZE", *SET_ON_NODE})
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FOLDABLE = re.compile(r"[^][{}(),!&^@%*/\s]+")
@@ -65,44 +64,44 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class Environment:
-    """Values by name, and the names somebody tried to set that are not theirs to set (warning 193)."""
+    """Values by name, and the protected names that a user tried to set (warning 193); those are ignored."""
 
     values: dict[str, str]
-    refused: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
 
 def run_identifier(stack: str, number: int, name: str, token: str) -> str:
-    """RUN_ID. `token` keeps runs of equal name and number apart: of two people on one fleet of servers."""
+    """RUN_ID. `token` distinguishes runs of equal name and number: people may share a fleet of servers."""
     return str(uuid.uuid5(_RUN_NAMESPACE, f"{stack}/{number}/{name}/{token}"))
 
 
 def rank_environment(run: RunFacts, rank: int) -> Environment:
-    """Everything rank `rank` finds in its environment beside what its image sets.
+    """The environment of rank `rank`, without the variables that its image sets.
 
-    Low to high: fabric, fleet, node, task, command line; then what is protected. Rendezvous values
-    (MASTER_ADDR and the like) lie below all of these: who sets them means it.
+    A later source overrides an earlier one: rendezvous values (MASTER_ADDR and the like), fabric, fleet,
+    node, task, command line, protected variables. So a user may override the rendezvous.
     """
     node = run.nodes[rank]
     protected = {**_identity(run, rank), **(_slurm(run, rank) if run.slurm else {})}
     values = dict(_rendezvous(run, rank))
-    refused: dict[str, None] = {}
+    ignored: dict[str, None] = {}
     for layer in (run.fabric_env, run.fleet_env, node.env, run.task_env, run.cli_env):
         for key, value in layer.items():
             if is_protected(key, slurm=run.slurm):
-                refused[key] = None
+                ignored[key] = None
             else:
                 values[key] = value
     values.update(protected)
-    return Environment(values, tuple(refused))
+    return Environment(values, tuple(ignored))
 
 
 def is_protected(name: str, *, slurm: bool) -> bool:
-    """Whether a user may not set `name`: jobs rely on these being true."""
+    """Whether only orch may set `name`: jobs rely on these values."""
     return name.startswith(("DSTACK_", "ORCH_")) or (slurm and name.startswith("SLURM_"))
 
 
-def is_ours(name: str) -> bool:
-    """Whether a variable of a job has a value that orch makes up, which is no secret."""
+def is_set_by_orch(name: str) -> bool:
+    """Whether orch sets this variable of a job itself: its value is not secret."""
     return is_protected(name, slurm=True) or name in RENDEZVOUS
 
 
@@ -120,7 +119,7 @@ def wants_slurm(setting: str | bool, texts: Sequence[str]) -> bool:
 
 def _identity(run: RunFacts, rank: int) -> dict[str, str]:
     node = run.nodes[rank]
-    both = {
+    common = {
         "RUN_ID": run.run_id,
         "JOB_ID": str(uuid.uuid5(_RUN_NAMESPACE, f"{run.run_id}/{run.attempt}/{rank}")),
         "RUN_NAME": run.name,
@@ -133,8 +132,8 @@ def _identity(run: RunFacts, rank: int) -> dict[str, str]:
         "MPI_HOSTFILE": MPI_HOSTFILE,
     }
     if run.working_dir is not None:
-        both["WORKING_DIR"] = run.working_dir
-    values = {f"{prefix}{key}": value for key, value in both.items() for prefix in ("DSTACK_", "ORCH_")}
+        common["WORKING_DIR"] = run.working_dir
+    values = {f"{prefix}{key}": value for key, value in common.items() for prefix in ("DSTACK_", "ORCH_")}
     values |= {
         "ORCH_FLEET": run.fleet,
         "ORCH_INSTANCE": node.name,
@@ -150,8 +149,8 @@ def _identity(run: RunFacts, rank: int) -> dict[str, str]:
 
 
 def _rendezvous(run: RunFacts, rank: int) -> dict[str, str]:
-    several = len(run.nodes) > 1
-    if not several and run.launcher != "torchrun":
+    distributed = len(run.nodes) > 1
+    if not distributed and run.launcher != "torchrun":
         return {}
     node = run.nodes[rank]
     values = {
@@ -162,7 +161,7 @@ def _rendezvous(run: RunFacts, rank: int) -> dict[str, str]:
     }
     if run.master_port is not None:
         values["MASTER_PORT"] = str(run.master_port)
-    if several:
+    if distributed:
         # Not on one node: code that reads it would wait for ranks nobody starts.
         values["WORLD_SIZE"] = str(sum(n.tasks for n in run.nodes))
         if run.ifname is not None:
@@ -171,15 +170,18 @@ def _rendezvous(run: RunFacts, rank: int) -> dict[str, str]:
 
 
 def host_names(run: str, nodes: int) -> tuple[str, ...]:
-    """The names Slurm-minded jobs see, one per rank; each resolves to the internal address inside the job."""
+    """Host names for jobs that expect Slurm, one per rank; in a job each resolves to the internal address."""
     return tuple(f"{run}-{rank}" for rank in range(nodes))
 
 
 def fold(names: Sequence[str]) -> str:
-    """`a-0 a-1 a-3` as `a-[0-1,3]`. What means more than itself in such a notation stands beside it as it is:
-    names may come from others, and `a[1-99999999999]` would be unfolded."""
-    plain = [name for name in names if _FOLDABLE.fullmatch(name)]
-    folded = [str(NodeSet.fromlist(plain, resolver=RESOLVER_NOGROUP))] if plain else []
+    """`a-0 a-1 a-3` as `a-[0-1,3]`.
+
+    Names with characters of that notation are appended unfolded: names may come from other people, and
+    `a[1-99999999999]` would be expanded.
+    """
+    foldable = [name for name in names if _FOLDABLE.fullmatch(name)]
+    folded = [str(NodeSet.fromlist(foldable, resolver=RESOLVER_NOGROUP))] if foldable else []
     return ",".join([*folded, *dict.fromkeys(name for name in names if not _FOLDABLE.fullmatch(name))])
 
 

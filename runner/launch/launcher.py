@@ -1,4 +1,4 @@
-"""How processes of a task are started: `torchrun` on every node, `mpirun` from rank 0."""
+"""How a task's processes are started: `torchrun` on every node, `mpirun` from rank 0."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})
 
 @dataclass(frozen=True)
 class LaunchContext:
-    """What a launcher may know: addresses and processes per node in rank order, and its own rank."""
+    """What a launcher knows: addresses and processes per node in rank order, and its own rank."""
 
     rank: int
     addresses: tuple[str, ...]
@@ -55,7 +55,7 @@ class Launcher(Protocol):
 
     @property
     def stop_criteria(self) -> Literal["all-done", "master-done"] | None:
-        """What the launcher takes for the run's end, whatever the task says."""
+        """When the launcher considers the run finished, whatever the task says."""
         ...
 
     def tasks_per_node(self, gpus: int) -> int:
@@ -94,7 +94,7 @@ def quote_word(word: str) -> ShellText:
 # average.
 MONITOR_INTERVAL_S = 0.2
 
-_FIND = """\
+_FIND_TORCHRUN = """\
 if command -v torchrun >/dev/null 2>&1; then orch_torchrun=torchrun
 elif command -v python3 >/dev/null 2>&1 && python3 -c 'import torch.distributed.run' >/dev/null 2>&1
 then orch_torchrun='python3 -m torch.distributed.run'
@@ -124,10 +124,10 @@ class TorchrunLauncher:
 
     def script(self, context: LaunchContext) -> str:
         flags = " \\\n  ".join((*self._flags(context), *(quote_word(word) for word in self.block.extra)))
-        return f"{_FIND}\nexec $orch_torchrun \\\n  {flags} \\\n  {self._program()}"
+        return f"{_FIND_TORCHRUN}\nexec $orch_torchrun \\\n  {flags} \\\n  {self._program()}"
 
     def backend(self) -> Literal["static", "c10d"]:
-        """The rendezvous in use: as written, else the quickest that can do what is asked."""
+        """The rendezvous backend: the one the task sets, else the fastest that supports its settings."""
         block = self.block
         elastic = block.nnodes is not None and block.nnodes[0] != block.nnodes[1]
         return block.rdzv.backend or ("c10d" if elastic or block.max_restarts > 0 else "static")

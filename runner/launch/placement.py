@@ -1,4 +1,4 @@
-"""Which nodes of a fleet a task gets: pure functions. What is free in truth, claims decide."""
+"""Which nodes of a fleet a task gets: pure functions. Claims on the nodes decide what is really free."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orch.catalog.devices import model_of, nominal_mib
 from orch.catalog.records import gpu_key
 from orch.runner.errors import NodeCordoned, NoFit
 from orch.runner.launch.block_resources import BlockResources, share_of
-from orch.runner.node.first_boot import unfit
+from orch.runner.node.first_boot import unfit_error
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import counted
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Seat:
-    """A node as one rank gets it: how many of its blocks, and what those hold."""
+    """A node as one rank gets it: the number of its blocks, and their resources."""
 
     node: NodeState
     blocks: int
@@ -37,9 +37,11 @@ class Seat:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What is known of a node now: blocks in use, whether it can run anything, and is prepared for it, why it
-    gets no jobs."""
+class NodeAvailability:
+    """A node at this moment: its blocks in use, whether it can run jobs, whether its first boot has finished.
+
+    `cordon` and `unfit_error` say why it gets no jobs.
+    """
 
     busy: int = 0
     usable: bool = True
@@ -48,7 +50,7 @@ class Standing:
     unfit: str | None = None
 
 
-IDLE = Standing()
+IDLE = NodeAvailability()
 
 
 @dataclass(frozen=True)
@@ -80,72 +82,81 @@ def misfit(task: Task, fleet: FleetState) -> Misfit | None:
     return None
 
 
-def place(task: Task, fleet: FleetState, standing: Mapping[str, Standing] | None = None) -> tuple[Seat, ...]:
+def place_task(
+    task: Task, fleet: FleetState, availability: Mapping[str, NodeAvailability] | None = None
+) -> tuple[Seat, ...]:
     """Nodes in rank order, neighbours together: by rack, by the topology, by number.
 
-    Cordoned nodes are left out, and those whose preparation failed. Nodes without enough free blocks, and
-    those that do not answer, are taken only when no others are left. A job that needs part of a node goes
-    where the least is free, so that whole nodes stay for those that need them.
+    Cordoned nodes and nodes whose preparation failed are excluded. Nodes without enough free blocks, and
+    nodes that do not answer, are used only when no others are left. A job that needs part of a node goes
+    to the node with the fewest free blocks, so that whole nodes stay free for jobs that need them.
 
-    Raises NoFit when the fleet is too small, NodeUnfit or NodeCordoned when it is so without such nodes.
+    Raises NoFit when the fleet is too small; NodeUnfit or NodeCordoned when too few nodes remain.
     """
     reason = misfit(task, fleet)
     if reason is not None:
         raise no_fit(task, {fleet.name: reason})
-    now = standing or {}
+    availability = availability or {}
     fitting = [node for node in fleet.nodes if _node_misfit(task, node) is None]
-    fit = [node for node in fitting if now.get(node.name, IDLE).unfit is None]
-    if len(fit) < task.nodes:
-        first = next(node.name for node in fitting if node not in fit)
-        raise unfit(first, now[first].unfit or "")
-    open_ = [node for node in fit if now.get(node.name, IDLE).cordon is None]
-    if len(open_) < task.nodes:
+    prepared = [node for node in fitting if availability.get(node.name, IDLE).unfit is None]
+    if len(prepared) < task.nodes:
+        first = next(node.name for node in fitting if node not in prepared)
+        raise unfit_error(first, availability[first].unfit or "")
+    schedulable = [node for node in prepared if availability.get(node.name, IDLE).cordon is None]
+    if len(schedulable) < task.nodes:
         raise NodeCordoned(
-            cordoned(fleet, now) or "",
+            cordoned_message(fleet, availability) or "",
             where=f"fleet {fleet.name}",
-            detail=f"{len(open_)} other nodes fit this task, it needs {task.nodes}",
+            detail=f"{len(schedulable)} other nodes fit this task, it needs {task.nodes}",
             hint="let a node take jobs again with `orch cordon --undo NODE`",
         )
 
     def order(node: NodeState) -> tuple[object, ...]:
-        here = now.get(node.name, IDLE)
-        free = node.blocks - here.busy
+        available = availability.get(node.name, IDLE)
+        free = node.blocks - available.busy
         tight = free if task.nodes == 1 else 0
-        return (not here.usable, free < _blocks(task, node), tight, *_neighbours(node))
+        return (not available.usable, free < _blocks(task, node), tight, *_neighbours(node))
 
-    chosen = sorted(sorted(open_, key=order)[: task.nodes], key=_neighbours)
-    return tuple(Seat(node, _blocks(task, node)) for node in chosen)
-
-
-def cordoned(fleet: FleetState, standing: Mapping[str, Standing]) -> str | None:
-    """What to say of a fleet's cordoned nodes; None when there are none."""
-    return _told(fleet, "cordoned", {name: each.cordon for name, each in standing.items()})
+    nodes = sorted(sorted(schedulable, key=order)[: task.nodes], key=_neighbours)
+    return tuple(Seat(node, _blocks(task, node)) for node in nodes)
 
 
-def kept_out(fleet: FleetState, standing: Mapping[str, Standing]) -> str | None:
-    """What to say of nodes whose preparation failed; None when there are none."""
-    return _told(fleet, "kept out", {name: each.unfit for name, each in standing.items()})
+def cordoned_message(fleet: FleetState, availability: Mapping[str, NodeAvailability]) -> str | None:
+    """The message about a fleet's cordoned nodes; None when there are none."""
+    return _nodes_message(fleet, "cordoned", {name: each.cordon for name, each in availability.items()})
 
 
-def _told(fleet: FleetState, word: str, reasons: Mapping[str, str | None]) -> str | None:
-    told = [f"{node.name} ({why})" for node in fleet.nodes if (why := reasons.get(node.name)) is not None]
-    are = "nodes are" if len(told) > 1 else "node is"
-    return f"{len(told)} {are} {word}: {', '.join(told)}" if told else None
+def unfit_message(fleet: FleetState, availability: Mapping[str, NodeAvailability]) -> str | None:
+    """The message about nodes whose preparation failed; None when there are none."""
+    return _nodes_message(fleet, "kept out", {name: each.unfit for name, each in availability.items()})
+
+
+def _nodes_message(fleet: FleetState, word: str, reasons: Mapping[str, str | None]) -> str | None:
+    descriptions = [
+        f"{node.name} ({why})" for node in fleet.nodes if (why := reasons.get(node.name)) is not None
+    ]
+    verb = "nodes are" if len(descriptions) > 1 else "node is"
+    return f"{len(descriptions)} {verb} {word}: {', '.join(descriptions)}" if descriptions else None
 
 
 def blocks_needed(task: Task, node: NodeState) -> int:
-    """How many blocks a one-node job takes: the fewest that hold the least its `resources` ask for.
+    """How many blocks a one-node job takes: the fewest with the minimums of its `resources`.
 
-    Shared memory counts: what is written there is memory of the job.
+    Shared memory counts as memory of the job.
     """
     if node.blocks <= 1:
         return node.blocks
-    wanted, have = _minimums(task), _capacity(node)
+    minimums, capacity = _minimums(task), _capacity(node)
     shm = task.resources.shm_size_mib
     if shm is not None:
-        wanted["MiB of memory"] = max(wanted.get("MiB of memory", 0), shm)
+        minimums["MiB of memory"] = max(minimums.get("MiB of memory", 0), shm)
     share = max(
-        (math.ceil(wanted[what] * node.blocks / have[what]) for what in wanted if have.get(what)), default=1
+        (
+            math.ceil(minimums[resource] * node.blocks / capacity[resource])
+            for resource in minimums
+            if capacity.get(resource)
+        ),
+        default=1,
     )
     return min(node.blocks, max(1, share))
 
@@ -159,123 +170,134 @@ def _neighbours(node: NodeState) -> tuple[str, tuple[str, ...], int]:
 
 
 def _node_misfit(task: Task, node: NodeState) -> Misfit | None:
-    have = _capacity(node)
-    for what, least in _minimums(task).items():
-        if what in have and have[what] < least:
-            path = _PATHS[what]
+    capacity = _capacity(node)
+    for resource, minimum in _minimums(task).items():
+        if resource in capacity and capacity[resource] < minimum:
+            path = _PATHS[resource]
             return Misfit(
-                f"node {node.name} has {have[what]:g} {what}, the task asks for {least:g}", path=path
+                f"node {node.name} has {capacity[resource]:g} {resource}, the task asks for {minimum:g}",
+                path=path,
             )
     if (reason := _machine_misfit(task, node)) is not None:
         return reason
     gpu = task.resources.gpu
     if node.gpus.count and gpu.vendor is not None and node.gpus.vendor not in (None, gpu.vendor):
-        told = f"node {node.name} has {node.gpus.vendor} accelerators, the task asks for {gpu.vendor}"
-        return Misfit(told, path="resources.gpu")
+        summary = f"node {node.name} has {node.gpus.vendor} accelerators, the task asks for {gpu.vendor}"
+        return Misfit(summary, path="resources.gpu")
     device = node.gpus.name
     if gpu.names and device is not None and not _is_one_of(device, gpu.names):
-        told = f"node {node.name} has {device} GPUs, the task asks for {' or '.join(gpu.names)}"
-        return Misfit(told, path="resources.gpu")
+        summary = f"node {node.name} has {device} GPUs, the task asks for {' or '.join(gpu.names)}"
+        return Misfit(summary, path="resources.gpu")
     if gpu.memory_mib is not None and node.gpus.memory_mib is not None:
         size = nominal_mib(device, node.gpus.memory_mib)
         if size not in gpu.memory_mib:
-            told = f"node {node.name} has GPUs of {size / 1024:g}GB, the task asks for other ones"
-            return Misfit(told, path="resources.gpu")
-    return _gpu_misfit(task, node) or _too_large(task, node) or _too_many_gpus(task, node)
+            summary = f"node {node.name} has GPUs of {size / 1024:g}GB, the task asks for other ones"
+            return Misfit(summary, path="resources.gpu")
+    return _gpu_misfit(task, node) or _upper_limit_misfit(task, node) or _gpu_count_misfit(task, node)
 
 
 def _machine_misfit(task: Task, node: NodeState) -> Misfit | None:
-    """Architecture and disk, where the author wrote them: what is not known fits nobody who asks."""
+    """Architecture and disk, where the task sets them; an unknown value does not fit."""
     resources = task.resources
-    wanted, disk = resources.cpu.arch, resources.disk_mib
-    if wanted is not None and node.arch != wanted:
+    arch, disk = resources.cpu.arch, resources.disk_mib
+    if arch is not None and node.arch != arch:
         if node.arch is None:
-            told = f"the architecture of node {node.name} is not known, the task asks for {wanted}"
-            return Misfit(told, hint="`orch up` of its fleet records it", path="resources.cpu")
-        return Misfit(f"node {node.name} is {node.arch}, the task asks for {wanted}", path="resources.cpu")
+            summary = f"the architecture of node {node.name} is not known, the task asks for {arch}"
+            return Misfit(summary, hint="`orch up` of its fleet records it", path="resources.cpu")
+        return Misfit(f"node {node.name} is {node.arch}, the task asks for {arch}", path="resources.cpu")
     if "disk_mib" not in resources.model_fields_set:
         return None
     if node.disk_mib is None:
-        told = f"the disk of node {node.name} is not known, the task asks for one of {_sizes(disk)}"
+        summary = f"the disk of node {node.name} is not known, the task asks for one of {_sizes(disk)}"
         hint = "leave `disk` out for local nodes; of all others `orch up` of their fleet records it"
-        return Misfit(told, hint=hint, path="resources.disk")
+        return Misfit(summary, hint=hint, path="resources.disk")
     if node.disk_mib not in disk:
-        told = f"node {node.name} has a disk of {node.disk_mib / 1024:g}GB, the task asks for {_sizes(disk)}"
-        return Misfit(told, path="resources.disk")
+        summary = (
+            f"node {node.name} has a disk of {node.disk_mib / 1024:g}GB, the task asks for {_sizes(disk)}"
+        )
+        return Misfit(summary, path="resources.disk")
     return None
 
 
-def _sizes(wanted: Range) -> str:
-    if wanted.min == wanted.max:
-        return f"{(wanted.min or 0) / 1024:g}GB"
-    low, high = ("" if end is None else f"{end / 1024:g}GB" for end in (wanted.min, wanted.max))
+def _sizes(sizes: Range) -> str:
+    if sizes.min == sizes.max:
+        return f"{(sizes.min or 0) / 1024:g}GB"
+    low, high = ("" if end is None else f"{end / 1024:g}GB" for end in (sizes.min, sizes.max))
     return f"{low}..{high}"
 
 
 def _gpu_misfit(task: Task, node: NodeState) -> Misfit | None:
-    """What the node's GPUs are together, and what their model can, as far as it is known."""
+    """Total memory and compute capability of the node's GPUs, where they are known."""
     gpu, model = task.resources.gpu, model_of(node.gpus.name) if node.gpus.name is not None else None
     if gpu.total_memory_mib is not None and node.gpus.memory_mib is not None:
         total = nominal_mib(node.gpus.name, node.gpus.memory_mib) * Seat(node, _blocks(task, node)).gpus
         if total not in gpu.total_memory_mib:
-            told = f"node {node.name} has {total / 1024:g}GB on all GPUs of the job"
-            return Misfit(f"{told}, the task asks for another size", path="resources.gpu")
-    able = model.compute_capability if model is not None else None
-    if gpu.compute_capability is not None and able is not None and able not in gpu.compute_capability:
-        told = f"node {node.name} has GPUs of compute capability {able:g}, the task asks for another one"
-        return Misfit(told, path="resources.gpu")
+            summary = f"node {node.name} has {total / 1024:g}GB on all GPUs of the job"
+            return Misfit(f"{summary}, the task asks for another size", path="resources.gpu")
+    capability = model.compute_capability if model is not None else None
+    if (
+        gpu.compute_capability is not None
+        and capability is not None
+        and capability not in gpu.compute_capability
+    ):
+        summary = (
+            f"node {node.name} has GPUs of compute capability {capability:g}, the task asks for another one"
+        )
+        return Misfit(summary, path="resources.gpu")
     return None
 
 
-def _too_large(task: Task, node: NodeState) -> Misfit | None:
-    """Upper ends of CPUs and memory, against what the job gets of the node."""
+def _upper_limit_misfit(task: Task, node: NodeState) -> Misfit | None:
+    """Upper limits of CPUs and memory, against the job's share of the node."""
     resources, share = task.resources, Seat(node, _blocks(task, node)).share
-    wanted: list[tuple[str, float | None, float | None]] = [
+    limits: list[tuple[str, float | None, float | None]] = [
         ("CPUs", share.cpus, resources.cpu.count.max),
         ("MiB of memory", share.memory_mib, resources.memory_mib.max),
     ]
-    for what, found, most in wanted:
-        if found is not None and most is not None and found > most:
-            told = f"a job gets {found:g} {what} of node {node.name}, the task asks for {most:g} at most"
-            return Misfit(told, path=_PATHS[what])
+    for resource, amount, maximum in limits:
+        if amount is not None and maximum is not None and amount > maximum:
+            summary = (
+                f"a job gets {amount:g} {resource} of node {node.name}, the task asks for {maximum:g} at most"
+            )
+            return Misfit(summary, path=_PATHS[resource])
     return None
 
 
 def _is_one_of(device: str, names: tuple[str, ...]) -> bool:
-    """Whether the device, as its driver calls it, is of a model that the task names."""
+    """Whether a device, by its driver's name for it, is of one of the models `names`."""
     model = model_of(device)
     keys = model.keys if model is not None else {gpu_key(device)}
     return any(gpu_key(name) in keys for name in names)
 
 
-def _too_many_gpus(task: Task, node: NodeState) -> Misfit | None:
+def _gpu_count_misfit(task: Task, node: NodeState) -> Misfit | None:
     """A job takes whole blocks, a distributed one whole nodes: a count below that matches nothing."""
-    most, seat = task.resources.gpu.count.max, Seat(node, _blocks(task, node))
-    if not most or seat.gpus <= most:
+    maximum, seat = task.resources.gpu.count.max, Seat(node, _blocks(task, node))
+    if not maximum or seat.gpus <= maximum:
         return None
-    most, all_gpus = int(most), node.gpus.count
-    asks = f"{most} GPU{'s' if most > 1 else ''}"
+    maximum, all_gpus = int(maximum), node.gpus.count
+    requested = f"{maximum} GPU{'s' if maximum > 1 else ''}"
     if task.nodes > 1 and node.blocks > 1:
         return Misfit(
-            f"a distributed task takes whole instances (all {node.blocks} blocks), but asks for {asks}",
+            f"a distributed task takes whole instances (all {node.blocks} blocks), but asks for {requested}",
             "ORCH242",
             f"ask for `gpu: {all_gpus}`",
             "resources.gpu",
         )
     if node.blocks > 1:
-        told = f"{seat.blocks} block{'s' if seat.blocks > 1 else ''} of {seat.gpus} GPUs"
+        least = f"{seat.blocks} block{'s' if seat.blocks > 1 else ''} of {seat.gpus} GPUs"
         return Misfit(
-            f"no instance fits: a job takes at least {told}, but asks for {asks}",
+            f"no instance fits: a job takes at least {least}, but asks for {requested}",
             "ORCH243",
-            f"set `blocks: {all_gpus}` on the fleet, or ask for `gpu: {most}..{seat.gpus}`",
+            f"set `blocks: {all_gpus}` on the fleet, or ask for `gpu: {maximum}..{seat.gpus}`",
             "resources.gpu",
         )
     return Misfit(
-        f"no instance fits: a job takes the whole instance of {all_gpus} GPUs, but asks for {asks}",
+        f"no instance fits: a job takes the whole instance of {all_gpus} GPUs, but asks for {requested}",
         "ORCH243",
         f"ask for `gpu: {all_gpus}`"
         if task.nodes > 1
-        else f"set `blocks: {all_gpus}` on the fleet, or ask for `gpu: {most}..{all_gpus}`",
+        else f"set `blocks: {all_gpus}` on the fleet, or ask for `gpu: {maximum}..{all_gpus}`",
         "resources.gpu",
     )
 
@@ -284,30 +306,30 @@ _PATHS = {"GPUs": "resources.gpu", "CPUs": "resources.cpu", "MiB of memory": "re
 
 
 def _capacity(node: NodeState) -> dict[str, float]:
-    have: dict[str, float] = {"GPUs": node.gpus.count}
+    capacity: dict[str, float] = {"GPUs": node.gpus.count}
     if node.cpus is not None:
-        have["CPUs"] = node.cpus
+        capacity["CPUs"] = node.cpus
     if node.memory_mib is not None:
-        have["MiB of memory"] = node.memory_mib
-    return have
+        capacity["MiB of memory"] = node.memory_mib
+    return capacity
 
 
 def _minimums(task: Task) -> dict[str, float]:
-    """What the author wrote: the language's default minimums exclude no existing node."""
+    """The minimums that the task sets itself: the language's defaults exclude no existing node."""
     resources = task.resources
-    written = resources.model_fields_set
-    wanted: dict[str, float] = {}
-    if "gpu" in written and resources.gpu.count.min:
-        wanted["GPUs"] = resources.gpu.count.min
-    if "cpu" in written and resources.cpu.count.min:
-        wanted["CPUs"] = resources.cpu.count.min
-    if "memory_mib" in written and resources.memory_mib.min:
-        wanted["MiB of memory"] = resources.memory_mib.min
-    return wanted
+    set_fields = resources.model_fields_set
+    minimums: dict[str, float] = {}
+    if "gpu" in set_fields and resources.gpu.count.min:
+        minimums["GPUs"] = resources.gpu.count.min
+    if "cpu" in set_fields and resources.cpu.count.min:
+        minimums["CPUs"] = resources.cpu.count.min
+    if "memory_mib" in set_fields and resources.memory_mib.min:
+        minimums["MiB of memory"] = resources.memory_mib.min
+    return minimums
 
 
 def no_fit(task: Task, reasons: Mapping[str, Misfit]) -> NoFit:
-    """One reason with a code is told as itself, anything else fleet by fleet."""
+    """The error for a task that fits no fleet: one reason with a code as it is, several fleet by fleet."""
     first = next(iter(reasons.values()))
     if first.code is not None and {reason.code for reason in reasons.values()} == {first.code}:
         where = f"fleet {', '.join(reasons)}"

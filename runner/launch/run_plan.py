@@ -1,9 +1,7 @@
-"""A run, wholly decided: what each rank runs, where and how.
+"""The complete plan of a run: what each rank runs, where and how.
 
-Made by `compile.py`, kept in the ledger, carried out by `driver.py`.
-
-It holds no environment values and no keys: those may be secret and stay in 0600 files beside the ledger
-(`ledger/run_folder.py`).
+`compile.py` makes it, the ledger stores it, `runs/driver.py` carries it out. It holds no environment values
+and no keys: those may be secret and stay in files of mode 0600 (`ledger/run_folder.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Mount(_Frozen):
+class RunMount(_Frozen):
     """A directory of the node in the container; `optional` ones are left out where the node has none."""
 
     source: str
@@ -60,7 +58,7 @@ class RankPlan(_Frozen):
     blocks: int
     script: str
     working_dir: str | None = None
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[RunMount, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -106,14 +104,14 @@ class RunPlan(_Frozen):
     @classmethod
     def _fits_a_node(cls, text: str) -> str:
         try:
-            return RunName.kept(text)
+            return RunName.from_ledger(text)
         except BadRunName as error:
             raise ValueError(error.summary) from error
 
     def container(self, rank: int) -> str:
-        """The name of a rank's container, claim and stage directory: in use means this very job.
+        """The name of a rank's container, claim and stage directory, unique to this job.
 
-        Names of runs are unlike in one ledger only, and people with ledgers of their own share servers.
+        Run names are unique in one ledger only, and people with ledgers of their own share servers.
         """
         return f"orch-{self.run}-{self.attempt}-{rank}-{self.run_id[:8]}"
 
@@ -128,7 +126,7 @@ def plan_of(row: RunRow) -> RunPlan:
 
     Raises BadRunName for a run that no node can hold, RunnerError for a plan this orch cannot read.
     """
-    RunName.kept(row.name)
+    RunName.from_ledger(row.name)
     try:
         plan = RunPlan.model_validate_json(row.plan)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A run's fleet and seats, by what nodes say now and what the ledger knows will come to them."""
+"""Choose a run's fleet and nodes by their status now and the claims that active runs have still to make."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 from orch.runner.errors import NoFit, RunnerError
 from orch.runner.events import Notice
-from orch.runner.launch.placement import IDLE, Seat, Standing, cordoned, kept_out, misfit, no_fit, place
+from orch.runner.launch.placement import (
+    IDLE,
+    NodeAvailability,
+    Seat,
+    cordoned_message,
+    misfit,
+    no_fit,
+    place_task,
+    unfit_message,
+)
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.node.status import NodeStatus, node_statuses
 from orch.spec.state import FleetState
@@ -20,72 +29,74 @@ if TYPE_CHECKING:
     from orch.spec.models import Task
 
 
-# A node that says nothing for so long is taken only when no other fits.
+# A node that does not answer within this time is used only when no other fits.
 CHOICE_S = 5.0
 
 
 def choose_fleet(
-    runner: RunnerContext, task: Task, fleets: Mapping[str, FleetState], wanted: str | None
+    runner: RunnerContext, task: Task, fleets: Mapping[str, FleetState], requested: str | None
 ) -> FleetState:
-    """The fleet to run `task` on: `wanted`, or the best of those that fit, of the task's `fleets` if it names
-    some. Nodes are asked only where there is a choice; which it was is told.
+    """The fleet to run `task` on: `requested`, else the best that fits, among the task's `fleets` if set.
 
-    Raises NoFit.
+    Nodes are asked only where several fleets fit; a notice then names the choice. Raises NoFit.
     """
-    found = fitting(task, fleets, wanted)
-    if len(found) == 1:
-        return found[0]
+    candidates = fitting(task, fleets, requested)
+    if len(candidates) == 1:
+        return candidates[0]
     # All at once, so that several silent fleets are waited for once.
-    together = found[0].model_copy(update={"nodes": tuple(node for each in found for node in each.nodes)})
-    statuses = iter(_ask(runner, together))
-    standing = {
-        each.name: _standing(runner, each, tuple(islice(statuses, len(each.nodes)))) for each in found
+    all_nodes = candidates[0].model_copy(
+        update={"nodes": tuple(node for each in candidates for node in each.nodes)}
+    )
+    statuses = iter(_node_statuses(runner, all_nodes))
+    availability = {
+        each.name: _availability(runner, each, tuple(islice(statuses, len(each.nodes))))
+        for each in candidates
     }
-    chosen = choose(task, found, standing)
-    among = ", ".join(each.name for each in found)
-    runner.processor.handle(Notice(f"chose the fleet {chosen.fleet.name} of {among}: {chosen}"))
-    return chosen.fleet
+    best = choose(task, candidates, availability)
+    names = ", ".join(each.name for each in candidates)
+    runner.processor.handle(Notice(f"chose the fleet {best.fleet.name} of {names}: {best}"))
+    return best.fleet
 
 
 def choose_seats(runner: RunnerContext, task: Task, fleet: FleetState) -> tuple[Seat, ...]:
-    """Seats for `task`, by what its fleet's nodes say now and what this ledger knows will come to them."""
-    place(task, fleet)  # what can never fit is told without waiting for nodes
-    statuses = _ask(runner, fleet)
-    standing = _standing(runner, fleet, statuses)
-    seats = place(task, fleet, standing)
-    for told in filter(None, (cordoned(fleet, standing), kept_out(fleet, standing))):
-        runner.processor.handle(Notice(told, "warning"))
+    """Seats for `task` by the present status of its fleet's nodes. Raises NoFit, NodeUnfit, NodeCordoned."""
+    place_task(task, fleet)  # a task that can never fit fails without waiting for nodes
+    statuses = _node_statuses(runner, fleet)
+    availability = _availability(runner, fleet, statuses)
+    seats = place_task(task, fleet, availability)
+    for message in filter(None, (cordoned_message(fleet, availability), unfit_message(fleet, availability))):
+        runner.processor.handle(Notice(message, "warning"))
     return seats
 
 
-def _ask(runner: RunnerContext, fleet: FleetState) -> tuple[NodeStatus, ...]:
+def _node_statuses(runner: RunnerContext, fleet: FleetState) -> tuple[NodeStatus, ...]:
     return node_statuses(fleet, runner.connector, deadline_s=CHOICE_S, runtimes=runner.runtimes)
 
 
-def _standing(
+def _availability(
     runner: RunnerContext, fleet: FleetState, statuses: Sequence[NodeStatus]
-) -> dict[str, Standing]:
-    """What a fleet's nodes say, and what this ledger knows will come to them, by the nodes' names."""
-    coming = _coming(runner.ledger, fleet.name)
-    standing: dict[str, Standing] = {}
+) -> dict[str, NodeAvailability]:
+    """Node name -> its availability: its own answer, and the claims that active runs have still to make."""
+    pending = _pending_claims(runner.ledger, fleet.name)
+    availability: dict[str, NodeAvailability] = {}
     for node, status in zip(fleet.nodes, statuses, strict=True):
         claimed = {claim.container for claim in status.claims}
-        promised = sum(
-            blocks for container, blocks in coming.get(node.name, {}).items() if container not in claimed
+        pending_blocks = sum(
+            blocks for container, blocks in pending.get(node.name, {}).items() if container not in claimed
         )
-        standing[node.name] = Standing(
-            busy=status.busy_blocks + promised,
+        availability[node.name] = NodeAvailability(
+            busy=status.busy_blocks + pending_blocks,
             usable=status.status not in ("unreachable", "failure"),
             ready=status.status != "provisioning",
             cordon=(status.cordon.reason or str(status.cordon)) if status.cordon else None,
             unfit=status.unfit,
         )
-    return standing
+    return availability
 
 
-def _coming(ledger: Ledger, fleet: str) -> dict[str, dict[str, int]]:
-    """Node name -> container -> blocks, of this ledger's active runs: some have not claimed theirs yet."""
-    found: dict[str, dict[str, int]] = {}
+def _pending_claims(ledger: Ledger, fleet: str) -> dict[str, dict[str, int]]:
+    """Node name -> container -> blocks of this ledger's active runs; some have not claimed theirs yet."""
+    pending: dict[str, dict[str, int]] = {}
     for row in ledger.runs(active_only=True):
         if row.fleet != fleet:
             continue
@@ -94,40 +105,41 @@ def _coming(ledger: Ledger, fleet: str) -> dict[str, dict[str, int]]:
         except RunnerError:  # another version's; what it has claimed is seen on the nodes
             continue
         for rank in plan.ranks:
-            found.setdefault(rank.node.name, {})[plan.container(rank.rank)] = rank.blocks
-    return found
+            pending.setdefault(rank.node.name, {})[plan.container(rank.rank)] = rank.blocks
+    return pending
 
 
-# How soon a task would begin on a fleet, the soonest first.
-_WORDS = ("on idle nodes", "beside other jobs", "once nodes are free", "once its nodes take jobs")
-_AT_ONCE, _SHARED, _LATER, _CLOSED = range(4)
+# How soon a task would start on a fleet, the soonest first.
+_START_TEXTS = ("on idle nodes", "beside other jobs", "once nodes are free", "once its nodes take jobs")
+_IDLE, _SHARED, _LATER, _CLOSED = range(4)
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """A fleet for a task: how soon the task begins there, and the price of what it takes, in dollars an hour.
+class FleetOption:
+    """A fleet that fits a task: how soon the task starts there, and the price of its nodes in USD per hour.
 
-    A node without an instance type is nobody's to sell and costs nothing; None: a price that is not known.
+    `start` is an index of _START_TEXTS. `hourly` is None where a price is not known; a node without an
+    instance type costs nothing.
     """
 
     fleet: FleetState
-    soon: int
+    start: int
     hourly: float | None
 
     def __str__(self) -> str:
         price = "at a price not known" if self.hourly is None else f"${self.hourly:.2f} per hour"
-        return f"{_WORDS[self.soon]}, {price}"
+        return f"{_START_TEXTS[self.start]}, {price}"
 
 
-def fitting(task: Task, fleets: Mapping[str, FleetState], wanted: str | None) -> tuple[FleetState, ...]:
-    """The fleets that `task` fits on when all of them is idle, of those that are asked for: `wanted`, else
-    the task's `fleets` in their order, else all by name.
+def fitting(task: Task, fleets: Mapping[str, FleetState], requested: str | None) -> tuple[FleetState, ...]:
+    """The fleets that `task` fits on when they are idle: among `requested`, else the task's `fleets` in
+    their order, else all fleets by name.
 
     Raises NoFit saying what each fleet lacks.
     """
     if not fleets:
         raise NoFit("there is no fleet to run on", hint="run `orch up FILE` first")
-    names = (wanted,) if wanted is not None else task.fleets or tuple(sorted(fleets))
+    names = (requested,) if requested is not None else task.fleets or tuple(sorted(fleets))
     unknown = [name for name in names if name not in fleets]
     if len(unknown) == len(names):
         raise NoFit(
@@ -135,43 +147,45 @@ def fitting(task: Task, fleets: Mapping[str, FleetState], wanted: str | None) ->
             detail=f"provisioned: {', '.join(sorted(fleets))}",
             hint="run `orch up FILE` first, or name another fleet with `--fleet`",
         )
-    why_not = {name: misfit(task, fleets[name]) for name in names if name in fleets}
-    found = tuple(fleets[name] for name, reason in why_not.items() if reason is None)
-    if not found:
-        raise no_fit(task, {name: reason for name, reason in why_not.items() if reason is not None})
-    return found
+    misfits = {name: misfit(task, fleets[name]) for name in names if name in fleets}
+    fleets_that_fit = tuple(fleets[name] for name, reason in misfits.items() if reason is None)
+    if not fleets_that_fit:
+        raise no_fit(task, {name: reason for name, reason in misfits.items() if reason is not None})
+    return fleets_that_fit
 
 
 def choose(
-    task: Task, fleets: Sequence[FleetState], standing: Mapping[str, Mapping[str, Standing]]
-) -> Chosen:
-    """The best of fleets that fit: where the task begins soonest, then the cheapest, then the first.
+    task: Task, fleets: Sequence[FleetState], availability: Mapping[str, Mapping[str, NodeAvailability]]
+) -> FleetOption:
+    """The best fleet that fits: where the task starts soonest, then the cheapest, then the first.
 
-    `standing`: fleet -> node -> what is known of it now.
+    `availability`: fleet name -> node name -> its availability.
     """
-    options = [_option(task, fleet, standing.get(fleet.name, {})) for fleet in fleets]
-    return min(options, key=lambda option: (option.soon, option.hourly is None, option.hourly or 0.0))
+    options = [_option(task, fleet, availability.get(fleet.name, {})) for fleet in fleets]
+    return min(options, key=lambda option: (option.start, option.hourly is None, option.hourly or 0.0))
 
 
-def _option(task: Task, fleet: FleetState, now: Mapping[str, Standing]) -> Chosen:
-    idle = tuple(node for node in fleet.nodes if now.get(node.name, IDLE) == IDLE)
+def _option(task: Task, fleet: FleetState, availability: Mapping[str, NodeAvailability]) -> FleetOption:
+    idle = tuple(node for node in fleet.nodes if availability.get(node.name, IDLE) == IDLE)
     on_idle = fleet.model_copy(update={"nodes": idle})
     if misfit(task, on_idle) is None:
-        return Chosen(fleet, _AT_ONCE, _price(place(task, on_idle)))
+        return FleetOption(fleet, _IDLE, _price(place_task(task, on_idle)))
     try:
-        seats = place(task, fleet, now)
+        seats = place_task(task, fleet, availability)
     except RunnerError:  # cordoned, or its preparation failed: told when nothing else is there
-        return Chosen(fleet, _CLOSED, _price(place(task, fleet)))
-    soon = _SHARED if all(_has_room(seat, now.get(seat.node.name, IDLE)) for seat in seats) else _LATER
-    return Chosen(fleet, soon, _price(seats))
+        return FleetOption(fleet, _CLOSED, _price(place_task(task, fleet)))
+    start = (
+        _SHARED if all(_has_room(seat, availability.get(seat.node.name, IDLE)) for seat in seats) else _LATER
+    )
+    return FleetOption(fleet, start, _price(seats))
 
 
-def _has_room(seat: Seat, here: Standing) -> bool:
-    return here.usable and here.ready and seat.node.blocks - here.busy >= seat.blocks
+def _has_room(seat: Seat, available: NodeAvailability) -> bool:
+    return available.usable and available.ready and seat.node.blocks - available.busy >= seat.blocks
 
 
 def _price(seats: Sequence[Seat]) -> float | None:
-    """What the seats' part of their nodes costs."""
+    """USD per hour for the blocks of these seats; None where a price is not known."""
     if any(seat.node.instance_type and seat.node.price_hourly is None for seat in seats):
         return None
     return sum((seat.node.price_hourly or 0.0) * seat.blocks / max(1, seat.node.blocks) for seat in seats)

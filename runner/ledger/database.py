@@ -34,7 +34,7 @@ def open_engine(url: str) -> tuple[Engine, str]:
 
     Raises LedgerUnusable (no such URL, not writable, driver missing, no server) or NewerLedger.
     """
-    parsed = _read(url)
+    parsed = _parse_url(url)
     try:
         if parsed.get_backend_name() == "sqlite":
             engine = _sqlite(Path(parsed.database or ""), parsed)
@@ -53,22 +53,22 @@ def open_engine(url: str) -> tuple[Engine, str]:
     return engine, parsed.render_as_string(hide_password=True)
 
 
-def _read(url: str) -> URL:
+def _parse_url(url: str) -> URL:
     try:
         parsed = make_url(url)
         backend = parsed.get_backend_name()
     except (ArgumentError, ValueError):
         # What cannot be read may hold a password.
-        raise _no_ledger("the ledger's URL cannot be read", "the `ledger` of orch.yml") from None
-    shown = parsed.render_as_string(hide_password=True)
+        raise _bad_url("the ledger's URL cannot be read", "the `ledger` of orch.yml") from None
+    safe_url = parsed.render_as_string(hide_password=True)
     if backend not in ("sqlite", "postgresql"):
-        raise _no_ledger("a ledger is a database of SQLite or PostgreSQL", shown)
+        raise _bad_url("a ledger is a database of SQLite or PostgreSQL", safe_url)
     if backend == "sqlite" and not parsed.database:
-        raise _no_ledger("the ledger's URL names no file", shown)
+        raise _bad_url("the ledger's URL names no file", safe_url)
     return parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
 
 
-def _no_ledger(summary: str, where: str) -> LedgerUnusable:
+def _bad_url(summary: str, where: str) -> LedgerUnusable:
     return LedgerUnusable(
         summary, where=where, hint="write `sqlite:///PATH` or `postgresql://USER@HOST/DATABASE`"
     )
@@ -94,8 +94,8 @@ def _sqlite(path: Path, url: URL) -> Engine:
     # "locked" at once whatever its timeout. Taking the write lock at the start is the only form that waits.
     @sql_event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        only_reads = connection.get_execution_options().get(READ_ONLY)
-        connection.exec_driver_sql("BEGIN" if only_reads else "BEGIN IMMEDIATE")
+        read_only = connection.get_execution_options().get(READ_ONLY)
+        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
 
     return engine
 
@@ -107,25 +107,25 @@ def _set_journal(connection: Any, path: Path, *, shared: bool) -> None:
     several processes that open a new ledger the first one sets it; the others are told "locked" at once,
     whatever their timeout.
     """
-    ends = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             if not shared and connection.execute("PRAGMA page_count").fetchone()[0]:
                 return  # as it was begun, perhaps by a machine that has it over the network
             mode = "DELETE" if shared else "WAL"
-            found = str(connection.execute(f"PRAGMA journal_mode={mode}").fetchone()[0])
-            if not (shared and found == "wal"):
+            current_mode = str(connection.execute(f"PRAGMA journal_mode={mode}").fetchone()[0])
+            if not (shared and current_mode == "wal"):
                 return
-            refused = "it was begun on one machine, which is at work on it"
+            detail = "it was begun on one machine, which is at work on it"
         except sqlite3.OperationalError as error:
             if "locked" not in str(error):
                 raise
-            refused = str(error)
-        if time.monotonic() > ends:
+            detail = str(error)
+        if time.monotonic() > deadline:
             raise LedgerUnusable(
                 "the run ledger cannot be used",
                 where=str(path),
-                detail=refused,
+                detail=detail,
                 hint="end the orch processes that use it, on other machines too, and try again",
             )
         time.sleep(0.02)
@@ -160,11 +160,11 @@ def _version(engine: Engine) -> int | None:
 
 def unusable(where: str, error: BaseException) -> LedgerUnusable:
     """The error for a database that refused us, in its own first line."""
-    first = str(getattr(error, "orig", None) or error).strip().splitlines()
+    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
     return LedgerUnusable(
         "the run ledger cannot be used",
         where=where,
-        detail=first[0] if first else type(error).__name__,
+        detail=lines[0] if lines else type(error).__name__,
         hint="is its folder writable, and is there space on the disk?",
     )
 
@@ -192,35 +192,35 @@ SHARED = {
 
 def is_shared(folder: Path) -> bool:
     """Whether other machines may write to a folder too."""
-    kind = kind_of(folder.resolve(), _mounts())
-    return kind in SHARED or kind.startswith("fuse")
+    filesystem = filesystem_type(folder.resolve(), _mounts())
+    return filesystem in SHARED or filesystem.startswith("fuse")
 
 
-def kind_of(path: Path, mounts: Iterable[tuple[str, str]]) -> str:
+def filesystem_type(path: Path, mounts: Iterable[tuple[str, str]]) -> str:
     """The file system a path lies on, of (mount point, kind) as they were mounted; "" if on none of them."""
-    found, depth = "", -1
-    for point, kind in mounts:
+    deepest, depth = "", -1
+    for point, filesystem in mounts:
         if path.is_relative_to(point) and len(Path(point).parts) >= depth:
-            found, depth = kind, len(Path(point).parts)
-    return found
+            deepest, depth = filesystem, len(Path(point).parts)
+    return deepest
 
 
 def read_mountinfo(text: str) -> tuple[tuple[str, str], ...]:
     """Linux's /proc/self/mountinfo: mount points, with what is escaped in them, and kinds."""
-    found: list[tuple[str, str]] = []
+    mounts: list[tuple[str, str]] = []
     for line in text.splitlines():
         head, _, tail = line.partition(" - ")
         fields = head.split(" ")
         if len(fields) > 4 and tail:
             point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
-            found.append((point, tail.split(" ")[0]))
-    return tuple(found)
+            mounts.append((point, tail.split(" ")[0]))
+    return tuple(mounts)
 
 
 def read_mount(text: str) -> tuple[tuple[str, str], ...]:
     """What `mount` of macOS and BSD says: `SOURCE on POINT (KIND, …)`."""
-    found = (re.fullmatch(r".*? on (.*) \(([^,)]+).*\)", line) for line in text.splitlines())
-    return tuple((each[1], each[2]) for each in found if each)
+    matches = (re.fullmatch(r".*? on (.*) \(([^,)]+).*\)", line) for line in text.splitlines())
+    return tuple((each[1], each[2]) for each in matches if each)
 
 
 def server_time(folder: Path) -> float:
@@ -242,7 +242,7 @@ def _mounts() -> tuple[tuple[str, str], ...]:
     except OSError:
         pass
     try:
-        said = subprocess.run(["mount"], capture_output=True, text=True, timeout=10, check=False).stdout
+        output = subprocess.run(["mount"], capture_output=True, text=True, timeout=10, check=False).stdout
     except (OSError, subprocess.SubprocessError):
         return ()
-    return read_mount(said)
+    return read_mount(output)

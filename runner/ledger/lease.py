@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from typing import Protocol
 
-from orch.runner.errors import Conflict, RunnerError
+from orch.runner.errors import RunConflict, RunnerError
 from orch.runner.ledger.records import Lease
 
 LEASE_S = 60.0
 RENEW_S = 15.0
 
 
-class LeaseLost(Conflict):
+class LeaseLost(RunConflict):
     """Another process acts on this run now."""
 
 
@@ -36,7 +36,7 @@ class Renewal:
         self._thread.start()
         return self
 
-    def __exit__(self, *told: object) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._stop.set()
         self._thread.join(5.0)
 

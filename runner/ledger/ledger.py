@@ -15,13 +15,13 @@ from typing import Any
 from sqlalchemy import Connection, Engine, delete, exists, func, insert, or_, select, update
 from sqlalchemy.exc import OperationalError
 
-from orch.runner.errors import Conflict, LedgerUnusable, UnknownRun
+from orch.runner.errors import LedgerUnusable, RunConflict, UnknownRun
 from orch.runner.ledger import schema
 from orch.runner.ledger.database import READ_ONLY, open_engine, unusable
 from orch.runner.ledger.lease import LEASE_S, LeaseLost, Renewal
-from orch.runner.ledger.records import ACTIVE, RESERVED, Desired, Lease, RankRow, RunRow, lives
+from orch.runner.ledger.records import ACTIVE, RESERVED, Desired, Lease, RankRow, RunRow, lease_holds
 from orch.runner.ledger.schema import clock
-from orch.runner.processes import here, is_dead_owner, owner_words, process_owner
+from orch.runner.processes import describe_owner, here, is_dead_owner, process_owner
 from orch.spec.grammar.values import encodable, shown
 
 
@@ -45,7 +45,7 @@ class Ledger:
         """Write a new run. `build` gets its number and returns its plan; it may take its time, for until then
         only name and number are taken, and nobody waits for it.
 
-        Raises Conflict when a run of that name is active, or being made.
+        Raises RunConflict when a run of that name is active, or being made.
         """
         lease = self._reserve(name, fleet)
         try:
@@ -68,21 +68,21 @@ class Ledger:
                     table.c.id, table.c.status, table.c.owner, table.c.lease_until, clock().label("now")
                 ).where(table.c.name == name, table.c.status.in_((*ACTIVE, RESERVED)))
             ).all()
-            left = [
+            abandoned = [
                 row
                 for row in rows
-                if row.status == RESERVED and not lives(row.owner, row.lease_until, row.now)
+                if row.status == RESERVED and not lease_holds(row.owner, row.lease_until, row.now)
             ]
             for row in rows:
                 if row.status != RESERVED:
-                    raise Conflict(
+                    raise RunConflict(
                         f"a run named {name} is active",
                         hint=f"`orch attach {name}` follows it, `orch stop {name}` ends it; or use `--name`",
                     )
-                if row not in left:
-                    raise Conflict(
+                if row not in abandoned:
+                    raise RunConflict(
                         f"a run named {name} is being submitted",
-                        where=owner_words(row.owner),
+                        where=describe_owner(row.owner),
                         hint="wait for it, or use `--name`",
                     )
             number = db.execute(
@@ -104,7 +104,7 @@ class Ledger:
                 .returning(table.c.id)
             ).scalar_one()
             # After the new one is there, so that a number is never given twice.
-            for row in left:
+            for row in abandoned:
                 db.execute(delete(table).where(table.c.id == row.id))
         return Lease(number, owner, 1)
 
@@ -117,7 +117,7 @@ class Ledger:
                 .values(plan=plan, status="submitted", owner=None, lease_until=None, created_at=clock())
             )
             if changed.rowcount == 0:
-                raise _lost()
+                raise _lease_lost()
             db.execute(
                 insert(schema.rank),
                 [
@@ -132,12 +132,12 @@ class Ledger:
                     for rank, node in enumerate(nodes)
                 ],
             )
-            _tell(db, lease.run_id, "submitted", f"by {here()}")
+            _add_event(db, lease.run_id, "submitted", f"by {here()}")
             return _read(db, lease.run_id)
 
     def get(self, name: str) -> RunRow:
         """The newest run of that name. Raises UnknownRun."""
-        with self._looking() as db:
+        with self._reading() as db:
             number = db.execute(
                 select(schema.run.c.id)
                 .where(schema.run.c.name == encodable(name), schema.run.c.status != RESERVED)
@@ -145,7 +145,7 @@ class Ledger:
                 .limit(1)
             ).scalar()
             if number is None:
-                known = db.scalars(
+                names = db.scalars(
                     select(schema.run.c.name)
                     .where(schema.run.c.status != RESERVED)
                     .order_by(schema.run.c.id.desc())
@@ -153,28 +153,28 @@ class Ledger:
                 ).all()
                 raise UnknownRun(
                     f"no run named {shown(name)}",
-                    detail=f"latest runs: {', '.join(dict.fromkeys(known))}"
-                    if known
+                    detail=f"latest runs: {', '.join(dict.fromkeys(names))}"
+                    if names
                     else "nothing was run here yet",
                     hint="`orch ps -a` lists all runs",
                 )
             return _read(db, number)
 
     def by_id(self, number: int) -> RunRow:
-        with self._looking() as db:
+        with self._reading() as db:
             return _read(db, number)
 
     def runs(self, *, active_only: bool = False, limit: int = 1000) -> tuple[RunRow, ...]:
         """Runs, newest first."""
         status = schema.run.c.status
-        wanted = select(schema.run.c.id).where(status.in_(ACTIVE) if active_only else status != RESERVED)
-        wanted = wanted.order_by(schema.run.c.id.desc()).limit(limit)
-        with self._looking() as db:
-            return tuple(_read(db, number) for number in db.scalars(wanted).all())
+        query = select(schema.run.c.id).where(status.in_(ACTIVE) if active_only else status != RESERVED)
+        query = query.order_by(schema.run.c.id.desc()).limit(limit)
+        with self._reading() as db:
+            return tuple(_read(db, number) for number in db.scalars(query).all())
 
     def uncollected(self) -> tuple[RunRow, ...]:
         """Ended runs that left something on a node which did not answer."""
-        wanted = (
+        query = (
             select(schema.run.c.id)
             .where(
                 schema.run.c.status.not_in((*ACTIVE, RESERVED)),
@@ -187,8 +187,8 @@ class Ledger:
             .order_by(schema.run.c.id.desc())
             .limit(20)
         )
-        with self._looking() as db:
-            return tuple(_read(db, number) for number in db.scalars(wanted).all())
+        with self._reading() as db:
+            return tuple(_read(db, number) for number in db.scalars(query).all())
 
     def take(self, number: int, owner: str) -> Lease | None:
         """The lease of a run, or None while a living process holds it."""
@@ -231,7 +231,7 @@ class Ledger:
         }
         self._fenced(lease, values, status, reason)
 
-    def going(self, lease: Lease, text: str) -> None:
+    def mark_started(self, lease: Lease, text: str) -> None:
         """Commands are about to run: the first time this is said is the run's start. Raises LeaseLost."""
         started = func.coalesce(schema.run.c.started_at, clock())
         self._fenced(lease, {"phase": "going", "started_at": started}, "go", text)
@@ -251,9 +251,9 @@ class Ledger:
                 .values(**values)
             )
             if changed.rowcount == 0:
-                raise _lost()
+                raise _lease_lost()
 
-    def want(self, number: int, desired: Desired) -> None:
+    def set_desired(self, number: int, desired: Desired) -> None:
         """Say what a run should do; its driver sees it at the next look. `abort` is never taken back."""
         table = schema.run
         with self._begin() as db:
@@ -262,12 +262,12 @@ class Ledger:
                 .where(table.c.id == number, table.c.status.in_(ACTIVE), table.c.desired != "abort")
                 .values(desired=desired)
             )
-            _tell(db, number, "desired", f"{desired} by {here()}")
+            _add_event(db, number, "desired", f"{desired} by {here()}")
 
     def events(self, number: int) -> tuple[tuple[float, str, str], ...]:
         """Time, kind and text of everything that was written about a run."""
         table = schema.event
-        with self._looking() as db:
+        with self._reading() as db:
             rows = db.execute(
                 select(table.c.at, table.c.kind, table.c.text)
                 .where(table.c.run_id == number)
@@ -281,12 +281,12 @@ class Ledger:
         with self._begin() as db:
             changed = db.execute(update(schema.run).where(*_holds(lease)).values(**values))
             if changed.rowcount == 0:
-                raise _lost()
+                raise _lease_lost()
             if kind is not None:
-                _tell(db, lease.run_id, kind, text)
+                _add_event(db, lease.run_id, kind, text)
 
     @contextmanager
-    def _looking(self) -> Iterator[Connection]:
+    def _reading(self) -> Iterator[Connection]:
         """A transaction that only reads: it waits for nobody."""
         with self._begin(self._engine.execution_options(**{READ_ONLY: True})) as db:
             yield db
@@ -323,9 +323,9 @@ def _holds(lease: Lease) -> tuple[Any, ...]:
     return table.c.id == lease.run_id, table.c.owner == lease.owner, table.c.fence == lease.fence
 
 
-def _tell(db: Connection, number: int, kind: str, text: str) -> None:
+def _add_event(db: Connection, number: int, kind: str, text: str) -> None:
     db.execute(insert(schema.event).values(run_id=number, at=clock(), kind=kind, text=text))
 
 
-def _lost() -> LeaseLost:
+def _lease_lost() -> LeaseLost:
     return LeaseLost("another process took this run over", hint="`orch attach RUN` follows it")

@@ -59,10 +59,10 @@ class RunRow:
     @property
     def held(self) -> bool:
         """Whether some living process acts on it."""
-        return lives(self.owner, self.lease_until, self.now)
+        return lease_holds(self.owner, self.lease_until, self.now)
 
 
-def lives(owner: str | None, lease_until: float | None, now: float) -> bool:
+def lease_holds(owner: str | None, lease_until: float | None, now: float) -> bool:
     """Whether a lease holds: somebody has it, it has not ended, and its holder is not known to be dead."""
     return owner is not None and (lease_until or 0) > now and not is_dead_owner(owner)
 

@@ -22,7 +22,7 @@ _FILES = "files.tar"
 
 
 @dataclass(frozen=True)
-class KeyPair:
+class SshKeyPair:
     """An Ed25519 pair in OpenSSH's forms."""
 
     private: str
@@ -33,8 +33,8 @@ class KeyPair:
 class RunKeys:
     """What the ranks of one run log in to each other with: one client key, one host key per rank."""
 
-    client: KeyPair
-    hosts: tuple[KeyPair, ...]
+    client: SshKeyPair
+    hosts: tuple[SshKeyPair, ...]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class RunFolder:
         if not path.exists():
             pairs = [new_key_pair() for _ in range(ranks + 1)]
             write_private(path, json.dumps([[pair.private, pair.public] for pair in pairs]))
-        client, *hosts = (KeyPair(*pair) for pair in json.loads(self._read(_KEYS)))
+        client, *hosts = (SshKeyPair(*pair) for pair in json.loads(self._read(_KEYS)))
         return RunKeys(client, tuple(hosts))
 
     def forget_secrets(self) -> None:
@@ -99,9 +99,9 @@ def open_folder(dot: Path, name: RunName, number: int) -> RunFolder:
     path = dot / "runs" / name
     try:
         if path.exists():
-            earlier = _number_of(path)
-            if earlier not in (None, number):
-                _set_aside(path, path.with_name(f"{name}~{earlier}"))
+            earlier_number = _number_of(path)
+            if earlier_number not in (None, number):
+                _set_aside(path, path.with_name(f"{name}~{earlier_number}"))
         private_folder(path / "logs")
         write_private(path / _NUMBER, f"{number}\n")
     except OSError as error:
@@ -135,7 +135,7 @@ def _set_aside(path: Path, target: Path) -> None:
     path.rename(target)
 
 
-def new_key_pair() -> KeyPair:
+def new_key_pair() -> SshKeyPair:
     """A fresh Ed25519 pair."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -145,4 +145,4 @@ def new_key_pair() -> KeyPair:
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return KeyPair(private.decode(), public.decode())
+    return SshKeyPair(private.decode(), public.decode())

@@ -11,7 +11,7 @@ from orch.spec.grammar.values import Problem, check_name, shown
 
 # What Docker takes in the name of a container, which names of runs are part of: a run that was written down
 # before names were checked can have left something on a node only if its name is like this.
-_KEPT = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_STORED_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 # With a dash and four random characters it is a name's 41.
 _STEM = 36
 
@@ -22,7 +22,7 @@ class RunName(str):
     __slots__ = ()
 
     @classmethod
-    def given(cls, text: str) -> RunName:
+    def parse(cls, text: str) -> RunName:
         """A name for a new run. Raises BadRunName (ORCH115)."""
         try:
             return cls(check_name(text))
@@ -34,14 +34,14 @@ class RunName(str):
             ) from problem
 
     @classmethod
-    def made(cls, stem: str) -> RunName:
+    def generate(cls, stem: str) -> RunName:
         """A name for a run that was given none: `stem`, cut where it is long, and four random characters."""
-        return cls.given(f"{stem[:_STEM].rstrip('-')}-{secrets.token_hex(2)}")
+        return cls.parse(f"{stem[:_STEM].rstrip('-')}-{secrets.token_hex(2)}")
 
     @classmethod
-    def kept(cls, text: str) -> RunName:
+    def from_ledger(cls, text: str) -> RunName:
         """A name that the ledger holds. Raises BadRunName for one that nothing on a node can be called by."""
-        if _KEPT.fullmatch(text) and text not in (".", ".."):
+        if _STORED_NAME.fullmatch(text) and text not in (".", ".."):
             return cls(text)
         raise BadRunName(
             f"the ledger has a run named {shown(text)}, which no node can hold: nothing is done for it",

@@ -22,7 +22,7 @@ hl-smi -Q index,module_id -f csv,noheader 2>/dev/null |
 
 
 @dataclass(frozen=True)
-class Access:
+class DeviceAccess:
     """Docker's options for one vendor's accelerators.
 
     `always`: for every job. `whole`: for one that has all of a node, where that can be said shorter than a
@@ -41,14 +41,14 @@ class Access:
     group: str | None = None
 
 
-ACCESS: Mapping[str, Access] = {
+DEVICE_ACCESS: Mapping[str, DeviceAccess] = {
     # NVIDIA Container Toolkit, "Specialized configurations with Docker": `--gpus '"device=0,2"'`, where the
     # inner quotes keep the comma from ending Docker's own list.
-    "nvidia": Access(whole=("--gpus=all",), joined='--gpus="device={}"'),
+    "nvidia": DeviceAccess(whole=("--gpus=all",), joined='--gpus="device={}"'),
     # ROCm, "Running ROCm Docker containers": /dev/kfd is every GPU's compute interface, each render node one
     # GPU; its group is the host's `render`, whose number differs from host to host. Which render node is
     # which GPU: `drm_render_minor` in the kernel's KFD topology.
-    "amd": Access(
+    "amd": DeviceAccess(
         always=("--device=/dev/kfd",),
         whole=("--device=/dev/dri",),
         each="--device={}",
@@ -57,7 +57,7 @@ ACCESS: Mapping[str, Access] = {
     ),
     # Intel Gaudi, "Docker installation" and "Multiple Dockers each with a single workload": 2 or 4 cards of a
     # container should be neighbours by module.
-    "intel": Access(
+    "intel": DeviceAccess(
         always=(
             "--runtime=habana",
             "--cap-add=SYS_NICE",
@@ -68,7 +68,7 @@ ACCESS: Mapping[str, Access] = {
         devices=_GAUDI_BY_MODULE,
     ),
     # Tenstorrent, "Getting started with Docker": the devices, and the 1 GiB huge pages they are fed from.
-    "tenstorrent": Access(
+    "tenstorrent": DeviceAccess(
         whole=("--device=/dev/tenstorrent",),
         each="--device=/dev/tenstorrent/{}",
         folders=("/dev/hugepages-1G",),
@@ -76,10 +76,10 @@ ACCESS: Mapping[str, Access] = {
 }
 
 
-WITHOUT_TOOLKIT: Mapping[str, Access] = {
+WITHOUT_TOOLKIT: Mapping[str, DeviceAccess] = {
     # Google Cloud, "Run GPU workloads on Container-Optimized OS": the driver lies in a folder of its own, and
     # NVIDIA's images look for it there.
-    "nvidia": Access(
+    "nvidia": DeviceAccess(
         always=(
             "--device=/dev/nvidia-uvm",
             "--device=/dev/nvidiactl",
@@ -91,9 +91,9 @@ WITHOUT_TOOLKIT: Mapping[str, Access] = {
 }
 
 
-def access_to(gpus: Gpus) -> Access | None:
+def device_access(gpus: Gpus) -> DeviceAccess | None:
     """The row for a node's accelerators; None when it has none. An unnamed vendor is taken for NVIDIA."""
     if not gpus.count:
         return None
     vendor = gpus.vendor or "nvidia"
-    return (None if gpus.toolkit else WITHOUT_TOOLKIT.get(vendor)) or ACCESS.get(vendor)
+    return (None if gpus.toolkit else WITHOUT_TOOLKIT.get(vendor)) or DEVICE_ACCESS.get(vendor)

@@ -1,4 +1,4 @@
-"""Who holds which block of a node: the text of a claim, and what is told to those who come too late."""
+"""Claims: who holds which block of a node, as text on the node, and the error of a run that finds it busy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from orch.runner.errors import NodesBusy
 from orch.runner.ledger.run_names import as_argument
 from orch.runner.processes import here
 
-# How long a claim may stand for a job that is over, or was never started, before another run takes it: its
-# client may be away for a while, and a stopped container waits for it with its log.
-LEFT_AFTER_S = 3600
+# After this time another run may take the claim of a job that has ended or never started. Its client may be
+# away until then, and its stopped container keeps the log.
+ABANDONED_AFTER_S = 3600
 
 
 @dataclass(frozen=True)
@@ -32,29 +32,30 @@ class Claim:
 
     @classmethod
     def now(cls, container: str, run: str, of: int) -> Claim:
-        """One that is made here and now."""
+        """A new claim by this user, at this moment."""
         return cls(container, run, here(), datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), str(of))
 
     @property
     def line(self) -> str:
-        """As it is written on the node."""
+        """The text of the claim on the node."""
         return "|".join((self.container, self.run, self.by, self.since, self.of))
 
     def __str__(self) -> str:
         return f"run {self.run or '?'} of {self.by or '?'} since {self.since or '?'}"
 
 
-def busy(node: str, blocks: int, total: int, holders: Sequence[Claim]) -> NodesBusy:
-    """The error of a run that needs `blocks` of `total` and did not get them."""
+def busy_error(node: str, blocks: int, total: int, holders: Sequence[Claim]) -> NodesBusy:
+    """The error of a run that needs `blocks` of `total` blocks, which `holders` occupy."""
     runs = ", ".join(dict.fromkeys(map(str, holders))) or "another run"
     stops = dict.fromkeys(f"`orch stop {as_argument(claim.run)}`" for claim in holders if claim.run)
     hint = f"wait for it, or {' and '.join(stops) or '`orch stop RUN`'} where it was started"
-    if other := {claim.of for claim in holders if claim.of and claim.of != str(total)}:
+    if other_block_counts := {claim.of for claim in holders if claim.of and claim.of != str(total)}:
         return NodesBusy(
             f"node {node} is busy with {runs}",
             where=node,
-            detail=f"it is cut into {', '.join(sorted(other))} blocks there, and into {total} by this fleet",
+            detail=f"it is cut into {', '.join(sorted(other_block_counts))} blocks there, "
+            f"and into {total} by this fleet",
             hint="write the same `blocks` in all fleets that share a host",
         )
-    need = f": {blocks} of its {total} blocks are needed" if total > 1 else ""
-    return NodesBusy(f"node {node} is busy with {runs}{need}", where=node, hint=hint)
+    needs = f": {blocks} of its {total} blocks are needed" if total > 1 else ""
+    return NodesBusy(f"node {node} is busy with {runs}{needs}", where=node, hint=hint)

@@ -29,8 +29,8 @@ class Command:
     timeout_s: float | None = 60.0
 
     def __str__(self) -> str:
-        shown = self.label or self.text
-        return f"{shown} (with input)" if self.stdin is not None else shown
+        text = self.label or self.text
+        return f"{text} (with input)" if self.stdin is not None else text
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,13 @@ from orch.runner.errors import (
 from orch.runner.launch.block_resources import share_of
 from orch.runner.launch.environment import FIRST_RENDEZVOUS_PORT, host_names
 from orch.runner.launch.run_plan import RunPlan
-from orch.runner.node.accelerators import Access, access_to
-from orch.runner.node.claims import LEFT_AFTER_S, Claim, busy
+from orch.runner.node.accelerators import DeviceAccess, device_access
+from orch.runner.node.claims import ABANDONED_AFTER_S, Claim, busy_error
 from orch.runner.node.commands import NODE_HOME, Command, StdinSource, argv, as_root
 from orch.runner.node.connector import Completed
 from orch.runner.node.cordon import Cordon
-from orch.runner.node.first_boot import unfit
-from orch.runner.node.runtime import ImageMissing, ObservedRank, Started
+from orch.runner.node.first_boot import unfit_error
+from orch.runner.node.runtime import ImageMissing, ObservedRank, StartedRank
 from orch.templates import render
 
 BUSY, NO_IMAGE, FAILED, NO_STAGE, NO_DOCKER, CORDONED, PREPARING, UNFIT = 40, 41, 42, 44, 45, 46, 47, 48
@@ -38,7 +38,7 @@ SLACK_S = 30
 # What Docker calls the states of a container, and our word for none.
 _STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead", "absent"})
 _NUMBER = re.compile(r"[0-9]{1,9}")
-_SAYS = re.compile(r"^orch:(\w+)=(.*)$", re.MULTILINE)
+_MESSAGE = re.compile(r"^orch:(\w+)=(.*)$", re.MULTILINE)
 _NO_SPACE = re.compile(
     r"no space left on device|disk quota exceeded|wrote only \d+ of \d+ bytes", re.IGNORECASE
 )
@@ -46,18 +46,18 @@ _NO_SPACE = re.compile(
 
 def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command:
     """Claim, stage, create and start one rank, behind its barrier."""
-    mine = plan.ranks[rank]
-    node = mine.node
+    rank_plan = plan.ranks[rank]
+    node = rank_plan.node
     claim = Claim.now(plan.container(rank), plan.run, node.blocks)
-    access = None if plan.simulated else access_to(node.gpus)
+    access = None if plan.simulated else device_access(node.gpus)
     text = render(
         "node-start.sh.j2",
         home=NODE_HOME,
         name=plan.container(rank),
         claim=claim.line,
-        blocks=mine.blocks,
+        blocks=rank_plan.blocks,
         blocks_total=node.blocks,
-        left_after_s=LEFT_AFTER_S,
+        left_after_s=ABANDONED_AFTER_S,
         cordoned=CORDONED,
         preparing=PREPARING,
         unfit=UNFIT,
@@ -71,17 +71,19 @@ def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command
                 "bind": f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}",
                 "optional": mount.optional,
             }
-            for mount in mine.mounts
+            for mount in rank_plan.mounts
         ],
         access=access,
         part=None
-        if access is None or (mine.whole and access.whole)
-        else _part(access, share_of(node, 1).gpus),
+        if access is None or (rank_plan.whole and access.whole)
+        else _partial_access(access, share_of(node, 1).gpus),
         simulated=plan.simulated,
         privileged=plan.privileged,
         fabric=plan.fabric,
-        left_out=_left_out(plan),
-        options=argv(*_options(plan, rank), *_accelerators(access, whole=mine.whole), *_fabric_options(plan)),
+        left_out=_simulated_omissions(plan),
+        options=argv(
+            *_options(plan, rank), *_accelerators(access, whole=rank_plan.whole), *_fabric_options(plan)
+        ),
         find_port=rank == 0,
         first_port=FIRST_RENDEZVOUS_PORT,
     )
@@ -90,7 +92,7 @@ def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command
     )
 
 
-def _accelerators(access: Access | None, *, whole: bool) -> tuple[str, ...]:
+def _accelerators(access: DeviceAccess | None, *, whole: bool) -> tuple[str, ...]:
     """What can be said of them before the blocks are known."""
     return () if access is None else (*access.always, *(access.whole if whole else ()))
 
@@ -102,7 +104,7 @@ def _fabric_options(plan: RunPlan) -> list[str]:
     return options + ([] if plan.simulated else [f"--ulimit={k}={v}" for k, v in fabric.ulimits.items()])
 
 
-def _left_out(plan: RunPlan) -> str:
+def _simulated_omissions(plan: RunPlan) -> str:
     """What a rehearsed node cannot give a job of its fabric, for this machine may refuse it."""
     if not plan.simulated:
         return ""
@@ -110,7 +112,7 @@ def _left_out(plan: RunPlan) -> str:
     return ", ".join((*plan.fabric.mounts, *limits))
 
 
-def _part(access: Access, per_block: int) -> dict[str, object]:
+def _partial_access(access: DeviceAccess, per_block: int) -> dict[str, object]:
     """How the template names the accelerators of some blocks: text before and after a device or a list."""
     before, _, after = (access.joined or access.each or "").partition("{}")
     return {
@@ -123,7 +125,7 @@ def _part(access: Access, per_block: int) -> dict[str, object]:
 
 
 def _options(plan: RunPlan, rank: int) -> list[str]:
-    mine = plan.ranks[rank]
+    rank_plan = plan.ranks[rank]
     stage_folder = f"{NODE_HOME}/runs/{plan.container(rank)}"
     options = [
         "--init",
@@ -143,8 +145,8 @@ def _options(plan: RunPlan, rank: int) -> list[str]:
         "fleet": plan.fleet,
     }
     options += [f"--label=orch.{key}={value}" for key, value in labels.items()]
-    if mine.working_dir is not None:
-        options.append(f"--workdir={mine.working_dir}")
+    if rank_plan.working_dir is not None:
+        options.append(f"--workdir={rank_plan.working_dir}")
     if plan.user is not None:
         options.append(f"--user={plan.user}")
     if plan.privileged:
@@ -155,94 +157,94 @@ def _options(plan: RunPlan, rank: int) -> list[str]:
         names = host_names(plan.run, len(plan.ranks))
         addresses = (n.internal_ip or "127.0.0.1" for n in plan.nodes)
         options += [f"--add-host={name}:{address}" for name, address in zip(names, addresses, strict=True)]
-    if not mine.whole:
+    if not rank_plan.whole:
         # Time, not certain CPUs: which are near a block's accelerators, or one core's two threads, differs
         # from host to host.
-        share = share_of(mine.node, mine.blocks)
+        share = share_of(rank_plan.node, rank_plan.blocks)
         options += [] if share.cpus is None else [f"--cpus={share.cpus:g}"]
         options += [] if share.memory_mib is None else [f"--memory={share.memory_mib}m"]
     return options
 
 
-def read_started(plan: RunPlan, rank: int, done: Completed) -> Started:
+def read_start(plan: RunPlan, rank: int, result: Completed) -> StartedRank:
     """What `start_command` came to.
 
     Raises NodesBusy, NodeCordoned, NodePreparing, NodeUnfit, ImageMissing, NodeDiskFull or RunFailed.
     """
-    said = [(key, value) for key, value in _SAYS.findall(done.stdout)]
-    first = dict(reversed(said))
-    if done.ok:
-        return Started(
+    messages = [(key, value) for key, value in _MESSAGE.findall(result.stdout)]
+    values = dict(reversed(messages))
+    if result.ok:
+        return StartedRank(
             rank,
-            _number(done, "port", first["port"], 1, 65535) if "port" in first else None,
+            _number(result, "port", values["port"], 1, 65535) if "port" in values else None,
             tuple(
-                _number(done, "blocks", block, 0, plan.ranks[rank].node.blocks - 1)
-                for block in first.get("blocks", "").split()
+                _number(result, "blocks", block, 0, plan.ranks[rank].node.blocks - 1)
+                for block in values.get("blocks", "").split()
             ),
-            tuple(f"{done.node}: {value}" for key, value in said if key == "notice"),
+            tuple(f"{result.node}: {value}" for key, value in messages if key == "notice"),
         )
-    if done.exit_code == BUSY:
-        mine = plan.ranks[rank]
-        holders = [Claim.parse(value) for key, value in said if key == "busy"]
-        raise busy(done.node, mine.blocks, mine.node.blocks, holders)
-    if done.exit_code == CORDONED:
+    if result.exit_code == BUSY:
+        rank_plan = plan.ranks[rank]
+        holders = [Claim.parse(value) for key, value in messages if key == "busy"]
+        raise busy_error(result.node, rank_plan.blocks, rank_plan.node.blocks, holders)
+    if result.exit_code == CORDONED:
         raise NodeCordoned(
-            f"node {done.node} is cordoned ({Cordon.parse(first.get('cordon', ''))})",
-            where=done.node,
-            hint=f"run elsewhere, or let it take jobs again with `orch cordon --undo {done.node}`",
+            f"node {result.node} is cordoned ({Cordon.parse(values.get('cordon', ''))})",
+            where=result.node,
+            hint=f"run elsewhere, or let it take jobs again with `orch cordon --undo {result.node}`",
         )
-    if done.exit_code == PREPARING:
+    if result.exit_code == PREPARING:
         raise NodePreparing(
-            f"node {done.node} is still being prepared",
-            where=done.node,
+            f"node {result.node} is still being prepared",
+            where=result.node,
             hint=f"`orch exec {plan.fleet} -- journalctl -u orch-prepare` shows how far it is",
         )
-    if done.exit_code == UNFIT:
-        raise unfit(done.node, first.get("unfit", ""))
-    if done.exit_code == NO_IMAGE:
+    if result.exit_code == UNFIT:
+        raise unfit_error(result.node, values.get("unfit", ""))
+    if result.exit_code == NO_IMAGE:
         raise ImageMissing(
-            f"node {done.node} does not hold the image {plan.image}",
-            where=done.node,
+            f"node {result.node} does not hold the image {plan.image}",
+            where=result.node,
             reason="creating_container_error",
         )
-    raise failure(done, f"the container of rank {rank} could not be started on node {done.node}")
+    raise failure(result, f"the container of rank {rank} could not be started on node {result.node}")
 
 
-def _number(done: Completed, key: str, text: str, least: int, most: int) -> int:
+def _number(result: Completed, key: str, text: str, minimum: int, maximum: int) -> int:
     """A number that a node said. Raises RunFailed."""
-    if not _NUMBER.fullmatch(text) or not least <= int(text) <= most:
+    if not _NUMBER.fullmatch(text) or not minimum <= int(text) <= maximum:
         raise RunFailed(
-            f"node {done.node} answered with something else than what was asked",
-            where=done.node,
-            detail=f"it said {key}={text[:80]}: a number from {least} to {most} is expected",
+            f"node {result.node} answered with something else than what was asked",
+            where=result.node,
+            detail=f"it said {key}={text[:80]}: a number from {minimum} to {maximum} is expected",
             hint="look for what changes the output of commands there, such as a wrapper of its shell",
             reason="creating_container_error",
         )
     return int(text)
 
 
-def failure(done: Completed, summary: str) -> RunFailed:
+def failure(result: Completed, summary: str) -> RunFailed:
     """A command of ours that failed on a node, told in the node's words."""
-    told = (done.stderr.strip() or done.stdout.strip()).splitlines()
-    detail = told[-1] if told else done.ending
+    lines = (result.stderr.strip() or result.stdout.strip()).splitlines()
+    detail = lines[-1] if lines else result.ending
     detail = re.sub(r"^(docker: )?Error response from daemon: ", "", detail).removesuffix(
         "See 'docker run --help'."
     )
-    if _NO_SPACE.search(done.stderr + done.stdout):
+    if _NO_SPACE.search(result.stderr + result.stdout):
         return NodeDiskFull(
-            f"the disk of node {done.node} is full",
-            where=done.node,
-            detail=next((line for line in told if _NO_SPACE.search(line)), detail),
+            f"the disk of node {result.node} is full",
+            where=result.node,
+            detail=next((line for line in lines if _NO_SPACE.search(line)), detail),
             hint="free space there (`docker image prune` on the node), or provision a larger `disk`",
             reason="creating_container_error",
         )
-    return RunFailed(summary, where=done.node, detail=detail, reason="creating_container_error")
+    return RunFailed(summary, where=result.node, detail=detail, reason="creating_container_error")
 
 
 def go_command(plan: RunPlan, rank: int, port: int | None) -> Command:
     """Let one rank's commands begin, and start its clock."""
-    several = len(plan.ranks) > 1 or plan.launcher == "torchrun"
-    content = f'export MASTER_PORT="${{MASTER_PORT:-{port}}}"' if several and port is not None else ":"
+    needs_port = len(plan.ranks) > 1 or plan.launcher == "torchrun"
+    content = f'export MASTER_PORT="${{MASTER_PORT:-{port}}}"' if needs_port and port is not None else ":"
     text = render(
         "node-go.sh.j2",
         home=NODE_HOME,
@@ -262,20 +264,20 @@ def observe_command(plan: RunPlan, rank: int) -> Command:
     return Command(script, f"look at {plan.container(rank)}", timeout_s=10.0)
 
 
-def read_observed(rank: int, done: Completed | HostUnreachable | CommandTimeout) -> ObservedRank:
+def read_observation(rank: int, result: Completed | HostUnreachable | CommandTimeout) -> ObservedRank:
     """What `observe_command` came to; a node that does not answer, or whose Docker does not, is silent."""
-    if isinstance(done, (HostUnreachable, CommandTimeout)):
-        return ObservedRank(rank, "silent", detail=done.detail or done.summary)
+    if isinstance(result, (HostUnreachable, CommandTimeout)):
+        return ObservedRank(rank, "silent", detail=result.detail or result.summary)
     # The last line: what a login shell prints comes before it.
     state, code, oom, _, finished, marks, *more = (
-        *done.stdout.strip().rpartition("\n")[2].split("|"),
+        *result.stdout.strip().rpartition("\n")[2].split("|"),
         *[""] * 6,
     )
     ended = state in ("exited", "dead")
-    if not done.ok or len(more) != 6 or state not in _STATES or (ended and not _NUMBER.fullmatch(code)):
-        told = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    if not result.ok or len(more) != 6 or state not in _STATES or (ended and not _NUMBER.fullmatch(code)):
+        lines = (result.stderr.strip() or result.stdout.strip()).splitlines()
         return ObservedRank(
-            rank, "silent", detail=f"Docker on the node: {told[0][:200]}" if told else "no answer"
+            rank, "silent", detail=f"Docker on the node: {lines[0][:200]}" if lines else "no answer"
         )
     return ObservedRank(
         rank,

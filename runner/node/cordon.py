@@ -66,12 +66,12 @@ def _change(
     nodes: Sequence[NodeState], connector: Connector, command: Command, value: T, deadline_s: float
 ) -> tuple[NodeResult[T], ...]:
     def change(node: NodeState) -> T:
-        done = connector.run(node, command, deadline_s=deadline_s)
-        if not done.ok:
+        result = connector.run(node, command, deadline_s=deadline_s)
+        if not result.ok:
             raise RunnerError(
                 f"the cordon of node {node.name} could not be changed",
                 where=node.name,
-                detail=done.stderr.strip() or done.ending,
+                detail=result.stderr.strip() or result.ending,
             )
         return value
 

@@ -24,7 +24,7 @@ from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node import container
 from orch.runner.node.commands import Command, StdinSource, argv, as_root
 from orch.runner.node.connector import Connector, NodeResult, fan_out
-from orch.runner.node.runtime import JobRuntime, ObservedRank, Started
+from orch.runner.node.runtime import JobRuntime, ObservedRank, StartedRank
 from orch.spec.state import NodeState
 
 # Images sent at once: each takes most of a core here and all of the node's disk.
@@ -50,9 +50,9 @@ class DockerRuntime:
                 )
         return fan_out(nodes, lambda node: _pull(connector, node, image, processor), at_once=STREAMS)
 
-    def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Started:
-        done = connector.run(plan.ranks[rank].node, container.start_command(plan, rank, archive))
-        return container.read_started(plan, rank, done)
+    def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> StartedRank:
+        result = connector.run(plan.ranks[rank].node, container.start_command(plan, rank, archive))
+        return container.read_start(plan, rank, result)
 
     def lift_barrier(self, connector: Connector, plan: RunPlan, rank: int, port: int | None) -> None:
         connector.run(plan.ranks[rank].node, container.go_command(plan, rank, port), deadline_s=10.0)
@@ -62,10 +62,10 @@ class DockerRuntime:
     ) -> ObservedRank:
         command = container.observe_command(plan, rank)
         try:
-            done = connector.run(plan.ranks[rank].node, command, deadline_s=deadline_s)
+            result = connector.run(plan.ranks[rank].node, command, deadline_s=deadline_s)
         except (HostUnreachable, CommandTimeout) as error:
-            return container.read_observed(rank, error)
-        return container.read_observed(rank, done)
+            return container.read_observation(rank, error)
+        return container.read_observation(rank, result)
 
     def stop(
         self,
@@ -83,10 +83,10 @@ class DockerRuntime:
         self, connector: Connector, plan: RunPlan, rank: int, *, deadline_s: float | None = None
     ) -> None:
         node = plan.ranks[rank].node
-        done = connector.run(node, container.release_command(plan, rank), deadline_s=deadline_s)
-        if not done.ok:
+        result = connector.run(node, container.release_command(plan, rank), deadline_s=deadline_s)
+        if not result.ok:
             raise RunnerError(
-                f"the container of rank {rank} could not be removed", where=node.name, detail=done.stderr
+                f"the container of rank {rank} could not be removed", where=node.name, detail=result.stderr
             )
 
     def hold(self, connector: Connector, plan: RunPlan, rank: int) -> None:
@@ -108,12 +108,12 @@ class DockerRuntime:
     ) -> bool:
         node = plan.ranks[rank].node
         command = container.log_command(plan, rank, skip=skip, follow=follow, tail=tail, since=since)
-        done = connector.run(node, command, deadline_s=deadline_s, on_line=on_line, until=until)
-        if done.exit_code == container.NO_STAGE:
+        result = connector.run(node, command, deadline_s=deadline_s, on_line=on_line, until=until)
+        if result.exit_code == container.NO_STAGE:
             return False
-        if not done.ok and (until is None or not until.is_set()):
+        if not result.ok and (until is None or not until.is_set()):
             raise RunFailed(
-                f"the log of rank {rank} could not be fetched", where=node.name, detail=done.stderr.strip()
+                f"the log of rank {rank} could not be fetched", where=node.name, detail=result.stderr.strip()
             )
         return True
 
@@ -324,12 +324,12 @@ RUNTIMES: Mapping[str, JobRuntime] = {"docker": DockerRuntime()}
 
 def runtime_of(node: NodeState, runtimes: Mapping[str, JobRuntime]) -> JobRuntime:
     """What starts jobs on a node. Raises RunnerError."""
-    found = runtimes.get(node.runtime)
-    if found is None:
+    runtime = runtimes.get(node.runtime)
+    if runtime is None:
         raise RunnerError(
             f"nobody here starts jobs on node {node.name}",
             where=node.name,
             detail=f"its runtime is {node.runtime!r}, this orch has {', '.join(runtimes)}",
             hint="upgrade orch on this machine",
         )
-    return found
+    return runtime

@@ -14,7 +14,7 @@ BOOT = f"{NODE_HOME}/boot"
 PREPARE_S = 1800.0
 LOOK_AGAIN_S = 5.0
 
-LOOK = f"""\
+STATUS_SCRIPT = f"""\
 if [ -d {BOOT} ] && [ ! -e {BOOT}/ok ]; then
   if [ -s {BOOT}/failed ]; then sed 's/^/boot failed /;q' {BOOT}/failed; else echo boot; fi
 fi
@@ -23,7 +23,7 @@ for why in {NODE_HOME}/init/*/failed; do [ ! -s "$why" ] || sed 's/^/boot failed
 """Shell text that says `boot`, or `boot failed WHY`; nothing where a machine is ready."""
 
 
-def unfit(node: str, why: str) -> NodeUnfit:
+def unfit_error(node: str, why: str) -> NodeUnfit:
     """The error of a node that is kept out."""
     return NodeUnfit(
         f"node {node} is kept out: its preparation failed",

@@ -74,12 +74,12 @@ def recorded(records: Mapping[str, str] | None) -> tuple[Step, ...]:
     return tuple(Step(**json.loads(text)) for _, text in sorted((records or {}).items()))
 
 
-def mark_of(found: Sequence[Step]) -> str:
+def mark_of(steps: Sequence[Step]) -> str:
     """What differs when a step does."""
-    return repr([(step.mark, step.when) for step in found])
+    return repr([(step.mark, step.when) for step in steps])
 
 
-def preparation(fleet_mark: str, found: Sequence[Step]) -> str:
+def preparation(fleet_mark: str, steps: Sequence[Step]) -> str:
     """The script that runs the steps on a node that is there. It prints why one failed, and its last words.
 
     `fleet_mark`: of the stack, for several fleets may be on one host, each with steps of its own.
@@ -88,7 +88,7 @@ def preparation(fleet_mark: str, found: Sequence[Step]) -> str:
         "host-init.sh.j2",
         init=f"{INIT}/{fleet_mark}",
         own=f"/run/orch-init-{fleet_mark}",
-        steps=found,
+        steps=steps,
         failed=FAILED,
         busy=AT_IT,
         wait_s=WAIT_S,
@@ -96,31 +96,31 @@ def preparation(fleet_mark: str, found: Sequence[Step]) -> str:
     )
 
 
-def prepare(fleet_mark: str, found: Sequence[Step]) -> Command:
+def prepare(fleet_mark: str, steps: Sequence[Step]) -> Command:
     """Runs the steps on a node. They travel as input: a command line is for everybody to see."""
     folder = f"{INIT}/{fleet_mark}"
     script = f'umask 077 && mkdir -p {folder} && f=$(mktemp {folder}/run.XXXXXX) && cat >"$f"'
     return Command(
         as_root(f'{script} && exec bash "$f" </dev/null'),
         "run the steps of `init`",
-        stdin=preparation(fleet_mark, found).encode(),
-        timeout_s=longest_s(found),
+        stdin=preparation(fleet_mark, steps).encode(),
+        timeout_s=longest_s(steps),
     )
 
 
-def longest_s(found: Iterable[Step]) -> float:
+def longest_s(steps: Iterable[Step]) -> float:
     """How long they may take together, with what is around them."""
-    return sum(step.timeout_s for step in found) + WAIT_S + 60.0
+    return sum(step.timeout_s for step in steps) + WAIT_S + 60.0
 
 
-def trouble(exit_code: int, said: str, errors: str = "") -> tuple[str, str]:
+def trouble(exit_code: int, output: str, errors: str = "") -> tuple[str, str]:
     """Why steps did not run, in one line, and what was said last."""
     if exit_code == AT_IT:
         return "the steps of init are run there already", "another `orch up`, or one that was cut short"
-    reason, _, last = said.strip().partition("\n")
+    reason, _, last = output.strip().partition("\n")
     if exit_code == FAILED and reason:
         return reason.partition(": see /")[0], last or "(it said nothing)"
-    return f"the steps of init could not be run ({exit_code})", (errors.strip() or said.strip())[-300:]
+    return f"the steps of init could not be run ({exit_code})", (errors.strip() or output.strip())[-300:]
 
 
 def _step(index: int, step: InitStep, scripts: Mapping[str, str]) -> Step:

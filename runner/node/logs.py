@@ -96,7 +96,7 @@ def split_line(line: str) -> tuple[str, str]:
 class Follower:
     """Follows one rank's log from a thread until the job ends: keeps it, and tells each line.
 
-    `ended` is called once when the log's end was seen, which is the quickest sign that the job is over.
+    `on_end` is called once when the log's end was seen, which is the quickest sign that the job is over.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Follower:
         *,
         folder: RunFolder,
         processor: Processor,
-        ended: Callable[[], None],
+        on_end: Callable[[], None],
     ) -> None:
         self._connector = connector
         self._runtime = runtime
@@ -116,7 +116,7 @@ class Follower:
         self._rank = rank
         self._file = LogFile(folder.log(rank))
         self._processor = processor
-        self._ended = ended
+        self._on_end = on_end
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"orch-log-{rank}", daemon=True)
 
@@ -142,7 +142,7 @@ class Follower:
         finally:
             self._file.close()
             if not self._stop.is_set():
-                self._ended()
+                self._on_end()
 
     def _follow(self) -> None:
         while not self._stop.is_set():
@@ -188,12 +188,12 @@ def fetch_rest(
     node = plan.ranks[rank].node
     file = LogFile(folder.log(rank))
     try:
-        mine = file.open(wait_s=10.0)
+        is_writer = file.open(wait_s=10.0)
     except OSError as error:
         raise RunFailed(
             "a log cannot be written", where=str(folder.log(rank)), detail=error.strerror or str(error)
         ) from error
-    if not mine:
+    if not is_writer:
         # Its writer lives but does not come to an end; what is missing is fetched beside it, never lost.
         file = LogFile(folder.log(rank).with_suffix(f".{os.getpid()}.log"))
         file.open()
@@ -210,7 +210,7 @@ def fetch_rest(
         file.close()
 
 
-def kept(
+def read_stored(
     folder: RunFolder, rank: int, node: str, *, tail: int | None, since: str | None
 ) -> Iterator[LogLine]:
     """Lines of a kept log: the last `tail`, those from `since` (RFC 3339, compared as text in UTC) on."""

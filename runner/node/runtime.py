@@ -20,7 +20,7 @@ from orch.spec.state import NodeState
 
 
 @dataclass(frozen=True)
-class Started:
+class StartedRank:
     """A rank stands behind its barrier. `port`: the free rendezvous port, from rank 0."""
 
     rank: int
@@ -63,7 +63,7 @@ class JobRuntime(Protocol):
         """Make `image` present on `nodes`. A node's result may carry ImageUnavailable or NodeDiskFull."""
         ...
 
-    def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Started:
+    def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> StartedRank:
         """Claim the rank's blocks, unpack `archive` (`stage.py`) and start the job behind its barrier.
 
         Raises NodesBusy, NodeCordoned, NodePreparing, NodeUnfit, ImageMissing, NodeDiskFull or RunFailed.

@@ -53,21 +53,21 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Sent:
+class StageWithProgress:
     """An archive that tells once a second how many bytes of it were taken."""
 
     archive: Stage
     tell: Callable[[int], None]
 
     def __iter__(self) -> Iterator[bytes]:
-        taken, told = 0, time.monotonic()
+        sent_bytes, last_report = 0, time.monotonic()
         for chunk in self.archive:
             yield chunk
-            taken += len(chunk)
-            if time.monotonic() - told >= TELL_EVERY_S:
-                told = time.monotonic()
-                self.tell(taken)
-        self.tell(taken)
+            sent_bytes += len(chunk)
+            if time.monotonic() - last_report >= TELL_EVERY_S:
+                last_report = time.monotonic()
+                self.tell(sent_bytes)
+        self.tell(sent_bytes)
 
 
 def check_files(sources: Iterable[str | Path]) -> None:
@@ -107,11 +107,11 @@ def stage_files(
     plan: RunPlan, rank: int, environment: Mapping[str, str], keys: RunKeys | None
 ) -> dict[str, str]:
     """Name and text of everything that is made for one rank."""
-    mine = plan.ranks[rank]
+    rank_plan = plan.ranks[rank]
     texts = {
         "env": "".join(_export(key, value) for key, value in environment.items()),
         "hostfile": plan.hostfile,
-        "job.sh": mine.script,
+        "job.sh": rank_plan.script,
         "entry.sh": render(
             "entry.sh.j2",
             files=[

@@ -8,7 +8,7 @@ from typing import Literal
 
 from orch.runner.errors import CommandTimeout, HostUnreachable
 from orch.runner.node import first_boot
-from orch.runner.node.claims import LEFT_AFTER_S, Claim
+from orch.runner.node.claims import ABANDONED_AFTER_S, Claim
 from orch.runner.node.commands import NODE_HOME, Command, as_root
 from orch.runner.node.connector import Connector, fan_out
 from orch.runner.node.cordon import MARK, Cordon
@@ -21,10 +21,10 @@ LOOK_S = 10.0
 
 _CLAIMS = f'for c in {NODE_HOME}/claims/*; do [ ! -L "$c" ] || echo "claim $(readlink "$c")"; done\n'
 # Claims first, so that a node whose Docker hangs still tells who uses it.
-_LOOK = f"""\
+_STATUS_SCRIPT = f"""\
 {_CLAIMS}\
 [ ! -s {MARK} ] || sed 's/^/cordon /;q' {MARK}
-{first_boot.LOOK}"""
+{first_boot.STATUS_SCRIPT}"""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ def node_statuses(
     """The status of each node of `fleet`, in its order; silence is a status, not an error."""
 
     def look(node: NodeState) -> NodeStatus:
-        script = f"{_LOOK}{{ {runtime_of(node, runtimes).health_check()}\n}} | sed 's/^/runtime /'\n"
+        script = f"{_STATUS_SCRIPT}{{ {runtime_of(node, runtimes).health_check()}\n}} | sed 's/^/runtime /'\n"
         command = Command(as_root(script), "look at the node", timeout_s=15.0)
         try:
-            done = connector.run(node, command, deadline_s=deadline_s)
+            result = connector.run(node, command, deadline_s=deadline_s)
         except (HostUnreachable, CommandTimeout) as error:
             return NodeStatus("unreachable", error.detail or error.summary)
-        return read_status(done.stdout)
+        return read_status(result.stdout)
 
     results = fan_out(fleet.nodes, look)
     return tuple(
@@ -68,28 +68,28 @@ def node_statuses(
     )
 
 
-def who_holds(
+def claims_of(
     nodes: Sequence[NodeState], connector: Connector, *, deadline_s: float
 ) -> tuple[tuple[Claim, ...] | None, ...]:
     """Who holds blocks of each node, as it says itself; None for one that does not say.
 
     Claims of jobs that are over hold nothing, though they stay for their owner to come back to."""
-    command = holders_command()
+    command = claims_command()
 
     def ask(node: NodeState) -> tuple[Claim, ...] | None:
-        done = connector.run(node, command, deadline_s=deadline_s)
-        return held_by_others(done.stdout) if done.ok else None
+        result = connector.run(node, command, deadline_s=deadline_s)
+        return read_claims(result.stdout) if result.ok else None
 
     return tuple(result.value for result in fan_out(nodes, ask))
 
 
-def holders_command() -> Command:
-    """Asks a node who holds its blocks; `held_by_others` reads the answer."""
-    text = render("node-holders.sh.j2", home=NODE_HOME, left_after_s=LEFT_AFTER_S)
+def claims_command() -> Command:
+    """Asks a node who holds its blocks; `read_claims` reads the answer."""
+    text = render("node-holders.sh.j2", home=NODE_HOME, left_after_s=ABANDONED_AFTER_S)
     return Command(as_root(text), "ask for claims", timeout_s=15.0)
 
 
-def held_by_others(text: str) -> tuple[Claim, ...]:
+def read_claims(text: str) -> tuple[Claim, ...]:
     """The claims in a node's answer; none of a host that several fleets have, for it stays in the others."""
     lines = text.splitlines()
     if lines.count("registered") > 1:
@@ -102,15 +102,15 @@ def read_status(text: str) -> NodeStatus:
     lines = text.splitlines()
     claims = tuple(Claim.parse(line[6:]) for line in lines if line.startswith("claim "))
     cordon = next((Cordon.parse(line[7:]) for line in lines if line.startswith("cordon ")), None)
-    trouble = next((line[8:] for line in lines if line.startswith("runtime ")), None)
-    prepared = next((line[5:].partition("failed ") for line in lines if line.split(" ")[0] == "boot"), None)
-    if prepared is not None:
-        _, failed, why = prepared
+    problem = next((line[8:] for line in lines if line.startswith("runtime ")), None)
+    boot = next((line[5:].partition("failed ") for line in lines if line.split(" ")[0] == "boot"), None)
+    if boot is not None:
+        _, failed, why = boot
         if not failed:
             return NodeStatus("provisioning", "its preparation is under way", len(claims), claims, cordon)
         return NodeStatus("failure", f"its preparation failed: {why}", len(claims), claims, cordon, why)
-    if trouble is not None:
-        return NodeStatus("failure", trouble, len(claims), claims, cordon)
+    if problem is not None:
+        return NodeStatus("failure", problem, len(claims), claims, cordon)
     if cordon is not None:
         return NodeStatus("cordoned", str(cordon), len(claims), claims, cordon)
     if claims:

@@ -53,7 +53,7 @@ class RunnerContext:
         return RunContext(
             self.ledger,
             self.connector,
-            find_folder(self.dot, RunName.kept(row.name), row.id),
+            find_folder(self.dot, RunName.from_ledger(row.name), row.id),
             self.processor,
             self.runtimes,
         )

@@ -1,7 +1,7 @@
-"""What to do next about a run: a pure function of what was decided before and what is true now.
+"""The next act of a run: a pure function of the ledger's record and the present state of its ranks.
 
-The order of the rules is their priority. Whatever is decided is written to the ledger before it is done
-(`Phase`), so that a process that takes over knows what may already have happened; every act may be repeated.
+The order of the rules is their priority. Every decision is written to the ledger before it is carried out
+(`Phase`), so that a process that takes over knows what may already have happened. Every act may be repeated.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Start:
-    """Make the containers of these ranks."""
+    """Start the containers of these ranks, each behind its barrier."""
 
     ranks: tuple[int, ...]
 
@@ -65,12 +65,12 @@ class ReleaseBarrier:
 
 @dataclass(frozen=True)
 class MarkRunning:
-    """All commands run: say so."""
+    """All commands run: the run takes the status `running`."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """End these ranks; the run will come to `verdict`."""
+    """Stop these ranks; the run will end with `verdict`."""
 
     ranks: tuple[int, ...]
     verdict: Verdict
@@ -79,14 +79,14 @@ class Stop:
 
 @dataclass(frozen=True)
 class Collect:
-    """Fetch logs, clean the nodes up and finish with `verdict`."""
+    """Fetch the logs, clean up the nodes and finish with `verdict`."""
 
     verdict: Verdict
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do now."""
+    """Nothing to do until something changes."""
 
 
 Act = Start | ReleaseBarrier | MarkRunning | Stop | Collect | Wait
@@ -94,10 +94,10 @@ Act = Start | ReleaseBarrier | MarkRunning | Stop | Collect | Wait
 
 @dataclass(frozen=True)
 class RunView:
-    """What the ledger says: what people want, how far the run is, and the verdict that was reached, if any.
+    """The ledger's view of a run: its desired state, its phase, and its verdict once there is one.
 
-    `silent_s`: for how long each silent rank has been silent. `given_up`: ranks whose node is not waited for
-    any more.
+    `silent_s`: seconds since each silent rank last answered. `given_up`: ranks whose node is no longer
+    waited for.
     """
 
     desired: str
@@ -107,109 +107,115 @@ class RunView:
     given_up: frozenset[int] = frozenset()
 
 
-def decide(plan: RunPlan, known: RunView, seen: Sequence[ObservedRank]) -> Act:
-    """The next act. `seen` holds one observation per rank, in rank order."""
-    lost = {rank for rank, seconds in (known.silent_s or {}).items() if seconds >= plan.unreachable_grace_s}
-    lost |= known.given_up
-    verdict = known.verdict or _verdict(plan, known, seen, lost)
+def decide(plan: RunPlan, view: RunView, ranks: Sequence[ObservedRank]) -> Act:
+    """The next act. `ranks` holds one observation per rank, in rank order."""
+    lost = {rank for rank, seconds in (view.silent_s or {}).items() if seconds >= plan.unreachable_grace_s}
+    lost |= view.given_up
+    verdict = view.verdict or _verdict(plan, view, ranks, lost)
     if verdict is not None:
-        kill = known.desired == "abort"
-        live = [one.rank for one in seen if one.alive and (kill or "stopping" not in one.marks)]
-        if live:
-            return Stop(tuple(live), verdict, kill)
-        # What was asked for once may have failed: a Docker that was restarted has forgotten it.
-        late = [one.rank for one in seen if one.alive and "overdue" in one.marks]
-        if late:
-            return Stop(tuple(late), verdict, kill=True)
-        pending = [one for one in seen if one.alive or (one.state == "silent" and one.rank not in lost)]
+        kill = view.desired == "abort"
+        alive = [rank.rank for rank in ranks if rank.alive and (kill or "stopping" not in rank.marks)]
+        if alive:
+            return Stop(tuple(alive), verdict, kill)
+        # The first stop may have been lost: a Docker that was restarted has forgotten it.
+        overdue = [rank.rank for rank in ranks if rank.alive and "overdue" in rank.marks]
+        if overdue:
+            return Stop(tuple(overdue), verdict, kill=True)
+        pending = [rank for rank in ranks if rank.alive or (rank.state == "silent" and rank.rank not in lost)]
         return Wait() if pending else Collect(verdict)
-    if any(one.state == "silent" for one in seen):
+    if any(rank.state == "silent" for rank in ranks):
         return Wait()
-    if known.phase in (Phase.SUBMITTED, Phase.STARTING):
-        absent = tuple(one.rank for one in seen if one.state == "absent")
+    if view.phase in (Phase.SUBMITTED, Phase.STARTING):
+        absent = tuple(rank.rank for rank in ranks if rank.state == "absent")
         if absent:
             return Start(absent)
-    waiting = [one for one in seen if one.alive and "go" not in one.marks]
+    waiting = [rank for rank in ranks if rank.alive and "go" not in rank.marks]
     if waiting:
-        ready = _may_go(plan, seen, waiting)
-        return ReleaseBarrier(ready) if ready else Wait()
-    if known.phase is not Phase.RUNNING and all(one.ended or "started" in one.marks for one in seen):
+        released = _releasable(plan, ranks, waiting)
+        return ReleaseBarrier(released) if released else Wait()
+    if view.phase is not Phase.RUNNING and all(rank.ended or "started" in rank.marks for rank in ranks):
         return MarkRunning()
     return Wait()
 
 
-def _may_go(plan: RunPlan, seen: Sequence[ObservedRank], waiting: Sequence[ObservedRank]) -> tuple[int, ...]:
-    """The ranks whose turn it is; with an order, the second group waits for the first one's commands."""
+def _releasable(
+    plan: RunPlan, ranks: Sequence[ObservedRank], waiting: Sequence[ObservedRank]
+) -> tuple[int, ...]:
+    """The ranks to release now. With a startup order, the second group waits until the first has started."""
     if plan.startup_order == "any" or len(plan.ranks) == 1:
-        return tuple(one.rank for one in waiting)
+        return tuple(rank.rank for rank in waiting)
     master_first = plan.startup_order == "master-first"
-    first = [one for one in seen if (one.rank == 0) == master_first]
-    turn = [one for one in waiting if (one.rank == 0) == master_first]
-    if turn:
-        return tuple(one.rank for one in turn)
-    begun = all(one.ended or "started" in one.marks for one in first)
-    return tuple(one.rank for one in waiting) if begun else ()
+    first_group = [rank for rank in ranks if (rank.rank == 0) == master_first]
+    ready_group = [rank for rank in waiting if (rank.rank == 0) == master_first]
+    if ready_group:
+        return tuple(rank.rank for rank in ready_group)
+    all_started = all(rank.ended or "started" in rank.marks for rank in first_group)
+    return tuple(rank.rank for rank in waiting) if all_started else ()
 
 
-def _verdict(plan: RunPlan, known: RunView, seen: Sequence[ObservedRank], lost: set[int]) -> Verdict | None:
-    """How the run ends, if it is clear by now."""
-    if known.desired == "stop":
+def _verdict(plan: RunPlan, view: RunView, ranks: Sequence[ObservedRank], lost: set[int]) -> Verdict | None:
+    """The verdict of the run, None while it is open."""
+    if view.desired == "stop":
         return Verdict("terminated", "stopped_by_user")
-    if known.desired == "abort":
+    if view.desired == "abort":
         return Verdict("terminated", "aborted_by_user")
     failed = sorted(
-        (one for one in seen if rank_reason(one) not in (None, "done")), key=lambda one: one.finished_at
+        (rank for rank in ranks if rank_reason(rank) not in (None, "done")),
+        key=lambda rank: rank.finished_at,
     )
     if failed:
         return Verdict("failed", "job_failed", describe(plan, failed[0]))
     if lost:
         names = fold([plan.ranks[rank].node.name for rank in sorted(lost)])
-        told = next((one.detail for one in seen if one.rank in lost and one.detail), None)
+        detail = next(
+            (rank.detail for rank in ranks if rank.rank in lost and rank.detail),
+            None,
+        )
         grace = f"{plan.unreachable_grace_s:g} s"
         return Verdict(
             "failed",
             "job_failed",
-            f"node {names} did not answer for {grace}" + (f" ({told})" if told else ""),
+            f"node {names} did not answer for {grace}" + (f" ({detail})" if detail else ""),
         )
-    late = [one for one in seen if one.alive and "overdue" in one.marks]
-    if late and plan.max_duration_s:
-        return Verdict("failed", "job_failed", describe(plan, late[0]))
-    if known.phase in (Phase.GOING, Phase.RUNNING):
-        gone = [one for one in seen if one.state == "absent"]
-        if gone:
-            return Verdict("failed", "job_failed", describe(plan, gone[0]))
-    if seen[0].ended and plan.stop_criteria == "master-done":
+    overdue = [rank for rank in ranks if rank.alive and "overdue" in rank.marks]
+    if overdue and plan.max_duration_s:
+        return Verdict("failed", "job_failed", describe(plan, overdue[0]))
+    if view.phase in (Phase.GOING, Phase.RUNNING):
+        absent = [rank for rank in ranks if rank.state == "absent"]
+        if absent:
+            return Verdict("failed", "job_failed", describe(plan, absent[0]))
+    if ranks[0].ended and plan.stop_criteria == "master-done":
         return Verdict("done", "all_jobs_done")
-    if all(one.ended for one in seen):
+    if all(rank.ended for rank in ranks):
         return Verdict("done", "all_jobs_done")
     return None
 
 
-def rank_reason(one: ObservedRank) -> str | None:
+def rank_reason(rank: ObservedRank) -> str | None:
     """The termination reason of a rank by itself (configuration 8); None while it lives."""
-    if not one.ended:
+    if not rank.ended:
         return None
-    if "expired" in one.marks:
+    if "expired" in rank.marks:
         return "max_duration_exceeded"
-    if one.exit_code == 0 and not one.out_of_memory:
+    if rank.exit_code == 0 and not rank.out_of_memory:
         return "done"
     return "container_exited_with_error"
 
 
-def describe(plan: RunPlan, one: ObservedRank) -> str:
-    """What became of a rank that failed, for people."""
-    where = f"rank {one.rank} on node {plan.ranks[one.rank].node.name}"
-    if one.state == "absent":
+def describe(plan: RunPlan, rank: ObservedRank) -> str:
+    """How a rank failed, for people."""
+    where = f"rank {rank.rank} on node {plan.ranks[rank.rank].node.name}"
+    if rank.state == "absent":
         return f"the container of {where} disappeared"
-    if "expired" in one.marks or (one.alive and "overdue" in one.marks):
+    if "expired" in rank.marks or (rank.alive and "overdue" in rank.marks):
         return f"{where} reached max_duration ({plan.max_duration_s} s)"
-    if one.out_of_memory:
-        return f"{where} ran out of memory (exit code {one.exit_code})"
-    return f"{where} exited with code {one.exit_code}"
+    if rank.out_of_memory:
+        return f"{where} ran out of memory (exit code {rank.exit_code})"
+    return f"{where} exited with code {rank.exit_code}"
 
 
 def verdict_of(row: RunRow) -> Verdict | None:
-    """The verdict that was reached, if any: the ledger gets a reason together with it and never before."""
+    """The verdict in the ledger, None before there is one: a reason is only written with a verdict."""
     if row.reason is None:
         return None
     if row.reason in ("stopped_by_user", "aborted_by_user"):
@@ -217,24 +223,24 @@ def verdict_of(row: RunRow) -> Verdict | None:
     return Verdict("done" if row.reason == "all_jobs_done" else "failed", row.reason, row.message)
 
 
-def rank_status(one: ObservedRank, before: str, run_reason: str | None) -> tuple[str, str | None]:
+def rank_status(rank: ObservedRank, previous: str, run_reason: str | None) -> tuple[str, str | None]:
     """Status and termination reason of a rank as now observed."""
-    reason = rank_reason(one)
+    reason = rank_reason(rank)
     if reason is None:
-        if one.alive and "started" in one.marks:
-            return ("terminating" if "stopping" in one.marks else "running"), None
-        return before, None
-    if "stopping" in one.marks and reason != "max_duration_exceeded":
+        if rank.alive and "started" in rank.marks:
+            return ("terminating" if "stopping" in rank.marks else "running"), None
+        return previous, None
+    if "stopping" in rank.marks and reason != "max_duration_exceeded":
         ended_well = run_reason == "all_jobs_done"
-        told = {"stopped_by_user": "terminated_by_user", "aborted_by_user": "aborted_by_user"}
+        rank_reasons = {"stopped_by_user": "terminated_by_user", "aborted_by_user": "aborted_by_user"}
         if ended_well:
             return "done", "done"
-        return "terminated", told.get(run_reason or "", "sibling_failed")
+        return "terminated", rank_reasons.get(run_reason or "", "sibling_failed")
     return ("done" if reason == "done" else "failed"), reason
 
 
 def end_reason(verdict: Verdict) -> str:
-    """The reason of a rank that never came to an end of its own."""
+    """The termination reason of a rank that did not end by itself."""
     if verdict.status == "done":
         return "done"
     if verdict.reason == "aborted_by_user":
@@ -255,6 +261,6 @@ def start_reason(error: OrchError) -> str:
     return error.reason if isinstance(error, RunFailed) else "creating_container_error"
 
 
-def told(error: OrchError) -> str:
-    """An error in one line."""
+def error_text(error: OrchError) -> str:
+    """An error in one line: summary and detail."""
     return f"{error.summary}: {error.detail}" if error.detail else error.summary

@@ -30,12 +30,19 @@ from orch.runner.runs.decide import (
     Wait,
     decide,
     end_reason,
+    error_text,
     rank_status,
     start_reason,
-    told,
     verdict_of,
 )
-from orch.runner.runs.ranks import collect_ranks, first_to_go, lift_barriers, look_at, start_ranks, stop_ranks
+from orch.runner.runs.ranks import (
+    collect_ranks,
+    first_ranks,
+    lift_barriers,
+    observe_ranks,
+    start_ranks,
+    stop_ranks,
+)
 from orch.spec.errors import OrchError
 
 # A look costs each node one `docker inspect`. Its log's end wakes the driver sooner; the pause grows with
@@ -59,9 +66,9 @@ class Driver:
         self._follow_logs = follow_logs
         self._followers: dict[int, logs.Follower] = {}
         self._ended: dict[int, ObservedRank] = {}
-        self._told: dict[int, str] = {}
+        self._reported_status: dict[int, str] = {}
         self._wake = threading.Event()
-        self._away_since: float | None = None
+        self._ledger_lost_since: float | None = None
 
     def run(self) -> RunRow:
         """Drive to the end.
@@ -77,26 +84,26 @@ class Driver:
                             self._wake.wait(max(LOOK_EVERY_S, len(self._plan.ranks) / LOOKS_PER_S))
                             self._wake.clear()
                         self._reload()
-                        self._away_since = None
-                    except LedgerUnusable as away:
-                        self._wait_for_ledger(away)
+                        self._ledger_lost_since = None
+                    except LedgerUnusable as error:
+                        self._wait_for_ledger(error)
             finally:
                 for follower in self._followers.values():
                     follower.stop()
         return self._row
 
-    def _wait_for_ledger(self, away: LedgerUnusable) -> None:
+    def _wait_for_ledger(self, error: LedgerUnusable) -> None:
         """A ledger that is busy or away for a while costs no run. What could not be written is decided again
         by what is written: the act is done once more, as by a driver that takes over.
 
         Raises LedgerUnusable when it lasts."""
         now = time.monotonic()
-        if self._away_since is None:
-            self._away_since = now
-            told = f"{away.summary}: {away.detail}" if away.detail else away.summary
-            self._context.processor.handle(Notice(f"{told}; trying again", "warning"))
-        if now - self._away_since > LEDGER_PATIENCE_S:
-            raise away
+        if self._ledger_lost_since is None:
+            self._ledger_lost_since = now
+            message = f"{error.summary}: {error.detail}" if error.detail else error.summary
+            self._context.processor.handle(Notice(f"{message}; trying again", "warning"))
+        if now - self._ledger_lost_since > LEDGER_PATIENCE_S:
+            raise error
         time.sleep(LEDGER_PAUSE_S)
         with suppress(LedgerUnusable):
             self._reload()
@@ -112,23 +119,23 @@ class Driver:
             # Nothing can be there yet, so the first look is saved.
             self._start(tuple(rank.rank for rank in self._plan.ranks))
             return False
-        seen = self._look()
-        self._note(seen)
-        act = decide(self._plan, self._known(), seen)
+        observations = self._observe()
+        self._record_changes(observations)
+        act = decide(self._plan, self._view(), observations)
         if isinstance(act, Wait):
             return True
         if isinstance(act, Stop):
-            self._stop(act, seen)
+            self._stop(act, observations)
             # What is asked for again did not help at once before.
-            return act.kill and all("stopping" in seen[rank].marks for rank in act.ranks)
+            return act.kill and all("stopping" in observations[rank].marks for rank in act.ranks)
         if isinstance(act, Collect):
-            self._collect(act.verdict, seen)
+            self._collect(act.verdict, observations)
         elif only_end:
             return True
         elif isinstance(act, Start):
             self._start(act.ranks)
         elif isinstance(act, ReleaseBarrier):
-            self._go(act.ranks)
+            self._release(act.ranks)
         elif isinstance(act, MarkRunning):
             self._context.ledger.change(self._lease, "running", phase=Phase.RUNNING.value, status="running")
             self._tell_run("running")
@@ -142,7 +149,7 @@ class Driver:
     def _reload(self) -> None:
         self._row = self._context.ledger.by_id(self._lease.run_id)
 
-    def _known(self) -> RunView:
+    def _view(self) -> RunView:
         row = self._row
         return RunView(
             desired=row.desired,
@@ -154,31 +161,35 @@ class Driver:
 
     # --- looking
 
-    def _look(self) -> tuple[ObservedRank, ...]:
+    def _observe(self) -> tuple[ObservedRank, ...]:
         """One observation per rank. An ended job stays ended, so its node is not asked again."""
-        asked = [rank.rank for rank in self._plan.ranks if rank.rank not in self._ended]
-        found = look_at(self._context, self._plan, asked)
-        self._ended.update({rank: one for rank, one in found.items() if one.ended})
-        return tuple({**found, **self._ended}[rank.rank] for rank in self._plan.ranks)
+        ranks = [rank.rank for rank in self._plan.ranks if rank.rank not in self._ended]
+        observations = observe_ranks(self._context, self._plan, ranks)
+        self._ended.update(
+            {rank: observation for rank, observation in observations.items() if observation.ended}
+        )
+        return tuple({**observations, **self._ended}[rank.rank] for rank in self._plan.ranks)
 
-    def _note(self, seen: Sequence[ObservedRank]) -> None:
+    def _record_changes(self, observations: Sequence[ObservedRank]) -> None:
         """Write down what changed about ranks: silence, running, ends."""
         changed = False
-        for one, row in zip(seen, self._row.ranks, strict=True):
-            silent = one.state == "silent"
+        for observation, row in zip(observations, self._row.ranks, strict=True):
+            silent = observation.state == "silent"
             if silent != (row.silent_since is not None):
                 since = self._row.now if silent else None
-                self._change_rank(one.rank, silent_since=since)
-                node = self._plan.ranks[one.rank].node.name
+                self._change_rank(observation.rank, silent_since=since)
+                node = self._plan.ranks[observation.rank].node.name
                 text = f"node {node} does not answer" if silent else f"node {node} answers again"
                 self._context.processor.handle(
-                    Notice(f"{text}: {one.detail}" if one.detail else text, "warning")
+                    Notice(f"{text}: {observation.detail}" if observation.detail else text, "warning")
                 )
                 changed = True
-            status, reason = rank_status(one, row.status, self._row.reason)
+            status, reason = rank_status(observation, row.status, self._row.reason)
             if (status, reason) != (row.status, row.reason) and row.reason is None:
-                self._change_rank(one.rank, status=status, reason=reason, exit_code=one.exit_code)
-                self._tell_rank(one.rank, status, one.exit_code, reason)
+                self._change_rank(
+                    observation.rank, status=status, reason=reason, exit_code=observation.exit_code
+                )
+                self._tell_rank(observation.rank, status, observation.exit_code, reason)
                 changed = True
         if changed:
             self._reload()
@@ -192,7 +203,7 @@ class Driver:
             self._lease, "starting", _ranks(ranks), phase=Phase.STARTING.value, status="provisioning"
         )
         self._tell_run("provisioning")
-        starts = start_ranks(context, plan, ranks, self._pulling, self._wanted)
+        starts = start_ranks(context, plan, ranks, self._on_pull, self._is_wanted)
         if starts.errors:
             self._fail_start(starts.errors)
             return
@@ -204,13 +215,13 @@ class Driver:
                 context.ledger.change(self._lease, master_port=started.port)
         self._reload()
         if len(ranks) == len(plan.ranks) and self._row.desired == "run":
-            self._go(first_to_go(plan))
+            self._release(first_ranks(plan))
 
-    def _wanted(self) -> bool:
+    def _is_wanted(self) -> bool:
         self._reload()
         return self._row.desired == "run"
 
-    def _pulling(self, rank: int) -> None:
+    def _on_pull(self, rank: int) -> None:
         self._change_rank(rank, status="pulling")
         self._tell_rank(rank, "pulling")
 
@@ -218,16 +229,16 @@ class Driver:
         """The run failed before any command; the next steps remove what other nodes hold of it."""
         for rank, error in errors:
             reason = start_reason(error)
-            self._change_rank(rank, status="failed", reason=reason, message=told(error))
-            self._tell_rank(rank, "failed", None, reason, told(error))
+            self._change_rank(rank, status="failed", reason=reason, message=error_text(error))
+            self._tell_rank(rank, "failed", None, reason, error_text(error))
         first = min(errors, key=lambda pair: (isinstance(pair[1], HostUnreachable), pair[0]))[1]
         others = len(errors) - 1
-        message = told(first) + (f" (and {others} more)" if others else "")
+        message = error_text(first) + (f" (and {others} more)" if others else "")
         self._set_verdict(Verdict("failed", "job_failed", message))
 
-    def _go(self, ranks: tuple[int, ...]) -> None:
+    def _release(self, ranks: tuple[int, ...]) -> None:
         plan, context = self._plan, self._context
-        context.ledger.going(self._lease, _ranks(ranks))
+        context.ledger.mark_started(self._lease, _ranks(ranks))
         if self._follow_logs:
             for rank in ranks:
                 self._follower(rank)
@@ -243,7 +254,7 @@ class Driver:
                 rank,
                 folder=context.folder,
                 processor=context.processor,
-                ended=self._wake.set,
+                on_end=self._wake.set,
             )
             self._followers[rank] = follower
             follower.start()
@@ -266,41 +277,44 @@ class Driver:
         )
         self._tell_run("terminating", verdict.reason, verdict.message)
 
-    def _stop(self, act: Stop, seen: Sequence[ObservedRank]) -> None:
+    def _stop(self, act: Stop, observations: Sequence[ObservedRank]) -> None:
         if self._row.reason is None:
             self._set_verdict(act.verdict)
-            self._mark_lost(seen)
+            self._mark_lost(observations)
         stop_ranks(self._context, self._plan, act.ranks, kill=act.kill)
 
-    def _mark_lost(self, seen: Sequence[ObservedRank]) -> None:
+    def _mark_lost(self, observations: Sequence[ObservedRank]) -> None:
         """Give silent ranks their reason, when it is their silence that ends the run."""
-        for one, row in zip(seen, self._row.ranks, strict=True):
-            if one.state == "silent" and row.reason is None:
+        for observation, row in zip(observations, self._row.ranks, strict=True):
+            if observation.state == "silent" and row.reason is None:
                 self._change_rank(
-                    one.rank, status="failed", reason="instance_unreachable", message=one.detail
+                    observation.rank,
+                    status="failed",
+                    reason="instance_unreachable",
+                    message=observation.detail,
                 )
-                self._tell_rank(one.rank, "failed", None, "instance_unreachable", one.detail)
+                self._tell_rank(observation.rank, "failed", None, "instance_unreachable", observation.detail)
             elif (
-                one.state == "absent"
+                observation.state == "absent"
                 and row.reason is None
                 and self._row.phase in (Phase.GOING, Phase.RUNNING)
             ):
-                self._change_rank(one.rank, status="failed", reason="executor_error")
+                self._change_rank(observation.rank, status="failed", reason="executor_error")
 
-    def _collect(self, verdict: Verdict, seen: Sequence[ObservedRank]) -> None:
+    def _collect(self, verdict: Verdict, observations: Sequence[ObservedRank]) -> None:
         """Logs here, nothing left there, the run finished. A silent node is left for later passes."""
         context, plan = self._context, self._plan
         if self._row.reason is None:
             self._set_verdict(verdict)
-            self._mark_lost(seen)
+            self._mark_lost(observations)
         context.ledger.change(self._lease, phase=Phase.COLLECTING.value)
-        for one in seen:
-            follower = self._followers.get(one.rank)
-            if follower is not None and one.state == "silent":
+        for observation in observations:
+            follower = self._followers.get(observation.rank)
+            if follower is not None and observation.state == "silent":
                 follower.stop()
             elif follower is not None:
                 follower.finish(patience_s=3.0)
-        answering = [one.rank for one in seen if one.state != "silent"]
+        answering = [observation.rank for observation in observations if observation.state != "silent"]
         for rank, error in collect_ranks(context, plan, answering, tell=self._follow_logs).items():
             if error is None:
                 self._change_rank(rank, collected=1)
@@ -333,9 +347,9 @@ class Driver:
         reason: str | None = None,
         message: str | None = None,
     ) -> None:
-        if self._told.get(rank) == status:
+        if self._reported_status.get(rank) == status:
             return
-        self._told[rank] = status
+        self._reported_status[rank] = status
         node = self._plan.ranks[rank].node.name
         self._context.processor.handle(RankChanged(self._row.name, rank, node, status, code, reason, message))
 

@@ -14,10 +14,10 @@ from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node import logs
-from orch.runner.processes import is_dead_owner, owner_words
+from orch.runner.processes import describe_owner, is_dead_owner
 from orch.runner.runs.context import RunnerContext
 
-SHORTEST_S, LONGEST_S, GROWTH = 0.2, 4.0, 1.5
+MIN_PAUSE_S, MAX_PAUSE_S, GROWTH = 0.2, 4.0, 1.5
 # How often a driver of this machine is looked for while the ledger is not asked.
 DRIVER_S = 1.0
 
@@ -28,7 +28,7 @@ class RunWatch:
     def __init__(self, ledger: Ledger, row: RunRow) -> None:
         self._ledger = ledger
         self._wake = threading.Event()
-        self._pause_s = SHORTEST_S
+        self._pause_s = MIN_PAUSE_S
         self.row = row
 
     def wake(self) -> None:
@@ -36,21 +36,25 @@ class RunWatch:
 
     def wait(self) -> None:
         """Until it is time to ask again."""
-        end = time.monotonic() + self._pause_s
-        self._pause_s = min(self._pause_s * GROWTH, LONGEST_S)
-        while (left := end - time.monotonic()) > 0:
-            if self._wake.wait(min(left, DRIVER_S)):
+        deadline = time.monotonic() + self._pause_s
+        self._pause_s = min(self._pause_s * GROWTH, MAX_PAUSE_S)
+        while (remaining_s := deadline - time.monotonic()) > 0:
+            if self._wake.wait(min(remaining_s, DRIVER_S)):
                 self._wake.clear()
-                self._pause_s = SHORTEST_S
+                self._pause_s = MIN_PAUSE_S
                 return
             if self.row.owner is not None and is_dead_owner(self.row.owner):
                 return
 
     def read(self) -> RunRow:
         """The run now."""
-        before, self.row = self.row, self._ledger.by_id(self.row.id)
-        if (before.status, before.phase, before.owner) != (self.row.status, self.row.phase, self.row.owner):
-            self._pause_s = SHORTEST_S
+        previous, self.row = self.row, self._ledger.by_id(self.row.id)
+        if (previous.status, previous.phase, previous.owner) != (
+            self.row.status,
+            self.row.phase,
+            self.row.owner,
+        ):
+            self._pause_s = MIN_PAUSE_S
         return self.row
 
 
@@ -58,10 +62,10 @@ def follow(runner: RunnerContext, row: RunRow, follow_logs: bool) -> RunRow:
     """Show a run that another process acts on, until it ends or that process is gone."""
     context, plan = runner.context(row), plan_of(row)
     followers: list[logs.Follower] = []
-    watch, told = RunWatch(runner.ledger, row), row.status
+    watch, last_status = RunWatch(runner.ledger, row), row.status
     runner.processor.handle(
         Notice(
-            f"run {row.name} is driven by {owner_words(row.owner) if row.owner else 'another process'}; "
+            f"run {row.name} is driven by {describe_owner(row.owner) if row.owner else 'another process'}; "
             "following it"
         )
     )
@@ -76,7 +80,7 @@ def follow(runner: RunnerContext, row: RunRow, follow_logs: bool) -> RunRow:
                         rank.rank,
                         folder=context.folder,
                         processor=runner.processor,
-                        ended=watch.wake,
+                        on_end=watch.wake,
                     )
                     for rank in plan.ranks
                 ]
@@ -84,8 +88,8 @@ def follow(runner: RunnerContext, row: RunRow, follow_logs: bool) -> RunRow:
                     follower.start()
             watch.wait()
             row = watch.read()
-            if row.status != told:
-                told = row.status
+            if row.status != last_status:
+                last_status = row.status
                 runner.processor.handle(RunChanged(row.name, row.status, row.reason, row.message))
     finally:
         for follower in followers:

@@ -25,7 +25,7 @@ from orch.runner.processes import process_owner
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.driver import Driver
 from orch.runner.runs.follow import follow
-from orch.runner.runs.packing import source_of
+from orch.runner.runs.packing import resolve_source
 from orch.runner.runs.ranks import collect_ranks
 from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def check_task(task: Task, base: Path, caller_env: Mapping[str, str]) -> None:
     """What can be wrong with a run before there are nodes: unset variables, missing files. Raises BadTask."""
     set_variables(task.env, caller_env)
-    check_files(source_of(base, item.local_path) for item in task.files)
+    check_files(resolve_source(base, item.local_path) for item in task.files)
 
 
 def submit(
@@ -56,20 +56,20 @@ def submit(
     """Write a run into the ledger, with all it needs to be started from here; nodes are only looked at.
 
     `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
-    Raises BadRunName, Conflict (a run of that name is active), NodeCordoned, NodeUnfit, NoFit, BadTask,
+    Raises BadRunName, RunConflict (a run of that name is active), NodeCordoned, NodeUnfit, NoFit, BadTask,
     HostfileIncomplete or LedgerUnusable.
     """
-    wanted = name if name is not None else task.name
-    chosen = RunName.made(stem) if wanted is None else RunName.given(wanted)
+    requested_name = name if name is not None else task.name
+    run_name = RunName.generate(stem) if requested_name is None else RunName.parse(requested_name)
     seats = choose_seats(runner, task, fleet)
     compiled: list[CompiledRun] = []
-    told: list[str] = []
+    messages: list[str] = []
 
     def build(number: int) -> str:
         result = compile_run(
             RunRequest(
                 task=task,
-                name=chosen,
+                name=run_name,
                 number=number,
                 fleet=fleet,
                 seats=seats,
@@ -82,10 +82,10 @@ def submit(
             )
         )
         check_files(item.source for item in result.plan.files)
-        folder = open_folder(runner.dot, chosen, number)
+        folder = open_folder(runner.dot, run_name, number)
         try:
             folder.write_environments(result.environments)
-            told.extend(pack_files(result.plan, folder.files))
+            messages.extend(pack_files(result.plan, folder.files))
         except OSError as error:
             raise LedgerUnusable(
                 "the folder of a run cannot be written",
@@ -95,10 +95,10 @@ def submit(
         compiled.append(result)
         return result.plan.model_dump_json()
 
-    row = runner.ledger.create(chosen, fleet.name, [seat.node.name for seat in seats], build)
+    row = runner.ledger.create(run_name, fleet.name, [seat.node.name for seat in seats], build)
     for warning in compiled[0].warnings:
         runner.processor.handle(Notice(warning, "warning"))
-    for line in told:
+    for line in messages:
         level, _, text = line.partition(": ")
         runner.processor.handle(Notice(text, level))
     return row
@@ -134,7 +134,7 @@ def stop(runner: RunnerContext, row: RunRow, *, abort: bool = False) -> RunRow:
     if not row.active:
         return row
     desired: Desired = "abort" if abort else "stop"
-    runner.ledger.want(row.id, desired)
+    runner.ledger.set_desired(row.id, desired)
     try:
         plan_of(row)
     except BadRunName as error:
@@ -161,7 +161,7 @@ def reconcile_once(runner: RunnerContext, rows: Sequence[RunRow] | None = None) 
     """
     owner = process_owner()
     for row in rows if rows is not None else runner.ledger.runs(active_only=True):
-        if not row.active or row.held or not _readable(runner, row):
+        if not row.active or row.held or not _has_readable_plan(runner, row):
             continue
         lease = runner.ledger.take(row.id, owner)
         if lease is None:
@@ -177,20 +177,20 @@ def reconcile_once(runner: RunnerContext, rows: Sequence[RunRow] | None = None) 
             runner.processor.handle(Notice(f"run {row.name}: {error.summary}", "warning"))
         finally:
             runner.ledger.release(lease)
-    meant = None if rows is None else {row.id for row in rows}
+    selected_ids = None if rows is None else {row.id for row in rows}
     for row in runner.ledger.uncollected():
-        if meant is not None and row.id not in meant:
+        if selected_ids is not None and row.id not in selected_ids:
             continue
-        if _readable(runner, row, told=False):
+        if _has_readable_plan(runner, row, warn=False):
             _collect_late(runner, row, owner)
 
 
-def _readable(runner: RunnerContext, row: RunRow, *, told: bool = True) -> bool:
+def _has_readable_plan(runner: RunnerContext, row: RunRow, *, warn: bool = True) -> bool:
     """Whether anything can be done for a run: one that cannot be read must not keep the others waiting."""
     try:
         plan_of(row)
     except RunnerError as error:
-        if told:
+        if warn:
             hint = f"; {error.hint}" if error.hint else ""
             runner.processor.handle(Notice(f"{error.summary}{hint}", "warning"))
         return False
@@ -202,10 +202,10 @@ def _collect_late(runner: RunnerContext, row: RunRow, owner: str) -> None:
     if lease is None:
         return
     plan, context = plan_of(row), runner.context(row)
-    left = [one.rank for one in row.ranks if not one.collected]
+    uncollected = [one.rank for one in row.ranks if not one.collected]
     try:
         with Renewal(runner.ledger, lease):
-            for rank, error in collect_ranks(context, plan, left, tell=False, deadline_s=2.0).items():
+            for rank, error in collect_ranks(context, plan, uncollected, tell=False, deadline_s=2.0).items():
                 if error is None:
                     runner.ledger.change_rank(lease, row.attempt, rank, collected=1)
     except LeaseLost:

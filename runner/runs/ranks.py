@@ -14,25 +14,25 @@ from orch.runner.events import FilesProgress, Notice, Preparing
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node import logs
-from orch.runner.node.claims import LEFT_AFTER_S
+from orch.runner.node.claims import ABANDONED_AFTER_S
 from orch.runner.node.connector import NodeResult, fan_out
 from orch.runner.node.first_boot import LOOK_AGAIN_S, PREPARE_S
-from orch.runner.node.runtime import ImageMissing, ObservedRank, Started
-from orch.runner.node.stage import Sent, stage
+from orch.runner.node.runtime import ImageMissing, ObservedRank, StartedRank
+from orch.runner.node.stage import StageWithProgress, stage
 from orch.runner.runs.context import RunContext
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 
 # Often enough that a node which is away at one time or another still has a fresh claim.
-HOLD_EVERY_S = LEFT_AFTER_S / 6
+HOLD_EVERY_S = ABANDONED_AFTER_S / 6
 LOOK_DEADLINE_S = 3.0
 
 
 @dataclass(frozen=True)
-class Starts:
+class StartResults:
     """What starting some ranks came to; any error means that the run cannot go on."""
 
-    started: tuple[Started, ...] = ()
+    started: tuple[StartedRank, ...] = ()
     errors: tuple[tuple[int, OrchError], ...] = ()
 
 
@@ -40,50 +40,54 @@ def start_ranks(
     context: RunContext,
     plan: RunPlan,
     ranks: Sequence[int],
-    pulling: Callable[[int], None],
-    wanted: Callable[[], bool],
-) -> Starts:
-    """Containers for `ranks`, each behind its barrier. `pulling` hears of ranks that lack the image.
+    on_pull: Callable[[int], None],
+    still_wanted: Callable[[], bool],
+) -> StartResults:
+    """Containers for `ranks`, each behind its barrier. `on_pull` hears of ranks that lack the image.
 
-    Nodes that are still being prepared are waited for, as long as `wanted` says so.
+    Nodes that are still being prepared are waited for, as long as `still_wanted` says so.
     """
     try:
         environments = context.folder.environments()
         keys = context.folder.keys(len(plan.ranks)) if plan.ssh_between else None
     except RunFailed as error:
-        return Starts(errors=tuple((rank, error) for rank in ranks))
+        return StartResults(errors=tuple((rank, error) for rank in ranks))
     files = context.folder.files if plan.files else None
     rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
 
-    def start(node: NodeState) -> Started:
+    def start(node: NodeState) -> StartedRank:
         rank = rank_of[node.name]
         archive = stage(plan, rank, environments[rank], keys, files)
         size = archive.size
 
-        def tell(taken: int, *, finished: bool = False) -> None:
-            context.processor.handle(FilesProgress(node.name, taken, size, finished))
+        def tell(sent_bytes: int, *, finished: bool = False) -> None:
+            context.processor.handle(FilesProgress(node.name, sent_bytes, size, finished))
 
         tell(0)
         try:
-            return context.runtime(node).start(context.connector, plan, rank, Sent(archive, tell))
+            return context.runtime(node).start(
+                context.connector, plan, rank, StageWithProgress(archive, tell)
+            )
         finally:
             tell(size, finished=True)
 
     results = fan_out([plan.ranks[rank].node for rank in ranks], start)
     if any(isinstance(result.error, NodePreparing) for result in results):
         with holding(context, plan, ranks):
-            results = _when_prepared(context, results, start, wanted)
+            results = _retry_when_prepared(context, results, start, still_wanted)
         context.processor.handle(Preparing(()))
     missing = [result.node for result in results if isinstance(result.error, ImageMissing)]
     if missing and len(missing) == sum(not result.ok for result in results):
         for node in missing:
-            pulling(rank_of[node.name])
+            on_pull(rank_of[node.name])
         with holding(context, plan, ranks):
-            provided = _provide(context, plan, missing)
-        again = {r.node.name: r for r in fan_out([r.node for r in provided if r.ok], start)}
-        failed = {r.node.name: NodeResult[Started](r.node, error=r.error) for r in provided if not r.ok}
-        results = tuple({**again, **failed}.get(result.node.name, result) for result in results)
-    return Starts(
+            pull_results = _provide(context, plan, missing)
+        retried = {r.node.name: r for r in fan_out([r.node for r in pull_results if r.ok], start)}
+        failed = {
+            r.node.name: NodeResult[StartedRank](r.node, error=r.error) for r in pull_results if not r.ok
+        }
+        results = tuple({**retried, **failed}.get(result.node.name, result) for result in results)
+    return StartResults(
         tuple(result.value for result in results if result.value is not None),
         tuple((rank_of[result.node.name], result.error) for result in results if result.error is not None),
     )
@@ -95,13 +99,13 @@ def holding(
 ) -> Iterator[None]:
     """Keep the claims of `ranks` from looking left behind, while they wait and have no container yet."""
     rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
-    over = threading.Event()
+    stop = threading.Event()
 
     def hold(node: NodeState) -> None:
         context.runtime(node).hold(context.connector, plan, rank_of[node.name])
 
     def keep() -> None:
-        while not over.wait(every_s):
+        while not stop.wait(every_s):
             # A node that does not answer is asked again the next time.
             fan_out([plan.ranks[rank].node for rank in ranks], hold)
 
@@ -110,18 +114,18 @@ def holding(
     try:
         yield
     finally:
-        over.set()
+        stop.set()
 
 
-def _when_prepared(
+def _retry_when_prepared(
     context: RunContext,
-    results: tuple[NodeResult[Started], ...],
-    start: Callable[[NodeState], Started],
-    wanted: Callable[[], bool],
-) -> tuple[NodeResult[Started], ...]:
+    results: tuple[NodeResult[StartedRank], ...],
+    start: Callable[[NodeState], StartedRank],
+    still_wanted: Callable[[], bool],
+) -> tuple[NodeResult[StartedRank], ...]:
     """The same, once no node is being prepared any more, or not in time, or nobody waits."""
-    told, until = False, time.monotonic() + PREPARE_S
-    while time.monotonic() < until:
+    announced, deadline = False, time.monotonic() + PREPARE_S
+    while time.monotonic() < deadline:
         waiting = [result.node for result in results if isinstance(result.error, NodePreparing)]
         if not waiting or any(
             result.error is not None and not isinstance(result.error, (NodePreparing, ImageMissing))
@@ -129,16 +133,16 @@ def _when_prepared(
         ):
             break
         context.processor.handle(Preparing(tuple(node.name for node in waiting)))
-        if not told:
-            are = "is" if len(waiting) == 1 else "are"
+        if not announced:
+            verb = "is" if len(waiting) == 1 else "are"
             names = fold([node.name for node in waiting])
-            context.processor.handle(Notice(f"{names} {are} still being prepared: waiting"))
-            told = True
+            context.processor.handle(Notice(f"{names} {verb} still being prepared: waiting"))
+            announced = True
         time.sleep(LOOK_AGAIN_S)
-        if not wanted():
+        if not still_wanted():
             break
-        again = {result.node.name: result for result in fan_out(waiting, start)}
-        results = tuple(again.get(result.node.name, result) for result in results)
+        retried = {result.node.name: result for result in fan_out(waiting, start)}
+        results = tuple(retried.get(result.node.name, result) for result in results)
     return results
 
 
@@ -147,16 +151,18 @@ def _provide(context: RunContext, plan: RunPlan, nodes: Sequence[NodeState]) -> 
     for node in nodes:
         by_runtime.setdefault(node.runtime, []).append(node)
     results: list[NodeResult[None]] = []
-    for alike in by_runtime.values():
+    for nodes_of_runtime in by_runtime.values():
         try:
-            runtime = context.runtime(alike[0])
-            results += runtime.provide_image(context.connector, alike, plan.image, context.processor)
+            runtime = context.runtime(nodes_of_runtime[0])
+            results += runtime.provide_image(
+                context.connector, nodes_of_runtime, plan.image, context.processor
+            )
         except OrchError as error:
-            results += [NodeResult(node, error=error) for node in alike]
+            results += [NodeResult(node, error=error) for node in nodes_of_runtime]
     return results
 
 
-def first_to_go(plan: RunPlan) -> tuple[int, ...]:
+def first_ranks(plan: RunPlan) -> tuple[int, ...]:
     """The ranks whose barrier is lifted first, by the run's startup order."""
     everyone = tuple(rank.rank for rank in plan.ranks)
     if plan.startup_order == "any" or len(everyone) == 1:
@@ -177,7 +183,7 @@ def lift_barriers(context: RunContext, plan: RunPlan, ranks: Sequence[int], port
     fan_out([plan.ranks[rank].node for rank in ranks], lift)
 
 
-def look_at(context: RunContext, plan: RunPlan, ranks: Sequence[int]) -> dict[int, ObservedRank]:
+def observe_ranks(context: RunContext, plan: RunPlan, ranks: Sequence[int]) -> dict[int, ObservedRank]:
     """One observation per rank. A node that does not answer is seen so; raises what keeps this machine from
     asking."""
     rank_of = _by_node(plan, ranks)

@@ -50,12 +50,12 @@ def read_logs(runner: RunnerContext, row: RunRow, selection: Selection, *, follo
     live = [rank.rank for rank in row.ranks if not rank.collected and rank.rank in selection.ranks]
     lines = _fetch(runner, row, selection, live if row.phase not in _BEFORE_LOGS else [])
     folder = runner.context(row).folder
-    kept: list[Iterable[LogLine]] = [
-        logs.kept(folder, rank, row.ranks[rank].node, tail=selection.tail, since=selection.since)
+    stored: list[Iterable[LogLine]] = [
+        logs.read_stored(folder, rank, row.ranks[rank].node, tail=selection.tail, since=selection.since)
         for rank in selection.ranks
         if rank not in lines
     ]
-    for line in heapq.merge(*lines.values(), *kept, key=lambda line: line.time):
+    for line in heapq.merge(*lines.values(), *stored, key=lambda line: line.time):
         runner.processor.handle(line)
 
 
@@ -70,27 +70,27 @@ def _fetch(
 
     def fetch(node: NodeState) -> list[LogLine] | None:
         rank = rank_of[node.name]
-        found: list[LogLine] = []
+        lines: list[LogLine] = []
         try:
-            there = runner.runtime(node).read_log(
+            complete = runner.runtime(node).read_log(
                 runner.connector,
                 plan,
                 rank,
-                lambda line: found.append(_line(plan, rank, line)),
+                lambda line: lines.append(_line(plan, rank, line)),
                 tail=selection.tail,
                 since=selection.since,
                 deadline_s=5.0,
             )
         except RunFailed as failed:  # what came before it is as good as ever
-            runner.processor.handle(Notice(_why(failed), "warning"))
-            return found
-        return found if there else None
+            runner.processor.handle(Notice(_error_text(failed), "warning"))
+            return lines
+        return lines if complete else None
 
     results = fan_out([plan.ranks[rank].node for rank in ranks], fetch)
     for result in results:
         if result.error is not None:
             silent = isinstance(result.error, HostUnreachable | CommandTimeout)
-            text = f"node {result.node.name} does not answer" if silent else _why(result.error)
+            text = f"node {result.node.name} does not answer" if silent else _error_text(result.error)
             runner.processor.handle(Notice(text, "warning"))
     return {rank_of[result.node.name]: result.value for result in results if result.value is not None}
 
@@ -154,11 +154,11 @@ def _follow_rank(
                 tail, since = None, last
             stop.wait(1.0)
         except RunnerError as error:  # this machine cannot ask: once more would be the same
-            runner.processor.handle(Notice(_why(error), "warning"))
+            runner.processor.handle(Notice(_error_text(error), "warning"))
             return
 
 
-def _why(error: OrchError) -> str:
+def _error_text(error: OrchError) -> str:
     return f"{error.summary}: {error.detail}" if error.detail else error.summary
 
 

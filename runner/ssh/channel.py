@@ -47,16 +47,16 @@ class CommandChannel:
 
     def run(self) -> Completed:
         command = self._command
-        begun = time.monotonic()
-        end = begun + command.timeout_s if command.timeout_s is not None else None
-        self._begin(min(command.timeout_s or ACCEPT_S, ACCEPT_S))
+        now = time.monotonic()
+        deadline = now + command.timeout_s if command.timeout_s is not None else None
+        self._request(min(command.timeout_s or ACCEPT_S, ACCEPT_S))
         feeder = None
         if command.stdin is None:
             self._channel.shutdown_write()
         else:
             feeder = threading.Thread(target=self._feed, name="orch-stdin", daemon=True)
             feeder.start()
-        stopped = self._read(end)
+        stopped = self._read(deadline)
         if stopped:
             exit_code = -1
         else:
@@ -87,7 +87,7 @@ class CommandChannel:
             time.monotonic() - self._started,
         )
 
-    def _begin(self, timeout_s: float) -> None:
+    def _request(self, timeout_s: float) -> None:
         """Ask for the command. The library waits without end for an answer, so a timer closes the channel."""
         timer = threading.Timer(timeout_s, self._channel.close)
         timer.daemon = True
@@ -99,33 +99,33 @@ class CommandChannel:
         finally:
             timer.cancel()
 
-    def _read(self, end: float | None) -> bool:
+    def _read(self, deadline: float | None) -> bool:
         """Read until the command ends (False) or `until` is set (True)."""
         channel = self._channel
         poll = select.poll()
         poll.register(channel.fileno(), select.POLLIN)
-        over_since: float | None = None
+        exited_since: float | None = None
         while True:
             # Asked before the streams are read: what came before the end is in them by now.
-            ended = channel.eof_received or channel.closed
-            silent = True
+            at_end = channel.eof_received or channel.closed
+            no_output = True
             while channel.recv_ready():
                 self._take(channel.recv(1 << 18))
-                silent = False
+                no_output = False
             while channel.recv_stderr_ready():
                 self._err += channel.recv_stderr(1 << 16)
-                silent = False
-            if ended:
+                no_output = False
+            if at_end:
                 return False
             if channel.exit_status_ready():
                 # sshd tells the status at once and what is left in the pipes after it; and an end never comes
                 # where the command left something running that holds its streams.
-                over_since = time.monotonic() if over_since is None or not silent else over_since
-                if time.monotonic() - over_since >= LINGER_S:
+                exited_since = time.monotonic() if exited_since is None or not no_output else exited_since
+                if time.monotonic() - exited_since >= LINGER_S:
                     return False
             if self._until is not None and self._until.is_set():
                 return True
-            if end is not None and time.monotonic() >= end:
+            if deadline is not None and time.monotonic() >= deadline:
                 raise CommandTimeout(
                     f"a command on node {self._node.name} took longer than {self._command.timeout_s:.0f} s",
                     where=of_node(self._node).where,
@@ -159,11 +159,11 @@ class CommandChannel:
 
 def unreachable(node: NodeState, error: BaseException) -> HostUnreachable:
     """The error for a node that could not be talked to, with what was tried last."""
-    known = error if isinstance(error, HostUnreachable) else None
-    detail = known.summary if known else str(error) or type(error).__name__
+    cause = error if isinstance(error, HostUnreachable) else None
+    detail = cause.summary if cause else str(error) or type(error).__name__
     return HostUnreachable(
         f"node {node.name} cannot be reached",
         where=of_node(node).where,
-        detail=f"{detail}: {known.detail}" if known and known.detail else detail,
-        hint=(known.hint if known else None) or "is the node up, and does the network let SSH through?",
+        detail=f"{detail}: {cause.detail}" if cause and cause.detail else detail,
+        hint=(cause.hint if cause else None) or "is the node up, and does the network let SSH through?",
     )

@@ -35,12 +35,12 @@ class Patience:
 
     def __init__(self, connect_s: float, total_s: float) -> None:
         self._connect_s = connect_s
-        self._end = time.monotonic() + (total_s or connect_s)
+        self._deadline = time.monotonic() + (total_s or connect_s)
         self.once = not total_s
 
     @property
     def left(self) -> float:
-        return self._end - time.monotonic()
+        return self._deadline - time.monotonic()
 
     @property
     def for_connect(self) -> float:
@@ -49,11 +49,11 @@ class Patience:
 
     @contextmanager
     def queueing(self) -> Iterator[None]:
-        began = time.monotonic()
+        started = time.monotonic()
         try:
             yield
         finally:
-            self._end += time.monotonic() - began
+            self._deadline += time.monotonic() - started
 
 
 def dial_tcp(address: str, port: int, timeout_s: float) -> socket.socket:
@@ -71,7 +71,7 @@ def dial_tcp(address: str, port: int, timeout_s: float) -> socket.socket:
             hint="is the name right, and does DNS know it from this machine?",
         ) from error
     except OSError as error:
-        raise _no_connection(address, port, error, timeout_s) from error
+        raise _connect_error(address, port, error, timeout_s) from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
@@ -138,13 +138,13 @@ class ProxySocket(socket.socket):
 
     def __init__(self, command: str, environment: Mapping[str, str] | None = None) -> None:
         ours, theirs = socket.socketpair()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the socket
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the socket
         with theirs:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", f"exec {command}"],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
-                stderr=self._said,
+                stderr=self._stderr,
                 env={**os.environ, **(environment or {})},
                 start_new_session=True,
             )
@@ -165,10 +165,10 @@ class ProxySocket(socket.socket):
 
     def last_words(self) -> str:
         """The end of what the command wrote to stderr."""
-        if self._said.closed:
+        if self._stderr.closed:
             return ""
-        self._said.seek(0)
-        return self._said.read()[-600:].decode(errors="replace").strip()
+        self._stderr.seek(0)
+        return self._stderr.read()[-600:].decode(errors="replace").strip()
 
 
 @contextmanager
@@ -180,19 +180,19 @@ def forwarded(open_channel: Callable[[], paramiko.Channel]) -> Iterator[int]:
     is refused: with a job whose port is not open yet, for good.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        over = threading.Event()
+        stop = threading.Event()
         tunnels: list[Tunnel] = []
 
         def accept() -> None:
-            while not over.is_set():
+            while not stop.is_set():
                 try:
-                    link, _ = listener.accept()
+                    client, _ = listener.accept()
                 except OSError:
                     return
                 try:
-                    tunnels.append(Tunnel(channel=open_channel(), sock=link, finished=over))
+                    tunnels.append(Tunnel(channel=open_channel(), sock=client, finished=stop))
                 except HostUnreachable:
-                    link.close()
+                    client.close()
                     continue
                 tunnels[-1].start()
 
@@ -201,7 +201,7 @@ def forwarded(open_channel: Callable[[], paramiko.Channel]) -> Iterator[int]:
         try:
             yield listener.getsockname()[1]
         finally:
-            over.set()
+            stop.set()
             with suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
             thread.join(5.0)
@@ -209,7 +209,7 @@ def forwarded(open_channel: Callable[[], paramiko.Channel]) -> Iterator[int]:
                 tunnel.join(5.0)
 
 
-def _no_connection(address: str, port: int, error: OSError, timeout_s: float) -> HostUnreachable:
+def _connect_error(address: str, port: int, error: OSError, timeout_s: float) -> HostUnreachable:
     if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
         return HostUnreachable(
             f"port {port} of {address} does not answer within {timeout_s:.3g} s",

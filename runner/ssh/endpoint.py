@@ -62,7 +62,7 @@ def of_node(node: NodeState) -> SshEndpoint:
 
 def of_jump(chain: tuple[Jump, ...]) -> SshEndpoint:
     """The last hop of a chain, reached through those before it."""
-    *before, last = chain
+    *hops, last = chain
     return SshEndpoint(
         "jump host",
         last.address,
@@ -71,13 +71,13 @@ def of_jump(chain: tuple[Jump, ...]) -> SshEndpoint:
         last.user,
         last.identity,
         last.host_key,
-        tuple(before),
+        tuple(hops),
         last.proxy_command,
         last.ssh_alias,
     )
 
 
-def shown_address(node: NodeState) -> Address:
+def describe_address(node: NodeState) -> Address:
     """How a node is reached, for people."""
     access = node.ssh
     hops = [f"{hop.user}@{hop.address}" + (f":{hop.port}" if hop.port != 22 else "") for hop in access.jump]
@@ -136,11 +136,11 @@ def changed_key(
             hint="pin it with `host_key`, or connect once with ssh and accept it",
             code="ORCH363",
         )
-    shown = f"{offered.get_name()} {offered.fingerprint}" if offered else "a key of another type"
+    offered_text = f"{offered.get_name()} {offered.fingerprint}" if offered else "a key of another type"
     return HostKeyRefused(
         f"the host key of {peer.label} is not the pinned one",
         where=peer.where,
-        detail=f"expected {expected.get_name()} {expected.fingerprint}, offered {shown}",
+        detail=f"expected {expected.get_name()} {expected.fingerprint}, offered {offered_text}",
         hint="another machine may answer at this address; if the change is meant: "
         f"`orch up FILE --accept-host-key {peer.name}`",
         code="ORCH363",

@@ -44,10 +44,10 @@ class KnownHosts:
 
     def lookup(self, name: str) -> HostKey | None:
         """The best key of a server by its name in such files (`host`, `[host]:port`), or None."""
-        found = [key for marker, names, key in self._entries if not marker and _names(names, name)]
-        usable = [key for key in found if not self.revoked(key)]
-        usable.sort(key=_rank)
-        return HostKey(usable[0], "known_hosts") if usable else None
+        keys = [key for marker, names, key in self._entries if not marker and _matches(names, name)]
+        usable_keys = [key for key in keys if not self.revoked(key)]
+        usable_keys.sort(key=_rank)
+        return HostKey(usable_keys[0], "known_hosts") if usable_keys else None
 
     def revoked(self, public: str) -> bool:
         """Whether some `@revoked` line bans this key."""
@@ -62,7 +62,7 @@ class KnownHosts:
         return tuple(entry for file in self._files for entry in _read(Path(os.path.expanduser(file))))
 
 
-class Revoked:
+class RevokedKeys:
     """The bans of one user, whose SSH configuration says in which files they are. Each file is read once."""
 
     def __init__(self, user_config: UserConfig) -> None:
@@ -72,10 +72,10 @@ class Revoked:
     def refuse(self, peer: SshEndpoint, public: str | None = None) -> None:
         """Raises HostKeyRefused when the key of a peer is banned: its pinned one, or the one it shows."""
         key = public or peer.host_key
-        if key and self._known(peer).revoked(key):
+        if key and self._known_hosts(peer).revoked(key):
             raise revoked_key(peer, HostKey(key, "pinned"))
 
-    def _known(self, peer: SshEndpoint) -> KnownHosts:
+    def _known_hosts(self, peer: SshEndpoint) -> KnownHosts:
         name = peer.ssh_alias or peer.address
         try:
             files = self._user_config.known_hosts(
@@ -111,7 +111,7 @@ def _read(file: Path) -> Iterator[tuple[str, str, str]]:
             yield marker, words[0], f"{words[1]} {words[2]}"
 
 
-def _names(patterns: str, name: str) -> bool:
+def _matches(patterns: str, name: str) -> bool:
     """Whether the first field of a line means a server: hashed, or patterns of which `!` excludes."""
     if patterns.startswith("|1|"):
         try:

@@ -46,20 +46,20 @@ class Agent(AgentSSH):
 
     def __init__(self, path: str | None) -> None:
         super().__init__()
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         if not path:
             return
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        link.settimeout(10.0)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(10.0)
         try:
-            link.connect(path)
-            self._connect(link)  # pyright: ignore[reportAttributeAccessIssue]
+            sock.connect(path)
+            self._connect(sock)  # pyright: ignore[reportAttributeAccessIssue]
         except (OSError, paramiko.SSHException):
             # A socket that a past login left in the environment: as good as no agent.
-            link.close()
+            sock.close()
 
     def _send_message(self, msg: bytes) -> tuple[int, paramiko.Message]:
-        with self._turn:
+        with self._lock:
             return super()._send_message(msg)  # pyright: ignore[reportAttributeAccessIssue]
 
     def close(self) -> None:
@@ -70,12 +70,12 @@ class Keyring:
     """Finds identities for one transport: keys read so far, and its connection to the agent."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._agents: dict[str, Agent] = {}
         self._loaded: dict[tuple[str, int], _Loaded] = {}
 
     def close(self) -> None:
-        with self._guard:
+        with self._lock:
             for agent in self._agents.values():
                 agent.close()
             self._agents.clear()
@@ -88,49 +88,49 @@ class Keyring:
         the agent.
         """
         if path is None:
-            yield from self._anything(agent)
+            yield from self._any_identity(agent)
             return
         file = Path(path).expanduser()
         loaded = self._load(label, file)
         if loaded.key is not None:
             yield Identity(loaded.key, str(file))
             return
-        held = [
+        agent_keys = [
             Identity(key, f"{file} (SSH agent)")
             for key in self._agent(agent()).get_keys()
             if loaded.public in (None, key.asbytes())
         ]
-        if not held:
+        if not agent_keys:
             raise _unusable(label, file, loaded)
-        yield from held
+        yield from agent_keys
 
-    def _anything(self, agent: Callable[[], str | None]) -> Iterator[Identity]:
-        held = self._agent(agent()).get_keys()
-        for key in held:
+    def _any_identity(self, agent: Callable[[], str | None]) -> Iterator[Identity]:
+        agent_keys = self._agent(agent()).get_keys()
+        for key in agent_keys:
             yield Identity(key, f"{key.comment or key.fingerprint} (SSH agent)")
-        blobs = {key.asbytes() for key in held}
+        public_keys = {key.asbytes() for key in agent_keys}
         for name in DEFAULT_FILES:
             file = Path(name).expanduser()
             if not file.is_file():
                 continue
             loaded = self._load("", file)
-            if loaded.key is not None and loaded.key.asbytes() not in blobs:
+            if loaded.key is not None and loaded.key.asbytes() not in public_keys:
                 yield Identity(loaded.key, name)
 
     def _agent(self, path: str | None) -> Agent:
-        place = agent_socket(path)
-        with self._guard:
-            if place not in self._agents:
-                self._agents[place] = Agent(place or None)
-            return self._agents[place]
+        socket_path = agent_socket(path)
+        with self._lock:
+            if socket_path not in self._agents:
+                self._agents[socket_path] = Agent(socket_path or None)
+            return self._agents[socket_path]
 
     def _load(self, label: str, file: Path) -> _Loaded:
         try:
-            stamp = (str(file), file.stat().st_mtime_ns)
-            with self._guard:
-                if stamp not in self._loaded:
-                    self._loaded[stamp] = _read(file)
-                return self._loaded[stamp]
+            version = (str(file), file.stat().st_mtime_ns)
+            with self._lock:
+                if version not in self._loaded:
+                    self._loaded[version] = _read(file)
+                return self._loaded[version]
         except FileNotFoundError as error:
             raise LoginRefused(
                 f"the private key for {label} is not here",
@@ -146,13 +146,17 @@ class Keyring:
             ) from error
 
 
-def agent_socket(said: str | None) -> str:
-    """The socket of the agent, where `said` is what `IdentityAgent` says; empty for no agent."""
-    if said is None or said == "SSH_AUTH_SOCK":
+def agent_socket(setting: str | None) -> str:
+    """The socket of the agent, where `setting` is what `IdentityAgent` says; empty for no agent."""
+    if setting is None or setting == "SSH_AUTH_SOCK":
         return os.environ.get("SSH_AUTH_SOCK", "")
-    if said.lower() == "none":
+    if setting.lower() == "none":
         return ""
-    return os.environ.get(said[1:].strip("{}"), "") if said.startswith("$") else os.path.expanduser(said)
+    return (
+        os.environ.get(setting[1:].strip("{}"), "")
+        if setting.startswith("$")
+        else os.path.expanduser(setting)
+    )
 
 
 def _read(file: Path) -> _Loaded:
@@ -196,8 +200,8 @@ def _public_half(file: Path) -> bytes | None:
                 message.get_binary()
             message.get_int()
             return message.get_binary()
-    beside = file.with_name(f"{file.name}.pub")
-    return _public_line(beside.read_bytes()) if beside.is_file() else None
+    public_file = file.with_name(f"{file.name}.pub")
+    return _public_line(public_file.read_bytes()) if public_file.is_file() else None
 
 
 def _public_line(data: bytes) -> bytes | None:

@@ -54,7 +54,7 @@ def log_in(peer: SshEndpoint, stream: Stream, identities: Sequence[Identity], ti
     if client is None:
         raise TypeError("a Fabric connection without a client")
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
-    began = time.monotonic()
+    started = time.monotonic()
     pinned = None
     try:
         if peer.host_key:
@@ -63,24 +63,24 @@ def log_in(peer: SshEndpoint, stream: Stream, identities: Sequence[Identity], ti
         else:
             client.load_system_host_keys()
         connection.open()
-        wire = client.get_transport()
-        if wire is None:
+        transport = client.get_transport()
+        if transport is None:
             raise EOFError("the connection closed after the login")
-        wire.set_keepalive(KEEPALIVE_S)
+        transport.set_keepalive(KEEPALIVE_S)
     except BaseException as error:
-        wire = client.get_transport()
+        transport = client.get_transport()
         client.close()
-        if wire is None:
+        if transport is None:
             stream.close()
-        told = _told(peer, error, pinned)
-        if told is error and isinstance(error, (paramiko.SSHException, OSError, EOFError)):
-            seconds = time.monotonic() - began
+        translated = _translate(peer, error, pinned)
+        if translated is error and isinstance(error, (paramiko.SSHException, OSError, EOFError)):
+            seconds = time.monotonic() - started
             raise handshake_failed(
-                peer, error, wire=wire, stream=stream, slow=seconds >= timeout_s * 0.9
+                peer, error, transport=transport, stream=stream, slow=seconds >= timeout_s * 0.9
             ) from error
-        if told is error:
+        if translated is error:
             raise
-        raise told from error
+        raise translated from error
     return connection
 
 
@@ -99,9 +99,9 @@ class _PublicKeys:
             tried.append(identity.name)
             transport.auth_timeout = max(0.5, self._end - time.monotonic())
             try:
-                still_wanted = transport.auth_publickey(peer.user, identity.key)
+                other_methods = transport.auth_publickey(peer.user, identity.key)
             except paramiko.BadAuthenticationType as error:
-                raise self._refused(
+                raise self._login_refused(
                     f"it takes no keys, only {', '.join(error.allowed_types)}",
                     "`PubkeyAuthentication yes` in its /etc/ssh/sshd_config, then reload sshd",
                 ) from error
@@ -111,31 +111,31 @@ class _PublicKeys:
                 if not transport.is_active():  # as sshd does after MaxAuthTries
                     break
                 continue
-            if still_wanted:
-                raise self._refused(
-                    f"{identity.name} alone is not enough, it wants {', '.join(still_wanted)} too",
+            if other_methods:
+                raise self._login_refused(
+                    f"{identity.name} alone is not enough, it wants {', '.join(other_methods)} too",
                     "give orch a user that logs in with a key alone",
                 )
             return
         if not tried:
-            raise self._refused(
+            raise self._login_refused(
                 "there is no key to try: none in the SSH agent, and no unencrypted ~/.ssh/id_* file",
                 "set `identity_file`, or `ssh-add` a key",
             )
-        raise self._refused(
+        raise self._login_refused(
             f"tried {', '.join(tried)}",
             f"is `user` right, and is the public half of {'it' if len(tried) == 1 else 'one of them'} in "
             f"~{peer.user}/.ssh/authorized_keys there?",
         )
 
-    def _refused(self, detail: str, hint: str) -> LoginRefused:
+    def _login_refused(self, detail: str, hint: str) -> LoginRefused:
         peer = self._peer
         return LoginRefused(
             f"{peer.label} refuses the login of {peer.user}", where=peer.where, detail=detail, hint=hint
         )
 
 
-def _told(peer: SshEndpoint, error: BaseException, pinned: paramiko.PKey | None) -> BaseException:
+def _translate(peer: SshEndpoint, error: BaseException, pinned: paramiko.PKey | None) -> BaseException:
     """What a refusal means; anything else as it is."""
     if isinstance(error, paramiko.BadHostKeyException):
         return changed_key(peer, error.expected_key, error.key)

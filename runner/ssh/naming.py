@@ -29,24 +29,24 @@ def names(config: SshConfig) -> tuple[str, ...]:
 
 def hop_names(config: SshConfig, user_config: UserConfig | None = None) -> tuple[str, ...]:
     """What the jump hosts on the ways to the machines of `config` are called: names as written, addresses."""
-    known = user_config or UserConfig()
-    found: dict[str, None] = {}
+    configuration = user_config or UserConfig()
+    hop_names: dict[str, None] = {}
     for machine in config.machines():
-        said = known.lookup(machine.hostname)
-        hops = [hop.hostname for hop in machine.proxy_jump or ()] or [hop.host for hop in said.proxy_jump]
+        options = configuration.lookup(machine.hostname)
+        hops = [hop.hostname for hop in machine.proxy_jump or ()] or [hop.host for hop in options.proxy_jump]
         for hop in hops:
-            found.setdefault(hop)
-            found.setdefault(known.lookup(hop).hostname or hop)
-    return tuple(found)
+            hop_names.setdefault(hop)
+            hop_names.setdefault(configuration.lookup(hop).hostname or hop)
+    return tuple(hop_names)
 
 
 def pins(nodes: Iterable[NodeState]) -> dict[str, str]:
     """The keys of nodes and of the jump hosts before them, as `find_targets` takes them."""
-    found: dict[str, str] = {}
+    keys: dict[str, str] = {}
     for node in nodes:
-        found[node.name] = node.ssh.host_key
-        found.update({pin_of(jump): jump.host_key for jump in node.ssh.jump if jump.host_key})
-    return found
+        keys[node.name] = node.ssh.host_key
+        keys.update({pin_of(jump): jump.host_key for jump in node.ssh.jump if jump.host_key})
+    return keys
 
 
 def pin_of(jump: Jump) -> str:

@@ -10,7 +10,7 @@ from orch.runner.errors import RunnerError
 from orch.runner.private import private_folder, write_private
 from orch.runner.ssh.connect import proxy_words
 from orch.runner.ssh.endpoint import SshEndpoint, of_jump, of_node, read_host_key
-from orch.runner.ssh.host_keys import Revoked
+from orch.runner.ssh.host_keys import RevokedKeys
 from orch.runner.ssh.safe_text import one_line, quoted, refuse_host, word
 from orch.runner.ssh.user_config import UserConfig
 from orch.spec.errors import ExitCode
@@ -26,18 +26,18 @@ def write_config(node: NodeState, folder: Path, user_config: UserConfig) -> Path
     refuse_host(node.name)
     hops = [of_jump(node.ssh.jump[: length + 1]) for length in range(len(node.ssh.jump))]
     peers = [*((f"hop-{at + 1}", hop) for at, hop in enumerate(hops)), (node.name, of_node(node))]
-    revoked = Revoked(user_config)
+    revoked = RevokedKeys(user_config)
     for _, peer in peers:
         revoked.refuse(peer)
-    known = folder / "known_hosts"
+    known_hosts = folder / "known_hosts"
     keys = "".join(f"{name} {_key_line(peer)}\n" for name, peer in peers if peer.host_key)
     blocks: list[str] = []
-    before = None
+    previous = None
     for name, peer in peers:
-        blocks.append(_block(name, peer, before, known, user_config))
-        before = name
+        blocks.append(_block(name, peer, previous, known_hosts, user_config))
+        previous = name
     private_folder(folder)
-    write_private(known, keys)
+    write_private(known_hosts, keys)
     config = folder / "config"
     write_private(config, "\n".join(blocks))
     return config
@@ -49,18 +49,20 @@ class NoSsh(RunnerError):
     exit_code = ExitCode.HOSTS
 
 
-def ssh_words(node: NodeState, folder: Path, user_config: UserConfig, more: Sequence[str]) -> list[str]:
-    """The `ssh` command line for a node, its configuration in `folder`; `more` after the node's name.
+def ssh_words(node: NodeState, folder: Path, user_config: UserConfig, arguments: Sequence[str]) -> list[str]:
+    """The `ssh` command line for a node, its configuration in `folder`; `arguments` after the node's name.
 
     Raises NoSsh, and what `write_config` raises.
     """
     program = shutil.which("ssh")
     if program is None:
         raise NoSsh("there is no ssh command on this machine", hint="install OpenSSH's client")
-    return [program, "-F", str(write_config(node, folder, user_config)), node.name, *more]
+    return [program, "-F", str(write_config(node, folder, user_config)), node.name, *arguments]
 
 
-def _block(name: str, peer: SshEndpoint, before: str | None, known: Path, user_config: UserConfig) -> str:
+def _block(
+    name: str, peer: SshEndpoint, previous: str | None, known_hosts: Path, user_config: UserConfig
+) -> str:
     # `ssh` expands `%` in some of these.
     refuse_host(peer.address)
     lines = {
@@ -77,11 +79,11 @@ def _block(name: str, peer: SshEndpoint, before: str | None, known: Path, user_c
         # The alias keeps hops and nodes of equal addresses apart.
         lines |= {
             "HostKeyAlias": name,
-            "UserKnownHostsFile": quoted(str(known), "the folder of this project"),
+            "UserKnownHostsFile": quoted(str(known_hosts), "the folder of this project"),
         }
         lines |= {"GlobalKnownHostsFile": "none", "StrictHostKeyChecking": "yes", "CheckHostIP": "no"}
-    if before is not None:
-        lines["ProxyJump"] = before
+    if previous is not None:
+        lines["ProxyJump"] = previous
     elif (command := user_config.proxy_command(peer)) is not None:
         # A shell of ssh's fills it in, without a look at what comes from here.
         proxy_words(command, peer.address, peer.port, peer.user)

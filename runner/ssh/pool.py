@@ -32,8 +32,8 @@ from orch.runner.node.commands import Command
 from orch.runner.node.connector import Address, Completed
 from orch.runner.ssh.channel import CommandChannel, unreachable
 from orch.runner.ssh.connect import Patience, dial_command, dial_tcp, dial_through, forwarded
-from orch.runner.ssh.endpoint import SshEndpoint, of_jump, of_node, shown_address
-from orch.runner.ssh.host_keys import Revoked
+from orch.runner.ssh.endpoint import SshEndpoint, describe_address, of_jump, of_node
+from orch.runner.ssh.host_keys import RevokedKeys
 from orch.runner.ssh.identities import Keyring
 from orch.runner.ssh.login import log_in
 from orch.runner.ssh.openssh import ssh_words
@@ -87,7 +87,7 @@ class SshConnector:
         self._handshakes: dict[tuple[Jump, ...], threading.BoundedSemaphore] = {}
         self._keyring = Keyring()
         self._user_config = UserConfig()
-        self._revoked = Revoked(self._user_config)
+        self._revoked = RevokedKeys(self._user_config)
         self._closed = False
 
     def run(
@@ -153,7 +153,7 @@ class SshConnector:
 
     def address(self, node: NodeState) -> Address:
         """See `Connector.address`."""
-        return shown_address(node)
+        return describe_address(node)
 
     def _copy(self, node: NodeState, path: str, copy: Callable[[paramiko.SFTPClient], object]) -> None:
         sftp = self._with_connection(node, self._patience(), lambda connection: connection.sftp())

@@ -80,14 +80,19 @@ class Protocol(paramiko.Transport):
 
 
 def handshake_failed(
-    peer: SshEndpoint, error: BaseException, *, wire: paramiko.Transport | None, stream: Stream, slow: bool
+    peer: SshEndpoint,
+    error: BaseException,
+    *,
+    transport: paramiko.Transport | None,
+    stream: Stream,
+    slow: bool,
 ) -> HostUnreachable:
     """Why no SSH connection came about on a stream that was open; `slow` when the time for it had passed."""
-    text, greeting = str(error), wire.greeting if isinstance(wire, Protocol) else []
-    said = "; ".join(greeting[:3]) or None
-    place = f"port {peer.port} of {peer.address}"
-    hung_up = "banner" in text or isinstance(error, (EOFError, ConnectionError))
-    if isinstance(stream, ProxySocket) and hung_up:
+    text, greeting = str(error), transport.greeting if isinstance(transport, Protocol) else []
+    server_text = "; ".join(greeting[:3]) or None
+    port_and_host = f"port {peer.port} of {peer.address}"
+    closed_early = "banner" in text or isinstance(error, (EOFError, ConnectionError))
+    if isinstance(stream, ProxySocket) and closed_early:
         detail = stream.last_words() or "it ended without a word"
         return HostUnreachable(
             f"the proxy command of {peer.label} gives no connection",
@@ -97,27 +102,27 @@ def handshake_failed(
         )
     if any(word in line for line in greeting for word in ("MaxStartups", "Not allowed at this time")):
         return HostUnreachable(
-            f"{place} takes no more log-ins right now",
+            f"{port_and_host} takes no more log-ins right now",
             where=peer.where,
-            detail=said,
+            detail=server_text,
             hint="`MaxStartups` in its /etc/ssh/sshd_config, or wait",
         )
     if greeting or "protocol version" in text or "Invalid SSH banner" in text:
         return HostUnreachable(
-            f"what answers at {place} is not an SSH server",
+            f"what answers at {port_and_host} is not an SSH server",
             where=peer.where,
-            detail=said or text,
+            detail=server_text or text,
             hint="is `port` the one of its SSH server?",
         )
     if slow or "timeout" in text.lower() or "No existing session" in text:
         return HostUnreachable(
-            f"{place} takes connections, but does not finish an SSH handshake in time",
+            f"{port_and_host} takes connections, but does not finish an SSH handshake in time",
             where=peer.where,
             hint="is the host overloaded or frozen, or is this not its SSH server?",
         )
-    if hung_up:
+    if closed_early:
         return HostUnreachable(
-            f"{place} closes the connection before the SSH handshake is done",
+            f"{port_and_host} closes the connection before the SSH handshake is done",
             where=peer.where,
             hint="too many log-ins at once (`MaxStartups`), a ban of this address, or not an SSH server",
         )

@@ -24,13 +24,13 @@ ACCEPT = (
 """What to do about a key that nobody has accepted."""
 
 
-def given_key(peer: SshEndpoint, text: str) -> HostKey:
+def host_key_from_file(peer: SshEndpoint, text: str) -> HostKey:
     """A key as the fleet file gives it, with or without a host before and a comment behind it.
 
     Raises HostKeyRefused.
     """
-    found = re.search(r"(?:^|\s)((?:ssh|ecdsa|sk)-[\w@.-]+\s+[A-Za-z0-9+/=]{40,})", text)
-    public = " ".join(found.group(1).split()) if found else text
+    match = re.search(r"(?:^|\s)((?:ssh|ecdsa|sk)-[\w@.-]+\s+[A-Za-z0-9+/=]{40,})", text)
+    public = " ".join(match.group(1).split()) if match else text
     try:
         read_host_key(SshEndpoint(peer.kind, peer.name, peer.address, peer.port, peer.user, None, public))
     except HostKeyRefused as error:
@@ -49,17 +49,17 @@ def scan(connector: SshConnector, peer: SshEndpoint, patience: Patience) -> Host
     Raises HostUnreachable, and what a jump host on the way refuses.
     """
     with connector.stream_to(peer, patience) as stream:
-        wire = Protocol(stream)
-        timeout_s = wire.banner_timeout = patience.for_connect
-        began = time.monotonic()
+        transport = Protocol(stream)
+        timeout_s = transport.banner_timeout = patience.for_connect
+        started = time.monotonic()
         try:
-            wire.start_client(timeout=timeout_s)
-            key = wire.get_remote_server_key()
+            transport.start_client(timeout=timeout_s)
+            key = transport.get_remote_server_key()
         except (paramiko.SSHException, OSError, EOFError) as error:
-            slow = time.monotonic() - began >= timeout_s * 0.9
-            raise handshake_failed(peer, error, wire=wire, stream=stream, slow=slow) from error
+            slow = time.monotonic() - started >= timeout_s * 0.9
+            raise handshake_failed(peer, error, transport=transport, stream=stream, slow=slow) from error
         finally:
-            wire.close()
+            transport.close()
     return HostKey(f"{key.get_name()} {key.get_base64()}", "scanned")
 
 

@@ -45,7 +45,7 @@ def refuse_user(user: str) -> None:
 
 def one_line(text: str, what: str) -> str:
     """The same text, fit to be the rest of a line. Raises UnsafeName."""
-    if any(_breaks(letter) for letter in text) or text != text.strip():
+    if any(_is_line_break(letter) for letter in text) or text != text.strip():
         raise UnsafeName(f"{what} does not fit into one line of an SSH configuration: {text!r}")
     return text
 
@@ -73,12 +73,12 @@ def quoted(path: str, what: str) -> str:
 
 
 def _safe(text: str) -> bool:
-    return bool(text) and not text.startswith("-") and not any(map(_hostile, text))
+    return bool(text) and not text.startswith("-") and not any(map(_is_unsafe, text))
 
 
-def _hostile(letter: str) -> bool:
-    return letter in _SHELL or letter.isspace() or _breaks(letter)
+def _is_unsafe(letter: str) -> bool:
+    return letter in _SHELL or letter.isspace() or _is_line_break(letter)
 
 
-def _breaks(letter: str) -> bool:
+def _is_line_break(letter: str) -> bool:
     return unicodedata.category(letter) in ("Cc", "Zl", "Zp", "Cs")

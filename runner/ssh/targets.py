@@ -1,7 +1,7 @@
-"""From `ssh_config` of a fleet to machines that can be connected to: address, user, key, way, host key.
+"""From `ssh_config` of a fleet to machines that can be connected to: address, user, key, route, host key.
 
-What the file leaves open is taken from the user's own SSH configuration, then from ssh's defaults. No host
-fails the others: each is a Target, or a TargetError.
+What the file leaves open is taken from the user's own SSH configuration, then from ssh's defaults. A host
+that fails does not affect the others: each is a Target, or a TargetError.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from orch.runner.ssh.endpoint import SshEndpoint, known_as, of_jump, of_node
 from orch.runner.ssh.host_keys import HostKey, KeySource, KnownHosts, revoked_key
 from orch.runner.ssh.naming import absolute, located, names, pin_of
 from orch.runner.ssh.pool import Patience, SshConnector, jump_failed
-from orch.runner.ssh.public_keys import given_key, scan, unaccepted_key, unknown_key
+from orch.runner.ssh.public_keys import host_key_from_file, scan, unaccepted_key, unknown_key
 from orch.runner.ssh.user_config import Hop, HostOptions, UserConfig, known_hosts_files
 from orch.spec.models.ssh import Host, SshConfig
 from orch.spec.models.ssh import Jump as JumpSpec
 from orch.spec.state import Jump, NodeState, SshAccess
 
-Unseen = Literal["none", "named", "all"]
-"""Which keys are taken that nobody has seen: none, those of hosts named to be asked anew, all new ones.
+AcceptNew = Literal["none", "named", "all"]
+"""Which new host keys are used before a person has accepted them: none, those of the hosts in `rekeyed`, all.
 
 A key that differs from a known one is never new.
 """
@@ -55,16 +55,16 @@ def find_targets(
     pinned: Mapping[str, str],
     *,
     accepted: Mapping[str, str] | None = None,
-    anew: Collection[str] = (),
-    unseen: Unseen = "none",
+    rekeyed: Collection[str] = (),
+    accept_new: AcceptNew = "none",
     user_config: UserConfig | None = None,
 ) -> tuple[SshTarget | TargetError, ...]:
     """Every machine of `config`, in its order. Logs in to jump hosts only, once their keys are accepted.
 
-    `pinned` holds the keys accepted before, `accepted` those that a person has seen and accepted now, both as
-    `pins` gives them. Those of the names in `anew` (nodes; jump hosts by name or address) are asked of the
-    hosts whatever was pinned. A key that nothing tells is asked of its host; `unseen` says whether it is
-    taken, and a host whose key is not is a TargetError with HostKeyUnaccepted. Relative key files are in
+    `pinned` holds the keys accepted before, `accepted` those that a person has accepted now, both as `pins`
+    returns them. Hosts in `rekeyed` (nodes; jump hosts by name or address) are asked for their key even when
+    one is pinned. A host whose key is unknown is asked for it; `accept_new` says whether that key is used. A
+    host whose key is not used becomes a TargetError with HostKeyUnaccepted. Relative key files are in
     `folder`. Raises BadSshConfig.
     """
     connector = SshConnector(connect_timeout_s=float(config.connect_timeout_s))
@@ -74,8 +74,8 @@ def find_targets(
             folder,
             pinned,
             accepted or {},
-            frozenset(anew),
-            unseen,
+            frozenset(rekeyed),
+            accept_new,
             user_config or UserConfig(),
             connector,
         )
@@ -85,11 +85,11 @@ def find_targets(
 
 
 @dataclass(frozen=True)
-class _Way:
+class _Route:
     """One machine with all settings merged, its own key and those of its jump hosts still unknown."""
 
     node: NodeState
-    given: str | None
+    host_key_in_file: str | None
     known_as: str
     known_hosts: KnownHosts
 
@@ -100,22 +100,22 @@ class _Finder:
     _folder: Path
     _pinned: Mapping[str, str]
     _accepted: Mapping[str, str]
-    _anew: frozenset[str]
-    _unseen: Unseen
+    _rekeyed: frozenset[str]
+    _accept_new: AcceptNew
     _user_config: UserConfig
     _connector: SshConnector
     _files: dict[tuple[str, ...], KnownHosts] = field(default_factory=dict)
     # Jump hosts by address: what the file, or the user's configuration, calls them.
-    _called: dict[str, list[str]] = field(default_factory=dict)
+    _names_by_address: dict[str, list[str]] = field(default_factory=dict)
     _jump_keys: dict[tuple[Jump, ...], HostKey | RunnerError] = field(default_factory=dict)
 
     def find(self) -> tuple[SshTarget | TargetError, ...]:
-        ways = self._ways()
-        chains = {way.node.ssh.jump for way in ways if isinstance(way, _Way)}
+        routes = self._routes()
+        chains = {route.node.ssh.jump for route in routes if isinstance(route, _Route)}
         for length in range(1, max(map(len, chains), default=0) + 1):
             level = list(dict.fromkeys(chain[:length] for chain in chains if len(chain) >= length))
             self._jump_keys.update(zip(level, self._each(self._jump_key, level), strict=True))
-        return tuple(self._each(self._target, ways))
+        return tuple(self._each(self._target, routes))
 
     def _each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         if not items:
@@ -125,41 +125,41 @@ class _Finder:
 
     # --- settings
 
-    def _ways(self) -> list[_Way | TargetError]:
-        called = names(self._config)
-        twice = {name for name, count in Counter(called).items() if count > 1}
+    def _routes(self) -> list[_Route | TargetError]:
+        host_names = names(self._config)
+        duplicates = {name for name, count in Counter(host_names).items() if count > 1}
         machines = self._config.machines()
-        written = [host for host in self._config.hosts for _ in host.hostnames]
-        ways: list[_Way | TargetError] = []
-        for index, (name, host, own) in enumerate(zip(called, machines, written, strict=True)):
-            if name in twice:
+        entries = [host for host in self._config.hosts for _ in host.hostnames]
+        routes: list[_Route | TargetError] = []
+        for index, (name, host, entry) in enumerate(zip(host_names, machines, entries, strict=True)):
+            if name in duplicates:
                 error = RunnerError(
                     f"several hosts of the fleet are called {name}",
                     where=host.hostname,
                     hint="give each a `name` of its own",
                     code="ORCH143",
                 )
-                ways.append(TargetError(index, name, host.hostname, error))
+                routes.append(TargetError(index, name, host.hostname, error))
                 continue
-            port_said = own.port is not None or "port" in self._config.model_fields_set
-            ways.append(self._way(index, name, host, host.port if port_said else None))
-        return ways
+            port_given = entry.port is not None or "port" in self._config.model_fields_set
+            routes.append(self._route(index, name, host, host.port if port_given else None))
+        return routes
 
-    def _way(self, index: int, name: str, host: Host, port: int | None) -> _Way:
-        said = self._user_config.lookup(host.hostname)
+    def _route(self, index: int, name: str, host: Host, port: int | None) -> _Route:
+        options = self._user_config.lookup(host.hostname)
         jumps: tuple[Jump, ...] = ()
         command = None
         if host.proxy_jump is not None:
             jumps = self._chain([_as_hop(hop) for hop in host.proxy_jump])
-        elif said.proxy_jump:
-            jumps = self._chain([(hop, None) for hop in said.proxy_jump])
+        elif options.proxy_jump:
+            jumps = self._chain([(hop, None) for hop in options.proxy_jump])
         else:
-            command = said.proxy_command
+            command = options.proxy_command
         access = SshAccess(
-            address=said.hostname or host.hostname,
-            port=port or said.port or 22,
-            user=host.user or said.user or getpass.getuser(),
-            identity=host.identity_file or self._existing(said),
+            address=options.hostname or host.hostname,
+            port=port or options.port or 22,
+            user=host.user or options.user or getpass.getuser(),
+            identity=host.identity_file or self._existing_identity(options),
             host_key="",
             jump=jumps,
             proxy_command=command,
@@ -174,59 +174,59 @@ class _Finder:
             rack=host.rack,
             env={key: value for key, value in host.env.items() if value is not None},
         )
-        alias = said.known_as or known_as(access.address, access.port)
-        known = self._known(said, host.hostname, access.address, access.port, access.user)
-        return _Way(node, host.host_key, alias, known)
+        alias = options.known_as or known_as(access.address, access.port)
+        known = self._known_hosts(options, host.hostname, access.address, access.port, access.user)
+        return _Route(node, host.host_key, alias, known)
 
     def _chain(
-        self, hops: Sequence[tuple[Hop, str | None]], seen: frozenset[str] = frozenset()
+        self, hops: Sequence[tuple[Hop, str | None]], visited: frozenset[str] = frozenset()
     ) -> tuple[Jump, ...]:
         """Hops with what the user's configuration says of them, and the way to the first one before it."""
-        made: list[Jump] = []
-        for at, (hop, identity) in enumerate(hops):
-            said = self._user_config.lookup(hop.host)
-            if at == 0 and said.proxy_jump and hop.host not in seen:
-                before = [(each, None) for each in said.proxy_jump]
-                made += self._chain(before, seen | {hop.host})
-            address = said.hostname or hop.host
-            self._called.setdefault(address, []).append(hop.host)
-            made.append(
+        jumps: list[Jump] = []
+        for position, (hop, identity) in enumerate(hops):
+            options = self._user_config.lookup(hop.host)
+            if position == 0 and options.proxy_jump and hop.host not in visited:
+                earlier_hops = [(each, None) for each in options.proxy_jump]
+                jumps += self._chain(earlier_hops, visited | {hop.host})
+            address = options.hostname or hop.host
+            self._names_by_address.setdefault(address, []).append(hop.host)
+            jumps.append(
                 Jump(
                     address=address,
-                    port=hop.port or said.port or 22,
-                    user=hop.user or said.user or getpass.getuser(),
-                    identity=identity or self._existing(said),
-                    proxy_command=said.proxy_command if at == 0 else None,
-                    ssh_alias=hop.host if at == 0 and said.proxy_command else None,
+                    port=hop.port or options.port or 22,
+                    user=hop.user or options.user or getpass.getuser(),
+                    identity=identity or self._existing_identity(options),
+                    proxy_command=options.proxy_command if position == 0 else None,
+                    ssh_alias=hop.host if position == 0 and options.proxy_command else None,
                 )
             )
-        return tuple(made)
+        return tuple(jumps)
 
-    def _existing(self, said: HostOptions) -> str | None:
+    def _existing_identity(self, options: HostOptions) -> str | None:
         """The first of the user's key files for a host that is there."""
-        return next((path for path in said.identities if Path(path).expanduser().is_file()), None)
+        return next((path for path in options.identities if Path(path).expanduser().is_file()), None)
 
-    def _known(self, said: HostOptions, name: str, address: str, port: int, user: str) -> KnownHosts:
-        files = known_hosts_files(said, name=name, address=address, port=port, user=user)
+    def _known_hosts(self, options: HostOptions, name: str, address: str, port: int, user: str) -> KnownHosts:
+        files = known_hosts_files(options, name=name, address=address, port=port, user=user)
         return self._files.setdefault(files, KnownHosts(files))
 
     # --- keys
 
-    def _target(self, way: _Way | TargetError) -> SshTarget | TargetError:
-        if isinstance(way, TargetError):
-            return way
-        node = way.node
+    def _target(self, route: _Route | TargetError) -> SshTarget | TargetError:
+        if isinstance(route, TargetError):
+            return route
+        node = route.node
         try:
             hops = self._hops(node.ssh.jump)
             node = node.reached(jump=tuple(jump for jump, _ in hops))
-            anew = node.name in self._anew
-            key = self._decided(node.name, anew=anew)
-            if way.given is not None:
-                key = given_key(of_node(node), way.given)
+            rekeyed = node.name in self._rekeyed
+            key = self._accepted_key(node.name, rekeyed=rekeyed)
+            if route.host_key_in_file is not None:
+                key = host_key_from_file(of_node(node), route.host_key_in_file)
             elif key is None:
                 peer = of_node(located(node, self._folder))
-                key = self._found(peer, node.name, way.known_as, way.known_hosts, anew=anew)
-            if way.known_hosts.revoked(key.public):
+                key = self._host_key_of(peer, node.name, route.known_as, route.known_hosts, rekeyed=rekeyed)
+            if route.known_hosts.revoked(key.public):
                 raise revoked_key(of_node(node), key)
         except RunnerError as error:
             return TargetError(node.index, node.name, node.ssh.address, error)
@@ -235,7 +235,7 @@ class _Finder:
             key.source,
             key.fingerprint,
             tuple(hops),
-            unseen_key=key.fingerprint if key.source == "scanned" else None,
+            unverified_key=key.fingerprint if key.source == "scanned" else None,
         )
 
     def _hops(self, chain: tuple[Jump, ...]) -> list[tuple[Jump, HostKey]]:
@@ -251,54 +251,57 @@ class _Finder:
     def _jump_key(self, chain: tuple[Jump, ...]) -> HostKey | RunnerError:
         """The key of the last hop of a chain; the hops before it are known already."""
         last = chain[-1]
-        called = self._called[last.address]
-        anew = not self._anew.isdisjoint({last.address, *called})
-        decided = self._decided(pin_of(last), anew=anew)
-        said = self._user_config.lookup(called[0])
-        known = self._known(said, called[0], last.address, last.port, last.user)
-        if decided is not None:
-            banned = known.revoked(decided.public)
-            return revoked_key(of_jump(chain), decided) if banned else decided
+        names = self._names_by_address[last.address]
+        rekeyed = not self._rekeyed.isdisjoint({last.address, *names})
+        accepted_key = self._accepted_key(pin_of(last), rekeyed=rekeyed)
+        options = self._user_config.lookup(names[0])
+        known = self._known_hosts(options, names[0], last.address, last.port, last.user)
+        if accepted_key is not None:
+            banned = known.revoked(accepted_key.public)
+            return revoked_key(of_jump(chain), accepted_key) if banned else accepted_key
         try:
-            way = [*(jump for jump, _ in self._hops(chain[:-1])), last]
-            peer = of_jump(tuple(absolute(jump, self._folder) for jump in way))
-            alias = said.known_as or known_as(last.address, last.port)
-            return self._found(peer, pin_of(last), alias, known, anew=anew)
+            chain_with_keys = [*(jump for jump, _ in self._hops(chain[:-1])), last]
+            peer = of_jump(tuple(absolute(jump, self._folder) for jump in chain_with_keys))
+            alias = options.known_as or known_as(last.address, last.port)
+            return self._host_key_of(peer, pin_of(last), alias, known, rekeyed=rekeyed)
         except (HostKeyRefused, JumpUnreachable) as error:
             return error
         except HostUnreachable as error:
             return jump_failed(of_jump(chain), error)
 
-    def _decided(self, pin: str, *, anew: bool) -> HostKey | None:
+    def _accepted_key(self, pin: str, *, rekeyed: bool) -> HostKey | None:
         """The key that was accepted, now or before."""
         if pin in self._accepted:
             return HostKey(self._accepted[pin], "accepted")
         pinned = self._pinned.get(pin)
-        return HostKey(pinned, "pinned") if pinned and not anew else None
+        return HostKey(pinned, "pinned") if pinned and not rekeyed else None
 
-    def _found(self, peer: SshEndpoint, pin: str, alias: str, files: KnownHosts, *, anew: bool) -> HostKey:
-        """A key that is neither given nor decided: the user's, unless it must be asked `anew`, or the host's.
+    def _host_key_of(
+        self, peer: SshEndpoint, pin: str, alias: str, files: KnownHosts, *, rekeyed: bool
+    ) -> HostKey:
+        """The key of a host that the file does not give and nobody has accepted yet.
 
-        Raises HostKeyUnaccepted for one of the host's that is not to be taken unseen.
+        It comes from the user's known_hosts (not with `rekeyed`), else from the host itself. Raises
+        HostKeyUnaccepted for a key from the host that may not be used before a person has accepted it.
         """
-        known = None if anew else files.lookup(alias)
-        if known is not None:
-            return known
+        known_key = None if rekeyed else files.lookup(alias)
+        if known_key is not None:
+            return known_key
         strict = self._config.known_hosts == "strict"
         connect_s = float(self._config.connect_timeout_s)
         try:
-            found = scan(self._connector, peer, Patience(connect_s, connect_s))
+            key = scan(self._connector, peer, Patience(connect_s, connect_s))
         except HostUnreachable as error:
             if strict:
                 raise unknown_key(peer, error) from error
             raise
-        if files.revoked(found.public):
-            raise revoked_key(peer, found)
+        if files.revoked(key.public):
+            raise revoked_key(peer, key)
         if strict:
-            raise unknown_key(peer, found)
-        if self._unseen == "all" or (self._unseen == "named" and anew):
-            return found
-        raise unaccepted_key(peer, found, pin)
+            raise unknown_key(peer, key)
+        if self._accept_new == "all" or (self._accept_new == "named" and rekeyed):
+            return key
+        raise unaccepted_key(peer, key, pin)
 
 
 def _as_hop(jump: JumpSpec) -> tuple[Hop, str | None]:

@@ -70,7 +70,7 @@ class UserConfig:
 
     def __init__(self, user: Path = USER_CONFIG, system: Path | None = SYSTEM_CONFIG) -> None:
         self._files = tuple(path.expanduser() for path in (user, system) if path is not None)
-        self._found: dict[str, HostOptions] = {}
+        self._options_by_host: dict[str, HostOptions] = {}
 
     def lookup(self, host: str) -> HostOptions:
         """What is said of `host`, named as the user names it; nothing of what is no name of a host.
@@ -79,9 +79,9 @@ class UserConfig:
         """
         if not safe_host(host):
             return HostOptions()
-        if host not in self._found:
-            self._found[host] = self._lookup(host)
-        return self._found[host]
+        if host not in self._options_by_host:
+            self._options_by_host[host] = self._lookup(host)
+        return self._options_by_host[host]
 
     def proxy_command(self, peer: SshEndpoint) -> str | None:
         """The command that leads to a peer: its own, else this user's for the name it was found under."""
@@ -92,8 +92,8 @@ class UserConfig:
     def agent(self, peer: SshEndpoint) -> str | None:
         """The agent that the user keeps for a host, if not the environment's: no fleet says which."""
         try:
-            found = (self.lookup(host).identity_agent for host in (peer.name, peer.address))
-            return next(filter(None, found), None)
+            agents = (self.lookup(host).identity_agent for host in (peer.name, peer.address))
+            return next(filter(None, agents), None)
         except BadSshConfig:
             return None
 
@@ -103,8 +103,8 @@ class UserConfig:
         Files that set none are not searched for the host: with a thousand hosts that, and the commands that
         `Match exec` has run for each, would be most of what a connection costs.
         """
-        said = self.lookup(name) if self._sets_known_hosts else HostOptions()
-        return known_hosts_files(said, name=name, address=address, port=port, user=user)
+        options = self.lookup(name) if self._sets_known_hosts else HostOptions()
+        return known_hosts_files(options, name=name, address=address, port=port, user=user)
 
     @cached_property
     def _sets_known_hosts(self) -> bool:
@@ -125,34 +125,36 @@ class UserConfig:
         if self._config is None:
             return HostOptions()
         try:
-            found = self._config.lookup(host)
+            options = self._config.lookup(host)
         except (ConfigParseError, ValueError, KeyError, OSError) as error:
             raise _unreadable(self._files[0], str(error)) from error
-        command, jumps = found.get("proxycommand"), found.get("proxyjump")
+        command, jumps = options.get("proxycommand"), options.get("proxyjump")
         if jumps and jumps.lower() == "none":
             jumps = None
-        port, agent = found.get("port"), found.get("identityagent")
+        port, agent = options.get("port"), options.get("identityagent")
         if port is not None and not (port.isdecimal() and 0 < int(port) < 65_536):
             raise _unreadable(self._files[0], f"{port!r} is not a port")
-        name = found.get("hostname")
+        name = options.get("hostname")
         hops = tuple(_hop(text.strip()) for text in jumps.split(",")) if jumps else ()
         if any(hop.host == host for hop in hops):
             hops = ()  # `ProxyJump login` under `Host *` does not hold for `login` itself
         return HostOptions(
             hostname=None if name == host else name,
             port=int(port) if port else None,
-            user=found.get("user"),
-            identities=tuple(_homeless(path) for path in found.get("identityfile") or ()),
+            user=options.get("user"),
+            identities=tuple(_with_tilde(path) for path in options.get("identityfile") or ()),
             identity_agent=agent.strip('"') if agent else None,
             proxy_jump=hops,
             # ssh takes whichever of the two it reads first; a file with both for one host is a rarity.
             proxy_command=command.replace(_PERCENT, "%") if command and not jumps else None,
-            known_hosts=_known_hosts(found),
-            known_as=found.get("hostkeyalias"),
+            known_hosts=_known_hosts(options),
+            known_as=options.get("hostkeyalias"),
         )
 
 
-def known_hosts_files(said: HostOptions, *, name: str, address: str, port: int, user: str) -> tuple[str, ...]:
+def known_hosts_files(
+    options: HostOptions, *, name: str, address: str, port: int, user: str
+) -> tuple[str, ...]:
     """The files of known host keys for one host, their tokens and variables filled in as `ssh` does.
 
     `name` is the host as the user calls it. Raises BadSshConfig for what this cannot fill in.
@@ -163,9 +165,9 @@ def known_hosts_files(said: HostOptions, *, name: str, address: str, port: int, 
         "d": os.path.expanduser("~"),
         "h": address,
         "i": str(os.getuid()),
-        "k": said.known_as or name,
+        "k": options.known_as or name,
         "L": here.partition(".")[0],
-        "l": socket.getfqdn() if any("%l" in file for file in said.known_hosts) else here,
+        "l": socket.getfqdn() if any("%l" in file for file in options.known_hosts) else here,
         "n": name,
         "p": str(port),
         "r": user,
@@ -174,8 +176,8 @@ def known_hosts_files(said: HostOptions, *, name: str, address: str, port: int, 
 
     def fill(match: re.Match[str]) -> str:
         token, variable = match.group(1), match.group(2)
-        found = os.environ.get(variable) if token is None else tokens.get(token)
-        if found is None:
+        value = os.environ.get(variable) if token is None else tokens.get(token)
+        if value is None:
             what = f"the variable {variable} is not set" if token is None else f"%{token} is not known here"
             raise BadSshConfig(
                 "the SSH configuration cannot be used",
@@ -183,13 +185,13 @@ def known_hosts_files(said: HostOptions, *, name: str, address: str, port: int, 
                 detail=f"UserKnownHostsFile {match.string}: {what}",
                 hint=f"write the path out, or with {', '.join(f'%{each}' for each in tokens)}",
             )
-        return found
+        return value
 
-    return tuple(re.sub(r"%(.?)|\$\{([^}]*)\}", fill, file) for file in said.known_hosts)
+    return tuple(re.sub(r"%(.?)|\$\{([^}]*)\}", fill, file) for file in options.known_hosts)
 
 
-def _known_hosts(found: dict[str, str]) -> tuple[str, ...]:
-    user, system = found.get("userknownhostsfile"), found.get("globalknownhostsfile")
+def _known_hosts(options: dict[str, str]) -> tuple[str, ...]:
+    user, system = options.get("userknownhostsfile"), options.get("globalknownhostsfile")
     files = (
         *(shlex.split(user) if user else KNOWN_HOSTS[:2]),
         # ssh fills in nothing here.
@@ -217,15 +219,15 @@ def _lines(path: Path, depth: int = 0) -> Iterator[str]:
             continue
         if depth >= _DEEPEST:
             raise _unreadable(path, "includes go too deep")
-        everywhere = block.split()[1:] == ["*"]
+        unconditional = block.split()[1:] == ["*"]
         for pattern in shlex.split(words.group(2)):
-            whole = os.path.join(_base(path), os.path.expanduser(pattern))
-            for found in sorted(glob.glob(whole)):
-                for inner in _lines(Path(found), depth + 1):
+            full_pattern = os.path.join(_base(path), os.path.expanduser(pattern))
+            for included in sorted(glob.glob(full_pattern)):
+                for included_line in _lines(Path(included), depth + 1):
                     # What an included file says of other hosts holds only where the include itself does.
-                    if not everywhere and re.match(r"\s*(host|match)\b", inner, re.IGNORECASE):
+                    if not unconditional and re.match(r"\s*(host|match)\b", included_line, re.IGNORECASE):
                         break
-                    yield inner
+                    yield included_line
         yield block
 
 
@@ -248,7 +250,7 @@ def _hop(text: str) -> Hop:
     return Hop(host, user or None, int(port) if port and port.isdecimal() else None)
 
 
-def _homeless(path: str) -> str:
+def _with_tilde(path: str) -> str:
     """A path below the home folder in its form with `~`, which holds on other machines too."""
     home = os.path.expanduser("~")
     return f"~{path[len(home) :]}" if path.startswith(home + os.sep) else path

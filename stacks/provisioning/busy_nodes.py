@@ -163,7 +163,7 @@ def _claims(
     stack: StackState, names: frozenset[str], connector: Connector, listener: Listener
 ) -> Iterator[tuple[str, Claim]]:
     """Who holds blocks of the nodes, as they say themselves. Those that do not answer are told of."""
-    from orch.runner.node.status import who_holds
+    from orch.runner.node.status import claims_of
 
     try:
         nodes: tuple[NodeState, ...] = stack.project.machines(fleet_of(stack))
@@ -172,7 +172,7 @@ def _claims(
         return
     asked = [node for node in nodes if node.name in names]
     silent: list[str] = []
-    for node, claims in zip(asked, who_holds(asked, connector, deadline_s=ANSWER_S), strict=True):
+    for node, claims in zip(asked, claims_of(asked, connector, deadline_s=ANSWER_S), strict=True):
         if claims is None:
             silent.append(node.name)
         for claim in claims or ():

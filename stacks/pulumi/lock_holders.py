@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from orch.runner.private import private_folder, stage_beside
+from orch.runner.private import private_folder, stage_file
 from orch.runner.processes import Process, is_dead, process
 from orch.stacks.project import Project, is_stack_name, this_host
 from orch.stacks.pulumi.process import Event
@@ -122,7 +122,7 @@ class Marking:
                 private_folder(self._folder)
             mark = self._folder / mine[0].name
             mode = 0o666 if self._shared else 0o600
-            self._mark = stage_beside(mark, json.dumps(asdict(engine)), mode).rename(mark)
+            self._mark = stage_file(mark, json.dumps(asdict(engine)), mode).rename(mark)
         except OSError:
             return  # a full disk: the engine will tell; the lock has no mark then
 

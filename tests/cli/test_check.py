@@ -10,7 +10,7 @@ from support import Folder, Said, fleet_yaml
 
 from orch.cli.hosts.check import survey_json, survey_lines
 from orch.runner.hosts.checks.requirements import judge_host
-from orch.runner.hosts.checks.types import Observed, Wanted
+from orch.runner.hosts.checks.types import CheckOptions, HostObservation
 from orch.runner.hosts.host_facts import HostFacts
 from orch.runner.hosts.survey import HostReport, Survey, Target
 from orch.spec.state import NodeState
@@ -129,7 +129,7 @@ def _survey(hosts: int) -> Survey:
         facts = facts.model_copy(update=changes)
         name = f"node{at:02}"
         node = NodeState(index=at, name=name, address="10.0.0.1", user="u", host_key="k")
-        checks = judge_host(Observed(name, facts=facts), Wanted())
+        checks = judge_host(HostObservation(name, facts=facts), CheckOptions())
         reports.append(HostReport(Target(node), facts, checks))
     return Survey(tuple(reports), None, ())
 

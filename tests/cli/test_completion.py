@@ -42,7 +42,7 @@ def project(tmp_path: Path) -> Folder:
     checkpoint = {"version": 3, "checkpoint": {"latest": {"resources": resources}}}
     (stacks / "lab.json").write_text(json.dumps(checkpoint))
     ledger = open_ledger(f"sqlite:///{tmp_path}/.orch/ledger.db")
-    ledger.create(RunName.given("train"), "lab", ["lab-0"], lambda number: "{}")
+    ledger.create(RunName.parse("train"), "lab", ["lab-0"], lambda number: "{}")
     ledger.close()
     return Folder(tmp_path)
 

@@ -17,9 +17,9 @@ from orch.components.ssh.problems import KeysUnaccepted, Unfit, new_keys_of
 from orch.runner.errors import HostKeyUnaccepted, HostUnreachable
 from orch.runner.hosts.checks.types import CheckResult, Result
 from orch.runner.hosts.host_facts import Docker, Gpu, HostFacts
-from orch.runner.hosts.network import ClusterNetwork, NetworkProblem, Place
+from orch.runner.hosts.network import ClusterNetwork, HostAddress, NetworkProblem
 from orch.runner.hosts.survey import HostReport, Survey, TargetError
-from orch.runner.launch.placement import place
+from orch.runner.launch.placement import place_task
 from orch.runner.ssh.host_keys import HostKey
 from orch.runner.ssh.naming import names
 from orch.runner.ssh.targets import SshTarget
@@ -72,7 +72,7 @@ def said(
         targets[name] = SshTarget(node, "scanned", f"SHA256:{name}")
         found = (facts or {}).get(name, facts_of())
         reports.append(HostReport(targets[name], found, tuple((checks or {}).get(name, ()))))
-    places = tuple(Place(n, f"192.168.1.{i + 1}", "eth1", 1500) for i, n in enumerate(called))
+    places = tuple(HostAddress(n, f"192.168.1.{i + 1}", "eth1", 1500) for i, n in enumerate(called))
     network = None if problems else ClusterNetwork("192.168.1.0/24", places)
     return SshFacts(Survey(tuple(reports), network, problems), targets)
 
@@ -354,7 +354,7 @@ def test_ranks_of_one_rack_are_neighbours_unless_the_file_wants_any_order(
         name="lab", stack="lab", backend="ssh", placement="cluster", nodes=tuple(h.node for h in hosts)
     )
     task = Task.model_validate({"nodes": 4, "commands": ["true"]})
-    assert [seat.node.name for seat in place(task, state)] == ranks
+    assert [seat.node.name for seat in place_task(task, state)] == ranks
 
 
 def test_steps_of_init_are_told_and_what_changes_of_them_on_hosts_that_are_registered() -> None:

@@ -136,7 +136,7 @@ def test_a_run_that_an_older_version_started_is_stopped_and_its_traps_do_not_sna
     )
     lease = place.ledger.take(row.id, "me")
     assert lease is not None
-    place.ledger.going(lease, "by hand")
+    place.ledger.mark_started(lease, "by hand")
     place.ledger.change(lease, phase="running", status="running")
     place.ledger.release(lease)
     lifecycle.reconcile_once(place)

@@ -9,7 +9,7 @@ import pytest
 from orch.runner.errors import NodeCordoned, NoFit
 from orch.runner.launch.block_resources import BlockResources, share_of
 from orch.runner.launch.compile import RunRequest, compile_run
-from orch.runner.launch.placement import Standing, blocks_needed, cordoned, place
+from orch.runner.launch.placement import NodeAvailability, blocks_needed, cordoned_message, place_task
 from orch.runner.node.container import start_command
 from orch.runner.node.stage import stage
 from orch.spec.grammar.blocks import blocks_of
@@ -87,7 +87,7 @@ def test_gpus_must_divide():
 def test_a_container_gets_the_limits_of_its_blocks_and_a_whole_node_none():
     def text(**more: object) -> str:
         on, read = fleet(node(0)), task(**more)
-        plan = compile_run(RunRequest(read, "job", 1, on, place(read, on), "image", Path("/base"))).plan
+        plan = compile_run(RunRequest(read, "job", 1, on, place_task(read, on), "image", Path("/base"))).plan
         return start_command(plan, 0, stage(plan, 0, {}, None, None)).text
 
     part = text(resources={"gpu": 2})
@@ -161,14 +161,14 @@ def test_a_count_that_matches_nothing_is_told_with_what_would(
     given: dict[str, object], on: FleetState, code: str, told: str, hint: str
 ):
     with pytest.raises(NoFit) as caught:
-        place(task(**given), on)
+        place_task(task(**given), on)
     assert (caught.value.code, caught.value.summary, caught.value.hint) == (code, told, hint)
     assert caught.value.fleets == ("lab",)
 
 
 @pytest.mark.parametrize("gpu", ["1..8", "H100", "80GB", "nvidia", "nvidia:H100:80GB:1", "0", "8"])
 def test_what_fits_is_taken(gpu: str):
-    assert place(task(resources={"gpu": gpu}), fleet(node(0)))
+    assert place_task(task(resources={"gpu": gpu}), fleet(node(0)))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_what_fits_is_taken(gpu: str):
 )
 def test_another_model_vendor_or_size_does_not_fit(gpu: str, why: str):
     with pytest.raises(NoFit) as caught:
-        place(task(resources={"gpu": gpu}), fleet(node(0)))
+        place_task(task(resources={"gpu": gpu}), fleet(node(0)))
     assert why in (caught.value.detail or "")
 
 
@@ -186,30 +186,35 @@ def test_another_model_vendor_or_size_does_not_fit(gpu: str, why: str):
 
 def test_ranks_go_by_rack_before_anything_else():
     nodes = [node(0, rack="b"), node(1, rack="a", topology=("z",)), node(2, rack="b"), node(3, rack="a")]
-    seats = place(task(nodes=4), fleet(*nodes))
+    seats = place_task(task(nodes=4), fleet(*nodes))
     assert [seat.node.name for seat in seats] == ["n3", "n1", "n0", "n2"]
 
 
 def test_a_part_goes_where_the_least_is_free_and_still_enough():
     on = fleet(node(0), node(1), node(2))
-    busy = {"n0": Standing(busy=0), "n1": Standing(busy=6), "n2": Standing(busy=7)}
+    busy = {"n0": NodeAvailability(busy=0), "n1": NodeAvailability(busy=6), "n2": NodeAvailability(busy=7)}
 
     def first(gpus: int) -> str:
-        return place(task(resources={"gpu": gpus}), on, busy)[0].node.name
+        return place_task(task(resources={"gpu": gpus}), on, busy)[0].node.name
 
     assert [first(gpus) for gpus in (1, 2, 3)] == ["n2", "n1", "n0"]
 
 
 def test_nodes_that_do_not_answer_come_last():
     on = fleet(node(0), node(1))
-    assert place(task(), on, {"n0": Standing(usable=False), "n1": Standing(busy=8)})[0].node.name == "n1"
+    assert (
+        place_task(task(), on, {"n0": NodeAvailability(usable=False), "n1": NodeAvailability(busy=8)})[
+            0
+        ].node.name
+        == "n1"
+    )
 
 
 def test_cordoned_nodes_are_left_out_and_told():
     on = fleet(node(0), node(1), node(2))
-    marks = {"n0": Standing(cordon="fan"), "n2": Standing(cordon="disk")}
-    assert [seat.node.name for seat in place(task(), on, marks)] == ["n1"]
-    assert cordoned(on, marks) == "2 nodes are cordoned: n0 (fan), n2 (disk)"
-    assert cordoned(on, {}) is None
+    marks = {"n0": NodeAvailability(cordon="fan"), "n2": NodeAvailability(cordon="disk")}
+    assert [seat.node.name for seat in place_task(task(), on, marks)] == ["n1"]
+    assert cordoned_message(on, marks) == "2 nodes are cordoned: n0 (fan), n2 (disk)"
+    assert cordoned_message(on, {}) is None
     with pytest.raises(NodeCordoned, match=r"2 nodes are cordoned: n0 \(fan\), n2 \(disk\)"):
-        place(task(nodes=2), on, marks)
+        place_task(task(nodes=2), on, marks)

@@ -57,7 +57,7 @@ def test_a_run_that_is_stopped_waits_no_longer(place: RunnerContext, pair: Fleet
     driving = threading.Thread(target=lifecycle.drive, args=(place, row))
     driving.start()
     wait_until(lambda: "gpu1 is still being prepared: waiting" in notices(place), "it waits")
-    place.ledger.want(row.id, "stop")
+    place.ledger.set_desired(row.id, "stop")
     driving.join(200)
     assert not place.ledger.by_id(row.id).active
     assert left_on(gpu1) == ""

@@ -8,7 +8,7 @@ import pytest
 
 from orch.runner.errors import HostUnreachable, NoFit
 from orch.runner.events import Notice, Recorder
-from orch.runner.launch.placement import Standing
+from orch.runner.launch.placement import NodeAvailability
 from orch.runner.launch.seats import choose, choose_fleet, fitting
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.node.commands import Command
@@ -43,10 +43,10 @@ def named(*fleets: FleetState) -> dict[str, FleetState]:
     return {each.name: each for each in fleets}
 
 
-def best(task: Task, *fleets: FleetState, **now: Standing) -> str:
+def best(task: Task, *fleets: FleetState, **now: NodeAvailability) -> str:
     """The fleet that is chosen, with `now` of the first node of some."""
-    standing = {name: {f"{name}-0": each} for name, each in now.items()}
-    return choose(task, fitting(task, named(*fleets), None), standing).fleet.name
+    availability = {name: {f"{name}-0": each} for name, each in now.items()}
+    return choose(task, fitting(task, named(*fleets), None), availability).fleet.name
 
 
 def test_without_any_fleet_the_way_to_one_is_told() -> None:
@@ -73,18 +73,18 @@ def test_who_names_fleets_is_given_one_of_them() -> None:
 def test_idle_fleets_come_before_cheaper_ones_that_are_at_work() -> None:
     cheap, dear = fleet("a", price=1.0, blocks=8), fleet("b", price=9.0, blocks=8)
     assert best(ONE, cheap, dear) == "a"
-    assert best(ONE, cheap, dear, a=Standing(busy=1)) == "b"
-    assert best(ONE, cheap, dear, a=Standing(busy=1), b=Standing(busy=1)) == "a"
+    assert best(ONE, cheap, dear, a=NodeAvailability(busy=1)) == "b"
+    assert best(ONE, cheap, dear, a=NodeAvailability(busy=1), b=NodeAvailability(busy=1)) == "a"
 
 
 def test_room_beside_other_jobs_comes_before_waiting_and_that_before_nodes_that_take_no_jobs() -> None:
     ways = {
-        "shared": Standing(busy=2),
-        "full": Standing(busy=8),
-        "silent": Standing(usable=False),
-        "booting": Standing(ready=False),
-        "cordoned": Standing(cordon="fan"),
-        "failed": Standing(unfit="no driver"),
+        "shared": NodeAvailability(busy=2),
+        "full": NodeAvailability(busy=8),
+        "silent": NodeAvailability(usable=False),
+        "booting": NodeAvailability(ready=False),
+        "cordoned": NodeAvailability(cordon="fan"),
+        "failed": NodeAvailability(unfit="no driver"),
     }
     fleets = [fleet(name, price=index, blocks=8) for index, name in enumerate(reversed(ways))]
     assert best(ONE, *fleets, **ways) == "shared"
@@ -96,8 +96,8 @@ def test_room_beside_other_jobs_comes_before_waiting_and_that_before_nodes_that_
 
 def test_a_fleet_is_idle_where_enough_of_its_nodes_are() -> None:
     two = Task(commands=("x",), nodes=2)
-    assert best(two, fleet("a", 3, price=1.0), fleet("b", 2, price=9.0), a=Standing(busy=1)) == "a"
-    assert best(two, fleet("a", 2, price=1.0), fleet("b", 2, price=9.0), a=Standing(busy=1)) == "b"
+    assert best(two, fleet("a", 3, price=1.0), fleet("b", 2, price=9.0), a=NodeAvailability(busy=1)) == "a"
+    assert best(two, fleet("a", 2, price=1.0), fleet("b", 2, price=9.0), a=NodeAvailability(busy=1)) == "b"
 
 
 def test_what_costs_nothing_comes_first_and_a_part_of_a_node_is_a_part_of_its_price() -> None:

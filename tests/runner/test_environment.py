@@ -34,7 +34,7 @@ def test_the_environment_is_exactly_as_written(case: Path):
             assert str(uuid.UUID(values.pop(key))) == found.values["ORCH_JOB_ID"]
             expected.pop(key, None)
     assert values == expected
-    assert list(found.refused) == given.get("refused", [])
+    assert list(found.ignored) == given.get("refused", [])
 
 
 def test_there_is_at_least_one_case():

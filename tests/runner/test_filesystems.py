@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from orch.runner.ledger.database import SHARED, is_shared, kind_of, read_mount, read_mountinfo, server_time
+from orch.runner.ledger.database import (
+    SHARED,
+    filesystem_type,
+    is_shared,
+    read_mount,
+    read_mountinfo,
+    server_time,
+)
 
 LINUX = r"""22 28 0:21 / /proc rw,nosuid - proc proc rw
 28 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -34,12 +41,12 @@ server:/export/home on /Users/ada (homes) (nfs, nodev, nosuid, mounted by ada)
     ],
 )
 def test_a_folder_lies_on_the_deepest_mount_above_it(path: str, kind: str):
-    assert kind_of(Path(path), read_mountinfo(LINUX)) == kind
+    assert filesystem_type(Path(path), read_mountinfo(LINUX)) == kind
 
 
 def test_the_list_of_macos_is_read_too():
     assert read_mount(MAC) == (("/", "apfs"), ("/Users/ada (homes)", "nfs"))
-    assert kind_of(Path("/Users/ada (homes)/x"), read_mount(MAC)) in SHARED
+    assert filesystem_type(Path("/Users/ada (homes)/x"), read_mount(MAC)) in SHARED
 
 
 def test_a_folder_of_this_machine_is_not_shared_and_its_clock_is_ours(tmp_path: Path):

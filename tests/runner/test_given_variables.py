@@ -12,7 +12,7 @@ from orch.cli.main import app
 from orch.runner.errors import BadTask
 from orch.runner.launch.compile import RunRequest, compile_run
 from orch.runner.launch.environment import is_name
-from orch.runner.launch.placement import place
+from orch.runner.launch.placement import place_task
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 
@@ -23,7 +23,7 @@ LAB = FleetState(name="lab", stack="lab", backend="local", placement="any", node
 def environment(cli: Mapping[str, str], caller: Mapping[str, str]) -> dict[str, str]:
     task = Task.model_validate({"commands": ["train"], "env": ["LR", "SEED"]})
     request = RunRequest(
-        task, "job", 1, LAB, place(task, LAB), "image", Path("/base"), cli_env=cli, caller_env=caller
+        task, "job", 1, LAB, place_task(task, LAB), "image", Path("/base"), cli_env=cli, caller_env=caller
     )
     return compile_run(request).environments[0]
 

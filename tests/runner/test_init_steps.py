@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support import until
 
-from orch.runner.node.first_boot import LOOK
+from orch.runner.node.first_boot import STATUS_SCRIPT
 from orch.runner.node.init_steps import AT_IT, FAILED, preparation, prepare, recorded, steps, trouble
 from orch.runner.node.status import read_status
 from orch.spec.models import Fleet
@@ -74,7 +74,9 @@ class Node:
 
     def says(self) -> str | None:
         """Why it is kept out, as its status tells it."""
-        done = subprocess.run(["sh", "-c", self.moved(LOOK)], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["sh", "-c", self.moved(STATUS_SCRIPT)], capture_output=True, text=True, check=True
+        )
         return read_status(done.stdout).unfit
 
 

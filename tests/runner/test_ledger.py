@@ -16,7 +16,7 @@ import pytest
 from ledger_taker import take_all
 from sqlalchemy import delete, text
 
-from orch.runner.errors import Conflict, LedgerUnusable, NewerLedger, UnknownRun
+from orch.runner.errors import LedgerUnusable, NewerLedger, RunConflict, UnknownRun
 from orch.runner.ledger import database, schema
 from orch.runner.ledger import ledger as module
 from orch.runner.ledger.lease import LeaseLost
@@ -70,7 +70,7 @@ def test_a_run_is_read_back_as_it_was_written(any_ledger: Ledger):
 
 def test_one_active_run_per_name_and_any_number_of_ended_ones(any_ledger: Ledger):
     first = new(any_ledger)
-    with pytest.raises(Conflict, match="a run named job is active"):
+    with pytest.raises(RunConflict, match="a run named job is active"):
         new(any_ledger)
     lease = any_ledger.take(first, "me")
     assert lease is not None
@@ -114,7 +114,7 @@ def test_whoever_lost_the_lease_cannot_write(any_ledger: Ledger, monkeypatch: py
     for write in (
         lambda: any_ledger.renew(stale),
         lambda: any_ledger.change(stale, "x", "y", phase="going"),
-        lambda: any_ledger.going(stale, "x"),
+        lambda: any_ledger.mark_started(stale, "x"),
         lambda: any_ledger.change_rank(stale, 0, 0, status="running"),
         lambda: any_ledger.finish(stale, "done", "all_jobs_done", None),
     ):
@@ -146,8 +146,8 @@ def test_the_lease_of_a_dead_process_of_this_machine_is_free_at_once(any_ledger:
 
 def test_a_wish_to_abort_is_not_softened(any_ledger: Ledger):
     number = new(any_ledger)
-    any_ledger.want(number, "abort")
-    any_ledger.want(number, "stop")
+    any_ledger.set_desired(number, "abort")
+    any_ledger.set_desired(number, "stop")
     assert any_ledger.by_id(number).desired == "abort"
     assert [kind for _, kind, _ in any_ledger.events(number)] == ["submitted", "desired", "desired"]
 
@@ -255,7 +255,7 @@ def test_a_run_that_is_being_packed_holds_nobody_up(
         assert [row.name for row in beside.runs()] == ["other"]
         with pytest.raises(UnknownRun):
             beside.get("big")
-        with pytest.raises(Conflict, match="a run named big is being submitted"):
+        with pytest.raises(RunConflict, match="a run named big is being submitted"):
             beside.create("big", "lab", ["n0"], lambda _: "{}")
         return f'{{"number": {packed}}}'
 
@@ -371,7 +371,7 @@ def test_a_ledger_that_was_begun_on_one_machine_is_taken_to_a_network_file_syste
 def on_the_network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the file system of this folder is one of those that other machines see."""
     mounts = database.read_mountinfo(Path("/proc/self/mountinfo").read_text())
-    kinds = frozenset({database.kind_of(folder.resolve(), mounts)})
+    kinds = frozenset({database.filesystem_type(folder.resolve(), mounts)})
     monkeypatch.setattr(database, "SHARED", kinds)
 
 

@@ -17,7 +17,7 @@ from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_names import RunName
-from orch.runner.node.claims import Claim, busy
+from orch.runner.node.claims import Claim, busy_error
 from orch.runner.node.connector import Connector
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
@@ -102,7 +102,7 @@ def test_verbs_know_no_run_of_such_a_name(verb: str, folder: Folder) -> None:
 
 def test_a_long_or_odd_stem_gives_a_name_that_fits() -> None:
     for stem in ("train", "x" * 500, "a-" * 40):
-        assert re.fullmatch(r"[a-z][a-z0-9-]{1,35}-[0-9a-f]{4}", RunName.made(stem))
+        assert re.fullmatch(r"[a-z][a-z0-9-]{1,35}-[0-9a-f]{4}", RunName.generate(stem))
 
 
 # --- what the ledger holds already
@@ -160,5 +160,5 @@ def test_a_row_with_such_a_name_that_nobody_drives_hides_no_other_run(name: str,
 
 def test_whom_to_ask_for_a_busy_node_is_a_command_that_may_be_pasted() -> None:
     claims = [Claim("c", run, "eve@away", "then", "1") for run in ("a", "-b", "$(touch pwned)")]
-    hint = busy("n0", 1, 1, claims).hint or ""
+    hint = busy_error("n0", 1, 1, claims).hint or ""
     assert "`orch stop a` and `orch stop -- -b` and `orch stop '$(touch pwned)'`" in hint

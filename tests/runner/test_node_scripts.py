@@ -22,7 +22,7 @@ from orch.runner.node.commands import NODE_HOME, Command
 from orch.runner.node.connector import Completed
 from orch.runner.node.runtime import ObservedRank
 from orch.runner.node.stage import stage, stage_files
-from orch.runner.node.status import held_by_others, holders_command
+from orch.runner.node.status import claims_command, read_claims
 from orch.spec.state import NodeState
 
 NO_SUCH = "echo 'Error: No such container: x' >&2; exit 1"
@@ -154,9 +154,9 @@ def test_a_claim_holds_its_node_only_as_long_as_its_job_is_not_over(
 ) -> None:
     node.claim(HOLDER, age_s)
     node.docker(docker)
-    said = node.run(holders_command())
+    said = node.run(claims_command())
     assert said.returncode == 0, said.stderr
-    assert [claim.container for claim in held_by_others(said.stdout)] == [HOLDER] * holds
+    assert [claim.container for claim in read_claims(said.stdout)] == [HOLDER] * holds
     assert node.leave() == (BUSY_HOST if holds else 0)
     assert node.home.exists() == holds
 
@@ -287,7 +287,7 @@ def completed(out: str, err: str = "", code: int = 0) -> Completed:
 
 def looked(node: Node) -> ObservedRank:
     done = node.run(container.observe_command(plan(), 0))
-    return container.read_observed(0, completed(done.stdout, done.stderr, done.returncode))
+    return container.read_observation(0, completed(done.stdout, done.stderr, done.returncode))
 
 
 def test_a_docker_that_warns_beside_its_answer_is_understood(node: Node) -> None:
@@ -329,13 +329,13 @@ def test_a_claim_of_a_job_that_ended_long_ago_is_taken_over_also_where_docker_wa
     ids=lambda said: ascii(said[:20]),
 )
 def test_a_node_that_says_what_docker_never_says_is_silent(said: str) -> None:
-    seen = container.read_observed(0, completed(said))
+    seen = container.read_observation(0, completed(said))
     assert (seen.state, seen.exit_code, seen.marks) == ("silent", None, frozenset())
     assert seen.detail
 
 
 def test_what_a_login_shell_says_before_an_answer_is_none_of_it() -> None:
-    assert container.read_observed(0, completed("Welcome!\nexited|0|false|a|b|go\n")).exit_code == 0
+    assert container.read_observation(0, completed("Welcome!\nexited|0|false|a|b|go\n")).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_what_a_login_shell_says_before_an_answer_is_none_of_it() -> None:
 )
 def test_a_node_whose_answer_to_a_start_makes_no_sense_fails_the_run_and_is_named(said: str) -> None:
     with pytest.raises(RunFailed, match="n0") as told:
-        container.read_started(plan(), 0, completed(f"orch:{said}\n"))
+        container.read_start(plan(), 0, completed(f"orch:{said}\n"))
     assert told.value.where == "n0"
     assert said.split(" ", maxsplit=1)[0][:20] in (told.value.detail or "")
 

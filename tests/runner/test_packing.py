@@ -12,7 +12,7 @@ import pytest
 
 from orch.runner.errors import BadTask
 from orch.runner.launch.compile import RunRequest, compile_run
-from orch.runner.launch.placement import place
+from orch.runner.launch.placement import place_task
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.stage import pack_files
 from orch.spec.models import Task
@@ -26,7 +26,7 @@ def plan(base: Path, *files: str) -> RunPlan:
     fleet = FleetState(name="f", stack="f", backend="local", nodes=(node,))
     task = Task.model_validate({"name": "job", "commands": ["true"], "files": list(files)})
     request = RunRequest(
-        task=task, name="job", number=1, fleet=fleet, seats=place(task, fleet), image="i", base=base
+        task=task, name="job", number=1, fleet=fleet, seats=place_task(task, fleet), image="i", base=base
     )
     return compile_run(request).plan
 

@@ -15,13 +15,13 @@ from orch.runner.ledger.ledger import open_ledger
 from orch.runner.processes import (
     GONE,
     Process,
-    born,
+    describe_owner,
     gone,
     is_dead,
     is_dead_owner,
-    owner_words,
     process,
     process_owner,
+    start_time_of,
     this_process,
 )
 
@@ -55,15 +55,15 @@ def test_a_process_that_ended_is_gone_also_before_its_parent_has_collected_it():
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert is_dead(there)
     child.wait()
-    assert born(child.pid) == GONE
+    assert start_time_of(child.pid) == GONE
     assert is_dead(there)
 
 
 def test_an_owner_is_told_to_people_without_its_marks():
-    told = owner_words(process_owner())
+    told = describe_owner(process_owner())
     assert told.startswith(f"process {os.getpid()} of ")
     assert MINE.boot not in told
-    assert owner_words("ada@laptop:7:9") == "ada@laptop:7:9"
+    assert describe_owner("ada@laptop:7:9") == "ada@laptop:7:9"
 
 
 # Takes the lease of a run in a pid namespace and on a host of its own, as a container has them, and says its

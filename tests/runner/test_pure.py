@@ -11,7 +11,7 @@ from orch.runner.errors import BadTask, HostfileIncomplete, NoFit
 from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run
 from orch.runner.launch.hostfile import hostfile, internal_addresses
 from orch.runner.launch.launcher import quote_word
-from orch.runner.launch.placement import Standing, blocks_needed, place
+from orch.runner.launch.placement import NodeAvailability, blocks_needed, place_task
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState
 
@@ -37,7 +37,7 @@ def fleet(*nodes: NodeState, name: str = "lab", placement: str = "cluster", **mo
 
 def compiled(on: FleetState, **task: object) -> CompiledRun:
     read = Task.model_validate(task)
-    seats = place(read, on)
+    seats = place_task(read, on)
     return compile_run(RunRequest(read, "job", 1, on, seats, "image", Path("/base")))
 
 
@@ -208,13 +208,17 @@ def test_ranks_follow_the_topology():
         node(2, topology=("b",)),
         node(3, topology=("a", "0")),
     ]
-    seats = place(Task(commands=("x",), nodes=4), fleet(*nodes))
+    seats = place_task(Task(commands=("x",), nodes=4), fleet(*nodes))
     assert [seat.node.name for seat in seats] == ["n3", "n1", "n0", "n2"]
 
 
 def test_idle_nodes_come_before_occupied_ones():
     task = Task(commands=("x",), nodes=2)
-    seats = place(task, fleet(*(node(i) for i in range(4))), {"n0": Standing(busy=1), "n2": Standing(busy=1)})
+    seats = place_task(
+        task,
+        fleet(*(node(i) for i in range(4))),
+        {"n0": NodeAvailability(busy=1), "n2": NodeAvailability(busy=1)},
+    )
     assert [seat.node.name for seat in seats] == ["n1", "n3"]
 
 
@@ -226,7 +230,7 @@ def test_a_job_takes_the_fewest_blocks_that_hold_it(gpu: str | None, blocks: int
 
 
 def test_a_distributed_job_takes_all_blocks():
-    seats = place(Task(commands=("x",), nodes=2), fleet(node(0, blocks=4), node(1, blocks=4)))
+    seats = place_task(Task(commands=("x",), nodes=2), fleet(node(0, blocks=4), node(1, blocks=4)))
     assert [seat.blocks for seat in seats] == [4, 4]
 
 
@@ -243,7 +247,7 @@ def test_a_distributed_job_takes_all_blocks():
 )
 def test_what_does_not_fit_is_told(task: dict[str, object], on: FleetState, why: str):
     with pytest.raises(NoFit) as caught:
-        place(Task.model_validate({"commands": ["x"], **task}), on)
+        place_task(Task.model_validate({"commands": ["x"], **task}), on)
     assert why in caught.value.text()
 
 
@@ -261,10 +265,10 @@ def test_what_does_not_fit_is_told(task: dict[str, object], on: FleetState, why:
 )
 def test_the_hint_is_about_what_does_not_fit(task: dict[str, object], hint: str):
     with pytest.raises(NoFit) as caught:
-        place(Task.model_validate({"commands": ["x"], **task}), fleet(node(0), node(1)))
+        place_task(Task.model_validate({"commands": ["x"], **task}), fleet(node(0), node(1)))
     assert hint in (caught.value.hint or "")
     assert ("placement" in hint) is ("placement" in (caught.value.hint or ""))
 
 
 def test_the_language_s_default_minimums_exclude_no_node():
-    assert place(Task(commands=("x",)), fleet(node(0, cpus=1, memory_mib=512)))
+    assert place_task(Task(commands=("x",)), fleet(node(0, cpus=1, memory_mib=512)))

@@ -11,7 +11,7 @@ from nodelab import Lab, docker
 from stocked import stocked
 
 from orch import images
-from orch.runner.errors import BadTask, Conflict, HostfileIncomplete
+from orch.runner.errors import BadTask, HostfileIncomplete, RunConflict
 from orch.runner.events import LogLine, Notice, Recorder
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.status import node_statuses
@@ -370,7 +370,7 @@ def test_a_name_in_use_is_refused_while_its_run_is_active(
     place: RunnerContext, fleet: FleetState, tmp_path: Path
 ):
     submit(place, fleet, tmp_path, commands=["true"])
-    with pytest.raises(Conflict, match="a run named job is active"):
+    with pytest.raises(RunConflict, match="a run named job is active"):
         submit(place, fleet, tmp_path, commands=["true"])
 
 

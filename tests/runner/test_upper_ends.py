@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orch.runner.errors import NoFit
-from orch.runner.launch.placement import place
+from orch.runner.launch.placement import place_task
 from orch.spec import load_paths
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState
@@ -33,7 +33,7 @@ def lab(gpu: str | None, memory_mib: int = 81_559, **more: Any) -> FleetState:
 
 def fits(fleet: FleetState, **resources: Any) -> bool:
     try:
-        place(Task.model_validate({"commands": ["x"], "resources": resources}), fleet)
+        place_task(Task.model_validate({"commands": ["x"], "resources": resources}), fleet)
     except NoFit:
         return False
     return True
@@ -101,7 +101,7 @@ def reason(folder: Path, resources: Any, fleet: FleetState) -> str | None:
     file.write_text(json.dumps({"type": "task", "name": "job", "commands": ["x"], "resources": resources}))
     ((_, task),) = load_paths([file], launch=("task",)).require().of(Task)
     try:
-        place(task, fleet)
+        place_task(task, fleet)
     except NoFit as error:
         return error.detail
     return None

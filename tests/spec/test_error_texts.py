@@ -6,9 +6,9 @@ import pytest
 
 from orch.cli.errors import tell
 from orch.runner.errors import NodeCordoned
-from orch.runner.node.claims import Claim, busy
+from orch.runner.node.claims import Claim, busy_error
 from orch.runner.node.cordon import Cordon
-from orch.runner.node.first_boot import unfit
+from orch.runner.node.first_boot import unfit_error
 from orch.spec.errors import OrchError
 
 HOSTILE = "a\x1b[2J\x1b]0;owned\x07\r\nerror: all is well\u202e\u2028\x9b1m\x00"
@@ -18,8 +18,8 @@ HOSTILE = "a\x1b[2J\x1b]0;owned\x07\r\nerror: all is well\u202e\u2028\x9b1m\x00"
     "error",
     [
         OrchError(HOSTILE, where=HOSTILE, detail=HOSTILE, hint=HOSTILE, code="ORCH999"),
-        unfit(HOSTILE, HOSTILE),
-        busy("n0", 1, 2, [Claim.parse(f"c|{HOSTILE}|{HOSTILE}|{HOSTILE}|{HOSTILE}")]),
+        unfit_error(HOSTILE, HOSTILE),
+        busy_error("n0", 1, 2, [Claim.parse(f"c|{HOSTILE}|{HOSTILE}|{HOSTILE}|{HOSTILE}")]),
         NodeCordoned(f"node n0 is cordoned ({Cordon.parse(HOSTILE)})", where="n0"),
     ],
     ids=lambda error: type(error).__name__,

@@ -10,7 +10,7 @@ from activeruns import start
 from support import Folder
 
 from orch.components.deployment import Deployment
-from orch.runner.node.status import held_by_others
+from orch.runner.node.status import read_claims
 from orch.spec.state import FleetState, NodeState
 from orch.stacks.errors import Conflict
 from orch.stacks.project import Project, find
@@ -143,10 +143,10 @@ CLAIM = "claim orch-train-0-0-0123|train|ada@desk|2026-01-01T00:00:00Z|1\n"
 
 
 def test_claims_hold_a_node_unless_it_stays_in_another_fleet() -> None:
-    assert [claim.run for claim in held_by_others(CLAIM)] == ["train"]
-    assert [claim.run for claim in held_by_others(f"{CLAIM}registered\n")] == ["train"]
-    assert held_by_others(f"{CLAIM}registered\nregistered\n") == ()
-    assert held_by_others("") == ()
+    assert [claim.run for claim in read_claims(CLAIM)] == ["train"]
+    assert [claim.run for claim in read_claims(f"{CLAIM}registered\n")] == ["train"]
+    assert read_claims(f"{CLAIM}registered\nregistered\n") == ()
+    assert read_claims("") == ()
 
 
 def test_a_ledger_that_cannot_be_read_stops_what_removes_nodes_and_says_how_to_go_on(folder: Folder) -> None:

@@ -1,5 +1,5 @@
-"""Checks of a machine: the login, root, system, disk, clock and Docker; the network it shares with others,
-the way to each of them, and what outsiders reach. Pure.
+"""Checks of a machine: login, root, system, disk, clock and Docker; its network, its connections to the other
+hosts, and the ports open to the outside. Pure.
 """
 
 from __future__ import annotations
@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orch.runner.hosts.checks.types import (
+    CheckOptions,
+    HostObservation,
     MeshView,
-    Observed,
     Outcome,
     Result,
-    Wanted,
     failed,
     passed,
     skipped,
@@ -21,35 +21,37 @@ from orch.runner.hosts.host_facts import HostFacts
 from orch.spec.errors import OrchError
 
 
-def connect(observed: Observed) -> Outcome:
-    """The one check that is judged without facts."""
-    if observed.error is not None:
-        error = observed.error
-        return Outcome(Result.FAIL, told(error), error.hint, error.code)
-    took = f"the login took {observed.connected_s or 0:.1f} s"
-    if observed.trusted is not None:
-        return passed(f"{took}; its host key {observed.trusted} is as the host says, and not pinned yet")
-    return passed(took)
+def connect(observation: HostObservation) -> Outcome:
+    """The only check that needs no facts."""
+    if observation.error is not None:
+        error = observation.error
+        return Outcome(Result.FAIL, error_line(error), error.hint, error.code)
+    login_time = f"the login took {observation.connected_s or 0:.1f} s"
+    if observation.unverified_key is not None:
+        return passed(
+            f"{login_time}; its host key {observation.unverified_key} is as the host says, and not pinned yet"
+        )
+    return passed(login_time)
 
 
-def told(error: OrchError) -> str:
+def error_line(error: OrchError) -> str:
     """An error in one line: what, why and where."""
     parts = [error.summary, *([error.detail] if error.detail and error.detail not in error.summary else [])]
     line = "; ".join(" ".join(part.split()) for part in parts)
     return f"{line} ({error.where})" if error.where else line
 
 
-def forwarding(facts: HostFacts, observed: Observed, wanted: Wanted) -> Outcome:
+def forwarding(facts: HostFacts, observation: HostObservation, options: CheckOptions) -> Outcome:
     if facts.forwarding is None:
         if facts.root == "no":
             return skipped("needs sudo.nopasswd: sshd's settings are root's to read")
         return skipped("`sshd -T` could not be run on it")
-    told = f"AllowTcpForwarding {facts.forwarding}"
+    detail = f"AllowTcpForwarding {facts.forwarding}"
     # What jobs' ports and hosts behind this one need is `local`, in sshd's word.
-    return passed(told) if facts.forwarding in ("yes", "local") else failed(told)
+    return passed(detail) if facts.forwarding in ("yes", "local") else failed(detail)
 
 
-def sudo(facts: HostFacts, observed: Observed, wanted: Wanted) -> Outcome:
+def sudo(facts: HostFacts, observation: HostObservation, options: CheckOptions) -> Outcome:
     if facts.root == "root":
         return passed("the login is root")
     if facts.root == "sudo":
@@ -57,51 +59,51 @@ def sudo(facts: HostFacts, observed: Observed, wanted: Wanted) -> Outcome:
     return failed(facts.root_trouble or "sudo gives no root")
 
 
-def system(facts: HostFacts, observed: Observed, wanted: Wanted) -> Outcome:
-    named = f"{facts.os} {facts.arch}, {facts.distribution or 'unknown distribution'}, kernel {facts.kernel}"
+def system(facts: HostFacts, observation: HostObservation, options: CheckOptions) -> Outcome:
+    detail = f"{facts.os} {facts.arch}, {facts.distribution or 'unknown distribution'}, kernel {facts.kernel}"
     if facts.os != "Linux" or facts.arch not in ("x86_64", "aarch64"):
-        return failed(f"{named}: Linux on x86_64 or aarch64 is needed")
-    return passed(named)
+        return failed(f"{detail}: Linux on x86_64 or aarch64 is needed")
+    return passed(detail)
 
 
-def unique(facts: HostFacts, observed: Observed, wanted: Wanted) -> Outcome:
+def unique(facts: HostFacts, observation: HostObservation, options: CheckOptions) -> Outcome:
     if facts.machine_id is None:
-        if not wanted.machine_ids:
+        if not options.machine_ids:
             return skipped("nodes in containers have no machine id")
         return failed("/etc/machine-id is empty or missing", "sudo systemd-machine-id-setup")
-    if observed.twins:
-        return failed(f"the same machine id as {', '.join(observed.twins)}: {facts.machine_id}")
+    if observation.same_machine_id:
+        return failed(f"the same machine id as {', '.join(observation.same_machine_id)}: {facts.machine_id}")
     return passed(f"machine id {facts.machine_id}")
 
 
-def disk(facts: HostFacts, observed: Observed, wanted: Wanted) -> Outcome:
+def disk(facts: HostFacts, observation: HostObservation, options: CheckOptions) -> Outcome:
     if facts.docker is None or facts.docker.free_mib is None:
         return skipped("the free space could not be read")
     free = facts.docker.free_mib / 1024
     where = facts.docker.root or "/var/lib/docker"
-    told = f"{free:.1f} GB free in {where}"
+    detail = f"{free:.1f} GB free in {where}"
     hint = "free some (`sudo docker system prune`), or move it: `data-root` in /etc/docker/daemon.json"
-    if free < wanted.disk_min_gib:
-        return failed(f"{told}, {wanted.disk_min_gib:g} GB are needed", hint)
-    if free < wanted.disk_warn_gib:
-        return warned(f"{told}, images and checkpoints may need {wanted.disk_warn_gib:g} GB", hint)
-    return passed(told)
+    if free < options.disk_min_gib:
+        return failed(f"{detail}, {options.disk_min_gib:g} GB are needed", hint)
+    if free < options.disk_warn_gib:
+        return warned(f"{detail}, images and checkpoints may need {options.disk_warn_gib:g} GB", hint)
+    return passed(detail)
 
 
-def clock(facts: HostFacts, observed: Observed, wanted: Wanted) -> Outcome:
+def clock(facts: HostFacts, observation: HostObservation, options: CheckOptions) -> Outcome:
     offset = facts.clock_offset_s
     if offset is None:
         return skipped("the host's clock could not be read")
-    if abs(offset) > wanted.clock_s:
+    if abs(offset) > options.clock_s:
         return warned(f"{_duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'} this machine")
     return passed("the same time as here, as far as can be told" if not offset else f"{offset:+.1f} s")
 
 
-def docker(facts: HostFacts, observed: Observed, wanted: Wanted) -> Outcome:
-    found = facts.docker
-    if found is not None and found.version:
-        return passed(f"Docker {found.version}")
-    trouble = found.trouble if found and found.trouble else "there is no docker command"
+def docker(facts: HostFacts, observation: HostObservation, options: CheckOptions) -> Outcome:
+    engine = facts.docker
+    if engine is not None and engine.version:
+        return passed(f"Docker {engine.version}")
+    trouble = engine.trouble if engine and engine.trouble else "there is no docker command"
     if "no docker command" in trouble:
         return failed(trouble, "install Docker: https://docs.docker.com/engine/install/")
     if facts.root == "no" and "permission denied" in trouble.lower():
@@ -115,85 +117,94 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def external(facts: HostFacts, observed: Observed, wanted: Wanted) -> Outcome:
-    if observed.open_ports is None:
-        return skipped(observed.untried or "it was not tried")
-    if observed.open_ports:
-        told = ", ".join(map(str, observed.open_ports))
-        return warned(f"reached from here: port {told}")
-    return passed(f"not reached from here: {', '.join(map(str, wanted.external_ports))}")
+def external(facts: HostFacts, observation: HostObservation, options: CheckOptions) -> Outcome:
+    if observation.open_ports is None:
+        return skipped(observation.skip_reason or "it was not tried")
+    if observation.open_ports:
+        ports = ", ".join(map(str, observation.open_ports))
+        return warned(f"reached from here: port {ports}")
+    return passed(f"not reached from here: {', '.join(map(str, options.external_ports))}")
 
 
-def internal(facts: HostFacts, observed: Observed, wanted: Wanted) -> Outcome:
-    worse = failed if wanted.cluster else warned
-    for problem in observed.problems:
-        if observed.name in problem.hosts and problem.code in ("ORCH361", "ORCH362"):
+def internal(facts: HostFacts, observation: HostObservation, options: CheckOptions) -> Outcome:
+    worse = failed if options.cluster else warned
+    for problem in observation.problems:
+        if observation.name in problem.hosts and problem.code in ("ORCH361", "ORCH362"):
             return worse(f"{problem.summary} ({problem.code}): {problem.detail}", problem.hint)
-    network = observed.network
-    place = network.place(observed.name) if network else None
-    if network is None or place is None:
-        if observed.problems and wanted.cluster:
+    network = observation.network
+    address = network.address_of(observation.name) if network else None
+    if network is None or address is None:
+        if observation.problems and options.cluster:
             return skipped("the network could not be told, for another host's sake")
         return skipped("the hosts share no private network, and only clusters need one")
-    told = f"{place.address} on {place.interface}, MTU {place.mtu}"
-    told += f", {place.speed_mbps / 1000:g} Gb/s" if place.speed_mbps else ""
-    same = [each.name for each in network.places if each.address == place.address and each.name != place.name]
-    if same:
-        return worse(f"{told}: {some(same)} has the same address", "give each host an address of its own")
+    detail = f"{address.address} on {address.interface}, MTU {address.mtu}"
+    detail += f", {address.speed_mbps / 1000:g} Gb/s" if address.speed_mbps else ""
+    duplicates = [
+        each.name
+        for each in network.addresses
+        if each.address == address.address and each.name != address.name
+    ]
+    if duplicates:
+        return worse(
+            f"{detail}: {some(duplicates)} has the same address", "give each host an address of its own"
+        )
     mtus = network.mtus
     if len(mtus) > 1:
         values = "; ".join(f"{mtu} on {some(names)}" for mtu, names in sorted(mtus.items(), reverse=True))
         return worse(
-            f"{told}: the hosts' MTUs differ ({values})",
-            f"set one MTU on all: `sudo ip link set {place.interface} mtu {max(mtus)}`, and in their netplan",
+            f"{detail}: the hosts' MTUs differ ({values})",
+            f"set one MTU on all: `sudo ip link set {address.interface} mtu {max(mtus)}`, "
+            "and in their netplan",
         )
-    return passed(told)
+    return passed(detail)
 
 
-def mesh(facts: HostFacts, observed: Observed, wanted: Wanted) -> Outcome:
-    if not wanted.cluster:
+def mesh(facts: HostFacts, observation: HostObservation, options: CheckOptions) -> Outcome:
+    if not options.cluster:
         return skipped("only clusters need it")
-    if observed.hosts < 2:
+    if observation.host_count < 2:
         return skipped("there is only one host")
-    view = observed.mesh
+    view = observation.mesh
     if view is None:
-        return skipped("needs net.internal" if observed.network is None else "it was not tried")
-    if view.trouble is not None:
-        return failed(view.trouble)
-    found = [*_deaf(observed.name, view), *_narrow(view)]
-    if found:
-        return failed("; ".join(found))
-    doubts: list[str] = []
-    if view.guessed:
-        doubts.append(f"of {some(view.guessed)} only sshd's port was tried: no program to listen with")
-    if view.unmeasured:
-        doubts.append(f"the packet size to {some(view.unmeasured)} could not be tried")
+        return skipped("needs net.internal" if observation.network is None else "it was not tried")
+    if view.failure is not None:
+        return failed(view.failure)
+    failures = [*_failed_connections(observation.name, view), *_lost_packets(view)]
+    if failures:
+        return failed("; ".join(failures))
+    warnings: list[str] = []
+    if view.sshd_port_only:
+        warnings.append(
+            f"of {some(view.sshd_port_only)} only sshd's port was tried: no program to listen with"
+        )
+    if view.unmeasured_mtu:
+        warnings.append(f"the packet size to {some(view.unmeasured_mtu)} could not be tried")
     reached = f"{view.peers} of {view.peers} hosts reached, and by them"
-    if doubts:
-        return warned(f"{reached}; {'; '.join(doubts)}", "sudo apt-get install -y python3 iputils-ping")
+    if warnings:
+        return warned(f"{reached}; {'; '.join(warnings)}", "sudo apt-get install -y python3 iputils-ping")
     return passed(reached)
 
 
-def _deaf(name: str, view: MeshView) -> list[str]:
-    """Connections that fail, with those that fail one way only named as that."""
-    out, back = dict(view.unreached), dict(view.unheard)
-    both = [peer for peer in out if peer in back]
-    told: list[str] = []
-    if both:
-        told.append(f"{name} and {some(both)} do not reach each other ({out[both[0]]})")
+def _failed_connections(name: str, view: MeshView) -> list[str]:
+    """The connections that fail, in both directions or in one."""
+    out, back = dict(view.unreached), dict(view.unreached_by)
+    both_ways = [peer for peer in out if peer in back]
+    failures: list[str] = []
+    if both_ways:
+        failures.append(f"{name} and {some(both_ways)} do not reach each other ({out[both_ways[0]]})")
     for peers, words in ((out, f"{name} -> {{}} fails"), (back, f"{{}} -> {name} fails")):
-        one_way = [peer for peer in peers if peer not in both]
+        one_way = [peer for peer in peers if peer not in both_ways]
         if one_way:
             why = peers[one_way[0]]
-            told.append(f"{words.format(some(one_way))} ({why}), the other way is open")
-    return told
+            failures.append(f"{words.format(some(one_way))} ({why}), the other way is open")
+    return failures
 
 
-def _narrow(view: MeshView) -> list[str]:
-    if not view.narrow:
+def _lost_packets(view: MeshView) -> list[str]:
+    if not view.lost_large_packets:
         return []
-    peers = [peer for peer, _ in view.narrow]
-    return [f"large packets to {some(peers)} are lost ({view.narrow[0][1]})"]
+    peers = [peer for peer, _ in view.lost_large_packets]
+    return [f"large packets to {some(peers)} are lost ({view.lost_large_packets[0][1]})"]
 
 
 def some(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What is tried rather than read: ports from here, and GPUs inside a container."""
+"""Checks that try something on a host: ports from this machine, and GPUs inside a container."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Sequence
 
-from orch.runner.hosts.checks.types import ContainerTry, Wanted
+from orch.runner.hosts.checks.types import CheckOptions, ContainerProbe
 from orch.runner.hosts.host_facts import HostFacts
 from orch.runner.node.commands import Command, as_root
 from orch.runner.node.connector import Address, Connector
@@ -24,8 +24,8 @@ CONTAINER_S = 60
 _LIKELY = r"cuda|nvidia|pytorch|tensorflow|orch/|dstack|ubuntu|debian|rocky|almalinux|fedora"
 
 
-def why_not_outside(address: Address) -> str | None:
-    """Why connections from here say nothing about outsiders; None when they do."""
+def external_skip_reason(address: Address) -> str | None:
+    """Why connections from this machine do not show what outsiders reach; None when they do."""
     if not address.direct or address.host is None:
         return "reached by way of another host, not from outside"
     try:
@@ -42,7 +42,7 @@ def why_not_outside(address: Address) -> str | None:
 def open_ports(address: str, ports: Sequence[int], *, within_s: float = CONNECT_S) -> tuple[int, ...]:
     """Those of `ports` that accept a TCP connection from here, all tried at once."""
     waiting: dict[int, tuple[int, socket.socket]] = {}
-    found: list[int] = []
+    open_now: list[int] = []
     poll = select.poll()
     with contextlib.ExitStack() as closing:
         for port in ports:
@@ -53,14 +53,14 @@ def open_ports(address: str, ports: Sequence[int], *, within_s: float = CONNECT_
                     if sock.connect_ex(where) in (0, 115):  # EINPROGRESS on Linux
                         waiting[sock.fileno()] = (port, sock)
                         poll.register(sock, select.POLLOUT)
-        end = time.monotonic() + within_s
-        while waiting and (left := end - time.monotonic()) > 0:
-            for descriptor, _ in poll.poll(left * 1000):
+        deadline = time.monotonic() + within_s
+        while waiting and (remaining_s := deadline - time.monotonic()) > 0:
+            for descriptor, _ in poll.poll(remaining_s * 1000):
                 port, sock = waiting.pop(descriptor)
                 poll.unregister(descriptor)
                 if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
-                    found.append(port)
-    return tuple(sorted(set(found)))
+                    open_now.append(port)
+    return tuple(sorted(set(open_now)))
 
 
 def _resolved(address: str, port: int) -> list[tuple[int, int, int, str, tuple[str, int]]]:
@@ -71,39 +71,39 @@ def _resolved(address: str, port: int) -> list[tuple[int, int, int, str, tuple[s
 
 
 def gpus_in_container(
-    node: NodeState, facts: HostFacts, connector: Connector, wanted: Wanted
-) -> ContainerTry | None:
-    """`nvidia-smi -L` in a container; None on a host where that makes no sense. Raises what `run` raises."""
+    node: NodeState, facts: HostFacts, connector: Connector, options: CheckOptions
+) -> ContainerProbe | None:
+    """`nvidia-smi -L` in a container; None on a host without GPUs or Docker. Raises what `run` raises."""
     docker = facts.docker
-    if not facts.count_of("nvidia") or docker is None or not docker.version:
+    if not facts.working_count("nvidia") or docker is None or not docker.version:
         return None
     text = render(
         "host-container.sh.j2",
-        image=wanted.image or "",
-        pull=wanted.pull,
+        image=options.image or "",
+        pull=options.pull,
         likely=_LIKELY,
         limit_s=CONTAINER_S,
     )
-    limit_s = 900.0 if wanted.pull else CONTAINER_S + 30.0
+    limit_s = 900.0 if options.pull else CONTAINER_S + 30.0
     script = as_root(text) if facts.root != "no" else text
     return read_container(
         connector.run(node, Command(script, "look for GPUs in a container", timeout_s=limit_s)).stdout,
-        wanted.image,
+        options.image,
     )
 
 
-def read_container(text: str, image: str | None) -> ContainerTry:
-    """What the script said."""
+def read_container(text: str, image: str | None) -> ContainerProbe:
+    """The result in the script's output."""
     head, _, rest = text.partition("\n")
-    word, _, used = head.partition(" ")
+    word, _, image_used = head.partition(" ")
     if word != "image":
-        lacking = f"{image} is not on the host" if image else "no image to try it with is on the host"
-        return ContainerTry(untried=f"{lacking}; a job brings its own")
+        missing = f"{image} is not on the host" if image else "no image to try it with is on the host"
+        return ContainerProbe(skip_reason=f"{missing}; a job brings its own")
     code = re.search(r"^exit ([0-9]{1,3})$", rest, re.MULTILINE)
-    said = " ".join(line for line in rest.splitlines() if not line.startswith("exit "))
-    return ContainerTry(
-        image=used,
+    output = " ".join(line for line in rest.splitlines() if not line.startswith("exit "))
+    return ContainerProbe(
+        image=image_used,
         gpus=len(re.findall(r"^GPU \d+:", rest, re.MULTILINE)),
         exit_code=int(code.group(1)) if code else 1,
-        said=("it took too long" if code and code.group(1) == "124" else said)[-300:],
+        output=("it took too long" if code and code.group(1) == "124" else output)[-300:],
     )

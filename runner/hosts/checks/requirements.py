@@ -1,7 +1,7 @@
 """The requirements of a host, one row each, and judging a host by them.
 
-The rows are in the order of the reference; codes ORCH364 to ORCH384 follow it. A check whose precondition did
-not pass is skipped, and says which.
+The rows are in the order of the reference; codes ORCH364 to ORCH384 follow it. A check whose precondition
+failed is skipped, and names it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,23 @@ from dataclasses import dataclass, replace
 
 from orch.runner.hosts.checks import devices
 from orch.runner.hosts.checks import machine as host
-from orch.runner.hosts.checks.types import CheckResult, Judge, Observed, Outcome, Result, Wanted, skipped
-from orch.runner.hosts.host_facts import Unread, Vendor
+from orch.runner.hosts.checks.types import (
+    CheckOptions,
+    CheckResult,
+    HostObservation,
+    Judge,
+    Outcome,
+    Result,
+    skipped,
+)
+from orch.runner.hosts.host_facts import UnreadOutput, Vendor
 
 FIRST_CODE = 364
 
 
 @dataclass(frozen=True)
-class Check:
-    """One requirement. `needs` are checks that must not have failed; `hint` is what to do about it.
+class HostCheck:
+    """One requirement. `needs` are checks that must pass first; `hint` says what to do about a failure.
 
     A check with a `vendor` is for hosts with that vendor's accelerators only.
     """
@@ -33,52 +41,52 @@ class Check:
 
 
 CHECKS = (
-    Check(
+    HostCheck(
         "ssh.connect",
         "the host lets this login in over SSH",
         None,
         "check the address, the firewall, `user` and `identity_file`: `ssh -v USER@HOST` tells more",
     ),
-    Check(
+    HostCheck(
         "ssh.forwarding",
         "sshd forwards connections",
         host.forwarding,
         "set `AllowTcpForwarding yes` in /etc/ssh/sshd_config, then `sudo systemctl reload ssh`",
     ),
-    Check(
+    HostCheck(
         "sudo.nopasswd",
         "the login is root, or sudo asks for no password",
         host.sudo,
         'on it: `echo "$USER ALL=(ALL) NOPASSWD: ALL" | sudo tee /etc/sudoers.d/orch`',
     ),
-    Check("host.os", "Linux on x86_64 or aarch64", host.system, "use another host"),
-    Check(
+    HostCheck("host.os", "Linux on x86_64 or aarch64", host.system, "use another host"),
+    HostCheck(
         "host.unique",
         "no other host has the same /etc/machine-id",
         host.unique,
         "list a host once; on a cloned image: `sudo rm /etc/machine-id && sudo systemd-machine-id-setup`",
     ),
-    Check(
+    HostCheck(
         "host.disk",
         "space for images where Docker keeps them",
         host.disk,
         "free some, or move Docker's data: `data-root` in /etc/docker/daemon.json",
     ),
-    Check("host.clock", "the time of this machine", host.clock, "sudo timedatectl set-ntp true"),
-    Check(
+    HostCheck("host.clock", "the time of this machine", host.clock, "sudo timedatectl set-ntp true"),
+    HostCheck(
         "docker.engine",
         "the Docker server answers",
         host.docker,
         "sudo systemctl enable --now docker",
     ),
-    Check(
+    HostCheck(
         "nvidia.driver",
         "all NVIDIA GPUs answer, with CUDA 12.1 or later",
         devices.nvidia_driver,
         "install a driver of 530.30 or later (`sudo apt-get install -y nvidia-driver-570-server`) and reboot",
         vendor="nvidia",
     ),
-    Check(
+    HostCheck(
         "nvidia.toolkit",
         "Docker knows NVIDIA's runtime",
         devices.nvidia_toolkit,
@@ -87,7 +95,7 @@ CHECKS = (
         needs=("docker.engine",),
         vendor="nvidia",
     ),
-    Check(
+    HostCheck(
         "nvidia.container",
         "a container sees all NVIDIA GPUs",
         devices.nvidia_container,
@@ -95,21 +103,21 @@ CHECKS = (
         needs=("docker.engine", "nvidia.driver", "nvidia.toolkit"),
         vendor="nvidia",
     ),
-    Check(
+    HostCheck(
         "amd.driver",
         "the AMDGPU-DKMS driver is loaded",
         devices.amd_driver,
         "sudo apt-get install -y amdgpu-dkms && sudo reboot",
         vendor="amd",
     ),
-    Check(
+    HostCheck(
         "gaudi.driver",
         "all Gaudi cards answer",
         devices.gaudi_driver,
         "install Intel Gaudi's driver and software: `sudo ./habanalabs-installer.sh install --type base`",
         vendor="intel",
     ),
-    Check(
+    HostCheck(
         "gaudi.runtime",
         "Docker knows Gaudi's runtime",
         devices.gaudi_runtime,
@@ -118,45 +126,45 @@ CHECKS = (
         needs=("docker.engine",),
         vendor="intel",
     ),
-    Check(
+    HostCheck(
         "tt.driver",
         "all Tenstorrent cards answer",
         devices.tenstorrent_driver,
         "install Tenstorrent's driver (tt-kmd) and tt-smi, and reboot",
         vendor="tenstorrent",
     ),
-    Check(
+    HostCheck(
         "tt.hugepages",
         "huge pages are set aside",
         devices.hugepages,
         "install tenstorrent-tools and `sudo systemctl enable --now tenstorrent-hugepages.service`",
         vendor="tenstorrent",
     ),
-    Check(
+    HostCheck(
         "fw.external",
         "only SSH is open to the outside",
         host.external,
         "allow only SSH from outside: `sudo ufw allow OpenSSH && sudo ufw default deny && sudo ufw enable`",
     ),
-    Check(
+    HostCheck(
         "net.internal",
         "an address of its own in one private network, one MTU",
         host.internal,
         "set `network` or `internal_ip` in `ssh_config`",
     ),
-    Check(
+    HostCheck(
         "net.mesh",
         "each host of a cluster reaches each other one on every port",
         host.mesh,
         "let the hosts talk to each other on all ports: `sudo ufw allow from NETWORK`",
     ),
-    Check(
+    HostCheck(
         "rdma.devices",
         "the hosts of a cluster have the same RDMA ports",
         devices.rdma,
         "install or load the fabric's driver (DOCA-OFED, EFA), and see to cables and switch ports",
     ),
-    Check(
+    HostCheck(
         "gpu.health",
         "DCGM tells of the GPUs' health",
         devices.gpu_health,
@@ -169,38 +177,44 @@ CHECKS = (
 CODE_OF = {check.id: f"ORCH{FIRST_CODE + at}" for at, check in enumerate(CHECKS)}
 
 
-def judge_host(observed: Observed, wanted: Wanted) -> tuple[CheckResult, ...]:
+def judge_host(observation: HostObservation, options: CheckOptions) -> tuple[CheckResult, ...]:
     """Every check of one host, in the order of CHECKS."""
     done: dict[str, CheckResult] = {}
     for check in CHECKS:
-        outcome = _judged(check, done, observed, wanted)
-        unread = observed.facts.unread if observed.facts is not None else ()
-        done[check.id] = _result(check, _with_doubts(check, outcome, unread))
+        outcome = _outcome(check, done, observation, options)
+        unread = observation.facts.unread if observation.facts is not None else ()
+        done[check.id] = _result(check, _with_unreadable_output(check, outcome, unread))
     return tuple(done.values())
 
 
-def _judged(check: Check, done: dict[str, CheckResult], observed: Observed, wanted: Wanted) -> Outcome:
+def _outcome(
+    check: HostCheck, done: dict[str, CheckResult], observation: HostObservation, options: CheckOptions
+) -> Outcome:
     if check.judge is None:
-        return host.connect(observed)
-    if observed.facts is None:
+        return host.connect(observation)
+    if observation.facts is None:
         return skipped("needs ssh.connect")
-    if check.vendor is not None and not devices.has(observed.facts, check.vendor):
+    if check.vendor is not None and not devices.has(observation.facts, check.vendor):
         return skipped(f"no {devices.NOUNS[check.vendor]} on this host")
-    unmet = next((need for need in check.needs if not _met(done[need])), None)
-    return skipped(f"needs {unmet}") if unmet else check.judge(observed.facts, observed, wanted)
+    failed_need = next((need for need in check.needs if not _passed(done[need])), None)
+    return (
+        skipped(f"needs {failed_need}")
+        if failed_need
+        else check.judge(observation.facts, observation, options)
+    )
 
 
-def _with_doubts(check: Check, outcome: Outcome, unread: Sequence[Unread]) -> Outcome:
-    """What could not be read of a host's answer is told with the check that would have needed it."""
-    told = [
+def _with_unreadable_output(check: HostCheck, outcome: Outcome, unread: Sequence[UnreadOutput]) -> Outcome:
+    """The outcome with the parts of the host's output that this check needs and that cannot be parsed."""
+    unreadable = [
         f"what {each.tool} said cannot be read ({each.why})"
         for each in unread
         if _NEEDED_BY.get(each.part) == check.id
     ]
-    if not told:
+    if not unreadable:
         return outcome
     result = outcome.result if outcome.result is Result.FAIL else Result.WARN
-    return replace(outcome, result=result, detail="; ".join([outcome.detail, *dict.fromkeys(told)]))
+    return replace(outcome, result=result, detail="; ".join([outcome.detail, *dict.fromkeys(unreadable)]))
 
 
 _NEEDED_BY = {
@@ -221,19 +235,19 @@ _NEEDED_BY = {
     "net": "net.internal",
     "rdma": "rdma.devices",
 }
-"""The check that a part of a host's answer is for."""
+"""Section of the facts script -> the check that needs it."""
 
 
-def _met(result: CheckResult) -> bool:
+def _passed(result: CheckResult) -> bool:
     return result.result in (Result.PASS, Result.WARN)
 
 
-def _result(check: Check, outcome: Outcome) -> CheckResult:
-    amiss = outcome.result in (Result.WARN, Result.FAIL)
+def _result(check: HostCheck, outcome: Outcome) -> CheckResult:
+    has_problem = outcome.result in (Result.WARN, Result.FAIL)
     return CheckResult(
         check.id,
         outcome.result,
         outcome.detail,
-        (outcome.hint or check.hint) if amiss else None,
-        (outcome.code or CODE_OF[check.id]) if amiss else None,
+        (outcome.hint or check.hint) if has_problem else None,
+        (outcome.code or CODE_OF[check.id]) if has_problem else None,
     )

@@ -1,4 +1,4 @@
-"""What a check comes to, what is wanted of hosts, and what was observed of one: the values checks work on."""
+"""The values that checks work on: their options, what was observed of a host, and their results."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class Result(str, Enum):
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One check of one host. `detail` holds the measured value, or why it was skipped; `hint` what to do.
+    """The result of one check of one host.
 
-    `code` is set where there is something to tell: on a warning or a failure.
+    `detail` holds the measured value, or why the check was skipped; `hint` says what to do. `code` is set on
+    a warning or a failure.
     """
 
     id: str
@@ -40,12 +41,12 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is asked of the hosts.
+class CheckOptions:
+    """Which checks run, and the thresholds they use.
 
-    `image`: what to try GPUs in containers with, if a host has it; `pull`: else it is pulled. `mesh` and
-    `external` say whether connections between hosts, and from here to them, are tried. `machine_ids`: whether
-    hosts must have one.
+    `image`: the image for the check of GPUs in containers, used if a host has it; `pull` pulls it otherwise.
+    `mesh`: try connections between hosts. `external`: try connections from this machine to `external_ports`.
+    `machine_ids`: hosts must have a machine id.
     """
 
     cluster: bool = False
@@ -63,54 +64,59 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class ContainerTry:
-    """`nvidia-smi -L` in a container: how many GPUs it listed, or why it could not be tried (`untried`)."""
+class ContainerProbe:
+    """`nvidia-smi -L` in a container: how many GPUs it listed.
+
+    `skip_reason` says why it was not tried, `output` what the container printed (at most 300 characters).
+    """
 
     image: str | None = None
     gpus: int = 0
     exit_code: int = 0
-    said: str = ""
-    untried: str | None = None
+    output: str = ""
+    skip_reason: str | None = None
 
 
 @dataclass(frozen=True)
 class MeshView:
-    """What one host and its peers found of each other.
+    """The connections of one host to its peers, tried in both directions.
 
-    `unreached`: peers it could not connect to, with why; `unheard`: peers that could not connect to it.
-    `narrow`: peers to which packets as large as the interface sends are lost. `guessed`: peers of which only
-    sshd's port was tried, for lack of a program to listen with. `unmeasured`: peers whose packet size was not
-    tried. `trouble`: why this host could not take part.
+    `peers` counts the hosts that it tried. `unreached`: peers it could not connect to, with why;
+    `unreached_by`: peers that could not connect to it, with why. `lost_large_packets`: peers to which packets
+    of the interface's MTU get lost, with why. `sshd_port_only`: peers without a program to listen with, where
+    only sshd's port was tried. `unmeasured_mtu`: peers whose packet size was not tried. `failure`: why this
+    host could not take part.
     """
 
     peers: int
     unreached: tuple[tuple[str, str], ...] = ()
-    unheard: tuple[tuple[str, str], ...] = ()
-    narrow: tuple[tuple[str, str], ...] = ()
-    guessed: tuple[str, ...] = ()
-    unmeasured: tuple[str, ...] = ()
-    trouble: str | None = None
+    unreached_by: tuple[tuple[str, str], ...] = ()
+    lost_large_packets: tuple[tuple[str, str], ...] = ()
+    sshd_port_only: tuple[str, ...] = ()
+    unmeasured_mtu: tuple[str, ...] = ()
+    failure: str | None = None
 
 
 @dataclass(frozen=True)
-class Observed:
+class HostObservation:
     """Everything known about one host when its checks are judged.
 
-    `error` is that of connecting; `trusted` the fingerprint of a host key that nothing vouched for.
-    `open_ports` is None when they were not tried; `untried` says why. `twins` have the same machine id,
-    `hosts` counts those that were reached, `rdma_common` is the number of active RDMA ports most have.
+    `error`: why the host could not be connected to. `unverified_key`: the fingerprint of a host key that
+    nothing vouches for. `open_ports` is None when they were not tried; `skip_reason` says why.
+    `same_machine_id`: other hosts with its machine id. `host_count`: hosts that answer, this one included.
+    `rdma_common`: the number of active RDMA ports that most hosts have.
     """
 
     name: str
     facts: HostFacts | None = None
     error: OrchError | None = None
     connected_s: float | None = None
-    trusted: str | None = None
-    container: ContainerTry | None = None
+    unverified_key: str | None = None
+    container: ContainerProbe | None = None
     open_ports: tuple[int, ...] | None = None
-    untried: str = ""
-    twins: tuple[str, ...] = ()
-    hosts: int = 1
+    skip_reason: str = ""
+    same_machine_id: tuple[str, ...] = ()
+    host_count: int = 1
     network: ClusterNetwork | None = None
     problems: tuple[NetworkProblem, ...] = field(default=())
     mesh: MeshView | None = None
@@ -119,7 +125,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one check's function says; `hint` and `code` in place of the check's own ones."""
+    """The result of one check's function; `hint` and `code`, where set, replace the check's own."""
 
     result: Result
     detail: str
@@ -127,7 +133,7 @@ class Outcome:
     code: str | None = None
 
 
-Judge = Callable[[HostFacts, Observed, Wanted], Outcome]
+Judge = Callable[[HostFacts, HostObservation, CheckOptions], Outcome]
 
 
 def passed(detail: str) -> Outcome:

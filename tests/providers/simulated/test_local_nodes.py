@@ -14,12 +14,12 @@ from nodelab import docker
 
 from orch.components.aws.account.gather_facts import host_key_of
 from orch.rehearsal.nodes import keys_of, repair, scope, stop
-from orch.runner.ledger.run_folder import KeyPair, new_key_pair
+from orch.runner.ledger.run_folder import SshKeyPair, new_key_pair
 
 HOST, CLIENT = new_key_pair(), new_key_pair()
 
 
-def cloud_config(host: KeyPair = HOST, client: KeyPair = CLIENT) -> str:
+def cloud_config(host: SshKeyPair = HOST, client: SshKeyPair = CLIENT) -> str:
     config = {
         "ssh_keys": {"ed25519_private": host.private, "ed25519_public": host.public},
         "users": ["default", {"name": "root", "ssh_authorized_keys": [client.public]}],
@@ -27,7 +27,7 @@ def cloud_config(host: KeyPair = HOST, client: KeyPair = CLIENT) -> str:
     return "#cloud-config\n" + yaml.safe_dump(config)
 
 
-def own_key_config(client: KeyPair = CLIENT) -> str:
+def own_key_config(client: SshKeyPair = CLIENT) -> str:
     """User data of a machine that makes its own host key."""
     config = {
         "ssh_genkeytypes": ["ed25519"],

@@ -10,15 +10,22 @@ import pytest
 
 from orch.runner.errors import LoginRefused
 from orch.runner.hosts.checks.requirements import CHECKS, CODE_OF, judge_host
-from orch.runner.hosts.checks.types import CheckResult, ContainerTry, MeshView, Observed, Result, Wanted
+from orch.runner.hosts.checks.types import (
+    CheckOptions,
+    CheckResult,
+    ContainerProbe,
+    HostObservation,
+    MeshView,
+    Result,
+)
 from orch.runner.hosts.facts import parse
-from orch.runner.hosts.host_facts import HostFacts, Interface, RdmaPort, Seen, Tool
-from orch.runner.hosts.network import ClusterNetwork, NetworkProblem, Place
+from orch.runner.hosts.host_facts import HostFacts, HostInterface, PciDevices, RdmaPort, Tool
+from orch.runner.hosts.network import ClusterNetwork, HostAddress, NetworkProblem
 from orch.spec.codes import CODES
 
 DATA = Path(__file__).parent / "data"
-ALONE = ClusterNetwork("10.0.0.0/24", (Place("gpu1", "10.0.0.1", "eth1", 1500),))
-TRIED = ContainerTry(image="orch/job", gpus=8)
+ALONE = ClusterNetwork("10.0.0.0/24", (HostAddress("gpu1", "10.0.0.1", "eth1", 1500),))
+TRIED = ContainerProbe(image="orch/job", gpus=8)
 
 
 def facts(name: str = "h100", **changes: Any) -> HostFacts:
@@ -33,9 +40,13 @@ def docker(name: str = "h100", **changes: Any) -> HostFacts:
     return found.model_copy(update={"docker": found.docker.model_copy(update=changes)})
 
 
-def judged(found: HostFacts | None, wanted: Wanted | None = None, **seen: Any) -> dict[str, CheckResult]:
-    observed = Observed("gpu1", facts=found, connected_s=0.2, open_ports=(), network=ALONE, container=TRIED)
-    return {each.id: each for each in judge_host(replace(observed, **seen), wanted or Wanted())}
+def judged(
+    found: HostFacts | None, wanted: CheckOptions | None = None, **seen: Any
+) -> dict[str, CheckResult]:
+    observed = HostObservation(
+        "gpu1", facts=found, connected_s=0.2, open_ports=(), network=ALONE, container=TRIED
+    )
+    return {each.id: each for each in judge_host(replace(observed, **seen), wanted or CheckOptions())}
 
 
 def test_the_checks_and_their_codes_are_those_of_the_reference_in_its_order() -> None:
@@ -91,9 +102,9 @@ def _tools(name: str, *tools: Tool, **changes: Any) -> HostFacts:
 
 
 SMI_FAILED = Tool(
-    name="nvidia-smi", exit_code=9, said="NVIDIA-SMI has failed because it couldn't communicate"
+    name="nvidia-smi", exit_code=9, output="NVIDIA-SMI has failed because it couldn't communicate"
 )
-MESH = Wanted(cluster=True)
+MESH = CheckOptions(cluster=True)
 IB = RdmaPort(device="mlx5_0", port=1, state="ACTIVE", layer="InfiniBand", rate="400 Gb/sec (4X NDR)")
 IB_DOWN = IB.model_copy(update={"state": "DOWN"})
 
@@ -190,10 +201,10 @@ def test_a_gpu_that_fell_off_the_bus_is_told_as_that() -> None:
 
 
 def test_a_device_without_its_driver_is_no_cpu_host() -> None:
-    bare = facts(gpus=(), tools=(), seen=(Seen(vendor="nvidia", count=4),))
+    bare = facts(gpus=(), tools=(), pci_devices=(PciDevices(vendor="nvidia", count=4),))
     assert judged(bare)["nvidia.driver"].detail == "4 NVIDIA GPUs on the bus, but there is no nvidia-smi"
     assert judged(bare)["nvidia.container"].detail == "needs nvidia.driver"
-    cpu = judged(facts(gpus=(), tools=(), seen=()))["nvidia.driver"]
+    cpu = judged(facts(gpus=(), tools=(), pci_devices=()))["nvidia.driver"]
     assert (cpu.result, cpu.detail) == (Result.SKIPPED, "no NVIDIA GPU on this host")
 
 
@@ -212,17 +223,21 @@ def test_cdi_devices_do_in_place_of_the_runtime() -> None:
     ("tried", "result", "detail"),
     [
         (TRIED, Result.PASS, "8 GPUs in a container of orch/job"),
-        (ContainerTry(image="i", gpus=6), Result.FAIL, "6 GPUs in a container of i, 8 on the host"),
+        (ContainerProbe(image="i", gpus=6), Result.FAIL, "6 GPUs in a container of i, 8 on the host"),
         (
-            ContainerTry(image="i", exit_code=125, said="could not select device driver"),
+            ContainerProbe(image="i", exit_code=125, output="could not select device driver"),
             Result.FAIL,
             "could not select",
         ),
-        (ContainerTry(untried="orch/job is not on the host"), Result.SKIPPED, "orch/job is not on the host"),
+        (
+            ContainerProbe(skip_reason="orch/job is not on the host"),
+            Result.SKIPPED,
+            "orch/job is not on the host",
+        ),
     ],
 )
 def test_gpus_in_a_container_are_counted_against_the_hosts(
-    tried: ContainerTry, result: Result, detail: str
+    tried: ContainerProbe, result: Result, detail: str
 ) -> None:
     found = judged(facts(), container=tried)["nvidia.container"]
     assert found.result is result
@@ -255,8 +270,8 @@ def test_disk_limits_can_be_set() -> None:
     small = docker(free_mib=60 * 1024)
     warning = judged(small)["host.disk"]
     assert (warning.result, warning.code) == (Result.WARN, "ORCH369")
-    assert judged(small, Wanted(disk_warn_gib=55))["host.disk"].result is Result.PASS
-    assert judged(small, Wanted(disk_min_gib=70))["host.disk"].result is Result.FAIL
+    assert judged(small, CheckOptions(disk_warn_gib=55))["host.disk"].result is Result.PASS
+    assert judged(small, CheckOptions(disk_min_gib=70))["host.disk"].result is Result.FAIL
 
 
 def test_a_clock_that_is_off_is_a_warning_with_the_difference() -> None:
@@ -271,26 +286,29 @@ def test_open_ports_are_a_warning_that_names_them() -> None:
     result = judged(facts(), open_ports=(2375, 29500))["fw.external"]
     assert (result.result, result.code) == (Result.WARN, "ORCH380")
     assert result.detail == "reached from here: port 2375, 29500"
-    skipped = judged(facts(), open_ports=None, untried="reached by way of another host, not from outside")
+    skipped = judged(facts(), open_ports=None, skip_reason="reached by way of another host, not from outside")
     assert skipped["fw.external"].result is Result.SKIPPED
 
 
 def test_nodes_in_containers_need_no_machine_id() -> None:
-    assert judged(facts(machine_id=None), Wanted(machine_ids=False))["host.unique"].result is Result.SKIPPED
+    assert (
+        judged(facts(machine_id=None), CheckOptions(machine_ids=False))["host.unique"].result
+        is Result.SKIPPED
+    )
 
 
 def test_a_machine_id_of_another_host_fails_and_names_it() -> None:
-    result = judged(facts(), twins=("gpu7",))["host.unique"]
+    result = judged(facts(), same_machine_id=("gpu7",))["host.unique"]
     assert (result.result, result.code) == (Result.FAIL, "ORCH368")
     assert "the same machine id as gpu7" in result.detail
 
 
 def two(mtu: int = 1500, address: str = "10.0.0.2") -> ClusterNetwork:
-    return ClusterNetwork("10.0.0.0/24", (*ALONE.places, Place("gpu2", address, "eth1", mtu)))
+    return ClusterNetwork("10.0.0.0/24", (*ALONE.addresses, HostAddress("gpu2", address, "eth1", mtu)))
 
 
 def test_an_mtu_that_differs_fails_a_cluster_and_warns_others() -> None:
-    result = judged(facts(), MESH, network=two(9000), hosts=2, mesh=MeshView(peers=1))["net.internal"]
+    result = judged(facts(), MESH, network=two(9000), host_count=2, mesh=MeshView(peers=1))["net.internal"]
     assert (result.result, result.code) == (Result.FAIL, "ORCH381")
     assert "the hosts' MTUs differ (9000 on gpu2; 1500 on gpu1)" in result.detail
     assert "mtu 9000" in (result.hint or "")
@@ -298,7 +316,7 @@ def test_an_mtu_that_differs_fails_a_cluster_and_warns_others() -> None:
 
 
 def test_one_address_on_two_hosts_fails_a_cluster() -> None:
-    result = judged(facts(), MESH, network=two(address="10.0.0.1"), hosts=2)["net.internal"]
+    result = judged(facts(), MESH, network=two(address="10.0.0.1"), host_count=2)["net.internal"]
     assert result.result is Result.FAIL
     assert "gpu2 has the same address" in result.detail
 
@@ -307,11 +325,11 @@ def test_a_network_problem_is_told_on_the_hosts_it_is_about() -> None:
     problem = NetworkProblem(
         "ORCH361", "no interface of gpu1 has the address 10.0.0.9", ("gpu1",), "it has none", "mend"
     )
-    own = judged(facts(), MESH, network=None, problems=(problem,), hosts=2)
+    own = judged(facts(), MESH, network=None, problems=(problem,), host_count=2)
     assert own["net.internal"].result is Result.FAIL
     assert "ORCH361" in own["net.internal"].detail
     assert own["net.mesh"].detail == "needs net.internal"
-    others = judged(facts(), MESH, network=None, problems=(replace(problem, hosts=("gpu2",)),), hosts=2)
+    others = judged(facts(), MESH, network=None, problems=(replace(problem, hosts=("gpu2",)),), host_count=2)
     assert others["net.internal"].result is Result.SKIPPED
 
 
@@ -320,7 +338,9 @@ def test_a_network_problem_is_told_on_the_hosts_it_is_about() -> None:
     [
         (MeshView(peers=3), Result.PASS, "3 of 3 hosts reached, and by them"),
         (
-            MeshView(peers=3, unreached=(("b", "no answer in 5 s"),), unheard=(("b", "no answer in 5 s"),)),
+            MeshView(
+                peers=3, unreached=(("b", "no answer in 5 s"),), unreached_by=(("b", "no answer in 5 s"),)
+            ),
             Result.FAIL,
             "gpu1 and b do not reach each other (no answer in 5 s)",
         ),
@@ -330,22 +350,22 @@ def test_a_network_problem_is_told_on_the_hosts_it_is_about() -> None:
             "gpu1 -> b fails (Connection refused), the other way is open",
         ),
         (
-            MeshView(peers=3, unheard=(("b", "no answer in 5 s"),)),
+            MeshView(peers=3, unreached_by=(("b", "no answer in 5 s"),)),
             Result.FAIL,
             "b -> gpu1 fails (no answer in 5 s), the other way is open",
         ),
         (
-            MeshView(peers=3, narrow=(("b", "the way carries 1400"),)),
+            MeshView(peers=3, lost_large_packets=(("b", "the way carries 1400"),)),
             Result.FAIL,
             "large packets to b are lost (the way carries 1400)",
         ),
-        (MeshView(peers=3, guessed=("b",)), Result.WARN, "of b only sshd's port was tried"),
-        (MeshView(peers=3, unmeasured=("b",)), Result.WARN, "the packet size to b could not be tried"),
-        (MeshView(peers=0, trouble="the host stopped answering"), Result.FAIL, "the host stopped answering"),
+        (MeshView(peers=3, sshd_port_only=("b",)), Result.WARN, "of b only sshd's port was tried"),
+        (MeshView(peers=3, unmeasured_mtu=("b",)), Result.WARN, "the packet size to b could not be tried"),
+        (MeshView(peers=0, failure="the host stopped answering"), Result.FAIL, "the host stopped answering"),
     ],
 )
 def test_the_mesh_names_the_pair_and_the_direction(view: MeshView, result: Result, detail: str) -> None:
-    found = judged(facts(), MESH, network=two(), hosts=2, mesh=view)["net.mesh"]
+    found = judged(facts(), MESH, network=two(), host_count=2, mesh=view)["net.mesh"]
     assert found.result is result
     assert detail in found.detail
     assert found.code == (None if result is Result.PASS else "ORCH382")
@@ -379,11 +399,11 @@ def test_rdma_devices_that_programs_cannot_open_fail() -> None:
     [
         (None, "there is no dcgmi"),
         (
-            Tool(name="dcgmi", exit_code=255, said="Error: unable to establish a connection"),
+            Tool(name="dcgmi", exit_code=255, output="Error: unable to establish a connection"),
             "unable to establish",
         ),
         (Tool(name="dcgmi", exit_code=124), "did not answer in time"),
-        (Tool(name="dcgmi", exit_code=0, said="7 GPUs found."), "DCGM watches 7 GPUs, the host has 8"),
+        (Tool(name="dcgmi", exit_code=0, output="7 GPUs found."), "DCGM watches 7 GPUs, the host has 8"),
     ],
 )
 def test_no_health_data_is_a_warning(tool: Tool | None, detail: str) -> None:
@@ -398,11 +418,11 @@ def test_every_failure_and_warning_says_what_to_do() -> None:
 
 
 def test_a_key_nobody_vouched_for_is_told_with_its_fingerprint() -> None:
-    assert "SHA256:abc" in judged(facts(), trusted="SHA256:abc")["ssh.connect"].detail
+    assert "SHA256:abc" in judged(facts(), unverified_key="SHA256:abc")["ssh.connect"].detail
 
 
 def test_a_host_whose_addresses_are_unknown_is_not_silently_passed() -> None:
-    blind = facts(interfaces=(Interface(name="eth0", kind="physical", mtu=1500),), sees_addresses=False)
+    blind = facts(interfaces=(HostInterface(name="eth0", kind="physical", mtu=1500),), sees_addresses=False)
     problem = NetworkProblem(
         "ORCH361", "the addresses of a host cannot be told", ("gpu1",), "no `ip`", "iproute2"
     )

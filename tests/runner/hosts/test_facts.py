@@ -89,7 +89,7 @@ def test_accelerators_of_each_vendor_are_counted_by_driver_and_by_bus(
 ) -> None:
     found = facts(name)
     assert found.gpus == (gpu,)
-    assert found.seen_of(gpu.vendor) == on_bus
+    assert found.pci_count(gpu.vendor) == on_bus
 
 
 def test_the_cuda_version_is_read_from_the_heading_of_old_and_new_drivers() -> None:
@@ -140,7 +140,7 @@ def test_different_gpus_of_one_host_are_kept_apart() -> None:
 
 
 def test_only_accelerators_count_on_the_bus() -> None:
-    (seen,) = parse_hardware.seen(recorded("lspci"))
+    (seen,) = parse_hardware.pci_devices(recorded("lspci"))
     assert (seen.vendor, seen.count) == ("nvidia", 2)
     assert seen.name == "NVIDIA Corporation GH100 [H100 SXM5 80GB]"
 
@@ -154,7 +154,7 @@ def test_only_accelerators_count_on_the_bus() -> None:
     ],
 )
 def test_the_bus_is_read_from_the_kernel_and_from_terse_forms_of_lspci(line: str) -> None:
-    assert [(seen.vendor, seen.count) for seen in parse_hardware.seen(line)] == [("intel", 1)]
+    assert [(seen.vendor, seen.count) for seen in parse_hardware.pci_devices(line)] == [("intel", 1)]
 
 
 def test_a_bond_a_vlan_and_a_bridge_with_a_cable_are_as_physical_as_what_they_are_built_on() -> None:

@@ -16,7 +16,7 @@ from orch.runner.ledger.run_folder import new_key_pair
 from orch.runner.ssh.endpoint import SshEndpoint, of_node
 from orch.runner.ssh.host_keys import HostKey, KnownHosts, fingerprint
 from orch.runner.ssh.pool import Patience, SshConnector
-from orch.runner.ssh.public_keys import given_key, scan
+from orch.runner.ssh.public_keys import host_key_from_file, scan
 
 KEY, OTHER = new_key_pair().public, new_key_pair().public
 RSA = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQDTDx7IQ0Bb"
@@ -75,7 +75,7 @@ def test_a_fingerprint_is_the_one_that_ssh_keygen_shows(tmp_path: Path):
     "text", [KEY, f"gpu1 {KEY}", f"{KEY} root@gpu1"], ids=["alone", "after a name", "with a comment"]
 )
 def test_a_given_key_may_stand_as_in_known_hosts_or_alone(text: str):
-    assert given_key(peer("127.0.0.1", 22), text) == HostKey(KEY, "given")
+    assert host_key_from_file(peer("127.0.0.1", 22), text) == HostKey(KEY, "given")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_given_key_may_stand_as_in_known_hosts_or_alone(text: str):
 )
 def test_a_given_key_that_is_none_is_told(text: str):
     with pytest.raises(HostKeyRefused, match="`host_key` of node gpu1 is not a public key") as caught:
-        given_key(peer("127.0.0.1", 22), text)
+        host_key_from_file(peer("127.0.0.1", 22), text)
     assert caught.value.code == "ORCH363"
 
 

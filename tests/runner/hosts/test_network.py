@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from orch.runner.hosts.host_facts import Interface
-from orch.runner.hosts.network import ClusterNetwork, Member, NetworkProblem, find_network, twins
+from orch.runner.hosts.host_facts import HostInterface
+from orch.runner.hosts.network import (
+    ClusterNetwork,
+    NetworkMember,
+    NetworkProblem,
+    duplicate_machine_ids,
+    find_network,
+)
 
 
 def link(
@@ -15,8 +21,8 @@ def link(
     mtu: int = 1500,
     speed: int | None = None,
     rdma: bool = False,
-) -> Interface:
-    return Interface(
+) -> HostInterface:
+    return HostInterface(
         name=name,
         kind=kind,  # type: ignore[arg-type]
         mtu=mtu,
@@ -30,9 +36,11 @@ DOCKER = link("docker0", "172.17.0.1/16", kind="bridge")
 LOOPBACK = link("lo", "127.0.0.1/8", kind="loopback", mtu=65536)
 
 
-def members(*interfaces_of_each: list[Interface], ips: tuple[str | None, ...] = ()) -> list[Member]:
+def members(
+    *interfaces_of_each: list[HostInterface], ips: tuple[str | None, ...] = ()
+) -> list[NetworkMember]:
     return [
-        Member(f"gpu{at}", (DOCKER, LOOPBACK, *found), ips[at - 1] if ips else None)
+        NetworkMember(f"gpu{at}", (DOCKER, LOOPBACK, *found), ips[at - 1] if ips else None)
         for at, found in enumerate(interfaces_of_each, 1)
     ]
 
@@ -59,7 +67,7 @@ def test_the_one_private_network_all_hosts_have_is_taken() -> None:
         )
     )
     assert network.cidr == "10.0.0.0/24"
-    assert [(place.name, place.address, place.interface) for place in network.places] == [
+    assert [(place.name, place.address, place.interface) for place in network.addresses] == [
         ("gpu1", "10.0.0.4", "eth1"),
         ("gpu2", "10.0.0.5", "ens1"),
     ]
@@ -99,8 +107,10 @@ def test_the_same_address_on_two_hosts_is_not_one_network() -> None:
     ],
     ids=["RDMA before speed", "speed", "MTU", "speed before MTU", "IPv4 of one link's two"],
 )
-def test_of_several_networks_the_better_one_is_taken(front: Interface, back: Interface, better: str) -> None:
-    def other(interface: Interface) -> Interface:
+def test_of_several_networks_the_better_one_is_taken(
+    front: HostInterface, back: HostInterface, better: str
+) -> None:
+    def other(interface: HostInterface) -> HostInterface:
         moved = tuple(a.replace(".1/", ".2/").replace("::1/", "::2/") for a in interface.addresses)
         return interface.model_copy(update={"addresses": moved})
 
@@ -167,7 +177,7 @@ def test_a_given_network_holds_exactly_one_address_of_each_host() -> None:
 def test_dockers_own_address_is_not_the_one_of_a_given_network() -> None:
     found = members([link("eth0", "172.16.5.1/16")], [link("eth0", "172.16.5.2/16")])
     network = chosen(found, network="172.16.0.0/12")
-    assert [place.address for place in network.places] == ["172.16.5.1", "172.16.5.2"]
+    assert [place.address for place in network.addresses] == ["172.16.5.1", "172.16.5.2"]
 
 
 def test_a_given_address_that_no_interface_has_is_told_with_those_it_has() -> None:
@@ -182,7 +192,7 @@ def test_given_addresses_may_lie_in_networks_that_are_routed() -> None:
     found = members([link("a", "10.1.0.1/31")], [link("a", "10.1.0.3/31")], ips=("10.1.0.1", "10.1.0.3"))
     network = chosen(found)
     assert network.cidr is None
-    assert [place.interface for place in network.places] == ["a", "a"]
+    assert [place.interface for place in network.addresses] == ["a", "a"]
 
 
 def test_the_hosts_of_each_mtu_are_known() -> None:
@@ -197,11 +207,11 @@ def test_the_hosts_of_each_mtu_are_known() -> None:
 
 
 def test_a_host_without_the_ip_command_is_told() -> None:
-    blind = Member("old", (), sees_addresses=False)
+    blind = NetworkMember("old", (), sees_addresses=False)
     (problem,) = refused([*members([link("a", "10.1.0.1/24")]), blind])
     assert (problem.hosts, problem.hint) == (("old",), "install iproute2 on it")
 
 
 def test_one_machine_id_under_two_names_is_an_error() -> None:
-    (problem,) = twins({"a": "0123", "b": "4567", "c": "0123", "d": None, "e": None})
+    (problem,) = duplicate_machine_ids({"a": "0123", "b": "4567", "c": "0123", "d": None, "e": None})
     assert (problem.code, problem.hosts) == ("ORCH368", ("a", "c"))

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from orch.providers.orch.ssh_host import _outputs
 from orch.runner.hosts.checks.probes import read_container
 from orch.runner.hosts.checks.requirements import judge_host
-from orch.runner.hosts.checks.types import Observed, Wanted
+from orch.runner.hosts.checks.types import CheckOptions, HostObservation
 from orch.runner.hosts.facts import parse
 from orch.runner.hosts.host_facts import HostFacts
-from orch.runner.hosts.network import Member, find_network, twins
-from orch.runner.hosts.survey import read_listener, read_reaches
+from orch.runner.hosts.network import NetworkMember, duplicate_machine_ids, find_network
+from orch.runner.hosts.survey import read_connectivity, read_listener
 
 DATA = Path(__file__).parent / "data"
 HOSTS = {name: (DATA / f"{name}.txt").read_text() for name in ("h100", "mi300x", "gaudi2", "wormhole")}
@@ -45,7 +45,7 @@ OWNED: dict[str, set[str]] = {
     "tt.smi": {"gpus"},
     "dcgm": set(),
     "sshd": {"forwarding"},
-    "pci": {"seen"},
+    "pci": {"pci_devices"},
 }
 
 
@@ -70,15 +70,15 @@ def part_of(host: str, part: str) -> str:
 
 def use(facts: HostFacts) -> None:
     """All that is made of facts: judged, compared, recorded, told."""
-    wanted = Wanted(cluster=True)
-    checks = judge_host(Observed("gpu1", facts=facts), wanted)
+    wanted = CheckOptions(cluster=True)
+    checks = judge_host(HostObservation("gpu1", facts=facts), wanted)
     json.dumps([[check.detail, check.hint] for check in checks]).encode()
     " ".join(check.detail for check in checks).encode()
-    member = Member("gpu1", facts.interfaces, None, facts.sees_addresses)
+    member = NetworkMember("gpu1", facts.interfaces, None, facts.sees_addresses)
     for network in (None, "10.0.0.0/8"):
         find_network([member], network=network)
-    find_network([Member("gpu1", facts.interfaces, "10.0.0.4", True)])
-    twins({"gpu1": facts.machine_id})
+    find_network([NetworkMember("gpu1", facts.interfaces, "10.0.0.4", True)])
+    duplicate_machine_ids({"gpu1": facts.machine_id})
     told = _outputs(facts, {**facts.registered(), "internal_ip": "10.0.0.4"})
     json.dumps(told, allow_nan=False).encode()
 
@@ -184,7 +184,7 @@ def test_what_cannot_be_read_is_told_by_its_tool_s_name(
     use(after)
     assert [tool in each.tool for each in after.unread] == [True] if tool else not after.unread
     if tool:
-        checks = judge_host(Observed("gpu1", facts=after), Wanted(cluster=True))
+        checks = judge_host(HostObservation("gpu1", facts=after), CheckOptions(cluster=True))
         told = [check for check in checks if "cannot be read" in check.detail]
         assert [check.result in ("warn", "fail") for check in told] == [True]
         assert tool in told[0].detail
@@ -206,5 +206,5 @@ def test_what_scripts_on_hosts_say_is_read_whatever_it_is(text: str, head: str) 
     for said in (head + text, f"{head}{'9' * 5000}", f"x\n{head}{text}"):
         listener = read_listener(said, 22)
         assert 0 <= listener.port < 100_000
-        assert set(read_reaches(said, ["gpu2"])) == {"gpu2"}
+        assert set(read_connectivity(said, ["gpu2"])) == {"gpu2"}
         read_container(said, None)

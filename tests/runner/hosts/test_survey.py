@@ -17,7 +17,7 @@ from labserver import Server
 from orch import images
 from orch.providers.orch.ssh_host import SshHostHandler
 from orch.runner.errors import HostUnreachable
-from orch.runner.hosts.checks.types import CheckResult, Result, Wanted
+from orch.runner.hosts.checks.types import CheckOptions, CheckResult, Result
 from orch.runner.hosts.survey import Survey, Target, TargetError, survey
 from orch.runner.ledger.run_folder import new_key_pair
 from orch.runner.node.commands import Command
@@ -25,10 +25,10 @@ from orch.runner.ssh.pool import SshConnector
 from orch.spec.state import NodeState
 
 # Tests work on one host where one is enough: what is tried between hosts is of no matter then.
-ONE = Wanted(mesh=False)
+ONE = CheckOptions(mesh=False)
 
 
-def look(*targets: NodeState | TargetError, wanted: Wanted = ONE, deadline_s: float = 25.0) -> Survey:
+def look(*targets: NodeState | TargetError, wanted: CheckOptions = ONE, deadline_s: float = 25.0) -> Survey:
     transport = SshConnector(connect_timeout_s=8.0, deadline_s=deadline_s)
     found = [Target(each) if isinstance(each, NodeState) else each for each in targets]
     try:
@@ -56,21 +56,23 @@ def four(room: Room) -> list[NodeState]:
 
 
 @pytest.fixture
-def cluster(room: Room) -> Wanted:
-    return Wanted(cluster=True, network=room.fabric.subnet)
+def cluster(room: Room) -> CheckOptions:
+    return CheckOptions(cluster=True, network=room.fabric.subnet)
 
 
 # --- whole
 
 
 def test_four_servers_one_behind_a_jump_host_pass_and_share_a_network(
-    room: Room, four: list[NodeState], cluster: Wanted
+    room: Room, four: list[NodeState], cluster: CheckOptions
 ) -> None:
     found = look(*four, wanted=cluster)
     assert not found.failed, [(h.name, c.id, c.detail) for h in found.hosts for c in h.checks if c.failed]
     assert found.problems == ()
     assert found.network is not None
-    assert [place.address for place in found.network.places] == [s.address(room.fabric) for s in room.servers]
+    assert [place.address for place in found.network.addresses] == [
+        s.address(room.fabric) for s in room.servers
+    ]
     assert set(results(found, "net.mesh").values()) == {Result.PASS}
     first = found.hosts[0]
     assert first.facts is not None
@@ -79,7 +81,7 @@ def test_four_servers_one_behind_a_jump_host_pass_and_share_a_network(
     assert all(each.hint for host in found.hosts for each in host.checks if each.result is Result.WARN)
 
 
-def test_nothing_is_left_behind_on_a_server(room: Room, four: list[NodeState], cluster: Wanted) -> None:
+def test_nothing_is_left_behind_on_a_server(room: Room, four: list[NodeState], cluster: CheckOptions) -> None:
     server = room.servers[1]
     before = server.snapshot()
     look(*four, wanted=cluster)
@@ -366,21 +368,21 @@ def test_requirements_of_other_vendors_that_are_not_met(room: Room) -> None:
 
 def test_two_candidate_networks_are_an_error_that_names_both(room: Room) -> None:
     three = [server.state(at) for at, server in enumerate(room.servers[:3])]
-    found = look(*three, wanted=Wanted(cluster=True))
+    found = look(*three, wanted=CheckOptions(cluster=True))
     (problem,) = found.problems
     assert (problem.code, problem.hosts) == ("ORCH362", ("gpu1", "gpu2", "gpu3"))
     assert room.front.subnet in problem.detail
     assert room.fabric.subnet in problem.detail
     assert set(results(found, "net.internal").values()) == {Result.FAIL}
     assert {host.check("net.mesh").detail for host in found.hosts} == {"needs net.internal"}
-    calm = look(*three, wanted=Wanted(cluster=False))
+    calm = look(*three, wanted=CheckOptions(cluster=False))
     assert calm.problems == ()
 
 
 def test_a_faster_link_or_rdma_decides_between_two_networks(room: Room) -> None:
     first, second = room.servers[:2]
     nodes = [first.state(0), second.state(1)]
-    wanted = Wanted(cluster=True, mesh=False)
+    wanted = CheckOptions(cluster=True, mesh=False)
     with first.link_speed(room.fabric, 400_000), second.link_speed(room.fabric, 400_000):
         fast = look(*nodes, wanted=wanted)
     assert fast.network is not None
@@ -398,7 +400,7 @@ def test_a_faster_link_or_rdma_decides_between_two_networks(room: Room) -> None:
 def test_no_common_network_names_what_each_host_has(room: Room) -> None:
     elsewhere = room.lab.network()
     lone = room.lab.server("lone", elsewhere)
-    found = look(room.servers[0].state(0), lone.state(1), wanted=Wanted(cluster=True))
+    found = look(room.servers[0].state(0), lone.state(1), wanted=CheckOptions(cluster=True))
     (problem,) = found.problems
     assert problem.code == "ORCH362"
     assert f"lone: {elsewhere.subnet}" in problem.detail
@@ -407,14 +409,14 @@ def test_no_common_network_names_what_each_host_has(room: Room) -> None:
 def test_an_internal_ip_that_no_interface_has(room: Room) -> None:
     right = room.servers[0].state(0).model_copy(update={"internal_ip": room.servers[0].address(room.fabric)})
     wrong = room.servers[1].state(1).model_copy(update={"internal_ip": "10.255.255.7"})
-    found = look(right, wrong, wanted=Wanted(cluster=True))
+    found = look(right, wrong, wanted=CheckOptions(cluster=True))
     (problem,) = found.problems
     assert (problem.code, problem.hosts) == ("ORCH361", ("gpu2",))
     assert room.servers[1].address(room.fabric) in problem.detail
     assert results(found, "net.internal") == {"gpu1": Result.SKIPPED, "gpu2": Result.FAIL}
 
 
-def test_one_hosts_mtu_that_differs(room: Room, four: list[NodeState], cluster: Wanted) -> None:
+def test_one_hosts_mtu_that_differs(room: Room, four: list[NodeState], cluster: CheckOptions) -> None:
     with room.servers[1].mtu(room.fabric, 1400):
         found = look(*four, wanted=cluster)
     assert set(results(found, "net.internal").values()) == {Result.FAIL}
@@ -424,7 +426,7 @@ def test_one_hosts_mtu_that_differs(room: Room, four: list[NodeState], cluster: 
 
 
 def test_ports_that_are_closed_one_way_between_two_hosts(
-    room: Room, four: list[NodeState], cluster: Wanted
+    room: Room, four: list[NodeState], cluster: CheckOptions
 ) -> None:
     with room.servers[1].refusing(room.servers[0]):
         found = look(*four, wanted=cluster)
@@ -458,7 +460,7 @@ def pair_of(room: Room) -> list[NodeState]:
 
 
 def test_perl_listens_where_there_is_no_python_and_tcp_stands_in_for_ping(
-    room: Room, cluster: Wanted
+    room: Room, cluster: CheckOptions
 ) -> None:
     with hidden(room.servers[:2], *PYTHONS, "/usr/bin/ping", "/bin/ping"):
         found = look(*pair_of(room), wanted=cluster)
@@ -466,7 +468,7 @@ def test_perl_listens_where_there_is_no_python_and_tcp_stands_in_for_ping(
 
 
 def test_without_anything_to_listen_with_sshds_port_is_tried_and_that_is_said(
-    room: Room, cluster: Wanted
+    room: Room, cluster: CheckOptions
 ) -> None:
     with hidden(room.servers[:2], *PYTHONS, "/usr/bin/perl", "/usr/bin/nc", "/bin/nc", "/usr/bin/socat"):
         found = look(*pair_of(room), wanted=cluster)
@@ -475,7 +477,9 @@ def test_without_anything_to_listen_with_sshds_port_is_tried_and_that_is_said(
 
 
 @pytest.mark.parametrize("without", [(), ("/usr/bin/ping", "/bin/ping")], ids=["ping", "TCP"])
-def test_large_packets_that_vanish_on_the_way(room: Room, cluster: Wanted, without: tuple[str, ...]) -> None:
+def test_large_packets_that_vanish_on_the_way(
+    room: Room, cluster: CheckOptions, without: tuple[str, ...]
+) -> None:
     first, second = room.servers[:2]
     rule = f"INPUT -s {first.address(room.fabric)} -m length --length 1301:65535 -j DROP"
     second.run(f"iptables -I {rule}")

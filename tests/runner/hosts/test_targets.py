@@ -15,7 +15,7 @@ from orch.runner.hosts.survey import TargetError
 from orch.runner.ledger.run_folder import new_key_pair
 from orch.runner.node.commands import Command
 from orch.runner.ssh.endpoint import SshEndpoint
-from orch.runner.ssh.host_keys import Revoked
+from orch.runner.ssh.host_keys import RevokedKeys
 from orch.runner.ssh.naming import located, names, pins
 from orch.runner.ssh.openssh import write_config
 from orch.runner.ssh.pool import SshConnector
@@ -218,7 +218,7 @@ def test_keys_are_given_else_pinned_else_known_else_asked_of_the_host(room: Room
 
     def find(pinned: dict[str, str], **more: object) -> SshTarget:
         settings = config(hosts=[{**there, "name": "gpu1", **more}], connect_timeout="20s")
-        return target(find_targets(settings, tmp_path, pinned, unseen="all", user_config=user)[0])
+        return target(find_targets(settings, tmp_path, pinned, accept_new="all", user_config=user)[0])
 
     asked = find({})
     assert (asked.key_source, asked.node.ssh.host_key) == ("scanned", server.host_key)
@@ -241,8 +241,8 @@ def test_a_key_to_be_accepted_is_asked_anew_whatever_was_pinned(room: Room, tmp_
             settings,
             tmp_path,
             {"gpu1": server.host_key},
-            anew=("gpu1",),
-            unseen="named",
+            rekeyed=("gpu1",),
+            accept_new="named",
             user_config=user_config(tmp_path),
         )
         assert (target(found[0]).key_source, target(found[0]).node.ssh.host_key) == ("scanned", new)
@@ -284,7 +284,7 @@ def test_one_host_that_is_away_fails_alone_and_a_dead_jump_host_by_its_own_name(
             config(hosts=hosts, connect_timeout="6s"),
             tmp_path,
             {},
-            unseen="all",
+            accept_new="all",
             user_config=user_config(tmp_path),
         )
     assert target(found[0]).key_source == "scanned"
@@ -307,7 +307,7 @@ def test_a_host_behind_a_jump_host_is_found_and_reached_with_both_keys(room: Roo
     }
     host = {"hostname": address, "user": "ops", "identity_file": str(room.lab.key.path), "proxy_jump": jump}
     user = user_config(tmp_path)
-    found = find_targets(config(hosts=[host]), tmp_path, {}, unseen="all", user_config=user)
+    found = find_targets(config(hosts=[host]), tmp_path, {}, accept_new="all", user_config=user)
     here = target(found[0])
     assert (here.key_source, here.node.ssh.host_key) == ("scanned", hidden.host_key)
     assert [(hop.host_key, key.source) for hop, key in here.hops] == [(login.host_key, "scanned")]
@@ -322,7 +322,7 @@ def test_a_host_behind_a_jump_host_is_found_and_reached_with_both_keys(room: Roo
 def test_the_users_configuration_alone_is_enough(room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     text = (room.home / ".ssh" / "config").read_text()
     known = user_config(tmp_path, text)
-    found = find_targets(config(hosts=["gpu[1-4]"]), tmp_path, {}, unseen="all", user_config=known)
+    found = find_targets(config(hosts=["gpu[1-4]"]), tmp_path, {}, accept_new="all", user_config=known)
     transport = SshConnector(deadline_s=30.0)
     said = [transport.run(located(target(each).node, tmp_path), Command("hostname")).stdout for each in found]
     transport.close()
@@ -378,7 +378,7 @@ def test_the_configuration_is_searched_for_bans_of_a_host_only_where_it_sets_fil
 ) -> None:
     file, ran = tmp_path / "ssh_config", tmp_path / "ran"
     file.write_text(f'Match exec "echo %h >> {ran}"\n  Port 22\nHost *\n  {option}\n')
-    revoked = Revoked(UserConfig(file, None))
+    revoked = RevokedKeys(UserConfig(file, None))
     with open(os.devnull) as nothing:
         monkeypatch.setattr("sys.stdin", nothing)
         for number in range(3):
