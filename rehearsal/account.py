@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from orch.rehearsal.scenario import Failure, Hook, Knobs, Nodes
+from orch.rehearsal.scenario import Failure, Hook, Knobs, NodeScenario
 from orch.rehearsal.store import Doc, Store
 from orch.runner.private import private_folder
 from orch.spec.errors import ExitCode, OrchError
@@ -39,7 +39,7 @@ class Refusal(Exception):
 
 
 @dataclass(frozen=True)
-class Call:
+class ApiCall:
     """One line of the log. `done` False: the caller died before the answer. `error`: the cloud's code, if
     refused."""
 
@@ -54,7 +54,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Asked:
+class IncomingCall:
     """A call as it comes in. `aliases`: other names of the action that `denied` may use."""
 
     service: str
@@ -81,7 +81,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
-class Machine:
+class SimulatedMachine:
     """An instance as a local node stands for it.
 
     `slug` ends its container's name; `user_data` is what cloud-init would read.
@@ -141,13 +141,13 @@ class SimulatedAccount(ABC):
     # -- how a cloud refuses ------------------------------------------------------------------------------
 
     @abstractmethod
-    def not_allowed(self, asked: Asked) -> Refusal: ...
+    def not_allowed(self, asked: IncomingCall) -> Refusal: ...
 
     @abstractmethod
-    def made_to_fail(self, failure: Failure, asked: Asked) -> Refusal: ...
+    def made_to_fail(self, failure: Failure, asked: IncomingCall) -> Refusal: ...
 
     @abstractmethod
-    def too_often(self, asked: Asked) -> Refusal: ...
+    def too_often(self, asked: IncomingCall) -> Refusal: ...
 
     # -- knobs --------------------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class SimulatedAccount(ABC):
 
     # -- calls --------------------------------------------------------------------------------------------
 
-    def counted(self, asked: Asked, effect: Callable[[], Doc]) -> Doc:
+    def counted(self, asked: IncomingCall, effect: Callable[[], Doc]) -> Doc:
         """Do one call. `effect` runs in a transaction of its own. Raises the cloud's Refusal."""
         action = asked.action
         with self.store.transaction():
@@ -228,10 +228,10 @@ class SimulatedAccount(ABC):
         """What stays of a refused call, whose effect is undone by then."""
 
     @abstractmethod
-    def served(self, wanted: Nodes, action: str, result: Doc) -> None:
+    def served(self, wanted: NodeScenario, action: str, result: Doc) -> None:
         """What a call means for local nodes."""
 
-    def _refusal(self, knobs: Knobs, asked: Asked, number: int, nth: int) -> Refusal | None:
+    def _refusal(self, knobs: Knobs, asked: IncomingCall, number: int, nth: int) -> Refusal | None:
         if {asked.action, f"{asked.service}:{asked.action}", *asked.aliases} & set(knobs.denied):
             return self.not_allowed(asked)
         for failure in knobs.failures:
@@ -253,13 +253,13 @@ class SimulatedAccount(ABC):
     # -- what a test may ask ------------------------------------------------------------------------------
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[ApiCall]:
         """Every call so far, in order."""
         with self.store.transaction():
             rows = self.store.calls()
         return [
-            Call(
-                **{key: row[key] for key in Call.__dataclass_fields__ if key != "done"},
+            ApiCall(
+                **{key: row[key] for key in ApiCall.__dataclass_fields__ if key != "done"},
                 done=bool(row["done"]),
             )
             for row in rows
@@ -281,7 +281,7 @@ class SimulatedAccount(ABC):
     # -- local nodes --------------------------------------------------------------------------------------
 
     @abstractmethod
-    def machine(self, instance: str) -> Machine | None:
+    def machine(self, instance: str) -> SimulatedMachine | None:
         """An instance for a local node; None where there is no such instance or it has no user data."""
 
     def endpoints(self) -> dict[str, Endpoint]:

@@ -22,8 +22,8 @@ from typing import Any
 
 import yaml
 
-from orch.rehearsal.account import Endpoint, Machine, SimulatedAccount, SimulationError
-from orch.rehearsal.scenario import Nodes
+from orch.rehearsal.account import Endpoint, SimulatedAccount, SimulatedMachine, SimulationError
+from orch.rehearsal.scenario import NodeScenario
 from orch.rehearsal.store import Doc
 from orch.spec.errors import OrchError
 
@@ -46,7 +46,7 @@ _ATTRIBUTE = re.compile(r"\bPUT\b[^\n]*/guest-attributes/([\w-]+/[\w-]+)")
 
 
 @dataclass(frozen=True)
-class Keys:
+class NodeKeys:
     """What user data says about SSH. `host_seed`: the Ed25519 private seed, hex."""
 
     host_seed: str
@@ -54,7 +54,7 @@ class Keys:
     authorized: str
 
 
-def keys_of(user_data: bytes, made: str | None = None) -> Keys | None:
+def keys_of(user_data: bytes, made: str | None = None) -> NodeKeys | None:
     """The keys in cloud-init user data, or None where it carries no host key or nobody who may log in.
 
     `made`: the Ed25519 private seed, hex, of the key that a machine makes which is told to make its own.
@@ -154,7 +154,7 @@ def _parts(data: bytes) -> list[str]:
     return [text]
 
 
-def _keys(config: Doc, made: str | None) -> Keys | None:
+def _keys(config: Doc, made: str | None) -> NodeKeys | None:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -177,7 +177,7 @@ def _keys(config: Doc, made: str | None) -> Keys | None:
     raw = serialization.Encoding.Raw
     seed = key.private_bytes(raw, serialization.PrivateFormat.Raw, serialization.NoEncryption())
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return Keys(seed.hex(), public.decode(), "\n".join(authorized))
+    return NodeKeys(seed.hex(), public.decode(), "\n".join(authorized))
 
 
 @contextmanager
@@ -203,7 +203,7 @@ def repair(cloud: SimulatedAccount) -> None:
             start(cloud, wanted, instance)
 
 
-def _container(cloud: SimulatedAccount, machine: Machine) -> str:
+def _container(cloud: SimulatedAccount, machine: SimulatedMachine) -> str:
     return f"{_network(cloud)}-{machine.slug}"
 
 
@@ -216,7 +216,7 @@ def scope(cloud: SimulatedAccount) -> str:
     return hashlib.sha256(str(cloud.path.resolve()).encode()).hexdigest()[:6]
 
 
-def start(cloud: SimulatedAccount, wanted: Nodes, instance: str) -> Endpoint | None:
+def start(cloud: SimulatedAccount, wanted: NodeScenario, instance: str) -> Endpoint | None:
     """The container of an instance, made once. None for an instance whose user data carries no keys."""
     from orch.providers.orch.local_network import LocalNetworkHandler
 
@@ -240,7 +240,11 @@ def start(cloud: SimulatedAccount, wanted: Nodes, instance: str) -> Endpoint | N
 
 
 def _started(
-    cloud: SimulatedAccount, wanted: Nodes, machine: Machine, keys: Keys, where: tuple[str, str]
+    cloud: SimulatedAccount,
+    wanted: NodeScenario,
+    machine: SimulatedMachine,
+    keys: NodeKeys,
+    where: tuple[str, str],
 ) -> Endpoint:
     from orch.images.build import resolve
     from orch.providers.orch.local_node import LocalNodeHandler

@@ -24,7 +24,7 @@ from orch.components.registry import AnyBackend, backend
 from orch.rehearsal.account import Endpoint, SimulatedAccount
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.hooks import CloudHooks, hooks_of
-from orch.rehearsal.scenario import Knobs, Nodes
+from orch.rehearsal.scenario import Knobs, NodeScenario
 from orch.runner.private import private_folder, stage_beside, write_private
 from orch.spec.models.backends import provisioned
 from orch.stacks.errors import ProjectError
@@ -254,5 +254,5 @@ def _knobs(project: RehearsalProject) -> Knobs:
             code="ORCH302",
         ) from error
     if project.nodes and "nodes" not in (given or {}):
-        knobs = knobs.model_copy(update={"nodes": Nodes()})
+        knobs = knobs.model_copy(update={"nodes": NodeScenario()})
     return knobs

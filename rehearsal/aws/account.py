@@ -8,12 +8,15 @@ from __future__ import annotations
 import hashlib
 from typing import Any, ClassVar
 
-from orch.rehearsal.account import Asked, Call, Endpoint, Machine, Refusal, SimulatedAccount, SimulationError
+from orch.rehearsal.account import (
+    IncomingCall,
+    Refusal,
+    SimulatedAccount,
+    SimulatedMachine,
+)
 from orch.rehearsal.aws.api.errors import THROTTLED, AwsError
-from orch.rehearsal.scenario import Failure, Nodes
+from orch.rehearsal.scenario import Failure, NodeScenario
 from orch.rehearsal.store import Doc
-
-__all__ = ["GLOBAL", "Call", "Cloud", "Endpoint", "SimulationError"]
 
 GLOBAL = "aws-global"
 """The region of services that have none."""
@@ -46,15 +49,15 @@ class Cloud(SimulatedAccount):
 
     # -- how it refuses -----------------------------------------------------------------------------------
 
-    def not_allowed(self, asked: Asked) -> AwsError:
+    def not_allowed(self, asked: IncomingCall) -> AwsError:
         code = "UnauthorizedOperation" if asked.service == "ec2" else "AccessDenied"
         what = f"{asked.service}:{asked.action}"
         return AwsError(code, f"You are not authorized to perform this operation: {what} on this resource.")
 
-    def made_to_fail(self, failure: Failure, asked: Asked) -> AwsError:
+    def made_to_fail(self, failure: Failure, asked: IncomingCall) -> AwsError:
         return AwsError(failure.code, failure.message)
 
-    def too_often(self, asked: Asked) -> AwsError:
+    def too_often(self, asked: IncomingCall) -> AwsError:
         return AwsError(THROTTLED, "Request limit exceeded.")
 
     def refused(self, refusal: Refusal) -> None:
@@ -87,10 +90,10 @@ class Cloud(SimulatedAccount):
         given = dict(params or {})
         region = GLOBAL if service in {"iam", "sts"} else region
         shown = {key: value for key, value in given.items() if key not in HIDDEN}
-        asked = Asked(service, action, region, caller, shown)
+        asked = IncomingCall(service, action, region, caller, shown)
         return self.counted(asked, lambda: self._effect(asked, given))
 
-    def _effect(self, asked: Asked, given: Doc) -> Doc:
+    def _effect(self, asked: IncomingCall, given: Doc) -> Doc:
         from orch.rehearsal.aws.api.actions import BEFORE, Request, all_actions
 
         found = all_actions().get((asked.service, asked.action))
@@ -122,7 +125,7 @@ class Cloud(SimulatedAccount):
 
     # -- local nodes --------------------------------------------------------------------------------------
 
-    def served(self, wanted: Nodes, action: str, result: Doc) -> None:
+    def served(self, wanted: NodeScenario, action: str, result: Doc) -> None:
         from orch.rehearsal import nodes
 
         if action == "RunInstances":
@@ -139,7 +142,7 @@ class Cloud(SimulatedAccount):
             for change in result["TerminatingInstances"]:
                 nodes.stop(self, change["InstanceId"])
 
-    def machine(self, instance: str) -> Machine | None:
+    def machine(self, instance: str) -> SimulatedMachine | None:
         import base64
 
         from orch.rehearsal.aws.data.tables import types
@@ -150,7 +153,7 @@ class Cloud(SimulatedAccount):
         if doc is None or data is None:
             return None
         tags = {tag["Key"]: tag["Value"] for tag in doc["Tags"]}
-        return Machine(
+        return SimulatedMachine(
             instance=instance,
             slug=instance,
             hostname=tags.get("Name") or instance,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
-from orch.rehearsal.account import Asked, Machine, Refusal, SimulatedAccount
+from orch.rehearsal.account import IncomingCall, Refusal, SimulatedAccount, SimulatedMachine
 from orch.rehearsal.gcp.api.errors import GcpError
 from orch.rehearsal.gcp.api.methods import API, BEFORE, Method, Request, all_methods, operation, public
 from orch.rehearsal.gcp.data.tables import types
-from orch.rehearsal.scenario import Failure, Nodes
+from orch.rehearsal.scenario import Failure, NodeScenario
 from orch.rehearsal.store import Doc
 
 KINDS = (
@@ -33,14 +33,14 @@ class GcpCloud(SimulatedAccount):
 
     # -- how it refuses -----------------------------------------------------------------------------------
 
-    def not_allowed(self, asked: Asked) -> GcpError:
+    def not_allowed(self, asked: IncomingCall) -> GcpError:
         permission = asked.aliases[0]
         return GcpError("forbidden", f"Required '{permission}' permission for '{asked.shown['path']}'")
 
-    def made_to_fail(self, failure: Failure, asked: Asked) -> GcpError:
+    def made_to_fail(self, failure: Failure, asked: IncomingCall) -> GcpError:
         return GcpError(failure.code, failure.message)
 
-    def too_often(self, asked: Asked) -> GcpError:
+    def too_often(self, asked: IncomingCall) -> GcpError:
         return GcpError(
             "rateLimitExceeded",
             "Quota exceeded for quota metric 'Queries' and limit 'Queries per minute' of service "
@@ -68,7 +68,7 @@ class GcpCloud(SimulatedAccount):
         bare = re.sub(r"^(https?://[^/]+)?/?(compute/v1/)?", "", path).strip("/")
         found, words = _method(method.upper(), bare.split("/"))
         call = Request(self, words, dict(params or {}), dict(body or {}))
-        asked = Asked(
+        asked = IncomingCall(
             service="compute",
             action=found.id if found else f"{method.upper()} {bare}",
             region=call.location if found else "",
@@ -128,7 +128,7 @@ class GcpCloud(SimulatedAccount):
 
     # -- local nodes --------------------------------------------------------------------------------------
 
-    def served(self, wanted: Nodes, action: str, result: Doc) -> None:
+    def served(self, wanted: NodeScenario, action: str, result: Doc) -> None:
         from orch.rehearsal import nodes
 
         with self.store.transaction():
@@ -144,7 +144,7 @@ class GcpCloud(SimulatedAccount):
             with nodes.ending(lambda one=instance: self.request("DELETE", one)):
                 nodes.start(self, wanted, instance)
 
-    def machine(self, instance: str) -> Machine | None:
+    def machine(self, instance: str) -> SimulatedMachine | None:
         with self.store.transaction():
             doc = self.store.get(instance, "instance")
         if doc is None:
@@ -153,7 +153,7 @@ class GcpCloud(SimulatedAccount):
         if not items.get("user-data"):
             return None
         kind = types()[doc["machineType"].rpartition("/")[2]]
-        return Machine(
+        return SimulatedMachine(
             instance=instance,
             slug=f"{doc['name']}-{doc['id']}",
             hostname=doc["name"],

@@ -12,7 +12,7 @@ from orch.rehearsal.pulumi.schema import Schema
 
 
 @dataclass(frozen=True)
-class Change:
+class PropertyChange:
     """One leaf. `path` is as Pulumi writes it (`tags.Name`, `ingress[0].fromPort`)."""
 
     path: str
@@ -24,9 +24,9 @@ class Change:
         return self.path.replace("[", ".").split(".")[0]
 
 
-def differences(schema: Schema, state: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Change]:
+def differences(schema: Schema, state: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[PropertyChange]:
     """The changes that lead from `state` (what was last read) to `inputs`."""
-    found: list[Change] = []
+    found: list[PropertyChange] = []
     for name in sorted(inputs):
         if name in schema.inputs and name not in schema.places:
             found += _compare(schema, name, state.get(name), inputs[name])
@@ -37,13 +37,13 @@ def differences(schema: Schema, state: Mapping[str, Any], inputs: Mapping[str, A
     return found
 
 
-def _compare(schema: Schema, name: str, old: Any, new: Any) -> Iterator[Change]:
+def _compare(schema: Schema, name: str, old: Any, new: Any) -> Iterator[PropertyChange]:
     if name in schema.json and isinstance(old, str) and isinstance(new, str) and _json(old) == _json(new):
         return
     if name in schema.sets and isinstance(old, list) and isinstance(new, list):
         old, new = _aligned(old, new)
     for path, plain, kind in _leaves(schema, name, name, old, new):
-        yield Change(path, kind, schema.replaces(plain))
+        yield PropertyChange(path, kind, schema.replaces(plain))
 
 
 def _json(text: str) -> Any:

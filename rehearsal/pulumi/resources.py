@@ -11,7 +11,7 @@ from typing import Any
 
 from orch.providers.orch.values import UNKNOWN
 from orch.rehearsal.account import SimulatedAccount, SimulationError
-from orch.rehearsal.pulumi.differences import Change, covers, differences, refers, same
+from orch.rehearsal.pulumi.differences import PropertyChange, covers, differences, refers, same
 from orch.rehearsal.pulumi.schema import Schema
 
 Props = dict[str, Any]
@@ -22,7 +22,7 @@ DEFAULTS = "__defaults"
 EMPTY = (None, "", [], {}, False, 0)
 
 
-class Resources(ABC):
+class SimulatedResources(ABC):
     """All resource types of one cloud on one account.
 
     `places` are the provider's own settings of where things are (`region`…).
@@ -48,7 +48,7 @@ class Resources(ABC):
     @abstractmethod
     def marks_changed(
         self, schema: Schema, state: Props, inputs: Props, told: frozenset[str]
-    ) -> list[Change]:
+    ) -> list[PropertyChange]:
         """What differs because of the provider's settings, beside the properties that are `told` already."""
 
     @abstractmethod
@@ -110,7 +110,7 @@ class Resources(ABC):
                     return name
             number += 1
 
-    def diff(self, token: str, state: Props, inputs: Props) -> tuple[list[Change], bool]:
+    def diff(self, token: str, state: Props, inputs: Props) -> tuple[list[PropertyChange], bool]:
         """The changes, and whether the old one must go before the new one is made."""
         schema = self.schema(token)
         found = differences(schema, state, inputs)
@@ -118,7 +118,7 @@ class Resources(ABC):
             wanted = self.place(place, inputs)
             moved = wanted not in (None, UNKNOWN) and not refers(state.get(place), wanted)
             if state.get(place) and moved:
-                found.append(Change(place, "update", True))
+                found.append(PropertyChange(place, "update", True))
         found += self.marks_changed(schema, state, inputs, frozenset(change.top for change in found))
         named = schema.name is not None and schema.name not in (inputs.get(DEFAULTS) or ())
         stays = named and not any(change.top == schema.name for change in found)

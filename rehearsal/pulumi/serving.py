@@ -14,9 +14,9 @@ from pulumi.provider.experimental.property_value import PropertyValue
 
 from orch.providers.orch.values import from_plain, plain_map, sendable, to_plain
 from orch.rehearsal.account import SimulationError
-from orch.rehearsal.pulumi.resources import DEFAULTS, Resources
+from orch.rehearsal.pulumi.resources import DEFAULTS, SimulatedResources
 
-R = TypeVar("R", bound=Resources)
+R = TypeVar("R", bound=SimulatedResources)
 
 
 class CloudProvider(api.Provider, Generic[R]):

@@ -9,8 +9,8 @@ from orch.providers.orch.values import UNKNOWN
 from orch.rehearsal.account import SimulationError
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.aws.resources.kinds import Api, ApiFailure, Kind, Props
-from orch.rehearsal.pulumi.differences import Change, same
-from orch.rehearsal.pulumi.resources import Resources, kept, types_of, without_defaults
+from orch.rehearsal.pulumi.differences import PropertyChange, same
+from orch.rehearsal.pulumi.resources import SimulatedResources, kept, types_of, without_defaults
 from orch.rehearsal.pulumi.schema import Schema, load
 
 MAPS = frozenset({"tags", "tagsAll", "volumeTags"})
@@ -26,7 +26,7 @@ def schemas() -> Mapping[str, Schema]:
     return load("orch.rehearsal.aws.resources", MAPS, frozenset({"region"}))
 
 
-class AwsResources(Resources):
+class AwsResources(SimulatedResources):
     """Resource types on one account."""
 
     def __init__(self, account: Cloud, region: str, default_tags: Mapping[str, str]) -> None:
@@ -55,13 +55,13 @@ class AwsResources(Resources):
 
     def marks_changed(
         self, schema: Schema, state: Props, inputs: Props, told: frozenset[str]
-    ) -> list[Change]:
+    ) -> list[PropertyChange]:
         if not _tagged(schema) or "tags" in told:
             return []
         wanted = self.marks(schema, inputs, state)["tagsAll"]
         if wanted is UNKNOWN or same(state.get("tagsAll") or {}, wanted):
             return []
-        return [Change("tagsAll", "update", False)]
+        return [PropertyChange("tagsAll", "update", False)]
 
     def as_marked(self, schema: Schema, known: Props, found: Props) -> Props:
         tags = found.pop("Tags", None)

@@ -12,8 +12,8 @@ from orch.rehearsal.account import SimulationError
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.rehearsal.gcp.resources.calls import Api, CallFailed
 from orch.rehearsal.gcp.resources.kinds import Kind, Props
-from orch.rehearsal.pulumi.differences import Change, same
-from orch.rehearsal.pulumi.resources import Resources, kept, types_of, without_defaults
+from orch.rehearsal.pulumi.differences import PropertyChange, same
+from orch.rehearsal.pulumi.resources import SimulatedResources, kept, types_of, without_defaults
 from orch.rehearsal.pulumi.schema import Schema, load
 
 MAPS = frozenset({"labels", "effectiveLabels", "pulumiLabels", "metadata"})
@@ -44,7 +44,7 @@ class Settings:
     attribution: bool = True
 
 
-class GcpResources(Resources):
+class GcpResources(SimulatedResources):
     """Resource types on one account."""
 
     def __init__(self, account: GcpCloud, settings: Settings) -> None:
@@ -60,7 +60,7 @@ class GcpResources(Resources):
         project, region, zone = (self.place(name, properties) for name in ("project", "region", "zone"))
         return Api(self._cloud, str(project), region, zone)
 
-    def diff(self, token: str, state: Props, inputs: Props) -> tuple[list[Change], bool]:
+    def diff(self, token: str, state: Props, inputs: Props) -> tuple[list[PropertyChange], bool]:
         """A range that grows is changed in place; one that does not needs another subnet."""
         found, first = super().diff(token, state, inputs)
         if token != "gcp:compute/subnetwork:Subnetwork":
@@ -92,13 +92,13 @@ class GcpResources(Resources):
 
     def marks_changed(
         self, schema: Schema, state: Props, inputs: Props, told: frozenset[str]
-    ) -> list[Change]:
+    ) -> list[PropertyChange]:
         if not _labelled(schema) or "labels" in told:
             return []
         wanted = self.marks(schema, inputs, state)["pulumiLabels"]
         if wanted is UNKNOWN or same(state.get("pulumiLabels") or {}, wanted):
             return []
-        return [Change("pulumiLabels", "update", schema.replaces("labels"))]
+        return [PropertyChange("pulumiLabels", "update", schema.replaces("labels"))]
 
     def as_marked(self, schema: Schema, known: Props, found: Props) -> Props:
         held: Mapping[str, str] = found.pop("Labels", {})

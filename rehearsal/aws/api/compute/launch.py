@@ -27,7 +27,7 @@ from orch.rehearsal.aws.api.compute.placement_groups import check_placement, pla
 from orch.rehearsal.aws.api.compute.reservations import find_reservation, reservation_now
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.aws.api.network.addresses import check_interface_quota
-from orch.rehearsal.aws.api.network.interfaces import Interface, interfaces
+from orch.rehearsal.aws.api.network.interfaces import InterfaceRequest, interfaces
 from orch.rehearsal.aws.api.network.security_groups import group_named
 from orch.rehearsal.aws.api.network.subnets import free_addresses, no_free
 from orch.rehearsal.aws.data.tables import Type
@@ -219,7 +219,7 @@ def _profile(request: Request) -> Doc | None:
     return found
 
 
-def _network(request: Request, kind: Type) -> tuple[tuple[Interface, ...], dict[str, Doc], str]:
+def _network(request: Request, kind: Type) -> tuple[tuple[InterfaceRequest, ...], dict[str, Doc], str]:
     """The interfaces, their subnets by id, and the zone."""
     wanted = request.get("NetworkInterfaces")
     if wanted:
@@ -242,7 +242,7 @@ def _network(request: Request, kind: Type) -> tuple[tuple[Interface, ...], dict[
     found = interfaces(kind, wanted)
     zone = (request.get("Placement") or {}).get("AvailabilityZone")
     subnets: dict[str, Doc] = {}
-    checked: list[Interface] = []
+    checked: list[InterfaceRequest] = []
     for one in found:
         subnet = request.thing("subnet", one.subnet) if one.subnet else _default_subnet(request, zone)
         subnets[subnet["SubnetId"]] = subnet
@@ -259,7 +259,7 @@ def _network(request: Request, kind: Type) -> tuple[tuple[Interface, ...], dict[
             # An address is given by the subnet's habit to a single interface only.
             public_ip = bool(subnet["MapPublicIpOnLaunch"]) and len(found) == 1
         checked.append(
-            Interface(
+            InterfaceRequest(
                 one.card,
                 one.device,
                 one.kind,
@@ -340,7 +340,7 @@ def _how_many(
     reservation: Doc | None,
     least: int,
     most: int,
-    nics: Sequence[Interface],
+    nics: Sequence[InterfaceRequest],
     subnets: dict[str, Doc],
 ) -> int:
     """As many as there is room for, at least `least`. Raises for what there is too little of."""

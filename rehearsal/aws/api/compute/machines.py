@@ -8,7 +8,7 @@ from orch.rehearsal.aws.api.actions import Request, public, stamp, tag_list
 from orch.rehearsal.aws.api.compute.capacity import ON_DEMAND, SPOT, occupy
 from orch.rehearsal.aws.api.compute.offerings import nodes_of
 from orch.rehearsal.aws.api.network.addresses import make_interface, private_name, public_address, public_name
-from orch.rehearsal.aws.api.network.interfaces import Interface
+from orch.rehearsal.aws.api.network.interfaces import InterfaceRequest
 from orch.rehearsal.aws.data.tables import Type
 from orch.rehearsal.store import Doc
 
@@ -23,7 +23,7 @@ class Launch:
     image: Doc
     market: str
     zone: str
-    interfaces: tuple[Interface, ...]
+    interfaces: tuple[InterfaceRequest, ...]
     subnets: dict[str, Doc]
     group: Doc | None
     reservation: Doc | None
@@ -132,7 +132,7 @@ def _own_tags(launch: Launch) -> list[Doc]:
     return tag_list(tags)
 
 
-def _interface(request: Request, launch: Launch, one: Interface, instance: str, now: float) -> Doc:
+def _interface(request: Request, launch: Launch, one: InterfaceRequest, instance: str, now: float) -> Doc:
     subnet = launch.subnets[one.subnet or ""]
     attachment: Doc = {
         "AttachTime": stamp(now),

@@ -14,7 +14,7 @@ EFA = {"efa", "efa-only"}
 
 
 @dataclass(frozen=True)
-class Interface:
+class InterfaceRequest:
     """One interface of a launch, checked."""
 
     card: int
@@ -28,7 +28,7 @@ class Interface:
     description: str
 
 
-def interfaces(kind: Type, wanted: Sequence[Doc]) -> tuple[Interface, ...]:
+def interfaces(kind: Type, wanted: Sequence[Doc]) -> tuple[InterfaceRequest, ...]:
     """The interfaces of a request or launch template in order of card and device. Raises what EC2 refuses."""
     found = sorted((_interface(one) for one in wanted), key=lambda one: (one.card, one.device))
     places = Counter((one.card, one.device) for one in found)
@@ -59,7 +59,7 @@ def interfaces(kind: Type, wanted: Sequence[Doc]) -> tuple[Interface, ...]:
     return tuple(found)
 
 
-def _interface(one: Doc) -> Interface:
+def _interface(one: Doc) -> InterfaceRequest:
     if one.get("NetworkInterfaceId"):
         raise AwsError(
             "UnsupportedOperation", "launching with an existing network interface is not simulated"
@@ -69,7 +69,7 @@ def _interface(one: Doc) -> Interface:
         raise AwsError("InvalidParameterValue", f"Value ({kind}) for parameter interfaceType is invalid.")
     if "DeviceIndex" not in one:
         raise AwsError("MissingParameter", "Each network interface requires a device index.")
-    return Interface(
+    return InterfaceRequest(
         card=int(one.get("NetworkCardIndex") or 0),
         device=int(one["DeviceIndex"]),
         kind=kind,
@@ -82,7 +82,7 @@ def _interface(one: Doc) -> Interface:
     )
 
 
-def _check_cards(kind: Type, found: Sequence[Interface]) -> None:
+def _check_cards(kind: Type, found: Sequence[InterfaceRequest]) -> None:
     efa = [one for one in found if one.kind in EFA]
     if efa and not kind.efa:
         raise AwsError("UnsupportedOperation", f"EFA interfaces are not supported on {kind.name}")
