@@ -57,7 +57,7 @@ class AwsProvider(CloudProvider[AwsResources]):
         try:
             found = await asyncio.to_thread(INVOKES[request.tok], asked, args)
         except ApiFailure as failure:
-            raise SimulationError(failure.told(f"invoking {request.tok}")) from failure
+            raise SimulationError(failure.text(f"invoking {request.tok}")) from failure
         return api.InvokeResponse(return_value={key: from_plain(value) for key, value in found.items()})
 
 

@@ -32,11 +32,11 @@ class ApiFailure(Exception):
     def code(self) -> str:
         return self.error.code
 
-    def told(self, doing: str) -> str:
+    def text(self, activity: str) -> str:
         """As the real provider words it: the code stands behind `api error`."""
         request = uuid.uuid5(uuid.NAMESPACE_OID, f"{self.action} {self.error}")
         return (
-            f"{doing}: operation error {self.service.upper()}: {self.action}, https response error "
+            f"{activity}: operation error {self.service.upper()}: {self.action}, https response error "
             f"StatusCode: "
             f"{self.error.status}, RequestID: {request}, api error {self.error.code}: {self.error.message}"
         )
