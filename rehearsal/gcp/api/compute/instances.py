@@ -19,7 +19,7 @@ from orch.rehearsal.gcp.api.methods import API, Request, checked_name, fingerpri
 from orch.rehearsal.gcp.api.network import interfaces
 from orch.rehearsal.gcp.api.quotas import charge, need_machines
 from orch.rehearsal.gcp.data.tables import Type, types, zones
-from orch.rehearsal.nodes import host_seed, public_key, shows_at
+from orch.rehearsal.nodes import host_key_attributes, host_seed, public_key
 from orch.rehearsal.store import Doc
 
 RACK, BLOCK = 8, 64
@@ -237,7 +237,8 @@ def get_guest_attributes(request: Request) -> Doc:
     enabled = metadata.get("enable-guest-attributes", "").lower() in {"true", "1", "y", "yes"}
     if enabled and shown(request, doc)["status"] == "RUNNING":
         written = dict.fromkeys(
-            shows_at(metadata.get("user-data", "").encode()), public_key(host_seed(request.cloud.seed, path))
+            host_key_attributes(metadata.get("user-data", "").encode()),
+            public_key(host_seed(request.cloud.seed, path)),
         )
         agent = public_key(host_seed(request.cloud.seed, f"agent of {path}"))
         written["hostkeys/ssh-ed25519"] = agent.split()[1]
