@@ -28,10 +28,10 @@ class InterfaceRequest:
     description: str
 
 
-def interfaces(kind: Type, wanted: Sequence[Doc]) -> tuple[InterfaceRequest, ...]:
+def interfaces(kind: Type, rows: Sequence[Doc]) -> tuple[InterfaceRequest, ...]:
     """The interfaces of a request or launch template in order of card and device. Raises what EC2 refuses."""
-    found = sorted((_interface(one) for one in wanted), key=lambda one: (one.card, one.device))
-    places = Counter((one.card, one.device) for one in found)
+    requested = sorted((_interface(one) for one in rows), key=lambda one: (one.card, one.device))
+    places = Counter((one.card, one.device) for one in requested)
     for (card, device), count in places.items():
         if count > 1:
             raise AwsError(
@@ -44,19 +44,19 @@ def interfaces(kind: Type, wanted: Sequence[Doc]) -> tuple[InterfaceRequest, ...
             "InvalidParameterCombination",
             "A primary network interface (network card index 0, device index 0) must be specified",
         )
-    if len(found) > 1 and any(one.public for one in found):
+    if len(requested) > 1 and any(one.public for one in requested):
         raise AwsError(
             "InvalidParameterCombination",
             "The associatePublicIPAddress parameter cannot be specified when launching with multiple "
             "network interfaces.",
         )
-    if found[0].kind == "efa-only":
+    if requested[0].kind == "efa-only":
         raise AwsError(
             "InvalidParameterCombination",
             "An EFA-only network interface cannot be the primary network interface",
         )
-    _check_cards(kind, found)
-    return tuple(found)
+    _check_cards(kind, requested)
+    return tuple(requested)
 
 
 def _interface(one: Doc) -> InterfaceRequest:
@@ -82,11 +82,11 @@ def _interface(one: Doc) -> InterfaceRequest:
     )
 
 
-def _check_cards(kind: Type, found: Sequence[InterfaceRequest]) -> None:
-    efa = [one for one in found if one.kind in EFA]
+def _check_cards(kind: Type, requested: Sequence[InterfaceRequest]) -> None:
+    efa = [one for one in requested if one.kind in EFA]
     if efa and not kind.efa:
         raise AwsError("UnsupportedOperation", f"EFA interfaces are not supported on {kind.name}")
-    for card, count in sorted(Counter(one.card for one in found).items()):
+    for card, count in sorted(Counter(one.card for one in requested).items()):
         if card >= len(kind.cards):
             raise AwsError(
                 "InvalidParameterValue",
