@@ -61,11 +61,11 @@ def _parser() -> argparse.ArgumentParser:
     block.add_argument("zone")
     for name in ("count", "start", "end"):
         block.add_argument(name, type=int)
-    held = verbs.add_parser("reservation", help="a reservation that was made")
+    reservation = verbs.add_parser("reservation", help="a reservation that was made")
     for name in ("name", "type", "zone"):
-        held.add_argument(name)
-    held.add_argument("count", type=int)
-    held.add_argument("--project", default="orch-rehearsal")
+        reservation.add_argument(name)
+    reservation.add_argument("count", type=int)
+    reservation.add_argument("--project", default="orch-rehearsal")
     call = verbs.add_parser("call", help="any API call")
     call.add_argument("action")
     call.add_argument("params", nargs="*")
@@ -76,9 +76,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(words: list[str] | None = None) -> int:
     """Do one verb; 0, or 1 when it was refused."""
-    asked = _parser().parse_args(words)
+    args = _parser().parse_args(words)
     try:
-        print(json.dumps(_do(opened(asked.state), asked), indent=2, default=str))
+        print(json.dumps(_do(opened(args.state), args), indent=2, default=str))
     except OrchError as error:
         print(error.text(), file=sys.stderr)
         return 1
@@ -93,71 +93,71 @@ def opened(path: str) -> Cloud | GcpCloud:
     return GcpCloud(path) if cloud_of(path) == GcpCloud.name else Cloud(path)
 
 
-def _do(cloud: Cloud | GcpCloud, asked: argparse.Namespace) -> Any:
-    if asked.verb == "show":
-        return cloud.things(asked.kind) if asked.kind else cloud.everything()
-    if asked.verb == "calls":
-        rows = cloud.calls[-asked.last :] if asked.last else cloud.calls
+def _do(cloud: Cloud | GcpCloud, args: argparse.Namespace) -> Any:
+    if args.verb == "show":
+        return cloud.things(args.kind) if args.kind else cloud.everything()
+    if args.verb == "calls":
+        rows = cloud.calls[-args.last :] if args.last else cloud.calls
         return [f"{c.number} {c.service}:{c.action} {c.region} {c.caller} {c.error or 'ok'}" for c in rows]
-    if asked.verb == "knobs":
+    if args.verb == "knobs":
         return cloud.knobs.model_dump(mode="json")
-    if asked.verb == "set":
-        return cloud.turn(**_knobs(cloud, asked.knobs)).model_dump(mode="json")
-    return _in_gcp(cloud, asked) if isinstance(cloud, GcpCloud) else _in_aws(cloud, asked)
+    if args.verb == "set":
+        return cloud.turn(**_knobs(cloud, args.knobs)).model_dump(mode="json")
+    return _in_gcp(cloud, args) if isinstance(cloud, GcpCloud) else _in_aws(cloud, args)
 
 
-def _in_gcp(cloud: GcpCloud, asked: argparse.Namespace) -> Any:
-    if asked.verb in {"terminate", "delete"}:
-        return [_delete_instance(cloud, one) for one in asked.instances]
-    if asked.verb == "add-rule":
-        return _add_rule(cloud, asked.group, asked.protocol, asked.port, asked.cidr)
-    if asked.verb == "tag":
-        key, _, value = asked.tag.partition("=")
-        return _set_label(cloud, asked.resource, key, value)
-    if asked.verb == "untag":
-        return _set_label(cloud, asked.resource, asked.key, None)
-    if asked.verb == "reservation":
-        return cloud.add_reservation(asked.name, asked.zone, asked.type, asked.count, project=asked.project)
-    if asked.verb != "call" or not asked.params:
-        raise SimulationError(f"{asked.verb} is not for an account of GCP, or a word is missing")
-    body = json.loads(asked.params[1]) if len(asked.params) > 1 else None
-    return _call_gcp(cloud, asked.action, asked.params[0], None, body)
+def _in_gcp(cloud: GcpCloud, args: argparse.Namespace) -> Any:
+    if args.verb in {"terminate", "delete"}:
+        return [_delete_instance(cloud, one) for one in args.instances]
+    if args.verb == "add-rule":
+        return _add_rule(cloud, args.group, args.protocol, args.port, args.cidr)
+    if args.verb == "tag":
+        key, _, value = args.tag.partition("=")
+        return _set_label(cloud, args.resource, key, value)
+    if args.verb == "untag":
+        return _set_label(cloud, args.resource, args.key, None)
+    if args.verb == "reservation":
+        return cloud.add_reservation(args.name, args.zone, args.type, args.count, project=args.project)
+    if args.verb != "call" or not args.params:
+        raise SimulationError(f"{args.verb} is not for an account of GCP, or a word is missing")
+    body = json.loads(args.params[1]) if len(args.params) > 1 else None
+    return _call_gcp(cloud, args.action, args.params[0], None, body)
 
 
-def _in_aws(cloud: Cloud, asked: argparse.Namespace) -> Any:
-    if asked.verb in {"terminate", "delete"}:
+def _in_aws(cloud: Cloud, args: argparse.Namespace) -> Any:
+    if args.verb in {"terminate", "delete"}:
         return [
             cloud.call(
                 "TerminateInstances", {"InstanceIds": [one]}, region=_region(cloud, one), caller="drift"
             )
-            for one in asked.instances
+            for one in args.instances
         ]
-    if asked.verb == "add-rule":
-        low, _, high = asked.port.partition("-")
+    if args.verb == "add-rule":
+        low, _, high = args.port.partition("-")
         entry = {
-            "IpProtocol": asked.protocol,
+            "IpProtocol": args.protocol,
             "FromPort": int(low),
             "ToPort": int(high or low),
-            "IpRanges": [{"CidrIp": asked.cidr}],
+            "IpRanges": [{"CidrIp": args.cidr}],
         }
-        params = {"GroupId": asked.group, "IpPermissions": [entry]}
-        region = _region(cloud, asked.group)
+        params = {"GroupId": args.group, "IpPermissions": [entry]}
+        region = _region(cloud, args.group)
         return cloud.call("AuthorizeSecurityGroupIngress", params, region=region, caller="drift")
-    if asked.verb in {"tag", "untag"}:
-        key, _, value = (asked.tag if asked.verb == "tag" else asked.key).partition("=")
-        tag = {"Key": key, "Value": value} if asked.verb == "tag" else {"Key": key}
-        action = "CreateTags" if asked.verb == "tag" else "DeleteTags"
-        params = {"Resources": [asked.resource], "Tags": [tag]}
-        return cloud.call(action, params, region=_region(cloud, asked.resource), caller="drift")
-    if asked.verb == "capacity-block":
+    if args.verb in {"tag", "untag"}:
+        key, _, value = (args.tag if args.verb == "tag" else args.key).partition("=")
+        tag = {"Key": key, "Value": value} if args.verb == "tag" else {"Key": key}
+        action = "CreateTags" if args.verb == "tag" else "DeleteTags"
+        params = {"Resources": [args.resource], "Tags": [tag]}
+        return cloud.call(action, params, region=_region(cloud, args.resource), caller="drift")
+    if args.verb == "capacity-block":
         now = time.time()
         return cloud.add_capacity_block(
-            asked.type, asked.zone, asked.count, start=now + asked.start, end=now + asked.end
+            args.type, args.zone, args.count, start=now + args.start, end=now + args.end
         )
-    if asked.verb != "call":
-        raise SimulationError(f"{asked.verb} is not for an account of AWS")
-    params = json.loads(asked.params[0]) if asked.params else {}
-    return cloud.call(asked.action, params, service=asked.service, region=asked.region, caller="drift")
+    if args.verb != "call":
+        raise SimulationError(f"{args.verb} is not for an account of AWS")
+    params = json.loads(args.params[0]) if args.params else {}
+    return cloud.call(args.action, params, service=args.service, region=args.region, caller="drift")
 
 
 def _region(cloud: Cloud, resource: str) -> str:
@@ -188,21 +188,21 @@ def _call_gcp(
     cloud: GcpCloud, method: str, path: str, params: Doc | None = None, body: Doc | None = None
 ) -> Doc:
     """One call of the API. Raises GcpError when it is refused, or its operation failed."""
-    status, answer = cloud.request(method, path, params, body, caller="drift")
+    status, response = cloud.request(method, path, params, body, caller="drift")
     if status != 200:
-        error = answer["error"]
+        error = response["error"]
         raise GcpError(error["errors"][0]["reason"], error["message"])
-    for error in (answer.get("error") or {}).get("errors") or ():
+    for error in (response.get("error") or {}).get("errors") or ():
         raise GcpError(error["code"], error["message"])
-    return answer
+    return response
 
 
 def _path_of(cloud: GcpCloud, kind: str, word: str) -> str:
     """The path of what a word names: itself a path, or a name that one thing of the kind has."""
-    found = [path for path in cloud.things(kind) if path == word or path.rpartition("/")[2] == word]
-    if len(found) != 1:
-        raise GcpError("notFound", f"{len(found)} of kind {kind} have the name '{word}'")
-    return found[0]
+    paths = [path for path in cloud.things(kind) if path == word or path.rpartition("/")[2] == word]
+    if len(paths) != 1:
+        raise GcpError("notFound", f"{len(paths)} of kind {kind} have the name '{word}'")
+    return paths[0]
 
 
 def _delete_instance(cloud: GcpCloud, word: str) -> Doc:

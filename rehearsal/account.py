@@ -1,8 +1,8 @@
-"""What every simulated account has: its file, its knobs, and calls that are counted, logged, hooked, killed.
+"""A simulated account: its file, its knobs, and calls that are counted, logged and hooked.
 
-A call is counted and committed before anything happens, so that "kill the caller at call k" fires once
-however often the killed work is begun again; its effect is one transaction, there whole or not at all.
-Each cloud says what its calls are and how it refuses.
+A call is counted and committed before it has any effect, so that "kill the caller at call k" fires once
+however often the killed work is repeated. The effect of a call is one transaction.
+Each cloud defines its calls and the errors it refuses them with.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from orch.rehearsal.scenario import Failure, Hook, Knobs, Nodes
+from orch.rehearsal.scenario import Failure, Hook, Knobs, NodeScenario
 from orch.rehearsal.store import Doc, Store
 from orch.runner.private import private_folder
 from orch.spec.errors import ExitCode, OrchError
@@ -30,7 +30,7 @@ class SimulationError(OrchError):
 
 
 class Refusal(Exception):
-    """What a cloud answers when it refuses. `code` is the cloud's own."""
+    """A cloud refuses a call. `code` is the cloud's own."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -39,9 +39,9 @@ class Refusal(Exception):
 
 
 @dataclass(frozen=True)
-class Call:
-    """One line of the log. `done` False: the caller died before the answer. `error`: the cloud's code, if
-    refused."""
+class ApiCall:
+    """One call of the log. `done` False: the caller died before the answer. `error`: the cloud's code of a
+    refusal."""
 
     number: int
     service: str
@@ -54,21 +54,20 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A call as it comes in. `aliases`: other names of the action that `denied` may use."""
+class IncomingCall:
+    """A call as it arrives. `params` go into the log; `aliases`: other names of the action for `denied`."""
 
     service: str
     action: str
     region: str
     caller: str
-    shown: Doc
+    params: Doc
     aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where an instance that a local node stands for is reached from this machine, and from other such
-    nodes."""
+    """The address of an instance's local node: from this machine; `internal_ip`: from other nodes."""
 
     instance: str
     container: str
@@ -81,8 +80,8 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """An instance as a local node stands for it.
+class SimulatedMachine:
+    """An instance with what its local node needs.
 
     `slug` ends its container's name; `user_data` is what cloud-init would read.
     """
@@ -102,20 +101,20 @@ class SimulatedAccount(ABC):
     """An account in a file. Any number of processes may have it open."""
 
     name: ClassVar[str]
-    """Which cloud: the file remembers it."""
+    """Which cloud; recorded in the file."""
 
     def __init__(self, path: Path | str) -> None:
         try:
             self.store = Store(Path(path))
         except FileNotFoundError:
-            raise _nothing(path) from None
+            raise _no_account(path) from None
         with self.store.transaction():
             self.seed: str = self.store.meta("seed")
-            held = self.store.meta("cloud") or "aws"
-        if held != self.name:
+            cloud = self.store.meta("cloud") or "aws"
+        if cloud != self.name:
             self.store.close()
             raise SimulationError(
-                f"the account in this file is of {held}, not of {self.name}", where=str(path)
+                f"the account in this file is of {cloud}, not of {self.name}", where=str(path)
             )
 
     @classmethod
@@ -141,13 +140,13 @@ class SimulatedAccount(ABC):
     # -- how a cloud refuses ------------------------------------------------------------------------------
 
     @abstractmethod
-    def not_allowed(self, asked: Asked) -> Refusal: ...
+    def denied_call(self, call: IncomingCall) -> Refusal: ...
 
     @abstractmethod
-    def made_to_fail(self, failure: Failure, asked: Asked) -> Refusal: ...
+    def injected_failure(self, failure: Failure, call: IncomingCall) -> Refusal: ...
 
     @abstractmethod
-    def too_often(self, asked: Asked) -> Refusal: ...
+    def throttled(self, call: IncomingCall) -> Refusal: ...
 
     # -- knobs --------------------------------------------------------------------------------------------
 
@@ -182,23 +181,23 @@ class SimulatedAccount(ABC):
 
     # -- calls --------------------------------------------------------------------------------------------
 
-    def counted(self, asked: Asked, effect: Callable[[], Doc]) -> Doc:
-        """Do one call. `effect` runs in a transaction of its own. Raises the cloud's Refusal."""
-        action = asked.action
+    def perform(self, call: IncomingCall, effect: Callable[[], Doc]) -> Doc:
+        """Do one call: its result. `effect` runs in a transaction of its own. Raises the cloud's Refusal."""
+        action = call.action
         with self.store.transaction():
             knobs = self._knobs()
             number = self.store.begin_call(
                 {
                     "at": self.now(),
-                    "service": asked.service,
+                    "service": call.service,
                     "action": action,
-                    "region": asked.region,
-                    "caller": asked.caller,
-                    "params": asked.shown,
+                    "region": call.region,
+                    "caller": call.caller,
+                    "params": call.params,
                 }
             )
             nth = self.store.count(f"calls {action}")
-            refusal = self._refusal(knobs, asked, number, nth)
+            refusal = self._refusal(knobs, call, number, nth)
         delay = knobs.latency_s.get(action, knobs.latency_s.get("*", 0.0))
         if delay:
             time.sleep(delay)
@@ -214,30 +213,30 @@ class SimulatedAccount(ABC):
         except Refusal as refused:
             error = refused
             with self.store.transaction():
-                self.refused(refused)
+                self.after_refusal(refused)
                 self.store.end_call(number, refused.code)
         if error is None and knobs.nodes is not None:
-            self.served(knobs.nodes, action, result)
+            self.update_local_nodes(knobs.nodes, action, result)
         _run_hooks(knobs, "after", action, number, nth)
         if error is not None:
             raise error
         return result
 
     @abstractmethod
-    def refused(self, refusal: Refusal) -> None:
-        """What stays of a refused call, whose effect is undone by then."""
+    def after_refusal(self, refusal: Refusal) -> None:
+        """Record what a refused call leaves; its effect is already undone."""
 
     @abstractmethod
-    def served(self, wanted: Nodes, action: str, result: Doc) -> None:
-        """What a call means for local nodes."""
+    def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
+        """Start and stop local nodes as the call requires."""
 
-    def _refusal(self, knobs: Knobs, asked: Asked, number: int, nth: int) -> Refusal | None:
-        if {asked.action, f"{asked.service}:{asked.action}", *asked.aliases} & set(knobs.denied):
-            return self.not_allowed(asked)
+    def _refusal(self, knobs: Knobs, call: IncomingCall, number: int, nth: int) -> Refusal | None:
+        if {call.action, f"{call.service}:{call.action}", *call.aliases} & set(knobs.denied):
+            return self.denied_call(call)
         for failure in knobs.failures:
-            if failure.region in (None, asked.region) and _hits(failure, asked.action, number, nth):
-                return self.made_to_fail(failure, asked)
-        return self.too_often(asked) if self._over_rate(knobs, asked.action) else None
+            if failure.region in (None, call.region) and _hits(failure, call.action, number, nth):
+                return self.injected_failure(failure, call)
+        return self.throttled(call) if self._over_rate(knobs, call.action) else None
 
     def _over_rate(self, knobs: Knobs, action: str) -> bool:
         name = action if action in knobs.rate else "*"
@@ -253,46 +252,46 @@ class SimulatedAccount(ABC):
     # -- what a test may ask ------------------------------------------------------------------------------
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[ApiCall]:
         """Every call so far, in order."""
         with self.store.transaction():
             rows = self.store.calls()
         return [
-            Call(
-                **{key: row[key] for key in Call.__dataclass_fields__ if key != "done"},
+            ApiCall(
+                **{key: row[key] for key in ApiCall.__dataclass_fields__ if key != "done"},
                 done=bool(row["done"]),
             )
             for row in rows
         ]
 
     def things(self, kind: str, region: str | None = None) -> dict[str, Doc]:
-        """What is there of a kind ("instance", "vpc", "capacity-reservation"…), by id."""
+        """Existing resources of a kind ("instance", "vpc", "capacity-reservation"…), by id."""
         with self.store.transaction():
             return dict(self.store.each(kind, region))
 
     def instances(self, region: str | None = None) -> dict[str, Doc]:
-        """Instances that are there, by id: those that are neither terminated nor about to be."""
+        """Instances by id, without those that are terminated or terminating."""
         return self.things("instance", region)
 
     @abstractmethod
     def everything(self) -> dict[str, str]:
-        """Id -> kind of all that was made and is still there."""
+        """Id -> kind of all existing resources that were created by a call."""
 
     # -- local nodes --------------------------------------------------------------------------------------
 
     @abstractmethod
-    def machine(self, instance: str) -> Machine | None:
-        """An instance for a local node; None where there is no such instance or it has no user data."""
+    def machine(self, instance: str) -> SimulatedMachine | None:
+        """An instance for a local node; None if there is no such instance or it has no user data."""
 
     def endpoints(self) -> dict[str, Endpoint]:
-        """Instance id -> where its local node is. Empty unless the knob `nodes` is set."""
-        found = self.things("endpoint")
+        """Instance id -> endpoint of its local node. Empty unless the knob `nodes` is set."""
+        documents = self.things("endpoint")
         fields = Endpoint.__dataclass_fields__
         return {
             doc["instance"]: Endpoint(
                 **{**{name: doc[name] for name in fields}, "placeholders": tuple(doc["placeholders"])}
             )
-            for doc in found.values()
+            for doc in documents.values()
         }
 
     def record(self, endpoint: Endpoint) -> None:
@@ -306,24 +305,24 @@ class SimulatedAccount(ABC):
             self.store.remove(f"endpoint {instance}")
             self.store.release(f"container {instance}")
 
-    def made(self, kinds: Sequence[str], *, besides: Callable[[Doc], bool]) -> dict[str, str]:
-        """Id -> kind of what is there, without what `besides` says was never made."""
-        return {thing: kind for kind in kinds for thing, doc in self.things(kind).items() if not besides(doc)}
+    def created_resources(self, kinds: Sequence[str], *, unless: Callable[[Doc], bool]) -> dict[str, str]:
+        """Id -> kind of existing resources, unless `unless` is true for one (what each account has)."""
+        return {thing: kind for kind in kinds for thing, doc in self.things(kind).items() if not unless(doc)}
 
 
 def cloud_of(path: Path | str) -> str:
-    """Which cloud the account in a file is of. Raises SimulationError where there is none."""
+    """The name of the cloud of an account's file. Raises SimulationError if there is no such file."""
     try:
         store = Store(Path(path))
     except FileNotFoundError:
-        raise _nothing(path) from None
+        raise _no_account(path) from None
     with store.transaction():
-        found = store.meta("cloud") or "aws"
+        name = store.meta("cloud") or "aws"
     store.close()
-    return str(found)
+    return str(name)
 
 
-def _nothing(path: Path | str) -> SimulationError:
+def _no_account(path: Path | str) -> SimulationError:
     return SimulationError("there is no simulated cloud here", where=str(path), hint="a rehearsal makes one")
 
 
@@ -340,11 +339,11 @@ def _run_hooks(knobs: Knobs, when: str, action: str, number: int, nth: int) -> N
             subprocess.run(["/bin/sh", "-c", hook.command], env=environment, check=False)
 
 
-def _hits(one: Failure | Hook, action: str, number: int, nth: int) -> bool:
-    """Whether a failure or a hook is meant for this call. One that names nothing is for none."""
+def _hits(trigger: Failure | Hook, action: str, number: int, nth: int) -> bool:
+    """Whether a failure or a hook applies to this call. One that names no call applies to none."""
     return (
-        one.action in (None, action)
-        and one.at in (None, number)
-        and one.nth in (None, nth)
-        and (one.action, one.at, one.nth) != (None, None, None)
+        trigger.action in (None, action)
+        and trigger.at in (None, number)
+        and trigger.nth in (None, nth)
+        and (trigger.action, trigger.at, trigger.nth) != (None, None, None)
     )

@@ -32,5 +32,5 @@ class CloudHooks(ABC):
 
 def hooks_of(package: str) -> CloudHooks:
     """The hooks of a cloud's folder (`orch.rehearsal.aws`)."""
-    found: CloudHooks = import_module(f"{package}.hooks").HOOKS
-    return found
+    hooks: CloudHooks = import_module(f"{package}.hooks").HOOKS
+    return hooks

@@ -22,8 +22,8 @@ from typing import Any
 
 import yaml
 
-from orch.rehearsal.account import Endpoint, Machine, SimulatedAccount, SimulationError
-from orch.rehearsal.scenario import Nodes
+from orch.rehearsal.account import Endpoint, SimulatedAccount, SimulatedMachine, SimulationError
+from orch.rehearsal.scenario import NodeScenario
 from orch.rehearsal.store import Doc
 from orch.spec.errors import OrchError
 
@@ -34,11 +34,11 @@ NETWORK = "node network"
 
 _network_lock = threading.Lock()
 _starting: set[str] = set()
-"""Instances whose container is being made: until it hangs on it, the network looks unused."""
+"""Instances whose container is being created: until it is attached, the network looks unused."""
 
 
 CLOSES_METADATA = "/var/lib/orch/metadata.sh"
-"""A file of user data: it is run, and proves itself, as when a real machine is prepared."""
+"""A script in user data. The node runs it, as the preparation of a real machine does."""
 
 FAILED = "/var/lib/orch/boot/failed"
 
@@ -46,20 +46,21 @@ _ATTRIBUTE = re.compile(r"\bPUT\b[^\n]*/guest-attributes/([\w-]+/[\w-]+)")
 
 
 @dataclass(frozen=True)
-class Keys:
-    """What user data says about SSH. `host_seed`: the Ed25519 private seed, hex."""
+class NodeKeys:
+    """The SSH keys in user data. `host_seed`: the Ed25519 private seed, hex."""
 
     host_seed: str
     host_public: str
     authorized: str
 
 
-def keys_of(user_data: bytes, made: str | None = None) -> Keys | None:
+def keys_of(user_data: bytes, own_seed: str | None = None) -> NodeKeys | None:
     """The keys in cloud-init user data, or None where it carries no host key or nobody who may log in.
 
-    `made`: the Ed25519 private seed, hex, of the key that a machine makes which is told to make its own.
+    `own_seed`: the Ed25519 private seed, hex, of the key that the machine makes where user data asks it to.
     """
-    return next((found for config in _configs(user_data) if (found := _keys(config, made)) is not None), None)
+    candidates = (_keys(config, own_seed) for config in _configs(user_data))
+    return next((keys for keys in candidates if keys is not None), None)
 
 
 def host_seed(account: str, instance: str) -> str:
@@ -78,9 +79,9 @@ def public_key(seed: str) -> str:
 
 
 @lru_cache(maxsize=16)
-def shows_at(user_data: bytes) -> frozenset[str]:
-    """Where in GCP's guest attributes a machine shows the host key that it makes: each `NAMESPACE/KEY` that a
-    script of its user data writes."""
+def host_key_attributes(user_data: bytes) -> frozenset[str]:
+    """The guest attributes (GCP, `NAMESPACE/KEY`) to which scripts of the user data write the machine's host
+    key."""
     return frozenset(
         path
         for config in _configs(user_data)
@@ -91,8 +92,8 @@ def shows_at(user_data: bytes) -> frozenset[str]:
 
 
 @lru_cache(maxsize=16)
-def shows_key(user_data: bytes) -> bool:
-    """Whether cloud-init makes an Ed25519 host key and shows it on the console.
+def shows_host_key(user_data: bytes) -> bool:
+    """Whether cloud-init makes an Ed25519 host key and prints it on the console.
 
     It does unless told not to. Source: cloud-init's modules "SSH" and "Keys to Console".
     """
@@ -105,7 +106,7 @@ def shows_key(user_data: bytes) -> bool:
 
 
 def file_of(user_data: bytes, path: str) -> bytes | None:
-    """What cloud-init user data writes to a path."""
+    """The content that cloud-init user data writes to a path, or None."""
     for config in _configs(user_data):
         for file in config.get("write_files") or ():
             if isinstance(file, dict) and file.get("path") == path:
@@ -116,9 +117,9 @@ def file_of(user_data: bytes, path: str) -> bytes | None:
 def _content(file: Doc) -> bytes:
     """A file's content as cloud-init decodes it."""
     text, encoding = str(file.get("content") or ""), str(file.get("encoding") or "")
-    known = {"b64": ("b64",), "base64": ("b64",), "gz+b64": ("b64", "gz"), "gzip+base64": ("b64", "gz")}
+    decoders = {"b64": ("b64",), "base64": ("b64",), "gz+b64": ("b64", "gz"), "gzip+base64": ("b64", "gz")}
     data = text.encode()
-    for step in known.get(encoding, ()):
+    for step in decoders.get(encoding, ()):
         data = b64decode(data) if step == "b64" else gzip.decompress(data)
     return data
 
@@ -136,7 +137,7 @@ def _configs(user_data: bytes) -> Iterator[Doc]:
 
 
 def _parts(data: bytes) -> list[str]:
-    """User data as cloud-init reads it: perhaps compressed, perhaps of several MIME parts."""
+    """The parts of user data as cloud-init reads it: gzip and MIME multipart are unpacked."""
     if data[:2] == b"\x1f\x8b":
         try:
             data = gzip.decompress(data)
@@ -145,16 +146,16 @@ def _parts(data: bytes) -> list[str]:
     text = data.decode(errors="replace")
     if text.lstrip().lower().startswith(("content-type:", "mime-version:")):
         message = email.message_from_string(text)
-        found = []
+        parts = []
         for part in message.walk():
             payload = part.get_payload(decode=True)
             if isinstance(payload, bytes) and not part.is_multipart():
-                found += _parts(payload)
-        return found
+                parts += _parts(payload)
+        return parts
     return [text]
 
 
-def _keys(config: Doc, made: str | None) -> Keys | None:
+def _keys(config: Doc, own_seed: str | None) -> NodeKeys | None:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -163,13 +164,13 @@ def _keys(config: Doc, made: str | None) -> Keys | None:
         if isinstance(user, dict):
             authorized += user.get("ssh_authorized_keys") or ()
     private = (config.get("ssh_keys") or {}).get("ed25519_private")
-    if not authorized or not (private or (made and "ed25519" in (config.get("ssh_genkeytypes") or ()))):
+    if not authorized or not (private or (own_seed and "ed25519" in (config.get("ssh_genkeytypes") or ()))):
         return None
     try:
         if private:
             key = serialization.load_ssh_private_key(private.strip().encode() + b"\n", password=None)
         else:
-            key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(made or ""))
+            key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(own_seed or ""))
     except ValueError:
         return None
     if not isinstance(key, Ed25519PrivateKey):
@@ -177,12 +178,12 @@ def _keys(config: Doc, made: str | None) -> Keys | None:
     raw = serialization.Encoding.Raw
     seed = key.private_bytes(raw, serialization.PrivateFormat.Raw, serialization.NoEncryption())
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return Keys(seed.hex(), public.decode(), "\n".join(authorized))
+    return NodeKeys(seed.hex(), public.decode(), "\n".join(authorized))
 
 
 @contextmanager
-def ending(end: Callable[[], object]) -> Iterator[None]:
-    """A node that cannot be made ends its instance, and is told."""
+def ended_on_error(end: Callable[[], object]) -> Iterator[None]:
+    """Calls `end` (ends the instance) when the block fails to create its node, and raises the error on."""
     try:
         yield
     except OrchError:
@@ -191,19 +192,19 @@ def ending(end: Callable[[], object]) -> Iterator[None]:
 
 
 def repair(cloud: SimulatedAccount) -> None:
-    """Containers for instances that lost theirs, and none for those that are gone: after a kill."""
-    wanted = cloud.knobs.nodes
+    """After a kill: start missing containers of instances, and remove those of instances that are gone."""
+    scenario = cloud.knobs.nodes
     live = {each: cloud.machine(each) for each in cloud.instances()}
     for instance, endpoint in cloud.endpoints().items():
         machine = live.get(instance)
         if machine is None or endpoint.container != _container(cloud, machine):
             stop(cloud, instance)
-    if wanted is not None:
+    if scenario is not None:
         for instance in live.keys() - cloud.endpoints().keys():
-            start(cloud, wanted, instance)
+            start(cloud, scenario, instance)
 
 
-def _container(cloud: SimulatedAccount, machine: Machine) -> str:
+def _container(cloud: SimulatedAccount, machine: SimulatedMachine) -> str:
     return f"{_network(cloud)}-{machine.slug}"
 
 
@@ -212,16 +213,16 @@ def _network(cloud: SimulatedAccount) -> str:
 
 
 def scope(cloud: SimulatedAccount) -> str:
-    """What marks this account's containers among all of the machine."""
+    """The part of container names that identifies this account."""
     return hashlib.sha256(str(cloud.path.resolve()).encode()).hexdigest()[:6]
 
 
-def start(cloud: SimulatedAccount, wanted: Nodes, instance: str) -> Endpoint | None:
-    """The container of an instance, made once. None for an instance whose user data carries no keys."""
+def start(cloud: SimulatedAccount, scenario: NodeScenario, instance: str) -> Endpoint | None:
+    """Start the container of an instance unless it runs. None for an instance whose user data has no keys."""
     from orch.providers.orch.local_network import LocalNetworkHandler
 
     machine = cloud.machine(instance)
-    if machine is None or (wanted.types is not None and machine.type not in wanted.types):
+    if machine is None or (scenario.types is not None and machine.type not in scenario.types):
         return None
     keys = keys_of(machine.user_data, host_seed(cloud.seed, instance))
     if keys is None:
@@ -229,23 +230,27 @@ def start(cloud: SimulatedAccount, wanted: Nodes, instance: str) -> Endpoint | N
     network = _network(cloud)
     with _network_lock:
         _starting.add(instance)
-        _, made = LocalNetworkHandler().create({"name": network, "stack": network})
+        _, network_outputs = LocalNetworkHandler().create({"name": network, "stack": network})
         with cloud.store.transaction():
             cloud.store.put_meta(NETWORK, True)
     try:
-        return _started(cloud, wanted, machine, keys, (network, made["subnet"]))
+        return _start_container(cloud, scenario, machine, keys, (network, network_outputs["subnet"]))
     finally:
         with _network_lock:
             _starting.discard(instance)
 
 
-def _started(
-    cloud: SimulatedAccount, wanted: Nodes, machine: Machine, keys: Keys, where: tuple[str, str]
+def _start_container(
+    cloud: SimulatedAccount,
+    scenario: NodeScenario,
+    machine: SimulatedMachine,
+    keys: NodeKeys,
+    docker_network: tuple[str, str],
 ) -> Endpoint:
     from orch.images.build import resolve
     from orch.providers.orch.local_node import LocalNodeHandler
 
-    instance, (network, subnet) = machine.instance, where
+    instance, (network, subnet) = machine.instance, docker_network
     prefix = subnet.rsplit(".", 1)[0]
     with cloud.store.transaction():
         address = next(
@@ -261,18 +266,18 @@ def _started(
             "stack": network,
             "network": network,
             "ip": address,
-            "image": wanted.image or resolve("orch/node"),
+            "image": scenario.image or resolve("orch/node"),
             "cpus": None,
             "memory_mib": None,
             "authorized_key": keys.authorized,
             "host_key_seed": keys.host_seed,
         }
     )
-    placeholders = machine.placeholders if wanted.placeholders else ()
+    placeholders = machine.placeholders if scenario.placeholders else ()
     _make_files(container, placeholders)
-    closes = file_of(machine.user_data, CLOSES_METADATA)
-    if closes is not None:
-        _close_metadata(container, closes)
+    script = file_of(machine.user_data, CLOSES_METADATA)
+    if script is not None:
+        _close_metadata(container, script)
     endpoint = Endpoint(
         instance=instance,
         container=container,
@@ -292,7 +297,7 @@ def _hostname(name: str) -> str:
 
 
 def _make_files(container: str, names: tuple[str, ...]) -> None:
-    """Each one is another /dev/null: it can be passed on to a job, and answers nothing."""
+    """Create placeholder devices: copies of /dev/null, which a job can be given."""
     from orch.images.client import connect
 
     if not names:
@@ -300,25 +305,26 @@ def _make_files(container: str, names: tuple[str, ...]) -> None:
     script = "mkdir -p /dev/infiniband; " + "; ".join(
         f"[ -e {one} ] || mknod -m 666 {one} c 1 3" for one in names
     )
-    done: Any = connect().containers.get(container).exec_run(["sh", "-ec", script])
-    if done.exit_code:
+    result: Any = connect().containers.get(container).exec_run(["sh", "-ec", script])
+    if result.exit_code:
         raise SimulationError(
             f"the node {container} has no placeholders for its devices",
-            detail=done.output.decode(errors="replace").strip(),
+            detail=result.output.decode(errors="replace").strip(),
             hint="turn the knob `nodes.placeholders` off",
         )
 
 
 def _close_metadata(container: str, script: bytes) -> None:
-    """What the preparation of a machine does last. Where it fails, the node takes no jobs, as a real one."""
+    """Run the script that keeps jobs from the instance metadata. If it fails, the node takes no jobs, like
+    a real one."""
     from orch.images.client import connect
     from orch.providers.orch.local_node import archive
 
     node: Any = connect().containers.get(container)
     node.put_archive("/", archive({CLOSES_METADATA.lstrip("/"): script.decode()}))
-    done: Any = node.exec_run(["bash", CLOSES_METADATA, "prove"])
-    if done.exit_code:
-        reason = done.output.decode(errors="replace").strip().rpartition("\n")[2]
+    result: Any = node.exec_run(["bash", CLOSES_METADATA, "prove"])
+    if result.exit_code:
+        reason = result.output.decode(errors="replace").strip().rpartition("\n")[2]
         node.put_archive("/", archive({FAILED.lstrip("/"): f"{reason}\n"}))
 
 
@@ -335,11 +341,11 @@ def stop(cloud: SimulatedAccount, instance: str) -> None:
     network = _network(cloud)
     with _network_lock:
         with cloud.store.transaction():
-            made = cloud.store.meta(NETWORK)
-        if not made:
+            has_network = cloud.store.meta(NETWORK)
+        if not has_network:
             return
-        left = connect().api.containers(all=True, filters={"label": f"{STACK_LABEL}={network}"})
-        if not left and not _starting:
+        containers = connect().api.containers(all=True, filters={"label": f"{STACK_LABEL}={network}"})
+        if not containers and not _starting:
             LocalNetworkHandler().delete(network, {})
             with cloud.store.transaction():
                 cloud.store.put_meta(NETWORK, False)

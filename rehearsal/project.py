@@ -24,7 +24,7 @@ from orch.components.registry import AnyBackend, backend
 from orch.rehearsal.account import Endpoint, SimulatedAccount
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.hooks import CloudHooks, hooks_of
-from orch.rehearsal.scenario import Knobs, Nodes
+from orch.rehearsal.scenario import Knobs, NodeScenario
 from orch.runner.private import private_folder, stage_file, write_private
 from orch.spec.models.backends import provisioned
 from orch.stacks.errors import ProjectError
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from orch.spec.state import FleetState, NodeState
 
 NOBODY = "echo 'a simulated instance, and no local node stands for it' >&2; exit 1"
-"""How an instance is reached that has no machine behind it: what leads to a real one is not even tried."""
+"""The proxy command for an instance without a local node: no connection to a real machine is tried."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class RehearsalProject(Project):
         return self.dot / f"{cloud}.db"
 
     def cloud(self, name: str) -> SimulatedAccount:
-        """The account of a cloud, made when it is first needed. Raises ProjectError for its knobs."""
+        """The account of a cloud, created at first use. Raises ProjectError for invalid knobs."""
         path, account = self.account_of(name), _hooks(name).account
         if not path.is_file():
             account.create(path, seed=self.seed, knobs=_knobs(self)).store.close()
@@ -90,13 +90,13 @@ class RehearsalProject(Project):
         return _hooks(backend).session(self.cloud(backend), self.backends)
 
     def reached(self, state: FleetState) -> FleetState:
-        """Instances that a local node stands for are reached there; others have no machine behind them."""
+        """The state with the addresses of local nodes; an instance without one cannot be reached."""
         if state.backend not in clouds():
             return state
-        found = _hooks(state.backend).endpoints(self.cloud(state.backend), state)
+        endpoints = _hooks(state.backend).endpoints(self.cloud(state.backend), state)
         nodes = tuple(
-            _here(node, found[node.name])
-            if node.name in found
+            _at_local_node(node, endpoints[node.name])
+            if node.name in endpoints
             else node.reached(jump=(), proxy_command=NOBODY)
             for node in state.nodes
         )
@@ -106,10 +106,10 @@ class RehearsalProject(Project):
         return tuple(node for node in state.nodes if node.ssh.proxy_command != NOBODY)
 
     def environment(self, engine: Engine) -> Mapping[str, str]:
-        found = dict(super().environment(engine))
+        variables = dict(super().environment(engine))
         return {
-            **found,
-            "PATH": os.pathsep.join([str(self.shims), found["PATH"]]),
+            **variables,
+            "PATH": os.pathsep.join([str(self.shims), variables["PATH"]]),
             **{f"{VARIABLE}{name.upper()}": str(self.account_of(name)) for name in clouds()},
             # No provider is fetched for a rehearsal: what it needs is here or it fails.
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
@@ -124,19 +124,19 @@ class Rehearsal:
 
     @property
     def cloud(self) -> Cloud:
-        """Its AWS account: look into it, turn its knobs, change it behind the back."""
-        found = self.project.cloud("aws")
-        assert isinstance(found, Cloud)
-        return found
+        """Its AWS account: inspect it, set its knobs, change it to simulate drift."""
+        account = self.project.cloud("aws")
+        assert isinstance(account, Cloud)
+        return account
 
     @property
     def gcp(self) -> GcpCloud:
         """Its GCP account."""
         from orch.rehearsal.gcp.account import GcpCloud
 
-        found = self.project.cloud("gcp")
-        assert isinstance(found, GcpCloud)
-        return found
+        account = self.project.cloud("gcp")
+        assert isinstance(account, GcpCloud)
+        return account
 
     def session(self, region: str | None = None) -> boto3.Session:
         """A boto3 session whose clients speak to the simulated AWS account."""
@@ -145,16 +145,15 @@ class Rehearsal:
         return session(self.cloud, region)
 
     def endpoints(self) -> dict[str, Endpoint]:
-        """Instance id -> where the local node that stands for it is reached; see
-        rehearsal/README.md."""
+        """Instance id -> endpoint of its local node; see rehearsal/README.md."""
         return self.cloud.endpoints()
 
 
 @cache
 def clouds() -> Mapping[str, AnyBackend]:
-    """The backends that have a simulated account. Nodes of others are what they are, also in a rehearsal."""
-    found = {name: backend(name) for name in provisioned()}
-    return {name: each for name, each in found.items() if each.rehearsal is not None}
+    """The backends with a simulated account. A rehearsal does not simulate the others."""
+    backends = {name: backend(name) for name in provisioned()}
+    return {name: each for name, each in backends.items() if each.rehearsal is not None}
 
 
 def _hooks(cloud: str) -> CloudHooks:
@@ -163,13 +162,18 @@ def _hooks(cloud: str) -> CloudHooks:
     return hooks_of(package)
 
 
-def _here(node: NodeState, here: Endpoint) -> NodeState:
-    """A node as the local node is reached that stands for it."""
-    access = {"address": here.address, "port": here.port, "user": here.user, "host_key": here.host_key}
+def _at_local_node(node: NodeState, endpoint: Endpoint) -> NodeState:
+    """A node with the address of its local node."""
+    access = {
+        "address": endpoint.address,
+        "port": endpoint.port,
+        "user": endpoint.user,
+        "host_key": endpoint.host_key,
+    }
     return node.reached(**access, jump=(), proxy_command=None).model_copy(
         update={
-            "internal_ip": here.internal_ip,
-            # Those of the instance are more than this machine has.
+            "internal_ip": endpoint.internal_ip,
+            # The instance's figures exceed this machine's.
             "cpus": None,
             "memory_mib": None,
         }
@@ -177,7 +181,7 @@ def _here(node: NodeState, here: Endpoint) -> NodeState:
 
 
 def rehearse(project: Project, *, nodes: bool = True, seed: str = "0") -> Rehearsal:
-    """The rehearsal of a project, begun at the first call.
+    """The rehearsal of a project, created at the first call.
 
     A new account takes its knobs from `.orch/rehearsal/knobs.yml` where there is one. Raises ProjectError.
     """
@@ -188,20 +192,20 @@ def rehearse(project: Project, *, nodes: bool = True, seed: str = "0") -> Rehear
         "secrets_provider": None,
         "ledger_url": f"sqlite:///{folder / 'ledger.db'}",
     }
-    mine = RehearsalProject(**values, seed=seed, nodes=nodes)
-    mine.prepare()
+    rehearsal = RehearsalProject(**values, seed=seed, nodes=nodes)
+    rehearsal.prepare()
     _ignore(project.root / ".orch")
-    _put_shims(mine)
-    _knobs(mine)
+    _put_shims(rehearsal)
+    _knobs(rehearsal)
     for name in clouds():
-        if not mine.account_of(name).is_file():
+        if not rehearsal.account_of(name).is_file():
             continue
-        cloud = mine.cloud(name)
+        cloud = rehearsal.cloud(name)
         if cloud.knobs.nodes is not None or cloud.endpoints():
             from orch.rehearsal.nodes import repair
 
             repair(cloud)
-    return Rehearsal(mine)
+    return Rehearsal(rehearsal)
 
 
 def forget(project: Project) -> None:
@@ -241,9 +245,9 @@ def _ignore(dot: Path) -> None:
 
 def _knobs(project: RehearsalProject) -> Knobs:
     file = project.dot / "knobs.yml"
-    given = yaml.safe_load(file.read_text()) if file.is_file() else None
+    settings = yaml.safe_load(file.read_text()) if file.is_file() else None
     try:
-        knobs = Knobs.model_validate(given or {})
+        knobs = Knobs.model_validate(settings or {})
     except ValidationError as error:
         first = error.errors()[0]
         raise ProjectError(
@@ -253,6 +257,6 @@ def _knobs(project: RehearsalProject) -> Knobs:
             hint="rehearsal/README.md lists them",
             code="ORCH302",
         ) from error
-    if project.nodes and "nodes" not in (given or {}):
-        knobs = knobs.model_copy(update={"nodes": Nodes()})
+    if project.nodes and "nodes" not in (settings or {}):
+        knobs = knobs.model_copy(update={"nodes": NodeScenario()})
     return knobs

@@ -44,7 +44,7 @@ class Rate(_Knob):
     per_second: float
 
 
-class Nodes(_Knob):
+class NodeScenario(_Knob):
     """Instances are backed by local nodes. `image` None: the one of this orch.
 
     `placeholders`: device files without devices behind them, as many as the type has.
@@ -88,4 +88,4 @@ class Knobs(_Knob):
     clock: float | None = None
     """The time now as seconds of the epoch; None: the machine's."""
 
-    nodes: Nodes | None = None
+    nodes: NodeScenario | None = None

@@ -113,10 +113,10 @@ class Store:
     def put(self, thing_id: str, kind: str, region: str, doc: Doc, name: str | None = None) -> None:
         """Add a thing, or replace its document (and its name, where one is given)."""
         text = json.dumps(doc, separators=(",", ":"))
-        done = self._db.execute(
+        cursor = self._db.execute(
             "UPDATE things SET doc = ?, name = COALESCE(?, name) WHERE id = ?", (text, name, thing_id)
         )
-        if done.rowcount == 0:
+        if cursor.rowcount == 0:
             self._db.execute(
                 "INSERT INTO things (id, kind, region, name, number, doc) VALUES (?, ?, ?, ?, ?, ?)",
                 (thing_id, kind, region, name, self.count("things"), text),

@@ -92,20 +92,20 @@ class Handler(Protocol):
 def differences(handler: Handler, state: State, inputs: Inputs) -> list[Difference]:
     """Inputs that differ from what was registered, or from what was observed."""
     observed: dict[str, Any] = state.get(OBSERVED) or {}
-    found: list[Difference] = []
-    for key, wanted in inputs.items():
-        changed = key not in state or state[key] != wanted
-        drifted = key in observed and observed[key] != wanted and not changed
+    result: list[Difference] = []
+    for key, value in inputs.items():
+        changed = key not in state or state[key] != value
+        drifted = key in observed and observed[key] != value and not changed
         if changed or drifted:
-            replaces = handler.replaces(key, observed.get(key, state.get(key)), wanted)
-            paths = _entries(key, state.get(key), wanted) if changed else [key]
-            found += [Difference(path, replaces, drifted) for path in paths]
-    found += [
+            replaces = handler.replaces(key, observed.get(key, state.get(key)), value)
+            paths = _entries(key, state.get(key), value) if changed else [key]
+            result += [Difference(path, replaces, drifted) for path in paths]
+    result += [
         Difference(key, handler.replaces(key, state[key], None), False)
         for key in state
         if key not in inputs and key not in handler.computed and key != OBSERVED
     ]
-    return found
+    return result
 
 
 def now_secret(old: Mapping[str, PropertyValue], new: Mapping[str, PropertyValue]) -> list[Difference]:
@@ -142,8 +142,8 @@ def _below(path: str, name: str) -> str:
     return f"{path}.{name}" if _PLAIN.fullmatch(name) else f'{path}["{_QUOTED.sub(_escaped, name)}"]'
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return f"\\{found[0]}"
+def _escaped(match: re.Match[str]) -> str:
+    return f"\\{match[0]}"
 
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

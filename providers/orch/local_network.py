@@ -48,11 +48,11 @@ class LocalNetworkHandler:
                     code="ORCH341",
                 )
             return name, _outputs(network)  # left by a creation that was killed: the same one
-        taken = _taken(client)
+        used_networks = _used_networks(client)
         start = zlib.crc32(name.encode()) % 256
         subnets = list(POOL.subnets(new_prefix=24))
         for subnet in subnets[start:] + subnets[:start]:
-            if any(subnet.overlaps(other) for other in taken):
+            if any(subnet.overlaps(other) for other in used_networks):
                 continue
             try:
                 network = client.networks.create(
@@ -83,8 +83,8 @@ class LocalNetworkHandler:
         except NotFound:
             return None
         except DockerUnavailable as error:
-            kept = {key: state[key] for key in self.computed if key in state}
-            return {**kept, OBSERVED: {"reachable": False, "reason": error.summary}}
+            outputs = {key: state[key] for key in self.computed if key in state}
+            return {**outputs, OBSERVED: {"reachable": False, "reason": error.summary}}
         return _outputs(network)
 
     def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
@@ -109,14 +109,14 @@ def _outputs(network: Any) -> State:
     return {"subnet": config["Subnet"], "gateway": config["Gateway"].split("/")[0], OBSERVED: {}}
 
 
-def _taken(client: Any) -> list[ipaddress.IPv4Network]:
+def _used_networks(client: Any) -> list[ipaddress.IPv4Network]:
     """Networks that Docker or this machine's routing table already uses."""
-    found: list[ipaddress.IPv4Network] = []
+    networks: list[ipaddress.IPv4Network] = []
     for network in client.networks.list():
         for config in (network.attrs.get("IPAM") or {}).get("Config") or []:
             subnet = ipaddress.ip_network(config["Subnet"], strict=False)
             if isinstance(subnet, ipaddress.IPv4Network):
-                found.append(subnet)
+                networks.append(subnet)
     table = Path("/proc/net/route")
     if table.exists():  # Linux; elsewhere Docker's refusal is the judge
         for line in table.read_text().splitlines()[1:]:
@@ -124,5 +124,5 @@ def _taken(client: Any) -> list[ipaddress.IPv4Network]:
             if int(mask, 16):
                 address = int.from_bytes(bytes.fromhex(destination), "little")
                 prefix = int(mask, 16).bit_count()
-                found.append(ipaddress.IPv4Network((address, prefix), strict=False))
-    return found
+                networks.append(ipaddress.IPv4Network((address, prefix), strict=False))
+    return networks

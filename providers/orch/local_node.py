@@ -98,8 +98,8 @@ class LocalNodeHandler:
         except NotFound:
             return None
         except DockerUnavailable as error:
-            kept = {key: state[key] for key in self.computed if key in state}
-            return {**kept, OBSERVED: {"status": f"unknown: {error.summary}"}}
+            outputs = {key: state[key] for key in self.computed if key in state}
+            return {**outputs, OBSERVED: {"status": f"unknown: {error.summary}"}}
         return _outputs(container, before=state)
 
     def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
@@ -175,8 +175,8 @@ def _started(client: Any, inputs: Inputs) -> tuple[Any, int]:
             container.start()
         except APIError as error:
             container.remove(force=True, v=True)
-            taken = "port is already allocated" in str(error) or "address already in use" in str(error)
-            if not taken or tries == PORT_TRIES:
+            port_in_use = "port is already allocated" in str(error) or "address already in use" in str(error)
+            if not port_in_use or tries == PORT_TRIES:
                 raise _docker_error(f"the node {inputs['name']} did not start", error) from error
         else:
             return container, port

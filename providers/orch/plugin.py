@@ -25,18 +25,18 @@ HANDLERS = {
 }
 
 
-_made: dict[str, Handler] = {}
-_making = threading.Lock()
+_handlers: dict[str, Handler] = {}
+_handlers_lock = threading.Lock()
 
 
 def handler(token: str) -> Handler:
     """What manages resources of a type: one object, whichever thread asks. Raises KeyError."""
     module, name = HANDLERS[token]
-    with _making:
-        if token not in _made:
-            found = importlib.import_module(f"orch.providers.orch.{module}")
-            _made[token] = getattr(found, name)()
-        return _made[token]
+    with _handlers_lock:
+        if token not in _handlers:
+            handlers = importlib.import_module(f"orch.providers.orch.{module}")
+            _handlers[token] = getattr(handlers, name)()
+        return _handlers[token]
 
 
 class OrchProvider(api.Provider):
@@ -63,21 +63,21 @@ class OrchProvider(api.Provider):
         )
 
     async def diff(self, request: api.DiffRequest) -> api.DiffResponse:
-        found = differences(
+        changes = differences(
             self._handler(request.type), plain_map(request.old_state), plain_map(request.new_inputs)
         ) or now_secret(request.old_state, request.new_inputs)
         kinds = api.PropertyDiffKind
         return api.DiffResponse(
-            changes=bool(found),
-            replaces=[d.path for d in found if d.replaces],
-            diffs=[d.path for d in found],
+            changes=bool(changes),
+            replaces=[d.path for d in changes if d.replaces],
+            diffs=[d.path for d in changes],
             # Names and addresses are taken by the old one until it is gone.
             delete_before_replace=True,
             detailed_diff={
                 d.path: api.PropertyDiff(
                     kind=kinds.UPDATE_REPLACE if d.replaces else kinds.UPDATE, input_diff=not d.drifted
                 )
-                for d in found
+                for d in changes
             },
         )
 
@@ -105,8 +105,8 @@ class OrchProvider(api.Provider):
     async def update(self, request: api.UpdateRequest) -> api.UpdateResponse:
         handler = self._handler(request.type)
         if request.preview:
-            kept = {key: value for key, value in request.olds.items() if key in handler.computed}
-            return api.UpdateResponse(properties=sendable({**kept, **request.news}))
+            computed = {key: value for key, value in request.olds.items() if key in handler.computed}
+            return api.UpdateResponse(properties=sendable({**computed, **request.news}))
         outputs = await asyncio.to_thread(
             handler.update, request.resource_id, plain_map(request.olds), plain_map(request.news)
         )

@@ -51,8 +51,8 @@ class SshHostHandler:
         self._shared: SshConnector | None = None
 
     def check(self, inputs: Inputs) -> list[tuple[str, str]]:
-        needed = ("name", "stack", "address", "port", "user", "host_key", "machine_id")
-        return [(key, "must be set") for key in needed if inputs.get(key) in (None, "")]
+        required = ("name", "stack", "address", "port", "user", "host_key", "machine_id")
+        return [(key, "must be set") for key in required if inputs.get(key) in (None, "")]
 
     def replaces(self, key: str, old: Any, new: Any) -> bool:
         # Another machine under the same name: the old one is left as it was found, the new one registered.
@@ -74,31 +74,31 @@ class SshHostHandler:
             facts = read_facts(_node(state), self._connector(), deadline_s=self._deadline_s)
             return _outputs(facts, state)
         except RunnerError as error:
-            trouble = _trouble(error)
+            trouble = _reason(error)
         except Exception as error:  # noqa: BLE001 - what one host says must not end the refresh of all others
             trouble = f"not understood: {type(error).__name__}: {error}"
         return {"facts": state.get("facts"), OBSERVED: {"status": trouble}}
 
     def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
-        found = self._enter(inputs, ran=bool(state.get("init")))
-        amiss = [
+        outputs = self._enter(inputs, ran=bool(state.get("init")))
+        drift = [
             f"{key} is {value}, registered is {inputs[key]}"
-            for key, value in found[OBSERVED].items()
+            for key, value in outputs[OBSERVED].items()
             if key in inputs and value != inputs[key]
         ]
-        if amiss:
+        if drift:
             raise ProviderError(
                 f"{inputs['name']} is not as it was registered",
-                where=_where(inputs),
-                detail="; ".join(amiss),
+                where=_address(inputs),
+                detail="; ".join(drift),
                 hint="mend the host, or take it as it is: `orch up FILE --accept-drift`",
                 code="ORCH385",
             )
-        return found
+        return outputs
 
     def delete(self, resource_id: str, state: State) -> None:
         try:
-            done = self._connector().run(
+            result = self._connector().run(
                 _node(state),
                 leave(state["stack"], state["user"], force=os.environ.get(FORCED) == "1"),
                 deadline_s=self._leave_s,
@@ -107,24 +107,24 @@ class SshHostHandler:
         except (HostUnreachable, HostKeyRefused, LoginRefused) as error:
             # That it is gone must not keep the fleet from shrinking.
             raise LeftBehind(
-                f"{state['name']} leaves the fleet, and nothing was taken away there ({_trouble(error)})",
-                where=_where(state),
+                f"{state['name']} leaves the fleet, and nothing was taken away there ({_reason(error)})",
+                where=_address(state),
                 detail="if it is still there, so are /var/lib/orch and the keys that the fleet let in",
                 hint=f"take both away by hand: keys are the lines that end in `{mark(state['stack'])}`",
             ) from error
-        if done.exit_code == BUSY:
-            holder = Claim.parse(done.stdout.strip())
+        if result.exit_code == BUSY:
+            holder = Claim.parse(result.stdout.strip())
             raise ProviderError(
                 f"{state['name']} is busy with {holder}",
-                where=_where(state),
+                where=_address(state),
                 hint=f"wait for it, or `orch stop {holder.run}` where it was started",
                 code="ORCH386",
             )
-        if not done.ok:
+        if not result.ok:
             raise ProviderError(
                 f"{state['name']} could not be left as it was found",
-                where=_where(state),
-                detail=done.stderr.strip()[-300:],
+                where=_address(state),
+                detail=result.stderr.strip()[-300:],
                 code="ORCH387",
             )
 
@@ -135,16 +135,16 @@ class SshHostHandler:
         """
         node = _node(inputs)
         try:
-            done = self._connector().run(
+            result = self._connector().run(
                 node,
                 enter(inputs["stack"], inputs["user"], inputs.get("authorized_keys") or ()),
                 deadline_s=self._deadline_s,
             )
-            if not done.ok:
+            if not result.ok:
                 raise ProviderError(
                     f"{node.name} does not let orch in as root",
-                    where=_where(inputs),
-                    detail=done.stderr.strip()[-300:],
+                    where=_address(inputs),
+                    detail=result.stderr.strip()[-300:],
                     hint=f"give {node.ssh.user} passwordless sudo: `orch check` tells more",
                     code="ORCH366",
                 )
@@ -154,7 +154,7 @@ class SshHostHandler:
         except RunnerError as error:
             raise ProviderError(
                 error.summary,
-                where=error.where or _where(inputs),
+                where=error.where or _address(inputs),
                 detail=error.detail,
                 hint=error.hint,
                 code=error.code or "ORCH364",
@@ -166,7 +166,7 @@ class SshHostHandler:
         command = prepare(registration_id(inputs["stack"]), recorded(inputs.get("init")))
         done = self._connector().run(node, command, deadline_s=self._deadline_s)
         if not done.ok:
-            raise StepFailed(node.name, _where(inputs), *trouble(done.exit_code, done.stdout, done.stderr))
+            raise StepFailed(node.name, _address(inputs), *trouble(done.exit_code, done.stdout, done.stderr))
 
     def _connector(self) -> SshConnector:
         """One for all hosts of the process: a jump host is connected to once."""
@@ -241,7 +241,7 @@ def _lost(key: str, value: Any, unread: Iterable[UnreadOutput]) -> bool:
     return not value and any(key in _RECORDED[each.part] for each in unread)
 
 
-def _trouble(error: RunnerError) -> str:
+def _reason(error: RunnerError) -> str:
     if isinstance(error, HostKeyRefused):
         return f"host key refused: {error.detail or error.summary}"
     if isinstance(error, LoginRefused):
@@ -249,5 +249,5 @@ def _trouble(error: RunnerError) -> str:
     return f"unreachable: {error.detail or error.summary}"
 
 
-def _where(inputs: Inputs) -> str:
+def _address(inputs: Inputs) -> str:
     return f"{inputs['user']}@{inputs['address']}:{inputs['port']}"

@@ -8,12 +8,15 @@ from __future__ import annotations
 import hashlib
 from typing import Any, ClassVar
 
-from orch.rehearsal.account import Asked, Call, Endpoint, Machine, Refusal, SimulatedAccount, SimulationError
+from orch.rehearsal.account import (
+    IncomingCall,
+    Refusal,
+    SimulatedAccount,
+    SimulatedMachine,
+)
 from orch.rehearsal.aws.api.errors import THROTTLED, AwsError
-from orch.rehearsal.scenario import Failure, Nodes
+from orch.rehearsal.scenario import Failure, NodeScenario
 from orch.rehearsal.store import Doc
-
-__all__ = ["GLOBAL", "Call", "Cloud", "Endpoint", "SimulationError"]
 
 GLOBAL = "aws-global"
 """The region of services that have none."""
@@ -46,18 +49,18 @@ class Cloud(SimulatedAccount):
 
     # -- how it refuses -----------------------------------------------------------------------------------
 
-    def not_allowed(self, asked: Asked) -> AwsError:
-        code = "UnauthorizedOperation" if asked.service == "ec2" else "AccessDenied"
-        what = f"{asked.service}:{asked.action}"
-        return AwsError(code, f"You are not authorized to perform this operation: {what} on this resource.")
+    def denied_call(self, call: IncomingCall) -> AwsError:
+        code = "UnauthorizedOperation" if call.service == "ec2" else "AccessDenied"
+        action = f"{call.service}:{call.action}"
+        return AwsError(code, f"You are not authorized to perform this operation: {action} on this resource.")
 
-    def made_to_fail(self, failure: Failure, asked: Asked) -> AwsError:
+    def injected_failure(self, failure: Failure, call: IncomingCall) -> AwsError:
         return AwsError(failure.code, failure.message)
 
-    def too_often(self, asked: Asked) -> AwsError:
+    def throttled(self, call: IncomingCall) -> AwsError:
         return AwsError(THROTTLED, "Request limit exceeded.")
 
-    def refused(self, refusal: Refusal) -> None:
+    def after_refusal(self, refusal: Refusal) -> None:
         pass
 
     # -- what a rule needs --------------------------------------------------------------------------------
@@ -84,24 +87,24 @@ class Cloud(SimulatedAccount):
         caller: str = "api",
     ) -> Doc:
         """Do one API call. Parameters and result as botocore's models name them. Raises AwsError."""
-        given = dict(params or {})
+        parameters = dict(params or {})
         region = GLOBAL if service in {"iam", "sts"} else region
-        shown = {key: value for key, value in given.items() if key not in HIDDEN}
-        asked = Asked(service, action, region, caller, shown)
-        return self.counted(asked, lambda: self._effect(asked, given))
+        logged = {key: value for key, value in parameters.items() if key not in HIDDEN}
+        call = IncomingCall(service, action, region, caller, logged)
+        return self.perform(call, lambda: self._effect(call, parameters))
 
-    def _effect(self, asked: Asked, given: Doc) -> Doc:
+    def _effect(self, call: IncomingCall, parameters: Doc) -> Doc:
         from orch.rehearsal.aws.api.actions import BEFORE, Request, all_actions
 
-        found = all_actions().get((asked.service, asked.action))
-        if found is None:
-            raise AwsError("InvalidAction", f"The action {asked.action} is not valid for this web service.")
-        if given.get("DryRun"):
+        function = all_actions().get((call.service, call.action))
+        if function is None:
+            raise AwsError("InvalidAction", f"The action {call.action} is not valid for this web service.")
+        if parameters.get("DryRun"):
             raise AwsError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
-        request = Request(self, given, asked.region)
-        for before in (*BEFORE[""], *BEFORE.get(asked.service, ())):
+        request = Request(self, parameters, call.region)
+        for before in (*BEFORE[""], *BEFORE.get(call.service, ())):
             before(request)
-        return found(request)
+        return function(request)
 
     # -- behind the back ----------------------------------------------------------------------------------
 
@@ -118,28 +121,28 @@ class Cloud(SimulatedAccount):
 
     def everything(self) -> dict[str, str]:
         """Id -> kind of all that was made and is still there."""
-        return self.made(KINDS, besides=_not_made)
+        return self.created_resources(KINDS, unless=_is_builtin)
 
     # -- local nodes --------------------------------------------------------------------------------------
 
-    def served(self, wanted: Nodes, action: str, result: Doc) -> None:
+    def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
         from orch.rehearsal import nodes
 
         if action == "RunInstances":
             for doc in result["Instances"]:
                 instance = doc["InstanceId"]
                 region = doc["Placement"]["AvailabilityZone"][:-1]
-                with nodes.ending(
+                with nodes.ended_on_error(
                     lambda one=instance, where=region: self.call(
                         "TerminateInstances", {"InstanceIds": [one]}, region=where
                     )
                 ):
-                    nodes.start(self, wanted, instance)
+                    nodes.start(self, scenario, instance)
         elif action == "TerminateInstances":
             for change in result["TerminatingInstances"]:
                 nodes.stop(self, change["InstanceId"])
 
-    def machine(self, instance: str) -> Machine | None:
+    def machine(self, instance: str) -> SimulatedMachine | None:
         import base64
 
         from orch.rehearsal.aws.data.tables import types
@@ -150,7 +153,7 @@ class Cloud(SimulatedAccount):
         if doc is None or data is None:
             return None
         tags = {tag["Key"]: tag["Value"] for tag in doc["Tags"]}
-        return Machine(
+        return SimulatedMachine(
             instance=instance,
             slug=instance,
             hostname=tags.get("Name") or instance,
@@ -160,6 +163,6 @@ class Cloud(SimulatedAccount):
         )
 
 
-def _not_made(doc: Doc) -> bool:
+def _is_builtin(doc: Doc) -> bool:
     main: Any = any(association.get("Main") for association in doc.get("Associations") or ())
     return bool(doc.get("_default") or doc.get("GroupName") == "default" or main)

@@ -37,16 +37,16 @@ def session(cloud: Cloud, region: str | None = None) -> boto3.Session:
     import boto3
     from botocore.session import Session
 
-    kept = Session()
-    kept.register_component("data_loader", _models())
-    made = boto3.Session(
-        botocore_session=kept,
+    botocore_session = Session()
+    botocore_session.register_component("data_loader", _models())
+    boto3_session = boto3.Session(
+        botocore_session=botocore_session,
         aws_access_key_id="AKIAREHEARSAL0000000",
         aws_secret_access_key="rehearsal",
         region_name=region or "us-east-1",
     )
-    bind(made, cloud)
-    return made
+    bind(boto3_session, cloud)
+    return boto3_session
 
 
 @cache
@@ -57,26 +57,26 @@ def _models() -> Any:
     return create_loader()
 
 
-def bind(made: boto3.Session, cloud: Cloud) -> None:
+def bind(session: boto3.Session, cloud: Cloud) -> None:
     """Let every client of the session speak to `cloud`."""
     models: dict[str, Any] = {}
 
-    def answer(request: AWSPreparedRequest, event_name: str, **_: Any) -> AWSResponse:
+    def answer(http_request: AWSPreparedRequest, event_name: str, **_: Any) -> AWSResponse:
         _before, service, operation = event_name.split(".")
         if service not in SERVICES:
             raise RuntimeError(f"{service} is not simulated: nothing is sent during a rehearsal")
         if service not in models:
-            models[service] = _model(made, service)
-        return _answer(cloud, models[service].operation_model(operation), service, request)
+            models[service] = _model(session, service)
+        return _respond(cloud, models[service].operation_model(operation), service, http_request)
 
-    made.events.register("before-send", answer)
-
-
-def _model(made: Any, service: str) -> Any:
-    return made._session.get_service_model(service)
+    session.events.register("before-send", answer)
 
 
-def _answer(
+def _model(session: Any, service: str) -> Any:
+    return session._session.get_service_model(service)
+
+
+def _respond(
     cloud: Cloud, operation: OperationModel, service: str, request: AWSPreparedRequest
 ) -> AWSResponse:
     from botocore.awsrequest import AWSResponse
@@ -101,8 +101,8 @@ class _Raw(io.BytesIO):
 
 def _region(authorization: str | bytes | None) -> str:
     text = authorization.decode() if isinstance(authorization, bytes) else authorization or ""
-    found = re.search(r"Credential=[^/]+/\d+/([^/]+)/", text)
-    return found[1] if found else "us-east-1"
+    match = re.search(r"Credential=[^/]+/\d+/([^/]+)/", text)
+    return match[1] if match else "us-east-1"
 
 
 def _protocol(operation: Any) -> str:
@@ -118,20 +118,20 @@ def _read_json(operation: OperationModel, body: str) -> Doc:
 
 def _read_query(operation: OperationModel, body: str) -> Doc:
     """The flat parameters of EC2's and the query protocol, as the nested ones they came from."""
-    given = dict(parse_qsl(body, keep_blank_values=True))
+    fields = dict(parse_qsl(body, keep_blank_values=True))
     shape = operation.input_shape
     if shape is None:
         return {}
-    return _read(shape, "", _Tree(given), _protocol(operation)) or {}
+    return _read(shape, "", _Tree(fields), _protocol(operation)) or {}
 
 
 class _Tree:
     """Flat names `A.1.B` as a tree, for lookups by prefix."""
 
-    def __init__(self, given: dict[str, str]) -> None:
-        self.values = given
+    def __init__(self, fields: dict[str, str]) -> None:
+        self.values = fields
         self.prefixes = {
-            ".".join(name.split(".")[:depth]) for name in given for depth in range(1, name.count(".") + 2)
+            ".".join(name.split(".")[:depth]) for name in fields for depth in range(1, name.count(".") + 2)
         }
 
 
@@ -140,13 +140,13 @@ def _read(shape: Shape, name: str, tree: _Tree, protocol: str) -> Any:
     if name and name not in tree.prefixes:
         return None
     if kind == "structure":
-        found = {}
+        values = {}
         for key, member in shape.members.items():
             part = _query_name(key, member, protocol)
             value = _read(member, f"{name}.{part}" if name else part, tree, protocol)
             if value is not None:
-                found[key] = value
-        return found
+                values[key] = value
+        return values
     if kind == "list":
         inner = shape.member
         base = name if protocol == "ec2" or shape.serialization.get("flattened") else f"{name}.member"
@@ -165,8 +165,8 @@ def _query_name(key: str, member: Shape, protocol: str) -> str:
     if protocol == "ec2":
         if "queryName" in serialization:
             return str(serialization["queryName"])
-        named = str(serialization.get("name", key))
-        return named[0].upper() + named[1:]
+        name = str(serialization.get("name", key))
+        return name[0].upper() + name[1:]
     return str(serialization.get("name", key))
 
 

@@ -53,12 +53,12 @@ class AwsProvider(CloudProvider[AwsResources]):
         if request.tok not in INVOKES:
             raise SimulationError(f"the simulated cloud has no function {request.tok}")
         args = plain_map(request.args)
-        asked = self.resources.api(args)
+        cloud_api = self.resources.api(args)
         try:
-            found = await asyncio.to_thread(INVOKES[request.tok], asked, args)
+            result = await asyncio.to_thread(INVOKES[request.tok], cloud_api, args)
         except ApiFailure as failure:
-            raise SimulationError(failure.told(f"invoking {request.tok}")) from failure
-        return api.InvokeResponse(return_value={key: from_plain(value) for key, value in found.items()})
+            raise SimulationError(failure.text(f"invoking {request.tok}")) from failure
+        return api.InvokeResponse(return_value={key: from_plain(value) for key, value in result.items()})
 
 
 def main() -> None:
@@ -71,12 +71,12 @@ def main() -> None:
 
 
 def _caller(api: Api, _: Props) -> Props:
-    found = api("GetCallerIdentity", service="sts")
+    identity = api("GetCallerIdentity", service="sts")
     return {
-        "accountId": found["Account"],
-        "arn": found["Arn"],
-        "userId": found["UserId"],
-        "id": found["Account"],
+        "accountId": identity["Account"],
+        "arn": identity["Arn"],
+        "userId": identity["UserId"],
+        "id": identity["Account"],
     }
 
 
@@ -92,19 +92,19 @@ def _region(api: Api, args: Props) -> Props:
 
 
 def _zones(api: Api, args: Props) -> Props:
-    found = api("DescribeAvailabilityZones")["AvailabilityZones"]
+    zones = api("DescribeAvailabilityZones")["AvailabilityZones"]
     return {
         "id": api.region,
-        "names": [zone["ZoneName"] for zone in found],
-        "zoneIds": [zone["ZoneId"] for zone in found],
+        "names": [zone["ZoneName"] for zone in zones],
+        "zoneIds": [zone["ZoneId"] for zone in zones],
         "groupNames": [api.region],
     }
 
 
 def _image(api: Api, args: Props) -> Props:
     filters = [{"Name": one["name"], "Values": one["values"]} for one in args.get("filters") or ()]
-    found = api("DescribeImages", Owners=args.get("owners"), Filters=filters)["Images"]
-    newest = max(found, key=lambda image: image["CreationDate"])
+    images = api("DescribeImages", Owners=args.get("owners"), Filters=filters)["Images"]
+    newest = max(images, key=lambda image: image["CreationDate"])
     return {
         "id": newest["ImageId"],
         "imageId": newest["ImageId"],
@@ -118,15 +118,15 @@ def _image(api: Api, args: Props) -> Props:
 
 
 def _parameter(api: Api, args: Props) -> Props:
-    found = api("GetParameter", service="ssm", Name=args["name"])["Parameter"]
+    parameter = api("GetParameter", service="ssm", Name=args["name"])["Parameter"]
     return {
         "id": args["name"],
         "name": args["name"],
-        "arn": found["ARN"],
-        "type": found["Type"],
-        "value": found["Value"],
-        "insecureValue": found["Value"],
-        "version": found["Version"],
+        "arn": parameter["ARN"],
+        "type": parameter["Type"],
+        "value": parameter["Value"],
+        "insecureValue": parameter["Value"],
+        "version": parameter["Version"],
     }
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
-from orch.rehearsal.account import Asked, Machine, Refusal, SimulatedAccount
+from orch.rehearsal.account import IncomingCall, Refusal, SimulatedAccount, SimulatedMachine
 from orch.rehearsal.gcp.api.errors import GcpError
 from orch.rehearsal.gcp.api.methods import API, BEFORE, Method, Request, all_methods, operation, public
 from orch.rehearsal.gcp.data.tables import types
-from orch.rehearsal.scenario import Failure, Nodes
+from orch.rehearsal.scenario import Failure, NodeScenario
 from orch.rehearsal.store import Doc
 
 KINDS = (
@@ -33,21 +33,21 @@ class GcpCloud(SimulatedAccount):
 
     # -- how it refuses -----------------------------------------------------------------------------------
 
-    def not_allowed(self, asked: Asked) -> GcpError:
-        permission = asked.aliases[0]
-        return GcpError("forbidden", f"Required '{permission}' permission for '{asked.shown['path']}'")
+    def denied_call(self, call: IncomingCall) -> GcpError:
+        permission = call.aliases[0]
+        return GcpError("forbidden", f"Required '{permission}' permission for '{call.params['path']}'")
 
-    def made_to_fail(self, failure: Failure, asked: Asked) -> GcpError:
+    def injected_failure(self, failure: Failure, call: IncomingCall) -> GcpError:
         return GcpError(failure.code, failure.message)
 
-    def too_often(self, asked: Asked) -> GcpError:
+    def throttled(self, call: IncomingCall) -> GcpError:
         return GcpError(
             "rateLimitExceeded",
             "Quota exceeded for quota metric 'Queries' and limit 'Queries per minute' of service "
             "'compute.googleapis.com'.",
         )
 
-    def refused(self, refusal: Refusal) -> None:
+    def after_refusal(self, refusal: Refusal) -> None:
         pass
 
     # -- calls --------------------------------------------------------------------------------------------
@@ -61,38 +61,42 @@ class GcpCloud(SimulatedAccount):
         *,
         caller: str = "provider",
     ) -> tuple[int, Doc]:
-        """One call of the REST API: (HTTP status, the JSON that it answers).
+        """One call of the REST API: (HTTP status, JSON of the response).
 
         `path` is relative to https://compute.googleapis.com/compute/v1/.
         """
         bare = re.sub(r"^(https?://[^/]+)?/?(compute/v1/)?", "", path).strip("/")
-        found, words = _method(method.upper(), bare.split("/"))
-        call = Request(self, words, dict(params or {}), dict(body or {}))
-        asked = Asked(
+        api_method, words = _method(method.upper(), bare.split("/"))
+        request = Request(self, words, dict(params or {}), dict(body or {}))
+        call = IncomingCall(
             service="compute",
-            action=found.id if found else f"{method.upper()} {bare}",
-            region=call.location if found else "",
+            action=api_method.id if api_method else f"{method.upper()} {bare}",
+            region=request.location if api_method else "",
             caller=caller,
-            shown={"path": _asked_for(bare, call), "params": call.params, "body": _shown(call.body)},
-            aliases=(found.permission,) if found else ("",),
+            params={
+                "path": _target(bare, request),
+                "params": request.params,
+                "body": _without_secrets(request.body),
+            },
+            aliases=(api_method.permission,) if api_method else ("",),
         )
         try:
-            return 200, public(self.counted(asked, lambda: self._effect(found, bare, call)))
+            return 200, public(self.perform(call, lambda: self._effect(api_method, bare, request)))
         except GcpError as error:
-            if not error.in_operation or found is None or not found.mutates:
+            if not error.in_operation or api_method is None or not api_method.mutates:
                 return error.status, error.body()
             with self.store.transaction():
-                return 200, public(operation(call, found.verb, _asked_for(bare, call), error=error))
+                return 200, public(operation(request, api_method.verb, _target(bare, request), error=error))
 
-    def _effect(self, found: Method | None, path: str, call: Request) -> Doc:
-        if found is None:
+    def _effect(self, api_method: Method | None, path: str, request: Request) -> Doc:
+        if api_method is None:
             raise GcpError("notFound", f"The requested URL /compute/v1/{path} was not found on this server.")
         for before in BEFORE:
-            before(call)
-        result = found.function(call)
-        if not found.mutates:
+            before(request)
+        result = api_method.function(request)
+        if not api_method.mutates:
             return result
-        return operation(call, found.verb, result["selfLink"].removeprefix(API), thing=result)
+        return operation(request, api_method.verb, result["selfLink"].removeprefix(API), thing=result)
 
     # -- behind the back ----------------------------------------------------------------------------------
 
@@ -117,18 +121,18 @@ class GcpCloud(SimulatedAccount):
 
         words = {"project": project, "zone": zone}
         with self.store.transaction():
-            call = Request(self, words, {}, {})
-            return add(call, name, machine_type, count, specific=specific, policy=policy, dense=dense)
+            request = Request(self, words, {}, {})
+            return add(request, name, machine_type, count, specific=specific, policy=policy, dense=dense)
 
     # -- what a test may ask ------------------------------------------------------------------------------
 
     def everything(self) -> dict[str, str]:
         """Path -> kind of all that was made and is still there."""
-        return self.made(KINDS, besides=lambda doc: bool(doc.get("_given")))
+        return self.created_resources(KINDS, unless=lambda doc: bool(doc.get("_given")))
 
     # -- local nodes --------------------------------------------------------------------------------------
 
-    def served(self, wanted: Nodes, action: str, result: Doc) -> None:
+    def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
         from orch.rehearsal import nodes
 
         with self.store.transaction():
@@ -141,10 +145,10 @@ class GcpCloud(SimulatedAccount):
         for instance in dead:
             nodes.stop(self, instance)
         for instance in born:
-            with nodes.ending(lambda one=instance: self.request("DELETE", one)):
-                nodes.start(self, wanted, instance)
+            with nodes.ended_on_error(lambda one=instance: self.request("DELETE", one)):
+                nodes.start(self, scenario, instance)
 
-    def machine(self, instance: str) -> Machine | None:
+    def machine(self, instance: str) -> SimulatedMachine | None:
         with self.store.transaction():
             doc = self.store.get(instance, "instance")
         if doc is None:
@@ -153,7 +157,7 @@ class GcpCloud(SimulatedAccount):
         if not items.get("user-data"):
             return None
         kind = types()[doc["machineType"].rpartition("/")[2]]
-        return Machine(
+        return SimulatedMachine(
             instance=instance,
             slug=f"{doc['name']}-{doc['id']}",
             hostname=doc["name"],
@@ -165,30 +169,30 @@ class GcpCloud(SimulatedAccount):
 
 def _method(http: str, words: list[str]) -> tuple[Method | None, dict[str, str]]:
     for one in all_methods():
-        found = one.match(http, words)
-        if found is not None:
-            return one, found
+        parameters = one.match(http, words)
+        if parameters is not None:
+            return one, parameters
     return None, {"project": words[1] if len(words) > 1 else ""}
 
 
-def _asked_for(path: str, call: Request) -> str:
-    """What a call is about: what it names, or what it makes in the collection that it names."""
-    name = call.body.get("name")
-    return f"{path}/{name}" if name and _makes(path) else path
+def _target(path: str, request: Request) -> str:
+    """The path of the resource of a request: the one it names, or the one it creates in a collection."""
+    name = request.body.get("name")
+    return f"{path}/{name}" if name and _is_collection(path) else path
 
 
-def _makes(path: str) -> bool:
+def _is_collection(path: str) -> bool:
     """Whether a path is that of a collection: `projects/P/global/C`, `projects/P/zones/Z/C`, `…/C/name/D`."""
     words = path.split("/")[2:]
     return len(words) % 2 == (0 if words[0] == "global" else 1)
 
 
-def _shown(body: Doc) -> Doc:
-    """A body without what is secret: the values of metadata."""
-    shown: dict[str, Any] = {}
+def _without_secrets(body: Doc) -> Doc:
+    """A body without secrets: the values of metadata."""
+    result: dict[str, Any] = {}
     for key, value in body.items():
         if key == "metadata" and isinstance(value, dict):
-            shown[key] = {**value, "items": [{"key": item.get("key")} for item in value.get("items") or ()]}
+            result[key] = {**value, "items": [{"key": item.get("key")} for item in value.get("items") or ()]}
         else:
-            shown[key] = _shown(value) if isinstance(value, dict) else value
-    return shown
+            result[key] = _without_secrets(value) if isinstance(value, dict) else value
+    return result

@@ -1,4 +1,4 @@
-"""What differs between what a program wants and what is there, leaf by leaf. Pure."""
+"""Differences between a program's inputs and the recorded state, leaf by leaf. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from orch.rehearsal.pulumi.schema import Schema
 
 
 @dataclass(frozen=True)
-class Change:
-    """One leaf. `path` is as Pulumi writes it (`tags.Name`, `ingress[0].fromPort`)."""
+class PropertyChange:
+    """A difference of one leaf. `path` is as Pulumi writes it (`tags.Name`, `ingress[0].fromPort`)."""
 
     path: str
     kind: Literal["add", "delete", "update"]
@@ -24,26 +24,26 @@ class Change:
         return self.path.replace("[", ".").split(".")[0]
 
 
-def differences(schema: Schema, state: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Change]:
+def differences(schema: Schema, state: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[PropertyChange]:
     """The changes that lead from `state` (what was last read) to `inputs`."""
-    found: list[Change] = []
+    changes: list[PropertyChange] = []
     for name in sorted(inputs):
         if name in schema.inputs and name not in schema.places:
-            found += _compare(schema, name, state.get(name), inputs[name])
-    silent = schema.computed | schema.places | set(schema.defaults)
-    for name in sorted(schema.inputs - set(inputs) - silent):
+            changes += _compare(schema, name, state.get(name), inputs[name])
+    optional = schema.computed | schema.places | set(schema.defaults)
+    for name in sorted(schema.inputs - set(inputs) - optional):
         if state.get(name) not in (None, "", [], {}, False, 0):
-            found += _compare(schema, name, state[name], None)
-    return found
+            changes += _compare(schema, name, state[name], None)
+    return changes
 
 
-def _compare(schema: Schema, name: str, old: Any, new: Any) -> Iterator[Change]:
+def _compare(schema: Schema, name: str, old: Any, new: Any) -> Iterator[PropertyChange]:
     if name in schema.json and isinstance(old, str) and isinstance(new, str) and _json(old) == _json(new):
         return
     if name in schema.sets and isinstance(old, list) and isinstance(new, list):
-        old, new = _aligned(old, new)
+        old, new = _align_sets(old, new)
     for path, plain, kind in _leaves(schema, name, name, old, new):
-        yield Change(path, kind, schema.replaces(plain))
+        yield PropertyChange(path, kind, schema.replaces(plain))
 
 
 def _json(text: str) -> Any:
@@ -56,13 +56,13 @@ def _json(text: str) -> Any:
 def _leaves(
     schema: Schema, path: str, plain: str, old: Any, new: Any
 ) -> Iterator[tuple[str, str, Literal["add", "delete", "update"]]]:
-    """(path, path without indexes, kind) of what differs."""
+    """(path, path without indexes, kind) of each difference."""
     if same(old, new) or (plain in schema.links and refers(old, new)):
         return
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in [*new, *(key for key in old if key not in new)]:
             below = f"{plain}.{key}"
-            if key not in new and not _missed(schema, below, old[key]):
+            if key not in new and not _is_removal(schema, below, old[key]):
                 continue
             yield from _leaves(schema, _step(path, key), below, old.get(key), new.get(key))
         return
@@ -80,7 +80,7 @@ def _leaves(
     yield path, plain, "add" if old in (None, "") else "delete" if new is None else "update"
 
 
-def _missed(schema: Schema, plain: str, old: Any) -> bool:
+def _is_removal(schema: Schema, plain: str, old: Any) -> bool:
     """Whether a key that only the old value has is a difference: else the cloud filled it in."""
     if plain.partition(".")[0] in schema.maps:
         return old is not None
@@ -108,7 +108,7 @@ def same(old: Any, new: Any) -> bool:
 
 
 def refers(old: Any, new: Any) -> bool:
-    """Whether two words name the same thing: one by its URL, the other by a part of it or by its number."""
+    """Whether two references name the same resource: one by URL, the other by a part of it or by number."""
     if not isinstance(old, str) or not isinstance(new, str):
         return False
     (one, first), (other, second) = _target(old), _target(new)
@@ -120,7 +120,7 @@ def refers(old: Any, new: Any) -> bool:
 
 
 def _target(link: str) -> tuple[str, str]:
-    """What follows the address of the API, and the number that stands behind it."""
+    """(path after the address of the API, unique number)."""
     path, _, words = link.partition("?uniqueId=")
     for version in ("/compute/v1/", "/compute/beta/"):
         path = path.rpartition(version)[2]
@@ -131,8 +131,8 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _aligned(old: list[Any], new: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Two sets as lists whose equal members stand at the same places."""
+def _align_sets(old: list[Any], new: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Two sets as lists with equal members at the same positions."""
     rest = list(old)
     first: list[Any] = []
     for item in new:
@@ -147,7 +147,7 @@ def _aligned(old: list[Any], new: list[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def covers(old: Any, new: Any) -> bool:
-    """Whether `old` is `new`, perhaps with more that the cloud filled in."""
+    """Whether `old` equals `new` apart from empty values that the cloud added."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return all(covers(old.get(key), value) for key, value in new.items()) and all(
             value in (None, "", [], {}, False, 0) for key, value in old.items() if key not in new

@@ -1,4 +1,4 @@
-"""A simulated cloud to the Pulumi engine: each request goes to `Resources`, off the event loop."""
+"""A simulated cloud to the Pulumi engine: each request goes to `SimulatedResources`, off the event loop."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pulumi.provider.experimental.property_value import PropertyValue
 
 from orch.providers.orch.values import from_plain, plain_map, sendable, to_plain
 from orch.rehearsal.account import SimulationError
-from orch.rehearsal.pulumi.resources import DEFAULTS, Resources
+from orch.rehearsal.pulumi.resources import DEFAULTS, SimulatedResources
 
-R = TypeVar("R", bound=Resources)
+R = TypeVar("R", bound=SimulatedResources)
 
 
 class CloudProvider(api.Provider, Generic[R]):
@@ -31,7 +31,7 @@ class CloudProvider(api.Provider, Generic[R]):
 
     @abstractmethod
     def configured(self, account: Path, settings: Mapping[str, Any]) -> R:
-        """The types on the account, with the provider's settings."""
+        """The resource types on the account, with the provider's settings."""
 
     @property
     def warning(self) -> str:
@@ -66,7 +66,7 @@ class CloudProvider(api.Provider, Generic[R]):
         )
 
     async def check(self, request: api.CheckRequest) -> api.CheckResponse:
-        added, failures = await asyncio.to_thread(
+        additions, failures = await asyncio.to_thread(
             self.resources.check,
             _token(request.type),
             request.urn,
@@ -76,35 +76,35 @@ class CloudProvider(api.Provider, Generic[R]):
         return api.CheckResponse(
             inputs={
                 **sendable(request.new_inputs),
-                **{key: from_plain(value) for key, value in added.items()},
+                **{key: from_plain(value) for key, value in additions.items()},
             },
             failures=[api.CheckFailure(name, reason) for name, reason in failures],
         )
 
     async def diff(self, request: api.DiffRequest) -> api.DiffResponse:
-        found, first = self.resources.diff(
+        changes, delete_first = self.resources.diff(
             _token(request.type), plain_map(request.old_state), plain_map(request.new_inputs)
         )
         kinds = api.PropertyDiffKind
         return api.DiffResponse(
-            changes=bool(found),
-            replaces=sorted({change.top for change in found if change.replaces}),
-            diffs=sorted({change.top for change in found}),
-            delete_before_replace=first,
+            changes=bool(changes),
+            replaces=sorted({change.top for change in changes if change.replaces}),
+            diffs=sorted({change.top for change in changes}),
+            delete_before_replace=delete_first,
             detailed_diff={
                 change.path: api.PropertyDiff(
                     kind=kinds[f"{change.kind}_replace".upper() if change.replaces else change.kind.upper()],
                     input_diff=False,
                 )
-                for change in found
+                for change in changes
             },
         )
 
     async def create(self, request: api.CreateRequest) -> api.CreateResponse:
         token, inputs = _token(request.type), plain_map(request.properties)
         if request.preview:
-            planned = self.resources.planned(token, inputs)
-            return api.CreateResponse(resource_id="", properties=_merged(request.properties, planned))
+            preview = self.resources.preview_outputs(token, inputs)
+            return api.CreateResponse(resource_id="", properties=_merged(request.properties, preview))
         resource_id, outputs = await asyncio.to_thread(self.resources.create, token, inputs)
         return api.CreateResponse(resource_id=resource_id, properties=_merged(request.properties, outputs))
 
@@ -115,7 +115,7 @@ class CloudProvider(api.Provider, Generic[R]):
         )
         if outputs is None:
             return api.ReadResponse(resource_id="")
-        inputs = self.resources.inputs_as_found(token, plain_map(request.inputs), outputs)
+        inputs = self.resources.inputs_after_read(token, plain_map(request.inputs), outputs)
         return api.ReadResponse(
             resource_id=request.resource_id,
             properties=_merged(request.properties, outputs, whole=True),
@@ -125,9 +125,9 @@ class CloudProvider(api.Provider, Generic[R]):
     async def update(self, request: api.UpdateRequest) -> api.UpdateResponse:
         token, olds, news = _token(request.type), plain_map(request.olds), plain_map(request.news)
         if request.preview:
-            planned = self.resources.planned(token, news, olds)
+            preview = self.resources.preview_outputs(token, news, olds)
             return api.UpdateResponse(
-                properties=_merged({**request.olds, **request.news}, {**planned, **news}, whole=True)
+                properties=_merged({**request.olds, **request.news}, {**preview, **news}, whole=True)
             )
         outputs = await asyncio.to_thread(self.resources.update, token, request.resource_id, olds, news)
         return api.UpdateResponse(properties=_merged({**request.olds, **request.news}, outputs, whole=True))
@@ -143,15 +143,15 @@ def _token(kind: str) -> str:
 
 
 def _merged(
-    sent: Mapping[str, PropertyValue], found: Mapping[str, Any], *, whole: bool = False
+    properties: Mapping[str, PropertyValue], values: Mapping[str, Any], *, whole: bool = False
 ) -> dict[str, PropertyValue]:
-    """`found` on the wire; a value that is as it was sent keeps its marks (secret). `whole`: nothing else
-    stays."""
-    merged = {} if whole else {key: value for key, value in sendable(sent).items() if key != DEFAULTS}
-    for key, value in found.items():
+    """`values` for the engine. A value equal to the request's property stays secret. `whole`: without
+    the other properties of the request."""
+    merged = {} if whole else {key: value for key, value in sendable(properties).items() if key != DEFAULTS}
+    for key, value in values.items():
         if key == DEFAULTS and not whole:
             continue
-        same = key in sent and to_plain(sent[key]) == value
-        secret = key in sent and sent[key].is_secret
-        merged[key] = sendable({key: sent[key]})[key] if same else from_plain(value, secret=secret)
+        same = key in properties and to_plain(properties[key]) == value
+        secret = key in properties and properties[key].is_secret
+        merged[key] = sendable({key: properties[key]})[key] if same else from_plain(value, secret=secret)
     return merged

@@ -17,7 +17,7 @@ from support import until
 
 from orch import images
 from orch.rehearsal.nodes import scope
-from orch.rehearsal.scenario import Nodes
+from orch.rehearsal.scenario import NodeScenario
 
 ADDRESS = "169.254.169.254"
 SECRET = "credentials-of-the-node"
@@ -81,7 +81,7 @@ def metadata_service(node: str, network: str) -> Iterator[None]:
 def test_a_job_gets_no_answer_where_the_node_itself_gets_one(
     tmp_path: Path, cloud: type[Rehearsed], more: dict[str, Any]
 ) -> None:
-    there = cloud.make(tmp_path, nodes=Nodes(image=stocked("mpi"), placeholders=False))
+    there = cloud.make(tmp_path, nodes=NodeScenario(image=stocked("mpi"), placeholders=False))
     there.fleet(1, name="lab", **more)
     there.write("ask.py", ASKS)
     there.write("forge.py", FORGES)

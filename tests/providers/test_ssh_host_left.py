@@ -44,7 +44,7 @@ def test_what_stays_on_a_host_that_does_not_answer_is_told_with_the_mark_of_its_
 def test_it_is_no_error_and_the_engine_is_warned(
     silent: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(plugin._made, "orch:ssh:Host", SshHostHandler(leave_s=0.5))
+    monkeypatch.setitem(plugin._handlers, "orch:ssh:Host", SshHostHandler(leave_s=0.5))
     warned: list[tuple[str, str]] = []
     provider = plugin.OrchProvider(warn=lambda urn, text: warned.append((urn, text)))
     asyncio.run(provider.delete(api.DeleteRequest(URN, "gpu1", wire_map(silent, frozenset()), 0)))

@@ -35,18 +35,18 @@ def _parameter(request: Request, name: str) -> Doc | None:
 
 @action("GetParameter", "ssm")
 def get_parameter(request: Request) -> Doc:
-    found = _parameter(request, request["Name"])
-    if found is None:
+    parameter = _parameter(request, request["Name"])
+    if parameter is None:
         raise AwsError("ParameterNotFound", f"Parameter {request['Name']} not found.")
-    return {"Parameter": found}
+    return {"Parameter": parameter}
 
 
 @action("GetParameters", "ssm")
 def get_parameters(request: Request) -> Doc:
-    found = {name: _parameter(request, name) for name in request["Names"]}
+    parameters = {name: _parameter(request, name) for name in request["Names"]}
     return {
-        "Parameters": [doc for doc in found.values() if doc],
-        "InvalidParameters": [name for name, doc in found.items() if not doc],
+        "Parameters": [doc for doc in parameters.values() if doc],
+        "InvalidParameters": [name for name, doc in parameters.items() if not doc],
     }
 
 
@@ -68,23 +68,23 @@ def _quota(request: Request, quota: Quota, *, default: bool = False) -> Doc:
     }
 
 
-def _known(request: Request) -> Quota:
-    found = quotas().get(request["QuotaCode"])
-    if found is None or found.service != request["ServiceCode"] or not found.code.startswith("L-"):
+def _requested_quota(request: Request) -> Quota:
+    quota = quotas().get(request["QuotaCode"])
+    if quota is None or quota.service != request["ServiceCode"] or not quota.code.startswith("L-"):
         raise AwsError(
             "NoSuchResourceException", "The request failed because the specified quota does not exist."
         )
-    return found
+    return quota
 
 
 @action("GetServiceQuota", "service-quotas")
 def get_service_quota(request: Request) -> Doc:
-    return {"Quota": _quota(request, _known(request))}
+    return {"Quota": _quota(request, _requested_quota(request))}
 
 
 @action("GetAWSDefaultServiceQuota", "service-quotas")
 def get_default_service_quota(request: Request) -> Doc:
-    return {"Quota": _quota(request, _known(request), default=True)}
+    return {"Quota": _quota(request, _requested_quota(request), default=True)}
 
 
 @action("ListServiceQuotas", "service-quotas")

@@ -62,10 +62,10 @@ class Request:
 
     def thing(self, kind: str, resource_id: str | None) -> Doc:
         """A live thing of this region. Raises the kind's own "not found"."""
-        found = self.store.get(resource_id, kind) if resource_id else None
-        if found is None or found.get("_region", self.region) != self.region:
+        doc = self.store.get(resource_id, kind) if resource_id else None
+        if doc is None or doc.get("_region", self.region) != self.region:
             raise missing(kind, resource_id or "")
-        return found
+        return doc
 
     def add(self, thing_id: str, kind: str, doc: Doc, name: str | None = None) -> Doc:
         """Keep a new thing, or a changed one."""
@@ -74,11 +74,11 @@ class Request:
 
     def tags_for(self, resource_type: str) -> list[Doc]:
         """The tags that TagSpecifications gives to one type of resource."""
-        found: dict[str, str] = {}
+        tags: dict[str, str] = {}
         for specification in self.get("TagSpecifications") or ():
             if specification.get("ResourceType") == resource_type:
-                found |= {tag["Key"]: tag.get("Value", "") for tag in specification.get("Tags") or ()}
-        return tag_list(found)
+                tags |= {tag["Key"]: tag.get("Value", "") for tag in specification.get("Tags") or ()}
+        return tag_list(tags)
 
     def arn(self, resource: str, service: str = "ec2") -> str:
         return f"arn:aws:{service}:{self.region}:{ACCOUNT}:{resource}"
@@ -146,16 +146,16 @@ def path(*names: str) -> Callable[[Doc], Any]:
     """Follow names into a document; lists on the way give several values."""
 
     def values(doc: Doc) -> list[Any]:
-        found: list[Any] = [doc]
+        values_found: list[Any] = [doc]
         for name in names:
-            found = [
+            values_found = [
                 inner
-                for item in found
+                for item in values_found
                 for inner in (item.get(name) if isinstance(item.get(name), list) else [item.get(name)])
                 if isinstance(item, dict)
             ]
-            found = [item for item in found if item is not None]
-        return found
+            values_found = [item for item in values_found if item is not None]
+        return values_found
 
     return values
 
@@ -173,25 +173,25 @@ def select(
     """The documents a Describe call asks for, by ids and Filters. Raises for an id that is not there."""
     filters = request.get("Filters") or request.get("Filter") or ()
     if docs is not None:
-        found = list(docs)
+        matches = list(docs)
     elif ids:
-        found = []
-        for wanted in ids:
-            doc = request.store.get(wanted, kind)
+        matches = []
+        for resource_id in ids:
+            doc = request.store.get(resource_id, kind)
             if doc is None or doc.get("_region") != request.region:
-                raise missing(kind, wanted)
-            found.append(doc)
+                raise missing(kind, resource_id)
+            matches.append(doc)
         ids = ()
     else:
-        found = [doc for _, doc in request.store.each(kind, request.region, gone=gone)]
+        matches = [doc for _, doc in request.store.each(kind, request.region, gone=gone)]
     if ids and id_field:
         wanted_ids = set(ids)
-        found = [doc for doc in found if doc[id_field] in wanted_ids]
-        for lost in wanted_ids - {doc[id_field] for doc in found}:
-            raise missing(kind, lost)
+        matches = [doc for doc in matches if doc[id_field] in wanted_ids]
+        for missing_id in wanted_ids - {doc[id_field] for doc in matches}:
+            raise missing(kind, missing_id)
     for one in filters:
-        found = [doc for doc in found if _matches(doc, one["Name"], one.get("Values") or (), fields)]
-    return found
+        matches = [doc for doc in matches if _matches(doc, one["Name"], one.get("Values") or (), fields)]
+    return matches
 
 
 def _matches(doc: Doc, name: str, values: Sequence[str], fields: Fields) -> bool:

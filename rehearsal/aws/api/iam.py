@@ -28,11 +28,11 @@ def _arn(kind: str, path: str, name: str) -> str:
 
 
 def _get(request: Request, kind: str, name: str) -> Doc:
-    found = request.store.get(f"{kind}/{name}", kind)
-    if found is None:
-        what = {"role": "role with name", "instance-profile": "Instance Profile"}[kind]
-        raise AwsError("NoSuchEntity", f"The {what} {name} cannot be found.")
-    return found
+    doc = request.store.get(f"{kind}/{name}", kind)
+    if doc is None:
+        label = {"role": "role with name", "instance-profile": "Instance Profile"}[kind]
+        raise AwsError("NoSuchEntity", f"The {label} {name} cannot be found.")
+    return doc
 
 
 def _put(request: Request, kind: str, name: str, doc: Doc) -> Doc:
@@ -41,8 +41,8 @@ def _put(request: Request, kind: str, name: str, doc: Doc) -> Doc:
 
 def _fresh(request: Request, kind: str, name: str) -> None:
     if request.store.get(f"{kind}/{name}", kind):
-        what = {"role": "Role with name", "instance-profile": "Instance Profile"}[kind]
-        raise AwsError("EntityAlreadyExists", f"{what} {name} already exists.")
+        label = {"role": "Role with name", "instance-profile": "Instance Profile"}[kind]
+        raise AwsError("EntityAlreadyExists", f"{label} {name} already exists.")
 
 
 def _policy(text: str) -> str:
@@ -59,12 +59,12 @@ def _policy(text: str) -> str:
 def create_role(request: Request) -> Doc:
     name = request["RoleName"]
     _fresh(request, "role", name)
-    where = request.get("Path", "/")
+    path = request.get("Path", "/")
     doc: Doc = {
         "RoleName": name,
         "RoleId": "AROA" + request.cloud.new_id("x")[3:].upper()[:17],
-        "Path": where,
-        "Arn": _arn("role", where, name),
+        "Path": path,
+        "Arn": _arn("role", path, name),
         "CreateDate": stamp(request.cloud.now()),
         "AssumeRolePolicyDocument": _policy(request["AssumeRolePolicyDocument"]),
         "Description": request.get("Description", ""),
@@ -73,22 +73,22 @@ def create_role(request: Request) -> Doc:
         "_attached": [],
         "_inline": {},
     }
-    return {"Role": _shown(_put(request, "role", name, doc))}
+    return {"Role": _description(_put(request, "role", name, doc))}
 
 
-def _shown(role: Doc) -> Doc:
+def _description(role: Doc) -> Doc:
     """Policy documents travel in the URL form."""
     return public({**role, "AssumeRolePolicyDocument": quote(role["AssumeRolePolicyDocument"])})
 
 
 @action("GetRole", "iam")
 def get_role(request: Request) -> Doc:
-    return {"Role": _shown(_get(request, "role", request["RoleName"]))}
+    return {"Role": _description(_get(request, "role", request["RoleName"]))}
 
 
 @action("ListRoles", "iam")
 def list_roles(request: Request) -> Doc:
-    return {"Roles": [_shown(doc) for _, doc in request.store.each("role")], "IsTruncated": False}
+    return {"Roles": [_description(doc) for _, doc in request.store.each("role")], "IsTruncated": False}
 
 
 @action("UpdateAssumeRolePolicy", "iam")
@@ -147,8 +147,8 @@ def detach_role_policy(request: Request) -> Doc:
 @action("ListAttachedRolePolicies", "iam")
 def list_attached_role_policies(request: Request) -> Doc:
     role = _get(request, "role", request["RoleName"])
-    found = [{"PolicyName": arn.rpartition("/")[2], "PolicyArn": arn} for arn in role["_attached"]]
-    return {"AttachedPolicies": found, "IsTruncated": False}
+    policies = [{"PolicyName": arn.rpartition("/")[2], "PolicyArn": arn} for arn in role["_attached"]]
+    return {"AttachedPolicies": policies, "IsTruncated": False}
 
 
 @action("PutRolePolicy", "iam")
@@ -190,7 +190,7 @@ def _profiles(request: Request, role: str) -> list[Doc]:
 
 
 def _profile(request: Request, doc: Doc) -> Doc:
-    roles = [_shown(_get(request, "role", role)) for role in doc["Roles"]]
+    roles = [_description(_get(request, "role", role)) for role in doc["Roles"]]
     return public({**doc, "Roles": roles})
 
 
@@ -198,12 +198,12 @@ def _profile(request: Request, doc: Doc) -> Doc:
 def create_instance_profile(request: Request) -> Doc:
     name = request["InstanceProfileName"]
     _fresh(request, "instance-profile", name)
-    where = request.get("Path", "/")
+    path = request.get("Path", "/")
     doc: Doc = {
         "InstanceProfileName": name,
         "InstanceProfileId": "AIPA" + request.cloud.new_id("x")[3:].upper()[:17],
-        "Path": where,
-        "Arn": _arn("instance-profile", where, name),
+        "Path": path,
+        "Arn": _arn("instance-profile", path, name),
         "CreateDate": stamp(request.cloud.now()),
         "Roles": [],
         "Tags": tag_list({tag["Key"]: tag.get("Value", "") for tag in request.get("Tags") or ()}),
@@ -222,8 +222,8 @@ def get_instance_profile(request: Request) -> Doc:
 
 @action("ListInstanceProfilesForRole", "iam")
 def list_instance_profiles_for_role(request: Request) -> Doc:
-    found = [_profile(request, doc) for doc in _profiles(request, request["RoleName"])]
-    return {"InstanceProfiles": found, "IsTruncated": False}
+    profiles = [_profile(request, doc) for doc in _profiles(request, request["RoleName"])]
+    return {"InstanceProfiles": profiles, "IsTruncated": False}
 
 
 @action("AddRoleToInstanceProfile", "iam")

@@ -103,13 +103,15 @@ def describe_tags(request: Request) -> Doc:
 
 def _by_tag(request: Request, rows: list[Doc]) -> list[Doc]:
     """`tag:KEY` filters ask for the tag itself here."""
-    kept = rows
+    matches = rows
     plain: list[Doc] = []
     for one in request.get("Filters") or ():
         if one["Name"].startswith("tag:"):
             key = one["Name"][4:]
-            kept = [row for row in kept if row["Key"] == key and row["Value"] in (one.get("Values") or ())]
+            matches = [
+                row for row in matches if row["Key"] == key and row["Value"] in (one.get("Values") or ())
+            ]
         else:
             plain.append(one)
     request.params["Filters"] = plain
-    return kept
+    return matches

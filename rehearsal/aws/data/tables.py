@@ -55,16 +55,16 @@ class Type:
 
     def device_files(self) -> tuple[str, ...]:
         """Device files of this type: accelerators, and EFA where it has some."""
-        found: list[str] = []
+        paths: list[str] = []
         nvidia = self.accelerator is not None and self.accelerator.manufacturer == "NVIDIA"
         if self.accelerator is not None:
             name = "nvidia" if nvidia else "neuron"
-            found += [f"/dev/{name}{number}" for number in range(self.accelerator.count)]
-            found += ["/dev/nvidiactl", "/dev/nvidia-uvm"] if nvidia else []
+            paths += [f"/dev/{name}{number}" for number in range(self.accelerator.count)]
+            paths += ["/dev/nvidiactl", "/dev/nvidia-uvm"] if nvidia else []
         if self.efa:
-            found += [f"/dev/infiniband/uverbs{number}" for number in range(self.efa)]
-            found += ["/dev/gdrdrv"] if nvidia else []
-        return tuple(found)
+            paths += [f"/dev/infiniband/uverbs{number}" for number in range(self.efa)]
+            paths += ["/dev/gdrdrv"] if nvidia else []
+        return tuple(paths)
 
 
 @dataclass(frozen=True)

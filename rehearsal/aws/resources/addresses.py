@@ -11,9 +11,9 @@ class Eip:
     label = "EC2 EIP"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
-        made = api("AllocateAddress", Domain="vpc", TagSpecifications=specification("elastic-ip", tags))
-        self._associate(api, made["AllocationId"], inputs)
-        return made["AllocationId"]
+        response = api("AllocateAddress", Domain="vpc", TagSpecifications=specification("elastic-ip", tags))
+        self._associate(api, response["AllocationId"], inputs)
+        return response["AllocationId"]
 
     def _associate(self, api: Api, allocation: str, inputs: Props) -> None:
         if inputs.get("instance") or inputs.get("networkInterface"):
@@ -26,8 +26,8 @@ class Eip:
             )
 
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        gone = ("InvalidAllocationID.NotFound",)
-        doc = first(api, "DescribeAddresses", "Addresses", gone, AllocationIds=[resource_id])
+        not_found = ("InvalidAllocationID.NotFound",)
+        doc = first(api, "DescribeAddresses", "Addresses", not_found, AllocationIds=[resource_id])
         if doc is None:
             return None
         return {
@@ -54,26 +54,26 @@ class Eip:
     ) -> None:
         if changed & {"instance", "networkInterface"}:
             if state.get("associationId"):
-                gone = ("InvalidAssociationID.NotFound",)
-                api.removed("DisassociateAddress", gone, AssociationId=state["associationId"])
+                not_found = ("InvalidAssociationID.NotFound",)
+                api.removed("DisassociateAddress", not_found, AssociationId=state["associationId"])
             self._associate(api, resource_id, inputs)
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
-        gone = ("InvalidAllocationID.NotFound",)
-        doc = first(api, "DescribeAddresses", "Addresses", gone, AllocationIds=[resource_id])
+        not_found = ("InvalidAllocationID.NotFound",)
+        doc = first(api, "DescribeAddresses", "Addresses", not_found, AllocationIds=[resource_id])
         if doc is None:
             return
         if (state.get("instance") or state.get("networkInterface")) and doc.get("AssociationId"):
-            lost = ("InvalidAssociationID.NotFound",)
-            api.removed("DisassociateAddress", lost, AssociationId=doc["AssociationId"])
-        api.removed("ReleaseAddress", gone, AllocationId=resource_id)
+            not_associated = ("InvalidAssociationID.NotFound",)
+            api.removed("DisassociateAddress", not_associated, AssociationId=doc["AssociationId"])
+        api.removed("ReleaseAddress", not_found, AllocationId=resource_id)
 
 
 class EipAssociation:
     label = "EC2 EIP Association"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
-        made = api(
+        response = api(
             "AssociateAddress",
             AllocationId=inputs.get("allocationId"),
             PublicIp=inputs.get("publicIp"),
@@ -81,11 +81,11 @@ class EipAssociation:
             NetworkInterfaceId=inputs.get("networkInterfaceId"),
             AllowReassociation=inputs.get("allowReassociation"),
         )
-        return made["AssociationId"]
+        return response["AssociationId"]
 
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        wanted = [{"Name": "association-id", "Values": [resource_id]}]
-        doc = first(api, "DescribeAddresses", "Addresses", (), Filters=wanted)
+        filters = [{"Name": "association-id", "Values": [resource_id]}]
+        doc = first(api, "DescribeAddresses", "Addresses", (), Filters=filters)
         if doc is None:
             return None
         return {

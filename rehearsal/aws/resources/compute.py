@@ -34,8 +34,8 @@ class PlacementGroup:
         return inputs["name"]
 
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        gone = ("InvalidPlacementGroup.Unknown",)
-        doc = first(api, "DescribePlacementGroups", "PlacementGroups", gone, GroupNames=[resource_id])
+        not_found = ("InvalidPlacementGroup.Unknown",)
+        doc = first(api, "DescribePlacementGroups", "PlacementGroups", not_found, GroupNames=[resource_id])
         if doc is None:
             return None
         return {
@@ -62,22 +62,22 @@ class CapacityReservation:
     label = "EC2 Capacity Reservation"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
-        made = api(
+        response = api(
             "CreateCapacityReservation",
             **pascal(
                 {key: value for key, value in inputs.items() if key not in {"tags", "region", "tagsAll"}}
             ),
             TagSpecifications=specification("capacity-reservation", tags),
         )
-        return made["CapacityReservation"]["CapacityReservationId"]
+        return response["CapacityReservation"]["CapacityReservationId"]
 
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        gone = ("InvalidCapacityReservationId.NotFound",)
+        not_found = ("InvalidCapacityReservationId.NotFound",)
         doc = first(
             api,
             "DescribeCapacityReservations",
             "CapacityReservations",
-            gone,
+            not_found,
             CapacityReservationIds=[resource_id],
         )
         if doc is None or doc["State"] in {"cancelled", "expired"}:
@@ -111,8 +111,8 @@ class CapacityReservation:
         )
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
-        gone = ("InvalidCapacityReservationId.NotFound",)
-        api.removed("CancelCapacityReservation", gone, CapacityReservationId=resource_id)
+        not_found = ("InvalidCapacityReservationId.NotFound",)
+        api.removed("CancelCapacityReservation", not_found, CapacityReservationId=resource_id)
 
 
 # -- launch templates --------------------------------------------------------------------------------------
@@ -190,14 +190,14 @@ def template_data(inputs: Props) -> Doc:
 
 def _properties(data: Doc) -> Props:
     """The other way round."""
-    found: Props = {}
+    properties: Props = {}
     for key in DATA:
         name = RENAMED.get(key, key[:1].upper() + key[1:])
         if name not in data:
             continue
         value = data[name]
         if key == "tagSpecifications":
-            found[key] = [
+            properties[key] = [
                 {
                     "resourceType": one["ResourceType"],
                     "tags": {tag["Key"]: tag["Value"] for tag in one["Tags"]},
@@ -205,33 +205,35 @@ def _properties(data: Doc) -> Props:
                 for one in value
             ]
         else:
-            found[key] = camel(value, IN_INTERFACES if key == "networkInterfaces" else None)
-    return found
+            properties[key] = camel(value, IN_INTERFACES if key == "networkInterfaces" else None)
+    return properties
 
 
 class LaunchTemplate:
     label = "EC2 Launch Template"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
-        made = api(
+        response = api(
             "CreateLaunchTemplate",
             LaunchTemplateName=inputs["name"],
             LaunchTemplateData=template_data(inputs),
             VersionDescription=inputs.get("description"),
             TagSpecifications=specification("launch-template", tags),
         )
-        return made["LaunchTemplate"]["LaunchTemplateId"]
+        return response["LaunchTemplate"]["LaunchTemplateId"]
 
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        gone = ("InvalidLaunchTemplateId.NotFound",)
-        doc = first(api, "DescribeLaunchTemplates", "LaunchTemplates", gone, LaunchTemplateIds=[resource_id])
+        not_found = ("InvalidLaunchTemplateId.NotFound",)
+        doc = first(
+            api, "DescribeLaunchTemplates", "LaunchTemplates", not_found, LaunchTemplateIds=[resource_id]
+        )
         if doc is None:
             return None
         versions = api("DescribeLaunchTemplateVersions", LaunchTemplateId=resource_id, Versions=["$Latest"])
         latest = versions["LaunchTemplateVersions"][0]
-        lost = dict.fromkeys(DATA)
+        defaults = dict.fromkeys(DATA)
         return {
-            **lost,
+            **defaults,
             **_properties(latest["LaunchTemplateData"]),
             "arn": f"arn:aws:ec2:{api.region}:111122223333:launch-template/{resource_id}",
             "name": doc["LaunchTemplateName"],
@@ -246,22 +248,22 @@ class LaunchTemplate:
     ) -> None:
         number: Any = None
         if changed & {*DATA, "description"}:
-            made = api(
+            response = api(
                 "CreateLaunchTemplateVersion",
                 LaunchTemplateId=resource_id,
                 LaunchTemplateData=template_data(inputs),
                 VersionDescription=inputs.get("description"),
             )
-            number = made["LaunchTemplateVersion"]["VersionNumber"]
-        wanted = inputs.get("defaultVersion") if "defaultVersion" in changed else None
+            number = response["LaunchTemplateVersion"]["VersionNumber"]
+        default_version = inputs.get("defaultVersion") if "defaultVersion" in changed else None
         if inputs.get("updateDefaultVersion") and number:
-            wanted = number
-        if wanted:
-            api("ModifyLaunchTemplate", LaunchTemplateId=resource_id, DefaultVersion=str(wanted))
+            default_version = number
+        if default_version:
+            api("ModifyLaunchTemplate", LaunchTemplateId=resource_id, DefaultVersion=str(default_version))
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
-        gone = ("InvalidLaunchTemplateId.NotFound",)
-        api.removed("DeleteLaunchTemplate", gone, LaunchTemplateId=resource_id)
+        not_found = ("InvalidLaunchTemplateId.NotFound",)
+        api.removed("DeleteLaunchTemplate", not_found, LaunchTemplateId=resource_id)
 
 
 class KeyPair:
@@ -277,8 +279,10 @@ class KeyPair:
         return inputs["keyName"]
 
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        gone = ("InvalidKeyPair.NotFound",)
-        doc = first(api, "DescribeKeyPairs", "KeyPairs", gone, KeyNames=[resource_id], IncludePublicKey=True)
+        not_found = ("InvalidKeyPair.NotFound",)
+        doc = first(
+            api, "DescribeKeyPairs", "KeyPairs", not_found, KeyNames=[resource_id], IncludePublicKey=True
+        )
         if doc is None:
             return None
         return {
@@ -313,8 +317,8 @@ class Tag:
 
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
         resource, key = resource_id.split(",", 1)
-        wanted = [{"Name": "resource-id", "Values": [resource]}, {"Name": "key", "Values": [key]}]
-        doc = first(api, "DescribeTags", "Tags", (), Filters=wanted)
+        filters = [{"Name": "resource-id", "Values": [resource]}, {"Name": "key", "Values": [key]}]
+        doc = first(api, "DescribeTags", "Tags", (), Filters=filters)
         return doc and {"resourceId": resource, "key": key, "value": doc["Value"]}
 
     def update(
@@ -324,8 +328,8 @@ class Tag:
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
         resource, key = resource_id.split(",", 1)
-        gone = ("InvalidID", "InvalidInstanceID.NotFound")
-        api.removed("DeleteTags", gone, Resources=[resource], Tags=[{"Key": key}])
+        not_found = ("InvalidID", "InvalidInstanceID.NotFound")
+        api.removed("DeleteTags", not_found, Resources=[resource], Tags=[{"Key": key}])
 
 
 TYPES: Mapping[str, Kind] = {

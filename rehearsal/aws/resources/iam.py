@@ -54,7 +54,7 @@ class Role:
         doc = _get(api, "GetRole", "Role", RoleName=resource_id)
         if doc is None:
             return None
-        attached = api.iam("ListAttachedRolePolicies", RoleName=resource_id)["AttachedPolicies"]
+        policies = api.iam("ListAttachedRolePolicies", RoleName=resource_id)["AttachedPolicies"]
         names = api.iam("ListRolePolicies", RoleName=resource_id)["PolicyNames"]
         inline = [
             {
@@ -74,7 +74,7 @@ class Role:
             "maxSessionDuration": doc["MaxSessionDuration"],
             "createDate": doc["CreateDate"],
             "uniqueId": doc["RoleId"],
-            "managedPolicyArns": [one["PolicyArn"] for one in attached],
+            "managedPolicyArns": [one["PolicyArn"] for one in policies],
             "inlinePolicies": inline,
             "Tags": tags_in(doc),
         }
@@ -136,8 +136,8 @@ class RolePolicyAttachment:
 
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
         role, _, policy = resource_id.partition("/")
-        found = _get(api, "ListAttachedRolePolicies", "AttachedPolicies", RoleName=role)
-        if not any(one["PolicyArn"] == policy for one in found or ()):
+        policies = _get(api, "ListAttachedRolePolicies", "AttachedPolicies", RoleName=role)
+        if not any(one["PolicyArn"] == policy for one in policies or ()):
             return None
         return {"role": role, "policyArn": policy}
 
@@ -161,8 +161,8 @@ class RolePolicy:
 
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
         role, _, name = resource_id.partition(":")
-        found = _get(api, "GetRolePolicy", "PolicyDocument", RoleName=role, PolicyName=name)
-        return None if found is None else {"role": role, "name": name, "policy": unquote(str(found))}
+        policy = _get(api, "GetRolePolicy", "PolicyDocument", RoleName=role, PolicyName=name)
+        return None if policy is None else {"role": role, "name": name, "policy": unquote(str(policy))}
 
     def update(
         self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]

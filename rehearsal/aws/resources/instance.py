@@ -17,8 +17,8 @@ class Instance:
     label = "EC2 Instance"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
-        made = api("RunInstances", **self._launch(api, inputs, tags))
-        instance = made["Instances"][0]["InstanceId"]
+        response = api("RunInstances", **self._launch(api, inputs, tags))
+        instance = response["Instances"][0]["InstanceId"]
         self._wait(api, instance, {"running"})
         if inputs.get("sourceDestCheck") is False:
             api("ModifyInstanceAttribute", InstanceId=instance, SourceDestCheck={"Value": False})
@@ -62,9 +62,9 @@ class Instance:
             else inputs.get("userDataBase64"),
             "BlockDeviceMappings": self._disks(api, inputs) or None,
             "TagSpecifications": [
-                {"ResourceType": kind, "Tags": [{"Key": k, "Value": v} for k, v in sorted(mine.items())]}
-                for kind, mine in (("instance", dict(tags)), ("volume", inputs.get("volumeTags") or {}))
-                if mine
+                {"ResourceType": kind, "Tags": [{"Key": k, "Value": v} for k, v in sorted(values.items())]}
+                for kind, values in (("instance", dict(tags)), ("volume", inputs.get("volumeTags") or {}))
+                if values
             ]
             or None,
         }
@@ -92,29 +92,29 @@ class Instance:
         }
 
     def _disks(self, api: Api, inputs: Props) -> list[Doc]:
-        found = []
+        mappings = []
         root = inputs.get("rootBlockDevice")
         if root:
             image = api("DescribeImages", ImageIds=[inputs["ami"]])["Images"][0] if inputs.get("ami") else {}
             settings = {
                 k: v for k, v in root.items() if k not in {"deviceName", "tags", "tagsAll", "volumeId"}
             }
-            found.append({"DeviceName": image.get("RootDeviceName", "/dev/sda1"), "Ebs": pascal(settings)})
+            mappings.append({"DeviceName": image.get("RootDeviceName", "/dev/sda1"), "Ebs": pascal(settings)})
         for disk in inputs.get("ebsBlockDevices") or ():
             settings = {
                 k: v for k, v in disk.items() if k not in {"deviceName", "tags", "tagsAll", "volumeId"}
             }
-            found.append({"DeviceName": disk["deviceName"], "Ebs": pascal(settings)})
-        return found
+            mappings.append({"DeviceName": disk["deviceName"], "Ebs": pascal(settings)})
+        return mappings
 
     def _find(self, api: Api, instance: str) -> Doc | None:
         try:
-            found = api("DescribeInstances", InstanceIds=[instance])["Reservations"]
+            reservations = api("DescribeInstances", InstanceIds=[instance])["Reservations"]
         except ApiFailure as failure:
             if failure.code == "InvalidInstanceID.NotFound":
                 return None
             raise
-        doc = found[0]["Instances"][0]
+        doc = reservations[0]["Instances"][0]
         return None if doc["State"]["Name"] == "terminated" else doc
 
     def _wait(self, api: Api, instance: str, states: set[str]) -> None:
@@ -140,7 +140,7 @@ class Instance:
             if (one["Attachment"].get("NetworkCardIndex", 0), one["Attachment"]["DeviceIndex"]) == (0, 0)
         )
         placement = doc["Placement"]
-        found: Props = {
+        outputs: Props = {
             "ami": doc["ImageId"],
             "arn": f"arn:aws:ec2:{api.region}:111122223333:instance/{resource_id}",
             "associatePublicIpAddress": bool(doc.get("PublicIpAddress")),
@@ -179,16 +179,16 @@ class Instance:
             "capacityReservationSpecification": camel(doc["CapacityReservationSpecification"]),
             "Tags": tags_in(doc),
         }
-        found |= self._volumes(api, doc, state)
-        found |= self._template(api, doc, state)
-        found |= self._user_data(api, resource_id, state)
+        outputs |= self._volumes(api, doc, state)
+        outputs |= self._template(api, doc, state)
+        outputs |= self._user_data(api, resource_id, state)
         if (
             state.get("associatePublicIpAddress") is not None
             and state.get("associatePublicIpAddress") is not True
         ):
             # An Elastic IP address that came later is no difference.
-            found["associatePublicIpAddress"] = state["associatePublicIpAddress"]
-        return found
+            outputs["associatePublicIpAddress"] = state["associatePublicIpAddress"]
+        return outputs
 
     def _volumes(self, api: Api, doc: Doc, state: Props) -> Props:
         ids = {one["DeviceName"]: one["Ebs"] for one in doc["BlockDeviceMappings"]}
@@ -211,32 +211,34 @@ class Instance:
             }
 
         root = doc["RootDeviceName"]
-        found: Props = {
+        outputs: Props = {
             "rootBlockDevice": shown(root),
             "ebsBlockDevices": [shown(device) for device in ids if device != root],
         }
         if state.get("volumeTags"):
-            found["volumeTags"] = tags_in(by_id[ids[root]["VolumeId"]])
-        return found
+            outputs["volumeTags"] = tags_in(by_id[ids[root]["VolumeId"]])
+        return outputs
 
     def _template(self, api: Api, doc: Doc, state: Props) -> Props:
         """The launch template as the program names its version, unless that version is another one by now."""
         tags = {tag["Key"]: tag["Value"] for tag in doc["Tags"]}
         template = tags.get("aws:ec2launchtemplate:id")
-        named: Any = state.get("launchTemplate") or {}
+        reference: Any = state.get("launchTemplate") or {}
         if not template:
             return {}
         version = tags["aws:ec2launchtemplate:version"]
-        if named.get("version") in {"$Latest", "$Default"}:
-            key = "LatestVersionNumber" if named["version"] == "$Latest" else "DefaultVersionNumber"
-            found = api("DescribeLaunchTemplates", LaunchTemplateIds=[template])["LaunchTemplates"][0]
-            if str(found[key]) == version:
-                version = named["version"]
-        name = named.get("name")
+        if reference.get("version") in {"$Latest", "$Default"}:
+            key = "LatestVersionNumber" if reference["version"] == "$Latest" else "DefaultVersionNumber"
+            description = api("DescribeLaunchTemplates", LaunchTemplateIds=[template])["LaunchTemplates"][0]
+            if str(description[key]) == version:
+                version = reference["version"]
+        name = reference.get("name")
         if not name:
             try:
-                found = api("DescribeLaunchTemplates", LaunchTemplateIds=[template])["LaunchTemplates"][0]
-                name = found["LaunchTemplateName"]
+                description = api("DescribeLaunchTemplates", LaunchTemplateIds=[template])["LaunchTemplates"][
+                    0
+                ]
+                name = description["LaunchTemplateName"]
             except ApiFailure:
                 name = ""
         return {"launchTemplate": {"id": template, "name": name, "version": version}}
@@ -246,8 +248,8 @@ class Instance:
 
         Bytes that are no text do not survive that (hashicorp/terraform-provider-aws#42078, #48793).
         """
-        answer = api("DescribeInstanceAttribute", InstanceId=instance, Attribute="userData")
-        value = (answer.get("UserData") or {}).get("Value") or ""
+        response = api("DescribeInstanceAttribute", InstanceId=instance, Attribute="userData")
+        value = (response.get("UserData") or {}).get("Value") or ""
         if state.get("userDataBase64"):
             return {"userDataBase64": value}
         return {"userData": base64.b64decode(value).decode(errors="replace")} if value else {}
@@ -297,8 +299,8 @@ class Instance:
             self._wait(api, resource_id, {"running"})
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
-        gone = ("InvalidInstanceID.NotFound",)
-        api.removed("TerminateInstances", gone, InstanceIds=[resource_id])
+        not_found = ("InvalidInstanceID.NotFound",)
+        api.removed("TerminateInstances", not_found, InstanceIds=[resource_id])
         self._wait(api, resource_id, {"terminated"})
 
 

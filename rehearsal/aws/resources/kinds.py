@@ -32,11 +32,11 @@ class ApiFailure(Exception):
     def code(self) -> str:
         return self.error.code
 
-    def told(self, doing: str) -> str:
+    def text(self, activity: str) -> str:
         """As the real provider words it: the code stands behind `api error`."""
         request = uuid.uuid5(uuid.NAMESPACE_OID, f"{self.action} {self.error}")
         return (
-            f"{doing}: operation error {self.service.upper()}: {self.action}, https response error "
+            f"{activity}: operation error {self.service.upper()}: {self.action}, https response error "
             f"StatusCode: "
             f"{self.error.status}, RequestID: {request}, api error {self.error.code}: {self.error.message}"
         )
@@ -50,11 +50,13 @@ class Api:
         self.region = region
 
     def __call__(self, action: str, /, *, service: str = "ec2", **params: Any) -> Doc:
-        given = {key: value for key, value in params.items() if value is not None}
+        parameters = {key: value for key, value in params.items() if value is not None}
         pause = 0.05
         for number in range(TRIES):
             try:
-                return self.cloud.call(action, given, service=service, region=self.region, caller="pulumi")
+                return self.cloud.call(
+                    action, parameters, service=service, region=self.region, caller="pulumi"
+                )
             except AwsError as error:
                 if error.code != THROTTLED or number == TRIES - 1:
                     raise ApiFailure(service, action, error) from error
@@ -65,7 +67,9 @@ class Api:
     def iam(self, action: str, /, **params: Any) -> Doc:
         return self(action, service="iam", **params)
 
-    def removed(self, action: str, gone: tuple[str, ...], /, *, service: str = "ec2", **params: Any) -> None:
+    def removed(
+        self, action: str, not_found_codes: tuple[str, ...], /, *, service: str = "ec2", **params: Any
+    ) -> None:
         """A call that removes something: what is gone already is no error, what depends on it is waited
         for."""
         deadline = time.monotonic() + WAIT_S
@@ -73,7 +77,7 @@ class Api:
             try:
                 self(action, service=service, **params)
             except ApiFailure as failure:
-                if failure.code in gone:
+                if failure.code in not_found_codes:
                     return
                 waits = failure.code in {"DependencyViolation", "InvalidPlacementGroup.InUse"}
                 if not waits or time.monotonic() > deadline:
@@ -124,15 +128,15 @@ def tags_in(doc: Doc) -> dict[str, str]:
     }
 
 
-def first(api: Api, action: str, key: str, gone: tuple[str, ...], /, **params: Any) -> Doc | None:
+def first(api: Api, action: str, key: str, not_found_codes: tuple[str, ...], /, **params: Any) -> Doc | None:
     """The one document a Describe call answers, or None where it says that there is none."""
     try:
-        found = api(action, **params)[key]
+        docs = api(action, **params)[key]
     except ApiFailure as failure:
-        if failure.code in gone:
+        if failure.code in not_found_codes:
             return None
         raise
-    return found[0] if found else None
+    return docs[0] if docs else None
 
 
 def pascal(value: Any, rename: Mapping[str, str] | None = None) -> Any:
@@ -150,7 +154,7 @@ def pascal(value: Any, rename: Mapping[str, str] | None = None) -> Any:
 
 def camel(value: Any, rename: Mapping[str, str] | None = None) -> Any:
     """The other way round; `rename` is that of `pascal`."""
-    back = {ours: theirs for theirs, ours in (rename or {}).items()}
+    back = {pulumi_name: api_name for api_name, pulumi_name in (rename or {}).items()}
 
     def walk(item: Any) -> Any:
         if isinstance(item, Mapping):

@@ -14,10 +14,10 @@ class Vpc:
     label = "EC2 VPC"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
-        made = api(
+        response = api(
             "CreateVpc", CidrBlock=inputs.get("cidrBlock"), TagSpecifications=specification("vpc", tags)
         )
-        vpc = made["Vpc"]["VpcId"]
+        vpc = response["Vpc"]["VpcId"]
         if inputs.get("enableDnsHostnames"):
             api("ModifyVpcAttribute", VpcId=vpc, EnableDnsHostnames={"Value": True})
         if inputs.get("enableDnsSupport") is False:
@@ -70,7 +70,7 @@ class Subnet:
     label = "EC2 Subnet"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
-        made = api(
+        response = api(
             "CreateSubnet",
             VpcId=inputs["vpcId"],
             CidrBlock=inputs.get("cidrBlock"),
@@ -78,7 +78,7 @@ class Subnet:
             AvailabilityZoneId=inputs.get("availabilityZoneId"),
             TagSpecifications=specification("subnet", tags),
         )
-        subnet = made["Subnet"]["SubnetId"]
+        subnet = response["Subnet"]["SubnetId"]
         if inputs.get("mapPublicIpOnLaunch"):
             api("ModifySubnetAttribute", SubnetId=subnet, MapPublicIpOnLaunch={"Value": True})
         return subnet
@@ -118,16 +118,16 @@ class InternetGateway:
     label = "EC2 Internet Gateway"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
-        made = api("CreateInternetGateway", TagSpecifications=specification("internet-gateway", tags))
-        gateway = made["InternetGateway"]["InternetGatewayId"]
+        response = api("CreateInternetGateway", TagSpecifications=specification("internet-gateway", tags))
+        gateway = response["InternetGateway"]["InternetGatewayId"]
         if inputs.get("vpcId"):
             api("AttachInternetGateway", InternetGatewayId=gateway, VpcId=inputs["vpcId"])
         return gateway
 
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        gone = ("InvalidInternetGatewayID.NotFound",)
+        not_found = ("InvalidInternetGatewayID.NotFound",)
         doc = first(
-            api, "DescribeInternetGateways", "InternetGateways", gone, InternetGatewayIds=[resource_id]
+            api, "DescribeInternetGateways", "InternetGateways", not_found, InternetGatewayIds=[resource_id]
         )
         if doc is None:
             return None
@@ -140,8 +140,8 @@ class InternetGateway:
 
     def _detach(self, api: Api, resource_id: str, vpc: str | None) -> None:
         if vpc:
-            gone = ("Gateway.NotAttached", "InvalidInternetGatewayID.NotFound")
-            api.removed("DetachInternetGateway", gone, InternetGatewayId=resource_id, VpcId=vpc)
+            not_found = ("Gateway.NotAttached", "InvalidInternetGatewayID.NotFound")
+            api.removed("DetachInternetGateway", not_found, InternetGatewayId=resource_id, VpcId=vpc)
 
     def update(
         self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
@@ -153,8 +153,8 @@ class InternetGateway:
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
         self._detach(api, resource_id, state.get("vpcId"))
-        gone = ("InvalidInternetGatewayID.NotFound",)
-        api.removed("DeleteInternetGateway", gone, InternetGatewayId=resource_id)
+        not_found = ("InvalidInternetGatewayID.NotFound",)
+        api.removed("DeleteInternetGateway", not_found, InternetGatewayId=resource_id)
 
 
 class NatGateway:
@@ -163,14 +163,14 @@ class NatGateway:
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
         from orch.rehearsal.aws.api.errors import AwsError
 
-        made = api(
+        response = api(
             "CreateNatGateway",
             SubnetId=inputs.get("subnetId"),
             AllocationId=inputs.get("allocationId"),
             ConnectivityType=inputs.get("connectivityType"),
             TagSpecifications=specification("natgateway", tags),
         )
-        nat = made["NatGateway"]["NatGatewayId"]
+        nat = response["NatGateway"]["NatGatewayId"]
         while (doc := self._find(api, nat)) is not None and doc["State"] == "pending":
             time.sleep(0.1)
         if doc is not None and doc["State"] == "failed":
@@ -215,7 +215,7 @@ class VpcEndpoint:
     label = "EC2 VPC Endpoint"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
-        made = api(
+        response = api(
             "CreateVpcEndpoint",
             VpcId=inputs["vpcId"],
             ServiceName=inputs.get("serviceName"),
@@ -227,11 +227,11 @@ class VpcEndpoint:
             PolicyDocument=inputs.get("policy"),
             TagSpecifications=specification("vpc-endpoint", tags),
         )
-        return made["VpcEndpoint"]["VpcEndpointId"]
+        return response["VpcEndpoint"]["VpcEndpointId"]
 
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        gone = ("InvalidVpcEndpointId.NotFound",)
-        doc = first(api, "DescribeVpcEndpoints", "VpcEndpoints", gone, VpcEndpointIds=[resource_id])
+        not_found = ("InvalidVpcEndpointId.NotFound",)
+        doc = first(api, "DescribeVpcEndpoints", "VpcEndpoints", not_found, VpcEndpointIds=[resource_id])
         if doc is None:
             return None
         return {

@@ -22,10 +22,10 @@ class RouteTable:
     label = "EC2 Route Table"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
-        made = api(
+        response = api(
             "CreateRouteTable", VpcId=inputs["vpcId"], TagSpecifications=specification("route-table", tags)
         )
-        table = made["RouteTable"]["RouteTableId"]
+        table = response["RouteTable"]["RouteTableId"]
         for route in inputs.get("routes") or ():
             api(
                 "CreateRoute",
@@ -36,8 +36,8 @@ class RouteTable:
         return table
 
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        gone = ("InvalidRouteTableID.NotFound",)
-        doc = first(api, "DescribeRouteTables", "RouteTables", gone, RouteTableIds=[resource_id])
+        not_found = ("InvalidRouteTableID.NotFound",)
+        doc = first(api, "DescribeRouteTables", "RouteTables", not_found, RouteTableIds=[resource_id])
         if doc is None:
             return None
         routes = [
@@ -65,20 +65,22 @@ class RouteTable:
         before = {route["cidrBlock"]: route for route in state.get("routes") or ()}
         after = {route["cidrBlock"]: route for route in inputs.get("routes") or ()}
         for cidr in before.keys() - after.keys():
-            gone = ("InvalidRoute.NotFound",)
-            api.removed("DeleteRoute", gone, RouteTableId=resource_id, DestinationCidrBlock=cidr)
+            not_found = ("InvalidRoute.NotFound",)
+            api.removed("DeleteRoute", not_found, RouteTableId=resource_id, DestinationCidrBlock=cidr)
         for cidr, route in after.items():
             action = "ReplaceRoute" if cidr in before else "CreateRoute"
             if cidr not in before or _targets(route) != _targets(before[cidr]):
                 api(action, RouteTableId=resource_id, DestinationCidrBlock=cidr, **_targets(route))
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
-        gone = ("InvalidRouteTableID.NotFound",)
-        doc = first(api, "DescribeRouteTables", "RouteTables", gone, RouteTableIds=[resource_id])
+        not_found = ("InvalidRouteTableID.NotFound",)
+        doc = first(api, "DescribeRouteTables", "RouteTables", not_found, RouteTableIds=[resource_id])
         for one in (doc or {}).get("Associations") or ():
-            lost = ("InvalidAssociationID.NotFound",)
-            api.removed("DisassociateRouteTable", lost, AssociationId=one["RouteTableAssociationId"])
-        api.removed("DeleteRouteTable", gone, RouteTableId=resource_id)
+            not_associated = ("InvalidAssociationID.NotFound",)
+            api.removed(
+                "DisassociateRouteTable", not_associated, AssociationId=one["RouteTableAssociationId"]
+            )
+        api.removed("DeleteRouteTable", not_found, RouteTableId=resource_id)
 
 
 class Route:
@@ -90,8 +92,10 @@ class Route:
         return f"r-{table}-{cidr}"
 
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        gone = ("InvalidRouteTableID.NotFound",)
-        doc = first(api, "DescribeRouteTables", "RouteTables", gone, RouteTableIds=[state["routeTableId"]])
+        not_found = ("InvalidRouteTableID.NotFound",)
+        doc = first(
+            api, "DescribeRouteTables", "RouteTables", not_found, RouteTableIds=[state["routeTableId"]]
+        )
         for route in (doc or {}).get("Routes") or ():
             if route["DestinationCidrBlock"] == state.get("destinationCidrBlock"):
                 return {
@@ -113,22 +117,22 @@ class Route:
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
         table, cidr = state["routeTableId"], state.get("destinationCidrBlock")
-        gone = ("InvalidRoute.NotFound", "InvalidRouteTableID.NotFound")
-        api.removed("DeleteRoute", gone, RouteTableId=table, DestinationCidrBlock=cidr)
+        not_found = ("InvalidRoute.NotFound", "InvalidRouteTableID.NotFound")
+        api.removed("DeleteRoute", not_found, RouteTableId=table, DestinationCidrBlock=cidr)
 
 
 class RouteTableAssociation:
     label = "EC2 Route Table Association"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
-        made = api(
+        response = api(
             "AssociateRouteTable", RouteTableId=inputs["routeTableId"], SubnetId=inputs.get("subnetId")
         )
-        return made["AssociationId"]
+        return response["AssociationId"]
 
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        wanted = [{"Name": "association.route-table-association-id", "Values": [resource_id]}]
-        doc = first(api, "DescribeRouteTables", "RouteTables", (), Filters=wanted)
+        filters = [{"Name": "association.route-table-association-id", "Values": [resource_id]}]
+        doc = first(api, "DescribeRouteTables", "RouteTables", (), Filters=filters)
         for one in (doc or {}).get("Associations") or ():
             if one["RouteTableAssociationId"] == resource_id:
                 return {"routeTableId": one["RouteTableId"], "subnetId": one.get("SubnetId", "")}

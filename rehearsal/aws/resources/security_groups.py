@@ -28,17 +28,17 @@ def _permission(rule: Props) -> Doc:
     return entry
 
 
-def _wanted(rules: list[Props] | None, group: str) -> list[Doc]:
-    found = []
+def _permissions(rules: list[Props] | None, group: str) -> list[Doc]:
+    permissions = []
     for rule in rules or ():
         groups = [*(rule.get("securityGroups") or ()), *([group] if rule.get("self") else [])]
-        found.append(_permission({**rule, "securityGroups": groups}))
-    return found
+        permissions.append(_permission({**rule, "securityGroups": groups}))
+    return permissions
 
 
 def _single(permissions: list[Doc]) -> dict[tuple[Any, ...], Doc]:
     """IpPermissions with one peer each, by what they are."""
-    found: dict[tuple[Any, ...], Doc] = {}
+    by_peer: dict[tuple[Any, ...], Doc] = {}
     for one in permissions:
         head = {key: one[key] for key in ("IpProtocol", "FromPort", "ToPort") if key in one}
         for peers, key in (
@@ -48,19 +48,19 @@ def _single(permissions: list[Doc]) -> dict[tuple[Any, ...], Doc]:
             ("UserIdGroupPairs", "GroupId"),
         ):
             for peer in one.get(peers) or ():
-                kept = {name: peer[name] for name in (key, "Description") if name in peer}
-                found[(*head.values(), key, peer[key], peer.get("Description"))] = {**head, peers: [kept]}
-    return found
+                fields = {name: peer[name] for name in (key, "Description") if name in peer}
+                by_peer[(*head.values(), key, peer[key], peer.get("Description"))] = {**head, peers: [fields]}
+    return by_peer
 
 
 def _inline(permissions: list[Doc], group: str) -> list[Props]:
     """IpPermissions as inline rules, one for each protocol, port range and description."""
-    found: dict[tuple[Any, ...], Props] = {}
+    rules: dict[tuple[Any, ...], Props] = {}
     for one in _single(permissions).values():
         protocol = one["IpProtocol"]
         ports = (one.get("FromPort", 0), one.get("ToPort", 0))
         peers, key = next((name, value[0]) for name, value in one.items() if isinstance(value, list))
-        rule = found.setdefault(
+        rule = rules.setdefault(
             (protocol, *ports, key.get("Description")),
             {
                 "protocol": protocol,
@@ -85,7 +85,7 @@ def _inline(permissions: list[Doc], group: str) -> list[Props]:
             rule["self"] = True
         else:
             rule[name].append(peer)
-    return list(found.values())
+    return list(rules.values())
 
 
 class SecurityGroup:
@@ -97,20 +97,20 @@ class SecurityGroup:
             vpc = api("DescribeVpcs", Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"][0][
                 "VpcId"
             ]
-        made = api(
+        response = api(
             "CreateSecurityGroup",
             GroupName=inputs["name"],
             Description=inputs["description"],
             VpcId=vpc,
             TagSpecifications=specification("security-group", tags),
         )
-        group = made["GroupId"]
+        group = response["GroupId"]
         # The provider takes away the rule that lets everything out, so that the program's rules are all
         # there are.
         everything = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
         api("RevokeSecurityGroupEgress", GroupId=group, IpPermissions=[everything])
         for key, action in _ACTIONS.items():
-            rules = _wanted(inputs.get(key), group)
+            rules = _permissions(inputs.get(key), group)
             if rules:
                 api(f"AuthorizeSecurityGroup{action}", GroupId=group, IpPermissions=rules)
         return group
@@ -144,13 +144,13 @@ class SecurityGroup:
             if key not in changed:
                 continue
             have = _single(doc.get("IpPermissions" if key == "ingress" else "IpPermissionsEgress") or [])
-            want = _single(_wanted(inputs.get(key), resource_id))
+            want = _single(_permissions(inputs.get(key), resource_id))
             extra = [one for name, one in have.items() if name not in want]
-            lost = [one for name, one in want.items() if name not in have]
+            missing = [one for name, one in want.items() if name not in have]
             if extra:
                 api(f"RevokeSecurityGroup{action}", GroupId=resource_id, IpPermissions=extra)
-            if lost:
-                api(f"AuthorizeSecurityGroup{action}", GroupId=resource_id, IpPermissions=lost)
+            if missing:
+                api(f"AuthorizeSecurityGroup{action}", GroupId=resource_id, IpPermissions=missing)
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
         api.removed("DeleteSecurityGroup", ("InvalidGroup.NotFound",), GroupId=resource_id)
@@ -180,18 +180,22 @@ class SecurityGroupRule:
             if inputs.get("referencedSecurityGroupId")
             else [],
         }
-        made = api(
+        response = api(
             f"AuthorizeSecurityGroup{self._action}",
             GroupId=inputs["securityGroupId"],
             IpPermissions=[_permission(rule)],
             TagSpecifications=specification("security-group-rule", tags),
         )
-        return made["SecurityGroupRules"][0]["SecurityGroupRuleId"]
+        return response["SecurityGroupRules"][0]["SecurityGroupRuleId"]
 
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        gone = ("InvalidSecurityGroupRuleId.NotFound",)
+        not_found = ("InvalidSecurityGroupRuleId.NotFound",)
         doc = first(
-            api, "DescribeSecurityGroupRules", "SecurityGroupRules", gone, SecurityGroupRuleIds=[resource_id]
+            api,
+            "DescribeSecurityGroupRules",
+            "SecurityGroupRules",
+            not_found,
+            SecurityGroupRuleIds=[resource_id],
         )
         if doc is None:
             return None
@@ -229,10 +233,10 @@ class SecurityGroupRule:
         api("ModifySecurityGroupRules", GroupId=inputs["securityGroupId"], SecurityGroupRules=[change])
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
-        gone = ("InvalidSecurityGroupRuleId.NotFound", "InvalidGroup.NotFound")
+        not_found = ("InvalidSecurityGroupRuleId.NotFound", "InvalidGroup.NotFound")
         api.removed(
             f"RevokeSecurityGroup{self._action}",
-            gone,
+            not_found,
             GroupId=state["securityGroupId"],
             SecurityGroupRuleIds=[resource_id],
         )

@@ -87,7 +87,7 @@ class Type:
 
 
 @dataclass(frozen=True)
-class Profile:
+class NetworkProfile:
     """A kind of network profile; ZONE-KIND is one profile."""
 
     kind: str
@@ -147,11 +147,11 @@ def _type(row: dict[str, str]) -> Type:
 
 
 @functools.cache
-def profiles() -> Mapping[str, Profile]:
+def profiles() -> Mapping[str, NetworkProfile]:
     """Profile kind -> what it fixes."""
     table: dict[str, dict[str, Any]] = yaml.safe_load(_text("network-profiles.yml"))
     return {
-        kind: Profile(kind, tuple(row["types"]), row["mtu"], row["subnets"], row["interface"])
+        kind: NetworkProfile(kind, tuple(row["types"]), row["mtu"], row["subnets"], row["interface"])
         for kind, row in table.items()
     }
 

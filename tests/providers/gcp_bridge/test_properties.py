@@ -43,11 +43,11 @@ def types(tmp_path: Path) -> GcpResources:
 
 
 def test_a_new_thing_has_the_labels_of_the_program_the_provider_and_pulumi(types: GcpResources) -> None:
-    planned = types.planned(NODE, {"name": "n", "labels": {"a": "1"}})
+    planned = types.preview_outputs(NODE, {"name": "n", "labels": {"a": "1"}})
     assert planned["pulumiLabels"] == {"a": "1", "team": "research", "goog-pulumi-provisioned": "true"}
     assert planned["effectiveLabels"] == planned["pulumiLabels"]
     assert planned["instanceId"] is UNKNOWN
-    assert types.planned(NODE, {"labels": {"a": UNKNOWN}})["effectiveLabels"] is UNKNOWN
+    assert types.preview_outputs(NODE, {"labels": {"a": UNKNOWN}})["effectiveLabels"] is UNKNOWN
 
 
 def test_labels_of_others_stay_and_are_no_difference(types: GcpResources) -> None:
@@ -55,7 +55,7 @@ def test_labels_of_others_stay_and_are_no_difference(types: GcpResources) -> Non
     state = {"labels": {"a": "1"}, "pulumiLabels": mine, "effectiveLabels": {**mine, "theirs": "x"}}
     inputs = {"labels": {"a": "1"}}
     assert types.diff(NODE, state, inputs) == ([], False)
-    assert types.planned(NODE, {"labels": {"a": "2"}}, state)["effectiveLabels"] == {
+    assert types.preview_outputs(NODE, {"labels": {"a": "2"}}, state)["effectiveLabels"] == {
         "a": "2",
         "team": "research",
         "theirs": "x",

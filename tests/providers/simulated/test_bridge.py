@@ -9,7 +9,7 @@ from provider_tables import judge, judge_words
 
 from orch.providers.orch.values import UNKNOWN
 from orch.rehearsal.aws.resources.resource import schemas, types
-from orch.rehearsal.pulumi.differences import Change, differences, refers
+from orch.rehearsal.pulumi.differences import PropertyChange, differences, refers
 from orch.rehearsal.pulumi.schema import Schema
 
 TOKENS = sorted(types())
@@ -37,7 +37,7 @@ def schema(**more: Any) -> Schema:
     return Schema("t", names, frozenset(), frozenset(), maps=frozenset({"tags"}), **more)
 
 
-CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[Change]]] = {
+CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[PropertyChange]]] = {
     "nothing": (schema(), {"name": "a", "count": 1}, {"name": "a", "count": 1}, []),
     "the same in another form": (
         schema(),
@@ -49,13 +49,13 @@ CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[Change]]] = 
         schema(new=("disk.encrypted",)),
         {"disk": {"size": 1, "encrypted": False}},
         {"disk": {"size": 2, "encrypted": True}},
-        [Change("disk.size", "update", False), Change("disk.encrypted", "update", True)],
+        [PropertyChange("disk.size", "update", False), PropertyChange("disk.encrypted", "update", True)],
     ),
     "a tag too many, one with a colon": (
         schema(),
         {"tags": {"a": "1", "orch:stack": "x", "b.c": "2"}},
         {"tags": {"a": "1", "orch:stack": "y"}},
-        [Change("tags.orch:stack", "update", False), Change('tags["b.c"]', "delete", False)],
+        [PropertyChange("tags.orch:stack", "update", False), PropertyChange('tags["b.c"]', "delete", False)],
     ),
     "what the cloud filled in": (
         schema(computed=frozenset({"disk", "size"})),
@@ -63,7 +63,7 @@ CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[Change]]] = 
         {"disk": {"size": 1}},
         [],
     ),
-    "an input taken away": (schema(), {"size": 5}, {}, [Change("size", "delete", False)]),
+    "an input taken away": (schema(), {"size": 5}, {}, [PropertyChange("size", "delete", False)]),
     "a set in another order": (
         schema(sets=frozenset({"rules"})),
         {"rules": [{"port": 22, "to": ""}, {"port": 80}]},
@@ -74,7 +74,7 @@ CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[Change]]] = 
         schema(sets=frozenset({"rules"})),
         {"rules": [{"port": 22}, {"port": 80}]},
         {"rules": [{"port": 80}]},
-        [Change("rules[1]", "delete", False)],
+        [PropertyChange("rules[1]", "delete", False)],
     ),
     "a policy written otherwise": (
         schema(json=frozenset({"policy"})),
@@ -92,9 +92,14 @@ CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[Change]]] = 
         schema(sets=frozenset({"rules"}), strict=frozenset({"rules.ports"})),
         {"rules": [{"protocol": "tcp", "ports": ["22"]}]},
         {"rules": [{"protocol": "tcp"}]},
-        [Change("rules[0].ports", "delete", False)],
+        [PropertyChange("rules[0].ports", "delete", False)],
     ),
-    "an unknown value": (schema(), {"name": "a"}, {"name": UNKNOWN}, [Change("name", "update", False)]),
+    "an unknown value": (
+        schema(),
+        {"name": "a"},
+        {"name": UNKNOWN},
+        [PropertyChange("name", "update", False)],
+    ),
 }
 
 

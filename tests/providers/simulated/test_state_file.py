@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from support import until
 
-from orch.rehearsal.aws.account import Cloud, SimulationError
+from orch.rehearsal.account import SimulationError
+from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.aws.api.errors import AwsError
 
 LAUNCHER = """

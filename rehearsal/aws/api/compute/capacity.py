@@ -81,8 +81,8 @@ def too_many_vcpus(limit: float, code: str = "VcpuLimitExceeded") -> AwsError:
 
 def offered_in(request: Request, kind: str) -> list[str]:
     """The zones of the region that have this type."""
-    named = request.cloud.knobs_now().offered.get(kind)
-    return [z.name for z in regions()[request.region] if named is None or z.name in named]
+    zones = request.cloud.knobs_now().offered.get(kind)
+    return [z.name for z in regions()[request.region] if zones is None or z.name in zones]
 
 
 def check_offered(request: Request, kind: str, zone: str) -> None:
@@ -98,7 +98,7 @@ def check_offered(request: Request, kind: str, zone: str) -> None:
 
 
 def known_type(name: str) -> Type:
-    found = types().get(name)
-    if found is None:
+    kind = types().get(name)
+    if kind is None:
         raise AwsError("InvalidParameterValue", f"Invalid value '{name}' for InstanceType.")
-    return found
+    return kind

@@ -7,7 +7,7 @@ import base64
 from orch.rehearsal.aws.api.actions import Request, action, stamp
 from orch.rehearsal.aws.api.compute.capacity import state_of
 from orch.rehearsal.aws.api.compute.instances import live
-from orch.rehearsal.nodes import host_seed, public_key, shows_key
+from orch.rehearsal.nodes import host_seed, public_key, shows_host_key
 from orch.rehearsal.store import Doc
 
 CONSOLE_BYTES = 65_536
@@ -22,10 +22,10 @@ def get_console_output(request: Request) -> Doc:
     """What a machine wrote to its serial port by now, in base64: `Latest` of machines of the Nitro system."""
     doc = live(request, request["InstanceId"])
     text = ""
-    stored = request.store.get(f"user-data {doc['InstanceId']}")
+    user_data = request.store.get(f"user-data {doc['InstanceId']}")
     if state_of(request, doc) != "pending":
         text = "[    0.000000] Linux version 6.8.0-1029-aws\r\n"
-        if stored and shows_key(base64.b64decode(stored["Value"])):
+        if user_data and shows_host_key(base64.b64decode(user_data["Value"])):
             seed = host_seed(request.cloud.seed, doc["InstanceId"])
             text += f"\r\n{KEYS_BEGIN}\r\n{public_key(seed)} root@{_host(doc)}\r\n{KEYS_END}\r\n"
     return {

@@ -27,14 +27,14 @@ STATES = {
 }
 
 
-def shown(request: Request, doc: Doc) -> Doc:
+def current(request: Request, doc: Doc) -> Doc:
     name = state_of(request, doc)
-    found = {**doc, "State": {"Code": STATES[name], "Name": name}}
+    result = {**doc, "State": {"Code": STATES[name], "Name": name}}
     if name == "terminated":
         for key in ("PrivateIpAddress", "PublicIpAddress", "SubnetId", "VpcId"):
-            found.pop(key, None)
-        found |= {"NetworkInterfaces": [], "SecurityGroups": [], "BlockDeviceMappings": []}
-    return found
+            result.pop(key, None)
+        result |= {"NetworkInterfaces": [], "SecurityGroups": [], "BlockDeviceMappings": []}
+    return result
 
 
 INSTANCE_FIELDS: Fields = {
@@ -64,17 +64,17 @@ def find(request: Request, ids: list[str] | None = None) -> list[Doc]:
     if ids:
         docs = []
         for one in ids:
-            found = request.store.get(one, "instance")
-            if found is None or found["_region"] != request.region:
-                raise _missing(one)
-            docs.append(found)
+            instance = request.store.get(one, "instance")
+            if instance is None or instance["_region"] != request.region:
+                raise _not_found(one)
+            docs.append(instance)
     else:
         docs = [doc for _, doc in request.store.each("instance", request.region, gone=True)]
-    docs = [shown(request, doc) for doc in docs]
+    docs = [current(request, doc) for doc in docs]
     return select(request, "instance", INSTANCE_FIELDS, docs=docs)
 
 
-def _missing(instance: str) -> AwsError:
+def _not_found(instance: str) -> AwsError:
     digits = instance[2:]
     if (
         not instance.startswith("i-")
@@ -87,7 +87,7 @@ def _missing(instance: str) -> AwsError:
 
 @action("DescribeInstances")
 def describe_instances(request: Request) -> Doc:
-    found = find(request, list(request.get("InstanceIds") or ()))
+    matches = find(request, list(request.get("InstanceIds") or ()))
     start = 0
     if request.get("NextToken"):
         text = str(request["NextToken"])
@@ -96,7 +96,7 @@ def describe_instances(request: Request) -> Doc:
         start = int(text[5:])
     size = request.get("MaxResults") or 1000
     reservations: dict[str, Doc] = {}
-    for doc in found[start : start + size]:
+    for doc in matches[start : start + size]:
         entry = reservations.setdefault(
             doc["_reservation"],
             {
@@ -108,7 +108,7 @@ def describe_instances(request: Request) -> Doc:
         )
         entry["Instances"].append(public(doc))
     result: Doc = {"Reservations": list(reservations.values())}
-    if start + size < len(found):
+    if start + size < len(matches):
         result["NextToken"] = f"page-{start + size}"
     return result
 
@@ -133,25 +133,25 @@ def describe_instance_status(request: Request) -> Doc:
 def describe_instance_attribute(request: Request) -> Doc:
     doc = live(request, request["InstanceId"])
     name = request["Attribute"]
-    answer: Doc = {"InstanceId": doc["InstanceId"]}
+    result: Doc = {"InstanceId": doc["InstanceId"]}
     if name == "userData":
-        stored = request.store.get(f"user-data {doc['InstanceId']}")
-        answer["UserData"] = {"Value": stored["Value"]} if stored else {}
+        user_data = request.store.get(f"user-data {doc['InstanceId']}")
+        result["UserData"] = {"Value": user_data["Value"]} if user_data else {}
     elif name == "disableApiTermination":
-        answer["DisableApiTermination"] = {"Value": doc["_protected"]}
+        result["DisableApiTermination"] = {"Value": doc["_protected"]}
     elif name == "instanceInitiatedShutdownBehavior":
-        answer["InstanceInitiatedShutdownBehavior"] = {"Value": doc["_shutdown"]}
+        result["InstanceInitiatedShutdownBehavior"] = {"Value": doc["_shutdown"]}
     elif name == "instanceType":
-        answer["InstanceType"] = {"Value": doc["InstanceType"]}
+        result["InstanceType"] = {"Value": doc["InstanceType"]}
     else:
         raise AwsError("InvalidParameterValue", f"Value ({name}) for parameter attribute is invalid.")
-    return answer
+    return result
 
 
 def live(request: Request, instance: str) -> Doc:
     doc = request.store.get(instance, "instance")
     if doc is None or doc["_region"] != request.region:
-        raise _missing(instance)
+        raise _not_found(instance)
     return doc
 
 
@@ -267,14 +267,14 @@ def settle(request: Request) -> None:
     """What time has done: instances whose shutdown is over, Capacity Blocks at their end."""
     ending = request.store.meta("ending") or []
     if ending:
-        left = []
+        remaining = []
         for instance in ending:
             doc = request.store.get(instance, "instance")
             if doc and request.cloud.now() >= doc["_terminated"]:
                 _finish(Request(request.cloud, {}, doc["_region"]), doc)
             else:
-                left.append(instance)
-        request.store.put_meta("ending", left)
+                remaining.append(instance)
+        request.store.put_meta("ending", remaining)
 
 
 # -- stop and start ----------------------------------------------------------------------------------------
@@ -317,8 +317,8 @@ def start_instances(request: Request) -> Doc:
                 doc["Placement"]["AvailabilityZone"],
                 doc["_market"],
             )
-            left, limit = vcpus_left(request, kind, market)
-            if kind.vcpus > left:
+            available, limit = vcpus_left(request, kind, market)
+            if kind.vcpus > available:
                 raise too_many_vcpus(limit)
             there = capacity_left(request, kind.name, zone, market)
             if there is not None and there < 1:

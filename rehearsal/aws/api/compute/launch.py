@@ -27,7 +27,7 @@ from orch.rehearsal.aws.api.compute.placement_groups import check_placement, pla
 from orch.rehearsal.aws.api.compute.reservations import find_reservation, reservation_now
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.aws.api.network.addresses import check_interface_quota
-from orch.rehearsal.aws.api.network.interfaces import Interface, interfaces
+from orch.rehearsal.aws.api.network.interfaces import InterfaceRequest, interfaces
 from orch.rehearsal.aws.api.network.security_groups import group_named
 from orch.rehearsal.aws.api.network.subnets import free_addresses, no_free
 from orch.rehearsal.aws.data.tables import Type
@@ -43,26 +43,26 @@ def run_instances(request: Request) -> Doc:
     if token:
         before = request.store.token(token)
         if before is not None:
-            return _again(request, before, digest)
+            return _repeated_response(request, before, digest)
     launch = _checked(request)
     reservation_id = request.cloud.new_id("r")
-    made = [make(request, launch, reservation_id, number) for number in range(launch.count)]
+    instances = [make(request, launch, reservation_id, number) for number in range(launch.count)]
     if token:
-        ids = [doc["InstanceId"] for doc in made]
+        ids = [doc["InstanceId"] for doc in instances]
         request.store.put_token(token, {"digest": digest, "reservation": reservation_id, "instances": ids})
-    return _answer(request, reservation_id, made)
+    return _response(request, reservation_id, instances)
 
 
-def _answer(request: Request, reservation_id: str, made: Sequence[Doc]) -> Doc:
+def _response(request: Request, reservation_id: str, instances: Sequence[Doc]) -> Doc:
     return {
         "ReservationId": reservation_id,
         "OwnerId": ACCOUNT,
         "Groups": [],
-        "Instances": [public(doc) for doc in made],
+        "Instances": [public(doc) for doc in instances],
     }
 
 
-def _again(request: Request, before: Doc, digest: str) -> Doc:
+def _repeated_response(request: Request, before: Doc, digest: str) -> Doc:
     """The same client token once more: the same answer, no second launch."""
     if before["digest"] != digest:
         raise AwsError(
@@ -70,12 +70,12 @@ def _again(request: Request, before: Doc, digest: str) -> Doc:
             "Arguments on this idempotent request are inconsistent with arguments used in previous "
             "request(s).",
         )
-    made = [request.thing("instance", one) for one in before["instances"]]
-    if any(doc.get("_terminated") for doc in made):
+    instances = [request.thing("instance", one) for one in before["instances"]]
+    if any(doc.get("_terminated") for doc in instances):
         raise AwsError(
             "IdempotentInstanceTerminated", "The instance of this idempotent request is terminated."
         )
-    return _answer(request, before["reservation"], made)
+    return _response(request, before["reservation"], instances)
 
 
 # -- what is asked for -------------------------------------------------------------------------------------
@@ -101,34 +101,36 @@ def _merge(request: Request) -> tuple[Doc, Doc | None]:
 
 def _checked(request: Request) -> Launch:
     merged, version = _merge(request)
-    asked = Request(request.cloud, merged, request.region)
-    least, most = int(asked.get("MinCount", 1)), int(asked.get("MaxCount", 1))
+    launch_request = Request(request.cloud, merged, request.region)
+    least, most = int(launch_request.get("MinCount", 1)), int(launch_request.get("MaxCount", 1))
     if least < 1 or most < least:
         raise AwsError("InvalidParameterValue", f"Value ({most}) for parameter maxCount is invalid.")
-    kind = known_type(asked["InstanceType"])
-    image = image_named(asked, asked["ImageId"])
+    kind = known_type(launch_request["InstanceType"])
+    image = image_named(launch_request, launch_request["ImageId"])
     if image["Architecture"] != kind.arch:
         raise AwsError(
             "InvalidParameterValue",
             f"The architecture '{kind.arch}' of the specified instance type does not match the architecture "
             f"'{image['Architecture']}' of the specified AMI.",
         )
-    _check_user_data(asked.get("UserData"))
-    _check_disks(asked.get("BlockDeviceMappings") or (), image)
-    if asked.get("KeyName"):
-        key_named(asked, asked["KeyName"])
-    profile = _profile(asked)
-    nics, subnets, zone = _network(asked, kind)
-    check_offered(asked, kind.name, zone)
-    placement = asked.get("Placement") or {}
+    _check_user_data(launch_request.get("UserData"))
+    _check_disks(launch_request.get("BlockDeviceMappings") or (), image)
+    if launch_request.get("KeyName"):
+        key_named(launch_request, launch_request["KeyName"])
+    profile = _profile(launch_request)
+    nics, subnets, zone = _network(launch_request, kind)
+    check_offered(launch_request, kind.name, zone)
+    placement = launch_request.get("Placement") or {}
     group: Doc | None = None
     if placement.get("GroupName") or placement.get("GroupId"):
-        group = placement_group(asked, name=placement.get("GroupName"), group_id=placement.get("GroupId"))
-        check_placement(asked, group, kind, zone)
-    market = ((asked.get("InstanceMarketOptions") or {}).get("MarketType")) or ON_DEMAND
-    reservation = _reservation(asked, kind, zone, market=market, group=group, count=least)
-    count = _how_many(
-        asked,
+        group = placement_group(
+            launch_request, name=placement.get("GroupName"), group_id=placement.get("GroupId")
+        )
+        check_placement(launch_request, group, kind, zone)
+    market = ((launch_request.get("InstanceMarketOptions") or {}).get("MarketType")) or ON_DEMAND
+    reservation = _reservation(launch_request, kind, zone, market=market, group=group, count=least)
+    count = _launch_count(
+        launch_request,
         kind,
         zone,
         market=market,
@@ -139,11 +141,11 @@ def _checked(request: Request) -> Launch:
         subnets=subnets,
     )
     tags: dict[str, dict[str, str]] = {"instance": {}, "volume": {}}
-    for specification in asked.get("TagSpecifications") or ():
+    for specification in launch_request.get("TagSpecifications") or ():
         tags.setdefault(specification["ResourceType"], {}).update(
             {tag["Key"]: tag.get("Value", "") for tag in specification.get("Tags") or ()}
         )
-    _check_shown(asked, tags["instance"])
+    _check_shown(launch_request, tags["instance"])
     return Launch(
         kind=kind,
         image=image,
@@ -203,35 +205,35 @@ def _profile(request: Request) -> Doc | None:
     if not spec:
         return None
     name = spec.get("Name") or str(spec.get("Arn", "")).rpartition("/")[2]
-    found = request.store.get(f"instance-profile/{name}", "instance-profile")
-    if found is None:
-        which = "Name" if spec.get("Name") else "Arn"
+    profile = request.store.get(f"instance-profile/{name}", "instance-profile")
+    if profile is None:
+        field = "Name" if spec.get("Name") else "Arn"
         raise AwsError(
             "InvalidParameterValue",
-            f"Value ({spec.get(which)}) for parameter iamInstanceProfile.{which.lower()} is invalid. "
+            f"Value ({spec.get(field)}) for parameter iamInstanceProfile.{field.lower()} is invalid. "
             f"Invalid IAM "
-            f"Instance Profile {which}",
+            f"Instance Profile {field}",
         )
-    if not found["Roles"]:
+    if not profile["Roles"]:
         raise AwsError(
-            "InvalidParameterValue", f'IAM Instance Profile "{found["Arn"]}" has no associated IAM Roles'
+            "InvalidParameterValue", f'IAM Instance Profile "{profile["Arn"]}" has no associated IAM Roles'
         )
-    return found
+    return profile
 
 
-def _network(request: Request, kind: Type) -> tuple[tuple[Interface, ...], dict[str, Doc], str]:
+def _network(request: Request, kind: Type) -> tuple[tuple[InterfaceRequest, ...], dict[str, Doc], str]:
     """The interfaces, their subnets by id, and the zone."""
-    wanted = request.get("NetworkInterfaces")
-    if wanted:
-        for name, what in (("SubnetId", "subnet ID"), ("SecurityGroupIds", "security groups")):
+    rows = request.get("NetworkInterfaces")
+    if rows:
+        for name, label in (("SubnetId", "subnet ID"), ("SecurityGroupIds", "security groups")):
             if request.get(name):
                 raise AwsError(
                     "InvalidParameterCombination",
-                    f"Network interfaces and an instance-level {what} may not be specified on the same "
+                    f"Network interfaces and an instance-level {label} may not be specified on the same "
                     f"request",
                 )
     else:
-        wanted = [
+        rows = [
             {
                 "DeviceIndex": 0,
                 "SubnetId": request.get("SubnetId"),
@@ -239,11 +241,11 @@ def _network(request: Request, kind: Type) -> tuple[tuple[Interface, ...], dict[
                 "PrivateIpAddress": request.get("PrivateIpAddress"),
             }
         ]
-    found = interfaces(kind, wanted)
+    requested = interfaces(kind, rows)
     zone = (request.get("Placement") or {}).get("AvailabilityZone")
     subnets: dict[str, Doc] = {}
-    checked: list[Interface] = []
-    for one in found:
+    checked: list[InterfaceRequest] = []
+    for one in requested:
         subnet = request.thing("subnet", one.subnet) if one.subnet else _default_subnet(request, zone)
         subnets[subnet["SubnetId"]] = subnet
         for group in one.groups:
@@ -257,9 +259,9 @@ def _network(request: Request, kind: Type) -> tuple[tuple[Interface, ...], dict[
         public_ip = one.public
         if public_ip is None:
             # An address is given by the subnet's habit to a single interface only.
-            public_ip = bool(subnet["MapPublicIpOnLaunch"]) and len(found) == 1
+            public_ip = bool(subnet["MapPublicIpOnLaunch"]) and len(requested) == 1
         checked.append(
-            Interface(
+            InterfaceRequest(
                 one.card,
                 one.device,
                 one.kind,
@@ -277,13 +279,13 @@ def _network(request: Request, kind: Type) -> tuple[tuple[Interface, ...], dict[
             "InvalidParameterCombination",
             "All network interfaces of a launch must be in the same Availability Zone",
         )
-    there = zones.pop()
-    if zone and zone != there:
+    subnet_zone = zones.pop()
+    if zone and zone != subnet_zone:
         raise AwsError(
             "InvalidParameterValue",
-            f"The availability zone '{zone}' is not the one of the subnet ('{there}').",
+            f"The availability zone '{zone}' is not the one of the subnet ('{subnet_zone}').",
         )
-    return tuple(checked), subnets, there
+    return tuple(checked), subnets, subnet_zone
 
 
 def _default_subnet(request: Request, zone: str | None) -> Doc:
@@ -307,8 +309,8 @@ def _reservation(
             )
     block = None
     if target:
-        found = request.thing("capacity-reservation", target)
-        block = found if found["ReservationType"] == "capacity-block" else None
+        reservation = request.thing("capacity-reservation", target)
+        block = reservation if reservation["ReservationType"] == "capacity-block" else None
     if (market == "capacity-block") != (block is not None):
         raise AwsError(
             "InvalidParameterCombination",
@@ -321,17 +323,17 @@ def _reservation(
             "InvalidParameterCombination",
             "A placement group cannot be specified for a launch into a Capacity Block.",
         )
-    wanted = {
+    criteria = {
         "target": target,
         "preference": spec.get("CapacityReservationPreference"),
         "group": group,
         "market": market,
         "tenancy": (request.get("Placement") or {}).get("Tenancy", "default"),
     }
-    return find_reservation(request, wanted, kind, zone, count)
+    return find_reservation(request, criteria, kind, zone, count)
 
 
-def _how_many(
+def _launch_count(
     request: Request,
     kind: Type,
     zone: str,
@@ -340,7 +342,7 @@ def _how_many(
     reservation: Doc | None,
     least: int,
     most: int,
-    nics: Sequence[Interface],
+    nics: Sequence[InterfaceRequest],
     subnets: dict[str, Doc],
 ) -> int:
     """As many as there is room for, at least `least`. Raises for what there is too little of."""
@@ -348,17 +350,17 @@ def _how_many(
     if reservation:
         count = min(count, reservation_now(request, reservation)["AvailableInstanceCount"])
     else:
-        left, limit = vcpus_left(request, kind, market)
-        if least * kind.vcpus > left:
+        vcpus, limit = vcpus_left(request, kind, market)
+        if least * kind.vcpus > vcpus:
             if market == SPOT:
                 raise AwsError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
             raise too_many_vcpus(limit)
-        count = min(count, int(left // kind.vcpus))
-        there = capacity_left(request, kind.name, zone, market)
-        if there is not None:
-            if there < least:
+        count = min(count, int(vcpus // kind.vcpus))
+        capacity = capacity_left(request, kind.name, zone, market)
+        if capacity is not None:
+            if capacity < least:
                 raise insufficient(request, kind.name, zone)
-            count = min(count, there)
+            count = min(count, capacity)
     check_interface_quota(request, least * len(nics))
     for subnet_id, subnet in subnets.items():
         each = sum(one.subnet == subnet_id and one.kind != "efa-only" for one in nics)

@@ -58,13 +58,13 @@ def create_launch_template(request: Request) -> Doc:
 def template_of(request: Request, template_id: str | None, name: str | None) -> Doc:
     if template_id:
         return request.thing("launch-template", template_id)
-    found = request.store.find("launch-template", name or "", request.region)
-    if found is None:
+    named_id = request.store.find("launch-template", name or "", request.region)
+    if named_id is None:
         raise AwsError(
             "InvalidLaunchTemplateName.NotFoundException",
             "At least one of the launch templates specified in the request does not exist.",
         )
-    return request.thing("launch-template", found)
+    return request.thing("launch-template", named_id)
 
 
 def version_of(request: Request, template: Doc, version: Any) -> Doc:
@@ -74,14 +74,14 @@ def version_of(request: Request, template: Doc, version: Any) -> Doc:
         "$Latest": template["LatestVersionNumber"],
         "$Default": template["DefaultVersionNumber"],
     }.get(text, text)
-    found = request.store.get(f"{template['LaunchTemplateId']}:{number}", "launch-template-version")
-    if found is None:
+    version_doc = request.store.get(f"{template['LaunchTemplateId']}:{number}", "launch-template-version")
+    if version_doc is None:
         raise AwsError(
             "InvalidLaunchTemplateId.VersionNotFound",
             f"Could not find the specified version {text} for the launch template with ID "
             f"{template['LaunchTemplateId']}.",
         )
-    return {**found, "DefaultVersion": found["VersionNumber"] == template["DefaultVersionNumber"]}
+    return {**version_doc, "DefaultVersion": version_doc["VersionNumber"] == template["DefaultVersionNumber"]}
 
 
 @action("CreateLaunchTemplateVersion")
@@ -98,9 +98,9 @@ def create_launch_template_version(request: Request) -> Doc:
 @action("ModifyLaunchTemplate")
 def modify_launch_template(request: Request) -> Doc:
     template = template_of(request, request.get("LaunchTemplateId"), request.get("LaunchTemplateName"))
-    wanted = request.get("DefaultVersion") or request.get("SetDefaultVersion")
-    if wanted:
-        template["DefaultVersionNumber"] = version_of(request, template, wanted)["VersionNumber"]
+    default = request.get("DefaultVersion") or request.get("SetDefaultVersion")
+    if default:
+        template["DefaultVersionNumber"] = version_of(request, template, default)["VersionNumber"]
     request.add(template["LaunchTemplateId"], "launch-template", template)
     return {"LaunchTemplate": public(template)}
 
@@ -119,8 +119,8 @@ def describe_launch_templates(request: Request) -> Doc:
 @action("DescribeLaunchTemplateVersions")
 def describe_launch_template_versions(request: Request) -> Doc:
     template = template_of(request, request.get("LaunchTemplateId"), request.get("LaunchTemplateName"))
-    wanted = request.get("Versions") or range(1, template["LatestVersionNumber"] + 1)
-    return page(request, "LaunchTemplateVersions", [version_of(request, template, one) for one in wanted])
+    versions = request.get("Versions") or range(1, template["LatestVersionNumber"] + 1)
+    return page(request, "LaunchTemplateVersions", [version_of(request, template, one) for one in versions])
 
 
 @action("DeleteLaunchTemplate")
@@ -165,10 +165,10 @@ def import_key_pair(request: Request) -> Doc:
 
 
 def key_named(request: Request, name: str) -> Doc:
-    found = request.store.find("key-pair", name, request.region)
-    if found is None:
+    key_id = request.store.find("key-pair", name, request.region)
+    if key_id is None:
         raise missing("key-pair", name)
-    return request.thing("key-pair", found)
+    return request.thing("key-pair", key_id)
 
 
 @action("DescribeKeyPairs")
@@ -176,17 +176,17 @@ def describe_key_pairs(request: Request) -> Doc:
     ids = list(request.get("KeyPairIds") or ())
     ids += [key_named(request, name)["KeyPairId"] for name in request.get("KeyNames") or ()]
     fields = {"key-name": path("KeyName"), "key-pair-id": path("KeyPairId")}
-    found = select(request, "key-pair", fields, ids=ids)
+    matches = select(request, "key-pair", fields, ids=ids)
     if request.get("IncludePublicKey"):
-        found = [{**doc, "PublicKey": doc["_public"]} for doc in found]
-    return {"KeyPairs": [public(doc) for doc in found]}
+        matches = [{**doc, "PublicKey": doc["_public"]} for doc in matches]
+    return {"KeyPairs": [public(doc) for doc in matches]}
 
 
 @action("DeleteKeyPair")
 def delete_key_pair(request: Request) -> Doc:
-    found = request.get("KeyPairId") or request.store.find(
+    key_id = request.get("KeyPairId") or request.store.find(
         "key-pair", request.get("KeyName") or "", request.region
     )
-    if found:
-        request.store.remove(found)
+    if key_id:
+        request.store.remove(key_id)
     return {"Return": True}

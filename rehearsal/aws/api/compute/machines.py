@@ -8,7 +8,7 @@ from orch.rehearsal.aws.api.actions import Request, public, stamp, tag_list
 from orch.rehearsal.aws.api.compute.capacity import ON_DEMAND, SPOT, occupy
 from orch.rehearsal.aws.api.compute.offerings import nodes_of
 from orch.rehearsal.aws.api.network.addresses import make_interface, private_name, public_address, public_name
-from orch.rehearsal.aws.api.network.interfaces import Interface
+from orch.rehearsal.aws.api.network.interfaces import InterfaceRequest
 from orch.rehearsal.aws.data.tables import Type
 from orch.rehearsal.store import Doc
 
@@ -23,7 +23,7 @@ class Launch:
     image: Doc
     market: str
     zone: str
-    interfaces: tuple[Interface, ...]
+    interfaces: tuple[InterfaceRequest, ...]
     subnets: dict[str, Doc]
     group: Doc | None
     reservation: Doc | None
@@ -132,7 +132,7 @@ def _own_tags(launch: Launch) -> list[Doc]:
     return tag_list(tags)
 
 
-def _interface(request: Request, launch: Launch, one: Interface, instance: str, now: float) -> Doc:
+def _interface(request: Request, launch: Launch, one: InterfaceRequest, instance: str, now: float) -> Doc:
     subnet = launch.subnets[one.subnet or ""]
     attachment: Doc = {
         "AttachTime": stamp(now),
@@ -142,7 +142,7 @@ def _interface(request: Request, launch: Launch, one: Interface, instance: str, 
         "NetworkCardIndex": one.card,
         "Status": "attached",
     }
-    made = make_interface(
+    interface = make_interface(
         request,
         subnet,
         one.groups,
@@ -152,26 +152,26 @@ def _interface(request: Request, launch: Launch, one: Interface, instance: str, 
         address=one.address,
         attachment={**attachment, "InstanceId": instance},
     )
-    shown = {**public(made), "Attachment": attachment}
+    description = {**public(interface), "Attachment": attachment}
     if one.public and one.kind != "efa-only" and (one.card, one.device) == (0, 0):
         address = public_address(request)
-        shown["Association"] = {
+        description["Association"] = {
             "IpOwnerId": "amazon",
             "PublicIp": address,
             "PublicDnsName": public_name(request, address),
         }
-    shown.pop("AvailabilityZone", None)
-    return shown
+    description.pop("AvailabilityZone", None)
+    return description
 
 
 def _disks(request: Request, launch: Launch, now: float) -> list[Doc]:
     root = launch.image["RootDeviceName"]
-    asked = {
+    requested = {
         one["DeviceName"]: one for one in launch.merged.get("BlockDeviceMappings") or () if one.get("Ebs")
     }
-    found = []
-    for name in dict.fromkeys([root, *asked]):
-        settings = (asked.get(name) or {}).get("Ebs") or {}
+    mappings = []
+    for name in dict.fromkeys([root, *requested]):
+        settings = (requested.get(name) or {}).get("Ebs") or {}
         volume = request.cloud.new_id("vol")
         size = settings.get("VolumeSize") or launch.image["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"]
         request.add(
@@ -190,7 +190,7 @@ def _disks(request: Request, launch: Launch, now: float) -> list[Doc]:
                 "Tags": launch.volume_tags,
             },
         )
-        found.append(
+        mappings.append(
             {
                 "DeviceName": name,
                 "Ebs": {
@@ -201,4 +201,4 @@ def _disks(request: Request, launch: Launch, now: float) -> list[Doc]:
                 },
             }
         )
-    return found
+    return mappings

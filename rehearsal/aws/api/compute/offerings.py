@@ -93,8 +93,8 @@ def type_info(kind: Type) -> Doc:
 
 @action("DescribeInstanceTypes")
 def describe_instance_types(request: Request) -> Doc:
-    wanted = list(request.get("InstanceTypes") or ())
-    unknown = [name for name in wanted if name not in types()]
+    names = list(request.get("InstanceTypes") or ())
+    unknown = [name for name in names if name not in types()]
     if unknown:
         raise AwsError(
             "InvalidInstanceType",
@@ -106,8 +106,8 @@ def describe_instance_types(request: Request) -> Doc:
         "vcpu-info.default-vcpus": path("VCpuInfo", "DefaultVCpus"),
         "supported-usage-class": lambda doc: doc["SupportedUsageClasses"],
     }
-    found = [type_info(types()[name]) for name in wanted or types()]
-    return page(request, "InstanceTypes", select(request, "", fields, docs=found), most=100)
+    matches = [type_info(types()[name]) for name in names or types()]
+    return page(request, "InstanceTypes", select(request, "", fields, docs=matches), most=100)
 
 
 @action("DescribeInstanceTypeOfferings")
@@ -147,9 +147,9 @@ def describe_availability_zones(request: Request) -> Doc:
     ]
     names, ids = request.get("ZoneNames"), request.get("ZoneIds")
     if names:
-        lost = [name for name in names if name not in {row["ZoneName"] for row in rows}]
-        if lost:
-            raise AwsError("InvalidParameterValue", f"Invalid availability zone: [{lost[0]}]")
+        unknown = [name for name in names if name not in {row["ZoneName"] for row in rows}]
+        if unknown:
+            raise AwsError("InvalidParameterValue", f"Invalid availability zone: [{unknown[0]}]")
         rows = [row for row in rows if row["ZoneName"] in names]
     if ids:
         rows = [row for row in rows if row["ZoneId"] in ids]
@@ -219,17 +219,17 @@ def images(region: str) -> list[Doc]:
     return [_image(region, row, version) for row in image_rows() for version in VERSIONS]
 
 
-def image_named(request: Request, wanted: str) -> Doc:
+def image_named(request: Request, name: str) -> Doc:
     """An image by id, or by `resolve:ssm:PARAMETER`."""
-    if wanted.startswith("resolve:ssm:"):
-        wanted = parameter(request.region, wanted.removeprefix("resolve:ssm:")) or wanted
+    if name.startswith("resolve:ssm:"):
+        name = parameter(request.region, name.removeprefix("resolve:ssm:")) or name
     for doc in images(request.region):
-        if doc["ImageId"] == wanted:
+        if doc["ImageId"] == name:
             return doc
-    digits = wanted.removeprefix("ami-")
-    if not wanted.startswith("ami-") or len(digits) not in {8, 17}:
-        raise AwsError("InvalidAMIID.Malformed", f'Invalid id: "{wanted}"')
-    raise missing("image", wanted)
+    digits = name.removeprefix("ami-")
+    if not name.startswith("ami-") or len(digits) not in {8, 17}:
+        raise AwsError("InvalidAMIID.Malformed", f'Invalid id: "{name}"')
+    raise missing("image", name)
 
 
 def parameter(region: str, name: str) -> str | None:
@@ -256,13 +256,13 @@ def describe_images(request: Request) -> Doc:
         "ena-support": path("EnaSupport"),
         "description": path("Description"),
     }
-    found = images(request.region)
+    matches = images(request.region)
     if request.get("ImageIds"):
-        found = [image_named(request, one) for one in request["ImageIds"]]
+        matches = [image_named(request, one) for one in request["ImageIds"]]
     owners = set(request.get("Owners") or ())
     if owners:
-        found = [doc for doc in found if owners & {doc["OwnerId"], doc.get("ImageOwnerAlias")}]
-    return page(request, "Images", select(request, "", fields, docs=found))
+        matches = [doc for doc in matches if owners & {doc["OwnerId"], doc.get("ImageOwnerAlias")}]
+    return page(request, "Images", select(request, "", fields, docs=matches))
 
 
 # -- volumes -----------------------------------------------------------------------------------------------
@@ -345,6 +345,6 @@ def describe_instance_topology(request: Request) -> Doc:
         "instance-type": path("InstanceType"),
         "zone-id": path("ZoneId"),
     }
-    found = select(request, "", fields, docs=rows)
-    answer = page(request, "Instances", found, most=100)
-    return {**answer, "Instances": [public(row) for row in answer["Instances"]]}
+    matches = select(request, "", fields, docs=rows)
+    result = page(request, "Instances", matches, most=100)
+    return {**result, "Instances": [public(row) for row in result["Instances"]]}

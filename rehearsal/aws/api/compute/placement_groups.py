@@ -37,10 +37,10 @@ def create_placement_group(request: Request) -> Doc:
 
 
 def placement_group(request: Request, *, name: str | None = None, group_id: str | None = None) -> Doc:
-    found = group_id or request.store.find("placement-group", name or "", request.region)
-    if found is None:
+    resource_id = group_id or request.store.find("placement-group", name or "", request.region)
+    if resource_id is None:
         raise missing("placement-group", name or "")
-    return request.thing("placement-group", found)
+    return request.thing("placement-group", resource_id)
 
 
 @action("DescribePlacementGroups")

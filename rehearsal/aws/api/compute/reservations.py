@@ -78,8 +78,8 @@ def create_capacity_reservation(request: Request) -> Doc:
 
 def _need(request: Request, kind: Type, zone: str, count: int) -> None:
     """A reservation is whole or not at all."""
-    left, limit = vcpus_left(request, kind, ON_DEMAND)
-    if count * kind.vcpus > left:
+    available, limit = vcpus_left(request, kind, ON_DEMAND)
+    if count * kind.vcpus > available:
         raise too_many_vcpus(limit, "InstanceLimitExceeded")
     there = capacity_left(request, kind.name, zone)
     if there is not None and there < count:
@@ -158,10 +158,10 @@ def describe_capacity_reservations(request: Request) -> Doc:
     if ids:
         docs = []
         for one in ids:
-            found = request.store.get(one, "capacity-reservation")
-            if found is None or found["_region"] != request.region:
+            reservation = request.store.get(one, "capacity-reservation")
+            if reservation is None or reservation["_region"] != request.region:
                 raise missing("capacity-reservation", one)
-            docs.append(found)
+            docs.append(reservation)
     else:
         docs = [doc for _, doc in request.store.each("capacity-reservation", request.region, gone=True)]
     docs = [reservation_now(request, doc) for doc in docs]
@@ -225,11 +225,11 @@ def cancel_capacity_reservation(request: Request) -> Doc:
 
 
 def find_reservation(
-    request: Request, wanted: dict[str, Any], kind: Type, zone: str, count: int
+    request: Request, criteria: dict[str, Any], kind: Type, zone: str, count: int
 ) -> Doc | None:
     """The reservation a launch goes into: the one it names, else an open one that matches.
 
-    `wanted`: `target` (id), `preference`, `group` (placement group), `tenancy`, `market`. Raises what a
+    `criteria`: `target` (id), `preference`, `group` (placement group), `tenancy`, `market`. Raises what a
     launch into a reservation that cannot take it is answered.
     """
     exceeded = AwsError(
@@ -237,9 +237,9 @@ def find_reservation(
         "The requested reservation does not have sufficient compatible and available capacity for this "
         "request.",
     )
-    group = wanted["group"]["GroupArn"] if wanted["group"] else None
-    if wanted["target"]:
-        doc = request.thing("capacity-reservation", wanted["target"])
+    group = criteria["group"]["GroupArn"] if criteria["group"] else None
+    if criteria["target"]:
+        doc = request.thing("capacity-reservation", criteria["target"])
         now = reservation_now(request, doc)
         if now["State"] == "scheduled":
             raise AwsError(
@@ -248,7 +248,7 @@ def find_reservation(
         same = (now["InstanceType"], now["AvailabilityZone"], now["Tenancy"]) == (
             kind.name,
             zone,
-            wanted["tenancy"],
+            criteria["tenancy"],
         )
         if now["State"] != "active" or not same or now["AvailableInstanceCount"] < count:
             raise exceeded
@@ -258,7 +258,7 @@ def find_reservation(
             # A reservation outside a group holds no capacity inside it.
             raise exceeded
         return doc
-    if wanted["market"] != ON_DEMAND or wanted["preference"] == "none":
+    if criteria["market"] != ON_DEMAND or criteria["preference"] == "none":
         return None
     for _, doc in request.store.each("capacity-reservation", request.region):
         now = reservation_now(request, doc)
@@ -266,11 +266,11 @@ def find_reservation(
             now["State"] == "active"
             and now["InstanceMatchCriteria"] == "open"
             and (now["InstanceType"], now["AvailabilityZone"]) == (kind.name, zone)
-            and now["Tenancy"] == wanted["tenancy"]
+            and now["Tenancy"] == criteria["tenancy"]
             and now.get("PlacementGroupArn") == group
             and now["AvailableInstanceCount"] >= count
         ):
             return doc
-    if wanted["preference"] == "capacity-reservations-only":
+    if criteria["preference"] == "capacity-reservations-only":
         raise exceeded
     return None

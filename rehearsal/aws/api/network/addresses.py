@@ -68,11 +68,11 @@ def make_interface(
         "_owner": owner,
     }
     if kind != "efa-only":
-        taken = take_address(request, subnet, interface, address)
+        private_ip = take_address(request, subnet, interface, address)
         doc |= {
-            "PrivateIpAddress": taken,
-            "PrivateDnsName": private_name(request, taken),
-            "PrivateIpAddresses": [{"Primary": True, "PrivateIpAddress": taken}],
+            "PrivateIpAddress": private_ip,
+            "PrivateDnsName": private_name(request, private_ip),
+            "PrivateIpAddresses": [{"Primary": True, "PrivateIpAddress": private_ip}],
         }
     if attachment:
         doc["Attachment"] = attachment
@@ -100,8 +100,8 @@ def describe_network_interfaces(request: Request) -> Doc:
         "private-ip-address": path("PrivateIpAddress"),
         "status": path("Status"),
     }
-    found = select(request, "network-interface", fields, ids=request.get("NetworkInterfaceIds") or ())
-    return page(request, "NetworkInterfaces", found)
+    matches = select(request, "network-interface", fields, ids=request.get("NetworkInterfaceIds") or ())
+    return page(request, "NetworkInterfaces", matches)
 
 
 # -- Elastic IP addresses ----------------------------------------------------------------------------------
@@ -203,10 +203,10 @@ def associate_address(request: Request) -> Doc:
     if request.get("AllocationId"):
         address = request.thing("elastic-ip", request["AllocationId"])
     else:
-        found = request.store.find("elastic-ip", request["PublicIp"], request.region)
-        if found is None:
+        allocation = request.store.find("elastic-ip", request["PublicIp"], request.region)
+        if allocation is None:
             raise AwsError("InvalidAddress.NotFound", f"Address '{request['PublicIp']}' not found.")
-        address = request.thing("elastic-ip", found)
+        address = request.thing("elastic-ip", allocation)
     instance_id = request.get("InstanceId")
     if instance_id:
         instance = request.thing("instance", instance_id)
@@ -278,10 +278,10 @@ def describe_addresses(request: Request) -> Doc:
     }
     ids: list[str] = list(request.get("AllocationIds") or ())
     for address in request.get("PublicIps") or ():
-        found = request.store.find("elastic-ip", address, request.region)
-        if found is None:
+        allocation = request.store.find("elastic-ip", address, request.region)
+        if allocation is None:
             raise AwsError("InvalidAddress.NotFound", f"Address '{address}' not found.")
-        ids.append(found)
+        ids.append(allocation)
     found_docs = select(request, "elastic-ip", fields, ids=ids)
     return {"Addresses": [public(doc) for doc in found_docs]}
 

@@ -41,8 +41,8 @@ def create_vpc_endpoint(request: Request) -> Doc:
     for subnet in subnets:
         if free_addresses(request, subnet) < 1:
             raise no_free(subnet["SubnetId"])
-        made = make_interface(request, subnet, groups, owner=endpoint, kind="vpc_endpoint")
-        interfaces.append(made["NetworkInterfaceId"])
+        interface = make_interface(request, subnet, groups, owner=endpoint, kind="vpc_endpoint")
+        interfaces.append(interface["NetworkInterfaceId"])
     doc: Doc = {
         "VpcEndpointId": endpoint,
         "VpcEndpointType": kind,
@@ -81,8 +81,8 @@ def describe_vpc_endpoints(request: Request) -> Doc:
         "vpc-endpoint-type": path("VpcEndpointType"),
         "vpc-endpoint-state": path("State"),
     }
-    found = select(request, "vpc-endpoint", fields, ids=request.get("VpcEndpointIds") or ())
-    return page(request, "VpcEndpoints", found)
+    matches = select(request, "vpc-endpoint", fields, ids=request.get("VpcEndpointIds") or ())
+    return page(request, "VpcEndpoints", matches)
 
 
 @action("ModifyVpcEndpoint")
@@ -103,14 +103,14 @@ def modify_vpc_endpoint(request: Request) -> Doc:
 def delete_vpc_endpoints(request: Request) -> Doc:
     from orch.rehearsal.aws.api.network.addresses import remove_interface
 
-    refused: list[Doc] = []
+    failures: list[Doc] = []
     for endpoint in request["VpcEndpointIds"]:
         doc = request.store.get(endpoint, "vpc-endpoint")
         if doc is None:
             error = missing("vpc-endpoint", endpoint)
-            refused.append({"ResourceId": endpoint, "Error": {"Code": error.code, "Message": error.message}})
+            failures.append({"ResourceId": endpoint, "Error": {"Code": error.code, "Message": error.message}})
             continue
         for interface in doc["NetworkInterfaceIds"]:
             remove_interface(request, interface)
         request.store.remove(endpoint)
-    return {"Unsuccessful": refused}
+    return {"Unsuccessful": failures}

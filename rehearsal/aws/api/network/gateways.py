@@ -74,8 +74,8 @@ def describe_internet_gateways(request: Request) -> Doc:
         "attachment.state": path("Attachments", "State"),
         "owner-id": path("OwnerId"),
     }
-    found = select(request, "internet-gateway", fields, ids=request.get("InternetGatewayIds") or ())
-    return page(request, "InternetGateways", found)
+    matches = select(request, "internet-gateway", fields, ids=request.get("InternetGatewayIds") or ())
+    return page(request, "InternetGateways", matches)
 
 
 @action("DeleteInternetGateway")
@@ -121,8 +121,8 @@ def create_nat_gateway(request: Request) -> Doc:
         "_zone": zone,
         "_ready": now + request.cloud.knobs_now().pending_s,
     }
-    attached = request.store.referrers(subnet["VpcId"], "attached")
-    if not private and not attached:
+    gateways = request.store.referrers(subnet["VpcId"], "attached")
+    if not private and not gateways:
         # The call succeeds and the gateway fails afterwards (NAT gateway guide, "creation fails").
         doc |= {
             "State": "failed",
@@ -179,8 +179,8 @@ def describe_nat_gateways(request: Request) -> Doc:
     }
     docs = [nat_now(request, doc) for _, doc in request.store.each("natgateway", request.region, gone=True)]
     ids = request.get("NatGatewayIds") or ()
-    found = select(request, "natgateway", fields, ids=ids, id_field="NatGatewayId", docs=docs)
-    return page(request, "NatGateways", found)
+    matches = select(request, "natgateway", fields, ids=ids, id_field="NatGatewayId", docs=docs)
+    return page(request, "NatGateways", matches)
 
 
 @action("DeleteNatGateway")

@@ -14,7 +14,7 @@ EFA = {"efa", "efa-only"}
 
 
 @dataclass(frozen=True)
-class Interface:
+class InterfaceRequest:
     """One interface of a launch, checked."""
 
     card: int
@@ -28,10 +28,10 @@ class Interface:
     description: str
 
 
-def interfaces(kind: Type, wanted: Sequence[Doc]) -> tuple[Interface, ...]:
+def interfaces(kind: Type, rows: Sequence[Doc]) -> tuple[InterfaceRequest, ...]:
     """The interfaces of a request or launch template in order of card and device. Raises what EC2 refuses."""
-    found = sorted((_interface(one) for one in wanted), key=lambda one: (one.card, one.device))
-    places = Counter((one.card, one.device) for one in found)
+    requested = sorted((_interface(one) for one in rows), key=lambda one: (one.card, one.device))
+    places = Counter((one.card, one.device) for one in requested)
     for (card, device), count in places.items():
         if count > 1:
             raise AwsError(
@@ -44,22 +44,22 @@ def interfaces(kind: Type, wanted: Sequence[Doc]) -> tuple[Interface, ...]:
             "InvalidParameterCombination",
             "A primary network interface (network card index 0, device index 0) must be specified",
         )
-    if len(found) > 1 and any(one.public for one in found):
+    if len(requested) > 1 and any(one.public for one in requested):
         raise AwsError(
             "InvalidParameterCombination",
             "The associatePublicIPAddress parameter cannot be specified when launching with multiple "
             "network interfaces.",
         )
-    if found[0].kind == "efa-only":
+    if requested[0].kind == "efa-only":
         raise AwsError(
             "InvalidParameterCombination",
             "An EFA-only network interface cannot be the primary network interface",
         )
-    _check_cards(kind, found)
-    return tuple(found)
+    _check_cards(kind, requested)
+    return tuple(requested)
 
 
-def _interface(one: Doc) -> Interface:
+def _interface(one: Doc) -> InterfaceRequest:
     if one.get("NetworkInterfaceId"):
         raise AwsError(
             "UnsupportedOperation", "launching with an existing network interface is not simulated"
@@ -69,7 +69,7 @@ def _interface(one: Doc) -> Interface:
         raise AwsError("InvalidParameterValue", f"Value ({kind}) for parameter interfaceType is invalid.")
     if "DeviceIndex" not in one:
         raise AwsError("MissingParameter", "Each network interface requires a device index.")
-    return Interface(
+    return InterfaceRequest(
         card=int(one.get("NetworkCardIndex") or 0),
         device=int(one["DeviceIndex"]),
         kind=kind,
@@ -82,11 +82,11 @@ def _interface(one: Doc) -> Interface:
     )
 
 
-def _check_cards(kind: Type, found: Sequence[Interface]) -> None:
-    efa = [one for one in found if one.kind in EFA]
+def _check_cards(kind: Type, requested: Sequence[InterfaceRequest]) -> None:
+    efa = [one for one in requested if one.kind in EFA]
     if efa and not kind.efa:
         raise AwsError("UnsupportedOperation", f"EFA interfaces are not supported on {kind.name}")
-    for card, count in sorted(Counter(one.card for one in found).items()):
+    for card, count in sorted(Counter(one.card for one in requested).items()):
         if card >= len(kind.cards):
             raise AwsError(
                 "InvalidParameterValue",

@@ -60,13 +60,13 @@ def _route(request: Request, table: Doc, destination: str) -> Doc:
         target = request.get(name)
         if target is None:
             continue
-        found = request.store.get(target, kind)
-        if found is None or found.get("State") == "deleted":
+        doc = request.store.get(target, kind)
+        if doc is None or doc.get("State") == "deleted":
             raise AwsError(code, f"The {name} '{target}' does not exist")
         at_home = (
-            any(a["VpcId"] == table["VpcId"] for a in found["Attachments"])
+            any(a["VpcId"] == table["VpcId"] for a in doc["Attachments"])
             if kind == "internet-gateway"
-            else found["VpcId"] == table["VpcId"]
+            else doc["VpcId"] == table["VpcId"]
         )
         if not at_home:
             raise AwsError(
@@ -95,20 +95,20 @@ def create_route(request: Request) -> Doc:
 def replace_route(request: Request) -> Doc:
     table = request.thing("route-table", request["RouteTableId"])
     destination = _destination(request)
-    kept = _without(table, destination)
-    table["Routes"] = [*kept, _route(request, table, destination)]
+    others = _without(table, destination)
+    table["Routes"] = [*others, _route(request, table, destination)]
     request.add(table["RouteTableId"], "route-table", table)
     return {}
 
 
 def _without(table: Doc, destination: str) -> list[Doc]:
-    kept = [route for route in table["Routes"] if route["DestinationCidrBlock"] != destination]
-    if len(kept) == len(table["Routes"]):
+    others = [route for route in table["Routes"] if route["DestinationCidrBlock"] != destination]
+    if len(others) == len(table["Routes"]):
         raise AwsError(
             "InvalidRoute.NotFound",
             f"no route with destination-cidr-block {destination} in route table {table['RouteTableId']}",
         )
-    return kept
+    return others
 
 
 @action("DeleteRoute")
@@ -200,8 +200,8 @@ def describe_route_tables(request: Request) -> Doc:
         "route.state": path("Routes", "State"),
         "owner-id": path("OwnerId"),
     }
-    found = select(request, "route-table", fields, ids=request.get("RouteTableIds") or ())
-    return page(request, "RouteTables", [_with_blackholes(request, table) for table in found])
+    matches = select(request, "route-table", fields, ids=request.get("RouteTableIds") or ())
+    return page(request, "RouteTables", [_with_blackholes(request, table) for table in matches])
 
 
 def _with_blackholes(request: Request, table: Doc) -> Doc:
@@ -210,8 +210,8 @@ def _with_blackholes(request: Request, table: Doc) -> Doc:
     for route in table["Routes"]:
         target = next((route[name] for name in TARGETS if route.get(name)), "local")
         kind = request.store.get(target)
-        gone = target != "local" and (kind is None or kind.get("State") == "deleted")
-        routes.append({**route, "State": "blackhole"} if gone else route)
+        deleted = target != "local" and (kind is None or kind.get("State") == "deleted")
+        routes.append({**route, "State": "blackhole"} if deleted else route)
     return {**table, "Routes": routes}
 
 

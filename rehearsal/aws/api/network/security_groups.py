@@ -57,7 +57,7 @@ def rule(
 ) -> Doc:
     """Add one rule, as one rule of the cloud: one peer."""
     referenced = group_id
-    made: Doc = {
+    doc: Doc = {
         "GroupId": group["GroupId"],
         "GroupOwnerId": ACCOUNT,
         "IsEgress": egress,
@@ -67,38 +67,38 @@ def rule(
         "Tags": tags or [],
     }
     if peer:
-        made[peer[0]] = peer[1]
+        doc[peer[0]] = peer[1]
     if referenced:
-        made["ReferencedGroupInfo"] = {
+        doc["ReferencedGroupInfo"] = {
             "GroupId": referenced,
             "UserId": ACCOUNT,
             "VpcId": group["VpcId"],
         }
     if description:
-        made["Description"] = description
-    mine = rules_of(request, group["GroupId"])
-    if any(_same(made, one) for one in mine):
-        raise AwsError("InvalidPermission.Duplicate", f'the specified rule "{_words(made)}" already exists')
-    if sum(one["IsEgress"] == egress for one in mine) >= request.cloud.quota("L-0EA8095F"):
+        doc["Description"] = description
+    existing = rules_of(request, group["GroupId"])
+    if any(_same(doc, one) for one in existing):
+        raise AwsError("InvalidPermission.Duplicate", f'the specified rule "{_words(doc)}" already exists')
+    if sum(one["IsEgress"] == egress for one in existing) >= request.cloud.quota("L-0EA8095F"):
         raise AwsError(
             "RulesPerSecurityGroupLimitExceeded",
             "The maximum number of rules per security group has been reached.",
         )
     rule_id = request.cloud.new_id("sgr")
-    made |= {
+    doc |= {
         "SecurityGroupRuleId": rule_id,
         "SecurityGroupRuleArn": request.arn(f"security-group-rule/{rule_id}"),
     }
-    request.add(rule_id, "security-group-rule", made)
+    request.add(rule_id, "security-group-rule", doc)
     request.store.refer(rule_id, group["GroupId"], "rule")
     if referenced and referenced != group["GroupId"]:
         request.store.refer(rule_id, referenced, "peer")
-    return made
+    return doc
 
 
 def rules_of(request: Request, group_id: str) -> list[Doc]:
-    found = [request.store.get(source) for source, _ in request.store.referrers(group_id, "rule")]
-    return [one for one in found if one]
+    rules = [request.store.get(source) for source, _ in request.store.referrers(group_id, "rule")]
+    return [one for one in rules if one]
 
 
 _IDENTITY = ("IsEgress", "IpProtocol", "FromPort", "ToPort", "CidrIpv4", "CidrIpv6", "PrefixListId")
@@ -143,12 +143,12 @@ def create_security_group(request: Request) -> Doc:
 
 def permissions(rules: list[Doc], *, egress: bool) -> list[Doc]:
     """Rules as IpPermissions: peers of one protocol and port range together."""
-    found: dict[tuple[Any, ...], Doc] = {}
+    entries: dict[tuple[Any, ...], Doc] = {}
     for one in rules:
         if one["IsEgress"] != egress:
             continue
         key = (one["IpProtocol"], one["FromPort"], one["ToPort"])
-        entry = found.setdefault(
+        entry = entries.setdefault(
             key,
             {
                 "IpProtocol": one["IpProtocol"],
@@ -175,7 +175,7 @@ def permissions(rules: list[Doc], *, egress: bool) -> list[Doc]:
             entry["UserIdGroupPairs"].append(
                 {"GroupId": pair["GroupId"], "UserId": pair["UserId"], **described}
             )
-    return [found[key] for key in sorted(found, key=str)]
+    return [entries[key] for key in sorted(entries, key=str)]
 
 
 @action("DescribeSecurityGroups")
@@ -191,10 +191,10 @@ def describe_security_groups(request: Request) -> Doc:
     }
     ids: list[str] = list(request.get("GroupIds") or ())
     for name in request.get("GroupNames") or ():
-        found = request.store.find("security-group", name)
-        if found is None:
+        group_id = request.store.find("security-group", name)
+        if group_id is None:
             raise missing("security-group", name)
-        ids.append(found)
+        ids.append(group_id)
     if ids:
         docs = [request.thing("security-group", group) for group in ids]
     else:
@@ -209,11 +209,11 @@ def describe_security_groups(request: Request) -> Doc:
 @action("DescribeSecurityGroupRules")
 def describe_security_group_rules(request: Request) -> Doc:
     fields = {"group-id": path("GroupId"), "security-group-rule-id": path("SecurityGroupRuleId")}
-    found = select(request, "security-group-rule", fields, ids=request.get("SecurityGroupRuleIds") or ())
-    return page(request, "SecurityGroupRules", found)
+    matches = select(request, "security-group-rule", fields, ids=request.get("SecurityGroupRuleIds") or ())
+    return page(request, "SecurityGroupRules", matches)
 
 
-def _wanted(request: Request, group: Doc, *, egress: bool) -> list[dict[str, Any]]:
+def _requested_rules(request: Request, group: Doc, *, egress: bool) -> list[dict[str, Any]]:
     """The single rules that IpPermissions (or the short form) describes."""
     entries = list(request.get("IpPermissions") or ())
     if not entries and request.get("IpProtocol"):
@@ -225,7 +225,7 @@ def _wanted(request: Request, group: Doc, *, egress: bool) -> list[dict[str, Any
                 "IpRanges": [{"CidrIp": request["CidrIp"]}] if request.get("CidrIp") else [],
             }
         ]
-    wanted: list[dict[str, Any]] = []
+    rules: list[dict[str, Any]] = []
     for entry in entries:
         protocol = str(entry["IpProtocol"])
         ports = (
@@ -239,7 +239,7 @@ def _wanted(request: Request, group: Doc, *, egress: bool) -> list[dict[str, Any
         ):
             for one in entry.get(lists) or ():
                 _check_cidr(one[key], name)
-                wanted.append({**common, "peer": (name, one[key]), "description": one.get("Description")})
+                rules.append({**common, "peer": (name, one[key]), "description": one.get("Description")})
         for pair in entry.get("UserIdGroupPairs") or ():
             other = request.thing("security-group", pair["GroupId"])
             if other["VpcId"] != group["VpcId"]:
@@ -247,13 +247,13 @@ def _wanted(request: Request, group: Doc, *, egress: bool) -> list[dict[str, Any
                     "InvalidGroup.NotFound",
                     f"You have specified two resources that belong to different networks: {pair['GroupId']}",
                 )
-            wanted.append({**common, "group_id": pair["GroupId"], "description": pair.get("Description")})
-    if not wanted:
+            rules.append({**common, "group_id": pair["GroupId"], "description": pair.get("Description")})
+    if not rules:
         raise AwsError(
             "InvalidParameterValue",
             "Either 'ipPermissions' or the parameters of one rule should be provided.",
         )
-    return wanted
+    return rules
 
 
 def _check_cidr(text: str, name: str) -> None:
@@ -268,37 +268,39 @@ def _check_cidr(text: str, name: str) -> None:
 def _authorize(request: Request, *, egress: bool) -> Doc:
     group = request.thing("security-group", request["GroupId"])
     tags = request.tags_for("security-group-rule")
-    made = [rule(request, group, **one, tags=tags) for one in _wanted(request, group, egress=egress)]
-    return {"Return": True, "SecurityGroupRules": [public(one) for one in made]}
+    rules = [
+        rule(request, group, **one, tags=tags) for one in _requested_rules(request, group, egress=egress)
+    ]
+    return {"Return": True, "SecurityGroupRules": [public(one) for one in rules]}
 
 
 def _revoke(request: Request, *, egress: bool) -> Doc:
     group = request.thing("security-group", request["GroupId"])
     if request.get("SecurityGroupRuleIds"):
         for rule_id in request["SecurityGroupRuleIds"]:
-            found = request.thing("security-group-rule", rule_id)
-            if found["GroupId"] != group["GroupId"] or found["IsEgress"] != egress:
+            doc = request.thing("security-group-rule", rule_id)
+            if doc["GroupId"] != group["GroupId"] or doc["IsEgress"] != egress:
                 raise missing("security-group-rule", rule_id)
             request.store.remove(rule_id)
         return {"Return": True}
-    mine = rules_of(request, group["GroupId"])
-    for one in _wanted(request, group, egress=egress):
-        wanted: Doc = {
+    existing = rules_of(request, group["GroupId"])
+    for one in _requested_rules(request, group, egress=egress):
+        criteria: Doc = {
             "IsEgress": egress,
             "IpProtocol": one["protocol"],
             "FromPort": one["ports"][0],
             "ToPort": one["ports"][1],
         }
         if one.get("peer"):
-            wanted[one["peer"][0]] = one["peer"][1]
+            criteria[one["peer"][0]] = one["peer"][1]
         if one.get("group_id"):
-            wanted["ReferencedGroupInfo"] = {"GroupId": one["group_id"]}
-        found = next((have for have in mine if _same(wanted, have)), None)
-        if found is None:
+            criteria["ReferencedGroupInfo"] = {"GroupId": one["group_id"]}
+        doc = next((have for have in existing if _same(criteria, have)), None)
+        if doc is None:
             raise AwsError(
                 "InvalidPermission.NotFound", "The specified rule does not exist in this security group."
             )
-        request.store.remove(found["SecurityGroupRuleId"])
+        request.store.remove(doc["SecurityGroupRuleId"])
     return {"Return": True}
 
 
@@ -325,7 +327,7 @@ def revoke_egress(request: Request) -> Doc:
 @action("ModifySecurityGroupRules")
 def modify_security_group_rules(request: Request) -> Doc:
     for change in request["SecurityGroupRules"]:
-        found = request.thing("security-group-rule", change["SecurityGroupRuleId"])
+        doc = request.thing("security-group-rule", change["SecurityGroupRuleId"])
         new = change["SecurityGroupRule"]
         for key in (
             "IpProtocol",
@@ -337,13 +339,13 @@ def modify_security_group_rules(request: Request) -> Doc:
             "Description",
         ):
             if key in new:
-                found[key] = new[key]
+                doc[key] = new[key]
         if new.get("ReferencedGroupId"):
-            found["ReferencedGroupInfo"] = {
-                **found.get("ReferencedGroupInfo", {}),
+            doc["ReferencedGroupInfo"] = {
+                **doc.get("ReferencedGroupInfo", {}),
                 "GroupId": new["ReferencedGroupId"],
             }
-        request.add(found["SecurityGroupRuleId"], "security-group-rule", found)
+        request.add(doc["SecurityGroupRuleId"], "security-group-rule", doc)
     return {"Return": True}
 
 
@@ -370,5 +372,5 @@ def group_named(request: Request, ids: list[str]) -> list[Doc]:
             "SecurityGroupsPerInterfaceLimitExceeded",
             "The maximum number of security groups per interface has been reached.",
         )
-    found = [request.thing("security-group", group) for group in ids]
-    return [{"GroupId": group["GroupId"], "GroupName": group["GroupName"]} for group in found]
+    groups = [request.thing("security-group", group) for group in ids]
+    return [{"GroupId": group["GroupId"], "GroupName": group["GroupName"]} for group in groups]

@@ -68,15 +68,15 @@ def make_subnet(
 def zone_of(request: Request, name: str | None, zone_id: str | None = None) -> tuple[str, str]:
     """(name, id) of a zone of the request's region."""
     zones = regions()[request.region]
-    found = next((z for z in zones if name == z.name or (name is None and zone_id == z.id)), None)
-    if found is None:
+    zone = next((z for z in zones if name == z.name or (name is None and zone_id == z.id)), None)
+    if zone is None:
         names = ", ".join(z.name for z in zones)
         raise AwsError(
             "InvalidParameterValue",
             f"Value ({name or zone_id}) for parameter availabilityZone is invalid. "
             f"Subnets can currently only be created in the following availability zones: {names}.",
         )
-    return found.name, found.id
+    return zone.name, zone.id
 
 
 @action("CreateSubnet")
@@ -105,19 +105,19 @@ def free_addresses(request: Request, subnet: Doc) -> int:
     return size - RESERVED - request.store.taken(f"addresses {subnet['SubnetId']}")
 
 
-def take_address(request: Request, subnet: Doc, owner: str, wanted: str | None = None) -> str:
+def take_address(request: Request, subnet: Doc, owner: str, address: str | None = None) -> str:
     """An address of the subnet for an interface. The caller has asked `free_addresses` before."""
     network = ipaddress.IPv4Network(subnet["CidrBlock"])
     space = f"addresses {subnet['SubnetId']}"
     last = network.num_addresses - 2
-    if wanted:
-        if ipaddress.IPv4Address(wanted) not in network:
+    if address:
+        if ipaddress.IPv4Address(address) not in network:
             raise AwsError(
-                "InvalidParameterValue", f"Address {wanted} does not fall within the subnet's address range"
+                "InvalidParameterValue", f"Address {address} does not fall within the subnet's address range"
             )
-        if not request.store.take(space, wanted, owner):
-            raise AwsError("InvalidIPAddress.InUse", f"Address {wanted} is in use.")
-        return wanted
+        if not request.store.take(space, address, owner):
+            raise AwsError("InvalidIPAddress.InUse", f"Address {address} is in use.")
+        return address
     for _ in range(last - FIRST + 1):
         offset = FIRST + (request.store.count(f"next {space}") - 1) % (last - FIRST + 1)
         if request.store.take(space, str(network[offset]), owner):
@@ -154,8 +154,8 @@ SUBNET_FIELDS = {
 
 @action("DescribeSubnets")
 def describe_subnets(request: Request) -> Doc:
-    found = select(request, "subnet", SUBNET_FIELDS, ids=request.get("SubnetIds") or ())
-    return page(request, "Subnets", [_with_free(request, subnet) for subnet in found])
+    matches = select(request, "subnet", SUBNET_FIELDS, ids=request.get("SubnetIds") or ())
+    return page(request, "Subnets", [_with_free(request, subnet) for subnet in matches])
 
 
 @action("ModifySubnetAttribute")

@@ -26,7 +26,7 @@ DISK_TYPES = {
 
 
 @dataclass(frozen=True)
-class Disk:
+class DiskRequest:
     """One disk to be made; `scratch`: a local one, which is no resource."""
 
     image: Doc | None
@@ -36,7 +36,9 @@ class Disk:
     asked: Doc
 
 
-def checked(request: Request, rows: list[Doc], kind: Type, zone: str | None, prefix: str) -> tuple[Disk, ...]:
+def checked(
+    request: Request, rows: list[Doc], kind: Type, zone: str | None, prefix: str
+) -> tuple[DiskRequest, ...]:
     """Disks of an instance, or of a template (no zone)."""
     boots = [row for row in rows if row.get("boot")]
     if len(boots) != 1:
@@ -47,7 +49,7 @@ def checked(request: Request, rows: list[Doc], kind: Type, zone: str | None, pre
     )
 
 
-def _disk(request: Request, row: Doc, kind: Type, zone: str | None, field: str) -> Disk:
+def _disk(request: Request, row: Doc, kind: Type, zone: str | None, field: str) -> DiskRequest:
     params: Doc = row.get("initializeParams") or {}
     scratch = row.get("type") == "SCRATCH"
     name = str(params.get("diskType") or ("local-ssd" if scratch else USUAL_TYPE)).rpartition("/")[2]
@@ -57,11 +59,13 @@ def _disk(request: Request, row: Doc, kind: Type, zone: str | None, field: str) 
     if "h" in kind.flags and name.startswith("pd-"):
         raise GcpError("badRequest", f"{name} disk type cannot be used by {kind.name} machine type.")
     if scratch:
-        return Disk(None, name, int(params.get("diskSizeGb") or 375), True, row)
+        return DiskRequest(None, name, int(params.get("diskSizeGb") or 375), True, row)
     if not params.get("sourceImage"):
         if row.get("boot"):
             raise required(f"{field}.sourceImage")
-        return Disk(None, name, int(params.get("diskSizeGb") or row.get("diskSizeGb") or 10), False, row)
+        return DiskRequest(
+            None, name, int(params.get("diskSizeGb") or row.get("diskSizeGb") or 10), False, row
+        )
     path = request.link(f"{field}.sourceImage", params["sourceImage"])
     image = image_named(path)
     if image is None:
@@ -80,10 +84,10 @@ def _disk(request: Request, row: Doc, kind: Type, zone: str | None, field: str) 
             size,
             f"Requested disk size cannot be smaller than the image size ({least} GB)",
         )
-    return Disk(image, name, size, False, row)
+    return DiskRequest(image, name, size, False, row)
 
 
-def attach(request: Request, owner: str, name: str, found: tuple[Disk, ...]) -> list[Doc]:
+def attach(request: Request, owner: str, name: str, found: tuple[DiskRequest, ...]) -> list[Doc]:
     """Make the disks of a new instance; the instance's own rows."""
     rows = []
     for index, one in enumerate(found):
@@ -107,7 +111,7 @@ def attach(request: Request, owner: str, name: str, found: tuple[Disk, ...]) -> 
     return rows
 
 
-def _made(request: Request, owner: str, name: str, one: Disk) -> str:
+def _made(request: Request, owner: str, name: str, one: DiskRequest) -> str:
     params: Doc = one.asked.get("initializeParams") or {}
     given = params.get("diskName") or name
     if not NAME.fullmatch(given):

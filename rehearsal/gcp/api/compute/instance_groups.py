@@ -121,7 +121,7 @@ def members(request: Request, path: str) -> list[str]:
     return [source for source, _ in request.store.referrers(path, "member")]
 
 
-def wanted(request: Request, path: str, doc: Doc) -> instances.Wanted:
+def wanted(request: Request, path: str, doc: Doc) -> instances.InstanceRequest:
     """The next member, as its template has it."""
     where = Request(request.cloud, {"project": path.split("/")[1], "zone": path.split("/")[3]}, {}, {})
     _, template = named(where, "instanceTemplate", doc["instanceTemplate"])
@@ -138,7 +138,7 @@ def _name(request: Request, path: str, doc: Doc) -> str:
             return name
 
 
-def check_policy(request: Request, path: str, doc: Doc, one: instances.Wanted, count: int) -> None:
+def check_policy(request: Request, path: str, doc: Doc, one: instances.InstanceRequest, count: int) -> None:
     """Whether the group's workload policy takes so many more. Raises what the operation would."""
     for policy in request.store.targets(path, "workload"):
         found = request.thing("resource-policy", policy)
@@ -159,7 +159,7 @@ def check_policy(request: Request, path: str, doc: Doc, one: instances.Wanted, c
             raise full(found, one.kind)
 
 
-def create(request: Request, path: str, one: instances.Wanted, run_s: int | None = None) -> str:
+def create(request: Request, path: str, one: instances.InstanceRequest, run_s: int | None = None) -> str:
     """Make one member; its path. `run_s`: how long it runs, where a resize request says so."""
     where = Request(request.cloud, {"project": path.split("/")[1], "zone": path.split("/")[3]}, {}, {})
     placed = {"resourcePolicies": [API + policy for policy in request.store.targets(path, "workload")]}

@@ -19,7 +19,7 @@ from orch.rehearsal.gcp.api.methods import API, Request, checked_name, fingerpri
 from orch.rehearsal.gcp.api.network import interfaces
 from orch.rehearsal.gcp.api.quotas import charge, need_machines
 from orch.rehearsal.gcp.data.tables import Type, types, zones
-from orch.rehearsal.nodes import host_seed, public_key, shows_at
+from orch.rehearsal.nodes import host_key_attributes, host_seed, public_key
 from orch.rehearsal.store import Doc
 
 RACK, BLOCK = 8, 64
@@ -27,15 +27,15 @@ RACK, BLOCK = 8, 64
 
 
 @dataclass(frozen=True)
-class Wanted:
+class InstanceRequest:
     """An instance that may be made, but for its addresses and disks."""
 
     name: str
     kind: Type
     zone: str
     scheduling: scheduling.Scheduling
-    interfaces: tuple[interfaces.Interface, ...]
-    disks: tuple[disks.Disk, ...]
+    interfaces: tuple[interfaces.InterfaceRequest, ...]
+    disks: tuple[disks.DiskRequest, ...]
     policies: tuple[str, ...]
     doc: Doc
 
@@ -60,7 +60,7 @@ def insert(request: Request) -> Doc:
     return doc
 
 
-def checked(request: Request, body: Doc) -> Wanted:
+def checked(request: Request, body: Doc) -> InstanceRequest:
     """What an instance asks for, its own fields and its template's. Raises what the call itself would."""
     zone = request.words["zone"]
     kind = _machine_type(request, body.get("machineType"), zone)
@@ -72,7 +72,7 @@ def checked(request: Request, body: Doc) -> Wanted:
     }
     if len(body.get("serviceAccounts") or ()) > 1:
         raise invalid("resource.serviceAccounts", "", "At most one service account is allowed.")
-    return Wanted(
+    return InstanceRequest(
         name=checked_name(body),
         kind=kind,
         zone=zone,
@@ -126,7 +126,7 @@ def _policies(request: Request, rows: list[str], zone: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def room(request: Request, wanted: Wanted, count: int = 1) -> str | None:
+def room(request: Request, wanted: InstanceRequest, count: int = 1) -> str | None:
     """Whether so many may be made now: quota, placement, reservation, capacity; the reservation they run in.
 
     Raises what the operation would.
@@ -145,7 +145,7 @@ def room(request: Request, wanted: Wanted, count: int = 1) -> str | None:
     return reserved
 
 
-def make(request: Request, wanted: Wanted, **more: object) -> Doc:
+def make(request: Request, wanted: InstanceRequest, **more: object) -> Doc:
     """Make one instance. Raises what the operation would."""
     reserved = room(request, wanted)
     path, spot = request.path("instances", wanted.name), wanted.scheduling.spot
@@ -194,7 +194,7 @@ def make(request: Request, wanted: Wanted, **more: object) -> Doc:
     return doc
 
 
-def _host(request: Request, wanted: Wanted) -> str | None:
+def _host(request: Request, wanted: InstanceRequest) -> str | None:
     """Where it stands: block, sub-block, host. Told of what is placed or of dense types."""
     if not wanted.policies and not wanted.kind.dense:
         return None
@@ -237,7 +237,8 @@ def get_guest_attributes(request: Request) -> Doc:
     enabled = metadata.get("enable-guest-attributes", "").lower() in {"true", "1", "y", "yes"}
     if enabled and shown(request, doc)["status"] == "RUNNING":
         written = dict.fromkeys(
-            shows_at(metadata.get("user-data", "").encode()), public_key(host_seed(request.cloud.seed, path))
+            host_key_attributes(metadata.get("user-data", "").encode()),
+            public_key(host_seed(request.cloud.seed, path)),
         )
         agent = public_key(host_seed(request.cloud.seed, f"agent of {path}"))
         written["hostkeys/ssh-ed25519"] = agent.split()[1]

@@ -57,7 +57,7 @@ def insert(request: Request) -> Doc:
     return serve(request, path, doc)
 
 
-def _duration(body: Doc, one: instances.Wanted) -> int | None:
+def _duration(body: Doc, one: instances.InstanceRequest) -> int | None:
     given = body.get("requestedRunDuration")
     if not given:
         if one.scheduling.reservations:
@@ -69,7 +69,7 @@ def _duration(body: Doc, one: instances.Wanted) -> int | None:
     return seconds
 
 
-def _check_template(one: instances.Wanted) -> None:
+def _check_template(one: instances.InstanceRequest) -> None:
     """What a group's template must be for a resize request."""
     field = "resource.instanceTemplate"
     if not one.kind.gpus:

@@ -11,7 +11,7 @@ from orch.rehearsal.gcp.api.errors import GcpError, invalid, required
 from orch.rehearsal.gcp.api.methods import API, Request, fingerprint
 from orch.rehearsal.gcp.api.network.profiles import profile_of
 from orch.rehearsal.gcp.api.network.subnets import take_address
-from orch.rehearsal.gcp.data.tables import Profile, Type, zones
+from orch.rehearsal.gcp.data.tables import NetworkProfile, Type, zones
 from orch.rehearsal.store import Doc
 
 FIELD = "resource.networkInterfaces"
@@ -19,7 +19,7 @@ RDMA = "MRDMA"
 
 
 @dataclass(frozen=True)
-class Interface:
+class InterfaceRequest:
     """One interface as asked for. `type` empty: the cloud chooses."""
 
     index: int
@@ -27,7 +27,7 @@ class Interface:
     subnet: str
     type: str
     range: str | None
-    profile: tuple[str, Profile] | None
+    profile: tuple[str, NetworkProfile] | None
     asked: Doc
 
     @property
@@ -35,7 +35,7 @@ class Interface:
         return self.type == RDMA
 
 
-def checked(request: Request, rows: list[Doc], kind: Type, zone: str) -> tuple[Interface, ...]:
+def checked(request: Request, rows: list[Doc], kind: Type, zone: str) -> tuple[InterfaceRequest, ...]:
     """What an instance asks for. Raises what the API would."""
     if not rows:
         raise GcpError(
@@ -75,7 +75,7 @@ def checked(request: Request, rows: list[Doc], kind: Type, zone: str) -> tuple[I
     return found
 
 
-def _interface(request: Request, index: int, row: Doc, kind: Type, zone: str) -> Interface:
+def _interface(request: Request, index: int, row: Doc, kind: Type, zone: str) -> InterfaceRequest:
     field = f"{FIELD}[{index}]"
     if not row.get("subnetwork"):
         if not row.get("network"):
@@ -101,10 +101,10 @@ def _interface(request: Request, index: int, row: Doc, kind: Type, zone: str) ->
     if stack == "IPV4_IPV6" and subnet["stackType"] != "IPV4_IPV6":
         raise invalid(f"{field}.stackType", stack, "The subnetwork has no IPv6 range.")
     profile = profile_of(request, request.thing("network", network))
-    return Interface(index, network, path, wanted, subnet.get("ipCidrRange"), profile, row)
+    return InterfaceRequest(index, network, path, wanted, subnet.get("ipCidrRange"), profile, row)
 
 
-def _check_profile(one: Interface, kind: Type, zone: str) -> None:
+def _check_profile(one: InterfaceRequest, kind: Type, zone: str) -> None:
     """MRDMA goes with an RDMA network of the zone, every other interface with a regular network."""
     field = f"{FIELD}[{one.index}]"
     if (one.profile is not None) != one.rdma:
@@ -134,12 +134,12 @@ def _check_profile(one: Interface, kind: Type, zone: str) -> None:
         )
 
 
-def attach(request: Request, owner: str, found: tuple[Interface, ...]) -> list[Doc]:
+def attach(request: Request, owner: str, found: tuple[InterfaceRequest, ...]) -> list[Doc]:
     """The interfaces of a new instance, with addresses."""
     return [_attached(request, owner, one) for one in found]
 
 
-def _attached(request: Request, owner: str, one: Interface) -> Doc:
+def _attached(request: Request, owner: str, one: InterfaceRequest) -> Doc:
     subnet = request.thing("subnetwork", one.subnet)
     doc: Doc = {
         "kind": "compute#networkInterface",

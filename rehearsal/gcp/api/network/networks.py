@@ -7,7 +7,7 @@ from orch.rehearsal.gcp.api.methods import API, Request, method
 from orch.rehearsal.gcp.api.network.profiles import profile_named, profile_of
 from orch.rehearsal.gcp.api.network.subnets import keep
 from orch.rehearsal.gcp.api.quotas import need_project
-from orch.rehearsal.gcp.data.tables import Profile, zones
+from orch.rehearsal.gcp.data.tables import NetworkProfile, zones
 from orch.rehearsal.store import Doc
 
 LEAST_MTU, MOST_MTU, USUAL_MTU = 1300, 8896, 1460
@@ -27,7 +27,7 @@ FIELDS = (
 @method("networks.insert", "POST", "global/networks")
 def insert(request: Request) -> Doc:
     path, doc = request.new("network", "networks", "network", fields=FIELDS)
-    found: tuple[str, Profile] | None = None
+    found: tuple[str, NetworkProfile] | None = None
     if doc.get("networkProfile"):
         link = request.link("resource.networkProfile", doc["networkProfile"])
         found = profile_named(request, link.rpartition("/")[2])
@@ -58,7 +58,7 @@ def insert(request: Request) -> Doc:
     return doc
 
 
-def _mtu(wanted: object, profile: Profile | None) -> int:
+def _mtu(wanted: object, profile: NetworkProfile | None) -> int:
     if profile is not None:
         if wanted not in (None, 0, profile.mtu):
             raise invalid("resource.mtu", wanted, f"The network profile requires an MTU of {profile.mtu}.")

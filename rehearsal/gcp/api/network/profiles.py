@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from orch.rehearsal.gcp.api.errors import GcpError, not_found
 from orch.rehearsal.gcp.api.methods import API, Request, method
-from orch.rehearsal.gcp.data.tables import Profile, profiles, types, zones
+from orch.rehearsal.gcp.data.tables import NetworkProfile, profiles, types, zones
 from orch.rehearsal.store import Doc
 
 
-def profile_named(request: Request, name: str) -> tuple[str, Profile] | None:
+def profile_named(request: Request, name: str) -> tuple[str, NetworkProfile] | None:
     """(zone, kind) of a network profile, where there is one of that name."""
     for kind, profile in profiles().items():
         zone = name.removesuffix(f"-{kind}")
@@ -17,18 +17,18 @@ def profile_named(request: Request, name: str) -> tuple[str, Profile] | None:
     return None
 
 
-def profile_zones(request: Request, profile: Profile) -> set[str]:
+def profile_zones(request: Request, profile: NetworkProfile) -> set[str]:
     """Where there is a profile of this kind: in the zones of its machine types."""
     offered = request.cloud.knobs_now().offered
     return {zone for name in profile.types for zone in offered.get(name, types()[name].zones)} & set(zones())
 
 
-def profile_of(request: Request, network: Doc) -> tuple[str, Profile] | None:
+def profile_of(request: Request, network: Doc) -> tuple[str, NetworkProfile] | None:
     link = network.get("networkProfile")
     return profile_named(request, link.rpartition("/")[2]) if link else None
 
 
-def _profile(request: Request, zone: str, profile: Profile) -> Doc:
+def _profile(request: Request, zone: str, profile: NetworkProfile) -> Doc:
     name = f"{zone}-{profile.kind}"
     allowed = {True: "ALLOWED", False: "BLOCKED"}
     return {
