@@ -85,6 +85,6 @@ def refresh(
 
 
 def _with(new: str, before: str) -> str:
-    """`new` with `old` added, for regions that were not fetched and keep their former rows."""
+    """The source or date of a list: `new`, and the oldest one of regions that were not fetched, if any."""
     oldest = before.rpartition(OTHER)[2]
     return f"{new}{OTHER}{oldest}" if oldest and oldest != new else new

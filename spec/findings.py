@@ -56,7 +56,7 @@ class PlanError(OrchError):
 
 
 class PlanErrors(PlanError):
-    """A fleet that cannot be built as written. `findings` holds the errors, and the warnings found with them."""
+    """A fleet that cannot be built as written. `findings` holds its errors and warnings."""
 
     def __init__(self, findings: Iterable[Finding]) -> None:
         self.findings = tuple(findings)
