@@ -102,8 +102,8 @@ def read_prices(
 ) -> PriceList:
     """A list: `# key: value` lines, then one row per type, region and price with its zones.
 
-    `use1-az1:9.85` is a zone and its spot price, `-` the region as a whole. `besides`: types that are offered
-    where those are that they are like. Raises BadCatalogFile.
+    `use1-az1:9.85` is a zone and its spot price, `-` the region as a whole. `besides`: types without rows
+    of their own, offered where their siblings are. Raises BadCatalogFile.
     """
     head, rows = _read(path)
     offers: list[Offer] = []
@@ -130,7 +130,7 @@ def read_prices(
 
 
 def write_prices(path: Path, prices: PriceList) -> None:
-    """The same form, written whole or not at all. Raises OSError."""
+    """Writes a list in the form that `read_prices` reads, atomically. Raises OSError."""
     rows: dict[tuple[str, str, str], list[str]] = {}
     for offer in prices.offers:
         key = (offer.type.name, offer.region or "", _money(None if offer.price_of else offer.price))
@@ -275,7 +275,7 @@ def siblings(rows: Sequence[Mapping[str, str]], types: Mapping[str, InstanceType
 
 
 def offered(known: Sequence[Sibling], offers: Sequence[Offer]) -> Iterator[Offer]:
-    """Where each is, and for how much: in the zones of the one it is like, at the sum of its parts there."""
+    """Offers of siblings: in the zones of the type that each is like, at the sum of its parts' prices."""
     priced: dict[str, dict[str, Offer]] = {}
     for offer in offers:
         priced.setdefault(offer.type.name, {})[offer.zone or ""] = offer

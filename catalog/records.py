@@ -68,10 +68,10 @@ class InstanceType:
 
 @dataclass(frozen=True)
 class Offer:
-    """A type in a zone. A region, zone or price that is None is not known, or does not exist there.
+    """A type in a zone. A region, zone or price that is None is unknown, or does not exist there.
 
-    `listed`: a price list has it; else nobody told whether the region has the type, in which zones, and what
-    it costs on spot. `price_of`: the region whose price it is, where its own is not known.
+    `listed`: a price list has the offer; else it is unknown whether the region has the type, in which zones,
+    and at what spot price. `price_of`: the region whose price this is, where its own is unknown.
     """
 
     type: InstanceType
@@ -92,9 +92,9 @@ class Offer:
 
 @dataclass(frozen=True)
 class PriceList:
-    """All offers of a backend, and where they come from. `refreshed` tells a list made on this machine.
+    """All offers of a backend, with source and date. `refreshed`: the list was made on this machine.
 
-    `complete`: regions of which it names all types that they have, the surveyed and the others.
+    `complete`: regions for which the list has every type that is sold there, surveyed or not.
     """
 
     backend: str
@@ -107,7 +107,7 @@ class PriceList:
 
     @cached_property
     def prices(self) -> Mapping[str, Mapping[str, float | None]]:
-        """Regions of each type that has a row, with the price of one that has one of its own."""
+        """For each type with a row: its regions, each with its own price, or None without one."""
         prices: dict[str, dict[str, float | None]] = {}
         for offer in self.offers:
             known = prices.setdefault(offer.type.name, {})
@@ -132,7 +132,7 @@ class PriceList:
 class Catalog:
     """Everything known, by name. `types` is keyed by backend and type.
 
-    `regions`: by backend, those that may have a type of which no list tells.
+    `regions`: by backend, the regions that may have types which no price list has.
     """
 
     gpus: Mapping[str, GpuModel]
@@ -145,6 +145,6 @@ class Catalog:
         return tuple(self.lists)
 
     def offers(self) -> Iterator[Offer]:
-        """All that the lists have; `unpriced.py` has the others."""
+        """All offers of the price lists; `unpriced.py` has the others."""
         for each in self.lists.values():
             yield from each.offers

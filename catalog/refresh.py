@@ -21,7 +21,7 @@ OTHER = "; other regions: "
 
 @dataclass(frozen=True)
 class Refreshed:
-    """The list that was written, and where."""
+    """A refreshed price list and the path that it was written to."""
 
     prices: PriceList
     path: Path
@@ -85,6 +85,6 @@ def refresh(
 
 
 def _with(new: str, before: str) -> str:
-    """`new`, and what the regions that were not fetched are still from: the oldest of it, if any."""
+    """The source or date of a list: `new`, and the oldest one of regions that were not fetched, if any."""
     oldest = before.rpartition(OTHER)[2]
     return f"{new}{OTHER}{oldest}" if oldest and oldest != new else new

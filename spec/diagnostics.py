@@ -16,7 +16,7 @@ from orch.spec.grammar.values import encodable
 
 
 class Severity(str, Enum):
-    """How bad it is: an error stops everything, a warning stops only under `--strict`, a note never."""
+    """An error stops everything, a warning stops only with `--strict`, a note never stops."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -38,13 +38,13 @@ class Span:
 
 
 class Places:
-    """Where spans begin, to be asked often."""
+    """The starts of many spans, indexed for lookups."""
 
     def __init__(self, spans: Iterable[Span]) -> None:
         self._starts = sorted({(span.file, span.line, span.column) for span in spans})
 
     def within(self, span: Span) -> bool:
-        """Whether one of them begins in `span`."""
+        """Whether any of the spans begins in `span`."""
         first = bisect_left(self._starts, (span.file, span.line, span.column))
         end = (span.file, span.end_line, span.end_column)
         return first < len(self._starts) and self._starts[first] <= end
@@ -52,7 +52,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Related:
-    """Another place that has to do with it, and why."""
+    """Another place that explains the diagnostic, with a message."""
 
     span: Span
     message: str
@@ -118,7 +118,7 @@ def render_json(diagnostics: Iterable[Diagnostic]) -> str:
 
 
 def render_human(diagnostics: Iterable[Diagnostic]) -> str:
-    """What a person reads: place, message, the source line with a caret, the reason and the way out."""
+    """Text for people: place, message, the source line with a caret, the detail and the hint."""
     return "\n".join(_render_one(diagnostic) for diagnostic in ordered(diagnostics))
 
 

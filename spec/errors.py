@@ -30,7 +30,8 @@ class ExitCode(IntEnum):
 
 
 class OrchError(Exception):
-    """One cause, told whole. Each package has one subclass as its root, each cause a subclass of that."""
+    """An error with what, where, why and what to do. Each package has one subclass as its root, each cause a
+    subclass of that."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.BUG
 
@@ -75,7 +76,7 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """The same of a text whose line breaks are meant, and colours: they hide nothing."""
+    """The same for text of several lines; line breaks and colours stay, for they hide nothing."""
     return "".join(
         part if at % 2 else "\n".join(map(visible, part.split("\n")))
         for at, part in enumerate(_COLOUR.split(text))

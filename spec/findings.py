@@ -1,4 +1,4 @@
-"""What planning finds out beyond the file: errors and warnings, each at its property, all of them at once."""
+"""Findings of planning: errors and warnings, each at its property, reported together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POLICY = range(280, 300)
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to tell about a fleet; `path` is the property (`network.subnets`)."""
+    """An error, a warning or a note about a fleet; `path` is the property (`network.subnets`)."""
 
     code: str
     path: str
@@ -56,7 +56,7 @@ class PlanError(OrchError):
 
 
 class PlanErrors(PlanError):
-    """A fleet that cannot be built as written. `findings` holds the errors, and the warnings beside them."""
+    """A fleet that cannot be built as written. `findings` holds its errors and warnings."""
 
     def __init__(self, findings: Iterable[Finding]) -> None:
         self.findings = tuple(findings)

@@ -66,7 +66,7 @@ def fetch(
     """
     boto3, config = _boto3()
     by_name = {each.name: each for each in types}
-    with _told():
+    with _as_refresh_errors():
         session = boto3.Session(profile_name=profile)
         ec2 = session.client("ec2", region_name=HOME, config=config)
         enabled = tuple(str(each["RegionName"]) for each in ec2.describe_regions()["Regions"])
@@ -159,8 +159,8 @@ def _boto3() -> tuple[Any, Any]:
 
 
 @contextmanager
-def _told() -> Generator[None, None, None]:
-    """boto3's errors as ours: no credentials, refused ones, no network, anything else."""
+def _as_refresh_errors() -> Generator[None, None, None]:
+    """Raises boto3's errors as RefreshFailed: no credentials, refused ones, no network, anything else."""
     errors: Any = importlib.import_module("botocore.exceptions")
     try:
         yield
@@ -171,12 +171,12 @@ def _told() -> Generator[None, None, None]:
             hint="`aws configure`, the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile",
         ) from error
     except errors.ClientError as error:
-        message: Mapping[str, str] = error.response.get("Error", {})
-        failures = message.get("Code") in _REFUSALS
+        details: Mapping[str, str] = error.response.get("Error", {})
+        refused = details.get("Code") in _REFUSALS
         raise RefreshFailed(
-            "AWS refused the credentials" if failures else "AWS refused a request for prices",
-            detail=f"{error.operation_name}: {message.get('Code')}: {message.get('Message')}",
-            hint="reading prices needs pricing:GetProducts and ec2:Describe*" if failures else None,
+            "AWS refused the credentials" if refused else "AWS refused a request for prices",
+            detail=f"{error.operation_name}: {details.get('Code')}: {details.get('Message')}",
+            hint="reading prices needs pricing:GetProducts and ec2:Describe*" if refused else None,
         ) from error
     except (errors.ConnectionError, errors.HTTPClientError) as error:
         raise RefreshFailed(

@@ -1,4 +1,4 @@
-"""What must hold between the properties of a document: the table of all rules.
+"""Rules between the properties of a document: the table of all.
 
 A rule names the properties it needs; when one of them is already wrong, the rule keeps silent. Rules look
 at nothing outside the files but key files, and there only to warn. A rule returns its findings and never

@@ -1,4 +1,4 @@
-"""What must hold between the properties of a fleet or of a volume."""
+"""Rules between the properties of a fleet or of a volume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold between the hosts of an SSH fleet."""
+"""Rules between the hosts of an SSH fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold between the properties of `orch.yml`, and where secrets stand in plain text."""
+"""Rules between the properties of `orch.yml`, and against secrets in plain text."""
 
 from __future__ import annotations
 

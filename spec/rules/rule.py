@@ -1,4 +1,4 @@
-"""A rule: what must hold between the properties of a document."""
+"""A rule: a check of the properties of one document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold between the properties of every run, and of a dev environment."""
+"""Rules between the properties of every run, and of a dev environment."""
 
 from __future__ import annotations
 

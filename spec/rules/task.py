@@ -1,4 +1,4 @@
-"""What must hold between the properties of a task."""
+"""Rules between the properties of a task."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def acted_on(backend: str) -> frozenset[str]:
 
 
 def not_acted_on(draft: Draft) -> tuple[Diagnostic, ...]:
-    """What is written in a document and would be without effect, each at its place."""
+    """Diagnostics for properties of a document without effect, each at its place."""
     if draft.kind not in LAUNCHED:
         return (_refusal(draft, ("type",), f"`type: {draft.kind}`", None),) if draft.kind else ()
     diagnostics = list(_rows(draft, draft.node, (), ""))
