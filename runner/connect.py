@@ -16,7 +16,7 @@ from orch.spec.state import NodeState
 def open_connector(
     *, connect_timeout_s: float = 10.0, deadline_s: float = 30.0, tunnels: Mapping[str, str] | None = None
 ) -> ConnectorByKind:
-    """Reaches nodes of all kinds. `tunnels`: what proxy commands of a cloud's fleet are given."""
+    """A connector for nodes of all kinds. `tunnels`: environment of proxy commands of a cloud's fleets."""
 
     def ssh() -> Connector:
         from orch.runner.ssh.pool import SshConnector
@@ -27,7 +27,7 @@ def open_connector(
 
 
 class ConnectorByKind:
-    """Hands each node to the connector of its kind, which is made for the first one."""
+    """Passes each node to the connector of its kind, which is created for the first such node."""
 
     def __init__(self, factories: Mapping[str, Callable[[], Connector]]) -> None:
         self._factories = factories
@@ -35,7 +35,7 @@ class ConnectorByKind:
         self._connectors: dict[str, Connector] = {}
 
     def of(self, node: NodeState) -> Connector:
-        """Raises RunnerError for a kind that nobody here reaches: that says nothing of the node."""
+        """The connector of a node's kind. Raises RunnerError for a kind that this version does not know."""
         kind = node.access.kind
         with self._guard:
             if kind not in self._factories:

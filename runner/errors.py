@@ -1,4 +1,4 @@
-"""What can go wrong while running something, one class per cause."""
+"""Errors of runs, hosts and the ledger, one class per cause."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class RunnerError(OrchError):
 
 
 class HostUnreachable(RunnerError):
-    """A host did not answer over SSH, or refused our login, within its deadline."""
+    """A host did not answer over SSH within its deadline, or refused the login."""
 
     exit_code = ExitCode.HOSTS
 
@@ -22,13 +22,13 @@ class LoginRefused(HostUnreachable):
 
 
 class HostKeyRefused(HostUnreachable):
-    """The host showed another key than the pinned one, or none was pinned."""
+    """The host's key differs from the pinned one, or none is pinned."""
 
 
 class HostKeyUnaccepted(HostKeyRefused):
-    """A host's key that nothing vouches for and nobody has accepted: nobody logs in there.
+    """Nobody has accepted the host's key, and no file vouches for it: orch does not log in.
 
-    `host` is what its key is pinned as (a node's name, `jump ADDRESS`), `key` the public key it offers.
+    `host` names the pin of its key (a node's name, `jump ADDRESS`), `key` is the public key it offers.
     """
 
     def __init__(self, summary: str, *, host: str, key: str, fingerprint: str, **fields: str | None) -> None:
@@ -39,7 +39,7 @@ class HostKeyUnaccepted(HostKeyRefused):
 
 
 class JumpUnreachable(HostUnreachable):
-    """A jump host on the way cannot be reached: nothing is known of the hosts behind it."""
+    """A jump host cannot be reached; the state of the hosts behind it is unknown."""
 
 
 class ForwardingRefused(HostUnreachable):
@@ -51,7 +51,7 @@ class PortRefused(HostUnreachable):
 
 
 class UnsafeName(HostUnreachable):
-    """A host, user or path holds what a shell or `ssh` would take for more than a name: it is not used."""
+    """A host, user or path contains characters that a shell or `ssh` would interpret; it is not used."""
 
 
 class BadSshConfig(RunnerError):
@@ -67,7 +67,7 @@ class CommandTimeout(RunnerError):
 
 
 class RunConflict(RunnerError):
-    """Somebody else holds what is asked for: nodes, a name, a run."""
+    """Somebody else holds the requested nodes, name or run."""
 
     exit_code = ExitCode.CONFLICT
 
@@ -77,17 +77,17 @@ class NodesBusy(RunConflict):
 
 
 class NodeCordoned(RunConflict):
-    """Somebody keeps new jobs off the nodes a run needs."""
+    """Nodes that the run needs are cordoned: they take no new jobs."""
 
 
 class NodePreparing(RunnerError):
-    """A node's own preparation at its first boot is not at its end."""
+    """A node's first boot has not finished yet."""
 
     exit_code = ExitCode.HOSTS
 
 
 class NodeUnfit(RunnerError):
-    """A node's own preparation failed: it gets no jobs (ORCH391)."""
+    """A node's preparation failed: it gets no jobs (ORCH391)."""
 
     exit_code = ExitCode.HOSTS
 
@@ -95,7 +95,7 @@ class NodeUnfit(RunnerError):
 class NoFit(RunnerError):
     """No fleet, or no node of it, fits the task.
 
-    `path` is the property of the task that it fails by, `fleets` are the names of those it does not fit.
+    `path` is the property of the task that does not fit, `fleets` are the names of the fleets.
     """
 
     exit_code = ExitCode.CONFIG
@@ -109,7 +109,7 @@ class NoFit(RunnerError):
 
 
 class BadTask(RunnerError):
-    """The task cannot be run as written, found before anything was started."""
+    """The task cannot be run as written. Raised before anything is started."""
 
     exit_code = ExitCode.CONFIG
 
@@ -135,7 +135,7 @@ class ImageUnavailable(RunFailed):
 
 
 class BadRunName(RunnerError):
-    """A name that no run can have (ORCH115)."""
+    """An invalid name of a run (ORCH115)."""
 
     exit_code = ExitCode.USAGE
 

@@ -1,4 +1,4 @@
-"""What happens during a run, told to whoever listens; the core itself prints nothing."""
+"""Events of a run for its listeners (`Processor`); the runner itself prints nothing."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ class RankChanged:
 
 @dataclass(frozen=True)
 class ImageProgress:
-    """An image travels to a node: told when it begins, at each percent and when it ends.
+    """Progress of an image that is sent to a node: at the start, at each percent and at the end.
 
-    `total_bytes` is unknown for a pull."""
+    `total_bytes` is None for a pull.
+    """
 
     node: str
     image: str
@@ -44,7 +45,7 @@ class ImageProgress:
 
 @dataclass(frozen=True)
 class FilesProgress:
-    """What a job starts from, its `files` above all, travels to a node; told once a second."""
+    """Progress of a job's archive, which holds its `files`, to a node: once a second."""
 
     node: str
     done_bytes: int
@@ -54,7 +55,7 @@ class FilesProgress:
 
 @dataclass(frozen=True)
 class Preparing:
-    """Nodes whose first boot is waited for; none once the waiting is over."""
+    """Nodes whose first boot the run waits for; empty once it has finished."""
 
     nodes: tuple[str, ...]
 
@@ -71,7 +72,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something worth saying: a warning, a lost and found connection, a claim that was taken over."""
+    """A message for the user: a warning, a connection lost or restored, a claim that was taken over."""
 
     text: str
     level: str = "note"
@@ -87,14 +88,14 @@ class Processor(Protocol):
 
 
 class Silent:
-    """Hears everything, does nothing."""
+    """A processor that ignores every event."""
 
     def handle(self, event: Event, /) -> None:
         del event
 
 
 class Recorder:
-    """Keeps every event in order: for tests, and for callers that look afterwards."""
+    """A processor that records every event in order, for tests and for callers that read them later."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

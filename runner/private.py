@@ -1,4 +1,4 @@
-"""Files and folders that are their owner's alone, whatever the caller's umask: all that `.orch` holds."""
+"""Files and folders that only their owner may read, whatever the umask: the content of `.orch`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FILE = 0o600
 
 
 def private_folder(path: Path) -> Path:
-    """The folder, made when missing, and so those above it that are. One that exists stays as it is."""
+    """Create the folder and its missing parents with mode 0700. An existing folder keeps its mode."""
     for folder in reversed((path, *path.parents)):
         if not folder.is_dir():
             folder.mkdir(mode=FOLDER, exist_ok=True)
@@ -19,13 +19,13 @@ def private_folder(path: Path) -> Path:
 
 
 def private_file(path: Path) -> Path:
-    """The file, made empty when missing: for those that others then open by name."""
+    """Create an empty file with mode 0600 if it is missing, for libraries that open it by name."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT, FILE))
     return path
 
 
 def write_private(path: Path, text: str) -> None:
-    """Whole or not at all: another process may be reading it."""
+    """Write a file atomically, mode 0600: another process may be reading it."""
     staged = stage_file(path, text)
     try:
         staged.replace(path)
@@ -35,9 +35,9 @@ def write_private(path: Path, text: str) -> None:
 
 
 def stage_file(path: Path, text: str | bytes, mode: int = FILE) -> Path:
-    """The text (or bytes) in a new file beside `path`, to be renamed or linked there.
+    """Write the content to a new file in the folder of `path`, to be renamed or linked to `path`.
 
-    Its name is drawn: processes of two containers that share the folder may have one and the same number.
+    The file name is random: processes of two containers that share the folder may have the same number.
     """
     staged = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
@@ -51,7 +51,7 @@ def stage_file(path: Path, text: str | bytes, mode: int = FILE) -> Path:
 
 
 def tighten(folder: Path) -> bool:
-    """Close a folder and all it holds to others, where a former version left it open. Whether it had."""
+    """Remove others' access to a folder and its content. True if a former version had left it open."""
     status = folder.stat()
     if not status.st_mode & 0o077 or os.geteuid() not in (0, status.st_uid):
         return False

@@ -1,1 +1,1 @@
-"""The ledger of runs and what a run keeps on this machine."""
+"""The ledger of runs, and the folder of each run on this machine."""

@@ -1,4 +1,4 @@
-"""How long a lease holds, that it is lost, and keeping it alive while its holder is busy."""
+"""Leases: how long one lasts, its loss, and its renewal while the holder is busy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Renews(Protocol):
 
 
 class Renewal:
-    """Keeps a lease alive from a thread, while long acts hold the driver up."""
+    """Renews a lease from a thread, while long acts block the driver."""
 
     def __init__(self, ledger: Renews, lease: Lease) -> None:
         self._ledger = ledger

@@ -1,8 +1,8 @@
-"""The ledger of runs: who runs what, how far it is, who may act on it. SQLite, or PostgreSQL by URL.
+"""The ledger of runs: their state, and who may act on them. SQLite, or PostgreSQL by URL.
 
-A process that wants to act on a run takes a lease. Each take raises the run's fence, and every later write
-says owner and fence; a write that matches no row means that the lease is lost, and its holder stops. No
-transaction is held over SSH, nor while files are packed.
+A process that acts on a run takes a lease. Each lease increments the run's fence, and every later write names
+owner and fence: a write that matches no row means that the lease is lost, and its holder stops. No
+transaction stays open during SSH commands or while files are packed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from orch.spec.grammar.values import encodable, shown
 
 
 def open_ledger(url: str) -> Ledger:
-    """The ledger at a SQLAlchemy URL, made when it is not there. Raises LedgerUnusable or NewerLedger."""
+    """The ledger at a SQLAlchemy URL, created if missing. Raises LedgerUnusable or NewerLedger."""
     return Ledger(*open_engine(url))
 
 
@@ -38,14 +38,14 @@ class Ledger:
         self._url = url
 
     def close(self) -> None:
-        """Let go of all connections; needed before a fork."""
+        """Close all connections; needed before a fork."""
         self._engine.dispose()
 
     def create(self, name: str, fleet: str, nodes: Sequence[str], build: Callable[[int], str]) -> RunRow:
-        """Write a new run. `build` gets its number and returns its plan; it may take its time, for until then
-        only name and number are taken, and nobody waits for it.
+        """Write a new run. `build` gets its number and returns its plan as JSON.
 
-        Raises RunConflict when a run of that name is active, or being made.
+        `build` may take long: only the name and the number are reserved meanwhile, without a transaction.
+        Raises RunConflict when a run of that name is active, or being submitted.
         """
         lease = self._reserve(name, fleet)
         try:
@@ -58,7 +58,7 @@ class Ledger:
             raise
 
     def _reserve(self, name: str, fleet: str) -> Lease:
-        """A number for a run that is about to be written."""
+        """Reserve the name and a number for a run that is about to be written."""
         table, owner = schema.run, process_owner()
         with self._begin() as db:
             # Those who reserve come one after the other.
@@ -173,7 +173,7 @@ class Ledger:
             return tuple(_read(db, number) for number in db.scalars(query).all())
 
     def uncollected(self) -> tuple[RunRow, ...]:
-        """Ended runs that left something on a node which did not answer."""
+        """Ended runs whose container is still on a node that did not answer, newest first, at most 20."""
         query = (
             select(schema.run.c.id)
             .where(
@@ -211,7 +211,7 @@ class Ledger:
         self._fenced(lease, {"lease_until": clock() + LEASE_S})
 
     def release(self, lease: Lease) -> None:
-        """Give the lease back; nothing happens when it was lost. With the ledger away, it ends by time."""
+        """Give the lease back. Does nothing when it was lost; if the ledger is unavailable, it expires."""
         table = schema.run
         with suppress(LedgerUnusable), self._begin() as db:
             db.execute(update(table).where(*_holds(lease)).values(owner=None, lease_until=None))
@@ -232,7 +232,7 @@ class Ledger:
         self._fenced(lease, values, status, reason)
 
     def mark_started(self, lease: Lease, text: str) -> None:
-        """Commands are about to run: the first time this is said is the run's start. Raises LeaseLost."""
+        """Record that commands are about to run; the first call sets the start time. Raises LeaseLost."""
         started = func.coalesce(schema.run.c.started_at, clock())
         self._fenced(lease, {"phase": "going", "started_at": started}, "go", text)
 
@@ -254,7 +254,7 @@ class Ledger:
                 raise _lease_lost()
 
     def set_desired(self, number: int, desired: Desired) -> None:
-        """Say what a run should do; its driver sees it at the next look. `abort` is never taken back."""
+        """Set what a run should do; its driver reads it at its next step. `abort` is final."""
         table = schema.run
         with self._begin() as db:
             db.execute(
@@ -287,7 +287,7 @@ class Ledger:
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
-        """A transaction that only reads: it waits for nobody."""
+        """A read-only transaction, which never waits for a lock."""
         with self._begin(self._engine.execution_options(**{READ_ONLY: True})) as db:
             yield db
 

@@ -1,4 +1,4 @@
-"""What the ledger knows of a run, as values."""
+"""Rows of the ledger as values."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Literal
 from orch.runner.processes import is_dead_owner
 
 ACTIVE = ("submitted", "provisioning", "running", "terminating")
-# A name and a number that are taken, for a run that is being written; no run yet.
+# A reserved name and number for a run that is being submitted; not a run yet.
 RESERVED = "reserved"
 Desired = Literal["run", "stop", "abort"]
 
 
 @dataclass(frozen=True)
 class RankRow:
-    """What the ledger knows of one rank."""
+    """The ledger's row of one rank."""
 
     rank: int
     node: str
@@ -29,7 +29,7 @@ class RankRow:
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run as it stands."""
+    """The ledger's row of one run, with its ranks. Times are seconds since the epoch."""
 
     id: int
     name: str
@@ -58,12 +58,12 @@ class RunRow:
 
     @property
     def held(self) -> bool:
-        """Whether some living process acts on it."""
+        """Whether a living process acts on it."""
         return lease_holds(self.owner, self.lease_until, self.now)
 
 
 def lease_holds(owner: str | None, lease_until: float | None, now: float) -> bool:
-    """Whether a lease holds: somebody has it, it has not ended, and its holder is not known to be dead."""
+    """Whether a lease is valid: it has a holder, has not expired, and the holder is not known to be dead."""
     return owner is not None and (lease_until or 0) > now and not is_dead_owner(owner)
 
 

@@ -1,6 +1,6 @@
-"""What a run keeps on this machine: `.orch/runs/RUN/` with its logs, and for a while its secrets.
+"""The folder of a run on this machine, `.orch/runs/RUN/`: its logs, and its secrets until it has started.
 
-All of it is its owner's alone (0700, 0600).
+Only its owner may read it (0700, 0600).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SshKeyPair:
 
 @dataclass(frozen=True)
 class RunKeys:
-    """What the ranks of one run log in to each other with: one client key, one host key per rank."""
+    """The keys of logins between the ranks of a run: one client key, one host key per rank."""
 
     client: SshKeyPair
     hosts: tuple[SshKeyPair, ...]
@@ -61,11 +61,11 @@ class RunFolder:
         write_private(self.path / _ENVIRONMENT, json.dumps(list(environments)))
 
     def environments(self) -> tuple[dict[str, str], ...]:
-        """Raises RunFailed where they are not: on another machine, or after the containers were started."""
+        """The environment of each rank. Raises RunFailed on another machine, or after the run has started."""
         return tuple(json.loads(self._read(_ENVIRONMENT)))
 
     def keys(self, ranks: int) -> RunKeys:
-        """The run's keys, made at the first call."""
+        """The run's keys, created at the first call."""
         path = self.path / _KEYS
         if not path.exists():
             pairs = [new_key_pair() for _ in range(ranks + 1)]
@@ -74,7 +74,7 @@ class RunFolder:
         return RunKeys(client, tuple(hosts))
 
     def forget_secrets(self) -> None:
-        """Remove what only the start needed."""
+        """Remove the files that only the start needs."""
         for name in (_ENVIRONMENT, _KEYS, _FILES):
             (self.path / name).unlink(missing_ok=True)
 
@@ -92,7 +92,7 @@ class RunFolder:
 
 
 def open_folder(dot: Path, name: RunName, number: int) -> RunFolder:
-    """The folder of a run, made when missing; an earlier run's of this name is moved to `NAME~NUMBER`.
+    """The folder of a run, created if missing. An earlier run's folder of this name moves to `NAME~NUMBER`.
 
     Raises LedgerUnusable when `.orch` cannot be written.
     """
@@ -115,7 +115,7 @@ def open_folder(dot: Path, name: RunName, number: int) -> RunFolder:
 
 
 def find_folder(dot: Path, name: RunName, number: int) -> RunFolder:
-    """Where a run's folder is, without making it."""
+    """The folder of a run, without creating it."""
     path = dot / "runs" / name
     if _number_of(path) not in (None, number):
         path = path.with_name(f"{name}~{number}")

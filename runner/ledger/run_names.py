@@ -1,4 +1,4 @@
-"""Names of runs: checked where they enter, so that all behind may use them in paths, labels and commands."""
+"""Names of runs, checked on input, so that other modules may use them in paths, labels and commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STEM = 36
 
 
 class RunName(str):
-    """The name of a run, known to hold nothing that a shell, a path or Docker takes for more than a name."""
+    """The name of a run, without characters that are special in a shell, a path or for Docker."""
 
     __slots__ = ()
 
@@ -35,12 +35,12 @@ class RunName(str):
 
     @classmethod
     def generate(cls, stem: str) -> RunName:
-        """A name for a run that was given none: `stem`, cut where it is long, and four random characters."""
+        """A name for a run without one: `stem`, shortened if needed, and four random characters."""
         return cls.parse(f"{stem[:_STEM].rstrip('-')}-{secrets.token_hex(2)}")
 
     @classmethod
     def from_ledger(cls, text: str) -> RunName:
-        """A name that the ledger holds. Raises BadRunName for one that nothing on a node can be called by."""
+        """A name stored in the ledger. Raises BadRunName for one that no container can have."""
         if _STORED_NAME.fullmatch(text) and text not in (".", ".."):
             return cls(text)
         raise BadRunName(
@@ -51,5 +51,5 @@ class RunName(str):
 
 
 def as_argument(name: str) -> str:
-    """A name as it is typed behind a verb: older ledgers, and claims of others, hold names of any kind."""
+    """A name as an argument on a command line: older ledgers and others' claims hold any kind of name."""
     return f"-- {shlex.quote(name)}" if name.startswith("-") else shlex.quote(name)

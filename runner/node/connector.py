@@ -1,4 +1,4 @@
-"""What the runner needs of a way to reach nodes, and fanning out over many of them.
+"""The interface of a connector to nodes, and running work on many nodes at once.
 
 `runner/ssh/pool.py` implements it for nodes over SSH; `runner/connect.py` gives each node the connector of
 its kind (`NodeState.access`). A command that ran is a value whatever its exit code; a host that could not be
@@ -45,7 +45,7 @@ class Completed:
 
     @property
     def ending(self) -> str:
-        """How it ended, in words: its exit code, and the signal that it stands for."""
+        """Its exit code in words, with the signal that it stands for."""
         with contextlib.suppress(ValueError):
             return f"exit code {self.exit_code} ({signal.Signals(self.exit_code - 128).name})"
         return f"exit code {self.exit_code}"
@@ -130,13 +130,13 @@ class Connector(Protocol):
         ...
 
     def hang_up(self) -> None:
-        """Close every connection; the next command makes its own again."""
+        """Close every connection; the next command opens a new one."""
         ...
 
 
 @dataclass(frozen=True)
 class NodeResult(Generic[T]):
-    """What one node's share of a fan-out came to: a value, or the error that took its place."""
+    """The result of a fan-out on one node: a value, or an error."""
 
     node: NodeState
     value: T | None = None

@@ -1,7 +1,7 @@
-"""One rank's container: the commands that start, release, watch, stop and remove it, and what they answer.
+"""One rank's container: the commands that start, release, observe, stop and remove it, and their results.
 
-Pure: commands out, observations in. Each is one round trip, and each may be repeated. What a node answers is
-a stranger's text: what of it is read as a word or a number is checked first.
+Pure. Each command is one round trip and may be repeated. The output of a node is untrusted: words and numbers
+in it are checked before use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from orch.templates import render
 BUSY, NO_IMAGE, FAILED, NO_STAGE, NO_DOCKER, CORDONED, PREPARING, UNFIT = 40, 41, 42, 44, 45, 46, 47, 48
 # How long lifting the barrier waits to see commands begin: most do within one tick, and it saves a look.
 GO_TICKS = 20
-# How much later than it should a container ends before it is killed, and killed again.
+# Seconds after its deadline at which a container is killed, and after which it is killed again.
 SLACK_S = 30
 
 # What Docker calls the states of a container, and our word for none.
@@ -93,7 +93,7 @@ def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command
 
 
 def _accelerators(access: DeviceAccess | None, *, whole: bool) -> tuple[str, ...]:
-    """What can be said of them before the blocks are known."""
+    """Docker's options for accelerators that do not depend on the claimed blocks."""
     return () if access is None else (*access.always, *(access.whole if whole else ()))
 
 
@@ -105,7 +105,7 @@ def _fabric_options(plan: RunPlan) -> list[str]:
 
 
 def _simulated_omissions(plan: RunPlan) -> str:
-    """What a rehearsed node cannot give a job of its fabric, for this machine may refuse it."""
+    """Mounts and limits of the fabric that a rehearsed node leaves out: this machine may refuse them."""
     if not plan.simulated:
         return ""
     limits = (f"{name} {'unlimited' if value < 0 else value}" for name, value in plan.fabric.ulimits.items())
@@ -113,7 +113,7 @@ def _simulated_omissions(plan: RunPlan) -> str:
 
 
 def _partial_access(access: DeviceAccess, per_block: int) -> dict[str, object]:
-    """How the template names the accelerators of some blocks: text before and after a device or a list."""
+    """Template values for the accelerators of some blocks: the text before and after a device or a list."""
     before, _, after = (access.joined or access.each or "").partition("{}")
     return {
         "per_block": per_block,
@@ -167,7 +167,7 @@ def _options(plan: RunPlan, rank: int) -> list[str]:
 
 
 def read_start(plan: RunPlan, rank: int, result: Completed) -> StartedRank:
-    """What `start_command` came to.
+    """The result of `start_command`.
 
     Raises NodesBusy, NodeCordoned, NodePreparing, NodeUnfit, ImageMissing, NodeDiskFull or RunFailed.
     """
@@ -211,7 +211,7 @@ def read_start(plan: RunPlan, rank: int, result: Completed) -> StartedRank:
 
 
 def _number(result: Completed, key: str, text: str, minimum: int, maximum: int) -> int:
-    """A number that a node said. Raises RunFailed."""
+    """A number in a node's output, from `minimum` to `maximum`. Raises RunFailed."""
     if not _NUMBER.fullmatch(text) or not minimum <= int(text) <= maximum:
         raise RunFailed(
             f"node {result.node} answered with something else than what was asked",
@@ -224,7 +224,7 @@ def _number(result: Completed, key: str, text: str, minimum: int, maximum: int) 
 
 
 def failure(result: Completed, summary: str) -> RunFailed:
-    """A command of ours that failed on a node, told in the node's words."""
+    """The error for a command that failed on a node, with the last line of its output."""
     lines = (result.stderr.strip() or result.stdout.strip()).splitlines()
     detail = lines[-1] if lines else result.ending
     detail = re.sub(r"^(docker: )?Error response from daemon: ", "", detail).removesuffix(
@@ -242,7 +242,7 @@ def failure(result: Completed, summary: str) -> RunFailed:
 
 
 def go_command(plan: RunPlan, rank: int, port: int | None) -> Command:
-    """Let one rank's commands begin, and start its clock."""
+    """Let one rank's commands begin, and start its `max_duration`."""
     needs_port = len(plan.ranks) > 1 or plan.launcher == "torchrun"
     content = f'export MASTER_PORT="${{MASTER_PORT:-{port}}}"' if needs_port and port is not None else ":"
     text = render(
@@ -259,13 +259,13 @@ def go_command(plan: RunPlan, rank: int, port: int | None) -> Command:
 
 
 def observe_command(plan: RunPlan, rank: int) -> Command:
-    """Look at one rank."""
+    """Observe one rank."""
     script = as_root(render("node-observe.sh.j2", home=NODE_HOME, name=plan.container(rank)))
     return Command(script, f"look at {plan.container(rank)}", timeout_s=10.0)
 
 
 def read_observation(rank: int, result: Completed | HostUnreachable | CommandTimeout) -> ObservedRank:
-    """What `observe_command` came to; a node that does not answer, or whose Docker does not, is silent."""
+    """The result of `observe_command`. A rank is `silent` when its node, or Docker there, does not answer."""
     if isinstance(result, (HostUnreachable, CommandTimeout)):
         return ObservedRank(rank, "silent", detail=result.detail or result.summary)
     # The last line: what a login shell prints comes before it.
@@ -290,7 +290,7 @@ def read_observation(rank: int, result: Completed | HostUnreachable | CommandTim
 
 
 def stop_command(plan: RunPlan, rank: int, *, kill: bool = False) -> Command:
-    """Ask one rank to end, within `stop_duration` or at once; returns before it has."""
+    """Stop one rank, within `stop_duration` or at once. The command returns before the rank has ended."""
     text = render(
         "node-stop.sh.j2",
         home=NODE_HOME,
@@ -303,13 +303,13 @@ def stop_command(plan: RunPlan, rank: int, *, kill: bool = False) -> Command:
 
 
 def release_command(plan: RunPlan, rank: int) -> Command:
-    """Remove a rank's container and stage, and give its blocks back."""
+    """Remove a rank's container and stage, and release its blocks."""
     script = as_root(render("node-release.sh.j2", home=NODE_HOME, name=plan.container(rank)))
     return Command(script, f"remove {plan.container(rank)}", timeout_s=120.0)
 
 
 def hold_command(plan: RunPlan, rank: int) -> Command:
-    """Keep a rank's claims while it has no container yet."""
+    """Refresh a rank's claims while it has no container yet."""
     name = plan.container(rank)
     return Command(as_root(render("node-hold.sh.j2", home=NODE_HOME, name=name)), f"hold {name}")
 
@@ -323,7 +323,7 @@ def log_command(
     tail: int | None = None,
     since: str | None = None,
 ) -> Command:
-    """A rank's log from line `skip` on, each line led by its time."""
+    """A rank's log after its first `skip` lines; each line starts with its time."""
     options = ["--timestamps"]
     if follow:
         options.append("--follow")

@@ -1,4 +1,4 @@
-"""Keeping new jobs off nodes, and letting them back. The mark lies on the node, so all clients see it."""
+"""Cordoned nodes take no new jobs. The mark is a file on the node, so that all clients see it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARK = f"{NODE_HOME}/cordon"
 
 @dataclass(frozen=True)
 class Cordon:
-    """Who keeps new jobs off a node, since when, and why."""
+    """Who cordoned a node, since when, and why."""
 
     by: str
     since: str
@@ -33,7 +33,7 @@ class Cordon:
 
     @property
     def line(self) -> str:
-        """As it is written on the node."""
+        """The text of the mark on the node."""
         words = (self.by.replace("|", "/"), self.since, " ".join(self.reason.split()))
         return "|".join(words)
 
@@ -45,7 +45,7 @@ class Cordon:
 def mark(
     nodes: Sequence[NodeState], connector: Connector, reason: str, *, deadline_s: float
 ) -> tuple[NodeResult[Cordon], ...]:
-    """Cordon `nodes`: new jobs are refused from now on, running ones stay. An earlier mark is replaced."""
+    """Cordon `nodes`: they refuse new jobs, running jobs continue. An earlier mark is replaced."""
     cordon = Cordon(here(), datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), reason)
     write = argv("printf", "%s\\n", cordon.line)
     # Renamed into place: a job that starts meanwhile sees the whole mark or none.
@@ -56,7 +56,7 @@ def mark(
 def unmark(
     nodes: Sequence[NodeState], connector: Connector, *, deadline_s: float
 ) -> tuple[NodeResult[None], ...]:
-    """Let `nodes` take jobs again. Nothing happens on nodes that are not cordoned."""
+    """Uncordon `nodes`: they take jobs again. Does nothing on nodes that are not cordoned."""
     return _change(
         nodes, connector, Command(as_root(f"rm -f {MARK}"), "let the node take jobs"), None, deadline_s
     )

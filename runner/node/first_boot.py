@@ -24,7 +24,7 @@ for why in {NODE_HOME}/init/*/failed; do [ ! -s "$why" ] || sed 's/^/boot failed
 
 
 def unfit_error(node: str, why: str) -> NodeUnfit:
-    """The error of a node that is kept out."""
+    """The error of a node whose preparation failed."""
     return NodeUnfit(
         f"node {node} is kept out: its preparation failed",
         where=node,

@@ -34,7 +34,7 @@ class LogFile:
         self.lines = 0
 
     def open(self, wait_s: float = 0.0) -> bool:
-        """Become its writer. False when another process is, and still is after `wait_s`."""
+        """Become the writer of the file. False when another process still is after `wait_s`."""
         private_folder(self._path.parent)
         private_file(self._path)  # never "w": another process may write its first lines at this moment
         stream = self._path.open("r+b")
@@ -75,7 +75,7 @@ def count_lines(path: Path) -> int:
 
 
 def _cut_partial(stream: BinaryIO) -> int:
-    """Remove what a killed writer left of its last line; the number of lines that remain."""
+    """Remove the incomplete last line of a killed writer. Returns the number of lines that remain."""
     lines = end = size = 0
     for line in stream:
         size += len(line)
@@ -88,7 +88,7 @@ def _cut_partial(stream: BinaryIO) -> int:
 
 
 def split_line(line: str) -> tuple[str, str]:
-    """The time and the text of a line as kept."""
+    """Time and text of a stored line."""
     stamp, _, text = line.partition(" ")
     return stamp, text.rstrip("\r")
 
@@ -213,7 +213,7 @@ def fetch_rest(
 def read_stored(
     folder: RunFolder, rank: int, node: str, *, tail: int | None, since: str | None
 ) -> Iterator[LogLine]:
-    """Lines of a kept log: the last `tail`, those from `since` (RFC 3339, compared as text in UTC) on."""
+    """Lines of a stored log: the last `tail`, from `since` on (RFC 3339, compared as text in UTC)."""
     path = folder.log(rank)
     if not path.exists():
         return

@@ -1,4 +1,4 @@
-"""How a job is started on a node, watched and ended there: what the runner needs of a job runtime.
+"""The interface of a job runtime: how a job is started, observed and stopped on a node.
 
 `docker.py` implements it for nodes that have Docker. A node's record says which one it has
 (`NodeState.runtime`). Each call may be repeated, for a driver may die at any point and another one goes on.
@@ -21,7 +21,7 @@ from orch.spec.state import NodeState
 
 @dataclass(frozen=True)
 class StartedRank:
-    """A rank stands behind its barrier. `port`: the free rendezvous port, from rank 0."""
+    """A rank that waits at its barrier. `port`: a free rendezvous port, from rank 0 only."""
 
     rank: int
     port: int | None
@@ -31,7 +31,7 @@ class StartedRank:
 
 @dataclass(frozen=True)
 class ObservedRank:
-    """What is true of one rank. `state` is Docker's word, or `absent`, or `silent` when its node is."""
+    """The observed state of one rank: Docker's word, `absent`, or `silent` when its node does not answer."""
 
     rank: int
     state: str
@@ -51,7 +51,7 @@ class ObservedRank:
 
 
 class ImageMissing(ImageUnavailable):
-    """The node does not hold the image yet."""
+    """The node does not have the image yet."""
 
 
 class JobRuntime(Protocol):
@@ -71,13 +71,13 @@ class JobRuntime(Protocol):
         ...
 
     def lift_barrier(self, connector: Connector, plan: RunPlan, rank: int, port: int | None) -> None:
-        """Let the rank's commands begin, and start its clock."""
+        """Let the rank's commands begin, and start its `max_duration`."""
         ...
 
     def observe(
         self, connector: Connector, plan: RunPlan, rank: int, *, deadline_s: float | None = None
     ) -> ObservedRank:
-        """Look at the rank. A node that does not answer is silent, not an error."""
+        """Observe the rank. A node that does not answer gives the state `silent`, not an error."""
         ...
 
     def stop(
@@ -89,17 +89,17 @@ class JobRuntime(Protocol):
         kill: bool = False,
         deadline_s: float | None = None,
     ) -> None:
-        """Ask the rank to end, within `stop_duration` or at once; returns before it has."""
+        """Stop the rank, within `stop_duration` or at once. Returns before the rank has ended."""
         ...
 
     def remove(
         self, connector: Connector, plan: RunPlan, rank: int, *, deadline_s: float | None = None
     ) -> None:
-        """Remove all of the rank from its node and give its blocks back. Raises RunnerError."""
+        """Remove the rank's container and files from its node and release its blocks. Raises RunnerError."""
         ...
 
     def hold(self, connector: Connector, plan: RunPlan, rank: int) -> None:
-        """Keep the rank's claims while it has no job yet."""
+        """Refresh the rank's claims while it has no job yet."""
         ...
 
     def read_log(

@@ -32,14 +32,14 @@ _SHELL_OWN = frozenset({"UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VE
 
 @dataclass(frozen=True)
 class Stage:
-    """One rank's archive; may be iterated again for a second try."""
+    """One rank's archive, which can be iterated again for a second attempt."""
 
     head: bytes
     files: Path | None
 
     @property
     def size(self) -> int:
-        """Bytes of it."""
+        """Its size in bytes."""
         return len(self.head) + (self.files.stat().st_size if self.files is not None else 1024)
 
     def __iter__(self) -> Iterator[bytes]:
@@ -54,7 +54,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class StageWithProgress:
-    """An archive that tells once a second how many bytes of it were taken."""
+    """An archive that reports the number of bytes sent once a second."""
 
     archive: Stage
     tell: Callable[[int], None]
@@ -71,7 +71,7 @@ class StageWithProgress:
 
 
 def check_files(sources: Iterable[str | Path]) -> None:
-    """Raises BadTask naming every file that is not here."""
+    """Raises BadTask that names every file missing on this machine."""
     missing = [str(source) for source in sources if not Path(source).exists()]
     if missing:
         raise BadTask(
@@ -81,7 +81,7 @@ def check_files(sources: Iterable[str | Path]) -> None:
 
 
 def pack_files(plan: RunPlan, target: Path) -> tuple[str, ...]:
-    """Write the task's files as one archive at `target`; what is to be said of it. Without files, neither."""
+    """Write the task's files as one archive at `target`; returns notes for the user. No files: no archive."""
     return pack(plan.files, target) if plan.files else ()
 
 
@@ -106,7 +106,7 @@ def stage(
 def stage_files(
     plan: RunPlan, rank: int, environment: Mapping[str, str], keys: RunKeys | None
 ) -> dict[str, str]:
-    """Name and text of everything that is made for one rank."""
+    """File name -> text of the files that are generated for one rank."""
     rank_plan = plan.ranks[rank]
     texts = {
         "env": "".join(_export(key, value) for key, value in environment.items()),
@@ -154,7 +154,7 @@ def target_text(item: StagedFile) -> ShellText:
 
 
 def _login_files(plan: RunPlan, rank: int, keys: RunKeys) -> dict[str, str]:
-    """Strict both ways: ranks know each other's host keys, and take the run's key from its nodes only."""
+    """Files for logins between ranks: pinned host keys, and the run's key, accepted from its nodes only."""
     addresses = [node.internal_ip or "127.0.0.1" for node in plan.nodes]
     texts = {
         "bin/rsh": render("rsh.sh.j2"),

@@ -1,4 +1,4 @@
-"""What is true of nodes right now: who answers, who is cordoned, how many blocks are taken. Reads only."""
+"""The present status of nodes: whether they answer, their cordon, their claimed blocks. Read only."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def node_statuses(
     deadline_s: float = LOOK_S,
     runtimes: Mapping[str, JobRuntime] = RUNTIMES,
 ) -> tuple[NodeStatus, ...]:
-    """The status of each node of `fleet`, in its order; silence is a status, not an error."""
+    """The status of each node of `fleet`, in its order. A node that does not answer is `unreachable`."""
 
     def look(node: NodeState) -> NodeStatus:
         script = f"{_STATUS_SCRIPT}{{ {runtime_of(node, runtimes).health_check()}\n}} | sed 's/^/runtime /'\n"
@@ -71,9 +71,10 @@ def node_statuses(
 def claims_of(
     nodes: Sequence[NodeState], connector: Connector, *, deadline_s: float
 ) -> tuple[tuple[Claim, ...] | None, ...]:
-    """Who holds blocks of each node, as it says itself; None for one that does not say.
+    """The claims on each node, in the order of `nodes`; None for a node that does not answer.
 
-    Claims of jobs that are over hold nothing, though they stay for their owner to come back to."""
+    Claims of ended jobs, which stay until their owner collects them, are left out.
+    """
     command = claims_command()
 
     def ask(node: NodeState) -> tuple[Claim, ...] | None:
@@ -84,13 +85,13 @@ def claims_of(
 
 
 def claims_command() -> Command:
-    """Asks a node who holds its blocks; `read_claims` reads the answer."""
+    """Asks a node for its claims; `read_claims` reads the answer."""
     text = render("node-holders.sh.j2", home=NODE_HOME, left_after_s=ABANDONED_AFTER_S)
     return Command(as_root(text), "ask for claims", timeout_s=15.0)
 
 
 def read_claims(text: str) -> tuple[Claim, ...]:
-    """The claims in a node's answer; none of a host that several fleets have, for it stays in the others."""
+    """The claims in a node's answer; none if several fleets have the host, which stays in the others."""
     lines = text.splitlines()
     if lines.count("registered") > 1:
         return ()
@@ -98,7 +99,7 @@ def read_claims(text: str) -> tuple[Claim, ...]:
 
 
 def read_status(text: str) -> NodeStatus:
-    """What a node said about itself."""
+    """The status in a node's answer."""
     lines = text.splitlines()
     claims = tuple(Claim.parse(line[6:]) for line in lines if line.startswith("claim "))
     cordon = next((Cordon.parse(line[7:]) for line in lines if line.startswith("cordon ")), None)

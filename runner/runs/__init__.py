@@ -1,3 +1,3 @@
-"""The life of a run: `lifecycle.py` is the entry, `driver.py` carries it out with `ranks.py`,
-`decide.py` (pure) says what is next, `follow.py` and `read_logs.py` only look.
+"""The life of a run: `lifecycle.py` has the verbs, `driver.py` carries a run out with `ranks.py`,
+`decide.py` (pure) decides the next act, `follow.py` and `read_logs.py` only read.
 """

@@ -1,4 +1,4 @@
-"""What acting on runs needs."""
+"""The contexts that acting on runs needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orch.spec.state import NodeState
 
 @dataclass(frozen=True)
 class RunContext:
-    """What driving needs: the ledger, the way to the nodes, the run's folder, and who is told."""
+    """What the driver of one run needs: ledger, connector, the run's folder, and the processor of events."""
 
     ledger: Ledger
     connector: Connector
@@ -28,15 +28,15 @@ class RunContext:
     runtimes: Mapping[str, JobRuntime] = field(default_factory=lambda: RUNTIMES)
 
     def runtime(self, node: NodeState) -> JobRuntime:
-        """What starts jobs on a node. Raises RunnerError."""
+        """The job runtime of a node. Raises RunnerError."""
         return runtime_of(node, self.runtimes)
 
 
 @dataclass(frozen=True)
 class RunnerContext:
-    """A project as the runner sees it: its `.orch` folder, its ledger, the way to nodes, and who is told.
+    """A project as the runner sees it: its `.orch` folder (`dot`), ledger, connector, and event processor.
 
-    `runtimes`: what starts jobs on nodes, by what their records say (`NodeState.runtime`).
+    `runtimes`: job runtimes by name (`NodeState.runtime`).
     """
 
     dot: Path
@@ -46,7 +46,7 @@ class RunnerContext:
     runtimes: Mapping[str, JobRuntime] = field(default_factory=lambda: RUNTIMES)
 
     def runtime(self, node: NodeState) -> JobRuntime:
-        """What starts jobs on a node. Raises RunnerError."""
+        """The job runtime of a node. Raises RunnerError."""
         return runtime_of(node, self.runtimes)
 
     def context(self, row: RunRow) -> RunContext:

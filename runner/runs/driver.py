@@ -1,6 +1,6 @@
-"""Carrying one run out, by the holder of its lease: look, decide, write the intention, act; and again.
+"""Drives one run as the holder of its lease: observe, decide, write the decision, act, repeat.
 
-All state is on the nodes and in the ledger, so a driver may be killed at any point and another one goes on.
+All state is on the nodes and in the ledger: a driver may be killed at any point, and another one continues.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LEDGER_PAUSE_S = 2.0
 
 
 class Driver:
-    """Drives one run under one lease. `follow_logs`: keep and tell log lines while they are written."""
+    """Drives one run under one lease. `follow_logs`: store and report log lines while they are written."""
 
     def __init__(self, context: RunContext, row: RunRow, lease: Lease, *, follow_logs: bool) -> None:
         self._context = context
@@ -93,10 +93,11 @@ class Driver:
         return self._row
 
     def _wait_for_ledger(self, error: LedgerUnusable) -> None:
-        """A ledger that is busy or away for a while costs no run. What could not be written is decided again
-        by what is written: the act is done once more, as by a driver that takes over.
+        """Wait while the ledger is unavailable, then reload the run.
 
-        Raises LedgerUnusable when it lasts."""
+        A decision that could not be written is made again from the ledger's record, as by a driver that takes
+        over. Raises LedgerUnusable after LEDGER_PATIENCE_S.
+        """
         now = time.monotonic()
         if self._ledger_lost_since is None:
             self._ledger_lost_since = now
@@ -109,9 +110,9 @@ class Driver:
             self._reload()
 
     def step(self, *, only_end: bool = False) -> bool:
-        """One look and one act. True when there is nothing to do before the world changes.
+        """One observation and one act. True when there is nothing to do until something changes.
 
-        `only_end`: start nothing, only notice ends and clean up; what looking at a list of runs may do.
+        `only_end`: start nothing, only record ends and clean up, as listing runs may do.
         """
         if self._row.phase == Phase.SUBMITTED and self._row.desired == "run":
             if only_end:
@@ -142,7 +143,7 @@ class Driver:
         return False
 
     def pass_once(self) -> None:
-        """Bring the run as far as it goes without waiting for anything, starting nothing."""
+        """Advance the run as far as possible without waiting and without starting anything."""
         while self._row.active and not self.step(only_end=True):
             self._reload()
 
@@ -162,7 +163,7 @@ class Driver:
     # --- looking
 
     def _observe(self) -> tuple[ObservedRank, ...]:
-        """One observation per rank. An ended job stays ended, so its node is not asked again."""
+        """One observation per rank. The node of a rank that has ended is not asked again."""
         ranks = [rank.rank for rank in self._plan.ranks if rank.rank not in self._ended]
         observations = observe_ranks(self._context, self._plan, ranks)
         self._ended.update(
@@ -171,7 +172,7 @@ class Driver:
         return tuple({**observations, **self._ended}[rank.rank] for rank in self._plan.ranks)
 
     def _record_changes(self, observations: Sequence[ObservedRank]) -> None:
-        """Write down what changed about ranks: silence, running, ends."""
+        """Record changes of ranks: silence, start, end."""
         changed = False
         for observation, row in zip(observations, self._row.ranks, strict=True):
             silent = observation.state == "silent"
@@ -197,7 +198,7 @@ class Driver:
     # --- acting
 
     def _start(self, ranks: tuple[int, ...]) -> None:
-        """Containers for `ranks`. A failure becomes the run's verdict."""
+        """Start the containers of `ranks`. A failure becomes the run's verdict."""
         plan, context = self._plan, self._context
         context.ledger.change(
             self._lease, "starting", _ranks(ranks), phase=Phase.STARTING.value, status="provisioning"
@@ -226,7 +227,7 @@ class Driver:
         self._tell_rank(rank, "pulling")
 
     def _fail_start(self, errors: Sequence[tuple[int, OrchError]]) -> None:
-        """The run failed before any command; the next steps remove what other nodes hold of it."""
+        """Record that the run failed before any command; the next steps clean up the other nodes."""
         for rank, error in errors:
             reason = start_reason(error)
             self._change_rank(rank, status="failed", reason=reason, message=error_text(error))
@@ -260,7 +261,7 @@ class Driver:
             follower.start()
 
     def follow_all(self) -> None:
-        """Follow every rank's log from where it stopped: what a driver that took over does first."""
+        """Follow every rank's log from where it stopped: the first act of a driver that took over."""
         if self._follow_logs and self._row.phase in (Phase.GOING, Phase.RUNNING, Phase.STOPPING):
             for rank in self._plan.ranks:
                 self._follower(rank.rank)
@@ -284,7 +285,7 @@ class Driver:
         stop_ranks(self._context, self._plan, act.ranks, kill=act.kill)
 
     def _mark_lost(self, observations: Sequence[ObservedRank]) -> None:
-        """Give silent ranks their reason, when it is their silence that ends the run."""
+        """Record a reason for ranks that are silent or have disappeared."""
         for observation, row in zip(observations, self._row.ranks, strict=True):
             if observation.state == "silent" and row.reason is None:
                 self._change_rank(
@@ -302,7 +303,7 @@ class Driver:
                 self._change_rank(observation.rank, status="failed", reason="executor_error")
 
     def _collect(self, verdict: Verdict, observations: Sequence[ObservedRank]) -> None:
-        """Logs here, nothing left there, the run finished. A silent node is left for later passes."""
+        """Fetch the logs, clean up the nodes, finish the run. Silent nodes are cleaned up in later passes."""
         context, plan = self._context, self._plan
         if self._row.reason is None:
             self._set_verdict(verdict)

@@ -1,7 +1,7 @@
-"""Following a run that another process drives, or nobody does: its logs as they come, its ledger seldom.
+"""Follow a run that this process does not drive: its logs as they arrive, its ledger row at intervals.
 
-A ledger may be shared by many, so it is asked with a pause that grows while nothing changes; what the end of
-a log tells, or the death of a driver on this machine, is not waited for.
+Many processes may share a ledger, so the interval grows while nothing changes. The end of a log, or the death
+of a driver on this machine, ends the pause at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DRIVER_S = 1.0
 
 
 class RunWatch:
-    """A run as the ledger has it. `wake` cuts the pause before the next question short, from any thread."""
+    """A run's row in the ledger, read at intervals. `wake`, from any thread, ends the present pause."""
 
     def __init__(self, ledger: Ledger, row: RunRow) -> None:
         self._ledger = ledger
@@ -35,7 +35,7 @@ class RunWatch:
         self._wake.set()
 
     def wait(self) -> None:
-        """Until it is time to ask again."""
+        """Wait until it is time to read the ledger again."""
         deadline = time.monotonic() + self._pause_s
         self._pause_s = min(self._pause_s * GROWTH, MAX_PAUSE_S)
         while (remaining_s := deadline - time.monotonic()) > 0:
@@ -47,7 +47,7 @@ class RunWatch:
                 return
 
     def read(self) -> RunRow:
-        """The run now."""
+        """Read the run's row."""
         previous, self.row = self.row, self._ledger.by_id(self.row.id)
         if (previous.status, previous.phase, previous.owner) != (
             self.row.status,

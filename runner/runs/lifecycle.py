@@ -1,7 +1,7 @@
-"""The life of a run, as the command line asks for it: submit, drive or follow, stop, look.
+"""The verbs on runs: submit, drive or follow, stop, reconcile.
 
-Any number of processes may do so at once. The lease decides which one acts; the others follow logs and read
-the ledger.
+Any number of processes may use them at the same time. The holder of the lease acts; the others follow logs
+and read the ledger.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def check_task(task: Task, base: Path, caller_env: Mapping[str, str]) -> None:
-    """What can be wrong with a run before there are nodes: unset variables, missing files. Raises BadTask."""
+    """Check a task before there are nodes: unset variables, missing files. Raises BadTask."""
     set_variables(task.env, caller_env)
     check_files(resolve_source(base, item.local_path) for item in task.files)
 
@@ -53,7 +53,7 @@ def submit(
     cli_env: Mapping[str, str] | None = None,
     caller_env: Mapping[str, str] | None = None,
 ) -> RunRow:
-    """Write a run into the ledger, with all it needs to be started from here; nodes are only looked at.
+    """Write a run into the ledger, and the files to start it from this machine. Changes nothing on the nodes.
 
     `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
     Raises BadRunName, RunConflict (a run of that name is active), NodeCordoned, NodeUnfit, NoFit, BadTask,
@@ -105,7 +105,7 @@ def submit(
 
 
 def drive(runner: RunnerContext, row: RunRow, *, follow_logs: bool = True) -> RunRow:
-    """See a run to its end: by acting on it, or by following whoever does. Returns it as it ended.
+    """Drive a run to its end, or follow the process that does. Returns the ended run.
 
     When the acting process dies, this one takes over. KeyboardInterrupt passes through and leaves the run as
     it is.
@@ -130,7 +130,7 @@ def drive(runner: RunnerContext, row: RunRow, *, follow_logs: bool = True) -> Ru
 
 
 def stop(runner: RunnerContext, row: RunRow, *, abort: bool = False) -> RunRow:
-    """Ask a run to end and see it through: politely within its `stop_duration`, or with `abort` at once."""
+    """Stop a run and wait for its end: within its `stop_duration`, or with `abort` at once."""
     if not row.active:
         return row
     desired: Desired = "abort" if abort else "stop"
@@ -143,7 +143,7 @@ def stop(runner: RunnerContext, row: RunRow, *, abort: bool = False) -> RunRow:
 
 
 def _write_off(runner: RunnerContext, row: RunRow, error: BadRunName) -> RunRow:
-    """End a run that nothing can be done for, because nothing of it can be on a node."""
+    """End a run in the ledger only: its name is invalid, so no node can have anything of it."""
     lease = runner.ledger.take(row.id, process_owner())
     if lease is None:
         raise error
@@ -155,9 +155,9 @@ def _write_off(runner: RunnerContext, row: RunRow, error: BadRunName) -> RunRow:
 
 
 def reconcile_once(runner: RunnerContext, rows: Sequence[RunRow] | None = None) -> None:
-    """One pass over active runs that nobody drives: notice ends, stop, clean up. Starts nothing.
+    """One pass over active runs without a driver: record ends, stop, clean up. Starts nothing.
 
-    Also cleans up after ended runs whose nodes were silent then and answer now. `rows`: no others than these.
+    Also cleans up nodes that were silent when their run ended. `rows`: only these runs.
     """
     owner = process_owner()
     for row in rows if rows is not None else runner.ledger.runs(active_only=True):
@@ -186,7 +186,7 @@ def reconcile_once(runner: RunnerContext, rows: Sequence[RunRow] | None = None) 
 
 
 def _has_readable_plan(runner: RunnerContext, row: RunRow, *, warn: bool = True) -> bool:
-    """Whether anything can be done for a run: one that cannot be read must not keep the others waiting."""
+    """Whether a run's plan can be read; an unreadable run must not block the others."""
     try:
         plan_of(row)
     except RunnerError as error:
@@ -215,7 +215,7 @@ def _collect_late(runner: RunnerContext, row: RunRow, owner: str) -> None:
 
 
 def exit_code(row: RunRow) -> ExitCode:
-    """What the command line exits with for a run that ended."""
+    """The exit code of the command line for a run that ended."""
     if row.status in ("done", "terminated"):
         return ExitCode.OK
     if row.started_at is None:

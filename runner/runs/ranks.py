@@ -1,5 +1,4 @@
-"""Acts on the ranks of a run, many at once: start them (with images where they are missing), let them begin,
-look at them, stop them, bring their logs home."""
+"""Acts on many ranks at once: start (with images where they are missing), release, observe, stop, collect."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ LOOK_DEADLINE_S = 3.0
 
 @dataclass(frozen=True)
 class StartResults:
-    """What starting some ranks came to; any error means that the run cannot go on."""
+    """The results of starting ranks; with any error the run cannot continue."""
 
     started: tuple[StartedRank, ...] = ()
     errors: tuple[tuple[int, OrchError], ...] = ()
@@ -97,7 +96,7 @@ def start_ranks(
 def holding(
     context: RunContext, plan: RunPlan, ranks: Sequence[int], every_s: float = HOLD_EVERY_S
 ) -> Iterator[None]:
-    """Keep the claims of `ranks` from looking left behind, while they wait and have no container yet."""
+    """Refresh the claims of `ranks` during the block, while they have no container yet."""
     rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
     stop = threading.Event()
 
@@ -123,7 +122,7 @@ def _retry_when_prepared(
     start: Callable[[NodeState], StartedRank],
     still_wanted: Callable[[], bool],
 ) -> tuple[NodeResult[StartedRank], ...]:
-    """The same, once no node is being prepared any more, or not in time, or nobody waits."""
+    """The results after retrying on nodes whose first boot had not finished, until it has or time is up."""
     announced, deadline = False, time.monotonic() + PREPARE_S
     while time.monotonic() < deadline:
         waiting = [result.node for result in results if isinstance(result.error, NodePreparing)]
@@ -184,8 +183,10 @@ def lift_barriers(context: RunContext, plan: RunPlan, ranks: Sequence[int], port
 
 
 def observe_ranks(context: RunContext, plan: RunPlan, ranks: Sequence[int]) -> dict[int, ObservedRank]:
-    """One observation per rank. A node that does not answer is seen so; raises what keeps this machine from
-    asking."""
+    """Rank -> observation; `silent` where the node does not answer.
+
+    Raises OrchError when this machine itself cannot ask.
+    """
     rank_of = _by_node(plan, ranks)
 
     def look(node: NodeState) -> ObservedRank:
@@ -201,7 +202,7 @@ def observe_ranks(context: RunContext, plan: RunPlan, ranks: Sequence[int]) -> d
 
 
 def stop_ranks(context: RunContext, plan: RunPlan, ranks: Sequence[int], *, kill: bool) -> None:
-    """Ask `ranks` to end; those that do not hear it are asked again after the next look."""
+    """Stop `ranks`; those that cannot be reached are stopped again after the next observation."""
     rank_of = _by_node(plan, ranks)
 
     def stop(node: NodeState) -> None:
@@ -215,7 +216,7 @@ def stop_ranks(context: RunContext, plan: RunPlan, ranks: Sequence[int], *, kill
 def collect_ranks(
     context: RunContext, plan: RunPlan, ranks: Sequence[int], *, tell: bool, deadline_s: float = 10.0
 ) -> dict[int, OrchError | None]:
-    """Complete the logs of `ranks`, then remove all of them from their nodes; what kept one from it."""
+    """Complete the logs of `ranks`, then remove the ranks from their nodes. Rank -> error, or None."""
     rank_of = _by_node(plan, ranks)
 
     def collect(node: NodeState) -> None:
@@ -232,7 +233,7 @@ def _by_node(plan: RunPlan, ranks: Sequence[int]) -> dict[str, int]:
 def collect_rank(
     context: RunContext, plan: RunPlan, rank: int, *, tell: bool, deadline_s: float = 10.0
 ) -> None:
-    """Complete a rank's log, then remove all of it from its node. Raises RunnerError."""
+    """Complete a rank's log, then remove the rank from its node. Raises RunnerError."""
     node = plan.ranks[rank].node
     logs.fetch_rest(
         context.connector,

@@ -1,4 +1,4 @@
-"""Reading logs without keeping them: from the nodes while a run lives, from `.orch` once it was collected."""
+"""Read logs without storing them: from the nodes while a run is active, then from `.orch`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from orch.spec.state import NodeState
 _BEFORE_LOGS = ("submitted", "starting")
 
 LAST_LINES_S = 2.0
-"""So long the last lines of a run that is over are waited for."""
+"""How long to wait for the last lines of a run that has ended."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which lines: of these ranks, the last `tail` of each, from the time `since` on."""
+    """Which lines to read: of these ranks, the last `tail` of each, from the time `since` on."""
 
     ranks: tuple[int, ...]
     tail: int | None = None
@@ -35,10 +35,10 @@ class Selection:
 
 
 def read_logs(runner: RunnerContext, row: RunRow, selection: Selection, *, follow: bool = False) -> None:
-    """Tell every selected line to the runner's processor, by time; with `follow` until the run's end.
+    """Send the selected lines to the runner's processor, sorted by time; with `follow` until the run's end.
 
-    Followed lines come as the nodes send them. A node that does not answer is told, and its kept lines are
-    used.
+    Followed lines come in the order of arrival. For a node that does not answer, a notice is sent and its
+    stored lines are used.
     """
     watch = RunWatch(runner.ledger, row)
     while follow and row.active and row.phase in _BEFORE_LOGS:
@@ -96,7 +96,7 @@ def _fetch(
 
 
 def _follow(runner: RunnerContext, watch: RunWatch, selection: Selection) -> None:
-    """Until all logs have ended; or the run has, whatever a silent node still holds."""
+    """Follow until all logs or the run have ended; lines of silent nodes are then left out."""
     plan = plan_of(watch.row)
     stop = threading.Event()
 
