@@ -119,11 +119,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+# Most of what a test makes goes by itself, and what was collected stays to the end: to look through all of it
+# for circles every 700 objects, as Python does, is a third of what quick tests take.
+
+
+def pytest_configure() -> None:
+    gc.set_threshold(100_000, 20, 100)  # as the command line has it
+
+
 def pytest_collection_finish() -> None:
-    """All that was collected stays to the end, and most of what a test makes goes by itself: looking through
-    it for circles every 700 objects is a third of what quick tests take."""
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.hookimpl(trylast=True)
