@@ -14,10 +14,10 @@ from pathlib import Path
 from support import ROOT
 
 
-def passes(suite: Path, *words: str) -> None:
-    """Run a suite's tests; every one of them passes, and none is left out."""
+def passes(*suites: Path | str) -> None:
+    """Run the tests of suites, with pytest's own words among them; each one passes, and none is left out."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, str(suite)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, suites)],
         cwd=ROOT,
         env={key: value for key, value in os.environ.items() if key != "PYTEST_ADDOPTS"},
         capture_output=True,

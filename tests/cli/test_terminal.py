@@ -86,14 +86,8 @@ def test_rows_of_a_ledger_that_others_write_too_are_shown_as_what_they_are(folde
 
 
 def test_states_and_hosts_are_shown_as_what_they_are(folder: Folder) -> None:
-    node = FLEET.nodes[0].model_copy(
-        update={
-            "name": f"n0{CLEAR}",
-            "zone": LINK,
-            "host_key": "ssh-ed25519 AAAA",
-            "address": "no where",  # which is known at once
-        }
-    )
+    node = FLEET.nodes[0].model_copy(update={"name": f"n0{CLEAR}", "zone": LINK})
+    node = node.reached(address="no where")  # which is known at once
     put_up(folder, FLEET.model_copy(update={"nodes": (node,)}))
     for words in (("fleet",), ("fleet", "show", "lab", "-v")):
         said = folder.orch(*words)

@@ -1,11 +1,12 @@
-"""The questions to a GCP account, in a process of their own."""
+"""The questions to a GCP account, and Google's clients on a simulated one, in a process of their own."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from apart import passes
+from support import ROOT
+
+SUITES = ("components/gcp/account_suite.py", "providers/gcp/clients_suite.py")
 
 
-def test_what_a_gcp_account_is_asked() -> None:
-    passes(Path(__file__).with_name("account_suite.py"))
+def test_what_a_gcp_account_is_asked_and_how_googles_clients_are_answered() -> None:
+    passes(*(ROOT / "tests" / each for each in SUITES))

@@ -1,31 +1,11 @@
-"""Google's clients on a simulated account, in a process of their own.
-
-Their library and Pulumi's provider SDK both describe `google.rpc.Status`, and protobuf takes only one of them
-in a process.
-"""
+"""The simulated account itself. How Google's clients see it: clients_suite.py, run with account_suite.py."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 from support import ROOT
-
-
-def test_googles_clients_are_answered_in_the_process() -> None:
-    suite = Path(__file__).with_name("clients_suite.py")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(suite)],
-        cwd=ROOT,
-        env={key: value for key, value in os.environ.items() if key != "PYTEST_ADDOPTS"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert " skipped" not in done.stdout
 
 
 def test_the_account_itself_imports_nothing_of_googles() -> None:
