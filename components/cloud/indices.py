@@ -23,8 +23,11 @@ def live_indices(previous: PriorState) -> frozenset[int]:
 
 
 def all_there(fleet: Fleet, previous: PriorState, indices: Sequence[int] | None = None) -> bool:
-    """Whether the whole fleet is recorded to be there. `indices`: the nodes that are planned, None: as many as
-    the file asks for; where they are a part of the fleet, what its other nodes come to is not known here."""
+    """Whether the whole fleet is recorded to be there.
+
+    `indices`: the nodes that are planned, None: as many as the file asks for. Where they are a part of it,
+    what the others come to is not known here.
+    """
     wanted = node_indices(fleet, previous) if indices is None else indices
     whole = fleet.nodes is None or len(wanted) >= fleet.nodes.target
     return whole and all(f"{fleet.name}-{index}" in previous.there for index in wanted)
