@@ -23,9 +23,14 @@ def live_indices(previous: PriorState) -> frozenset[int]:
 
 
 def all_there(fleet: Fleet, previous: PriorState, indices: Sequence[int] | None = None) -> bool:
-    """Whether none of the nodes has to be made. `indices`: these, None: as many as the file asks for."""
+    """Whether the whole fleet is recorded to be there.
+
+    `indices`: the nodes that are planned, None: as many as the file asks for. Where they are a part of it,
+    what the others come to is not known here.
+    """
     wanted = node_indices(fleet, previous) if indices is None else indices
-    return all(f"{fleet.name}-{index}" in previous.there for index in wanted)
+    whole = fleet.nodes is None or len(wanted) >= fleet.nodes.target
+    return whole and all(f"{fleet.name}-{index}" in previous.there for index in wanted)
 
 
 def unfolded(text: str) -> tuple[int, ...]:

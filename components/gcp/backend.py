@@ -67,7 +67,8 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         return candidates(fleet, settings, load_catalog())
 
     def facts(self, request: PlanRequest, candidate: Candidate) -> GcpFacts:
-        lookups = question(request.fleet, self.settings_of(request), candidate, self.prior(request))
+        settings, prior = self.settings_of(request), self.prior(request)
+        lookups = question(request.fleet, settings, candidate, prior, indices=request.indices)
         return gather_facts.ask(self.session(request), lookups)
 
     def plan(self, request: PlanRequest, candidate: Candidate, facts: GcpFacts) -> GcpPlan:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from orch.catalog.gcp.machines import Shape, gcp_image, shapes, type_quota
+from orch.components.cloud.indices import all_there
 from orch.components.gcp.account.labels import label
 from orch.components.gcp.candidates import Candidate
 from orch.components.gcp.plan import base_name
@@ -165,13 +167,22 @@ def flex_start(fleet: Fleet) -> bool:
     return options(fleet)[1].get("provisioning") == "flex-start"
 
 
-def question(fleet: Fleet, settings: GcpSettings, candidate: Candidate, previous: PriorState) -> Lookups:
-    """What has to be asked for a plan. An image that the stack has pinned is asked for by its name."""
+def question(
+    fleet: Fleet,
+    settings: GcpSettings,
+    candidate: Candidate,
+    previous: PriorState,
+    *,
+    indices: Sequence[int] | None = None,
+) -> Lookups:
+    """What has to be asked for a plan. An image that the stack has pinned is asked for by its name; nodes are
+    looked for where some have to be made. `indices`: the nodes, None: as many as the file asks for."""
     network = wanted_network(fleet, settings, candidate.region)
     each = shape_of(fleet, candidate)
     # What waits in a queue counts as preemptible. Source: Google Cloud "About Flex-start VMs", quota.
     preemptible = candidate.spot or flex_start(fleet)
     quota = type_quota(candidate.type.name, "spot" if preemptible else "on-demand")
+    looked_for = "scope" in previous.pins and not (candidate.kept and all_there(fleet, previous, indices))
     return Lookups(
         region=candidate.region,
         zone=candidate.zone,
@@ -184,7 +195,7 @@ def question(fleet: Fleet, settings: GcpSettings, candidate: Candidate, previous
         reservation=fleet.reservation,
         metric=quota.metric if quota else None,
         made_networks=network.shared is None,
-        own=label(base_name(fleet.name, previous.pins["scope"])) if "scope" in previous.pins else None,
+        own=label(base_name(fleet.name, previous.pins["scope"])) if looked_for else None,
     )
 
 

@@ -10,7 +10,7 @@ from aws_cases import Case
 
 from orch.catalog.aws.machines import nics
 from orch.components.aws.nics import Interface, interfaces, words
-from orch.components.cloud.indices import folded, live_indices, node_indices
+from orch.components.cloud.indices import all_there, folded, live_indices, node_indices
 from orch.components.request import PriorState
 from orch.spec import InvalidConfiguration, load_paths
 from orch.spec.diagnostics import Severity
@@ -89,6 +89,28 @@ def test_the_plan_says_what_fast_nccl_needs() -> None:
 def test_live_nodes_keep_their_numbers(pinned: str, wanted: int, indices: tuple[int, ...]) -> None:
     fleet = Fleet.model_validate({"type": "fleet", "name": "p5", "backends": ["aws"], "nodes": str(wanted)})
     assert node_indices(fleet, PriorState({"indices": pinned})) == indices
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "planned", "whole"),
+    [
+        (3, (0, 1, 2), None, True),
+        (2, (0, 1, 2), None, True),
+        (3, (0, 2), None, False),
+        (4, (0, 1, 2), None, False),
+        (3, (), None, False),
+        (3, (0, 1, 2), (0, 1, 2), True),
+        (3, (0, 1), (0, 1), False),
+    ],
+    ids=["all", "one too many", "one was removed", "one more", "not looked at", "one group", "of two groups"],
+)
+def test_a_quota_is_left_out_where_the_whole_fleet_is_there(
+    wanted: int, there: tuple[int, ...], planned: tuple[int, ...] | None, whole: bool
+) -> None:
+    """A part of it that is there counts beside another that grows."""
+    fleet = Fleet.model_validate({"type": "fleet", "name": "p5", "backends": ["aws"], "nodes": str(wanted)})
+    prior = PriorState({"indices": "0-2"}, there=frozenset(f"p5-{index}" for index in there))
+    assert all_there(fleet, prior, planned) is whole
 
 
 def test_folded_indices_unfold_to_the_same() -> None:

@@ -269,6 +269,19 @@ def test_what_a_stack_has_already_is_counted_before_a_quota_is() -> None:
     assert made.plan.nodes
 
 
+@pytest.mark.parametrize(("there", "looked"), [((0,), False), ((), True)], ids=["all there", "missing"])
+def test_nodes_are_looked_for_where_some_have_to_be_made(there: tuple[int, ...], looked: bool) -> None:
+    """Of a thousand nodes it is a long list."""
+    wanted, settings = fleet(nodes="1", instance_types=["a2-highgpu-8g"]), GcpSettings()
+    (first, *_) = candidates(wanted, settings, CATALOG)
+    made = GcpBackend().deployment(request_of(wanted, settings, session=Account()), first)
+    prior = PriorState(dict(made.plan.pins), there=frozenset(f"{wanted.name}-{index}" for index in there))
+    (kept,) = candidates(wanted, settings, CATALOG, previous=prior)
+    account = Account(InstancesClient__list=lambda **_: [])
+    GcpBackend().deployment(request_of(wanted, settings, previous=prior, session=account), kept)
+    assert ("InstancesClient.list" in account.asked) is looked
+
+
 @pytest.mark.parametrize(
     ("killed", "limit", "fits"),
     [(0, 18, True), (0, 17, False), (4, 18, True), (4, 17, False)],
