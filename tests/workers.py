@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from types import FrameType
 
 import pytest
@@ -38,6 +38,12 @@ APART = frozenset(
     }
 )
 
+# Files whose tests use what is dear to make, once for a session: they go to one process.
+TOGETHER = {
+    "tests/e2e/test_quickstart.py": "the quickstart's fleet",
+    "tests/runner/test_verbs.py": "the quickstart's fleet",
+}
+
 # What needs an engine or containers, by file and by fixture. All else is `quick`.
 WITH_PARTS = (
     "tests/components/aws/test_engine.py",
@@ -59,6 +65,7 @@ FIRST = (
     "tests/e2e/test_ssh_fleet.py",
     "tests/runner/test_faults.py",
     "tests/e2e/test_quickstart.py",
+    "tests/runner/test_verbs.py",
     "tests/e2e/test_canary.py",
     "tests/e2e/test_hostile.py",
     "tests/components/gcp/test_engine.py",
@@ -69,7 +76,6 @@ FIRST = (
     "tests/e2e/test_ssh_fleet_check.py",
     "tests/runner/hosts/test_survey.py",
     "tests/runner/test_runs.py",
-    "tests/runner/test_verbs.py",
     "tests/e2e/test_fleet.py",
     "tests/e2e/test_hostlab.py",
     "tests/cli/",
@@ -83,11 +89,11 @@ FIRST = (
 
 
 class Sharing(LoadScopeScheduling):
-    """Gives files to processes, and the tests of APART one by one."""
+    """Gives files to processes, those of TOGETHER as one, and the tests of APART one by one."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return nodeid if file in APART else file
+        return nodeid if file in APART else TOGETHER.get(file, file)
 
 
 def place(nodeid: str) -> int:
@@ -110,16 +116,36 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.quick)
 
 
+FOUND = pytest.StashKey[dict[str, str | None]]()
+
 # What a quick test finds instead of them, so that it fails wherever it needs one.
 NO_PARTS = {"ORCHCTL_ENGINE_HOME": f"{os.devnull}/engine", "DOCKER_HOST": f"unix://{os.devnull}/docker"}
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in NO_PARTS.items() if item.get_closest_marker("quick") else ():
-            patch.setenv(name, value)
+    quick = item.get_closest_marker("quick") is not None
+    item.stash[FOUND] = {name: os.environ.get(name) for name in NO_PARTS if quick}
+    os.environ |= NO_PARTS if quick else {}
+    try:
         return (yield)
+    finally:
+        _put_back(item.stash[FOUND])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """What other tests have made in this process is removed with what it needs, also after a quick one."""
+    _put_back(item.stash[FOUND])
+    return (yield)
+
+
+def _put_back(found: Mapping[str, str | None]) -> None:
+    for name, value in found.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 @pytest.hookimpl(trylast=True)
