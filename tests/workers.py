@@ -11,7 +11,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from types import FrameType
 
 import pytest
@@ -31,12 +31,19 @@ APART = frozenset(
         "tests/e2e/test_gcp_kills.py",
         "tests/e2e/test_gcp_preview.py",
         "tests/e2e/test_gcp_shared_network.py",
+        "tests/e2e/test_node_groups.py",
         "tests/e2e/test_ssh_fleet_ways.py",
         "tests/e2e/test_up_faults.py",
         "tests/e2e/test_upgrade.py",
         "tests/providers/simulated/test_in_the_engine.py",
     }
 )
+
+# Files whose tests use what is dear to make, once for a session: they go to one process.
+TOGETHER = {
+    "tests/e2e/test_quickstart.py": "the quickstart's fleet",
+    "tests/runner/test_verbs.py": "the quickstart's fleet",
+}
 
 # What needs an engine or containers, by file and by fixture. All else is `quick`.
 WITH_PARTS = (
@@ -57,16 +64,19 @@ PARTS = frozenset({"engine", "lab", "room", "rack", "server", "local", "quicksta
 # What takes minutes begins first, so that no process is left alone with it at the end. Roughly by length.
 FIRST = (
     "tests/e2e/test_ssh_fleet.py",
-    "tests/components/gcp/test_shapes.py",
-    "tests/e2e/test_gcp_nccl.py",
-    "tests/e2e/test_aws_train.py",
-    "tests/components/gcp/test_engine.py",
     "tests/runner/test_faults.py",
+    "tests/e2e/test_quickstart.py",
+    "tests/runner/test_verbs.py",
+    "tests/e2e/test_canary.py",
+    "tests/e2e/test_hostile.py",
+    "tests/components/gcp/test_engine.py",
+    "tests/e2e/test_node_groups.py",
+    "tests/components/gcp/test_shapes.py",
+    "tests/e2e/test_aws_train.py",
+    "tests/e2e/test_gcp_nccl.py",
     "tests/e2e/test_ssh_fleet_check.py",
     "tests/runner/hosts/test_survey.py",
     "tests/runner/test_runs.py",
-    "tests/runner/test_verbs.py",
-    "tests/e2e/test_quickstart.py",
     "tests/e2e/test_fleet.py",
     "tests/e2e/test_hostlab.py",
     "tests/cli/",
@@ -80,11 +90,11 @@ FIRST = (
 
 
 class Sharing(LoadScopeScheduling):
-    """Gives files to processes, and the tests of APART one by one."""
+    """Gives files to processes, those of TOGETHER as one, and the tests of APART one by one."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return nodeid if file in APART else file
+        return nodeid if file in APART else TOGETHER.get(file, file)
 
 
 def place(nodeid: str) -> int:
@@ -107,16 +117,36 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.quick)
 
 
+FOUND = pytest.StashKey[dict[str, str | None]]()
+
 # What a quick test finds instead of them, so that it fails wherever it needs one.
 NO_PARTS = {"ORCHCTL_ENGINE_HOME": f"{os.devnull}/engine", "DOCKER_HOST": f"unix://{os.devnull}/docker"}
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in NO_PARTS.items() if item.get_closest_marker("quick") else ():
-            patch.setenv(name, value)
+    quick = item.get_closest_marker("quick") is not None
+    item.stash[FOUND] = {name: os.environ.get(name) for name in NO_PARTS if quick}
+    os.environ |= NO_PARTS if quick else {}
+    try:
         return (yield)
+    finally:
+        _put_back(item.stash[FOUND])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """What other tests have made in this process is removed with what it needs, also after a quick one."""
+    _put_back(item.stash[FOUND])
+    return (yield)
+
+
+def _put_back(found: Mapping[str, str | None]) -> None:
+    for name, value in found.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 # Most of what a test makes goes by itself, and what was collected stays to the end: to look through all of it

@@ -71,6 +71,7 @@ def metadata_service(node: str, network: str) -> Iterator[None]:
 
 
 # Both have the same script: tests/components/test_init_steps.py.
+@pytest.mark.timeout(600)  # the node's image may be made for it
 @pytest.mark.parametrize(
     ("cloud", "more"),
     [

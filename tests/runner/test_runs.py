@@ -339,6 +339,7 @@ def test_an_image_without_torchrun_is_told(run: Run, place: RunnerContext):
     assert any("has no torchrun" in line for line in lines(place))
 
 
+@pytest.mark.timeout(900)  # the nodes' image may be made for it
 def test_torchrun_starts_all_processes_on_both_nodes(place: RunnerContext, lab: Lab, tmp_path: Path):
     (tmp_path / "sum.py").write_text(
         "import os, sys, torch, torch.distributed as dist\n"

@@ -92,8 +92,8 @@ def test_each_operation_reads_the_state_once_and_again_after_the_engine_changed_
 
 
 def put_up(folder: Folder, name: str) -> None:
-    """A fleet in the state, as an `up` leaves it, of nodes that nobody reaches."""
-    node = FLEET.nodes[0].reached(address="no where")
+    """A fleet in the state, as an `up` leaves it, of a node that nobody reaches: its key is not here."""
+    node = FLEET.nodes[0].reached(identity="/no/where")
     fleet = FLEET.model_copy(update={"name": name, "stack": name, "nodes": (node,)})
     urn = f"urn:pulumi:{name}::tests::"
     outputs = {"orch": {"version": "0", "schema": 2}, "fleet": fleet.model_dump(mode="json")}
