@@ -25,7 +25,6 @@ from orch.components.cloud.node_groups import (
     spreads,
     with_begun,
     with_more,
-    without,
 )
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud.plan import CloudPlan
@@ -206,9 +205,7 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
         pinned = {**known.locked, **previous.pins}
         images = {key: value for key, value in pinned.items() if key in self.image_pins}
         rest = {key: value for key, value in previous.pins.items() if key not in self.image_pins}
-        if request.consent.upgrade:
-            return replace(previous, pins=without(rest, self.image_pins))
-        return replace(previous, pins={**images, **rest})
+        return replace(previous, pins=rest if request.consent.upgrade else {**images, **rest})
 
 
 def moves(candidate: Candidate, previous: PriorState) -> bool:

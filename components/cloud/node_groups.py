@@ -7,7 +7,7 @@ began, and where that has no room left, nodes that are still missing go to the n
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -176,15 +176,6 @@ def _pins(plan: CloudPlan) -> dict[str, str]:
 def _own(pins: Mapping[str, str], first: Mapping[str, str]) -> dict[str, str]:
     """What a group does not have in common with the first."""
     return {key: value for key, value in pins.items() if key in OWN or first.get(key) != value}
-
-
-def without(pins: Mapping[str, str], keys: Collection[str]) -> dict[str, str]:
-    """The same with nothing decided of these for any of the other groups."""
-    if PIN not in pins:
-        return dict(pins)
-    rows: list[dict[str, str]] = json.loads(pins[PIN])
-    left = [{key: value for key, value in row.items() if key not in keys} for row in rows]
-    return {**pins, PIN: json.dumps(left, sort_keys=True)}
 
 
 def reasons(plan: CloudPlan) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -33,6 +34,7 @@ TRANSFER_S = 2 * 3600.0
 _CHUNK = 1 << 18
 # How often a stream is told: at each percent.
 _TELLS = 100
+_STAMPED = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z ?")
 
 
 class DockerRuntime:
@@ -108,12 +110,20 @@ class DockerRuntime:
     ) -> bool:
         node = plan.ranks[rank].node
         command = container.log_command(plan, rank, skip=skip, follow=follow, tail=tail, since=since)
-        result = connector.run(node, command, deadline_s=deadline_s, on_line=on_line, until=until)
+        complaints: list[str] = []
+
+        def sort(line: str) -> None:
+            # Docker complains among the job's own lines, each of which begins with its time.
+            (on_line if _STAMPED.match(line) else complaints.append)(line)
+
+        result = connector.run(node, command, deadline_s=deadline_s, on_line=sort, until=until)
         if result.exit_code == container.NO_STAGE:
             return False
         if not result.ok and (until is None or not until.is_set()):
             raise RunFailed(
-                f"the log of rank {rank} could not be fetched", where=node.name, detail=result.stderr.strip()
+                f"the log of rank {rank} could not be fetched",
+                where=node.name,
+                detail="; ".join(filter(None, (result.stderr.strip(), *complaints))),
             )
         return True
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -100,3 +105,86 @@ def test_ranks_go_by_number_where_a_cloud_does_not_tell_where_nodes_are(
     assert polling.places(refused, bool, ()) == ()
     assert said == ["ranks go by node number: you may not list the nodes (compute.instances.list)"]
     assert len(polling.places(Listing(2).look, lambda found: len(found) == 3, ())) == 2
+
+
+WAITING = """\
+import asyncio, time
+from orch.components.cloud.polling import in_background
+
+def boot():
+    print("waiting", flush=True)
+    time.sleep(600)
+
+async def program():
+    await in_background(boot)
+
+try:
+    asyncio.run(program())
+except KeyboardInterrupt:
+    print("ended", flush=True)
+"""
+
+
+def test_ctrl_c_ends_a_program_that_waits_for_machines_to_boot() -> None:
+    """The thread that asks the cloud may sleep for minutes: nobody waits for it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "waiting\n"
+            program.send_signal(signal.SIGINT)
+            said, errors = program.communicate(timeout=300)
+        finally:
+            program.kill()
+    assert (said, errors) == ("ended\n", "")
+
+
+@pytest.mark.parametrize("engine", ["is there", "has gone"])
+def test_an_answer_that_comes_when_nobody_waits_any_more_is_left_alone(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trouble, asking = list[object](), list[threading.Thread]()
+    monkeypatch.setattr(threading, "excepthook", trouble.append)
+    asked, over = threading.Event(), threading.Event()
+
+    def ask() -> str:
+        asking.append(threading.current_thread())
+        asked.set()
+        over.wait(120)
+        return "too late"
+
+    def answered() -> None:
+        over.set()
+        asking[0].join(120)
+
+    async def program() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: trouble.append(what))
+        waiting = asyncio.ensure_future(polling.in_background(ask))
+        await asyncio.to_thread(asked.wait, 120)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        if engine == "is there":
+            await asyncio.to_thread(answered)
+            await asyncio.sleep(0.1)
+
+    asyncio.run(program())
+    answered()
+    assert trouble == []
+
+
+def test_what_is_asked_in_the_background_is_answered_or_fails_as_it_did() -> None:
+    import pulumi
+
+    def refused() -> str:
+        raise CloudRefused("you may not look", hint="ask for it")
+
+    def wrong() -> str:
+        raise KeyError("a bug")
+
+    assert asyncio.run(polling.in_background(lambda: "key")) == "key"
+    with pytest.raises(pulumi.RunError, match="you may not look"):
+        asyncio.run(polling.in_background(refused))
+    with pytest.raises(KeyError):
+        asyncio.run(polling.in_background(wrong))

@@ -161,7 +161,7 @@ def talk(folder: Path, words: list[str], answers: list[Callable[[], str]]) -> tu
 
 
 @pytest.mark.usefixtures("engine")
-def test_an_up_on_a_terminal_asks_the_account_once_and_shows_again_what_became_of_a_changed_file(
+def test_an_up_on_a_terminal_asks_the_account_once_and_shows_again_what_became_of_changed_files(
     tmp_path: Path,
 ) -> None:
     there: Rehearsed = Rehearsed.make(tmp_path)
@@ -171,6 +171,7 @@ def test_an_up_on_a_terminal_asks_the_account_once_and_shows_again_what_became_o
 
     def edit() -> str:
         there.fleet(2, **small)
+        (there.path / "orch.yml").write_text("project: tests\ntags: {team: research}\n")
         return "y"
 
     def agree() -> str:
@@ -181,8 +182,11 @@ def test_an_up_on_a_terminal_asks_the_account_once_and_shows_again_what_became_o
     assert code == 0, told
     assert told.count("Bring up the fleet p5? [y/N]") == 2
     assert "the plan is made again: " in told
-    assert "p5.yml changed since" in told
-    assert len(there.nodes("m7i.large")) == 2
+    assert f"{there.path / 'orch.yml'}, {there.path / 'p5.yml'} changed since" in told
+    made = [there.cloud.instances()[each] for each in there.nodes("m7i.large")]
+    assert len(made) == 2
+    for each in made:
+        assert {"Key": "team", "Value": "research"} in each["Tags"]
     after = [(call.caller, call.action) for call in there.cloud.calls[seen[0] :]]
     assert {each for each in after if each[0] == "boto3"} == {SHOWS_KEYS}
     assert there.down().code == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from planning import request_of
 from orch.components.aws.account import gather_facts
 from orch.components.aws.account.client_errors import CloudRefused
 from orch.components.aws.backend import AwsBackend
-from orch.components.request import PriorState
+from orch.components.request import NO_CONSENT, Approvals, PriorState
 from orch.rehearsal.aws import client_hook
 from orch.rehearsal.aws.account import Cloud
 from orch.spec.findings import PlanErrors
@@ -34,14 +34,18 @@ class Account:
         return self.session.client("ec2", region_name=region)
 
     def compiled(
-        self, previous: PriorState | None = None, settings: AwsSettings | None = None, **fleet: Any
+        self,
+        previous: PriorState | None = None,
+        settings: AwsSettings | None = None,
+        consent: Approvals = NO_CONSENT,
+        **fleet: Any,
     ) -> Any:
         base = {"type": "fleet", "name": "p5", "backends": ["aws"], "nodes": "2", "placement": "cluster"}
         model = Fleet.model_validate(
             {**base, "instance_types": ["p5.48xlarge"], "regions": ["us-east-1"], **fleet}
         )
         settings, previous = settings or AwsSettings(), previous or PriorState()
-        request = request_of(model, settings, previous=previous, session=self.session)
+        request = request_of(model, settings, previous=previous, session=self.session, consent=consent)
         return AwsBackend().deployment(request, AwsBackend().candidates(request)[0])
 
     def wrong(self, **fleet: Any) -> list[tuple[str, str]]:
@@ -380,6 +384,52 @@ def in_two_groups(first: str, second: str) -> PriorState:
     return PriorState(
         {**pins, "scope": "abc123", "indices": "0-5", "spreads": "true", "groups": json.dumps(groups)}
     )
+
+
+def test_groups_keep_their_images_until_an_upgrade_and_then_all_have_the_newest(account: Account) -> None:
+    account.cloud.turn(quotas={G_QUOTA: 999})
+    made = account.compiled(in_two_groups("g6.xlarge", "g6.2xlarge"), nodes="6", **POOL).plan
+    (newest,) = {group.image for group in made.node_groups}
+    older = made.pins["bastion_image"]
+    (row,) = json.loads(made.pins["groups"])
+    for first, second in ((newest, older), (older, newest), (older, older)):
+        groups = json.dumps([{**row, "image": second}])
+        before = PriorState({**made.pins, "image": first, "groups": groups})
+        kept = account.compiled(before, nodes="6", **POOL).plan
+        assert [group.image for group in kept.node_groups] == [first, second]
+        renewed = account.compiled(before, consent=Approvals(upgrade=True), nodes="6", **POOL).plan
+        assert [group.image for group in renewed.node_groups] == [newest, newest]
+        # What the groups are beside that stays.
+        assert [len(group.nodes) for group in renewed.node_groups] == [4, 2]
+        assert {**renewed.pins, "layout": "", "groups": ""} == {**made.pins, "layout": "", "groups": ""}
+
+
+def test_given_subnets_must_be_of_one_kind_where_a_fleet_has_nodes_in_both(account: Account) -> None:
+    account.cloud.turn(quotas={G_QUOTA: 999})
+    vpc, private = account.network()
+    ec2 = account.ec2()
+
+    def beside(cidr: str, leads: dict[str, str]) -> str:
+        subnet = ec2.create_subnet(VpcId=vpc, CidrBlock=cidr, AvailabilityZoneId="use1-az2")["Subnet"]
+        table = ec2.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"]
+        ec2.create_route(RouteTableId=table, DestinationCidrBlock="0.0.0.0/0", **leads)
+        ec2.associate_route_table(RouteTableId=table, SubnetId=subnet["SubnetId"])
+        return subnet["SubnetId"]
+
+    before = in_two_groups("g6.xlarge", "g6.2xlarge")
+    before = replace(before, pins={**before.pins, "zone": "use1-az1"})
+    nat = ec2.describe_nat_gateways()["NatGateways"][0]["NatGatewayId"]
+    alike = [private, beside("10.7.2.0/24", {"NatGatewayId": nat})]
+    made = account.compiled(before, nodes="6", **POOL, network={"subnets": alike}).plan
+    assert [group.network.subnet for group in made.node_groups] == alike
+    here = [{"Name": "attachment.vpc-id", "Values": [vpc]}]
+    (door,) = ec2.describe_internet_gateways(Filters=here)["InternetGateways"]
+    unlike = [private, beside("10.7.3.0/24", {"GatewayId": door["InternetGatewayId"]})]
+    with pytest.raises(PlanErrors) as error:
+        account.compiled(before, nodes="6", **POOL, network={"subnets": unlike})
+    (finding,) = error.value.findings
+    assert (finding.code, finding.path) == ("ORCH227", "network")
+    assert "use1-az2 are not reached as those in use1-az1 are" in finding.summary
 
 
 def test_a_quota_is_judged_for_the_nodes_of_all_groups(account: Account) -> None:

@@ -321,3 +321,32 @@ def test_a_quota_is_judged_for_what_is_new_in_all_groups(killed: int, limit: int
     beside = "" if killed else " beside 4 of the fleet's other nodes"
     used = f"the project's quota is 17, {8 + sum(there.values())} in use"
     assert (error.code, error.summary) == ("ORCH313", f"4 x a2-highgpu-1g need 4 GPUs{beside}, {used}")
+
+
+def test_a_host_key_that_cannot_be_read_for_now_is_asked_for_again() -> None:
+    """A thousand nodes are asked for at once: Google refuses some of that, and answers a little later."""
+    busy = {"two", "three"}
+
+    def shown(request: dict[str, str]) -> Any:
+        if request["instance"] == "two" and "two" in busy:
+            raise exceptions.TooManyRequests("slow down", errors=[{"reason": "rateLimitExceeded"}])
+        if request["instance"] == "three" and "three" in busy:
+            raise exceptions.ServiceUnavailable("not now", errors=[{"reason": "backendError"}])
+        entry = compute.GuestAttributesEntry(namespace="orch", key="host-key", value=KEY)
+        return compute.GuestAttributes(query_value=compute.GuestAttributesValue(items=[entry]))
+
+    account = Account(InstancesClient__get_guest_attributes=shown)
+    assert gather_facts.host_keys(account, "us-central1-a", ["one", "two", "three"]) == {"one": KEY}
+    busy.clear()
+    found = gather_facts.host_keys(account, "us-central1-a", ["two", "three"])
+    assert found == {"two": KEY, "three": KEY}
+
+
+def test_a_host_key_that_may_not_be_read_is_told_at_once() -> None:
+    def forbidden(**_: Any) -> Any:
+        raise exceptions.Forbidden("no", errors=[{"reason": "forbidden"}])
+
+    account = Account(InstancesClient__get_guest_attributes=forbidden)
+    with pytest.raises(gather_facts.CloudRefused) as caught:
+        gather_facts.host_keys(account, "us-central1-a", ["one"])
+    assert caught.value.code == "ORCH304"
