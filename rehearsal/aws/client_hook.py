@@ -61,13 +61,13 @@ def bind(session: boto3.Session, cloud: Cloud) -> None:
     """Let every client of the session speak to `cloud`."""
     models: dict[str, Any] = {}
 
-    def answer(http_request: AWSPreparedRequest, event_name: str, **_: Any) -> AWSResponse:
+    def answer(request: AWSPreparedRequest, event_name: str, **_: Any) -> AWSResponse:
         _before, service, operation = event_name.split(".")
         if service not in SERVICES:
             raise RuntimeError(f"{service} is not simulated: nothing is sent during a rehearsal")
         if service not in models:
             models[service] = _model(session, service)
-        return _respond(cloud, models[service].operation_model(operation), service, http_request)
+        return _respond(cloud, models[service].operation_model(operation), service, request)
 
     session.events.register("before-send", answer)
 

@@ -35,11 +35,11 @@ class Session:
         if name not in self._clients:
             compute: Any = importlib.import_module("google.cloud.compute_v1")
             credentials: Any = importlib.import_module("google.auth.credentials")
-            made = getattr(compute, name)(credentials=credentials.AnonymousCredentials(), transport="rest")
-            http = made.transport._session
+            client = getattr(compute, name)(credentials=credentials.AnonymousCredentials(), transport="rest")
+            http = client.transport._session
             for scheme in tuple(http.adapters):
                 http.mount(scheme, _adapter(self.cloud))
-            self._clients[name] = made
+            self._clients[name] = client
         return self._clients[name]
 
 
@@ -55,13 +55,13 @@ def _adapter(cloud: GcpCloud) -> Any:
 
     class Adapter(adapters.BaseAdapter):
         def send(self, request: Any, **_: Any) -> Any:
-            status, answer = _asked(cloud, request)
-            found = requests.Response()
-            found.status_code = status
-            found.url, found.request = request.url, request
-            found.headers["Content-Type"] = "application/json; charset=UTF-8"
-            found._content = json.dumps(answer).encode()
-            return found
+            status, body = _call(cloud, request)
+            response = requests.Response()
+            response.status_code = status
+            response.url, response.request = request.url, request
+            response.headers["Content-Type"] = "application/json; charset=UTF-8"
+            response._content = json.dumps(body).encode()
+            return response
 
         def close(self) -> None:
             """Nothing is open."""
@@ -69,7 +69,7 @@ def _adapter(cloud: GcpCloud) -> Any:
     return Adapter()
 
 
-def _asked(cloud: GcpCloud, request: Any) -> tuple[int, Doc]:
+def _call(cloud: GcpCloud, request: Any) -> tuple[int, Doc]:
     parts = urlsplit(request.url)
     params = {key: value for key, value in parse_qsl(parts.query) if not key.startswith("$")}
     body = json.loads(request.body) if request.body else None

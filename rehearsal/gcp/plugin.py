@@ -39,19 +39,19 @@ class GcpProvider(CloudProvider[GcpResources]):
             raise SimulationError(
                 "project: required field is not set", hint="set `gcp:project`, or `project` of the provider"
             )
-        found = Settings(
+        settings_of_provider = Settings(
             project=project,
             region=_setting(settings, "region", REGION),
             zone=_setting(settings, "zone", ZONE),
             labels=_read(settings.get("defaultLabels")) or {},
             attribution=_read(settings.get("addPulumiAttributionLabel")) is not False,
         )
-        return GcpResources(GcpCloud(account), found)
+        return GcpResources(GcpCloud(account), settings_of_provider)
 
 
 def _setting(settings: Mapping[str, Any], name: str, variables: tuple[str, ...]) -> str | None:
-    given = [settings.get(name), *(os.environ.get(each) for each in variables)]
-    return next((each for each in given if isinstance(each, str) and each), None)
+    candidates = [settings.get(name), *(os.environ.get(each) for each in variables)]
+    return next((each for each in candidates if isinstance(each, str) and each), None)
 
 
 def _read(value: Any) -> Any:

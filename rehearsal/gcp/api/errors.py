@@ -101,8 +101,8 @@ def not_found(path: str) -> GcpError:
 
 
 def invalid(field: str, value: object, why: str) -> GcpError:
-    shown = str(value).lower() if isinstance(value, bool) else value
-    return GcpError("invalid", f"Invalid value for field '{field}': '{shown}'. {why}")
+    text = str(value).lower() if isinstance(value, bool) else value
+    return GcpError("invalid", f"Invalid value for field '{field}': '{text}'. {why}")
 
 
 def required(field: str) -> GcpError:
@@ -115,10 +115,10 @@ def in_use(kind: str, path: str, by: str, *, late: bool = False) -> GcpError:
     return GcpError(code, f"The {kind} resource '{path}' is already being used by '{by}'")
 
 
-def quota_exceeded(metric: str, limit: float, where: str) -> GcpError:
-    """A quota that an operation ran into. `where`: a region or "global"."""
-    there = "globally" if where == "global" else f"in region {where}"
-    dimension = {"global": "global"} if where == "global" else {"region": where}
+def quota_exceeded(metric: str, limit: float, location: str) -> GcpError:
+    """An operation exceeds a quota. `location`: a region or "global"."""
+    there = "globally" if location == "global" else f"in region {location}"
+    dimension = {"global": "global"} if location == "global" else {"region": location}
     name, limit_name, family = metric, metric.replace("_", "-"), metric.lower()
     if metric in FAMILIES:
         spot = "PREEMPTIBLE_" if metric.startswith("PREEMPTIBLE_") else ""
@@ -127,7 +127,7 @@ def quota_exceeded(metric: str, limit: float, where: str) -> GcpError:
         limit_name, family = name.replace("_", "-"), name.lower()
     info = {
         "metricName": f"compute.googleapis.com/{family}",
-        "limitName": f"{limit_name}-per-project{'' if where == 'global' else '-region'}",
+        "limitName": f"{limit_name}-per-project{'' if location == 'global' else '-region'}",
         "dimensions": dimension,
         "limit": float(limit),
     }

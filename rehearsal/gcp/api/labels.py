@@ -18,10 +18,10 @@ METADATA_KEY = re.compile(r"[a-zA-Z0-9-_]{1,128}")
 
 
 def checked_labels(labels: Any, field: str) -> dict[str, str]:
-    found = {str(key): str(value) for key, value in (labels or {}).items()}
-    if len(found) > MOST_LABELS:
-        raise invalid(field, len(found), f"Too many labels: at most {MOST_LABELS} are allowed.")
-    for key, value in found.items():
+    result = {str(key): str(value) for key, value in (labels or {}).items()}
+    if len(result) > MOST_LABELS:
+        raise invalid(field, len(result), f"Too many labels: at most {MOST_LABELS} are allowed.")
+    for key, value in result.items():
         if not KEY.fullmatch(key) or key != key.lower():
             raise invalid(
                 f"{field}['{key}']",
@@ -34,7 +34,7 @@ def checked_labels(labels: Any, field: str) -> dict[str, str]:
                 value,
                 "Label values have lowercase letters, digits, underscores and dashes, at most 63 characters.",
             )
-    return found
+    return result
 
 
 def checked_tags(tags: Any, field: str) -> Doc:

@@ -64,13 +64,13 @@ class Method:
     def match(self, http: str, words: Sequence[str]) -> dict[str, str] | None:
         if http != self.http or len(words) != len(self.segments):
             return None
-        found: dict[str, str] = {}
-        for wanted, word in zip(self.segments, words, strict=True):
-            if wanted.startswith("{"):
-                found[wanted[1:-1]] = word
-            elif wanted != word:
+        parameters: dict[str, str] = {}
+        for segment, word in zip(self.segments, words, strict=True):
+            if segment.startswith("{"):
+                parameters[segment[1:-1]] = word
+            elif segment != word:
                 return None
-        return found
+        return parameters
 
 
 VERBS = {"insert": "create", "patch": "update", "wait": "get", "cancel": "update", "resize": "update"}
@@ -150,10 +150,10 @@ class Request:
         return f"projects/{self.project}/{self.scope}/{collection}/{name}"
 
     def thing(self, kind: str, path: str) -> Doc:
-        found = self.store.get(path, kind)
-        if found is None:
+        doc = self.store.get(path, kind)
+        if doc is None:
             raise not_found(path)
-        return found
+        return doc
 
     def link(self, field: str, value: object) -> str:
         """The path of a resource that a field names: by URL, by path or by path within the project."""
@@ -181,14 +181,14 @@ class Request:
             raise GcpError("alreadyExists", f"The resource '{path}' already exists")
         return path, self.headed(path, api_kind, {key: self.body[key] for key in fields if key in self.body})
 
-    def note(self, what: str, path: str) -> None:
+    def note(self, event: str, path: str) -> None:
         """An instance that is `born` or `dead`, for what stands behind it."""
         if self.cloud.knobs_now().nodes is not None:
-            self.store.put_meta(what, [*(self.store.meta(what) or []), path])
+            self.store.put_meta(event, [*(self.store.meta(event) or []), path])
 
     def headed(self, path: str, api_kind: str, doc: Doc) -> Doc:
         """A document with what every new resource has."""
-        found: Doc = {
+        result: Doc = {
             "kind": f"compute#{api_kind}",
             "id": str(self.number()),
             "creationTimestamp": stamp(self.cloud.now()),
@@ -198,10 +198,10 @@ class Request:
         }
         scope = path.split("/")
         if scope[2] == "zones":
-            found["zone"] = f"{API}projects/{scope[1]}/zones/{scope[3]}"
+            result["zone"] = f"{API}projects/{scope[1]}/zones/{scope[3]}"
         elif scope[2] == "regions":
-            found["region"] = f"{API}projects/{scope[1]}/regions/{scope[3]}"
-        return found
+            result["region"] = f"{API}projects/{scope[1]}/regions/{scope[3]}"
+        return result
 
     def number(self) -> int:
         """A numeric id as they are given out: up to 19 digits."""
@@ -217,19 +217,19 @@ class Request:
 
     def page(self, items: Iterable[Doc], api_kind: str) -> Doc:
         """One page of a list, of what its `filter` lets through."""
-        found = [public(one) for one in items]
+        matches = [public(one) for one in items]
         text = self.params.get("filter")
         if text:
-            wanted = conditions(str(text))
-            found = [one for one in found if all(_holds(one, *each) for each in wanted)]
+            filters = conditions(str(text))
+            matches = [one for one in matches if all(_holds(one, *each) for each in filters)]
         start = int(self.params.get("pageToken") or 0)
         size = min(int(self.params.get("maxResults") or 500), 500)
-        where = self.scope if self.scope != "global" else f"global/{api_kind}s"
-        answer: Doc = {"kind": f"compute#{api_kind}List", "id": f"projects/{self.project}/{where}"}
-        answer["items"] = found[start : start + size]
-        if start + size < len(found):
-            answer["nextPageToken"] = str(start + size)
-        return answer
+        scope = self.scope if self.scope != "global" else f"global/{api_kind}s"
+        result: Doc = {"kind": f"compute#{api_kind}List", "id": f"projects/{self.project}/{scope}"}
+        result["items"] = matches[start : start + size]
+        if start + size < len(matches):
+            result["nextPageToken"] = str(start + size)
+        return result
 
 
 def checked_name(body: Doc, field: str = "name") -> str:
@@ -251,14 +251,14 @@ def operation(
     digest = hashlib.sha256(f"{request.cloud.seed} {number}".encode()).hexdigest()
     name = f"operation-{int(now * 1000)}-{digest[:13]}-{digest[13:21]}-{digest[21:29]}"
     path = request.path("operations", name)
-    found = thing or request.store.get(target)
+    target_doc = thing or request.store.get(target)
     doc: Doc = {
         "kind": "compute#operation",
         "id": str(number),
         "name": name,
         "operationType": verb,
         "targetLink": API + target,
-        "targetId": str((found or {}).get("id") or request.number()),
+        "targetId": str((target_doc or {}).get("id") or request.number()),
         "status": "DONE",
         "user": f"rehearsal@{request.project}.iam.gserviceaccount.com",
         "progress": 100,
@@ -291,7 +291,7 @@ def fingerprint(value: object) -> str:
 
 def conditions(text: str) -> list[tuple[str, str, str]]:
     """The parts of a filter: `labels.x=y`, `(name = "a") (zone != b)`, joined by AND."""
-    found = []
+    result = []
     for part in re.split(r"\s+AND\s+|\)\s*\(", text.strip()):
         bare = part.strip().strip("()").strip()
         matched = re.fullmatch(r"([\w.-]+)\s*(!=|=|:|eq|ne)\s*(.*)", bare)
@@ -299,17 +299,17 @@ def conditions(text: str) -> list[tuple[str, str, str]]:
             raise GcpError(
                 "invalid", f"Invalid value for field 'filter': '{text}'. Invalid list filter expression."
             )
-        found.append((matched[1], matched[2], matched[3].strip("\"'")))
-    return found
+        result.append((matched[1], matched[2], matched[3].strip("\"'")))
+    return result
 
 
-def _holds(doc: Doc, field: str, sign: str, wanted: str) -> bool:
+def _holds(doc: Doc, field: str, sign: str, operand: str) -> bool:
     value: Any = doc
     parts = field.split(".", 1) if field.startswith("labels.") else field.split(".")
     for part in parts:
         value = value.get(part) if isinstance(value, dict) else None
     if sign == ":":
-        return value is not None if wanted == "*" else wanted in str(value or "")
+        return value is not None if operand == "*" else operand in str(value or "")
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    same = value is not None and (text == wanted or text.rpartition("/")[2] == wanted)
+    same = value is not None and (text == operand or text.rpartition("/")[2] == operand)
     return same if sign in {"=", "eq"} else not same

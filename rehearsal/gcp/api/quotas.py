@@ -54,8 +54,8 @@ def used_in_region(request: Request, metric: str, region: str) -> int:
 
 
 def _in(path: str, region: str) -> bool:
-    where = path.split("/")[3]
-    return region in {where, where.rpartition("-")[0]}
+    location = path.split("/")[3]
+    return region in {location, location.rpartition("-")[0]}
 
 
 def pool(request: Request, region: str) -> str:

@@ -66,24 +66,26 @@ class Type:
 
     def metrics(self, *, preemptible: bool) -> tuple[tuple[str, int], ...]:
         """(quota metric, how much one machine takes)."""
-        found: list[tuple[str, int]] = []
+        metrics: list[tuple[str, int]] = []
         if self.gpu_metric:
-            found.append((f"{'PREEMPTIBLE_' if preemptible else ''}NVIDIA_{self.gpu_metric}_GPUS", self.gpus))
+            metrics.append(
+                (f"{'PREEMPTIBLE_' if preemptible else ''}NVIDIA_{self.gpu_metric}_GPUS", self.gpus)
+            )
         if self.cpu_metric:
-            found.append((self.cpu_metric, self.vcpus))
-        return tuple(found)
+            metrics.append((self.cpu_metric, self.vcpus))
+        return tuple(metrics)
 
     def device_files(self) -> tuple[str, ...]:
         """Device files of this type: GPUs, and what its fabric has: RDMA, or the helper of TCPXO.
 
         Source of the helper: Google Cloud "Deploy an A3 Mega Slurm cluster", containers.
         """
-        found = [f"/dev/nvidia{number}" for number in range(self.gpus)]
-        found += ["/dev/nvidiactl", "/dev/nvidia-uvm"] if self.gpus else []
-        found += [f"/dev/infiniband/uverbs{number}" for number in range(self.rdma)]
-        found += ["/dev/gdrdrv"] if self.rdma else []
-        found += ["/dev/dmabuf_import_helper"] if self.name.startswith("a3-megagpu-") else []
-        return tuple(found)
+        paths = [f"/dev/nvidia{number}" for number in range(self.gpus)]
+        paths += ["/dev/nvidiactl", "/dev/nvidia-uvm"] if self.gpus else []
+        paths += [f"/dev/infiniband/uverbs{number}" for number in range(self.rdma)]
+        paths += ["/dev/gdrdrv"] if self.rdma else []
+        paths += ["/dev/dmabuf_import_helper"] if self.name.startswith("a3-megagpu-") else []
+        return tuple(paths)
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def regions() -> Mapping[str, tuple[str, ...]]:
 @functools.cache
 def zones() -> Mapping[str, str]:
     """Zone -> its region."""
-    return {zone: region for region, found in regions().items() for zone in found}
+    return {zone: region for region, names in regions().items() for zone in names}
 
 
 @functools.cache
@@ -124,10 +126,10 @@ def _type(row: dict[str, str]) -> Type:
     count, _, gpu = row["gpus"].partition(" ")
     nics, _, hosts = row["nics"].partition(":")
     number, _, size = row["ssd"].partition("x")
-    where = frozenset(zones())
+    zones_of_type = frozenset(zones())
     if row["zones"] != "*":
         pairs = (each.split(":") for each in row["zones"].split())
-        where = frozenset(f"{region}-{letter}" for region, letters in pairs for letter in letters)
+        zones_of_type = frozenset(f"{region}-{letter}" for region, letters in pairs for letter in letters)
     return Type(
         name=row["type"],
         vcpus=int(row["vcpus"]),
@@ -142,7 +144,7 @@ def _type(row: dict[str, str]) -> Type:
         cpu_metric=row["cpus"] or None,
         gpu_metric=row["quota"] or None,
         flags=frozenset(row["flags"]),
-        zones=where,
+        zones=zones_of_type,
     )
 
 

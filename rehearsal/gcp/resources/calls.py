@@ -38,8 +38,8 @@ class CallFailed(Exception):
 class ApiFailure(CallFailed):
     """The API refused a call."""
 
-    def __init__(self, status: int, answer: Doc) -> None:
-        error: Doc = answer.get("error") or {}
+    def __init__(self, status: int, body: Doc) -> None:
+        error: Doc = body.get("error") or {}
         self.status = status
         self.errors: list[Doc] = error.get("errors") or []
         super().__init__(
@@ -71,10 +71,10 @@ class Api:
         """One call. Raises ApiFailure."""
         pause = 0.05
         for number in range(TRIES):
-            status, answer = self._account.request(method, path.removeprefix(API), params, body)
+            status, response = self._account.request(method, path.removeprefix(API), params, body)
             if status < 400:
-                return answer
-            failure = ApiFailure(status, answer)
+                return response
+            failure = ApiFailure(status, response)
             again = status in _AGAIN or failure.reason in _AGAIN_REASONS
             if not again or number == TRIES - 1:
                 raise failure
@@ -91,7 +91,7 @@ class Api:
                 return None
             raise
 
-    def done(self, activity: str, method: str, path: str, body: Doc | None = None, **params: Any) -> Doc:
+    def perform(self, activity: str, method: str, path: str, body: Doc | None = None, **params: Any) -> Doc:
         """A call that begins an operation, and the wait for it. Raises ApiFailure, OperationFailure."""
         return self.wait(activity, self.send(method, path, body, **params))
 
@@ -104,13 +104,13 @@ class Api:
             raise OperationFailure(activity, errors)
         return operation
 
-    def removed(self, told: Callable[[ApiFailure], str], activity: str, path: str) -> None:
+    def removed(self, describe: Callable[[ApiFailure], str], activity: str, path: str) -> None:
         """Remove it; what is gone already is no error."""
         try:
-            self.done(activity, "DELETE", path)
+            self.perform(activity, "DELETE", path)
         except ApiFailure as failure:
             if failure.status != 404:
-                raise CallFailed(told(failure)) from failure
+                raise CallFailed(describe(failure)) from failure
 
 
 def _google(code: int, message: str, errors: list[Doc]) -> str:
@@ -127,7 +127,7 @@ def _google(code: int, message: str, errors: list[Doc]) -> str:
 def _operation(error: Mapping[str, Any]) -> str:
     """An operation's error as the provider writes it: its message, a quota's numbers, then what helps."""
     text = f"{error.get('message', '')}\n"
-    said: str | None = None
+    message: str | None = None
     link: Doc | None = None
     for detail in error.get("errorDetails") or ():
         quota = detail.get("quotaInfo")
@@ -139,10 +139,10 @@ def _operation(error: Mapping[str, Any]) -> str:
                 pairs = " ".join(f"{key}:{value}" for key, value in sorted(quota["dimensions"].items()))
                 text += f"\tdimensions = map[{pairs}]\n"
             break
-        said = said or (detail.get("localizedMessage") or {}).get("message")
+        message = message or (detail.get("localizedMessage") or {}).get("message")
         link = link or next(iter((detail.get("help") or {}).get("links") or ()), None)
-    if said:
-        text += f"\n\n{said}\n"
+    if message:
+        text += f"\n\n{message}\n"
     if link:
         text += "\n\n" + "".join(f"{link[key]}\n" for key in ("description", "url") if link.get(key))
     return text

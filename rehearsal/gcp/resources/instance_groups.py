@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from orch.rehearsal.gcp.resources.calls import Api, ApiFailure, CallFailed
 from orch.rehearsal.gcp.resources.instance_templates import unique
-from orch.rehearsal.gcp.resources.kinds import Generated, Kind, Props, given, last, taken
+from orch.rehearsal.gcp.resources.kinds import Generated, Kind, Props, body_fields, last, output_fields
 from orch.rehearsal.store import Doc
 
 _POLICY = ("type", "minimalAction", "mostDisruptiveAllowedAction", "replacementMethod", "minReadySec")
@@ -14,13 +14,13 @@ _POLICY = ("type", "minimalAction", "mostDisruptiveAllowedAction", "replacementM
 
 class InstanceGroupManager:
     def create(self, api: Api, inputs: Props) -> str:
-        where = f"projects/{api.project}/zones/{api.zone}/instanceGroupManagers"
+        collection = f"projects/{api.project}/zones/{api.zone}/instanceGroupManagers"
         try:
-            operation = api.send("POST", where, _body(inputs))
+            operation = api.send("POST", collection, _body(inputs))
         except ApiFailure as failure:
             raise CallFailed(f"Error creating InstanceGroupManager: {failure}") from failure
         api.wait("Creating InstanceGroupManager", operation)
-        return f"{where}/{inputs['name']}"
+        return f"{collection}/{inputs['name']}"
 
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
         doc = api.get(resource_id)
@@ -28,8 +28,8 @@ class InstanceGroupManager:
             return None
         versions = doc.get("versions") or [{"instanceTemplate": doc.get("instanceTemplate", "")}]
         lifecycle = doc.get("instanceLifecyclePolicy") or {}
-        found = {
-            **taken(
+        outputs = {
+            **output_fields(
                 doc,
                 "name",
                 "description",
@@ -46,15 +46,15 @@ class InstanceGroupManager:
             ),
             "instanceGroupManagerId": int(doc.get("id") or 0),
             "zone": last(doc.get("zone")),
-            "versions": [taken(each, "name", "instanceTemplate") for each in versions],
-            "updatePolicy": _policy_shown(doc.get("updatePolicy") or {}),
+            "versions": [output_fields(each, "name", "instanceTemplate") for each in versions],
+            "updatePolicy": _policy_outputs(doc.get("updatePolicy") or {}),
             "statuses": [doc["status"]] if doc.get("status") else [],
         }
         if lifecycle:
-            found["instanceLifecyclePolicy"] = dict(lifecycle)
+            outputs["instanceLifecyclePolicy"] = dict(lifecycle)
         if doc.get("resourcePolicies"):
-            found["resourcePolicies"] = dict(doc["resourcePolicies"])
-        return found
+            outputs["resourcePolicies"] = dict(doc["resourcePolicies"])
+        return outputs
 
     def update(
         self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
@@ -69,10 +69,10 @@ class InstanceGroupManager:
         patch = {words[name]: body.get(words[name]) for name in sorted(changed & set(words))}
         try:
             if patch:
-                api.done("Updating managed group instances", "PATCH", resource_id, patch)
+                api.perform("Updating managed group instances", "PATCH", resource_id, patch)
             if "targetSize" in changed:
                 size = int(inputs.get("targetSize") or 0)
-                api.done("Updating InstanceGroupManager", "POST", f"{resource_id}/resize", size=size)
+                api.perform("Updating InstanceGroupManager", "POST", f"{resource_id}/resize", size=size)
         except ApiFailure as failure:
             raise CallFailed(f"Error updating managed group instances: {failure}") from failure
 
@@ -85,7 +85,7 @@ class InstanceGroupManager:
 
 
 def _body(inputs: Props) -> Doc:
-    found = given(
+    body = body_fields(
         inputs,
         "name",
         "description",
@@ -94,35 +94,35 @@ def _body(inputs: Props) -> Doc:
         "resourcePolicies",
         "listManagedInstancesResults",
     )
-    found["targetSize"] = int(inputs.get("targetSize") or 0)
-    found["versions"] = [
-        {**given(each, "name", "targetSize"), "instanceTemplate": unique(str(each["instanceTemplate"]))}
+    body["targetSize"] = int(inputs.get("targetSize") or 0)
+    body["versions"] = [
+        {**body_fields(each, "name", "targetSize"), "instanceTemplate": unique(str(each["instanceTemplate"]))}
         for each in inputs["versions"]
     ]
     policy = inputs.get("updatePolicy")
     if policy:
-        found["updatePolicy"] = given(policy, *_POLICY)
-        for ours, theirs in (("maxSurge", "maxSurge"), ("maxUnavailable", "maxUnavailable")):
-            if policy.get(f"{ours}Fixed") is not None:
-                found["updatePolicy"][theirs] = {"fixed": policy[f"{ours}Fixed"]}
-            elif policy.get(f"{ours}Percent") is not None:
-                found["updatePolicy"][theirs] = {"percent": policy[f"{ours}Percent"]}
-    return found
+        body["updatePolicy"] = body_fields(policy, *_POLICY)
+        for pulumi_name, api_name in (("maxSurge", "maxSurge"), ("maxUnavailable", "maxUnavailable")):
+            if policy.get(f"{pulumi_name}Fixed") is not None:
+                body["updatePolicy"][api_name] = {"fixed": policy[f"{pulumi_name}Fixed"]}
+            elif policy.get(f"{pulumi_name}Percent") is not None:
+                body["updatePolicy"][api_name] = {"percent": policy[f"{pulumi_name}Percent"]}
+    return body
 
 
-def _policy_shown(doc: Doc) -> Props:
-    found = taken(doc, *_POLICY)
+def _policy_outputs(doc: Doc) -> Props:
+    outputs = output_fields(doc, *_POLICY)
     for name in ("maxSurge", "maxUnavailable"):
         amount = doc.get(name) or {}
-        found |= taken(amount, **{f"{name}Fixed": "fixed", f"{name}Percent": "percent"})
-    return found
+        outputs |= output_fields(amount, **{f"{name}Fixed": "fixed", f"{name}Percent": "percent"})
+    return outputs
 
 
 class ResizeRequest(Generated):
     """The provider waits until the request is taken, not until there is capacity for it."""
 
     title = "ResizeRequest"
-    where = (
+    path_template = (
         "projects/{project}/zones/{zone}/instanceGroupManagers/{instanceGroupManager}/resizeRequests/{name}"
     )
 
@@ -132,26 +132,28 @@ class ResizeRequest(Generated):
         )
 
     def body(self, api: Api, inputs: Props) -> Doc:
-        return given(inputs, "name", "description", "resizeBy", "requestedRunDuration")
+        return body_fields(inputs, "name", "description", "resizeBy", "requestedRunDuration")
 
-    def shown(self, doc: Doc, state: Props) -> Props:
-        found = taken(doc, "name", "description", "resizeBy", "creationTimestamp", "state")
+    def outputs(self, doc: Doc, state: Props) -> Props:
+        outputs = output_fields(doc, "name", "description", "resizeBy", "creationTimestamp", "state")
         run = doc.get("requestedRunDuration")
         if run:
-            found["requestedRunDuration"] = {"seconds": str(run["seconds"]), **taken(run, "nanos")}
-        found["statuses"] = [doc["status"]] if doc.get("status") else []
-        return found
+            outputs["requestedRunDuration"] = {"seconds": str(run["seconds"]), **output_fields(run, "nanos")}
+        outputs["statuses"] = [doc["status"]] if doc.get("status") else []
+        return outputs
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
         """One that was waiting when it was last looked at is cancelled first."""
         if state.get("state") == "ACCEPTED":
             try:
-                api.done("Cancelling the resize request", "POST", f"{resource_id}/cancel")
+                api.perform("Cancelling the resize request", "POST", f"{resource_id}/cancel")
             except ApiFailure as failure:
                 if failure.status == 404:
                     return
-                raise CallFailed(self._told(resource_id, failure)) from failure
-        api.removed(lambda why: self._told(resource_id, why), "Cancelling the resize request", resource_id)
+                raise CallFailed(self._error_text(resource_id, failure)) from failure
+        api.removed(
+            lambda why: self._error_text(resource_id, why), "Cancelling the resize request", resource_id
+        )
 
 
 TYPES: Mapping[str, Kind] = {

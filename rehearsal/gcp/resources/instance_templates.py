@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orch.rehearsal.gcp.resources.calls import Api, ApiFailure, CallFailed
-from orch.rehearsal.gcp.resources.kinds import Kind, Props, given, last, taken
-from orch.rehearsal.gcp.resources.shapes import machine, machine_shown
+from orch.rehearsal.gcp.resources.kinds import Kind, Props, body_fields, last, output_fields
+from orch.rehearsal.gcp.resources.shapes import machine, machine_outputs
 from orch.rehearsal.store import Doc
 
 
@@ -26,10 +26,10 @@ class InstanceTemplate:
             return None
         properties: Doc = doc["properties"]
         return {
-            **machine_shown(properties, state),
-            **taken(doc, "name", "description", "creationTimestamp", "selfLink"),
+            **machine_outputs(properties, state),
+            **output_fields(doc, "name", "description", "creationTimestamp", "selfLink"),
             "instanceDescription": properties.get("description", ""),
-            "disks": [_disk_shown(each) for each in properties.get("disks") or ()],
+            "disks": [_disk_outputs(each) for each in properties.get("disks") or ()],
             "selfLinkUnique": f"{doc['selfLink']}?uniqueId={doc['id']}",
             "numericId": str(doc["id"]),
         }
@@ -56,7 +56,7 @@ def unique(link: str) -> str:
 def _body(inputs: Props) -> Doc:
     properties = machine(inputs)
     properties["machineType"] = inputs["machineType"]
-    properties |= given(inputs, description="instanceDescription")
+    properties |= body_fields(inputs, description="instanceDescription")
     properties["disks"] = [_disk(each) for each in inputs["disks"]]
     if inputs.get("guestAccelerators"):
         properties["guestAccelerators"] = [
@@ -68,11 +68,11 @@ def _body(inputs: Props) -> Doc:
         # Templates belong to no region, so they name their policies.
         names = [policies] if isinstance(policies, str) else list(policies)
         properties["resourcePolicies"] = [last(f"/{each}") for each in names]
-    return {**given(inputs, "name", "description"), "properties": properties}
+    return {**body_fields(inputs, "name", "description"), "properties": properties}
 
 
 def _disk(each: Props) -> Doc:
-    made = given(
+    body = body_fields(
         each,
         "diskName",
         "diskSizeGb",
@@ -82,22 +82,22 @@ def _disk(each: Props) -> Doc:
         "provisionedThroughput",
         sourceImage="sourceImage",
     )
-    found = {
+    params = {
         "autoDelete": each.get("autoDelete", True),
         "boot": bool(each.get("boot")),
         "type": each.get("type") or "PERSISTENT",
         "mode": each.get("mode") or "READ_WRITE",
-        **given(each, "deviceName", "interface", "source"),
+        **body_fields(each, "deviceName", "interface", "source"),
     }
-    return found if "source" in found else {**found, "initializeParams": made}
+    return params if "source" in params else {**params, "initializeParams": body}
 
 
-def _disk_shown(doc: Doc) -> Props:
-    made: Doc = doc.get("initializeParams") or {}
+def _disk_outputs(doc: Doc) -> Props:
+    params: Doc = doc.get("initializeParams") or {}
     return {
-        **taken(doc, "autoDelete", "boot", "deviceName", "interface", "mode", "type"),
-        **taken(made, "diskName", "diskType", "labels", "sourceImage"),
-        **({"diskSizeGb": int(made["diskSizeGb"])} if made.get("diskSizeGb") else {}),
+        **output_fields(doc, "autoDelete", "boot", "deviceName", "interface", "mode", "type"),
+        **output_fields(params, "diskName", "diskType", "labels", "sourceImage"),
+        **({"diskSizeGb": int(params["diskSizeGb"])} if params.get("diskSizeGb") else {}),
         "source": doc.get("source", ""),
     }
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from orch.rehearsal.gcp.resources.calls import Api, ApiFailure, CallFailed
 from orch.rehearsal.gcp.resources.instance_templates import unique
-from orch.rehearsal.gcp.resources.kinds import Kind, Props, given, last, taken
-from orch.rehearsal.gcp.resources.shapes import access, items, machine, machine_shown, scheduling
+from orch.rehearsal.gcp.resources.kinds import Kind, Props, body_fields, last, output_fields
+from orch.rehearsal.gcp.resources.shapes import access, items, machine, machine_outputs, scheduling
 from orch.rehearsal.store import Doc
 
 STOPPED = frozenset(
@@ -35,26 +35,26 @@ class Instance:
         return self._insert(api, body)
 
     def _insert(self, api: Api, body: Doc, **params: Any) -> str:
-        where = f"projects/{api.project}/zones/{api.zone}"
+        zone_path = f"projects/{api.project}/zones/{api.zone}"
         try:
-            zone = api.get(where)
+            zone = api.get(zone_path)
         except ApiFailure as failure:
             raise CallFailed(f"Error loading zone '{api.zone}': {failure}") from failure
         if zone is None:
-            why = f"googleapi: Error 404: The resource '{where}' was not found, notFound"
+            why = f"googleapi: Error 404: The resource '{zone_path}' was not found, notFound"
             raise CallFailed(f"Error loading zone '{api.zone}': {why}")
         try:
-            operation = api.send("POST", f"{where}/instances", body, **params)
+            operation = api.send("POST", f"{zone_path}/instances", body, **params)
         except ApiFailure as failure:
             raise CallFailed(f"Error creating instance: {failure}") from failure
         api.wait("instance to create", operation)
-        return f"{where}/instances/{body['name']}"
+        return f"{zone_path}/instances/{body['name']}"
 
     def _body(self, api: Api, inputs: Props) -> Doc:
-        found = machine(inputs)
-        found |= given(inputs, "name", "description", "hostname", "deletionProtection")
+        body = machine(inputs)
+        body |= body_fields(inputs, "name", "description", "hostname", "deletionProtection")
         if inputs.get("guestAccelerators"):
-            found["guestAccelerators"] = [
+            body["guestAccelerators"] = [
                 {
                     "acceleratorType": _zonal(api, "acceleratorTypes", each["type"]),
                     "acceleratorCount": each["count"],
@@ -63,15 +63,15 @@ class Instance:
             ]
         policies = inputs.get("resourcePolicies")
         if policies:
-            found["resourcePolicies"] = [policies] if isinstance(policies, str) else list(policies)
-        return found
+            body["resourcePolicies"] = [policies] if isinstance(policies, str) else list(policies)
+        return body
 
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
         doc = api.get(resource_id)
         if doc is None:
             return None
-        found = machine_shown(doc, state)
-        found |= taken(
+        outputs = machine_outputs(doc, state)
+        outputs |= output_fields(
             doc,
             "name",
             "description",
@@ -84,31 +84,31 @@ class Instance:
             currentStatus="status",
             instanceId="id",
         )
-        found["zone"] = last(doc.get("zone"))
+        outputs["zone"] = last(doc.get("zone"))
         disks: list[Doc] = doc.get("disks") or []
         boot = next((each for each in disks if each.get("boot")), None)
         if boot is not None:
-            found["bootDisk"] = _boot_disk_shown(api, boot)
-        found["attachedDisks"] = [
-            {**taken(each, "deviceName", "mode"), "source": each.get("source", "")}
+            outputs["bootDisk"] = _boot_disk_outputs(api, boot)
+        outputs["attachedDisks"] = [
+            {**output_fields(each, "deviceName", "mode"), "source": each.get("source", "")}
             for each in disks
             if not each.get("boot") and each.get("type") != "SCRATCH"
         ]
-        found["scratchDisks"] = [
-            {**taken(each, "deviceName", "interface"), "size": int(each.get("diskSizeGb") or 375)}
+        outputs["scratchDisks"] = [
+            {**output_fields(each, "deviceName", "interface"), "size": int(each.get("diskSizeGb") or 375)}
             for each in disks
             if each.get("type") == "SCRATCH"
         ]
-        return found
+        return outputs
 
     def update(
         self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
     ) -> None:
-        def call(what: str, body: Doc | None = None, **params: Any) -> None:
+        def call(verb: str, body: Doc | None = None, **params: Any) -> None:
             try:
-                api.done(f"instance to update ({what})", "POST", f"{resource_id}/{what}", body, **params)
+                api.perform(f"instance to update ({verb})", "POST", f"{resource_id}/{verb}", body, **params)
             except ApiFailure as failure:
-                raise CallFailed(f"Error updating instance ({what}): {failure}") from failure
+                raise CallFailed(f"Error updating instance ({verb}): {failure}") from failure
 
         if changed & {"labels", "pulumiLabels", "effectiveLabels"}:
             doc = api.get(resource_id) or {}
@@ -118,13 +118,13 @@ class Instance:
             }
             call("setLabels", labels)
         if "metadata" in changed:
-            held = (api.get(resource_id) or {}).get("metadata") or {}
-            wanted = items(inputs.get("metadata") or {})
-            call("setMetadata", {"items": wanted, "fingerprint": held.get("fingerprint", "")})
+            metadata = (api.get(resource_id) or {}).get("metadata") or {}
+            new_items = items(inputs.get("metadata") or {})
+            call("setMetadata", {"items": new_items, "fingerprint": metadata.get("fingerprint", "")})
         if "tags" in changed:
-            held = (api.get(resource_id) or {}).get("tags") or {}
+            metadata = (api.get(resource_id) or {}).get("tags") or {}
             wanted_tags = list(inputs.get("tags") or ())
-            call("setTags", {"items": wanted_tags, "fingerprint": held.get("fingerprint", "")})
+            call("setTags", {"items": wanted_tags, "fingerprint": metadata.get("fingerprint", "")})
         if "scheduling" in changed and not _other_run(state, inputs):
             call("setScheduling", scheduling(inputs.get("scheduling") or {}))
         if "deletionProtection" in changed:
@@ -140,7 +140,7 @@ class Instance:
             if "machineType" in changed:
                 call("setMachineType", {"machineType": _zonal(api, "machineTypes", inputs["machineType"])})
             if "serviceAccount" in changed:
-                call("setServiceAccount", given(inputs.get("serviceAccount") or {}, "email", "scopes"))
+                call("setServiceAccount", body_fields(inputs.get("serviceAccount") or {}, "email", "scopes"))
             call("start")
 
     def _addresses(self, call: Any, state: Props, inputs: Props) -> None:
@@ -197,38 +197,41 @@ def _zonal(api: Api, collection: str, name: str) -> str:
 
 def _of_zone(api: Api, disk: Doc) -> Doc:
     """A template's disk for an instance: there, types are names."""
-    made = disk.get("initializeParams")
-    if not made or not made.get("diskType"):
+    params = disk.get("initializeParams")
+    if not params or not params.get("diskType"):
         return disk
-    kind = f"zones/{api.zone}/diskTypes/{last('/' + made['diskType'])}"
-    return {**disk, "initializeParams": {**made, "diskType": kind}}
+    kind = f"zones/{api.zone}/diskTypes/{last('/' + params['diskType'])}"
+    return {**disk, "initializeParams": {**params, "diskType": kind}}
 
 
 def _boot_disk(api: Api, disk: Props) -> Doc:
     made = disk.get("initializeParams") or {}
-    params = given(made, "labels", sourceImage="image", diskSizeGb="size")
+    params = body_fields(made, "labels", sourceImage="image", diskSizeGb="size")
     if made.get("type"):
         params["diskType"] = _zonal(api, "diskTypes", made["type"])
-    found = {
+    body = {
         "boot": True,
         "autoDelete": disk.get("autoDelete", True),
         "mode": disk.get("mode") or "READ_WRITE",
-        **given(disk, "deviceName", "source"),
+        **body_fields(disk, "deviceName", "source"),
     }
-    return {**found, "initializeParams": params} if params else found
+    return {**body, "initializeParams": params} if params else body
 
 
-def _boot_disk_shown(api: Api, doc: Doc) -> Props:
-    found = {**taken(doc, "autoDelete", "deviceName", "mode", "interface"), "source": doc.get("source", "")}
+def _boot_disk_outputs(api: Api, doc: Doc) -> Props:
+    outputs = {
+        **output_fields(doc, "autoDelete", "deviceName", "mode", "interface"),
+        "source": doc.get("source", ""),
+    }
     disk = api.get(str(doc["source"])) if doc.get("source") else None
     if disk is not None:
-        found["initializeParams"] = {
+        outputs["initializeParams"] = {
             "image": disk.get("sourceImage", ""),
             "size": int(disk.get("sizeGb") or 0),
             "type": last(disk.get("type")),
             "labels": dict(disk.get("labels") or {}),
         }
-    return found
+    return outputs
 
 
 TYPES: Mapping[str, Kind] = {

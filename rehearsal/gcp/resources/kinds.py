@@ -39,7 +39,7 @@ class Generated:
     title: str
     """What the real provider calls it in its errors."""
 
-    where: str
+    path_template: str
     """Its id, as a template over `project`, `region`, `zone` and the inputs."""
 
     update_with = "PATCH"
@@ -48,13 +48,13 @@ class Generated:
         """The request that makes it."""
         raise AssertionError("each type has its own")
 
-    def shown(self, doc: Doc, state: Props) -> Props:
+    def outputs(self, doc: Doc, state: Props) -> Props:
         """What is read."""
         raise AssertionError("each type has its own")
 
     def path(self, api: Api, inputs: Props) -> str:
         places = {"project": api.project, "region": api.region, "zone": api.zone}
-        return self.where.format(**{**inputs, **places})
+        return self.path_template.format(**{**inputs, **places})
 
     def create(self, api: Api, inputs: Props) -> str:
         path = self.path(api, inputs)
@@ -72,8 +72,8 @@ class Generated:
         try:
             doc = api.get(resource_id)
         except ApiFailure as failure:
-            raise CallFailed(self._told(resource_id, failure)) from failure
-        return None if doc is None else self.shown(doc, state)
+            raise CallFailed(self._error_text(resource_id, failure)) from failure
+        return None if doc is None else self.outputs(doc, state)
 
     def update(
         self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
@@ -85,28 +85,28 @@ class Generated:
         self, api: Api, resource_id: str, method: str, path: str, body: Doc | None = None, **params: Any
     ) -> None:
         try:
-            api.done(f"Updating {self.title}", method, path, body, **params)
+            api.perform(f"Updating {self.title}", method, path, body, **params)
         except ApiFailure as failure:
             raise CallFailed(f'Error updating {self.title} "{resource_id}": {failure}') from failure
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
-        api.removed(lambda why: self._told(resource_id, why), f"Deleting {self.title}", resource_id)
+        api.removed(lambda why: self._error_text(resource_id, why), f"Deleting {self.title}", resource_id)
 
-    def _told(self, resource_id: str, failure: ApiFailure) -> str:
+    def _error_text(self, resource_id: str, failure: ApiFailure) -> str:
         return f'Error when reading or editing Compute{self.title} "{resource_id}": {failure}'
 
 
-def given(inputs: Props, *names: str, **renamed: str) -> Doc:
+def body_fields(inputs: Props, *names: str, **renamed: str) -> Doc:
     """Those of the inputs that are given. `renamed`: API's name -> Pulumi's."""
-    found = {name: inputs[name] for name in names if inputs.get(name) is not None}
-    return found | {api: inputs[name] for api, name in renamed.items() if inputs.get(name) is not None}
+    body = {name: inputs[name] for name in names if inputs.get(name) is not None}
+    return body | {api: inputs[name] for api, name in renamed.items() if inputs.get(name) is not None}
 
 
-def taken(doc: Doc, *names: str, **renamed: str) -> Props:
+def output_fields(doc: Doc, *names: str, **renamed: str) -> Props:
     """Those fields of a document as properties; one that is not there is empty. `renamed`: Pulumi's name ->
     API's."""
-    found = {name: doc[name] for name in names if name in doc}
-    return found | {name: doc[api] for name, api in renamed.items() if api in doc}
+    outputs = {name: doc[name] for name in names if name in doc}
+    return outputs | {name: doc[api] for name, api in renamed.items() if api in doc}
 
 
 def last(link: object) -> str:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from orch.rehearsal.gcp.resources.calls import Api, ApiFailure, CallFailed, OperationFailure
-from orch.rehearsal.gcp.resources.kinds import Generated, Kind, Props, full, given, last, taken
+from orch.rehearsal.gcp.resources.kinds import Generated, Kind, Props, body_fields, full, last, output_fields
 from orch.rehearsal.store import Doc
 
 
 class Network(Generated):
     title = "Network"
-    where = "projects/{project}/global/networks/{name}"
+    path_template = "projects/{project}/global/networks/{name}"
 
     def body(self, api: Api, inputs: Props) -> Doc:
-        routing = given(
+        routing = body_fields(
             inputs, "routingMode", "bgpBestPathSelectionMode", "bgpAlwaysCompareMed", "bgpInterRegionCost"
         )
-        found = given(
+        body = body_fields(
             inputs,
             "name",
             "description",
@@ -28,11 +28,11 @@ class Network(Generated):
             "networkProfile",
             "networkFirewallPolicyEnforcementOrder",
         )
-        return found | ({"routingConfig": routing} if routing else {})
+        return body | ({"routingConfig": routing} if routing else {})
 
-    def shown(self, doc: Doc, state: Props) -> Props:
+    def outputs(self, doc: Doc, state: Props) -> Props:
         return {
-            **taken(
+            **output_fields(
                 doc,
                 "name",
                 "description",
@@ -47,7 +47,7 @@ class Network(Generated):
                 gatewayIpv4="gatewayIPv4",
             ),
             "numericId": doc.get("id", ""),
-            **taken(
+            **output_fields(
                 doc.get("routingConfig") or {},
                 "routingMode",
                 "bgpBestPathSelectionMode",
@@ -72,10 +72,10 @@ class Network(Generated):
 
 class Subnetwork(Generated):
     title = "Subnetwork"
-    where = "projects/{project}/regions/{region}/subnetworks/{name}"
+    path_template = "projects/{project}/regions/{region}/subnetworks/{name}"
 
     def body(self, api: Api, inputs: Props) -> Doc:
-        return given(
+        return body_fields(
             inputs,
             "name",
             "description",
@@ -91,13 +91,13 @@ class Subnetwork(Generated):
             "secondaryIpRanges",
         )
 
-    def shown(self, doc: Doc, state: Props) -> Props:
+    def outputs(self, doc: Doc, state: Props) -> Props:
         names = ("privateIpv6GoogleAccess", "stackType", "ipv6AccessType", "purpose", "role", "logConfig")
         more = ("externalIpv6Prefix", "internalIpv6Prefix", "ipv6CidrRange", "secondaryIpRanges", "state")
         return {
-            **taken(doc, "name", "description", "network", "ipCidrRange", "privateIpGoogleAccess"),
-            **taken(doc, *names, *more),
-            **taken(doc, "creationTimestamp", "fingerprint", "gatewayAddress", "selfLink"),
+            **output_fields(doc, "name", "description", "network", "ipCidrRange", "privateIpGoogleAccess"),
+            **output_fields(doc, *names, *more),
+            **output_fields(doc, "creationTimestamp", "fingerprint", "gatewayAddress", "selfLink"),
             "subnetworkId": int(doc.get("id") or 0),
             "region": last(doc.get("region")),
         }
@@ -113,17 +113,17 @@ class Subnetwork(Generated):
             self.change(api, resource_id, "POST", f"{resource_id}/setPrivateIpGoogleAccess", body)
         rest = changed & {"stackType", "ipv6AccessType", "logConfig", "role", "privateIpv6GoogleAccess"}
         if rest or "secondaryIpRanges" in changed:
-            body = given(inputs, *sorted(rest), "secondaryIpRanges")
+            body = body_fields(inputs, *sorted(rest), "secondaryIpRanges")
             body["fingerprint"] = state.get("fingerprint", "")
             self.change(api, resource_id, "PATCH", resource_id, body)
 
 
 class Firewall(Generated):
     title = "Firewall"
-    where = "projects/{project}/global/firewalls/{name}"
+    path_template = "projects/{project}/global/firewalls/{name}"
 
     def body(self, api: Api, inputs: Props) -> Doc:
-        found = given(
+        body = body_fields(
             inputs,
             "name",
             "description",
@@ -139,12 +139,13 @@ class Firewall(Generated):
             "targetServiceAccounts",
             "logConfig",
         )
-        for ours, theirs in (("allows", "allowed"), ("denies", "denied")):
-            if inputs.get(ours):
-                found[theirs] = [
-                    {"IPProtocol": rule["protocol"], **given(rule, "ports")} for rule in inputs[ours]
+        for pulumi_name, api_name in (("allows", "allowed"), ("denies", "denied")):
+            if inputs.get(pulumi_name):
+                body[api_name] = [
+                    {"IPProtocol": rule["protocol"], **body_fields(rule, "ports")}
+                    for rule in inputs[pulumi_name]
                 ]
-        return found
+        return body
 
     def update(
         self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
@@ -156,8 +157,8 @@ class Firewall(Generated):
                 body[name] = "" if name == "description" else []
         self.change(api, resource_id, "PATCH", resource_id, body)
 
-    def shown(self, doc: Doc, state: Props) -> Props:
-        found = taken(
+    def outputs(self, doc: Doc, state: Props) -> Props:
+        result = output_fields(
             doc,
             "name",
             "description",
@@ -169,26 +170,26 @@ class Firewall(Generated):
             "selfLink",
         )
         sources = ("sourceRanges", "destinationRanges", "sourceTags", "targetTags")
-        found |= {name: doc.get(name) or [] for name in sources}
-        for ours, theirs in (("allows", "allowed"), ("denies", "denied")):
-            found[ours] = [
+        result |= {name: doc.get(name) or [] for name in sources}
+        for pulumi_name, api_name in (("allows", "allowed"), ("denies", "denied")):
+            result[pulumi_name] = [
                 {"protocol": rule["IPProtocol"], "ports": rule.get("ports") or []}
-                for rule in doc.get(theirs) or ()
+                for rule in doc.get(api_name) or ()
             ]
-        return found
+        return result
 
 
 class Router(Generated):
     title = "Router"
-    where = "projects/{project}/regions/{region}/routers/{name}"
+    path_template = "projects/{project}/regions/{region}/routers/{name}"
 
     def body(self, api: Api, inputs: Props) -> Doc:
-        return given(inputs, "name", "description", "network", "bgp", "encryptedInterconnectRouter")
+        return body_fields(inputs, "name", "description", "network", "bgp", "encryptedInterconnectRouter")
 
-    def shown(self, doc: Doc, state: Props) -> Props:
+    def outputs(self, doc: Doc, state: Props) -> Props:
         return {
-            **taken(doc, "name", "description", "network", "bgp", "encryptedInterconnectRouter"),
-            **taken(doc, "creationTimestamp", "selfLink"),
+            **output_fields(doc, "name", "description", "network", "bgp", "encryptedInterconnectRouter"),
+            **output_fields(doc, "creationTimestamp", "selfLink"),
             "region": last(doc.get("region")),
         }
 
@@ -232,7 +233,7 @@ class RouterNat:
         if any(each["name"] == name for each in nats):
             raise CallFailed(f"Error creating RouterNat: RouterNat {name} already exists")
         try:
-            operation = api.send("PATCH", router, {"nats": [*nats, given(inputs, *_NAT)]})
+            operation = api.send("PATCH", router, {"nats": [*nats, body_fields(inputs, *_NAT)]})
         except ApiFailure as failure:
             raise CallFailed(f"Error creating RouterNat: {failure}") from failure
         try:
@@ -247,39 +248,39 @@ class RouterNat:
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
         project, region, router, name = resource_id.split("/")
         doc = api.get(f"projects/{project}/regions/{region}/routers/{router}") or {}
-        found = next((each for each in doc.get("nats") or () if each["name"] == name), None)
-        if found is None:
+        nat = next((each for each in doc.get("nats") or () if each["name"] == name), None)
+        if nat is None:
             return None
-        return {**taken(found, *_NAT), "router": router, "region": region}
+        return {**output_fields(nat, *_NAT), "router": router, "region": region}
 
     def update(
         self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
     ) -> None:
-        self._patch(api, state, lambda each: given({**each, **inputs}, *_NAT), "Updating RouterNat")
+        self._patch(api, state, lambda each: body_fields({**each, **inputs}, *_NAT), "Updating RouterNat")
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
         try:
             self._patch(api, state, lambda _: None, "Deleting RouterNat")
         except ApiFailure as failure:
             if failure.status != 404:
-                told = f'Error when reading or editing ComputeRouterNat "{resource_id}": {failure}'
-                raise CallFailed(told) from failure
+                message = f'Error when reading or editing ComputeRouterNat "{resource_id}": {failure}'
+                raise CallFailed(message) from failure
 
     def _patch(self, api: Api, state: Props, change: NatChange, activity: str) -> None:
         router = self._router(api, state)
         doc = api.get(router)
         if doc is None:
             return
-        changed = [change(each) if each["name"] == state["name"] else each for each in doc.get("nats") or ()]
-        api.done(activity, "PATCH", router, {"nats": [each for each in changed if each is not None]})
+        nats = [change(each) if each["name"] == state["name"] else each for each in doc.get("nats") or ()]
+        api.perform(activity, "PATCH", router, {"nats": [each for each in nats if each is not None]})
 
 
 class ResourcePolicy(Generated):
     title = "ResourcePolicy"
-    where = "projects/{project}/regions/{region}/resourcePolicies/{name}"
+    path_template = "projects/{project}/regions/{region}/resourcePolicies/{name}"
 
     def body(self, api: Api, inputs: Props) -> Doc:
-        return given(
+        return body_fields(
             inputs,
             "name",
             "description",
@@ -289,9 +290,9 @@ class ResourcePolicy(Generated):
             "instanceSchedulePolicy",
         )
 
-    def shown(self, doc: Doc, state: Props) -> Props:
+    def outputs(self, doc: Doc, state: Props) -> Props:
         return {
-            **taken(doc, "name", "description", "groupPlacementPolicy", "workloadPolicy"),
+            **output_fields(doc, "name", "description", "groupPlacementPolicy", "workloadPolicy"),
             "selfLink": full(doc.get("selfLink")),
             "region": last(doc.get("region")),
         }

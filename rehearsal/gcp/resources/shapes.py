@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orch.rehearsal.gcp.resources.kinds import Props, given, last, taken
+from orch.rehearsal.gcp.resources.kinds import Props, body_fields, last, output_fields
 from orch.rehearsal.store import Doc
 
 _SCHEDULING = (
@@ -22,69 +22,69 @@ _NIC = ("network", "subnetwork", "nicType", "stackType", "queueCount", "aliasIpR
 
 def machine(inputs: Props) -> Doc:
     """What of a request is the same for an instance and for a template's properties."""
-    found = given(inputs, "canIpForward", "minCpuPlatform", "keyRevocationActionType")
+    body = body_fields(inputs, "canIpForward", "minCpuPlatform", "keyRevocationActionType")
     if inputs.get("networkInterfaces"):
-        found["networkInterfaces"] = [_nic(each) for each in inputs["networkInterfaces"]]
+        body["networkInterfaces"] = [_nic(each) for each in inputs["networkInterfaces"]]
     if inputs.get("metadata"):
-        found["metadata"] = {"items": items(inputs["metadata"])}
+        body["metadata"] = {"items": items(inputs["metadata"])}
     if inputs.get("tags"):
-        found["tags"] = {"items": list(inputs["tags"])}
+        body["tags"] = {"items": list(inputs["tags"])}
     if inputs.get("scheduling"):
-        found["scheduling"] = scheduling(inputs["scheduling"])
+        body["scheduling"] = scheduling(inputs["scheduling"])
     affinity = inputs.get("reservationAffinity")
     if affinity:
-        held = affinity.get("specificReservation") or {}
-        found["reservationAffinity"] = {
+        reservation = affinity.get("specificReservation") or {}
+        body["reservationAffinity"] = {
             "consumeReservationType": affinity["type"],
-            **given(held, "key", "values"),
+            **body_fields(reservation, "key", "values"),
         }
     if inputs.get("serviceAccount"):
-        found["serviceAccounts"] = [given(inputs["serviceAccount"], "email", "scopes")]
+        body["serviceAccounts"] = [body_fields(inputs["serviceAccount"], "email", "scopes")]
     if inputs.get("shieldedInstanceConfig"):
-        found["shieldedInstanceConfig"] = dict(inputs["shieldedInstanceConfig"])
+        body["shieldedInstanceConfig"] = dict(inputs["shieldedInstanceConfig"])
     if inputs.get("effectiveLabels"):
-        found["labels"] = dict(inputs["effectiveLabels"])
-    return found
+        body["labels"] = dict(inputs["effectiveLabels"])
+    return body
 
 
-def machine_shown(doc: Doc, state: Props) -> Props:
+def machine_outputs(doc: Doc, state: Props) -> Props:
     """The same the other way. `doc` is an instance or a template's properties."""
-    found = taken(doc, "canIpForward", "minCpuPlatform", "keyRevocationActionType")
-    found |= {
+    outputs = output_fields(doc, "canIpForward", "minCpuPlatform", "keyRevocationActionType")
+    outputs |= {
         "machineType": last(doc.get("machineType")),
-        "networkInterfaces": [_nic_shown(each) for each in doc.get("networkInterfaces") or ()],
+        "networkInterfaces": [_nic_outputs(each) for each in doc.get("networkInterfaces") or ()],
         "metadata": {each["key"]: each["value"] for each in (doc.get("metadata") or {}).get("items") or ()},
         "metadataFingerprint": (doc.get("metadata") or {}).get("fingerprint", ""),
         "tags": list((doc.get("tags") or {}).get("items") or ()),
         "tagsFingerprint": (doc.get("tags") or {}).get("fingerprint", ""),
-        "scheduling": _scheduling_shown(doc.get("scheduling") or {}),
+        "scheduling": _scheduling_outputs(doc.get("scheduling") or {}),
         # The provider takes one, and carries it as one.
         "resourcePolicies": next(iter(doc.get("resourcePolicies") or ()), ""),
         "Labels": dict(doc.get("labels") or {}),
     }
     account = next(iter(doc.get("serviceAccounts") or ()), None)
     if account:
-        found["serviceAccount"] = taken(account, "email", "scopes")
+        outputs["serviceAccount"] = output_fields(account, "email", "scopes")
     affinity = doc.get("reservationAffinity")
     if affinity:
-        found["reservationAffinity"] = {"type": affinity["consumeReservationType"]}
+        outputs["reservationAffinity"] = {"type": affinity["consumeReservationType"]}
         if affinity.get("key"):
-            found["reservationAffinity"]["specificReservation"] = taken(affinity, "key", "values")
+            outputs["reservationAffinity"]["specificReservation"] = output_fields(affinity, "key", "values")
     if doc.get("shieldedInstanceConfig"):
-        found["shieldedInstanceConfig"] = dict(doc["shieldedInstanceConfig"])
+        outputs["shieldedInstanceConfig"] = dict(doc["shieldedInstanceConfig"])
     cards = doc.get("guestAccelerators")
     if cards:
-        found["guestAccelerators"] = [
+        outputs["guestAccelerators"] = [
             {"type": _card(each["acceleratorType"], state), "count": int(each["acceleratorCount"])}
             for each in cards
         ]
-    return found
+    return outputs
 
 
 def _card(link: str, state: Props) -> str:
     """By name where the program wrote a name."""
-    written = {str(each.get("type")) for each in state.get("guestAccelerators") or ()}
-    return link if link in written else last(link)
+    types = {str(each.get("type")) for each in state.get("guestAccelerators") or ()}
+    return link if link in types else last(link)
 
 
 def items(values: Mapping[str, Any]) -> list[Doc]:
@@ -92,26 +92,26 @@ def items(values: Mapping[str, Any]) -> list[Doc]:
 
 
 def _nic(each: Props) -> Doc:
-    found = given(each, *_NIC, networkIP="networkIp")
+    body = body_fields(each, *_NIC, networkIP="networkIp")
     if each.get("accessConfigs"):
-        found["accessConfigs"] = [access(one) for one in each["accessConfigs"]]
-    return found
+        body["accessConfigs"] = [access(one) for one in each["accessConfigs"]]
+    return body
 
 
 def access(one: Props) -> Doc:
     """A public address of an interface."""
-    return {"type": "ONE_TO_ONE_NAT", **given(one or {}, "networkTier", natIP="natIp")}
+    return {"type": "ONE_TO_ONE_NAT", **body_fields(one or {}, "networkTier", natIP="natIp")}
 
 
-def _nic_shown(doc: Doc) -> Props:
-    found = taken(doc, "name", *_NIC, "ipv6AccessType", "ipv6Address", networkIp="networkIP")
+def _nic_outputs(doc: Doc) -> Props:
+    outputs = output_fields(doc, "name", *_NIC, "ipv6AccessType", "ipv6Address", networkIp="networkIP")
     if doc.get("subnetwork"):
-        found["subnetworkProject"] = _project(doc["subnetwork"])
-    found["accessConfigs"] = [
+        outputs["subnetworkProject"] = _project(doc["subnetwork"])
+    outputs["accessConfigs"] = [
         {"natIp": one.get("natIP", ""), "networkTier": one.get("networkTier", ""), "publicPtrDomainName": ""}
         for one in doc.get("accessConfigs") or ()
     ]
-    return found
+    return outputs
 
 
 def _project(link: str) -> str:
@@ -120,17 +120,17 @@ def _project(link: str) -> str:
     return parts[parts.index("projects") + 1] if "projects" in parts[:-1] else ""
 
 
-def scheduling(given_: Props) -> Doc:
-    found = given(given_, *_SCHEDULING)
-    run = given_.get("maxRunDuration")
+def scheduling(inputs: Props) -> Doc:
+    body = body_fields(inputs, *_SCHEDULING)
+    run = inputs.get("maxRunDuration")
     if run:
-        found["maxRunDuration"] = {"seconds": str(run["seconds"]), **given(run, "nanos")}
-    return found
+        body["maxRunDuration"] = {"seconds": str(run["seconds"]), **body_fields(run, "nanos")}
+    return body
 
 
-def _scheduling_shown(doc: Doc) -> Props:
-    found = taken(doc, *_SCHEDULING)
+def _scheduling_outputs(doc: Doc) -> Props:
+    outputs = output_fields(doc, *_SCHEDULING)
     run = doc.get("maxRunDuration")
     if run:
-        found["maxRunDuration"] = {"seconds": int(run["seconds"]), "nanos": int(run.get("nanos") or 0)}
-    return found
+        outputs["maxRunDuration"] = {"seconds": int(run["seconds"]), "nanos": int(run.get("nanos") or 0)}
+    return outputs

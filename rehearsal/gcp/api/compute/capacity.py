@@ -11,7 +11,7 @@ from orch.rehearsal.store import Doc
 STANDARD, SPOT = "standard", "spot"
 
 
-def left(request: Request, kind: Type, zone: str, *, spot: bool = False) -> int | None:
+def capacity_left(request: Request, kind: Type, zone: str, *, spot: bool = False) -> int | None:
     """How many more machines of a type a zone has, None where the account sets no limit."""
     knobs = request.cloud.knobs_now()
     table = knobs.spot_capacity if spot else knobs.capacity
@@ -31,13 +31,15 @@ def occupy(request: Request, path: str, kind: Type, zone: str, *, spot: bool = F
 
 def exhausted(request: Request, kind: Type, zone: str, *, spot: bool = False) -> GcpError:
     """A zone has too little. Types with GPUs are answered with details."""
-    where = f"projects/{request.project}/zones/{zone}"
+    zone_path = f"projects/{request.project}/zones/{zone}"
     others = [
         other
         for other in regions()[zones()[zone]]
-        if other != zone and offered(request, kind, other) and left(request, kind, other, spot=spot) != 0
+        if other != zone
+        and offered(request, kind, other)
+        and capacity_left(request, kind, other, spot=spot) != 0
     ]
-    attached = f" with {kind.gpus} {kind.gpu} accelerator(s)" if kind.gpu else ""
+    accelerators = f" with {kind.gpus} {kind.gpu} accelerator(s)" if kind.gpu else ""
     advice = (
         f"Consider trying your request in the {', '.join(others)} zone(s), which currently has capacity to "
         "accommodate your request. "
@@ -58,7 +60,7 @@ def exhausted(request: Request, kind: Type, zone: str, *, spot: bool = False) ->
         {
             "localizedMessage": {
                 "locale": "en-US",
-                "message": f"A {kind.name} VM instance{attached} is currently unavailable in the {zone} "
+                "message": f"A {kind.name} VM instance{accelerators} is currently unavailable in the {zone} "
                 f"zone. {advice}Alternatively, you can try your request again with a different VM "
                 "hardware configuration or at a later time.",
             }
@@ -76,7 +78,7 @@ def exhausted(request: Request, kind: Type, zone: str, *, spot: bool = False) ->
             }
         },
     ]
-    text = f"The zone '{where}' does not have enough resources available to fulfill the request.  "
+    text = f"The zone '{zone_path}' does not have enough resources available to fulfill the request.  "
     if kind.gpus:
         code = "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"
         return GcpError(code, f"{text}'(resource type:compute)'.", details=details)

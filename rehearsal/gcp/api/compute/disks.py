@@ -33,7 +33,7 @@ class DiskRequest:
     type: str
     gb: int
     scratch: bool
-    asked: Doc
+    body: Doc
 
 
 def checked(
@@ -54,8 +54,8 @@ def _disk(request: Request, row: Doc, kind: Type, zone: str | None, field: str) 
     scratch = row.get("type") == "SCRATCH"
     name = str(params.get("diskType") or ("local-ssd" if scratch else USUAL_TYPE)).rpartition("/")[2]
     if name not in DISK_TYPES:
-        where = f"projects/{request.project}/zones/{zone or 'ZONE'}/diskTypes/{name}"
-        raise invalid(f"{field}.diskType", where, f"Disk type with name '{name}' does not exist.")
+        type_path = f"projects/{request.project}/zones/{zone or 'ZONE'}/diskTypes/{name}"
+        raise invalid(f"{field}.diskType", type_path, f"Disk type with name '{name}' does not exist.")
     if "h" in kind.flags and name.startswith("pd-"):
         raise GcpError("badRequest", f"{name} disk type cannot be used by {kind.name} machine type.")
     if scratch:
@@ -87,36 +87,38 @@ def _disk(request: Request, row: Doc, kind: Type, zone: str | None, field: str) 
     return DiskRequest(image, name, size, False, row)
 
 
-def attach(request: Request, owner: str, name: str, found: tuple[DiskRequest, ...]) -> list[Doc]:
+def attach(request: Request, owner: str, name: str, disks: tuple[DiskRequest, ...]) -> list[Doc]:
     """Make the disks of a new instance; the instance's own rows."""
     rows = []
-    for index, one in enumerate(found):
-        asked = one.asked
+    for index, one in enumerate(disks):
+        body = one.body
         row: Doc = {
             "kind": "compute#attachedDisk",
             "type": "SCRATCH" if one.scratch else "PERSISTENT",
             "mode": "READ_WRITE",
             "index": index,
-            "boot": bool(asked.get("boot")),
-            "autoDelete": bool(asked.get("autoDelete")),
-            "deviceName": asked.get("deviceName") or f"persistent-disk-{index}",
+            "boot": bool(body.get("boot")),
+            "autoDelete": bool(body.get("autoDelete")),
+            "deviceName": body.get("deviceName") or f"persistent-disk-{index}",
             "diskSizeGb": str(one.gb),
-            "interface": "NVME" if one.scratch else asked.get("interface", "SCSI"),
+            "interface": "NVME" if one.scratch else body.get("interface", "SCSI"),
         }
         if not one.scratch:
-            row["source"] = API + _made(request, owner, name if row["boot"] else f"{name}-{index}", one)
+            row["source"] = API + _create_disk(
+                request, owner, name if row["boot"] else f"{name}-{index}", one
+            )
         if one.image is not None:
             row["architecture"] = one.image["architecture"]
         rows.append(row)
     return rows
 
 
-def _made(request: Request, owner: str, name: str, one: DiskRequest) -> str:
-    params: Doc = one.asked.get("initializeParams") or {}
-    given = params.get("diskName") or name
-    if not NAME.fullmatch(given):
-        raise invalid("resource.disks[0].initializeParams.diskName", given, "Must be a valid name.")
-    path = request.path("disks", given)
+def _create_disk(request: Request, owner: str, name: str, one: DiskRequest) -> str:
+    params: Doc = one.body.get("initializeParams") or {}
+    disk_name = params.get("diskName") or name
+    if not NAME.fullmatch(disk_name):
+        raise invalid("resource.disks[0].initializeParams.diskName", disk_name, "Must be a valid name.")
+    path = request.path("disks", disk_name)
     if request.store.get(path, "disk") is not None:
         raise GcpError("RESOURCE_ALREADY_EXISTS", f"The resource '{path}' already exists")
     labels = params.get("labels") or {}

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import replace
 
 from orch.rehearsal.gcp.api.compute import instances
-from orch.rehearsal.gcp.api.compute.instance_templates import named
+from orch.rehearsal.gcp.api.compute.instance_templates import template_named
 from orch.rehearsal.gcp.api.compute.resource_policies import full, most
 from orch.rehearsal.gcp.api.errors import GcpError, invalid, not_found, quota_exceeded, required
 from orch.rehearsal.gcp.api.methods import API, NAME, Request, fingerprint, method
@@ -84,26 +84,28 @@ def _with_templates(request: Request, path: str, doc: Doc) -> Doc:
     request.store.unrefer(path, "template")
     found = []
     for version in versions:
-        template, _ = named(request, "resource.versions[0].instanceTemplate", version["instanceTemplate"])
+        template, _ = template_named(
+            request, "resource.versions[0].instanceTemplate", version["instanceTemplate"]
+        )
         request.store.refer(path, template, "template")
         found.append({**version, "instanceTemplate": _unique(str(version["instanceTemplate"]), template)})
     return {**doc, "versions": found, "instanceTemplate": found[0]["instanceTemplate"]}
 
 
-def _unique(given: str, template: str) -> str:
-    unique = given.partition("?uniqueId=")[2]
+def _unique(resource: str, template: str) -> str:
+    unique = resource.partition("?uniqueId=")[2]
     return API + template + (f"?uniqueId={unique}" if unique else "")
 
 
 def _with_policy(request: Request, path: str, doc: Doc) -> Doc:
-    given = (doc.get("resourcePolicies") or {}).get("workloadPolicy")
+    policy_link = (doc.get("resourcePolicies") or {}).get("workloadPolicy")
     request.store.unrefer(path, "workload")
-    if not given:
+    if not policy_link:
         return doc
     field = "resource.resourcePolicies.workloadPolicy"
-    policy = request.link(field, given)
-    found = request.thing("resource-policy", policy)
-    if found.get("workloadPolicy") is None:
+    policy = request.link(field, policy_link)
+    policy_doc = request.thing("resource-policy", policy)
+    if policy_doc.get("workloadPolicy") is None:
         raise invalid(field, policy, "Must be a workload policy.")
     if policy.split("/")[3] != request.region:
         raise invalid(field, policy, "The resource policy is not in the group's region.")
@@ -121,12 +123,12 @@ def members(request: Request, path: str) -> list[str]:
     return [source for source, _ in request.store.referrers(path, "member")]
 
 
-def wanted(request: Request, path: str, doc: Doc) -> instances.InstanceRequest:
+def instance_request(request: Request, path: str, doc: Doc) -> instances.InstanceRequest:
     """The next member, as its template has it."""
-    where = Request(request.cloud, {"project": path.split("/")[1], "zone": path.split("/")[3]}, {}, {})
-    _, template = named(where, "instanceTemplate", doc["instanceTemplate"])
+    zone_request = Request(request.cloud, {"project": path.split("/")[1], "zone": path.split("/")[3]}, {}, {})
+    _, template = template_named(zone_request, "instanceTemplate", doc["instanceTemplate"])
     body = {**template["properties"], "name": _name(request, path, doc)}
-    return instances.checked(where, body)
+    return instances.checked(zone_request, body)
 
 
 def _name(request: Request, path: str, doc: Doc) -> str:
@@ -141,10 +143,10 @@ def _name(request: Request, path: str, doc: Doc) -> str:
 def check_policy(request: Request, path: str, doc: Doc, one: instances.InstanceRequest, count: int) -> None:
     """Whether the group's workload policy takes so many more. Raises what the operation would."""
     for policy in request.store.targets(path, "workload"):
-        found = request.thing("resource-policy", policy)
+        policy_doc = request.thing("resource-policy", policy)
         if one.policies:
             raise invalid("resource.resourcePolicies", policy, "The template has a placement policy already.")
-        topology = found["workloadPolicy"].get("acceleratorTopology")
+        topology = policy_doc["workloadPolicy"].get("acceleratorTopology")
         if topology and not one.kind.domain:
             raise invalid(
                 "resource.resourcePolicies",
@@ -155,21 +157,21 @@ def check_policy(request: Request, path: str, doc: Doc, one: instances.InstanceR
             raise invalid(
                 "resource.resourcePolicies", policy, f"Not supported by machine type {one.kind.name}."
             )
-        if len(members(request, path)) + count > most(found):
-            raise full(found, one.kind)
+        if len(members(request, path)) + count > most(policy_doc):
+            raise full(policy_doc, one.kind)
 
 
 def create(request: Request, path: str, one: instances.InstanceRequest, run_s: int | None = None) -> str:
     """Make one member; its path. `run_s`: how long it runs, where a resize request says so."""
-    where = Request(request.cloud, {"project": path.split("/")[1], "zone": path.split("/")[3]}, {}, {})
+    zone_request = Request(request.cloud, {"project": path.split("/")[1], "zone": path.split("/")[3]}, {}, {})
     placed = {"resourcePolicies": [API + policy for policy in request.store.targets(path, "workload")]}
     more = placed if placed["resourcePolicies"] else {}
     items = [*(one.doc["metadata"].get("items") or ()), {"key": "created-by", "value": path}]
     metadata = {**one.doc["metadata"], "items": items, "fingerprint": fingerprint(items)}
     if run_s is not None:
         one = replace(one, scheduling=replace(one.scheduling, run_s=run_s))
-    made = instances.make(where, one, _group=path, metadata=metadata, **more)
-    member = made["selfLink"].removeprefix(API)
+    instance = instances.make(zone_request, one, _group=path, metadata=metadata, **more)
+    member = instance["selfLink"].removeprefix(API)
     request.store.refer(member, path, "member")
     request.note("born", member)
     return member
@@ -177,10 +179,10 @@ def create(request: Request, path: str, one: instances.InstanceRequest, run_s: i
 
 def grow(request: Request, path: str, doc: Doc) -> None:
     """As many members as there may be, up to the target; a group waits for the others."""
-    while len(members(request, path)) < doc["targetSize"] - waiting(request, path):
+    while len(members(request, path)) < doc["targetSize"] - pending_resizes(request, path):
         try:
             with request.store.attempt():
-                one = wanted(request, path, doc)
+                one = instance_request(request, path, doc)
                 check_policy(request, path, doc, one, 1)
                 create(request, path, one)
         except GcpError as error:
@@ -189,10 +191,10 @@ def grow(request: Request, path: str, doc: Doc) -> None:
             return
 
 
-def waiting(request: Request, path: str) -> int:
+def pending_resizes(request: Request, path: str) -> int:
     """Members that resize requests wait for: they are part of the target size."""
-    found = (request.store.get(source) or {} for source, _ in request.store.referrers(path, "resize"))
-    return sum(int(one["resizeBy"]) for one in found if one.get("state") == "ACCEPTED")
+    resizes = (request.store.get(source) or {} for source, _ in request.store.referrers(path, "resize"))
+    return sum(int(one["resizeBy"]) for one in resizes if one.get("state") == "ACCEPTED")
 
 
 def _shrink(request: Request, path: str, size: int) -> None:
@@ -208,7 +210,7 @@ def _end(request: Request, member: str) -> None:
 # -- the rest of the collection ----------------------------------------------------------------------------
 
 
-def shown(request: Request, path: str, doc: Doc) -> Doc:
+def current(request: Request, path: str, doc: Doc) -> Doc:
     there = len(members(request, path))
     stable = there == doc["targetSize"]
     creating = max(0, doc["targetSize"] - there)
@@ -229,19 +231,21 @@ def shown(request: Request, path: str, doc: Doc) -> Doc:
     }
 
 
-def _named(request: Request) -> tuple[str, Doc]:
+def _group(request: Request) -> tuple[str, Doc]:
     path = request.path("instanceGroupManagers", request.words["instanceGroupManager"])
     return path, request.thing("instance-group-manager", path)
 
 
 @method("instanceGroupManagers.get", "GET", "zones/{zone}/instanceGroupManagers/{instanceGroupManager}")
 def get(request: Request) -> Doc:
-    return shown(request, *_named(request))
+    return current(request, *_group(request))
 
 
 @method("instanceGroupManagers.list", "GET", "zones/{zone}/instanceGroupManagers")
 def list_groups(request: Request) -> Doc:
-    rows = [shown(request, path, doc) for path, doc in request.each("instance-group-manager", request.scope)]
+    rows = [
+        current(request, path, doc) for path, doc in request.each("instance-group-manager", request.scope)
+    ]
     return request.page(rows, "instanceGroupManager")
 
 
@@ -252,7 +256,7 @@ def list_groups(request: Request) -> Doc:
     mutates=False,
 )
 def list_members(request: Request) -> Doc:
-    path, _ = _named(request)
+    path, _ = _group(request)
     rows = [
         {
             "instance": API + member,
@@ -267,15 +271,15 @@ def list_members(request: Request) -> Doc:
 
 @method("instanceGroupManagers.patch", "PATCH", "zones/{zone}/instanceGroupManagers/{instanceGroupManager}")
 def patch(request: Request) -> Doc:
-    path, doc = _named(request)
+    path, doc = _group(request)
     body = request.body
     for key in ("updatePolicy", "instanceLifecyclePolicy", "description", "autoHealingPolicies"):
         if key in body:
             doc[key] = {**doc.get(key, {}), **body[key]} if isinstance(body[key], dict) else body[key]
     if "versions" in body or "instanceTemplate" in body:
-        given = {key: body[key] for key in ("versions", "instanceTemplate") if key in body}
+        changes = {key: body[key] for key in ("versions", "instanceTemplate") if key in body}
         bare = {key: value for key, value in doc.items() if key not in {"versions", "instanceTemplate"}}
-        doc = _with_templates(request, path, {**bare, **given})
+        doc = _with_templates(request, path, {**bare, **changes})
     if "resourcePolicies" in body:
         doc = _with_policy(request, path, {**doc, "resourcePolicies": body["resourcePolicies"]})
     if "targetSize" in body:
@@ -288,7 +292,7 @@ def patch(request: Request) -> Doc:
     "instanceGroupManagers.resize", "POST", "zones/{zone}/instanceGroupManagers/{instanceGroupManager}/resize"
 )
 def resize(request: Request) -> Doc:
-    path, doc = _named(request)
+    path, doc = _group(request)
     if request.params.get("size") is None:
         raise required("size")
     return request.add(
@@ -309,7 +313,7 @@ def _resized(request: Request, path: str, doc: Doc, size: int) -> Doc:
     "zones/{zone}/instanceGroupManagers/{instanceGroupManager}/deleteInstances",
 )
 def delete_instances(request: Request) -> Doc:
-    path, doc = _named(request)
+    path, doc = _group(request)
     for link in request.body.get("instances") or ():
         member = request.link("instances[0]", link)
         if member not in members(request, path):
@@ -321,7 +325,7 @@ def delete_instances(request: Request) -> Doc:
 
 @method("instanceGroupManagers.delete", "DELETE", "zones/{zone}/instanceGroupManagers/{instanceGroupManager}")
 def delete(request: Request) -> Doc:
-    path, doc = _named(request)
+    path, doc = _group(request)
     for source, _ in request.store.referrers(path, "resize"):
         request.store.remove(source)
     for member in members(request, path):

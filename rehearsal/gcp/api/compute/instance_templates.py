@@ -59,12 +59,12 @@ def _check_interface(request: Request, row: Doc, kind: Type, field: str) -> None
         request.thing("network", request.link(f"{field}.network", row["network"]))
     else:
         raise required(f"{field}.network")
-    known = {*kind.nics, "GVNIC", "VIRTIO_NET", "IDPF", "MRDMA", "IRDMA"}
-    if row.get("nicType") and row["nicType"] not in known:
+    types = {*kind.nics, "GVNIC", "VIRTIO_NET", "IDPF", "MRDMA", "IRDMA"}
+    if row.get("nicType") and row["nicType"] not in types:
         raise invalid(f"{field}.nicType", row["nicType"], "Unknown network interface type.")
 
 
-def named(request: Request, field: str, value: object) -> tuple[str, Doc]:
+def template_named(request: Request, field: str, value: object) -> tuple[str, Doc]:
     """(path, document) of a template that a field names, also by a link with its unique id."""
     text, _, unique = str(value).partition("?uniqueId=")
     path = request.link(field, text)
@@ -81,7 +81,7 @@ def named(request: Request, field: str, value: object) -> tuple[str, Doc]:
 @method("instanceTemplates.get", "GET", "global/instanceTemplates/{instanceTemplate}")
 def get(request: Request) -> Doc:
     name = request.words["instanceTemplate"]
-    return named(request, "instanceTemplate", request.path("instanceTemplates", name))[1]
+    return template_named(request, "instanceTemplate", request.path("instanceTemplates", name))[1]
 
 
 @method("instanceTemplates.list", "GET", "global/instanceTemplates")
@@ -92,7 +92,7 @@ def list_templates(request: Request) -> Doc:
 @method("instanceTemplates.delete", "DELETE", "global/instanceTemplates/{instanceTemplate}")
 def delete(request: Request) -> Doc:
     name = request.words["instanceTemplate"]
-    path, doc = named(request, "instanceTemplate", request.path("instanceTemplates", name))
+    path, doc = template_named(request, "instanceTemplate", request.path("instanceTemplates", name))
     users = request.store.referrers(path)
     if users:
         raise in_use("instance_template", path, users[0][0])

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from orch.rehearsal.gcp.api import labels
 from orch.rehearsal.gcp.api.compute import disks, reservations, scheduling
-from orch.rehearsal.gcp.api.compute.capacity import exhausted, left, occupy
-from orch.rehearsal.gcp.api.compute.instance_templates import named
+from orch.rehearsal.gcp.api.compute.capacity import capacity_left, exhausted, occupy
+from orch.rehearsal.gcp.api.compute.instance_templates import template_named
 from orch.rehearsal.gcp.api.compute.offerings import offered
 from orch.rehearsal.gcp.api.compute.resource_policies import check_room
 from orch.rehearsal.gcp.api.errors import GcpError, invalid, not_found, required
@@ -47,15 +47,15 @@ def insert(request: Request) -> Doc:
     body = dict(request.body)
     template = request.params.get("sourceInstanceTemplate") or body.pop("sourceInstanceTemplate", None)
     if template:
-        _, found = named(request, "sourceInstanceTemplate", template)
-        body = {**found["properties"], **body}
+        _, template_doc = template_named(request, "sourceInstanceTemplate", template)
+        body = {**template_doc["properties"], **body}
     path = request.path("instances", checked_name(body))
     if request.store.get(path, "instance") is not None:
         raise GcpError("alreadyExists", f"The resource '{path}' already exists")
-    wanted = checked(request, body)
-    if wanted.scheduling.model == "FLEX_START" and wanted.scheduling.run_s is None:
+    instance = checked(request, body)
+    if instance.scheduling.model == "FLEX_START" and instance.scheduling.run_s is None:
         raise required("resource.scheduling.maxRunDuration")
-    doc = make(request, wanted)
+    doc = make(request, instance)
     request.note("born", path)
     return doc
 
@@ -65,7 +65,7 @@ def checked(request: Request, body: Doc) -> InstanceRequest:
     zone = request.words["zone"]
     kind = _machine_type(request, body.get("machineType"), zone)
     _check_accelerators(body, kind)
-    found = {
+    metadata = {
         "labels": labels.checked_labels(body.get("labels"), "resource.labels"),
         "tags": labels.checked_tags(body.get("tags"), "resource.tags"),
         "metadata": labels.checked_metadata(body.get("metadata"), "resource.metadata"),
@@ -80,7 +80,7 @@ def checked(request: Request, body: Doc) -> InstanceRequest:
         interfaces=interfaces.checked(request, body.get("networkInterfaces") or [], kind, zone),
         disks=disks.checked(request, body.get("disks") or [], kind, zone, "resource"),
         policies=_policies(request, body.get("resourcePolicies") or [], zone),
-        doc={**body, **found},
+        doc={**body, **metadata},
     )
 
 
@@ -89,14 +89,14 @@ def _machine_type(request: Request, value: object, zone: str) -> Type:
         raise required("resource.machineType")
     words = str(value).split("/")
     name, field = words[-1], "resource.machineType"
-    there = words[words.index("zones") + 1] if "zones" in words else zone
+    link_zone = words[words.index("zones") + 1] if "zones" in words else zone
     kind = types().get(name)
-    if kind is None or not offered(request, kind, zone) or there != zone:
-        shown = f"{API}projects/{request.project}/zones/{there}/machineTypes/{name}"
+    if kind is None or not offered(request, kind, zone) or link_zone != zone:
+        link = f"{API}projects/{request.project}/zones/{link_zone}/machineTypes/{name}"
         why = f"Machine type with name '{name}' does not exist in zone '{zone}'."
-        if there != zone:
-            why = f"The machine type is of zone '{there}', the instance of zone '{zone}'."
-        raise invalid(field, shown, why)
+        if link_zone != zone:
+            why = f"The machine type is of zone '{link_zone}', the instance of zone '{zone}'."
+        raise invalid(field, link, why)
     return kind
 
 
@@ -113,7 +113,7 @@ def _check_accelerators(body: Doc, kind: Type) -> None:
 
 def _policies(request: Request, rows: list[str], zone: str) -> tuple[str, ...]:
     """Paths of resource policies; in a template they are names within the region."""
-    field, found = "resource.resourcePolicies[0]", []
+    field, paths = "resource.resourcePolicies[0]", []
     if len(rows) > 1:
         raise invalid("resource.resourcePolicies", "", "At most one resource policy is allowed.")
     for row in rows:
@@ -122,94 +122,94 @@ def _policies(request: Request, rows: list[str], zone: str) -> tuple[str, ...]:
         request.thing("resource-policy", path)
         if path.split("/")[3] != zones()[zone]:
             raise invalid(field, path, "The resource policy is not in the instance's region.")
-        found.append(path)
-    return tuple(found)
+        paths.append(path)
+    return tuple(paths)
 
 
-def room(request: Request, wanted: InstanceRequest, count: int = 1) -> str | None:
+def find_capacity(request: Request, instance: InstanceRequest, count: int = 1) -> str | None:
     """Whether so many may be made now: quota, placement, reservation, capacity; the reservation they run in.
 
     Raises what the operation would.
     """
-    preemptible = wanted.scheduling.preemptible
-    need_machines(request, wanted.kind, zones()[wanted.zone], preemptible=preemptible, count=count)
-    for policy in wanted.policies:
-        check_room(request, policy, wanted.kind, wanted.zone, count)
-    reserved = reservations.chosen(
-        request, wanted.scheduling, wanted.kind, wanted.zone, list(wanted.policies)
+    preemptible = instance.scheduling.preemptible
+    need_machines(request, instance.kind, zones()[instance.zone], preemptible=preemptible, count=count)
+    for policy in instance.policies:
+        check_room(request, policy, instance.kind, instance.zone, count)
+    reserved = reservations.reservation_for(
+        request, instance.scheduling, instance.kind, instance.zone, list(instance.policies)
     )
     if reserved is None:
-        there = left(request, wanted.kind, wanted.zone, spot=wanted.scheduling.spot)
-        if there is not None and there < count:
-            raise exhausted(request, wanted.kind, wanted.zone, spot=wanted.scheduling.spot)
+        capacity = capacity_left(request, instance.kind, instance.zone, spot=instance.scheduling.spot)
+        if capacity is not None and capacity < count:
+            raise exhausted(request, instance.kind, instance.zone, spot=instance.scheduling.spot)
     return reserved
 
 
-def make(request: Request, wanted: InstanceRequest, **more: object) -> Doc:
+def make(request: Request, instance: InstanceRequest, **more: object) -> Doc:
     """Make one instance. Raises what the operation would."""
-    reserved = room(request, wanted)
-    path, spot = request.path("instances", wanted.name), wanted.scheduling.spot
-    where = f"{API}projects/{request.project}/zones/{wanted.zone}"
-    asked = wanted.doc
+    reserved = find_capacity(request, instance)
+    path, spot = request.path("instances", instance.name), instance.scheduling.spot
+    zone_link = f"{API}projects/{request.project}/zones/{instance.zone}"
+    body = instance.doc
     doc: Doc = {
-        "description": asked.get("description", ""),
-        "machineType": f"{where}/machineTypes/{wanted.kind.name}",
+        "description": body.get("description", ""),
+        "machineType": f"{zone_link}/machineTypes/{instance.kind.name}",
         "cpuPlatform": "Unknown CPU Platform",
-        "canIpForward": bool(asked.get("canIpForward")),
-        "networkInterfaces": interfaces.attach(request, path, wanted.interfaces),
-        "disks": disks.attach(request, path, wanted.name, wanted.disks),
-        "metadata": asked["metadata"],
-        "labels": asked["labels"],
-        "labelFingerprint": fingerprint(asked["labels"]),
-        "tags": asked["tags"],
-        "scheduling": wanted.scheduling.doc,
-        "serviceAccounts": asked.get("serviceAccounts") or [],
-        "resourcePolicies": [API + policy for policy in wanted.policies],
-        "deletionProtection": bool(asked.get("deletionProtection")),
-        "shieldedInstanceConfig": asked.get("shieldedInstanceConfig") or {},
+        "canIpForward": bool(body.get("canIpForward")),
+        "networkInterfaces": interfaces.attach(request, path, instance.interfaces),
+        "disks": disks.attach(request, path, instance.name, instance.disks),
+        "metadata": body["metadata"],
+        "labels": body["labels"],
+        "labelFingerprint": fingerprint(body["labels"]),
+        "tags": body["tags"],
+        "scheduling": instance.scheduling.doc,
+        "serviceAccounts": body.get("serviceAccounts") or [],
+        "resourcePolicies": [API + policy for policy in instance.policies],
+        "deletionProtection": bool(body.get("deletionProtection")),
+        "shieldedInstanceConfig": body.get("shieldedInstanceConfig") or {},
         "startRestricted": False,
         "_ready": request.cloud.now() + request.cloud.knobs_now().pending_s,
-        "_host": _host(request, wanted),
+        "_host": _host(request, instance),
         **more,
     }
-    if asked.get("reservationAffinity"):
-        doc["reservationAffinity"] = asked["reservationAffinity"]
-    if wanted.kind.gpu:
-        kind = f"{where}/acceleratorTypes/{wanted.kind.gpu}"
-        doc["guestAccelerators"] = [{"acceleratorType": kind, "acceleratorCount": wanted.kind.gpus}]
+    if body.get("reservationAffinity"):
+        doc["reservationAffinity"] = body["reservationAffinity"]
+    if instance.kind.gpu:
+        kind = f"{zone_link}/acceleratorTypes/{instance.kind.gpu}"
+        doc["guestAccelerators"] = [{"acceleratorType": kind, "acceleratorCount": instance.kind.gpus}]
     doc = request.headed(path, "instance", doc)
-    if wanted.scheduling.run_s is not None:
+    if instance.scheduling.run_s is not None:
         request.store.put_meta(
             "ends",
-            {**(request.store.meta("ends") or {}), path: request.cloud.now() + wanted.scheduling.run_s},
+            {**(request.store.meta("ends") or {}), path: request.cloud.now() + instance.scheduling.run_s},
         )
     request.add(path, "instance", doc)
-    charge(request, path, wanted.kind, zones()[wanted.zone], preemptible=wanted.scheduling.preemptible)
-    for policy in wanted.policies:
+    charge(request, path, instance.kind, zones()[instance.zone], preemptible=instance.scheduling.preemptible)
+    for policy in instance.policies:
         request.store.refer(path, policy, "placed")
     if reserved is None:
-        occupy(request, path, wanted.kind, wanted.zone, spot=spot)
+        occupy(request, path, instance.kind, instance.zone, spot=spot)
     else:
         request.store.refer(path, reserved, reservations.TAKES)
     return doc
 
 
-def _host(request: Request, wanted: InstanceRequest) -> str | None:
+def _host(request: Request, instance: InstanceRequest) -> str | None:
     """Where it stands: block, sub-block, host. Told of what is placed or of dense types."""
-    if not wanted.policies and not wanted.kind.dense:
+    if not instance.policies and not instance.kind.dense:
         return None
-    number = request.store.count(f"host {wanted.kind.name}@{wanted.zone}")
+    number = request.store.count(f"host {instance.kind.name}@{instance.zone}")
     slot = (number - 1) * 13 % BLOCK + (number - 1) // BLOCK * BLOCK
     # Neighbours in time are no neighbours in the hall.
 
     def word(kind: str, value: int) -> str:
-        text = f"{request.cloud.seed} {kind} {wanted.kind.name} {wanted.zone} {value}"
+        text = f"{request.cloud.seed} {kind} {instance.kind.name} {instance.zone} {value}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     return f"/{word('block', slot // BLOCK)}/{word('sub-block', slot // RACK)}/{word('host', slot)}"
 
 
-def shown(request: Request, doc: Doc) -> Doc:
+def current(request: Request, doc: Doc) -> Doc:
     """An instance as it is by now."""
     running = request.cloud.now() >= doc["_ready"]
     status: Doc = {"scheduling": {"availabilityDomain": 0}}
@@ -222,7 +222,7 @@ def shown(request: Request, doc: Doc) -> Doc:
 
 @method("instances.get", "GET", "zones/{zone}/instances/{instance}")
 def get(request: Request) -> Doc:
-    return shown(request, request.thing("instance", request.path("instances", request.words["instance"])))
+    return current(request, request.thing("instance", request.path("instances", request.words["instance"])))
 
 
 @method("instances.getGuestAttributes", "GET", "zones/{zone}/instances/{instance}/getGuestAttributes")
@@ -231,39 +231,39 @@ def get_guest_attributes(request: Request) -> Doc:
     that of its own sshd."""
     path = request.path("instances", request.words["instance"])
     doc = request.thing("instance", path)
-    wanted = str(request.params.get("queryPath") or request.params.get("variableKey") or "")
-    written: dict[str, str] = {}
+    query = str(request.params.get("queryPath") or request.params.get("variableKey") or "")
+    attributes: dict[str, str] = {}
     metadata = {item["key"]: str(item["value"]) for item in doc["metadata"].get("items") or ()}
     enabled = metadata.get("enable-guest-attributes", "").lower() in {"true", "1", "y", "yes"}
-    if enabled and shown(request, doc)["status"] == "RUNNING":
-        written = dict.fromkeys(
+    if enabled and current(request, doc)["status"] == "RUNNING":
+        attributes = dict.fromkeys(
             host_key_attributes(metadata.get("user-data", "").encode()),
             public_key(host_seed(request.cloud.seed, path)),
         )
         agent = public_key(host_seed(request.cloud.seed, f"agent of {path}"))
-        written["hostkeys/ssh-ed25519"] = agent.split()[1]
-    found = {
+        attributes["hostkeys/ssh-ed25519"] = agent.split()[1]
+    matches = {
         key: value
-        for key, value in written.items()
-        if key == wanted or (wanted.endswith("/") and key.startswith(wanted)) or not wanted
+        for key, value in attributes.items()
+        if key == query or (query.endswith("/") and key.startswith(query)) or not query
     }
-    if not found:
-        raise GcpError("notFound", f"The resource '{wanted}' of type 'Guest Attribute' was not found.")
+    if not matches:
+        raise GcpError("notFound", f"The resource '{query}' of type 'Guest Attribute' was not found.")
     items = [
         {"namespace": key.partition("/")[0], "key": key.partition("/")[2], "value": value}
-        for key, value in sorted(found.items())
+        for key, value in sorted(matches.items())
     ]
-    answer: Doc = {"kind": "compute#guestAttributes", "selfLink": f"{API}{path}/getGuestAttributes"}
+    result: Doc = {"kind": "compute#guestAttributes", "selfLink": f"{API}{path}/getGuestAttributes"}
     if request.params.get("variableKey"):
-        return {**answer, "variableKey": wanted, "variableValue": items[0]["value"]}
-    return {**answer, "queryPath": wanted, "queryValue": {"items": items}}
+        return {**result, "variableKey": query, "variableValue": items[0]["value"]}
+    return {**result, "queryPath": query, "queryValue": {"items": items}}
 
 
 @method("instances.list", "GET", "zones/{zone}/instances")
 def list_instances(request: Request) -> Doc:
     if request.words["zone"] not in zones():
         raise not_found(f"projects/{request.project}/zones/{request.words['zone']}")
-    rows = [shown(request, doc) for _, doc in request.each("instance", request.scope)]
+    rows = [current(request, doc) for _, doc in request.each("instance", request.scope)]
     return request.page(rows, "instance")
 
 

@@ -144,12 +144,12 @@ def image_named(path: str) -> Doc | None:
         return None
     project, name = words[1], words[-1]
     by_family = words[4] == "family"
-    found = [
+    rows = [
         row
         for row in images()
         if row["project"] == project and row["family" if by_family else "name"] == name
     ]
-    return _image(dict(found[-1])) if found else None
+    return _image(dict(rows[-1])) if rows else None
 
 
 def _image(row: Doc) -> Doc:
@@ -170,22 +170,22 @@ def _image(row: Doc) -> Doc:
 @method("images.getFromFamily", "GET", "global/images/family/{family}")
 def get_from_family(request: Request) -> Doc:
     path = f"projects/{request.project}/global/images/family/{request.words['family']}"
-    found = image_named(path)
-    if found is None:
+    image = image_named(path)
+    if image is None:
         raise not_found(path)
-    return found
+    return image
 
 
 @method("images.get", "GET", "global/images/{image}")
 def get_image(request: Request) -> Doc:
     path = request.path("images", request.words["image"])
-    found = image_named(path)
-    if found is None:
+    image = image_named(path)
+    if image is None:
         raise not_found(path)
-    return found
+    return image
 
 
 @method("images.list", "GET", "global/images")
 def list_images(request: Request) -> Doc:
-    found = [_image(dict(row)) for row in images() if row["project"] == request.project]
-    return request.page(found, "image")
+    rows = [_image(dict(row)) for row in images() if row["project"] == request.project]
+    return request.page(rows, "image")

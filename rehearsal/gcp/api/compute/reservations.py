@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.rehearsal.gcp.api.compute.capacity import exhausted, left, occupy
+from orch.rehearsal.gcp.api.compute.capacity import capacity_left, exhausted, occupy
 from orch.rehearsal.gcp.api.compute.scheduling import Scheduling
 from orch.rehearsal.gcp.api.errors import GcpError, in_use, invalid, not_found
 from orch.rehearsal.gcp.api.methods import API, Request, method
@@ -35,7 +35,7 @@ def add(
     path = request.path("reservations", name)
     if request.store.get(path) is not None:
         raise GcpError("alreadyExists", f"The resource '{path}' already exists")
-    there = left(request, kind, zone)
+    there = capacity_left(request, kind, zone)
     if there is not None and there < count:
         raise exhausted(request, kind, zone)
     doc: Doc = {
@@ -79,14 +79,16 @@ def free(request: Request, path: str, doc: Doc) -> int:
     return int(doc["specificReservation"]["count"]) - len(request.store.referrers(path, TAKES))
 
 
-def chosen(request: Request, wanted: Scheduling, kind: Type, zone: str, policies: list[str]) -> str | None:
+def reservation_for(
+    request: Request, schedule: Scheduling, kind: Type, zone: str, policies: list[str]
+) -> str | None:
     """The reservation that an instance runs in; None: it takes of the zone's own.
 
     One that it names must be there, be of its type and have room.
     """
-    if wanted.reservations:
-        return _named(request, wanted, kind, zone, policies)
-    if wanted.any:
+    if schedule.reservations:
+        return _target(request, schedule, kind, zone, policies)
+    if schedule.any:
         for path, doc in request.each("reservation", f"zones/{zone}"):
             fits = doc["specificReservation"]["instanceProperties"]["machineType"] == kind.name
             if not doc["specificReservationRequired"] and fits and free(request, path, doc) > 0:
@@ -94,8 +96,8 @@ def chosen(request: Request, wanted: Scheduling, kind: Type, zone: str, policies
     return None
 
 
-def _named(request: Request, wanted: Scheduling, kind: Type, zone: str, policies: list[str]) -> str:
-    name, field = wanted.reservations[0], "resource.reservationAffinity"
+def _target(request: Request, schedule: Scheduling, kind: Type, zone: str, policies: list[str]) -> str:
+    name, field = schedule.reservations[0], "resource.reservationAffinity"
     words = name.strip("/").split("/")
     project = words[1] if words[0] == "projects" and len(words) > 2 else request.project
     short = words[words.index("reservations") + 1] if "reservations" in words else words[-1]
@@ -106,9 +108,9 @@ def _named(request: Request, wanted: Scheduling, kind: Type, zone: str, policies
     if not doc["specificReservationRequired"]:
         why = f"Specified reservations [projects/{project}/reservations/{short}] can not be targeted as "
         raise invalid(field, name, f"{why}specificReservationRequired is not set")
-    if doc["deploymentType"] == "DENSE" and wanted.model != BOUND:
+    if doc["deploymentType"] == "DENSE" and schedule.model != BOUND:
         why = f"Instances consuming DENSE reservations must use provisioningModel {BOUND}."
-        raise invalid("resource.scheduling.provisioningModel", wanted.model, why)
+        raise invalid("resource.scheduling.provisioningModel", schedule.model, why)
     policy = (doc.get("resourcePolicies") or {}).get("policy")
     if policy and policy.removeprefix(API) not in policies:
         raise invalid(field, name, f"Instances of the reservation must have its resource policy '{policy}'.")

@@ -20,7 +20,7 @@ def _group(request: Request) -> tuple[str, Doc]:
 
 @method("instanceGroupManagerResizeRequests.insert", "POST", PATH)
 def insert(request: Request) -> Doc:
-    group, found = _group(request)
+    group, group_doc = _group(request)
     name, body = checked_name(request.body), request.body
     path = f"{group}/resizeRequests/{name}"
     if request.store.get(path) is not None:
@@ -28,18 +28,18 @@ def insert(request: Request) -> Doc:
     count = int(body.get("resizeBy") or len(body.get("instances") or ()))
     if not count:
         raise required("resource.resizeBy")
-    if not 1 <= count <= instance_groups.MOST_MEMBERS - found["targetSize"]:
+    if not 1 <= count <= instance_groups.MOST_MEMBERS - group_doc["targetSize"]:
         raise invalid(
             "resource.resizeBy", count, f"A group has at most {instance_groups.MOST_MEMBERS} instances."
         )
-    if found["instanceLifecyclePolicy"]["defaultActionOnFailure"] != "DO_NOTHING":
-        action = found["instanceLifecyclePolicy"]["defaultActionOnFailure"]
+    if group_doc["instanceLifecyclePolicy"]["defaultActionOnFailure"] != "DO_NOTHING":
+        action = group_doc["instanceLifecyclePolicy"]["defaultActionOnFailure"]
         why = "Repairs must be turned off in a group with resize requests."
         raise invalid("instanceLifecyclePolicy.defaultActionOnFailure", action, why)
-    one = instance_groups.wanted(request, group, found)
+    one = instance_groups.instance_request(request, group, group_doc)
     seconds = _duration(body, one)
     _check_template(one)
-    instance_groups.check_policy(request, group, found, one, count)
+    instance_groups.check_policy(request, group, group_doc, one, count)
     doc: Doc = {
         "description": body.get("description", ""),
         "resizeBy": count,
@@ -52,18 +52,18 @@ def insert(request: Request) -> Doc:
     request.add(path, "resize-request", doc)
     request.store.refer(path, group, "resize")
     request.store.put_meta(WAITING, [*(request.store.meta(WAITING) or []), path])
-    found["targetSize"] += count
-    request.add(group, "instance-group-manager", found)
+    group_doc["targetSize"] += count
+    request.add(group, "instance-group-manager", group_doc)
     return serve(request, path, doc)
 
 
 def _duration(body: Doc, one: instances.InstanceRequest) -> int | None:
-    given = body.get("requestedRunDuration")
-    if not given:
+    duration = body.get("requestedRunDuration")
+    if not duration:
         if one.scheduling.reservations:
             return None
         raise required("resource.requestedRunDuration")
-    seconds = int(given.get("seconds") or 0)
+    seconds = int(duration.get("seconds") or 0)
     if not LEAST_RUN_S <= seconds <= MOST_FLEX_RUN_S:
         raise invalid("resource.requestedRunDuration", seconds, "Must be between 10 minutes and 7 days.")
     return seconds
@@ -87,14 +87,18 @@ def _check_template(one: instances.InstanceRequest) -> None:
 def serve(request: Request, path: str, doc: Doc) -> Doc:
     """Make all members of a request, or leave it waiting."""
     group = path.partition("/resizeRequests/")[0]
-    found = request.thing("instance-group-manager", group)
+    group_doc = request.thing("instance-group-manager", group)
     count = int(doc["resizeBy"])
     run_s = int(doc["requestedRunDuration"]["seconds"]) if "requestedRunDuration" in doc else None
     try:
         with request.store.attempt():
-            instances.room(request, instance_groups.wanted(request, group, found), count)
+            instances.find_capacity(
+                request, instance_groups.instance_request(request, group, group_doc), count
+            )
             for _ in range(count):
-                instance_groups.create(request, group, instance_groups.wanted(request, group, found), run_s)
+                instance_groups.create(
+                    request, group, instance_groups.instance_request(request, group, group_doc), run_s
+                )
     except GcpError as error:
         doc["status"] = {"lastAttempt": {"error": error.operation()["error"]}}
         return request.add(path, "resize-request", doc)
@@ -117,14 +121,14 @@ def retry(request: Request) -> None:
             serve(request, path, doc)
 
 
-def _named(request: Request) -> tuple[str, Doc]:
+def _resize(request: Request) -> tuple[str, Doc]:
     path = f"{_group(request)[0]}/resizeRequests/{request.words['resizeRequest']}"
     return path, request.thing("resize-request", path)
 
 
 @method("instanceGroupManagerResizeRequests.get", "GET", f"{PATH}/{{resizeRequest}}")
 def get(request: Request) -> Doc:
-    return _named(request)[1]
+    return _resize(request)[1]
 
 
 @method("instanceGroupManagerResizeRequests.list", "GET", PATH)
@@ -136,21 +140,21 @@ def list_requests(request: Request) -> Doc:
 
 @method("instanceGroupManagerResizeRequests.cancel", "POST", f"{PATH}/{{resizeRequest}}/cancel")
 def cancel(request: Request) -> Doc:
-    path, doc = _named(request)
+    path, doc = _resize(request)
     if doc["state"] != "ACCEPTED":
         raise GcpError(
             "invalidUsage", f"Resize request '{path}' cannot be cancelled in state {doc['state']}."
         )
-    group, found = _group(request)
-    found["targetSize"] -= int(doc["resizeBy"])
-    request.add(group, "instance-group-manager", found)
+    group, group_doc = _group(request)
+    group_doc["targetSize"] -= int(doc["resizeBy"])
+    request.add(group, "instance-group-manager", group_doc)
     _settle(request, path)
     return request.add(path, "resize-request", {**doc, "state": "CANCELLED"})
 
 
 @method("instanceGroupManagerResizeRequests.delete", "DELETE", f"{PATH}/{{resizeRequest}}")
 def delete(request: Request) -> Doc:
-    path, doc = _named(request)
+    path, doc = _resize(request)
     if doc["state"] == "ACCEPTED":
         raise GcpError("invalidUsage", f"Resize request '{path}' must be cancelled before it is deleted.")
     request.store.remove(path)

@@ -39,13 +39,13 @@ class Scheduling:
 
 def checked(doc: Doc, kind: Type, prefix: str) -> Scheduling:
     """The scheduling of an instance or a template. `prefix`: where its fields are named."""
-    given: Doc = dict(doc.get("scheduling") or {})
+    row: Doc = dict(doc.get("scheduling") or {})
     field = f"{prefix}.scheduling"
-    model = str(given.get("provisioningModel") or ("SPOT" if given.get("preemptible") else "STANDARD"))
+    model = str(row.get("provisioningModel") or ("SPOT" if row.get("preemptible") else "STANDARD"))
     if model not in MODELS:
         raise invalid(f"{field}.provisioningModel", model, "Unknown provisioning model.")
-    restarts = given.get("automaticRestart", model == "STANDARD")
-    maintenance = given.get("onHostMaintenance") or ("MIGRATE" if model == "STANDARD" else "TERMINATE")
+    restarts = row.get("automaticRestart", model == "STANDARD")
+    maintenance = row.get("onHostMaintenance") or ("MIGRATE" if model == "STANDARD" else "TERMINATE")
     if maintenance not in {"MIGRATE", "TERMINATE"}:
         raise invalid(f"{field}.onHostMaintenance", maintenance, "Unknown maintenance behavior.")
     if model == "SPOT" and restarts:
@@ -60,7 +60,7 @@ def checked(doc: Doc, kind: Type, prefix: str) -> Scheduling:
             "MIGRATE",
             f"{model} instances must have onHostMaintenance TERMINATE.",
         )
-    if model != "SPOT" and given.get("preemptible"):
+    if model != "SPOT" and row.get("preemptible"):
         raise invalid(f"{field}.preemptible", True, f"Must be false with provisioning model {model}.")
     if model == "SPOT" and not kind.spot:
         raise invalid(f"{field}.provisioningModel", model, f"Not supported by machine type {kind.name}.")
@@ -70,11 +70,11 @@ def checked(doc: Doc, kind: Type, prefix: str) -> Scheduling:
         raise invalid(
             f"{field}.onHostMaintenance", maintenance, f"Not supported by machine type {kind.name}."
         )
-    run = given.get("maxRunDuration")
+    run = row.get("maxRunDuration")
     seconds = int(run.get("seconds") or 0) if run else None
     if seconds is not None and not LEAST_LIMIT_S <= seconds <= MOST_LIMIT_S:
         raise invalid(f"{field}.maxRunDuration", seconds, "Must be between 30 seconds and 120 days.")
-    action = given.get("instanceTerminationAction")
+    action = row.get("instanceTerminationAction")
     if action and model == "STANDARD" and seconds is None:
         raise invalid(
             f"{field}.instanceTerminationAction",
@@ -83,8 +83,8 @@ def checked(doc: Doc, kind: Type, prefix: str) -> Scheduling:
         )
     affinity: Doc = dict(doc.get("reservationAffinity") or {})
     consumes = str(affinity.get("consumeReservationType") or "ANY_RESERVATION")
-    named = tuple(affinity.get("values") or ()) if affinity.get("key") == RESERVATION_KEY else ()
-    if consumes == "SPECIFIC_RESERVATION" and not named:
+    reservations = tuple(affinity.get("values") or ()) if affinity.get("key") == RESERVATION_KEY else ()
+    if consumes == "SPECIFIC_RESERVATION" and not reservations:
         raise invalid(
             f"{prefix}.reservationAffinity",
             consumes,
@@ -92,7 +92,7 @@ def checked(doc: Doc, kind: Type, prefix: str) -> Scheduling:
         )
     if consumes != "SPECIFIC_RESERVATION" and affinity.get("values"):
         raise invalid(
-            f"{prefix}.reservationAffinity.values", named, "Allowed with SPECIFIC_RESERVATION only."
+            f"{prefix}.reservationAffinity.values", reservations, "Allowed with SPECIFIC_RESERVATION only."
         )
     if model == "SPOT" and consumes == "SPECIFIC_RESERVATION":
         raise invalid(
@@ -105,14 +105,16 @@ def checked(doc: Doc, kind: Type, prefix: str) -> Scheduling:
     if model == "FLEX_START":
         _check_flex(kind, seconds, consumes, restarts=bool(restarts), prefix=prefix)
     full = {
-        **given,
+        **row,
         "provisioningModel": model,
         "automaticRestart": bool(restarts),
         "onHostMaintenance": maintenance,
         "preemptible": model == "SPOT",
     }
     may_take_any = consumes == "ANY_RESERVATION" and model == "STANDARD"
-    return Scheduling(model, seconds, named if consumes == "SPECIFIC_RESERVATION" else (), may_take_any, full)
+    return Scheduling(
+        model, seconds, reservations if consumes == "SPECIFIC_RESERVATION" else (), may_take_any, full
+    )
 
 
 def _check_flex(kind: Type, seconds: int | None, consumes: str, *, restarts: bool, prefix: str) -> None:

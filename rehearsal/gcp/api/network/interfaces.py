@@ -28,7 +28,7 @@ class InterfaceRequest:
     type: str
     range: str | None
     profile: tuple[str, NetworkProfile] | None
-    asked: Doc
+    body: Doc
 
     @property
     def rdma(self) -> bool:
@@ -41,19 +41,19 @@ def checked(request: Request, rows: list[Doc], kind: Type, zone: str) -> tuple[I
         raise GcpError(
             "invalid", f"Invalid value for field '{FIELD}': ''. At least one network interface is required."
         )
-    found = tuple(_interface(request, index, row, kind, zone) for index, row in enumerate(rows))
-    hosts = [one for one in found if not one.rdma]
-    rdma = [one for one in found if one.rdma]
-    for wanted, most, what in (
+    requested = tuple(_interface(request, index, row, kind, zone) for index, row in enumerate(rows))
+    hosts = [one for one in requested if not one.rdma]
+    rdma = [one for one in requested if one.rdma]
+    for group, most, label in (
         (hosts, kind.hosts, "network interfaces"),
         (rdma, kind.rdma, f"{RDMA} interfaces"),
     ):
-        if len(wanted) > most:
-            why = f"Too many {what}. The maximum number allowed for machine type {kind.name} is {most}."
+        if len(group) > most:
+            why = f"Too many {label}. The maximum number allowed for machine type {kind.name} is {most}."
             raise invalid(FIELD, "", why)
-    if not hosts or found[0].rdma:
+    if not hosts or requested[0].rdma:
         raise invalid(f"{FIELD}[0].nicType", RDMA, "The first network interface must be a regular one.")
-    for one in found:
+    for one in requested:
         _check_profile(one, kind, zone)
     if len({one.network for one in rdma}) > 1:
         raise invalid(
@@ -63,7 +63,7 @@ def checked(request: Request, rows: list[Doc], kind: Type, zone: str) -> tuple[I
         )
     if len({one.network for one in hosts}) < len(hosts):
         raise GcpError("INVALID_USAGE", "Networks must be distinct for NICs attached to a VM.")
-    for one, other in combinations([one for one in found if one.range], 2):
+    for one, other in combinations([one for one in requested if one.range], 2):
         if one.subnet != other.subnet and ipaddress.ip_network(one.range or "").overlaps(
             ipaddress.ip_network(other.range or "")
         ):
@@ -72,7 +72,7 @@ def checked(request: Request, rows: list[Doc], kind: Type, zone: str) -> tuple[I
                 other.subnet,
                 f"The IP range {other.range} overlaps with that of interface nic{one.index} ({one.range}).",
             )
-    return found
+    return requested
 
 
 def _interface(request: Request, index: int, row: Doc, kind: Type, zone: str) -> InterfaceRequest:
@@ -90,74 +90,74 @@ def _interface(request: Request, index: int, row: Doc, kind: Type, zone: str) ->
         raise GcpError("badRequest", f'Subnetwork "{path}" is not valid for Network "{row["network"]}".')
     if path.split("/")[3] != zones()[zone]:
         raise invalid(f"{field}.subnetwork", path, "The subnetwork resource is not in the instance's region.")
-    wanted = str(row.get("nicType") or (kind.nics[0] if kind.gpus or "b" in kind.flags else ""))
-    if wanted and wanted not in {*kind.nics, *([RDMA] if kind.rdma else [])}:
+    nic_type = str(row.get("nicType") or (kind.nics[0] if kind.gpus or "b" in kind.flags else ""))
+    if nic_type and nic_type not in {*kind.nics, *([RDMA] if kind.rdma else [])}:
         raise invalid(
             f"{field}.nicType",
-            wanted,
+            nic_type,
             f"Network interface type is not supported by machine type {kind.name}.",
         )
     stack = row.get("stackType", "IPV4_ONLY")
     if stack == "IPV4_IPV6" and subnet["stackType"] != "IPV4_IPV6":
         raise invalid(f"{field}.stackType", stack, "The subnetwork has no IPv6 range.")
     profile = profile_of(request, request.thing("network", network))
-    return InterfaceRequest(index, network, path, wanted, subnet.get("ipCidrRange"), profile, row)
+    return InterfaceRequest(index, network, path, nic_type, subnet.get("ipCidrRange"), profile, row)
 
 
 def _check_profile(one: InterfaceRequest, kind: Type, zone: str) -> None:
     """MRDMA goes with an RDMA network of the zone, every other interface with a regular network."""
     field = f"{FIELD}[{one.index}]"
     if (one.profile is not None) != one.rdma:
-        shown = one.type or "unset"
+        nic_type = one.type or "unset"
         why = (
             f"Network '{one.network}' supports {RDMA} interfaces only."
             if one.profile
             else f"{RDMA} interfaces need a network with an RDMA network profile."
         )
-        raise invalid(f"{field}.nicType", shown, why)
+        raise invalid(f"{field}.nicType", nic_type, why)
     if one.profile is None:
         return
-    there, profile = one.profile
-    if there != zone:
+    profile_zone, profile = one.profile
+    if profile_zone != zone:
         raise invalid(
             f"{field}.network",
             one.network,
-            f"The network profile of the network is of zone {there}, not of {zone}.",
+            f"The network profile of the network is of zone {profile_zone}, not of {zone}.",
         )
     if kind.name not in profile.types:
         raise invalid(
             f"{field}.network", one.network, f"Its network profile does not support machine type {kind.name}."
         )
-    if one.asked.get("accessConfigs"):
+    if one.body.get("accessConfigs"):
         raise invalid(
             f"{field}.accessConfigs", "", "The network profile does not allow external IP addresses."
         )
 
 
-def attach(request: Request, owner: str, found: tuple[InterfaceRequest, ...]) -> list[Doc]:
+def attach(request: Request, owner: str, requested: tuple[InterfaceRequest, ...]) -> list[Doc]:
     """The interfaces of a new instance, with addresses."""
-    return [_attached(request, owner, one) for one in found]
+    return [_attach(request, owner, one) for one in requested]
 
 
-def _attached(request: Request, owner: str, one: InterfaceRequest) -> Doc:
+def _attach(request: Request, owner: str, one: InterfaceRequest) -> Doc:
     subnet = request.thing("subnetwork", one.subnet)
     doc: Doc = {
         "kind": "compute#networkInterface",
         "name": f"nic{one.index}",
         "network": API + one.network,
         "subnetwork": API + one.subnet,
-        "stackType": subnet["stackType"] if one.range is None else one.asked.get("stackType", "IPV4_ONLY"),
+        "stackType": subnet["stackType"] if one.range is None else one.body.get("stackType", "IPV4_ONLY"),
     }
     if one.type:
         doc["nicType"] = one.type
-    address = take_address(request, one.subnet, owner, one.asked.get("networkIP"))
+    address = take_address(request, one.subnet, owner, one.body.get("networkIP"))
     if address is not None:
         doc["networkIP"] = address
     if doc["stackType"] != "IPV4_ONLY":
         prefix = ipaddress.IPv6Network(str(subnet["internalIpv6Prefix"]))
         doc["ipv6Address"] = str(prefix[request.store.count(f"v6 {one.subnet}") + 15])
         doc["ipv6AccessType"] = "INTERNAL"
-    configs = one.asked.get("accessConfigs") or []
+    configs = one.body.get("accessConfigs") or []
     if configs:
         number = request.store.count("external addresses")
         doc["accessConfigs"] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orch.rehearsal.gcp.api.errors import in_use, invalid, not_found
 from orch.rehearsal.gcp.api.methods import API, Request, method
 from orch.rehearsal.gcp.api.network.profiles import profile_named, profile_of
-from orch.rehearsal.gcp.api.network.subnets import keep
+from orch.rehearsal.gcp.api.network.subnets import add_subnet
 from orch.rehearsal.gcp.api.quotas import need_project
 from orch.rehearsal.gcp.data.tables import NetworkProfile, zones
 from orch.rehearsal.store import Doc
@@ -27,11 +27,11 @@ FIELDS = (
 @method("networks.insert", "POST", "global/networks")
 def insert(request: Request) -> Doc:
     path, doc = request.new("network", "networks", "network", fields=FIELDS)
-    found: tuple[str, NetworkProfile] | None = None
+    zone_and_profile: tuple[str, NetworkProfile] | None = None
     if doc.get("networkProfile"):
         link = request.link("resource.networkProfile", doc["networkProfile"])
-        found = profile_named(request, link.rpartition("/")[2])
-        if found is None or "/global/networkProfiles/" not in link:
+        zone_and_profile = profile_named(request, link.rpartition("/")[2])
+        if zone_and_profile is None or "/global/networkProfiles/" not in link:
             raise not_found(link)
         doc["networkProfile"] = API + link
         if doc.get("autoCreateSubnetworks"):
@@ -40,7 +40,7 @@ def insert(request: Request) -> Doc:
                 True,
                 "The network profile does not allow auto mode subnetworks.",
             )
-    doc["mtu"] = _mtu(doc.get("mtu"), found[1] if found else None)
+    doc["mtu"] = _mtu(doc.get("mtu"), zone_and_profile[1] if zone_and_profile else None)
     if doc.get("autoCreateSubnetworks"):
         raise invalid(
             "resource.autoCreateSubnetworks", True, "Auto mode networks are not part of this simulation."
@@ -53,8 +53,8 @@ def insert(request: Request) -> Doc:
         doc.setdefault("internalIpv6Range", _ula(request))
     need_project(request, "NETWORKS", path, "network")
     request.add(path, "network", doc)
-    if found is not None and not found[1].subnets:
-        _own_subnet(request, path, doc, zones()[found[0]])
+    if zone_and_profile is not None and not zone_and_profile[1].subnets:
+        _own_subnet(request, path, doc, zones()[zone_and_profile[0]])
     return doc
 
 
@@ -82,7 +82,7 @@ def _own_subnet(request: Request, path: str, network: Doc, region: str) -> None:
     where = f"projects/{request.project}/regions/{region}/subnetworks/{name}"
     doc: Doc = {"network": API + path, "stackType": "IPV6_ONLY", "ipv6AccessType": "INTERNAL", "_own": True}
     doc["internalIpv6Prefix"] = f"fd20:ffff:{request.store.count('ula'):x}::/64"
-    keep(request, where, doc)
+    add_subnet(request, where, doc)
 
 
 @method("networks.get", "GET", "global/networks/{network}")
@@ -92,8 +92,8 @@ def get(request: Request) -> Doc:
 
 
 def _subnets(request: Request, path: str) -> Doc:
-    found = [source for source, _ in request.store.referrers(path, "subnetwork")]
-    return {"subnetworks": [API + one for one in found]} if found else {}
+    paths = [source for source, _ in request.store.referrers(path, "subnetwork")]
+    return {"subnetworks": [API + one for one in paths]} if paths else {}
 
 
 @method("networks.list", "GET", "global/networks")
@@ -109,8 +109,8 @@ def patch(request: Request) -> Doc:
     if request.body.get("networkProfile", doc.get("networkProfile")) != doc.get("networkProfile"):
         raise invalid("resource.networkProfile", request.body["networkProfile"], "The field is immutable.")
     if "mtu" in request.body:
-        found = profile_of(request, doc)
-        doc["mtu"] = _mtu(request.body["mtu"], found[1] if found else None)
+        zone_and_profile = profile_of(request, doc)
+        doc["mtu"] = _mtu(request.body["mtu"], zone_and_profile[1] if zone_and_profile else None)
     for key in ("routingConfig", "networkFirewallPolicyEnforcementOrder", "enableUlaInternalIpv6"):
         if key in request.body:
             doc[key] = request.body[key]

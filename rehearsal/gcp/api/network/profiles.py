@@ -56,10 +56,10 @@ def _profile(request: Request, zone: str, profile: NetworkProfile) -> Doc:
 @method("networkProfiles.get", "GET", "global/networkProfiles/{networkProfile}")
 def get_profile(request: Request) -> Doc:
     name = request.words["networkProfile"]
-    found = profile_named(request, name)
-    if found is None:
+    zone_and_profile = profile_named(request, name)
+    if zone_and_profile is None:
         raise not_found(request.path("networkProfiles", name))
-    return _profile(request, *found)
+    return _profile(request, *zone_and_profile)
 
 
 @method("networkProfiles.list", "GET", "global/networkProfiles")
@@ -72,6 +72,6 @@ def list_profiles(request: Request) -> Doc:
     return request.page(rows, "networkProfile")
 
 
-def blocked(what: str, network: str) -> GcpError:
+def blocked(feature: str, network: str) -> GcpError:
     """What a network profile does not allow."""
-    return GcpError("invalidUsage", f"{what} is not supported by the network profile of '{network}'.")
+    return GcpError("invalidUsage", f"{feature} is not supported by the network profile of '{network}'.")

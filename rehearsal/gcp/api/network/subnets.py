@@ -38,9 +38,9 @@ def insert(request: Request) -> Doc:
         raise required("resource.network")
     network_path = request.link("resource.network", doc["network"])
     network = request.thing("network", network_path)
-    found = profile_of(request, network)
-    if found is not None:
-        zone, profile = found
+    zone_and_profile = profile_of(request, network)
+    if zone_and_profile is not None:
+        zone, profile = zone_and_profile
         if not profile.subnets:
             raise blocked("Creating a subnetwork", network["name"])
         if zones()[zone] != region:
@@ -48,10 +48,10 @@ def insert(request: Request) -> Doc:
     doc["network"] = API + network_path
     _check_range(request, doc, network_path, network)
     need_project(request, "SUBNETWORKS", path, "subnetwork")
-    return keep(request, path, doc)
+    return add_subnet(request, path, doc)
 
 
-def keep(request: Request, path: str, doc: Doc) -> Doc:
+def add_subnet(request: Request, path: str, doc: Doc) -> Doc:
     """Keep a new subnetwork with what the API adds to it."""
     doc = {"stackType": "IPV4_ONLY", "privateIpGoogleAccess": False, "purpose": "PRIVATE", **doc}
     if "selfLink" not in doc:
@@ -104,19 +104,21 @@ def _check_range(request: Request, doc: Doc, network_path: str, network: Doc) ->
             )
 
 
-def take_address(request: Request, subnet_path: str, owner: str, wanted: str | None = None) -> str | None:
+def take_address(request: Request, subnet_path: str, owner: str, address: str | None = None) -> str | None:
     """An address of a subnetwork, the lowest one that is free; None where it has no IPv4 range."""
     subnet = request.thing("subnetwork", subnet_path)
     text = subnet.get("ipCidrRange")
     if not text:
         return None
     addresses = ipaddress.IPv4Network(text)
-    if wanted is not None:
-        if ipaddress.IPv4Address(wanted) not in addresses:
-            raise invalid("resource.networkInterfaces[0].networkIP", wanted, "Not in the subnetwork's range.")
-        if not request.store.take(subnet_path, wanted, owner):
-            raise GcpError("IP_IN_USE_BY_ANOTHER_RESOURCE", f"IP '{wanted}' is already being used.")
-        return wanted
+    if address is not None:
+        if ipaddress.IPv4Address(address) not in addresses:
+            raise invalid(
+                "resource.networkInterfaces[0].networkIP", address, "Not in the subnetwork's range."
+            )
+        if not request.store.take(subnet_path, address, owner):
+            raise GcpError("IP_IN_USE_BY_ANOTHER_RESOURCE", f"IP '{address}' is already being used.")
+        return address
     last = addresses.num_addresses - RESERVED_LAST
     start = RESERVED_FIRST + request.store.taken(subnet_path)
     for number in (*range(start, last), *range(RESERVED_FIRST, min(start, last))):
@@ -145,8 +147,8 @@ def list_subnets(request: Request) -> Doc:
 def patch(request: Request) -> Doc:
     path = request.path("subnetworks", request.words["subnetwork"])
     doc = request.thing("subnetwork", path)
-    given = request.body.get("fingerprint")
-    if given and given != doc["fingerprint"]:
+    expected = request.body.get("fingerprint")
+    if expected and expected != doc["fingerprint"]:
         raise GcpError("conditionNotMet", "Invalid fingerprint.")
     for key in ("privateIpGoogleAccess", "stackType", "ipv6AccessType"):
         if key in request.body:
