@@ -248,7 +248,7 @@ def run_on(backend: str, **given: Any) -> Act:
                     find(folder),
                     place,
                     document,
-                    wanted=None,
+                    fleet_name=None,
                     **{"arguments": (), "name": None, "variables": {}, **given},
                 )
             plan = plan_of(row)

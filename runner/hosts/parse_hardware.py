@@ -17,7 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from orch.runner.hosts.host_facts import Gpu, HostInterface, PciDevices, RdmaPort, Vendor
 
@@ -250,9 +250,20 @@ def _json_in(text: str | None) -> Any:
     if start is None or text is None:
         return None
     try:
-        return json.JSONDecoder().raw_decode(text[start.start() :])[0]
+        return _encodable(json.JSONDecoder().raw_decode(text[start.start() :])[0])
     except ValueError:
         return None
+
+
+def _encodable(value: Any) -> Any:
+    """The same without halves of a character: JSON may escape one alone, and no file or terminal takes it."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_encodable(each) for each in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(each) for key, each in cast("dict[Any, Any]", value).items()}
+    return value
 
 
 def _table(value: object) -> dict[str, Any]:

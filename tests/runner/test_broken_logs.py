@@ -59,7 +59,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPlan:
 def test_a_log_that_breaks_off_is_followed_on_from_its_last_line(plan: RunPlan, tmp_path: Path) -> None:
     told, ended, kept = Recorder(), threading.Event(), RunFolder(tmp_path / "run", 1)
     follower = Follower(
-        FolderConnector(), DockerRuntime(), plan, 0, folder=kept, processor=told, ended=ended.set
+        FolderConnector(), DockerRuntime(), plan, 0, folder=kept, processor=told, on_end=ended.set
     )
     follower.start()
     assert ended.wait(120)

@@ -260,7 +260,7 @@ def test_a_proxy_command_that_ends_before_our_greeting_is_sent_is_told_too(node:
     """Whether the read or the write fails first is chance."""
     stream = dial_command("echo no such tunnel >&2; exit 3", node.ssh.address, 22, "root")
     stream.recv(1)
-    told = handshake_failed(of_node(node), error, wire=None, stream=stream, slow=False)
+    told = handshake_failed(of_node(node), error, transport=None, stream=stream, slow=False)
     stream.close()
     assert "proxy command" in told.summary
     assert told.detail == "no such tunnel"
