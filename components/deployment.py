@@ -27,7 +27,7 @@ SHARED = "network."
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedNetworks:
     """What fleets share: a stack of its own that is there as long as one of them is.
 
     `name` is what the files call it, and the pin `network` of its fleets. `register` makes its resources
@@ -94,7 +94,7 @@ class Deployment:
     before: tuple[Deployment, ...] = ()
     queue: Queue | None = None
     # What it stands on together with other fleets, brought up before it.
-    shared: Shared | None = None
+    shared: SharedNetworks | None = None
     # The file does not allow the place where the fleet is: it is removed there first.
     moves: bool = False
     # What its nodes are in few words, recorded with the stack, and how changes of that are told.

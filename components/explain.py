@@ -20,7 +20,7 @@ PINNED = ("project", "region", "zone", "instance_type")
 
 
 @dataclass(frozen=True)
-class Row:
+class ChangeRow:
     """What a property of a provider's resource says of a fleet.
 
     `type` and `path` are patterns of the whole. `trait` is what it belongs to; None: it only follows from
@@ -48,18 +48,18 @@ class Explained:
 
     traits: Mapping[str, str] = field(default_factory=dict[str, str])
     new_nodes: frozenset[str] = frozenset()
-    rows: tuple[Row, ...] = ()
+    rows: tuple[ChangeRow, ...] = ()
     noun: str = "node"
     theirs: bool = False
     lost: str = "what is on their disks"
     template: str | None = None
 
     # A thousand nodes have the same few properties.
-    _found: dict[tuple[str, str], Row | None] = field(
-        default_factory=dict[tuple[str, str], Row | None], init=False, repr=False, compare=False
+    _found: dict[tuple[str, str], ChangeRow | None] = field(
+        default_factory=dict[tuple[str, str], ChangeRow | None], init=False, repr=False, compare=False
     )
 
-    def row(self, type_: str, path: str) -> Row | None:
+    def row(self, type_: str, path: str) -> ChangeRow | None:
         """The first row about a property."""
         if (type_, path) not in self._found:
             self._found[type_, path] = next((row for row in self.rows if row.about(type_, path)), None)

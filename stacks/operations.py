@@ -21,7 +21,7 @@ from orch.stacks.provisioning.shared_networks import drift_shared, preview_share
 from orch.stacks.pulumi.changes import Drifted, changes, drifted, found_as_recorded, name_of
 from orch.stacks.pulumi.lock_holders import forget
 from orch.stacks.pulumi.locks import locks
-from orch.stacks.pulumi.operation import Call, Doing, Expected, Listener, Note, engine, plain
+from orch.stacks.pulumi.operation import Doing, EngineCall, Expected, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import mend, take
 from orch.stacks.request import FleetRequest, compile_for
 from orch.stacks.state import StackExport, StackState
@@ -41,7 +41,7 @@ def preview(project: Project, request: FleetRequest, listener: Listener) -> Plan
     listener(Doing(f"planning the fleet {request.name}"))
     compiled = compile_for(stack, request)
     before = recorded_before(stack)
-    run = Call(listener, planning=True)
+    run = EngineCall(listener, planning=True)
     listener(Doing(f"the engine compares the fleet {request.name} with what is there"))
     if compiled.shared is not None:
         preview_shared(stack, compiled.shared, run)
@@ -122,7 +122,7 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
         refuse_occupied(stack, list(there), listener)
     listener(Expected(frozenset(there.values())))
     listener(Doing(f"removing the fleet {name}"))
-    run = Call(listener, planning=False)
+    run = EngineCall(listener, planning=False)
     recorded = stack.recorded
     # A `down` that was killed after the fleet has left no word of what it stood on.
     stood_on = shared_by(recorded) if stack.resources else unused(project)
@@ -176,7 +176,7 @@ def remove_nodes(
         refuse_occupied(stack, [nodes[index] for index in set(indices)], listener)
     listener(Expected(frozenset(nodes[index] for index in set(indices))))
     listener(Doing(f"removing nodes of the fleet {name}"))
-    run = Call(listener, planning=False)
+    run = EngineCall(listener, planning=False)
     targets = [word for index in sorted(set(indices)) for word in ("--target", there[index])]
     engine(stack, ["destroy", "--yes", "--skip-preview", *targets], run)
     after = stack.hourly
@@ -189,7 +189,7 @@ def drift(project: Project, name: str, listener: Listener) -> tuple[Drifted, ...
     require_up(stack)
     project.prepare()
     mend(project, name)
-    run = Call(listener, planning=True)
+    run = EngineCall(listener, planning=True)
     words = ["refresh", "--preview-only"]
     listener(Doing(f"the engine looks at what is there of the fleet {name}"))
     shared = drift_shared(stack, words, listener)
@@ -203,7 +203,7 @@ def refresh(project: Project, name: str, listener: Listener) -> tuple[Drifted, .
     require_up(stack)
     project.prepare()
     take(stack, listener)
-    run = Call(listener, planning=True)
+    run = EngineCall(listener, planning=True)
     words = ["refresh", "--yes", "--skip-preview"]
     listener(Doing(f"the engine looks at what is there of the fleet {name}"))
     shared = drift_shared(stack, words, listener)

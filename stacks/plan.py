@@ -13,7 +13,7 @@ from orch.components.request import NewHostKey, NodeProblem, NodeWarning
 from orch.spec.findings import Finding
 from orch.stacks.provisioning.busy_nodes import going
 from orch.stacks.pulumi.changes import Change, Drifted, changes, drifted
-from orch.stacks.pulumi.operation import Call
+from orch.stacks.pulumi.operation import EngineCall
 from orch.stacks.pulumi.recovery import same
 from orch.stacks.state import StackExport, StackState
 from orch.stacks.summary import NO_HEADLINE, Headline, Recorded, headline
@@ -96,7 +96,7 @@ def before(stack: StackState) -> Before:
     return Before(stack.hourly, Recorded(known(stack.outputs), stack.makers))
 
 
-def planned(stack: str, before: Before, compiled: Deployment, run: Call) -> Plan:
+def planned(stack: str, before: Before, compiled: Deployment, run: EngineCall) -> Plan:
     """The plan that a call of the engine made or carried out."""
     failed = run.node_errors() if run.apart else {}
     told = {problem.node for problem in compiled.problems}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch import __version__
-from orch.components.deployment import Deployment, Shared
+from orch.components.deployment import Deployment, SharedNetworks
 from orch.components.registry import compile_fleet
 from orch.components.request import PlanRequest, PriorState
 from orch.spec.errors import OrchError
@@ -110,7 +110,7 @@ def program(compiled: Deployment) -> Callable[[], Awaitable[None]]:
     return run
 
 
-def shared_program(shared: Shared) -> Callable[[], None]:
+def shared_program(shared: SharedNetworks) -> Callable[[], None]:
     """What the engine runs for what fleets share."""
 
     def run() -> None:

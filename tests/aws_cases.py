@@ -17,14 +17,14 @@ from orch.catalog.load import catalog
 from orch.components.aws.account.facts import (
     Allowance,
     AwsFacts,
-    Group,
     Image,
     Reservation,
+    SecurityGroup,
     Subnet,
     Vpc,
     Zone,
 )
-from orch.components.aws.candidates import Candidate, candidates
+from orch.components.aws.candidates import CloudCandidate, candidates
 from orch.components.aws.plan import AwsPlan
 from orch.components.aws.planner import Context, plan
 from orch.components.request import PriorState
@@ -69,17 +69,17 @@ class Case:
     def context(self) -> Context:
         return Context(self.settings, CATALOG, "abc123", {"team": "research"}, self.data.get("scripts", {}))
 
-    def candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> tuple[CloudCandidate, ...]:
         return candidates(
             self.fleet, self.settings, CATALOG, previous=self.previous, reservation=self.reservation
         )
 
-    def plan(self, chosen: Candidate | None = None) -> AwsPlan:
+    def plan(self, chosen: CloudCandidate | None = None) -> AwsPlan:
         """At a candidate, by default the first one."""
         chosen = chosen or self.candidates()[0]
         return plan(self.fleet, chosen, self.facts(chosen), self.previous, self.context)
 
-    def facts(self, chosen: Candidate) -> AwsFacts:
+    def facts(self, chosen: CloudCandidate) -> AwsFacts:
         """An account without limits, but for what the case says."""
         told = dict(self.data.get("facts", {}))
         ids = sorted(
@@ -103,7 +103,7 @@ class Case:
         made: dict[str, Any] = {
             "vpc": lambda value: Vpc(**value),
             "subnets": lambda value: tuple(Subnet(**each) for each in value),
-            "groups": lambda value: tuple(Group(**each) for each in value),
+            "groups": lambda value: tuple(SecurityGroup(**each) for each in value),
             "image": lambda value: Image(**value) if value else None,
             "zones": lambda value: tuple(Zone(**each) for each in value),
             "missing": tuple,

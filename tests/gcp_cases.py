@@ -15,7 +15,7 @@ import yaml
 
 from orch.catalog.load import catalog
 from orch.components.gcp.account.facts import Allowance, GcpFacts, Image, Network, Reservation, Subnet
-from orch.components.gcp.candidates import Candidate, candidates
+from orch.components.gcp.candidates import CloudCandidate, candidates
 from orch.components.gcp.plan import GcpPlan
 from orch.components.gcp.planner import Context, plan
 from orch.components.request import PriorState
@@ -66,7 +66,7 @@ class Case:
             self.settings, CATALOG, "abc123", {"team": "research"}, self.data.get("scripts", {}), self.network
         )
 
-    def candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> tuple[CloudCandidate, ...]:
         return candidates(
             self.fleet,
             self.settings,
@@ -76,12 +76,12 @@ class Case:
             network=self.network,
         )
 
-    def plan(self, chosen: Candidate | None = None) -> GcpPlan:
+    def plan(self, chosen: CloudCandidate | None = None) -> GcpPlan:
         """At a candidate, by default the first one."""
         chosen = chosen or self.candidates()[0]
         return plan(self.fleet, chosen, self.facts(chosen), self.previous, self.context)
 
-    def facts(self, chosen: Candidate) -> GcpFacts:
+    def facts(self, chosen: CloudCandidate) -> GcpFacts:
         """A project without limits, but for what the case says."""
         offers = CATALOG.lists["gcp"].offers
         cos = "a3-highgpu-8g" in chosen.type.name or "a3-edge" in chosen.type.name

@@ -25,7 +25,7 @@ from orch.spec import load_paths
 from orch.spec.models import Fleet
 from orch.stacks import operations
 from orch.stacks.project import Project, find
-from orch.stacks.pulumi.operation import Note, Progress, Step
+from orch.stacks.pulumi.operation import EngineStep, Note, Progress
 from orch.stacks.request import FleetRequest
 from orch.stacks.state import deployment
 
@@ -179,7 +179,7 @@ def main(folder: Path, state: str, verb: str) -> None:
 def told(event: Progress) -> None:
     if isinstance(event, Note):
         tell(event.text)
-    elif isinstance(event, Step):
+    elif isinstance(event, EngineStep):
         tell(f"{event.name} {event.phase}")
 
 

@@ -22,7 +22,7 @@ from orch.cli.output import ticking
 from orch.cli.output.ticking import clock
 from orch.spec.errors import visible
 from orch.stacks.pulumi.kinds import kind_of, several
-from orch.stacks.pulumi.operation import Doing, Expected, Listener, Note, Progress, Step
+from orch.stacks.pulumi.operation import Doing, EngineStep, Expected, Listener, Note, Progress
 from orch.stacks.summary import fold
 
 if TYPE_CHECKING:
@@ -212,10 +212,10 @@ class Tally:
             self.doing, self.doing_since = event.text, now
         elif isinstance(event, Expected):
             self.expected = event.names
-        elif isinstance(event, Step):
+        elif isinstance(event, EngineStep):
             self._step(event, now)
 
-    def _step(self, step: Step, now: float) -> None:
+    def _step(self, step: EngineStep, now: float) -> None:
         kind, key = kind_of(step.type), (kind_of(step.type), step.op, step.name)
         self._steps.setdefault(kind, set()).add((step.op, step.name))
         if step.phase == "start":

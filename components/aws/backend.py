@@ -20,7 +20,7 @@ from orch.components.aws.network import in_network_of
 from orch.components.aws.plan import AwsPlan
 from orch.components.aws.planner import Context, plan
 from orch.components.cloud.backend import CloudBackend, regions_of
-from orch.components.cloud.candidates import Candidate
+from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.node_groups import Beside
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Queue
@@ -51,7 +51,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
     def open_session(self, settings: AwsSettings) -> gather_facts.Session:
         return gather_facts.session(settings)
 
-    def candidates(self, request: PlanRequest) -> Sequence[Candidate]:
+    def candidates(self, request: PlanRequest) -> Sequence[CloudCandidate]:
         """Asks for what names and ids mean in this account."""
         return candidates(
             request.fleet,
@@ -63,10 +63,10 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
             beside=request.backends,
         )
 
-    def listed(self, fleet: Fleet, settings: AwsSettings) -> Sequence[Candidate]:
+    def listed(self, fleet: Fleet, settings: AwsSettings) -> Sequence[CloudCandidate]:
         return candidates(fleet, settings, load_catalog())
 
-    def settle(self, request: PlanRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    def settle(self, request: PlanRequest, candidates: Sequence[CloudCandidate]) -> Sequence[CloudCandidate]:
         """The same with the zone of the first one known, by asking the account: each region once."""
         if candidates[0].listed:
             return candidates
@@ -87,13 +87,13 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         fits = in_written_zones(fleet, settings, load_catalog(), self._named_zones(request))
         return settled(fleet, candidates, offered, fits)
 
-    def facts(self, request: PlanRequest, candidate: Candidate) -> AwsFacts:
+    def facts(self, request: PlanRequest, candidate: CloudCandidate) -> AwsFacts:
         settings = self.settings_of(request)
         prior = self.prior(request)
         lookups = question(request.fleet, settings, candidate, prior, request.scope, indices=request.indices)
         return gather_facts.ask(self.session(request), lookups, settings.endpoint_url)
 
-    def plan(self, request: PlanRequest, candidate: Candidate, facts: AwsFacts) -> AwsPlan:
+    def plan(self, request: PlanRequest, candidate: CloudCandidate, facts: AwsFacts) -> AwsPlan:
         texts = scripts(request.fleet, request.folder)
         context = Context(
             self.settings_of(request),
@@ -114,7 +114,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         return in_network_of(first, group)
 
     def stages(
-        self, request: PlanRequest, candidate: Candidate, plan: AwsPlan, running: Mapping[int, int]
+        self, request: PlanRequest, candidate: CloudCandidate, plan: AwsPlan, running: Mapping[int, int]
     ) -> Iterable[tuple[AwsPlan, Queue | None]]:
         """EC2 shrinks a reservation no further than to what runs in it, and the engine deletes instances
         last."""
@@ -122,10 +122,10 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         larger = replace(first, others=tuple(others))
         return [(larger, None)] if larger != plan else []
 
-    def traits(self, request: PlanRequest, candidate: Candidate, plan: AwsPlan) -> Traits:
+    def traits(self, request: PlanRequest, candidate: CloudCandidate, plan: AwsPlan) -> Traits:
         return traits(request.fleet, plan)
 
-    def refused_region(self, error: OrchError, candidate: Candidate) -> str | None:
+    def refused_region(self, error: OrchError, candidate: CloudCandidate) -> str | None:
         of_region = (
             isinstance(error, gather_facts.CloudRefused)
             and error.error is not None

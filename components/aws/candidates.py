@@ -9,7 +9,7 @@ from orch.catalog.aws.machines import nics
 from orch.catalog.records import Catalog, Offer
 from orch.components.aws.account.facts import Reservation, Zone
 from orch.components.cloud.candidates import (
-    Candidate,
+    CloudCandidate,
     candidate_of,
     into_blocks,
     known_types,
@@ -26,7 +26,7 @@ from orch.spec.models import Fleet
 from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.suggest import few
 
-__all__ = ["Candidate", "candidates", "in_written_zones", "with_efa"]
+__all__ = ["CloudCandidate", "candidates", "in_written_zones", "with_efa"]
 
 Zones = Mapping[str, Sequence[Zone]]
 
@@ -40,7 +40,7 @@ def candidates(
     zones: Zones | None = None,
     reservation: Reservation | None = None,
     beside: Collection[str] = (),
-) -> tuple[Candidate, ...]:
+) -> tuple[CloudCandidate, ...]:
     """All of them, in the order to try; the one the stack is in alone, as long as the file allows it.
 
     Clusters try types that a cluster placement group takes before the others.
@@ -86,18 +86,18 @@ def candidates(
 
 def in_written_zones(
     fleet: Fleet, settings: AwsSettings, catalog: Catalog, zones: Zones
-) -> Callable[[Candidate], bool]:
+) -> Callable[[CloudCandidate], bool]:
     """Whether a zone that the account named is one that the file means: a local zone only when written."""
     wanted = _wanted(fleet, settings, catalog)
 
-    def fits(each: Candidate) -> bool:
+    def fits(each: CloudCandidate) -> bool:
         offer = Offer(each.type, each.region, each.zone, None, None)
         return _in_zones(wanted, offer, zones) and (bool(wanted.zones) or not offer.local_zone)
 
     return fits
 
 
-def _reserved(each: Candidate, given: Reservation) -> Candidate:
+def _reserved(each: CloudCandidate, given: Reservation) -> CloudCandidate:
     """Where no list tells the zones of a type, it is in that of its reservation."""
     there = (each.type.name, each.region) == (given.instance_type, given.region)
     return each if each.listed or not there else replace(each, zone=given.zone, listed=True)
@@ -143,8 +143,8 @@ Offered = Callable[[str, Collection[str]], Mapping[str, Sequence[str]]]
 
 
 def settled(
-    fleet: Fleet, places: Sequence[Candidate], offered: Offered, fits: Callable[[Candidate], bool]
-) -> tuple[Candidate, ...]:
+    fleet: Fleet, places: Sequence[CloudCandidate], offered: Offered, fits: Callable[[CloudCandidate], bool]
+) -> tuple[CloudCandidate, ...]:
     """The places in their order, the first one's zone known: those before it that the account has not are
     left out, and those after it are asked for when they are tried.
 

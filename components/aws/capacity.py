@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from orch.catalog.aws.machines import Nics
 from orch.components.aws.account.facts import Allowance, AwsFacts, Reservation
-from orch.components.aws.candidates import Candidate
-from orch.components.aws.plan import AwsPlan, Capacity, Group
+from orch.components.aws.candidates import CloudCandidate
+from orch.components.aws.plan import AwsPlan, Capacity, PlacementGroup
 from orch.components.cloud.node_groups import Beside
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
@@ -24,7 +24,7 @@ class Demand:
     interfaces: int
 
 
-def capacity(fleet: Fleet, candidate: Candidate, facts: AwsFacts, demand: Demand) -> Capacity:
+def capacity(fleet: Fleet, candidate: CloudCandidate, facts: AwsFacts, demand: Demand) -> Capacity:
     """From a given reservation, from the spot market, or on demand.
 
     On-demand fleets that are all or nothing take a reservation of their own first: EC2 grants it whole or
@@ -41,17 +41,17 @@ def capacity(fleet: Fleet, candidate: Candidate, facts: AwsFacts, demand: Demand
     return Capacity()
 
 
-def placement_group(fleet: Fleet, facts: AwsFacts, each: Nics, base: str) -> Group | None:
+def placement_group(fleet: Fleet, facts: AwsFacts, each: Nics, base: str) -> PlacementGroup | None:
     """The cluster placement group; none where a reservation decides the place of its instances."""
     if fleet.placement != "cluster" or not each.cluster:
         return None
     given = facts.reservation
     if given is None:
-        return Group(base, made=True)
-    return None if given.group is None else Group(given.group, made=False)
+        return PlacementGroup(base, made=True)
+    return None if given.group is None else PlacementGroup(given.group, made=False)
 
 
-def group_reason(fleet: Fleet, facts: AwsFacts, each: Nics, made: Group | None) -> str | None:
+def group_reason(fleet: Fleet, facts: AwsFacts, each: Nics, made: PlacementGroup | None) -> str | None:
     if fleet.placement != "cluster":
         return None
     if made is not None:
@@ -157,7 +157,7 @@ def _reservation_warnings(fleet: Fleet, given: Reservation) -> Iterator[Finding]
 
 
 def quota_findings(
-    candidate: Candidate,
+    candidate: CloudCandidate,
     facts: AwsFacts,
     demand: Demand,
     beside: Beside[AwsPlan, AwsFacts],

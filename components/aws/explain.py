@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from orch.catalog.aws.machines import Nics, nics
 from orch.components.aws import network as networks
 from orch.components.aws.account.facts import AwsFacts
-from orch.components.aws.candidates import Candidate
+from orch.components.aws.candidates import CloudCandidate
 from orch.components.aws.plan import AwsPlan
 from orch.components.cloud.cloudinit import scratch
 from orch.components.cloud.plan import Bastion
-from orch.components.explain import Explained, Row, counted, scratch_words
+from orch.components.explain import ChangeRow, Explained, counted, scratch_words
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
 
@@ -47,26 +47,26 @@ EXPLAINED = Explained(
         | {"disk_key", "scratch", "placement"}
     ),
     rows=(
-        Row(_TEMPLATE, rf"{_DISK}\.volumeSize", "disk", " GB"),
-        Row(_TEMPLATE, rf"{_DISK}\.kmsKeyId", "disk_key"),
-        Row(_TEMPLATE, r"networkInterfaces(\[\d+\])?", "interfaces"),
-        Row(_TEMPLATE, rf"{_NIC}\.(networkCardIndex|deviceIndex|interfaceType)", "interfaces"),
-        Row(_TEMPLATE, rf"{_NIC}\.associatePublicIpAddress", "addresses"),
-        Row(_TEMPLATE, r"instanceMarketOptions(\..*)?", "market"),
-        Row(_TEMPLATE, r"capacityReservationSpecification(\..*)?", None),
-        Row(_TEMPLATE, r"placement(\..*)?", "placement"),
-        Row(_TEMPLATE, r"userData|metadataOptions(\..*)?", None),
-        Row(_TEMPLATE, r"tagSpecifications(\[\d+\].*)?", "tags"),
-        Row(_NODE, r"launchTemplate(\..*)?", None),
-        Row(_NODE, r'tags\.orch:layout|tags\["orch:layout"\]', None),
-        Row(_NODE, r"userDataBase64", None),
-        Row(_NODE, r"ami", "image"),
-        Row(_NODE, r"instanceType", "instance_type"),
-        Row("aws:ec2/capacityReservation:CapacityReservation", r"instanceCount", "nodes"),
-        Row("aws:ec2/capacityReservation:CapacityReservation", r"instanceType", "instance_type"),
-        Row(_ANY, r"availabilityZone(Id)?", "zone"),
-        Row(_ANY, r"region", "region"),
-        Row(_ANY, r'tags(All)?(\..*|\[".*"\])?', "tags"),
+        ChangeRow(_TEMPLATE, rf"{_DISK}\.volumeSize", "disk", " GB"),
+        ChangeRow(_TEMPLATE, rf"{_DISK}\.kmsKeyId", "disk_key"),
+        ChangeRow(_TEMPLATE, r"networkInterfaces(\[\d+\])?", "interfaces"),
+        ChangeRow(_TEMPLATE, rf"{_NIC}\.(networkCardIndex|deviceIndex|interfaceType)", "interfaces"),
+        ChangeRow(_TEMPLATE, rf"{_NIC}\.associatePublicIpAddress", "addresses"),
+        ChangeRow(_TEMPLATE, r"instanceMarketOptions(\..*)?", "market"),
+        ChangeRow(_TEMPLATE, r"capacityReservationSpecification(\..*)?", None),
+        ChangeRow(_TEMPLATE, r"placement(\..*)?", "placement"),
+        ChangeRow(_TEMPLATE, r"userData|metadataOptions(\..*)?", None),
+        ChangeRow(_TEMPLATE, r"tagSpecifications(\[\d+\].*)?", "tags"),
+        ChangeRow(_NODE, r"launchTemplate(\..*)?", None),
+        ChangeRow(_NODE, r'tags\.orch:layout|tags\["orch:layout"\]', None),
+        ChangeRow(_NODE, r"userDataBase64", None),
+        ChangeRow(_NODE, r"ami", "image"),
+        ChangeRow(_NODE, r"instanceType", "instance_type"),
+        ChangeRow("aws:ec2/capacityReservation:CapacityReservation", r"instanceCount", "nodes"),
+        ChangeRow("aws:ec2/capacityReservation:CapacityReservation", r"instanceType", "instance_type"),
+        ChangeRow(_ANY, r"availabilityZone(Id)?", "zone"),
+        ChangeRow(_ANY, r"region", "region"),
+        ChangeRow(_ANY, r'tags(All)?(\..*|\[".*"\])?', "tags"),
     ),
 )
 
@@ -91,12 +91,12 @@ def traits(fleet: Fleet, plan: AwsPlan) -> dict[str, str]:
     }
 
 
-def words(candidate: Candidate, *, block: bool) -> str:
+def words(candidate: CloudCandidate, *, block: bool) -> str:
     place = f"{candidate.type.name} in {candidate.region}, zone {candidate.zone}"
     return f"{place}, paid for with the Capacity Block" if block else candidate.words
 
 
-def capacity_reasons(made: int | None, facts: AwsFacts, candidate: Candidate) -> Iterator[str]:
+def capacity_reasons(made: int | None, facts: AwsFacts, candidate: CloudCandidate) -> Iterator[str]:
     given = facts.reservation
     if made is not None:
         yield (

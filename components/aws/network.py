@@ -9,9 +9,17 @@ from typing import Literal
 
 from orch.components.aws.account.facts import AwsFacts, Subnet
 from orch.components.aws.account.lookups import NetworkLookup
-from orch.components.aws.candidates import Candidate
+from orch.components.aws.candidates import CloudCandidate
 from orch.components.aws.capacity import Demand
-from orch.components.aws.plan import Access, Addresses, AwsPlan, ExistingNetwork, Groups, NewNetwork, Rule
+from orch.components.aws.plan import (
+    Access,
+    Addresses,
+    AwsPlan,
+    ExistingNetwork,
+    NewNetwork,
+    SecurityGroups,
+    SecurityRule,
+)
 from orch.components.cloud.ssh_sources import source_findings
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, PlanErrors
@@ -35,14 +43,14 @@ class Reach:
     network: NewNetwork | ExistingNetwork
     addresses: Addresses
     access: Access
-    groups: Groups
+    groups: SecurityGroups
     bastion: Literal["public", "ssm"] | None
     profile_for: Literal["nodes", "bastion"] | None
     findings: tuple[Finding, ...]
 
 
 def reach(
-    wanted: NetworkLookup, candidate: Candidate, facts: AwsFacts, demand: Demand, base: str
+    wanted: NetworkLookup, candidate: CloudCandidate, facts: AwsFacts, demand: Demand, base: str
 ) -> Reach | tuple[Finding, ...]:
     """Everything about the network; only what is wrong, when there is nothing to decide on."""
     findings: list[Finding] = list(_given_findings(wanted, facts))
@@ -173,7 +181,7 @@ def _given_findings(wanted: NetworkLookup, facts: AwsFacts) -> Iterator[Finding]
         )
 
 
-def _subnet(wanted: NetworkLookup, candidate: Candidate, facts: AwsFacts) -> Subnet | Finding | None:
+def _subnet(wanted: NetworkLookup, candidate: CloudCandidate, facts: AwsFacts) -> Subnet | Finding | None:
     """The given subnet in the candidate's zone with most room, those behind a NAT first; None: made."""
     if not wanted.given:
         return None
@@ -284,21 +292,23 @@ def _network(
 
 def _groups(
     wanted: NetworkLookup, facts: AwsFacts, network: NewNetwork | ExistingNetwork, way: str, base: str
-) -> Groups:
+) -> SecurityGroups:
     if wanted.groups:
-        return Groups(tuple(group.id for group in facts.groups), None, (), ())
-    ingress = [Rule("itself", None, "nodes reach each other; EFA needs this rule")]
+        return SecurityGroups(tuple(group.id for group in facts.groups), None, (), ())
+    ingress = [SecurityRule("itself", None, "nodes reach each other; EFA needs this rule")]
     if way == "bastion":
-        ingress.append(Rule("bastion", SSH, "SSH from the bastion"))
+        ingress.append(SecurityRule("bastion", SSH, "SSH from the bastion"))
     elif way == "direct":
-        ingress += [Rule(cidr, SSH, "SSH from ssh_cidrs") for cidr in wanted.ssh_cidrs]
+        ingress += [SecurityRule(cidr, SSH, "SSH from ssh_cidrs") for cidr in wanted.ssh_cidrs]
     elif way == "given":
-        ingress += [Rule(cidr, SSH, "SSH from the jump host") for cidr in _jump_sources(wanted, network)]
+        ingress += [
+            SecurityRule(cidr, SSH, "SSH from the jump host") for cidr in _jump_sources(wanted, network)
+        ]
     egress = (
-        Rule("itself", None, "EFA needs a rule to the group itself"),
-        Rule("0.0.0.0/0", None, "images and packages"),
+        SecurityRule("itself", None, "EFA needs a rule to the group itself"),
+        SecurityRule("0.0.0.0/0", None, "images and packages"),
     )
-    return Groups((), f"{base}-nodes", tuple(ingress), egress)
+    return SecurityGroups((), f"{base}-nodes", tuple(ingress), egress)
 
 
 def _jump_sources(wanted: NetworkLookup, network: NewNetwork | ExistingNetwork) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from orch.components.aws.plan import AwsPlan, ExistingNetwork, NewNetwork, Rule
+from orch.components.aws.plan import AwsPlan, ExistingNetwork, NewNetwork, SecurityRule
 from orch.components.cloud.cloudinit import filled, packed64, wrapped64
 from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.keys import Keys
@@ -208,8 +208,8 @@ class NetworkResources:
         bastion = self.plan.bastion
         if bastion is None:
             return None
-        ingress = [self._rule(Rule(cidr, 22, "SSH from ssh_cidrs"), None) for cidr in bastion.cidrs]
-        egress = [self._rule(Rule("0.0.0.0/0", None, "SSH to the nodes, and SSM"), None)]
+        ingress = [self._rule(SecurityRule(cidr, 22, "SSH from ssh_cidrs"), None) for cidr in bastion.cidrs]
+        egress = [self._rule(SecurityRule("0.0.0.0/0", None, "SSH to the nodes, and SSM"), None)]
         return self._group("bastion", ingress, egress)
 
     def _node_groups(self, bastion: aws.ec2.SecurityGroup | None) -> list[pulumi.Input[str]]:
@@ -232,7 +232,7 @@ class NetworkResources:
             opts=self.opts,
         )
 
-    def _rule(self, rule: Rule, bastion: aws.ec2.SecurityGroup | None) -> Any:
+    def _rule(self, rule: SecurityRule, bastion: aws.ec2.SecurityGroup | None) -> Any:
         ends = {"protocol": "-1", "from_port": 0, "to_port": 0}
         if rule.port is not None:
             ends = {"protocol": "tcp", "from_port": rule.port, "to_port": rule.port}

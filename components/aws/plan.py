@@ -36,7 +36,7 @@ class ExistingNetwork:
 
 
 @dataclass(frozen=True)
-class Rule:
+class SecurityRule:
     """One rule of a security group. `peer`: `itself`, `bastion`, or a network. `port` None: all traffic."""
 
     peer: str
@@ -45,13 +45,13 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Groups:
+class SecurityGroups:
     """Security of the nodes: `given` ids, or one group of our own with these rules."""
 
     given: tuple[str, ...]
     name: str | None
-    ingress: tuple[Rule, ...]
-    egress: tuple[Rule, ...]
+    ingress: tuple[SecurityRule, ...]
+    egress: tuple[SecurityRule, ...]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Capacity:
 
 
 @dataclass(frozen=True)
-class Group:
+class PlacementGroup:
     """The placement group: one of our own, or the one a given reservation lies in."""
 
     name: str
@@ -107,10 +107,10 @@ class AwsPlan(CloudPlan):
 
     zone_name: str
     network: NewNetwork | ExistingNetwork
-    groups: Groups
+    groups: SecurityGroups
     access: Access
     addresses: Addresses
-    group: Group | None
+    group: PlacementGroup | None
     capacity: Capacity
     interfaces: tuple[Interface, ...]
     image: str

@@ -24,7 +24,7 @@ from orch.components.aws.account.lookups import (
     wanted_image,
     wanted_network,
 )
-from orch.components.aws.candidates import Candidate, with_efa
+from orch.components.aws.candidates import CloudCandidate, with_efa
 from orch.components.aws.capacity import Demand
 from orch.components.aws.plan import AwsPlan, Disk, ExistingNetwork, NewNetwork
 from orch.components.cloud.backend import place_reason
@@ -75,7 +75,7 @@ class Context:
 
 
 def plan(
-    fleet: Fleet, candidate: Candidate, facts: AwsFacts, previous: PriorState, context: Context
+    fleet: Fleet, candidate: CloudCandidate, facts: AwsFacts, previous: PriorState, context: Context
 ) -> AwsPlan:
     """The whole fleet at one candidate.
 
@@ -229,7 +229,7 @@ def plan(
 
 
 def _place_findings(
-    fleet: Fleet, candidate: Candidate, facts: AwsFacts, previous: PriorState, *, bastion: bool
+    fleet: Fleet, candidate: CloudCandidate, facts: AwsFacts, previous: PriorState, *, bastion: bool
 ) -> Iterator[Finding]:
     if facts.zone(candidate.zone) is None:
         path = "availability_zones" if fleet.availability_zones else "regions"
@@ -256,7 +256,7 @@ def _place_findings(
         )
 
 
-def _card_findings(fleet: Fleet, candidate: Candidate, facts: AwsFacts, each: Nics) -> Iterator[Finding]:
+def _card_findings(fleet: Fleet, candidate: CloudCandidate, facts: AwsFacts, each: Nics) -> Iterator[Finding]:
     if facts.cards is not None and each.cards and facts.cards != (each.cards, each.efa):
         told = "{} network cards and {} EFA interfaces".format(*facts.cards)
         yield Finding(
@@ -296,7 +296,7 @@ def _disk(fleet: Fleet, image: Image, settings: AwsSettings) -> Disk:
 def _bastion(
     cidrs: tuple[str, ...],
     reached: networks.Reach,
-    candidate: Candidate,
+    candidate: CloudCandidate,
     facts: AwsFacts,
     context: Context,
 ) -> Bastion | None:
@@ -325,7 +325,7 @@ def _tags(fleet: Fleet, context: Context) -> dict[str, str]:
 
 def _pins(
     fleet: Fleet,
-    candidate: Candidate,
+    candidate: CloudCandidate,
     facts: AwsFacts,
     context: Context,
 ) -> dict[str, str]:

@@ -243,7 +243,9 @@ class AwsFleet(pulumi.ComponentResource):
             places = await in_background(partial(asked, ids)) if asked is not None and ids else {}
             above = [places.get(each, ()) for each in ids]
             hop = (jump[0], jump[1]) if jump else None
-            return fleet_state(plan, settings, stack, Seen(seed, ids, keys, internal, public, above, hop))
+            return fleet_state(
+                plan, settings, stack, FleetOutputs(seed, ids, keys, internal, public, above, hop)
+            )
 
         public: list[pulumi.Input[str]] = []
         if plan.access.way == "direct":
@@ -268,7 +270,7 @@ UNREACHABLE_GRACE_S = 300.0
 
 
 @dataclass(frozen=True)
-class Seen:
+class FleetOutputs:
     """What the cloud gave. One entry per node each, in order of nodes; who has no host key is no node yet.
     `bastion` is its id and address.
 
@@ -284,7 +286,7 @@ class Seen:
     bastion: tuple[str, str] | None
 
 
-def fleet_state(plan: AwsPlan, settings: AwsSettings, stack: str, seen: Seen) -> dict[str, Any]:
+def fleet_state(plan: AwsPlan, settings: AwsSettings, stack: str, seen: FleetOutputs) -> dict[str, Any]:
     """All that a runner needs, as `spec.state.FleetState` reads it."""
     jumps = _jumps(plan, settings, seen)
     ssm = plan.access.way == "ssm"
@@ -307,7 +309,7 @@ def fleet_state(plan: AwsPlan, settings: AwsSettings, stack: str, seen: Seen) ->
     return of_cloud(plan, stack, nodes, backend="aws", grace_s=UNREACHABLE_GRACE_S)
 
 
-def _jumps(plan: AwsPlan, settings: AwsSettings, seen: Seen) -> list[dict[str, Any]]:
+def _jumps(plan: AwsPlan, settings: AwsSettings, seen: FleetOutputs) -> list[dict[str, Any]]:
     if plan.bastion is None or seen.bastion is None:
         return given_jumps(plan.access.jumps)
     instance, address = seen.bastion

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from orch.components.base import Backend, Facts
-from orch.components.cloud.candidates import Candidate
+from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.indices import live_indices
 from orch.components.cloud.node_groups import (
     SPREADS,
@@ -29,7 +29,7 @@ from orch.components.cloud.node_groups import (
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud.plan import CloudPlan
 from orch.components.cloud_errors import CloudError
-from orch.components.deployment import Deployment, Queue, Shared
+from orch.components.deployment import Deployment, Queue, SharedNetworks
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
@@ -41,7 +41,7 @@ PLACE = ("backend", "project", "scope", "region", "zone", "instance_type", "spot
 Plan = TypeVar("Plan", bound=CloudPlan)
 
 
-class CloudBackend(Backend[Candidate, Facts, Plan]):
+class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
     """A backend that rents machines.
 
     `node_type`: the type of a node's resource. `image_pins`: pins of machine images, which orch.lock keeps.
@@ -79,17 +79,17 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
         first, *others = plans
         return joined(first, [self.in_network_of(first, each) for each in others])
 
-    def deployment(self, request: PlanRequest, candidate: Candidate) -> Deployment:
+    def deployment(self, request: PlanRequest, candidate: CloudCandidate) -> Deployment:
         return self.deploy(request, candidate, self._of_groups(request, candidate))
 
-    def _of_groups(self, request: PlanRequest, candidate: Candidate) -> Plan:
+    def _of_groups(self, request: PlanRequest, candidate: CloudCandidate) -> Plan:
         """The fleet in its node groups, nodes that are missing at the candidate."""
         prior = self.prior(request)
         if not (candidate.kept or candidate.additional) or not may_spread(request.fleet):
             return self.plan(request, candidate, self.facts(request, candidate))
         groups, missing = divide(request.fleet, prior)
         groups, missing = with_begun(groups, missing, request.previous.begun)
-        places: list[tuple[NodeGroup, Candidate]] = []
+        places: list[tuple[NodeGroup, CloudCandidate]] = []
         for group in groups:
             at, *_ = self.candidates(request.of_nodes(prior_of(group, prior), group.indices))
             if at.kept:
@@ -111,7 +111,7 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
         request: PlanRequest,
         prior: PriorState,
         group: NodeGroup,
-        at: Candidate,
+        at: CloudCandidate,
         beside: Beside[Plan, Facts],
     ) -> Planned[Plan, Facts]:
         part = request.of_nodes(prior_of(group, prior), group.indices, beside)
@@ -120,11 +120,11 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
         live = live_indices(self.prior(part)) if at.kept else frozenset[int]()
         return Planned(made, facts, len(set(group.indices) - live))
 
-    def spreads(self, request: PlanRequest, kept: Candidate) -> bool:
+    def spreads(self, request: PlanRequest, kept: CloudCandidate) -> bool:
         """Whether the fleet can have more node groups."""
         return spreads(request.fleet, self.prior(request))
 
-    def more_places(self, request: PlanRequest, kept: Candidate) -> Sequence[Candidate]:
+    def more_places(self, request: PlanRequest, kept: CloudCandidate) -> Sequence[CloudCandidate]:
         """Places in the fleet's region, the cheapest first."""
         if not self.spreads(request, kept) or free_number(node_groups(self.prior(request))) is None:
             return ()
@@ -136,13 +136,13 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
         return tuple(replace(each, additional=True) for each in others)
 
     def stages(
-        self, request: PlanRequest, candidate: Candidate, plan: Plan, running: Mapping[int, int]
+        self, request: PlanRequest, candidate: CloudCandidate, plan: Plan, running: Mapping[int, int]
     ) -> Iterable[tuple[Plan, Queue | None]]:
         """Plans that are brought up before, and the queue that is waited for after each. `running`: how many
         nodes there are, by the number of their group."""
         return ()
 
-    def shared(self, request: PlanRequest, plan: Plan) -> Shared | None:
+    def shared(self, request: PlanRequest, plan: Plan) -> SharedNetworks | None:
         """What the fleet stands on together with others."""
         return None
 
@@ -158,13 +158,13 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
         error = self.cloud_error(text)
         return error.answer if error else None
 
-    def deploy(self, request: PlanRequest, candidate: Candidate, plan: Plan) -> Deployment:
+    def deploy(self, request: PlanRequest, candidate: CloudCandidate, plan: Plan) -> Deployment:
         there = candidate.kept or candidate.additional
         groups = node_groups(self.prior(request)) if there else ()
         return self._deploy(request, candidate, plan, {each.number: len(each.indices) for each in groups})
 
     def _deploy(
-        self, request: PlanRequest, candidate: Candidate, plan: Plan, running: Mapping[int, int]
+        self, request: PlanRequest, candidate: CloudCandidate, plan: Plan, running: Mapping[int, int]
     ) -> Deployment:
         def only(names: Collection[str], there: Collection[str]) -> Deployment:
             groups = {each.number: [node.name in there for node in each.nodes] for each in plan.node_groups}
@@ -177,7 +177,7 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
         ]
         return replace(self._one(request, candidate, plan), before=tuple(stages), only=only)
 
-    def _one(self, request: PlanRequest, candidate: Candidate, plan: Plan) -> Deployment:
+    def _one(self, request: PlanRequest, candidate: CloudCandidate, plan: Plan) -> Deployment:
         whole = request.fleet.gang == "all-or-nothing"
         return replace(
             super().deploy(request, candidate, plan),
@@ -208,12 +208,12 @@ class CloudBackend(Backend[Candidate, Facts, Plan]):
         return replace(previous, pins=rest if request.consent.upgrade else {**images, **rest})
 
 
-def moves(candidate: Candidate, previous: PriorState) -> bool:
+def moves(candidate: CloudCandidate, previous: PriorState) -> bool:
     """Whether the stack is elsewhere. A zone's network cannot be changed under running instances."""
     return not (candidate.kept or candidate.additional) and "zone" in previous.pins
 
 
-def place_reason(candidate: Candidate, previous: PriorState) -> Iterator[str]:
+def place_reason(candidate: CloudCandidate, previous: PriorState) -> Iterator[str]:
     """What a plan says about a stack that is somewhere already."""
     if candidate.kept:
         yield "it stays where it is: the stack is in that zone"

@@ -22,7 +22,7 @@ from orch.spec.suggest import few, hint_for
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CloudCandidate:
     """A type in a zone (on AWS by the zone's id) at one of its prices. `price`: US dollars an hour, None: not
     known; `price_of`: the region whose price it is, where its own is not known.
 
@@ -45,7 +45,7 @@ class Candidate:
     def backend(self) -> str:
         return self.type.backend
 
-    def same_place(self, other: Candidate) -> bool:
+    def same_place(self, other: CloudCandidate) -> bool:
         return (self.type.name, self.zone, self.spot) == (other.type.name, other.zone, other.spot)
 
     @property
@@ -63,9 +63,9 @@ class Candidate:
         return f"{self.type.name} in {self.place}, {market}, {price}"
 
 
-def candidate_of(fit: Fit) -> Candidate:
+def candidate_of(fit: Fit) -> CloudCandidate:
     offer = fit.offer
-    return Candidate(
+    return CloudCandidate(
         offer.type,
         offer.region or "",
         offer.zone or "",
@@ -82,7 +82,7 @@ def where_it_is(
     previous: PriorState,
     in_zones: Callable[[Offer], bool],
     reserved: tuple[str, str] | None,
-) -> Candidate | None:
+) -> CloudCandidate | None:
     """Where the stack is, if the file still allows that. What prices do since does not move it.
 
     `reserved`: zone and type of the fleet's reservation.
@@ -100,7 +100,7 @@ def where_it_is(
     if outside or other_market or elsewhere or not in_zones(offer):
         return None
     price, price_of = (offer.spot_price, None) if spot else (offer.price, offer.price_of)
-    return Candidate(each, region, zone, spot, price, kept=True, price_of=price_of)
+    return CloudCandidate(each, region, zone, spot, price, kept=True, price_of=price_of)
 
 
 def _offer_at(catalog: Catalog, each: InstanceType, region: str, zone: str) -> Offer:
@@ -158,7 +158,9 @@ def _nothing(fleet: Fleet, wanted: MachineQuery, judgement: Judgement) -> Findin
     )
 
 
-def where_reserved(found: Sequence[Candidate], instance_type: str, zone: str) -> tuple[Candidate, ...]:
+def where_reserved(
+    found: Sequence[CloudCandidate], instance_type: str, zone: str
+) -> tuple[CloudCandidate, ...]:
     """Only where the reservation is. Raises PlanErrors."""
     narrowed = tuple(each for each in found if (each.type.name, each.zone) == (instance_type, zone))
     if narrowed:
@@ -177,14 +179,14 @@ def where_reserved(found: Sequence[Candidate], instance_type: str, zone: str) ->
     )
 
 
-def places(found: Sequence[Candidate], most: int = 4) -> str:
+def places(found: Sequence[CloudCandidate], most: int = 4) -> str:
     return few(dict.fromkeys(each.zone for each in found), most)
 
 
-def into_blocks(fleet: Fleet, found: Sequence[Candidate]) -> tuple[Candidate, ...]:
+def into_blocks(fleet: Fleet, found: Sequence[CloudCandidate]) -> tuple[CloudCandidate, ...]:
     """Those whose GPUs divide into the fleet's blocks. Raises PlanError when none's do."""
     refused: PlanErrors | None = None
-    fitting: list[Candidate] = []
+    fitting: list[CloudCandidate] = []
     for each in found:
         try:
             blocks(fleet, each.type)
@@ -199,14 +201,14 @@ def into_blocks(fleet: Fleet, found: Sequence[Candidate]) -> tuple[Candidate, ..
 
 def with_fabric_alone(
     fleet: Fleet,
-    found: Sequence[Candidate],
+    found: Sequence[CloudCandidate],
     known: Callable[[str], bool],
     fast: Callable[[str], bool],
     *,
     what: str,
     hint: str,
     unsure: Callable[[str], bool] = lambda name: False,
-) -> tuple[Candidate, ...]:
+) -> tuple[CloudCandidate, ...]:
     """Types that are `known`; the `fast` ones alone where the file says that it is required.
 
     `what` of them is known. `unsure`: types that have a fast interconnect of which too little is known.

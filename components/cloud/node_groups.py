@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from orch.components.cloud.candidates import Candidate
+from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.indices import folded, node_indices, unfolded
 from orch.components.cloud.plan import CloudPlan
 from orch.components.request import PriorState
@@ -127,8 +127,8 @@ def with_begun(
 
 
 def with_more(
-    places: Sequence[tuple[NodeGroup, Candidate]], missing: Sequence[int], candidate: Candidate
-) -> list[tuple[NodeGroup, Candidate]]:
+    places: Sequence[tuple[NodeGroup, CloudCandidate]], missing: Sequence[int], candidate: CloudCandidate
+) -> list[tuple[NodeGroup, CloudCandidate]]:
     """The same with the missing nodes at the candidate: in the group that is there, or in one more."""
     found = list(places)
     same = next((at for at, (_, place) in enumerate(found) if place.same_place(candidate)), None)

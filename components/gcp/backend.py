@@ -11,11 +11,11 @@ from typing import ClassVar
 
 from orch.catalog.load import catalog as load_catalog
 from orch.components.cloud.backend import CloudBackend, regions_of
-from orch.components.cloud.candidates import Candidate
+from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.indices import live_indices
 from orch.components.cloud.node_groups import Beside, may_spread
 from orch.components.cloud_errors import CloudError
-from orch.components.deployment import SHARED, Queue, Shared
+from orch.components.deployment import SHARED, Queue, SharedNetworks
 from orch.components.explain import Explained, Traits
 from orch.components.gcp import tunnels
 from orch.components.gcp.account import errors, gather_facts
@@ -51,7 +51,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
     def open_session(self, settings: GcpSettings) -> gather_facts.Session:
         return gather_facts.session(settings)
 
-    def candidates(self, request: PlanRequest) -> Sequence[Candidate]:
+    def candidates(self, request: PlanRequest) -> Sequence[CloudCandidate]:
         """Asks for the fleet's reservation, if it has one."""
         return candidates(
             request.fleet,
@@ -63,15 +63,15 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
             network=self._shared_networks(request),
         )
 
-    def listed(self, fleet: Fleet, settings: GcpSettings) -> Sequence[Candidate]:
+    def listed(self, fleet: Fleet, settings: GcpSettings) -> Sequence[CloudCandidate]:
         return candidates(fleet, settings, load_catalog())
 
-    def facts(self, request: PlanRequest, candidate: Candidate) -> GcpFacts:
+    def facts(self, request: PlanRequest, candidate: CloudCandidate) -> GcpFacts:
         settings, prior = self.settings_of(request), self.prior(request)
         lookups = question(request.fleet, settings, candidate, prior, indices=request.indices)
         return gather_facts.ask(self.session(request), lookups)
 
-    def plan(self, request: PlanRequest, candidate: Candidate, facts: GcpFacts) -> GcpPlan:
+    def plan(self, request: PlanRequest, candidate: CloudCandidate, facts: GcpFacts) -> GcpPlan:
         context = Context(
             self.settings_of(request),
             load_catalog(),
@@ -89,14 +89,14 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         first, *others = (fewer(each, names) for each in plan.node_groups)
         return self.join([first, *(each for each in others if each.nodes)])
 
-    def spreads(self, request: PlanRequest, kept: Candidate) -> bool:
+    def spreads(self, request: PlanRequest, kept: CloudCandidate) -> bool:
         """Zones have the subnets of their region in common, but for networks of a zone alone; members of a
         managed group are in its zone."""
         fleet = request.fleet
         return may_spread(fleet) and not flex_start(fleet) and not shape_of(fleet, kept).profile
 
     def stages(
-        self, request: PlanRequest, candidate: Candidate, plan: GcpPlan, running: Mapping[int, int]
+        self, request: PlanRequest, candidate: CloudCandidate, plan: GcpPlan, running: Mapping[int, int]
     ) -> Iterator[tuple[GcpPlan, Queue | None]]:
         """Who the members of a group are is known once they run: the group and its request come before."""
         there = len(live_indices(self.prior(request))) if candidate.kept else 0
@@ -105,13 +105,13 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
             asked = self.join([alone])
             yield asked, _queue(request.fleet, self.session(request), asked)
 
-    def shared(self, request: PlanRequest, plan: GcpPlan) -> Shared | None:
+    def shared(self, request: PlanRequest, plan: GcpPlan) -> SharedNetworks | None:
         return _shared(plan, self.settings_of(request))
 
     def makers(self, plan: GcpPlan) -> Mapping[str, str]:
         return plan.makers
 
-    def traits(self, request: PlanRequest, candidate: Candidate, plan: GcpPlan) -> Traits:
+    def traits(self, request: PlanRequest, candidate: CloudCandidate, plan: GcpPlan) -> Traits:
         fleet = request.fleet
         return traits(plan, node_scratch(fleet, shape_of(fleet, candidate), node_os(fleet, candidate)))
 
@@ -169,7 +169,7 @@ def shared_stack(fleet: Fleet) -> str | None:
     return f"{SHARED}{name}" if name else None
 
 
-def _shared(made: GcpPlan, settings: GcpSettings) -> Shared | None:
+def _shared(made: GcpPlan, settings: GcpSettings) -> SharedNetworks | None:
     networks = made.shared
     if networks is None:
         return None
@@ -179,7 +179,7 @@ def _shared(made: GcpPlan, settings: GcpSettings) -> Shared | None:
 
         GcpNetworks(networks, made.project, made.scope, settings)
 
-    return Shared(networks.name, networks.pins, register)
+    return SharedNetworks(networks.name, networks.pins, register)
 
 
 def _queue(fleet: Fleet, session: gather_facts.Session, made: GcpPlan) -> Queue | None:

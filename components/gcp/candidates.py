@@ -8,7 +8,7 @@ from dataclasses import replace
 from orch.catalog.gcp.machines import shapes
 from orch.catalog.records import Catalog, Offer
 from orch.components.cloud.candidates import (
-    Candidate,
+    CloudCandidate,
     candidate_of,
     into_blocks,
     known_types,
@@ -26,7 +26,7 @@ from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.gcp import GcpSettings
 
-__all__ = ["Candidate", "candidates", "with_fabric"]
+__all__ = ["CloudCandidate", "candidates", "with_fabric"]
 
 
 def candidates(
@@ -38,7 +38,7 @@ def candidates(
     reservation: Reservation | None = None,
     beside: Collection[str] = (),
     network: PriorState = PriorState(),  # noqa: B008 - frozen
-) -> tuple[Candidate, ...]:
+) -> tuple[CloudCandidate, ...]:
     """All of them, in the order to try; the one the stack is in alone, as long as the file allows it.
 
     `reservation` is the fleet's, looked up. `network`: what the stack of the networks it shares has decided.
@@ -103,7 +103,9 @@ def _elsewhere(wanted: MachineQuery, catalog: Catalog) -> Finding | None:
     )
 
 
-def _networked(fleet: Fleet, found: tuple[Candidate, ...], network: PriorState) -> tuple[Candidate, ...]:
+def _networked(
+    fleet: Fleet, found: tuple[CloudCandidate, ...], network: PriorState
+) -> tuple[CloudCandidate, ...]:
     """Only where the shared networks are."""
     pins = network.pins
     place = pins.get("zone") or pins.get("region")

@@ -9,8 +9,8 @@ from orch.catalog.gcp.machines import Shape
 from orch.components.cloud.node_groups import Beside
 from orch.components.gcp.account.facts import Allowance, GcpFacts
 from orch.components.gcp.account.lookups import WEEK_S, flex_start, options
-from orch.components.gcp.candidates import Candidate
-from orch.components.gcp.plan import GcpPlan, Group, Placement, Scheduling
+from orch.components.gcp.candidates import CloudCandidate
+from orch.components.gcp.plan import GcpPlan, ManagedGroup, Placement, Scheduling
 from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
@@ -32,7 +32,7 @@ class Demand:
     networks: int
 
 
-def scheduling(fleet: Fleet, candidate: Candidate, facts: GcpFacts) -> Scheduling:
+def scheduling(fleet: Fleet, candidate: CloudCandidate, facts: GcpFacts) -> Scheduling:
     """Instances that the cloud takes back are deleted: a stopped one would stay and cost its disk.
 
     Instances with GPUs cannot move to another host. Those of a dense reservation live as long as it does.
@@ -72,13 +72,13 @@ def max_wait_s(fleet: Fleet) -> int:
     return MAX_WAIT_S
 
 
-def group(fleet: Fleet, previous: PriorState, base: str, *, live: int, nodes: int) -> Group | None:
+def group(fleet: Fleet, previous: PriorState, base: str, *, live: int, nodes: int) -> ManagedGroup | None:
     """The group of nodes that come all at once; growth is one more batch."""
     if not flex_start(fleet) or not nodes:
         return None
     kept = tuple(int(each) for each in previous.pins.get("batches", "").split(",") if each) if live else ()
     more = nodes - sum(kept)
-    return Group(f"{base}-group", (*kept, more) if more > 0 else kept, run_s(fleet))
+    return ManagedGroup(f"{base}-group", (*kept, more) if more > 0 else kept, run_s(fleet))
 
 
 def placement(fleet: Fleet, shape: Shape, facts: GcpFacts, name: str, *, grouped: bool) -> Placement | None:
@@ -142,7 +142,7 @@ def placement_findings(fleet: Fleet, shape: Shape, demand: Demand) -> Iterator[F
         )
 
 
-def option_findings(fleet: Fleet, candidate: Candidate, shape: Shape) -> Iterator[Finding]:
+def option_findings(fleet: Fleet, candidate: CloudCandidate, shape: Shape) -> Iterator[Finding]:
     """Whether `backend_options` for gcp can be read, and the queue be used."""
     index, given = options(fleet)
     path = f"backend_options[{index}]"
@@ -199,7 +199,7 @@ def _time_findings(path: str, value: object, least: int, bounds: str) -> Iterato
         yield Finding("ORCH230", path, bounds, hint="write `2d`")
 
 
-def group_findings(made: Group | None, demand: Demand) -> Iterator[Finding]:
+def group_findings(made: ManagedGroup | None, demand: Demand) -> Iterator[Finding]:
     if made is None:
         return
     yield Finding(
@@ -259,7 +259,7 @@ def reservation_findings(fleet: Fleet, facts: GcpFacts, demand: Demand) -> Itera
 
 
 def quota_findings(
-    candidate: Candidate, facts: GcpFacts, demand: Demand, beside: Beside[GcpPlan, GcpFacts]
+    candidate: CloudCandidate, facts: GcpFacts, demand: Demand, beside: Beside[GcpPlan, GcpFacts]
 ) -> Iterator[Finding]:
     """Whether the project's quotas hold what is new; what was not asked does."""
     each, quota = candidate.type, facts.capacity

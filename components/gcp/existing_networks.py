@@ -8,13 +8,13 @@ from orch.catalog.fabrics import fabric
 from orch.catalog.gcp.machines import Shape
 from orch.components.gcp.account.facts import GcpFacts, Network
 from orch.components.gcp.account.lookups import NetworkLookup
-from orch.components.gcp.candidates import Candidate
+from orch.components.gcp.candidates import CloudCandidate
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
 
 
 def given_findings(
-    wanted: NetworkLookup, candidate: Candidate, shape: Shape, facts: GcpFacts
+    wanted: NetworkLookup, candidate: CloudCandidate, shape: Shape, facts: GcpFacts
 ) -> Iterator[Finding]:
     """What is wrong with them, each at the property that gives it."""
     yield from _count(wanted, shape)
@@ -140,7 +140,9 @@ def places(wanted: NetworkLookup) -> Iterator[tuple[str, str]]:
         yield wanted.path("roce_vpcs", index), name
 
 
-def _plain(wanted: NetworkLookup, candidate: Candidate, shape: Shape, facts: GcpFacts) -> Iterator[Finding]:
+def _plain(
+    wanted: NetworkLookup, candidate: CloudCandidate, shape: Shape, facts: GcpFacts
+) -> Iterator[Finding]:
     """Networks of gVNICs: no RDMA profile, a subnet in the region, frames as large as the fabric needs."""
     given = [(wanted.path("vpc"), wanted.vpc, "host")] if wanted.vpc else []
     for index, name in enumerate(wanted.extras[: shape.extras]):
@@ -192,7 +194,9 @@ def _mtu(path: str, known: Network, role: str, shape: Shape) -> Iterator[Finding
     )
 
 
-def _rdma(wanted: NetworkLookup, candidate: Candidate, shape: Shape, facts: GcpFacts) -> Iterator[Finding]:
+def _rdma(
+    wanted: NetworkLookup, candidate: CloudCandidate, shape: Shape, facts: GcpFacts
+) -> Iterator[Finding]:
     name = next(iter(wanted.roce), None)
     if name is None:
         return

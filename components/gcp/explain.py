@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from orch.catalog.gcp.machines import Shape, software
 from orch.components.cloud.plan import Bastion
-from orch.components.explain import Explained, Row, counted, scratch_words
+from orch.components.explain import ChangeRow, Explained, counted, scratch_words
 from orch.components.gcp.account.facts import GcpFacts
-from orch.components.gcp.candidates import Candidate
+from orch.components.gcp.candidates import CloudCandidate
 from orch.components.gcp.network import Reach
-from orch.components.gcp.plan import GcpPlan, Group, Scheduling
+from orch.components.gcp.plan import GcpPlan, ManagedGroup, Scheduling
 from orch.components.request import PriorState
 from orch.spec.grammar.values import render_duration
 from orch.spec.models import Fleet
@@ -53,27 +53,27 @@ EXPLAINED = Explained(
         | {"reservation", "network", "scratch", "placement"}
     ),
     rows=(
-        Row(_TEMPLATE, r"disks\[0\]\.diskSizeGb", "disk", " GB"),
-        Row(_TEMPLATE, r"disks\[0\]\.diskType", "disk"),
-        Row(_TEMPLATE, r"disks\[0\]\.sourceImage", "image"),
-        Row(_TEMPLATE, r"disks\[0\]\.labels(\..*|\[.*\])?", "tags"),
-        Row(_TEMPLATE, r"networkInterfaces(\[\d+\])?", "interfaces"),
-        Row(_TEMPLATE, r"networkInterfaces\[\d+\]\.(nicType|stackType)", "interfaces"),
-        Row(_TEMPLATE, r"networkInterfaces\[\d+\]\.accessConfigs.*", "addresses"),
-        Row(_TEMPLATE, r"scheduling(\..*)?", "market"),
-        Row(_TEMPLATE, r"reservationAffinity(\..*)?", "reservation"),
-        Row(_TEMPLATE, r"guestAccelerators.*|machineType", "instance_type"),
-        Row(_TEMPLATE, r"resourcePolicies", "placement"),
+        ChangeRow(_TEMPLATE, r"disks\[0\]\.diskSizeGb", "disk", " GB"),
+        ChangeRow(_TEMPLATE, r"disks\[0\]\.diskType", "disk"),
+        ChangeRow(_TEMPLATE, r"disks\[0\]\.sourceImage", "image"),
+        ChangeRow(_TEMPLATE, r"disks\[0\]\.labels(\..*|\[.*\])?", "tags"),
+        ChangeRow(_TEMPLATE, r"networkInterfaces(\[\d+\])?", "interfaces"),
+        ChangeRow(_TEMPLATE, r"networkInterfaces\[\d+\]\.(nicType|stackType)", "interfaces"),
+        ChangeRow(_TEMPLATE, r"networkInterfaces\[\d+\]\.accessConfigs.*", "addresses"),
+        ChangeRow(_TEMPLATE, r"scheduling(\..*)?", "market"),
+        ChangeRow(_TEMPLATE, r"reservationAffinity(\..*)?", "reservation"),
+        ChangeRow(_TEMPLATE, r"guestAccelerators.*|machineType", "instance_type"),
+        ChangeRow(_TEMPLATE, r"resourcePolicies", "placement"),
         # A template's name changes with its content.
-        Row(_TEMPLATE, r"name|description", None),
-        Row(_TEMPLATE, r"metadata(\..*|\[.*\])?", None),
-        Row(_NODE, r"sourceInstanceTemplate", None),
-        Row(_NODE, rf"labels{_LABEL.format('orch-layout')}", None),
-        Row(_NODE, rf"metadata({_LABEL.format('user-data')})?", None),
-        Row(_ANY, r"zone", "zone"),
-        Row(_ANY, r"region", "region"),
-        Row(_ANY, r"project", "project"),
-        Row(_ANY, r"(effectiveL|pulumiL|l)abels(\..*|\[.*\])?", "tags"),
+        ChangeRow(_TEMPLATE, r"name|description", None),
+        ChangeRow(_TEMPLATE, r"metadata(\..*|\[.*\])?", None),
+        ChangeRow(_NODE, r"sourceInstanceTemplate", None),
+        ChangeRow(_NODE, rf"labels{_LABEL.format('orch-layout')}", None),
+        ChangeRow(_NODE, rf"metadata({_LABEL.format('user-data')})?", None),
+        ChangeRow(_ANY, r"zone", "zone"),
+        ChangeRow(_ANY, r"region", "region"),
+        ChangeRow(_ANY, r"project", "project"),
+        ChangeRow(_ANY, r"(effectiveL|pulumiL|l)abels(\..*|\[.*\])?", "tags"),
     ),
 )
 
@@ -101,7 +101,7 @@ def traits(plan: GcpPlan, scratch: Scratch | None) -> dict[str, str]:
     }
 
 
-def words(candidate: Candidate, taken: Scheduling) -> str:
+def words(candidate: CloudCandidate, taken: Scheduling) -> str:
     """What is made and for how much. Flex start has prices of its own below those on demand."""
     return (
         candidate.words.replace(", on demand, ", ", flex start, at most ", 1)
@@ -110,7 +110,9 @@ def words(candidate: Candidate, taken: Scheduling) -> str:
     )
 
 
-def capacity_reasons(fleet: Fleet, made: Group | None, taken: Scheduling, facts: GcpFacts) -> Iterator[str]:
+def capacity_reasons(
+    fleet: Fleet, made: ManagedGroup | None, taken: Scheduling, facts: GcpFacts
+) -> Iterator[str]:
     given = facts.reservation
     if made is not None:
         yield (

@@ -12,10 +12,10 @@ from typing import Literal
 from orch.catalog.gcp.machines import Shape
 from orch.components.gcp.account.facts import GcpFacts, Network
 from orch.components.gcp.account.lookups import NetworkLookup
-from orch.components.gcp.candidates import Candidate
+from orch.components.gcp.candidates import CloudCandidate
 from orch.components.gcp.existing_networks import given_findings, places
 from orch.components.gcp.plan import BASTION, NODES, Firewall, Interface, Networks, NetworkStack, Subnet, Vpc
-from orch.components.gcp.ssh_access import IAP, SSH, SshAccess, jump_findings, jump_sources, way_in
+from orch.components.gcp.ssh_access import IAP, SSH, AccessMethod, jump_findings, jump_sources, way_in
 from orch.components.request import PriorState
 from orch.spec.findings import Finding
 
@@ -34,13 +34,19 @@ class Reach:
     networks: Networks
     shared: NetworkStack | None
     interfaces: tuple[Interface, ...]
-    way: SshAccess
+    way: AccessMethod
     public: bool
     findings: tuple[Finding, ...]
 
 
 def reach(
-    wanted: NetworkLookup, candidate: Candidate, shape: Shape, facts: GcpFacts, base: str, *, net_base: str
+    wanted: NetworkLookup,
+    candidate: CloudCandidate,
+    shape: Shape,
+    facts: GcpFacts,
+    base: str,
+    *,
+    net_base: str,
 ) -> Reach | tuple[Finding, ...]:
     """Everything about the networks; only what is wrong, when there is nothing to decide on.
 
@@ -84,7 +90,7 @@ def _as_made(vpc: Vpc) -> Vpc:
 
 
 def _vpcs(
-    wanted: NetworkLookup, candidate: Candidate, shape: Shape, facts: GcpFacts, base: str
+    wanted: NetworkLookup, candidate: CloudCandidate, shape: Shape, facts: GcpFacts, base: str
 ) -> tuple[Vpc, ...]:
     """Networks in order of a node's interfaces."""
     origin: Literal["made", "shared"] = "shared" if wanted.shared else "made"
@@ -265,7 +271,7 @@ def _within(vpcs: Sequence[Vpc], base: str, project: str | None) -> Iterator[Fir
 
 
 def _ways(
-    way: SshAccess, first: Vpc, wanted: NetworkLookup, base: str, project: str | None
+    way: AccessMethod, first: Vpc, wanted: NetworkLookup, base: str, project: str | None
 ) -> Iterator[Firewall]:
     """SSH, and nothing else, from outside."""
     if first.origin == "given" and project is not None:

@@ -128,7 +128,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Group:
+class ManagedGroup:
     """A managed instance group whose members come all at once, by one resize request per batch."""
 
     name: str
@@ -175,7 +175,7 @@ class GcpPlan(CloudPlan):
     public: bool
     placement_policy: Placement | None
     given_policy: str | None
-    group: Group | None
+    group: ManagedGroup | None
     reservation: str | None
     scheduling: Scheduling
     template: str

@@ -41,7 +41,7 @@ from orch.components.gcp.account.lookups import (
     wanted_image,
     wanted_network,
 )
-from orch.components.gcp.candidates import Candidate, with_fabric
+from orch.components.gcp.candidates import CloudCandidate, with_fabric
 from orch.components.gcp.capacity import Demand
 from orch.components.gcp.plan import Access, Disk, GcpPlan, base_name
 from orch.components.gcp.ssh_access import cidr_findings
@@ -73,7 +73,7 @@ class Context:
 
 
 def plan(
-    fleet: Fleet, candidate: Candidate, facts: GcpFacts, previous: PriorState, context: Context
+    fleet: Fleet, candidate: CloudCandidate, facts: GcpFacts, previous: PriorState, context: Context
 ) -> GcpPlan:
     """The whole fleet at one candidate.
 
@@ -233,7 +233,9 @@ def plan(
 # What is found out
 
 
-def _place_findings(fleet: Fleet, candidate: Candidate, facts: GcpFacts, shape: Shape) -> Iterator[Finding]:
+def _place_findings(
+    fleet: Fleet, candidate: CloudCandidate, facts: GcpFacts, shape: Shape
+) -> Iterator[Finding]:
     path = "availability_zones" if fleet.availability_zones else "regions"
     name = candidate.type.name
     if candidate.zone not in facts.zones or facts.offered is False:
@@ -266,7 +268,9 @@ def _place_findings(fleet: Fleet, candidate: Candidate, facts: GcpFacts, shape: 
         )
 
 
-def _bastion_findings(reached: networks.Reach, facts: GcpFacts, candidate: Candidate) -> Iterator[Finding]:
+def _bastion_findings(
+    reached: networks.Reach, facts: GcpFacts, candidate: CloudCandidate
+) -> Iterator[Finding]:
     if reached.way.kind == "bastion" and facts.bastion_image is None:
         yield Finding(
             "ORCH213",
@@ -284,7 +288,7 @@ def _size_findings(cloud_init: str) -> Iterator[Finding]:
 # Pieces
 
 
-def node_os(fleet: Fleet, candidate: Candidate) -> str:
+def node_os(fleet: Fleet, candidate: CloudCandidate) -> str:
     """The OS of the nodes: that of the catalogue's image, or by the name of a written one."""
     written = fleet.os_image.get("gcp") if isinstance(fleet.os_image, dict) else fleet.os_image
     if written:
@@ -309,7 +313,7 @@ def _reservation(facts: GcpFacts) -> str | None:
 def _bastion(
     reached: networks.Reach,
     cidrs: tuple[str, ...],
-    candidate: Candidate,
+    candidate: CloudCandidate,
     facts: GcpFacts,
     context: Context,
 ) -> Bastion | None:
@@ -325,7 +329,7 @@ def _bastion(
     return Bastion(BASTION_TYPE, image, public, cidrs if public else (), min(prices, default=None))
 
 
-def _pins(fleet: Fleet, candidate: Candidate, facts: GcpFacts, context: Context) -> dict[str, str]:
+def _pins(fleet: Fleet, candidate: CloudCandidate, facts: GcpFacts, context: Context) -> dict[str, str]:
     pins = {
         "backend": "gcp",
         "project": facts.project,

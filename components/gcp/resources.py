@@ -25,7 +25,7 @@ from orch.components.gcp.account.client import carries_key
 from orch.components.gcp.account.facts import Member
 from orch.components.gcp.account.labels import label
 from orch.components.gcp.network_resources import SCOPES, NetworkResources, Text
-from orch.components.gcp.plan import GcpPlan, Group, Interface, Scheduling
+from orch.components.gcp.plan import GcpPlan, Interface, ManagedGroup, Scheduling
 from orch.components.gcp.tunnels import through_iap
 from orch.spec.models.backends.gcp import GcpSettings
 
@@ -204,7 +204,7 @@ class GcpFleet(pulumi.ComponentResource):
 
     def _group(
         self,
-        group: Group,
+        group: ManagedGroup,
         template: gcp.compute.InstanceTemplate,
         policy: gcp.compute.ResourcePolicy | None,
     ) -> list[gcp.compute.ResizeRequest]:
@@ -268,7 +268,7 @@ class GcpFleet(pulumi.ComponentResource):
                 hosts = {each.name: each.host for each in told}
                 seen_each = zip(plan.all_nodes, ids, names, nics, metadata, strict=True)
                 found = [
-                    Machine(
+                    KnownInstance(
                         name,
                         id,
                         str(_address(nic, public=False) or ""),
@@ -287,7 +287,7 @@ class GcpFleet(pulumi.ComponentResource):
                 keys = await in_background(lambda: shown([*keys]))
             known |= {each.id: HostKey(keys[each.name], each.id) for each in new if each.name in keys}
             hop = (jump[0], _address(jump[1], public=public)) if jump else None
-            return fleet_state(plan, settings, stack, Seen(seed, found, known, hop))
+            return fleet_state(plan, settings, stack, FleetOutputs(seed, found, known, hop))
 
         public = plan.bastion is not None and plan.bastion.public
         jump: list[pulumi.Input[Any]] = []
@@ -305,10 +305,10 @@ class GcpFleet(pulumi.ComponentResource):
         return pulumi.Output.unsecret(seen.apply(made))
 
 
-def _member(each: Member, plan: GcpPlan) -> Machine:
+def _member(each: Member, plan: GcpPlan) -> KnownInstance:
     """Members of a group that an earlier version made have one host key."""
     key = f"{plan.fleet}-group" if each.keyed else None
-    return Machine(each.name, each.id, each.address, each.public, key, each.host)
+    return KnownInstance(each.name, each.id, each.address, each.public, key, each.host)
 
 
 def _address(nics: Any, *, public: bool) -> str | None:
@@ -328,7 +328,7 @@ UNREACHABLE_GRACE_S = 600.0
 
 
 @dataclass(frozen=True)
-class Machine:
+class KnownInstance:
     """An instance: what a node's state needs that is known only afterwards.
 
     `key`: the name for which an earlier version gave it a host key of the seed, in user data of its own.
@@ -344,17 +344,17 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Seen:
+class FleetOutputs:
     """What the cloud gave. `machines`: in order of nodes; `host_keys`: by the instance's id, and who has none
     is no node yet. `bastion` is its name and address."""
 
     seed: str
-    machines: Sequence[Machine]
+    machines: Sequence[KnownInstance]
     host_keys: Mapping[str, HostKey]
     bastion: tuple[str, str | None] | None
 
 
-def fleet_state(plan: GcpPlan, settings: GcpSettings, stack: str, seen: Seen) -> dict[str, Any]:
+def fleet_state(plan: GcpPlan, settings: GcpSettings, stack: str, seen: FleetOutputs) -> dict[str, Any]:
     """All that a runner needs, as `spec.state.FleetState` reads it."""
     jumps = _jumps(plan, settings, seen)
     way, makers = plan.access.way, plan.makers
@@ -378,7 +378,7 @@ def fleet_state(plan: GcpPlan, settings: GcpSettings, stack: str, seen: Seen) ->
     return of_cloud(plan, stack, nodes, backend="gcp", grace_s=UNREACHABLE_GRACE_S)
 
 
-def _jumps(plan: GcpPlan, settings: GcpSettings, seen: Seen) -> list[dict[str, Any]]:
+def _jumps(plan: GcpPlan, settings: GcpSettings, seen: FleetOutputs) -> list[dict[str, Any]]:
     if plan.bastion is None or seen.bastion is None:
         return given_jumps(plan.access.jumps)
     name, address = seen.bastion

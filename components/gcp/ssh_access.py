@@ -20,7 +20,7 @@ IAP = "35.235.240.0/20"
 
 
 @dataclass(frozen=True)
-class SshAccess:
+class AccessMethod:
     """The way in.
 
     `bastion`: how it is reached itself where there is one; `sources`: where given hops come from.
@@ -47,13 +47,13 @@ class SshAccess:
             yield f"SSH: straight, from {', '.join(wanted.ssh_cidrs)}"
 
 
-def way_in(wanted: NetworkLookup, *, public: bool) -> SshAccess:
+def way_in(wanted: NetworkLookup, *, public: bool) -> AccessMethod:
     """Over given hops, else a bastion for private nodes, else straight or through IAP."""
     if wanted.block.proxy_jump:
-        return SshAccess("given")
+        return AccessMethod("given")
     if wanted.block.bastion is False or (public and wanted.block.bastion == "auto"):
-        return SshAccess("direct" if public and wanted.ssh_cidrs else "iap")
-    return SshAccess("bastion", "public" if wanted.ssh_cidrs else "iap")
+        return AccessMethod("direct" if public and wanted.ssh_cidrs else "iap")
+    return AccessMethod("bastion", "public" if wanted.ssh_cidrs else "iap")
 
 
 def jump_sources(wanted: NetworkLookup, first: Vpc, facts: GcpFacts) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def jump_sources(wanted: NetworkLookup, first: Vpc, facts: GcpFacts) -> tuple[st
     return tuple(each for each in ranges if ipaddress.ip_network(each).version == 4)
 
 
-def jump_findings(way: SshAccess, first: Vpc) -> Iterator[Finding]:
+def jump_findings(way: AccessMethod, first: Vpc) -> Iterator[Finding]:
     """Whether a given jump host reaches the nodes."""
     if way.kind != "given":
         return

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from orch.components.base import Backend
 from orch.components.deployment import Deployment
-from orch.components.explain import Explained, Row, Traits
+from orch.components.explain import ChangeRow, Explained, Traits
 from orch.components.init_steps import scripts
 from orch.components.local.facts import LocalFacts, ask
 from orch.components.local.plan import LocalPlan, plan
@@ -22,9 +22,9 @@ EXPLAINED = Explained(
     traits={"cpus": "CPUs", "memory": "memory", "image": "node image"},
     new_nodes=frozenset({"image"}),
     rows=(
-        Row(_NODE, "cpus", "cpus"),
-        Row(_NODE, "memory_mib", "memory", " MiB"),
-        Row(_NODE, "image", "image"),
+        ChangeRow(_NODE, "cpus", "cpus"),
+        ChangeRow(_NODE, "memory_mib", "memory", " MiB"),
+        ChangeRow(_NODE, "image", "image"),
     ),
     lost="what is in their containers",
 )

@@ -20,7 +20,7 @@ UNREACHABLE_GRACE_S = 10.0
 """A container that is gone answers at once; one that restarts is back in a second (measured)."""
 
 
-class Network(pulumi.CustomResource):
+class LocalNetwork(pulumi.CustomResource):
     """`orch:local:Network`: a bridge network of this machine's Docker."""
 
     subnet: pulumi.Output[str]
@@ -30,7 +30,7 @@ class Network(pulumi.CustomResource):
         super().__init__("orch:local:Network", name, props, opts)
 
 
-class Node(pulumi.CustomResource):
+class LocalNode(pulumi.CustomResource):
     """`orch:local:Node`: a container that is a cluster node."""
 
     ssh_address: pulumi.Output[str]
@@ -50,7 +50,9 @@ class LocalFleet(pulumi.ComponentResource):
         super().__init__("orch:fleet:Local", plan.fleet, None, pulumi.ResourceOptions(protect=plan.protect))
         opts = pulumi.ResourceOptions(parent=self)
         keys = Keys(f"{plan.fleet}-keys", opts=opts)
-        network = Network(f"{plan.fleet}-network", network=plan.network, stack=stack_label(plan), opts=opts)
+        network = LocalNetwork(
+            f"{plan.fleet}-network", network=plan.network, stack=stack_label(plan), opts=opts
+        )
         nodes = [self._node(plan, node, keys, network) for node in plan.nodes]
         self.identity = keys.client_private_key
         self.state = pulumi.Output.from_input(
@@ -68,10 +70,12 @@ class LocalFleet(pulumi.ComponentResource):
         )
         self.register_outputs({})
 
-    def _node(self, plan: LocalPlan, node: LocalNodePlan, keys: Keys, network: Network) -> dict[str, Any]:
+    def _node(
+        self, plan: LocalPlan, node: LocalNodePlan, keys: Keys, network: LocalNetwork
+    ) -> dict[str, Any]:
         address = network.subnet.apply(lambda subnet, offset=node.address_offset: nth_address(subnet, offset))
         sent = {step.key: pulumi.Output.secret(step.record) for step in plan.init}
-        made = Node(
+        made = LocalNode(
             node.name,
             {
                 "name": node.container,

@@ -17,7 +17,7 @@ UNREACHABLE_GRACE_S = 120.0
 """A server's network may be away for a minute; its job goes on meanwhile."""
 
 
-class Host(pulumi.CustomResource):
+class SshHost(pulumi.CustomResource):
     """`orch:ssh:Host`: an existing server registered in a fleet."""
 
     def __init__(self, name: str, props: dict[str, Any], *, opts: pulumi.ResourceOptions) -> None:
@@ -34,7 +34,7 @@ class SshFleet(pulumi.ComponentResource):
     def __init__(self, plan: SshPlan) -> None:
         super().__init__("orch:fleet:Ssh", plan.fleet, None, pulumi.ResourceOptions(protect=plan.protect))
         for host in plan.hosts:
-            Host(host.node.name, _inputs(plan, host), opts=pulumi.ResourceOptions(parent=self))
+            SshHost(host.node.name, _inputs(plan, host), opts=pulumi.ResourceOptions(parent=self))
         self.state = pulumi.Output.from_input(
             {
                 "schema_version": SCHEMA,

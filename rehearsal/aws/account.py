@@ -8,12 +8,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any, ClassVar
 
-from orch.rehearsal.account import (
-    IncomingCall,
-    Refusal,
-    SimulatedAccount,
-    SimulatedMachine,
-)
+from orch.rehearsal.account import IncomingCall, Refusal, SimulatedAccount, SimulatedMachine
 from orch.rehearsal.aws.api.errors import THROTTLED, AwsError
 from orch.rehearsal.scenario import Failure, NodeScenario
 from orch.rehearsal.store import Doc

@@ -12,7 +12,7 @@ from orch.rehearsal.pulumi.schema import Schema
 
 
 @dataclass(frozen=True)
-class PropertyChange:
+class PropertyDifference:
     """A difference of one leaf. `path` is as Pulumi writes it (`tags.Name`, `ingress[0].fromPort`)."""
 
     path: str
@@ -24,9 +24,11 @@ class PropertyChange:
         return self.path.replace("[", ".").split(".")[0]
 
 
-def differences(schema: Schema, state: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[PropertyChange]:
+def differences(
+    schema: Schema, state: Mapping[str, Any], inputs: Mapping[str, Any]
+) -> list[PropertyDifference]:
     """The changes that lead from `state` (what was last read) to `inputs`."""
-    changes: list[PropertyChange] = []
+    changes: list[PropertyDifference] = []
     for name in sorted(inputs):
         if name in schema.inputs and name not in schema.places:
             changes += _compare(schema, name, state.get(name), inputs[name])
@@ -37,13 +39,13 @@ def differences(schema: Schema, state: Mapping[str, Any], inputs: Mapping[str, A
     return changes
 
 
-def _compare(schema: Schema, name: str, old: Any, new: Any) -> Iterator[PropertyChange]:
+def _compare(schema: Schema, name: str, old: Any, new: Any) -> Iterator[PropertyDifference]:
     if name in schema.json and isinstance(old, str) and isinstance(new, str) and _json(old) == _json(new):
         return
     if name in schema.sets and isinstance(old, list) and isinstance(new, list):
         old, new = _align_sets(old, new)
     for path, plain, kind in _leaves(schema, name, name, old, new):
-        yield PropertyChange(path, kind, schema.replaces(plain))
+        yield PropertyDifference(path, kind, schema.replaces(plain))
 
 
 def _json(text: str) -> Any:

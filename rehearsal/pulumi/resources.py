@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from orch.providers.orch.values import UNKNOWN
 from orch.rehearsal.account import SimulatedAccount, SimulationError
-from orch.rehearsal.pulumi.differences import PropertyChange, covers, differences, refers, same
+from orch.rehearsal.pulumi.differences import PropertyDifference, covers, differences, refers, same
 from orch.rehearsal.pulumi.schema import Schema
 
 Props = dict[str, Any]
@@ -81,7 +81,7 @@ class SimulatedResources(ABC):
     @abstractmethod
     def tag_changes(
         self, schema: Schema, state: Props, inputs: Props, changed: frozenset[str]
-    ) -> list[PropertyChange]:
+    ) -> list[PropertyDifference]:
         """Changes because of the provider's tags or labels, unless `changed` names the program's already."""
 
     @abstractmethod
@@ -130,7 +130,7 @@ class SimulatedResources(ABC):
                     return name
             number += 1
 
-    def diff(self, token: str, state: Props, inputs: Props) -> tuple[list[PropertyChange], bool]:
+    def diff(self, token: str, state: Props, inputs: Props) -> tuple[list[PropertyDifference], bool]:
         """(changes, whether a replacement deletes the old resource first)."""
         schema = self.schema(token)
         changes = differences(schema, state, inputs)
@@ -138,7 +138,7 @@ class SimulatedResources(ABC):
             new_place = self.place(place, inputs)
             moved = new_place not in (None, UNKNOWN) and not refers(state.get(place), new_place)
             if state.get(place) and moved:
-                changes.append(PropertyChange(place, "update", True))
+                changes.append(PropertyDifference(place, "update", True))
         changes += self.tag_changes(schema, state, inputs, frozenset(change.top for change in changes))
         own_name = schema.name is not None and schema.name not in (inputs.get(DEFAULTS) or ())
         delete_first = own_name and not any(change.top == schema.name for change in changes)

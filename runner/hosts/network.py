@@ -33,7 +33,7 @@ class NetworkMember:
 
 
 @dataclass(frozen=True)
-class HostAddress:
+class ClusterAddress:
     """A host's address in the network, with the interface that has it."""
 
     name: str
@@ -49,9 +49,9 @@ class ClusterNetwork:
     """The network of a cluster. `cidr` is None when the hosts' `internal_ip` are in several networks."""
 
     cidr: str | None
-    addresses: tuple[HostAddress, ...]
+    addresses: tuple[ClusterAddress, ...]
 
-    def address_of(self, name: str) -> HostAddress | None:
+    def address_of(self, name: str) -> ClusterAddress | None:
         """The address of the host of this name, None when it has none in this network."""
         return next((address for address in self.addresses if address.name == name), None)
 
@@ -136,8 +136,8 @@ def _addresses(member: NetworkMember) -> list[tuple[HostInterface, IpInterface]]
     ]
 
 
-def _host_address(member: NetworkMember, interface: HostInterface, address: IpInterface) -> HostAddress:
-    return HostAddress(
+def _host_address(member: NetworkMember, interface: HostInterface, address: IpInterface) -> ClusterAddress:
+    return ClusterAddress(
         member.name,
         str(address.ip),
         interface.name,
@@ -149,7 +149,7 @@ def _host_address(member: NetworkMember, interface: HostInterface, address: IpIn
 
 def _from_internal_ips(members: Sequence[NetworkMember]) -> NetworkResult:
     """Each host's own `internal_ip`, which one of its interfaces must have."""
-    addresses: list[HostAddress] = []
+    addresses: list[ClusterAddress] = []
     networks: set[str] = set()
     problems: list[NetworkProblem] = []
     for member in members:
@@ -176,7 +176,7 @@ def _from_internal_ips(members: Sequence[NetworkMember]) -> NetworkResult:
 def _in_network(members: Sequence[NetworkMember], network: str) -> NetworkResult:
     """The one address each host has in `network`."""
     ip_network = ipaddress.ip_network(network)
-    addresses: list[HostAddress] = []
+    addresses: list[ClusterAddress] = []
     problems: list[NetworkProblem] = []
     for member in members:
         matches = [

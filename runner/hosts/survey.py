@@ -24,8 +24,8 @@ from orch.runner.hosts.checks.types import (
 from orch.runner.hosts.facts import read_facts
 from orch.runner.hosts.host_facts import HostFacts
 from orch.runner.hosts.network import (
+    ClusterAddress,
     ClusterNetwork,
-    HostAddress,
     NetworkMember,
     NetworkProblem,
     duplicate_machine_ids,
@@ -324,7 +324,7 @@ _REACH = re.compile(r"^reach ([0-9]{1,9}) (ok|no) ?(.*)$", re.MULTILINE)
 _SIZE = re.compile(r"^size ([0-9]{1,9}) (ok|no|unknown) ?(.*)$", re.MULTILINE)
 
 
-def _line(index: int, own: HostAddress, peer: HostAddress, listener: Listener) -> str:
+def _line(index: int, own: ClusterAddress, peer: ClusterAddress, listener: Listener) -> str:
     size = min(own.mtu, peer.mtu) - _HEADERS[6 if ":" in peer.address else 4]
     return f"{index} {peer.address} {listener.port} {int(listener.program in ANSWERING)} {size}\n"
 

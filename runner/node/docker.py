@@ -173,7 +173,7 @@ def _saved(image: str) -> Generator[bytes]:
         )
 
 
-class Shared:
+class SharedStream:
     """A stream that is read once, and given from its beginning to each who reads it.
 
     What was read lies meanwhile in `file`, which is not buffered, so that nobody waits for who is slower. An
@@ -264,7 +264,7 @@ def _reading(image: str, nodes: int) -> Iterator[_Source]:
         return
     with (
         tempfile.TemporaryFile(dir=folder, buffering=0) as file,
-        closing(Shared(_saved(image), file, folder)) as shared,
+        closing(SharedStream(_saved(image), file, folder)) as shared,
     ):
         yield _Source(image, size, shared.read)
 

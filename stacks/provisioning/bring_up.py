@@ -14,7 +14,7 @@ from orch.spec.suggest import counted
 from orch.stacks.errors import EngineFailed, NoCapacity, StackError
 from orch.stacks.provisioning.gang import Gang, besides
 from orch.stacks.pulumi.changes import name_of
-from orch.stacks.pulumi.operation import Call, Doing, Listener, Note
+from orch.stacks.pulumi.operation import Doing, EngineCall, Listener, Note
 from orch.stacks.pulumi.process import Event
 from orch.stacks.request import FleetRequest, compile_for
 from orch.stacks.state import StackState
@@ -30,7 +30,7 @@ class Attempt:
 
 def bring_up(
     stack: StackState, request: FleetRequest, first: Deployment, listener: Listener, *, looked: bool = False
-) -> tuple[Deployment, Call]:
+) -> tuple[Deployment, EngineCall]:
     """The plan that was carried out, and the engine's call that did it. `looked`: the engine has just seen
     that all is as recorded.
 
@@ -150,12 +150,12 @@ class _Short:
 
     kept: Deployment
     wanted: int
-    call: Call
+    call: EngineCall
     events: tuple[Event, ...]
     missing: Mapping[str, str]
 
 
-def _kept(gang: Gang, compiled: Deployment, call: Call, there: Sequence[str]) -> _Short:
+def _kept(gang: Gang, compiled: Deployment, call: EngineCall, there: Sequence[str]) -> _Short:
     """Keep the nodes that are there."""
     # What a runner is told of the fleet hangs on all of its nodes: it is recorded anew without the others.
     kept = gang.keep(compiled, there)
@@ -165,7 +165,7 @@ def _kept(gang: Gang, compiled: Deployment, call: Call, there: Sequence[str]) ->
     return _Short(kept, len(compiled.nodes), call, tuple(events), missing)
 
 
-def _with_fewer(gang: Gang, short: _Short, tried: Sequence[Attempt]) -> tuple[Deployment, Call]:
+def _with_fewer(gang: Gang, short: _Short, tried: Sequence[Attempt]) -> tuple[Deployment, EngineCall]:
     """A fleet that keeps fewer nodes than it asked for. Raises NoCapacity when they are too few."""
     kept, count = short.kept, len(short.kept.nodes)
     warnings = tuple(
@@ -184,7 +184,7 @@ def _with_fewer(gang: Gang, short: _Short, tried: Sequence[Attempt]) -> tuple[De
     return replace(kept, warnings=(*kept.warnings, *warnings)), call
 
 
-def _all_failed(request: FleetRequest, call: Call) -> EngineFailed:
+def _all_failed(request: FleetRequest, call: EngineCall) -> EngineFailed:
     return EngineFailed(
         f"not one node of the fleet {request.name} could be made",
         errors=call.errors,

@@ -16,7 +16,7 @@ from orch.stacks.program import program
 from orch.stacks.project import Project
 from orch.stacks.provisioning.gang import parallel
 from orch.stacks.pulumi.changes import Change, changes
-from orch.stacks.pulumi.operation import Call, Listener, Note, engine
+from orch.stacks.pulumi.operation import EngineCall, Listener, Note, engine
 from orch.stacks.state import StackState
 from orch.stacks.summary import Recorded, fold
 
@@ -64,7 +64,7 @@ def refuse_replaced(stack: StackState, compiled: Deployment, before: Recorded, l
     leaving = going(before.nodes, compiled)
     staying = set(before.nodes) - leaving
     if staying and (_differ(before, compiled) or _may_have_runs(stack, staying)):
-        run = Call(lambda _: None, planning=True)
+        run = EngineCall(lambda _: None, planning=True)
         engine(stack, ["preview", *parallel(compiled)], run, program(compiled))
         leaving = going(before.nodes, compiled, changes(run.events))
     refuse_occupied(stack, leaving, listener)

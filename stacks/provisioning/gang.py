@@ -14,7 +14,7 @@ from orch.stacks.errors import EngineFailed, Interrupted, StackError
 from orch.stacks.program import program
 from orch.stacks.provisioning.shared_networks import bring_shared, release, shared_by
 from orch.stacks.pulumi.changes import name_of
-from orch.stacks.pulumi.operation import Call, Doing, Listener, Note, engine
+from orch.stacks.pulumi.operation import Doing, EngineCall, Listener, Note, engine
 from orch.stacks.pulumi.process import Event
 from orch.stacks.pulumi.recovery import clear_left, left_by
 from orch.stacks.request import FleetRequest
@@ -44,7 +44,7 @@ class Gang:
 
     def persist(
         self, compiled: Deployment, earlier: Sequence[Event] = (), *, looked: bool = False
-    ) -> tuple[Call, EngineFailed | None]:
+    ) -> tuple[EngineCall, EngineFailed | None]:
         """One plan carried out, as often as the cloud asks to repeat it, from what is there.
 
         `looked`: the engine has just seen that all is as recorded. The last call with the events of all,
@@ -52,7 +52,7 @@ class Gang:
         """
         events = list(earlier)
 
-        def between(outcome: tuple[Call, EngineFailed | None]) -> None:
+        def between(outcome: tuple[EngineCall, EngineFailed | None]) -> None:
             nonlocal events
             call, _ = outcome
             events = besides(call.events, call.errors)
@@ -67,7 +67,7 @@ class Gang:
             between=between,
         )
 
-    def answer(self, call: Call, failed: EngineFailed | None) -> CloudAnswer | None:
+    def answer(self, call: EngineCall, failed: EngineFailed | None) -> CloudAnswer | None:
         """What the errors of a call come to."""
         if failed is not None and failed.answer is not None:
             return failed.answer
@@ -81,15 +81,15 @@ class Gang:
 
     def bring(
         self, compiled: Deployment, earlier: Sequence[Event] = (), *, looked: bool = False
-    ) -> tuple[Call, EngineFailed | None]:
+    ) -> tuple[EngineCall, EngineFailed | None]:
         """One plan carried out, in its steps: the last call with the events of all, `earlier` ones first, and
         what failed beyond single nodes."""
-        call = Call(self.listener, planning=False, events=list(earlier))
+        call = EngineCall(self.listener, planning=False, events=list(earlier))
         try:
             if compiled.shared is not None:
                 bring_shared(self.stack, compiled.shared, call)
             for step in (*compiled.before, compiled):
-                call = Call(self.listener, planning=False, apart=step.apart, events=call.events)
+                call = EngineCall(self.listener, planning=False, apart=step.apart, events=call.events)
                 engine(self.stack, words(step, looked=looked), call, program(step))
                 looked = False
                 if step.queue is not None:
@@ -132,12 +132,12 @@ class Gang:
         """Take all of it away, and what it shares if no other fleet does; what could not be is named.
 
         Raises StackError."""
-        call = Call(self.listener, planning=False)
+        call = EngineCall(self.listener, planning=False)
         recorded = self.stack.recorded
         there, stands_on = left_by(recorded, self.stack.project), shared_by(recorded)
 
         def destroy() -> EngineFailed | None:
-            run = Call(self.listener, planning=False)
+            run = EngineCall(self.listener, planning=False)
             try:
                 engine(self.stack, ["destroy", "--yes", "--skip-preview"], run)
             except EngineFailed as failed:

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from orch.components.deployment import SHARED, Shared
+from orch.components.deployment import SHARED, SharedNetworks
 from orch.stacks.errors import EngineFailed, Held, Interrupted, StackError
 from orch.stacks.program import shared_program
 from orch.stacks.project import Project
 from orch.stacks.pulumi.changes import Drifted, drifted
-from orch.stacks.pulumi.operation import Call, Listener, Note, engine, init, plain
+from orch.stacks.pulumi.operation import EngineCall, Listener, Note, engine, init, plain
 from orch.stacks.pulumi.recovery import take
 from orch.stacks.state import StackExport, StackState, begun, outputs, stacks
 
@@ -42,12 +42,12 @@ def users(project: Project, shared: str, *, without: str) -> tuple[str, ...]:
     )
 
 
-def preview_shared(fleet: StackState, shared: Shared, run: Call) -> None:
+def preview_shared(fleet: StackState, shared: SharedNetworks, run: EngineCall) -> None:
     """What bringing it up would do, as events of `run`."""
     engine(fleet.beside(shared.stack), ["preview"], run, shared_program(shared))
 
 
-def bring_shared(fleet: StackState, shared: Shared, run: Call) -> None:
+def bring_shared(fleet: StackState, shared: SharedNetworks, run: EngineCall) -> None:
     """Bring it up for a fleet. Raises StackError."""
     stack, is_recorded = fleet.beside(shared.stack), shared.stack in shared_by(fleet.recorded)
     # A fleet of which nothing else is recorded yet: its `down` finds what was made for it, and the `down` of
@@ -71,7 +71,7 @@ def bring_shared(fleet: StackState, shared: Shared, run: Call) -> None:
     _in_turn(stack, run.listener, bring)
 
 
-def release(fleet: StackState, names: frozenset[str], run: Call) -> None:
+def release(fleet: StackState, names: frozenset[str], run: EngineCall) -> None:
     """Remove those of these stacks that no other fleet stands on. Raises StackError."""
     if names and fleet.exists and _wanted(fleet) in names:
         plain(fleet, ["stack", "tag", "rm", WANTED])
@@ -80,7 +80,7 @@ def release(fleet: StackState, names: frozenset[str], run: Call) -> None:
         _in_turn(stack, run.listener, partial(_remove, stack, run, fleet.name))
 
 
-def _remove(stack: StackState, run: Call, without: str) -> None:
+def _remove(stack: StackState, run: EngineCall, without: str) -> None:
     """Remove it unless a fleet but `without` stands on it. Its work folder stays: a fleet that comes at this
     moment is at work there."""
 
@@ -119,7 +119,7 @@ def drift_shared(fleet: StackState, words: list[str], listener: Listener) -> tup
     for name in sorted(shared_by(fleet.recorded)):
         stack = fleet.beside(name)
         if stack.exists:
-            run = Call(listener, planning=True)
+            run = EngineCall(listener, planning=True)
             engine(stack, words, run)
             found += drifted(run.events)
     return tuple(found)

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Step:
+class EngineStep:
     """Progress of one resource: `phase` is "start", "done" or "failed"."""
 
     phase: str
@@ -60,12 +60,12 @@ class Expected:
     names: frozenset[str]
 
 
-Progress = Step | Note | Doing | Expected
+Progress = EngineStep | Note | Doing | Expected
 Listener = Callable[[Progress], None]
 
 
 @dataclass
-class Call:
+class EngineCall:
     """One engine call under way: its events kept, its progress told.
 
     `apart`: types of resources whose errors are theirs alone, the call as a whole did its work.
@@ -128,7 +128,7 @@ class Call:
             self.started[urn] = time.monotonic()
         elif urn in self.started:
             seconds = time.monotonic() - self.started[urn]
-        self.listener(Step(phase, data["op"], data["type"], name_of(urn), seconds))
+        self.listener(EngineStep(phase, data["op"], data["type"], name_of(urn), seconds))
 
 
 def _is_ours(urn: str) -> bool:
@@ -137,7 +137,7 @@ def _is_ours(urn: str) -> bool:
 
 
 def engine(
-    stack: StackState, words: list[str], run: Call, code: Program | Aside | None = None
+    stack: StackState, words: list[str], run: EngineCall, code: Program | Aside | None = None
 ) -> ProcessResult:
     """Run one engine operation on a stack, which is made when it is new."""
     found, project, name = engines.require(), stack.project, stack.name
@@ -201,7 +201,7 @@ def while_held(stack: StackState, work: Callable[[Callable[[], None]], T], liste
 
     words = ["up", "--yes", "--skip-preview", "--refresh=false"]
     try:
-        engine(stack, words, Call(listener, planning=True), Aside(run))
+        engine(stack, words, EngineCall(listener, planning=True), Aside(run))
     except (Held, Interrupted):
         raise
     except StackError:
@@ -259,7 +259,7 @@ def _held(stack: str, said: str) -> StackError:
     return held_by(stack, next(told, ""))
 
 
-def _failure(stack: str, verb: str, run: Call, done: ProcessResult) -> StackError:
+def _failure(stack: str, verb: str, run: EngineCall, done: ProcessResult) -> StackError:
     said = "\n".join([done.stderr, *run.errors.values()])
     if is_held(said):
         return _held(stack, said)

@@ -16,20 +16,20 @@ import pytest
 
 from orch.cli.output.progress import Tally
 from orch.cli.output.ticking import clock
-from orch.stacks.pulumi.operation import Doing, Expected, Note, Step
+from orch.stacks.pulumi.operation import Doing, EngineStep, Expected, Note
 
 INSTANCE, GROUP = "aws:ec2/instance:Instance", "aws:ec2/securityGroup:SecurityGroup"
 
 
-def heard(*events: Step | Doing | Expected | Note, at: Iterable[float] = ()) -> Tally:
+def heard(*events: EngineStep | Doing | Expected | Note, at: Iterable[float] = ()) -> Tally:
     tally, times = Tally(0.0), iter(at)
     for event in events:
         tally.hear(event, next(times, 0.0))
     return tally
 
 
-def steps(phase: str, type_: str, *names: str, op: str = "create", seconds: float = 0.0) -> list[Step]:
-    return [Step(phase, op, type_, name, seconds) for name in names]
+def steps(phase: str, type_: str, *names: str, op: str = "create", seconds: float = 0.0) -> list[EngineStep]:
+    return [EngineStep(phase, op, type_, name, seconds) for name in names]
 
 
 NODES = [f"p5-{at}" for at in range(8)]
@@ -53,7 +53,7 @@ def test_resources_of_one_name_are_told_apart_by_their_kinds() -> None:
     types = [
         f"aws:ec2/{each}" for each in ("vpc:Vpc", "securityGroup:SecurityGroup", "natGateway:NatGateway")
     ]
-    tally = heard(*(Step("done", "create", each, "p5-nodes", 0.3) for each in types))
+    tally = heard(*(EngineStep("done", "create", each, "p5-nodes", 0.3) for each in types))
     assert tally.ready(1.0) == [
         "  p5-nodes  VPC  created (0.3 s)",
         "  p5-nodes  security group  created (0.3 s)",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orch.catalog.load import catalog
-from orch.components.cloud.candidates import Candidate
+from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.node_groups import (
     MOST,
     NodeGroup,
@@ -26,7 +26,7 @@ from orch.components.request import PriorState
 from orch.spec.models import Fleet
 
 L4 = catalog().types["aws", "g6.xlarge"]
-A, B = (Candidate(L4, "us-east-1", zone, spot=False, price=1.0) for zone in ("use1-az1", "use1-az2"))
+A, B = (CloudCandidate(L4, "us-east-1", zone, spot=False, price=1.0) for zone in ("use1-az1", "use1-az2"))
 
 
 def fleet(nodes: int, **more: Any) -> Fleet:

@@ -17,7 +17,7 @@ from orch.components.ssh.problems import KeysUnaccepted, Unfit, new_keys_of
 from orch.runner.errors import HostKeyUnaccepted, HostUnreachable
 from orch.runner.hosts.checks.types import CheckResult, Result
 from orch.runner.hosts.host_facts import Docker, Gpu, HostFacts
-from orch.runner.hosts.network import ClusterNetwork, HostAddress, NetworkProblem
+from orch.runner.hosts.network import ClusterAddress, ClusterNetwork, NetworkProblem
 from orch.runner.hosts.survey import HostReport, Survey, TargetError
 from orch.runner.launch.placement import place_task
 from orch.runner.ssh.host_keys import HostKey
@@ -72,7 +72,7 @@ def said(
         targets[name] = SshTarget(node, "scanned", f"SHA256:{name}")
         found = (facts or {}).get(name, facts_of())
         reports.append(HostReport(targets[name], found, tuple((checks or {}).get(name, ()))))
-    places = tuple(HostAddress(n, f"192.168.1.{i + 1}", "eth1", 1500) for i, n in enumerate(called))
+    places = tuple(ClusterAddress(n, f"192.168.1.{i + 1}", "eth1", 1500) for i, n in enumerate(called))
     network = None if problems else ClusterNetwork("192.168.1.0/24", places)
     return SshFacts(Survey(tuple(reports), network, problems), targets)
 

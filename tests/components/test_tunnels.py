@@ -17,7 +17,7 @@ from aws_cases import Case
 from gcp_cases import Case as GcpCase
 from pydantic import ValidationError
 
-from orch.components.aws.resources import HostKey, Seen, fleet_state
+from orch.components.aws.resources import FleetOutputs, HostKey, fleet_state
 from orch.components.cloud.host_keys import public_host_key
 from orch.components.gcp.tunnels import through_iap
 from orch.runner.ssh.connect import dial_command
@@ -91,7 +91,7 @@ def aws(creds: dict[str, str] | None, name: str = "p5") -> tuple[Case, FleetStat
     case.data["settings"] = {**case.data.get("settings", {}), **({"creds": creds} if creds else {})}
     plan = case.plan()
     ids = [f"i-{node.index}" for node in plan.nodes]
-    seen = Seen(
+    seen = FleetOutputs(
         "ab" * 32,
         ids,
         [HostKey(public_host_key("ab" * 32, each), each) for each in ids],

@@ -15,7 +15,7 @@ from orch.providers.orch.ssh_host import SshHostHandler
 from orch.providers.orch.values import wire_map
 from orch.runner.hosts.registration import enter, mark
 from orch.runner.ledger.run_folder import new_key_pair
-from orch.stacks.pulumi.operation import Call, Note, Step
+from orch.stacks.pulumi.operation import EngineCall, EngineStep, Note
 
 URN = "urn:pulumi:lab::tests::orch:fleet:Fleet$orch:ssh:Host::gpu1"
 
@@ -55,7 +55,7 @@ def test_it_is_no_error_and_the_engine_is_warned(
 
 @pytest.mark.parametrize(("urn", "told"), [(URN, 1), ("", 0), ("urn:pulumi:lab::tests::aws:ec2:Vpc::net", 0)])
 def test_a_warning_of_our_own_provider_reaches_whoever_called(urn: str, told: int) -> None:
-    heard: list[Step | Note] = []
+    heard: list[EngineStep | Note] = []
     event = {"severity": "warning", "urn": urn, "message": "gpu1 leaves the fleet\n"}
-    Call(heard.append, planning=False)({"diagnosticEvent": event})
+    EngineCall(heard.append, planning=False)({"diagnosticEvent": event})
     assert heard == [Note("warning: gpu1 leaves the fleet")] * told

@@ -12,7 +12,7 @@ from typing import IO
 import pytest
 
 from orch.runner.errors import ImageUnavailable, RunnerError
-from orch.runner.node.docker import Shared
+from orch.runner.node.docker import SharedStream
 
 CHUNKS = [bytes([number]) * 300_000 for number in range(20)]
 
@@ -31,7 +31,7 @@ def test_all_who_read_get_the_whole_stream_and_one_who_stops_holds_up_nobody(fil
             read.append(number)
             yield chunk
 
-    with closing(Shared(stream(), file, Path("there"))) as shared:
+    with closing(SharedStream(stream(), file, Path("there"))) as shared:
         stopped = shared.read()
         next(stopped)
         with ThreadPoolExecutor() as pool:
@@ -46,18 +46,18 @@ def test_an_error_of_the_stream_reaches_all_who_read_it(file: IO[bytes]) -> None
         yield b"begun"
         raise ImageUnavailable("this image is damaged")
 
-    def reads(shared: Shared) -> str:
+    def reads(shared: SharedStream) -> str:
         with pytest.raises(ImageUnavailable) as caught:
             list(shared.read())
         return caught.value.summary
 
-    with closing(Shared(stream(), file, Path("there"))) as shared, ThreadPoolExecutor() as pool:
+    with closing(SharedStream(stream(), file, Path("there"))) as shared, ThreadPoolExecutor() as pool:
         assert list(pool.map(reads, [shared] * 3)) == ["this image is damaged"] * 3
 
 
 def test_a_disk_that_is_full_is_told_with_its_place() -> None:
     with Path("/dev/full").open("r+b", buffering=0) as full:  # noqa: SIM117
-        with closing(Shared((chunk for chunk in CHUNKS), full, Path("/caches"))) as shared:
+        with closing(SharedStream((chunk for chunk in CHUNKS), full, Path("/caches"))) as shared:
             with pytest.raises(RunnerError) as caught:
                 list(shared.read())
     assert caught.value.where == "/caches"
@@ -69,7 +69,7 @@ def test_what_nobody_wants_any_more_is_read_no_further(file: IO[bytes]) -> None:
         while True:
             yield b"more"
 
-    shared = Shared(stream(), file, Path("there"))
+    shared = SharedStream(stream(), file, Path("there"))
     reader = shared.read()
     next(reader)
     shared.close()

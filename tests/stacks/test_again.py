@@ -11,7 +11,7 @@ from orch.components.request import CloudAnswer
 from orch.spec.models import Fleet
 from orch.stacks.project import Project
 from orch.stacks.provisioning.gang import Gang, repeatedly
-from orch.stacks.pulumi.operation import Call, Note, Progress
+from orch.stacks.pulumi.operation import EngineCall, Note, Progress
 from orch.stacks.request import FleetRequest
 from orch.stacks.state import StackState
 
@@ -41,7 +41,7 @@ def answer(text: str) -> CloudAnswer | None:
 def test_what_stops_outweighs_what_leads_elsewhere_and_that_a_throttle(
     tmp_path: Path, codes: list[str], counts: str
 ) -> None:
-    call = Call(lambda _: None, planning=False)
+    call = EngineCall(lambda _: None, planning=False)
     call.errors = {f"urn::{code}": f"creating: api error {code}: no" for code in codes}
     found = gang(tmp_path).answer(call, None)
     assert found is not None

@@ -14,9 +14,9 @@ from orch.components.aws.account.existing import Lookup, used
 from orch.components.aws.account.facts import (
     Allowance,
     AwsFacts,
-    Group,
     Image,
     Reservation,
+    SecurityGroup,
     Subnet,
     Vpc,
     Zone,
@@ -128,7 +128,7 @@ class RegionClient:
 
     def _network(
         self, question: Lookups, look: Lookup
-    ) -> tuple[Vpc | None, tuple[Subnet, ...], tuple[Group, ...]]:
+    ) -> tuple[Vpc | None, tuple[Subnet, ...], tuple[SecurityGroup, ...]]:
         wanted = question.network
         ec2 = self.client("ec2")
         vpc = _vpc(wanted.vpc, look) if wanted.vpc else None
@@ -167,7 +167,7 @@ class RegionClient:
                 for row in sorted(rows, key=lambda row: row["SubnetId"])
             )
         rows = look.of("security-group", wanted.groups, vpc.id if vpc else None)
-        groups = tuple(Group(str(row["GroupId"]), str(row["VpcId"]), _to_itself(row)) for row in rows)
+        groups = tuple(SecurityGroup(str(row["GroupId"]), str(row["VpcId"]), _to_itself(row)) for row in rows)
         return vpc, subnets, groups
 
     def _elsewhere(self, missing: Sequence[str]) -> dict[str, str]:

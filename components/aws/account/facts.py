@@ -41,7 +41,7 @@ class Subnet:
 
 
 @dataclass(frozen=True)
-class Group:
+class SecurityGroup:
     """A given security group. `itself`: whether it lets all traffic in from and out to itself."""
 
     id: str
@@ -107,7 +107,7 @@ class AwsFacts:
     bastion_image: Image | None = None
     vpc: Vpc | None = None
     subnets: tuple[Subnet, ...] = ()
-    groups: tuple[Group, ...] = ()
+    groups: tuple[SecurityGroup, ...] = ()
     reservation: Reservation | None = None
     vcpus: Allowance | None = None
     addresses: Allowance | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orch.catalog.aws.machines import default_image, image_kind, nics
-from orch.components.aws.candidates import Candidate
+from orch.components.aws.candidates import CloudCandidate
 from orch.components.aws.nics import Interface, interfaces
 from orch.components.cloud.indices import all_there
 from orch.components.request import PriorState
@@ -85,14 +85,14 @@ def wanted_network(fleet: Fleet, settings: AwsSettings, region: str) -> NetworkL
     )
 
 
-def layout(fleet: Fleet, candidate: Candidate) -> tuple[Interface, ...]:
+def layout(fleet: Fleet, candidate: CloudCandidate) -> tuple[Interface, ...]:
     """Interfaces of each node: EFA for clusters, unless the file wants Ethernet."""
     plain = fleet.network is not None and fleet.network.interconnect == "ethernet"
     efa = fleet.placement == "cluster" and not plain
     return interfaces(nics()[candidate.type.name], efa=efa)
 
 
-def wanted_image(fleet: Fleet, settings: AwsSettings, candidate: Candidate) -> ImageLookup | None:
+def wanted_image(fleet: Fleet, settings: AwsSettings, candidate: CloudCandidate) -> ImageLookup | None:
     """The image of the nodes; None when none is written and the catalogue has none for the type."""
     written = fleet.os_image.get("aws") if isinstance(fleet.os_image, dict) else fleet.os_image
     kind = image_kind(candidate.type)
@@ -108,7 +108,7 @@ def wanted_image(fleet: Fleet, settings: AwsSettings, candidate: Candidate) -> I
     return ImageLookup(row.user, parameter=row.parameter) if row else None
 
 
-def bastion_image(candidate: Candidate) -> ImageLookup:
+def bastion_image(candidate: CloudCandidate) -> ImageLookup:
     """The image of the bastion: plain Ubuntu."""
     from orch.catalog.aws.machines import images
 
@@ -119,7 +119,7 @@ def bastion_image(candidate: Candidate) -> ImageLookup:
 def question(
     fleet: Fleet,
     settings: AwsSettings,
-    candidate: Candidate,
+    candidate: CloudCandidate,
     previous: PriorState,
     scope: str,
     *,
@@ -143,7 +143,7 @@ def question(
 
 
 def pinned(
-    wanted: ImageLookup | None, pin: str, candidate: Candidate, previous: PriorState
+    wanted: ImageLookup | None, pin: str, candidate: CloudCandidate, previous: PriorState
 ) -> ImageLookup | None:
     """The image by the id that was pinned, when the same is wanted in the same region."""
     pins = previous.pins

@@ -27,7 +27,7 @@ class Session(Protocol):
     def client(self, name: str) -> Any: ...
 
 
-class Project:
+class ProjectClient:
     """A project, asked through one client per kind of resource."""
 
     def __init__(self, made: Session) -> None:

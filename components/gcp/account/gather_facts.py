@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orch.components.cloud_errors import CloudError
-from orch.components.gcp.account.client import Project, Session
+from orch.components.gcp.account.client import ProjectClient, Session
 from orch.components.gcp.account.client_errors import CloudRefused, sdk, told
 from orch.components.gcp.account.facts import GcpFacts, Member, Reservation
 from orch.components.gcp.account.lookups import Lookups
@@ -85,21 +85,21 @@ def ask(made: Session, question: Lookups) -> GcpFacts:
 
     Raises CloudRefused.
     """
-    return Project(made).facts(question)
+    return ProjectClient(made).facts(question)
 
 
 def reservation(
     made: Session, wanted: str, regions: Sequence[str], zones: Sequence[str]
 ) -> Reservation | None:
     """The reservation of that name, looked for in `zones`, else in all of `regions`."""
-    project = Project(made)
+    project = ProjectClient(made)
     where = tuple(zones) or tuple(zone for region in regions for zone in project.zones(region))
     return project.reservation(wanted, where)
 
 
 def members(made: Session, zone: str, group: str) -> tuple[Member, ...]:
     """The nodes of a fleet as they run, the oldest first. `group`: the value of their label `orch-group`."""
-    return Project(made).members(zone, "orch-group", group)
+    return ProjectClient(made).members(zone, "orch-group", group)
 
 
 def host_keys(made: Session, zone: str, instances: Sequence[str]) -> dict[str, str]:
@@ -109,7 +109,7 @@ def host_keys(made: Session, zone: str, instances: Sequence[str]) -> dict[str, s
     Only programs on the machine itself write its guest attributes, and jobs get no answer where they would.
     Raises CloudRefused.
     """
-    project = Project(made)
+    project = ProjectClient(made)
     project.client("InstancesClient")
 
     def attribute(name: str) -> str | None:
@@ -128,9 +128,9 @@ def host_keys(made: Session, zone: str, instances: Sequence[str]) -> dict[str, s
 
 def refused_request(made: Session, zone: str, group: str, request: str) -> CloudError | None:
     """Why a group's resize request will never be fulfilled; None while it may be, and once it is."""
-    return Project(made).refused_request(zone, group, request)
+    return ProjectClient(made).refused_request(zone, group, request)
 
 
 def tagged(made: Session, zone: str, stack: str) -> tuple[tuple[str, str], ...]:
     """Live instances with a stack's label, as (name, `orch-urn`): what a killed `up` may have begun."""
-    return Project(made).labelled(zone, stack)
+    return ProjectClient(made).labelled(zone, stack)

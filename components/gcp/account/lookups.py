@@ -9,7 +9,7 @@ from typing import Literal
 from orch.catalog.gcp.machines import Shape, gcp_image, shapes, type_quota
 from orch.components.cloud.indices import all_there
 from orch.components.gcp.account.labels import label
-from orch.components.gcp.candidates import Candidate
+from orch.components.gcp.candidates import CloudCandidate
 from orch.components.gcp.plan import base_name
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
@@ -111,7 +111,7 @@ def short(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2]
 
 
-def shape_of(fleet: Fleet, candidate: Candidate) -> Shape:
+def shape_of(fleet: Fleet, candidate: CloudCandidate) -> Shape:
     """The candidate's shape, with the interfaces of its fabric only where the fleet wants one."""
     from dataclasses import replace
 
@@ -122,12 +122,12 @@ def shape_of(fleet: Fleet, candidate: Candidate) -> Shape:
     return replace(each, fabric="ethernet", hosts=1, datas=0, rdmas=0, rdma_subnets=0, profile="", gbps=0)
 
 
-def image_fabric(candidate: Candidate) -> str:
+def image_fabric(candidate: CloudCandidate) -> str:
     """The fabric whose kernel the type's image needs, also for nodes that stand alone."""
     return shapes()[candidate.type.name].fabric
 
 
-def wanted_image(fleet: Fleet, settings: GcpSettings, candidate: Candidate) -> ImageLookup | None:
+def wanted_image(fleet: Fleet, settings: GcpSettings, candidate: CloudCandidate) -> ImageLookup | None:
     """The image of the nodes; None when none is written and the catalogue has none for the type."""
     written = fleet.os_image.get("gcp") if isinstance(fleet.os_image, dict) else fleet.os_image
     if written:
@@ -170,7 +170,7 @@ def flex_start(fleet: Fleet) -> bool:
 def question(
     fleet: Fleet,
     settings: GcpSettings,
-    candidate: Candidate,
+    candidate: CloudCandidate,
     previous: PriorState,
     *,
     indices: Sequence[int] | None = None,

@@ -15,7 +15,7 @@ from typing import Any
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot
 from orch.components.cloud.removal import again
 from orch.components.gcp.account import errors, gather_facts
-from orch.components.gcp.account.client import Project
+from orch.components.gcp.account.client import ProjectClient
 from orch.components.gcp.account.client_errors import codes_of, not_found, sdk, told
 from orch.components.gcp.account.labels import label
 from orch.components.gcp.account.lookups import short
@@ -110,7 +110,7 @@ class Orphans:
     def __init__(
         self, session: gather_facts.Session, project: str, region: str, crash: StackSnapshot, marks: Marks
     ) -> None:
-        self._asked = Project(session)
+        self._asked = ProjectClient(session)
         self._project, self._region = project, region
         self._crash, self._marks = crash, marks
         self._zones: Sequence[str] | None = None

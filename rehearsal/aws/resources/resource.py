@@ -9,7 +9,7 @@ from orch.providers.orch.values import UNKNOWN
 from orch.rehearsal.account import SimulationError
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.aws.resources.kinds import Api, ApiFailure, Kind, Props
-from orch.rehearsal.pulumi.differences import PropertyChange, same
+from orch.rehearsal.pulumi.differences import PropertyDifference, same
 from orch.rehearsal.pulumi.resources import SimulatedResources, types_of
 from orch.rehearsal.pulumi.schema import Schema, load
 
@@ -57,13 +57,13 @@ class AwsResources(SimulatedResources):
 
     def tag_changes(
         self, schema: Schema, state: Props, inputs: Props, changed: frozenset[str]
-    ) -> list[PropertyChange]:
+    ) -> list[PropertyDifference]:
         if not _has_tags(schema) or "tags" in changed:
             return []
         tags = self.tags(schema, inputs, state)["tagsAll"]
         if tags is UNKNOWN or same(state.get("tagsAll") or {}, tags):
             return []
-        return [PropertyChange("tagsAll", "update", False)]
+        return [PropertyDifference("tagsAll", "update", False)]
 
     def tags_read(self, schema: Schema, known: Props, observed: Props) -> Props:
         tags = observed.pop("Tags", None)

@@ -12,7 +12,7 @@ from orch.rehearsal.account import SimulationError
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.rehearsal.gcp.resources.calls import Api, CallFailed
 from orch.rehearsal.gcp.resources.kinds import Kind, Props
-from orch.rehearsal.pulumi.differences import PropertyChange, same
+from orch.rehearsal.pulumi.differences import PropertyDifference, same
 from orch.rehearsal.pulumi.resources import SimulatedResources, carried_over, types_of
 from orch.rehearsal.pulumi.schema import Schema, load
 
@@ -65,7 +65,7 @@ class GcpResources(SimulatedResources):
     def error(self, failure: CallFailed, activity: str) -> SimulationError:
         return SimulationError(f"1 error occurred:\n\t* {failure}\n\n")
 
-    def diff(self, token: str, state: Props, inputs: Props) -> tuple[list[PropertyChange], bool]:
+    def diff(self, token: str, state: Props, inputs: Props) -> tuple[list[PropertyDifference], bool]:
         """A range that grows is changed in place; one that does not needs another subnet."""
         changes, delete_first = super().diff(token, state, inputs)
         if token != "gcp:compute/subnetwork:Subnetwork":
@@ -97,13 +97,13 @@ class GcpResources(SimulatedResources):
 
     def tag_changes(
         self, schema: Schema, state: Props, inputs: Props, changed: frozenset[str]
-    ) -> list[PropertyChange]:
+    ) -> list[PropertyDifference]:
         if not _has_labels(schema) or "labels" in changed:
             return []
         labels = self.tags(schema, inputs, state)["pulumiLabels"]
         if labels is UNKNOWN or same(state.get("pulumiLabels") or {}, labels):
             return []
-        return [PropertyChange("pulumiLabels", "update", schema.replaces("labels"))]
+        return [PropertyDifference("pulumiLabels", "update", schema.replaces("labels"))]
 
     def tags_read(self, schema: Schema, known: Props, observed: Props) -> Props:
         labels: Mapping[str, str] = observed.pop("Labels", {})

@@ -9,7 +9,7 @@ import pytest
 from aws_cases import CATALOG
 
 from orch.components.aws.account.facts import Zone
-from orch.components.aws.candidates import Candidate, candidates
+from orch.components.aws.candidates import CloudCandidate, candidates
 from orch.components.request import PriorState
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
@@ -23,7 +23,7 @@ def places(
     zones: dict[str, list[Zone]] | None = None,
     settings: dict[str, Any] | None = None,
     **fleet: Any,
-) -> tuple[Candidate, ...]:
+) -> tuple[CloudCandidate, ...]:
     model = Fleet.model_validate(
         {"type": "fleet", "name": "p5", "backends": ["aws"], "nodes": "2", "placement": "cluster", **fleet}
     )

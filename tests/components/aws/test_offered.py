@@ -14,7 +14,7 @@ from planning import request_of
 from orch.catalog.aws.machines import nics
 from orch.components.aws.account.facts import Reservation
 from orch.components.aws.backend import AwsBackend
-from orch.components.aws.candidates import Candidate, candidates, in_written_zones, settled
+from orch.components.aws.candidates import CloudCandidate, candidates, in_written_zones, settled
 from orch.components.aws.nics import interfaces
 from orch.components.registry import compile_fleet
 from orch.components.request import PriorState
@@ -32,7 +32,7 @@ def fleet(**properties: Any) -> Fleet:
     return Fleet.model_validate({**base, **properties})
 
 
-def places(previous: PriorState | None = None, **properties: Any) -> tuple[Candidate, ...]:
+def places(previous: PriorState | None = None, **properties: Any) -> tuple[CloudCandidate, ...]:
     return candidates(fleet(**properties), SETTINGS, CATALOG, previous=previous or PriorState())
 
 

@@ -9,7 +9,7 @@ from provider_tables import judge, judge_words
 
 from orch.providers.orch.values import UNKNOWN
 from orch.rehearsal.aws.resources.resource import schemas, types
-from orch.rehearsal.pulumi.differences import PropertyChange, differences, refers
+from orch.rehearsal.pulumi.differences import PropertyDifference, differences, refers
 from orch.rehearsal.pulumi.schema import Schema
 
 TOKENS = sorted(types())
@@ -37,7 +37,7 @@ def schema(**more: Any) -> Schema:
     return Schema("t", names, frozenset(), frozenset(), maps=frozenset({"tags"}), **more)
 
 
-CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[PropertyChange]]] = {
+CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[PropertyDifference]]] = {
     "nothing": (schema(), {"name": "a", "count": 1}, {"name": "a", "count": 1}, []),
     "the same in another form": (
         schema(),
@@ -49,13 +49,19 @@ CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[PropertyChan
         schema(new=("disk.encrypted",)),
         {"disk": {"size": 1, "encrypted": False}},
         {"disk": {"size": 2, "encrypted": True}},
-        [PropertyChange("disk.size", "update", False), PropertyChange("disk.encrypted", "update", True)],
+        [
+            PropertyDifference("disk.size", "update", False),
+            PropertyDifference("disk.encrypted", "update", True),
+        ],
     ),
     "a tag too many, one with a colon": (
         schema(),
         {"tags": {"a": "1", "orch:stack": "x", "b.c": "2"}},
         {"tags": {"a": "1", "orch:stack": "y"}},
-        [PropertyChange("tags.orch:stack", "update", False), PropertyChange('tags["b.c"]', "delete", False)],
+        [
+            PropertyDifference("tags.orch:stack", "update", False),
+            PropertyDifference('tags["b.c"]', "delete", False),
+        ],
     ),
     "what the cloud filled in": (
         schema(computed=frozenset({"disk", "size"})),
@@ -63,7 +69,7 @@ CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[PropertyChan
         {"disk": {"size": 1}},
         [],
     ),
-    "an input taken away": (schema(), {"size": 5}, {}, [PropertyChange("size", "delete", False)]),
+    "an input taken away": (schema(), {"size": 5}, {}, [PropertyDifference("size", "delete", False)]),
     "a set in another order": (
         schema(sets=frozenset({"rules"})),
         {"rules": [{"port": 22, "to": ""}, {"port": 80}]},
@@ -74,7 +80,7 @@ CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[PropertyChan
         schema(sets=frozenset({"rules"})),
         {"rules": [{"port": 22}, {"port": 80}]},
         {"rules": [{"port": 80}]},
-        [PropertyChange("rules[1]", "delete", False)],
+        [PropertyDifference("rules[1]", "delete", False)],
     ),
     "a policy written otherwise": (
         schema(json=frozenset({"policy"})),
@@ -92,13 +98,13 @@ CASES: dict[str, tuple[Schema, dict[str, Any], dict[str, Any], list[PropertyChan
         schema(sets=frozenset({"rules"}), strict=frozenset({"rules.ports"})),
         {"rules": [{"protocol": "tcp", "ports": ["22"]}]},
         {"rules": [{"protocol": "tcp"}]},
-        [PropertyChange("rules[0].ports", "delete", False)],
+        [PropertyDifference("rules[0].ports", "delete", False)],
     ),
     "an unknown value": (
         schema(),
         {"name": "a"},
         {"name": UNKNOWN},
-        [PropertyChange("name", "update", False)],
+        [PropertyDifference("name", "update", False)],
     ),
 }
 

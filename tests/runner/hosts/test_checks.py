@@ -20,11 +20,11 @@ from orch.runner.hosts.checks.types import (
 )
 from orch.runner.hosts.facts import parse
 from orch.runner.hosts.host_facts import HostFacts, HostInterface, PciDevices, RdmaPort, Tool
-from orch.runner.hosts.network import ClusterNetwork, HostAddress, NetworkProblem
+from orch.runner.hosts.network import ClusterAddress, ClusterNetwork, NetworkProblem
 from orch.spec.codes import CODES
 
 DATA = Path(__file__).parent / "data"
-ALONE = ClusterNetwork("10.0.0.0/24", (HostAddress("gpu1", "10.0.0.1", "eth1", 1500),))
+ALONE = ClusterNetwork("10.0.0.0/24", (ClusterAddress("gpu1", "10.0.0.1", "eth1", 1500),))
 TRIED = ContainerProbe(image="orch/job", gpus=8)
 
 
@@ -304,7 +304,7 @@ def test_a_machine_id_of_another_host_fails_and_names_it() -> None:
 
 
 def two(mtu: int = 1500, address: str = "10.0.0.2") -> ClusterNetwork:
-    return ClusterNetwork("10.0.0.0/24", (*ALONE.addresses, HostAddress("gpu2", address, "eth1", mtu)))
+    return ClusterNetwork("10.0.0.0/24", (*ALONE.addresses, ClusterAddress("gpu2", address, "eth1", mtu)))
 
 
 def test_an_mtu_that_differs_fails_a_cluster_and_warns_others() -> None:

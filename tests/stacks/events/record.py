@@ -55,7 +55,7 @@ class Recorder:
         from orch.components.explain import known
         from orch.stacks.program import program
         from orch.stacks.provisioning.gang import parallel
-        from orch.stacks.pulumi.operation import Call, engine
+        from orch.stacks.pulumi.operation import EngineCall, engine
         from orch.stacks.request import compile_for
         from orch.stacks.state import StackState
 
@@ -63,7 +63,7 @@ class Recorder:
         stack = StackState(self.project, wish.name)
         recorded, nodes = stack.outputs, stack.makers
         compiled = compile_for(stack, wish)
-        run = Call(lambda event: None, planning=True)
+        run = EngineCall(lambda event: None, planning=True)
         engine(stack, ["preview", *parallel(compiled)], run, program(compiled))
         told = {
             "backend": recorded["fleet"]["backend"],
