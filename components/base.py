@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -125,8 +127,19 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
 
     def module(self, name: str) -> Any:
         """A module of the backend's folder, imported when it is needed: `resources` imports Pulumi and the
-        cloud's package of it, which no plan needs."""
-        return import_module(f"{type(self).__module__.rpartition('.')[0]}.{name}")
+        cloud's package of it, which no plan needs. Raises ModuleNotFoundError."""
+        return import_module(self.module_name(name) or f"{type(self).__module__.rpartition('.')[0]}.{name}")
+
+    @classmethod
+    def module_name(cls, name: str) -> str | None:
+        """The full name of a module of the backend's folder or of one that it extends, None without."""
+        for each in cls.__mro__:
+            package = each.__module__.rpartition(".")[0]
+            if package and issubclass(each, Backend):
+                with suppress(ModuleNotFoundError):
+                    if find_spec(f"{package}.{name}") is not None:
+                        return f"{package}.{name}"
+        return None
 
     def deployment(self, request: PlanRequest, candidate: Place) -> Deployment:
         """The fleet planned at a candidate, ready to be brought up. Raises what `facts` and `plan` raise."""

@@ -75,8 +75,7 @@ def _of_another_package(name: str) -> AnyBackend:
             hint=f"mend or remove the package {package}",
         )
     missing = sorted(found.__abstractmethods__)
-    folder = found.__module__.rpartition(".")[0]
-    if found.register is Backend.register and not (folder and find_spec(f"{folder}.resources")):
+    if found.register is Backend.register and found.module_name("resources") is None:
         missing.append("register")
     missing += [each for each in ("name", "settings") if not hasattr(found, each)]
     if missing:

@@ -93,6 +93,16 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         lookups = question(request.fleet, settings, candidate, prior, request.scope, indices=request.indices)
         return gather_facts.ask(self.session(request), lookups, settings.endpoint_url)
 
+    def facts_of_new_nodes(
+        self, request: PlanRequest, candidate: CloudCandidate, facts: AwsFacts
+    ) -> AwsFacts:
+        settings, prior = self.settings_of(request), self.prior(request)
+        lookups = question(request.fleet, settings, candidate, prior, request.scope, indices=request.indices)
+        if lookups.quotas:
+            return facts
+        lookups = replace(lookups, quotas=True)
+        return gather_facts.ask(self.session(request), lookups, settings.endpoint_url)
+
     def plan(self, request: PlanRequest, candidate: CloudCandidate, facts: AwsFacts) -> AwsPlan:
         texts = scripts(request.fleet, request.folder)
         context = Context(

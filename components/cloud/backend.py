@@ -86,7 +86,7 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         """The fleet in its node groups, nodes that are missing at the candidate."""
         prior = self.prior(request)
         if not (candidate.kept or candidate.additional) or not may_spread(request.fleet):
-            return self.plan(request, candidate, self.facts(request, candidate))
+            return self._plan_at(request, candidate)[0]
         groups, missing = divide(request.fleet, prior)
         groups, missing = with_begun(groups, missing, request.previous.begun)
         places: list[tuple[NodeGroup, CloudCandidate]] = []
@@ -115,10 +115,23 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         beside: Beside[Plan, Facts],
     ) -> Planned[Plan, Facts]:
         part = request.of_nodes(prior_of(group, prior), group.indices, beside)
-        facts = self.facts(part, at)
-        made = replace(self.plan(part, at, facts), number=group.number)
+        plan, facts = self._plan_at(part, at)
+        made = replace(plan, number=group.number)
         live = live_indices(self.prior(part)) if at.kept else frozenset[int]()
         return Planned(made, facts, len(set(group.indices) - live))
+
+    def _plan_at(self, request: PlanRequest, at: CloudCandidate) -> tuple[Plan, Facts]:
+        facts = self.facts(request, at)
+        plan = self.plan(request, at, facts)
+        if plan.settled or not at.kept:
+            return plan, facts
+        whole = self.facts_of_new_nodes(request, at, facts)
+        return (plan, facts) if whole is facts else (self.plan(request, at, whole), whole)
+
+    def facts_of_new_nodes(self, request: PlanRequest, candidate: CloudCandidate, facts: Facts) -> Facts:
+        """The facts with what counts for nodes that have to be made, for a plan that replaces nodes which are
+        there. The same when `facts` asked for it already."""
+        return facts
 
     def spreads(self, request: PlanRequest, kept: CloudCandidate) -> bool:
         """Whether the fleet can have more node groups."""
@@ -151,6 +164,8 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         return {}
 
     def delete_orphans(self, snapshot: StackSnapshot) -> tuple[str, ...]:
+        if self.module_name("account.orphans") is None:
+            return super().delete_orphans(snapshot)
         deleted: tuple[str, ...] = self.module("account.orphans").delete_orphans(snapshot)
         return deleted
 

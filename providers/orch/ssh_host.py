@@ -224,7 +224,7 @@ def _outputs(facts: HostFacts, registered: State) -> State:
         tools = ", ".join(dict.fromkeys(each.tool for each in unknown))
         status = f"reachable, but what {tools} said cannot be read"
         now = {key: value for key, value in now.items() if not _lost(key, value, unknown)}
-    return {"facts": facts.model_dump(mode="json"), OBSERVED: {"status": status, **now}}
+    return {"facts": facts.model_dump(mode="json", by_alias=True), OBSERVED: {"status": status, **now}}
 
 
 _GPUS = frozenset({"gpu_count", "gpu_driver", "gpu_memory_mib", "gpu_name", "gpu_vendor"})

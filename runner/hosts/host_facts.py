@@ -1,11 +1,14 @@
-"""The facts of a host as values. Checks (`checks/`) decide whether they are good enough."""
+"""The facts of a host as values. Checks (`checks/`) decide whether they are good enough.
+
+Two of them are recorded under a former name (`serialization_alias`).
+"""
 
 from __future__ import annotations
 
 import ipaddress
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 Json = str | int | float | bool | None
 Vendor = Literal["nvidia", "amd", "intel", "tenstorrent"]
@@ -70,7 +73,7 @@ class Tool(_Frozen):
 
     name: str
     exit_code: int
-    output: str = ""
+    output: str = Field(default="", serialization_alias="said")
 
 
 class HostInterface(_Frozen):
@@ -125,7 +128,7 @@ class HostFacts(_Frozen):
     disks: tuple[HostDisk, ...] = ()
     docker: Docker | None = None
     gpus: tuple[Gpu, ...] = ()
-    pci_devices: tuple[PciDevices, ...] = ()
+    pci_devices: tuple[PciDevices, ...] = Field(default=(), serialization_alias="seen")
     tools: tuple[Tool, ...] = ()
     nvidia_toolkit: str | None = None
     kfd: bool = False

@@ -297,8 +297,8 @@ def called(verb: tuple[str, ...]) -> bool:
 @pytest.mark.timeout(900)
 def test_all_verbs_did_what_they_are_for(place: Place) -> None:
     """Or what follows would prove nothing."""
-    # `engine install` comes before any test, `offers refresh` asks a cloud; `plan` and `fleet delete` are other
-    # names of what is called.
+    # `engine install` comes before any test, `offers refresh` asks a cloud; `plan` and `fleet delete` are
+    # other names of what is called.
     apart = {("engine", "install"), ("offers", "refresh"), ("plan",), ("fleet", "delete")}
     assert [each for each in verbs() if each not in apart and not called(each)] == []
     for what, said in place.said.items():

@@ -446,6 +446,18 @@ def test_a_quota_is_judged_for_the_nodes_of_all_groups(account: Account) -> None
     )
 
 
+def test_a_quota_is_judged_again_where_nodes_that_are_there_are_replaced(account: Account) -> None:
+    """They go before the new ones come, so that EC2's refusal would be too late."""
+    cluster = {"nodes": "2", "placement": "cluster", "instance_types": ["p5.48xlarge"]}
+    up = account.compiled(**cluster, network={"interconnect": "ethernet"}).plan
+    there = frozenset(f"{up.fleet}-{index}" for index in range(2))
+    before = PriorState({"backend": "aws", "indices": "0-1", **up.pins}, there=there)
+    account.cloud.turn(quotas={P_QUOTA: 2000, "L-DF5E4CA3": 5})
+    assert account.compiled(before, **cluster, network={"interconnect": "ethernet"}).plan.settled
+    with pytest.raises(PlanErrors, match="network interfaces"):
+        account.compiled(before, **cluster)
+
+
 def test_interfaces_are_counted_for_the_nodes_of_all_groups(account: Account) -> None:
     before = in_two_groups("g6.xlarge", "g6.2xlarge")
     account.cloud.turn(quotas={G_QUOTA: 99, "L-DF5E4CA3": 6})
