@@ -11,14 +11,7 @@ from orch.cli import provision, run
 from orch.cli.context import Detach, File, OnFleet, Profile, Rehearse, Variables, Yes, project_at
 from orch.cli.diagnostics import settings_near
 from orch.cli.errors import UsageError, tell
-from orch.runner.ledger.run_names import RunName
-from orch.runner.runs.lifecycle import check_task
-from orch.spec import load_paths
-from orch.spec.models import Fleet, Task
 from orch.spec.suggest import few
-from orch.stacks.errors import ProjectError
-from orch.stacks.fleets import require_up
-from orch.stacks.state import StackState
 
 
 def apply(
@@ -33,6 +26,14 @@ def apply(
     rehearse: Rehearse = False,
 ) -> None:
     """Bring up the fleets of a file, then run its tasks: `up` and `run` in one, as dstack users type it."""
+    from orch.runner.ledger.run_names import RunName
+    from orch.runner.runs.lifecycle import check_task
+    from orch.spec import load_paths
+    from orch.spec.models import Fleet, Task
+    from orch.stacks.errors import ProjectError
+    from orch.stacks.fleets import require_up
+    from orch.stacks.state import StackState
+
     env = env or []
     if file == "-":
         raise UsageError(

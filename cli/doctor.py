@@ -15,13 +15,8 @@ import typer
 
 from orch.cli.context import Json, project_at
 from orch.cli.errors import end, say, tell
-from orch.cli.output.ticking import still
 from orch.spec.errors import ExitCode
 from orch.spec.grammar.values import Problem, check_name
-from orch.stacks.errors import ProjectError
-from orch.stacks.project import find, project_name
-from orch.stacks.pulumi import install as engines
-from orch.stacks.state import project_file
 
 MAIN = '''"""The Pulumi program of this folder's fleets; `orch` and `pulumi` run the same one."""
 
@@ -62,6 +57,10 @@ def init(
     folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Where; default here.")] = ".",
 ) -> None:
     """Write what a GitOps folder needs so that `pulumi preview` and `pulumi up` work in it by hand."""
+    from orch.stacks.errors import ProjectError
+    from orch.stacks.project import find
+    from orch.stacks.state import project_file
+
     root = Path(folder).absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -83,6 +82,8 @@ def init(
 
 def _named_after(root: Path) -> str:
     """A name that orch.yml takes, from the folder's."""
+    from orch.stacks.project import project_name
+
     try:
         return check_name(project_name(root))
     except Problem as problem:
@@ -100,6 +101,9 @@ def _settings(name: str) -> str:
 @engine.command("install", epilog="Example: orch engine install")
 def engine_install() -> None:
     """Make sure of an engine: found, else downloaded, else built from Go modules."""
+    from orch.cli.output.ticking import still
+    from orch.stacks.pulumi import install as engines
+
     step = "looking for an engine"
 
     def progress(text: str) -> None:
@@ -115,6 +119,8 @@ def engine_install() -> None:
 @engine.command("version", epilog="Example: orch engine version")
 def engine_version() -> None:
     """The engine that will be used."""
+    from orch.stacks.pulumi import install as engines
+
     used = engines.require()
     say(f"{used.version} ({used.origin}) {used.command}")
 
@@ -124,6 +130,8 @@ def engine_env(
     folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="A project; default here.")] = ".",
 ) -> None:
     """Print the environment in which `pulumi` by hand sees the same stacks, as shell commands."""
+    from orch.stacks.pulumi import install as engines
+
     project = project_at(folder)
     project.prepare()
     for key, value in project.environment(engines.require()).items():
@@ -155,6 +163,8 @@ def _machine() -> list[DoctorFinding]:
 
 
 def _engine() -> list[DoctorFinding]:
+    from orch.stacks.pulumi import install as engines
+
     engine = engines.find()
     if engine is None:
         return [DoctorFinding("engine", "fail", "no Pulumi engine", "orch engine install")]
@@ -190,6 +200,9 @@ def _images() -> list[DoctorFinding]:
 
 
 def _project() -> list[DoctorFinding]:
+    from orch.stacks.errors import ProjectError
+    from orch.stacks.project import find
+
     try:
         project = find()
     except ProjectError as error:

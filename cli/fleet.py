@@ -10,8 +10,6 @@ import typer
 from orch.cli import completion
 from orch.cli.context import Force, Indices, Json, Rehearse, Yes, project_at
 from orch.cli.errors import coloured, print_json, say, tell
-from orch.stacks.state import StackState
-from orch.stacks.summary import fold
 
 SCHEMA = 1
 
@@ -57,6 +55,8 @@ def fleet_ids(name: Name, *, indices: Indices = None, rehearse: Rehearse = False
     from orch.stacks.errors import NoSuchNode
     from orch.stacks.fleets import require_up
     from orch.stacks.records import node_records
+    from orch.stacks.state import StackState
+    from orch.stacks.summary import fold
 
     stack = StackState(project_at(rehearse=rehearse), name)
     require_up(stack)
@@ -110,6 +110,7 @@ def _show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool) -> 
     from orch.runner.runs.lifecycle import reconcile_once
     from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.records import node_records
+    from orch.stacks.state import StackState
 
     with opened(None, as_json=True, rehearse=rehearse) as (project, runner):
         up = {name: StackState(project, name)} if name else known_fleets(project)

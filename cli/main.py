@@ -1,4 +1,4 @@
-"""The table of verbs. Imports none of them: each is loaded when it is called."""
+"""The table of verbs. Imports none of them: each is loaded when it is called, or asked for its options."""
 
 from __future__ import annotations
 

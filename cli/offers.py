@@ -14,8 +14,6 @@ from typer.core import TyperGroup
 
 from orch.cli.context import ALSO, positional
 from orch.cli.errors import say, tell
-from orch.offers.match import gpu_memory_mib, gpu_text, money, price_text, range_text
-from orch.offers.near_misses import reason_text
 from orch.spec.errors import visible
 from orch.spec.grammar.values import render_size
 
@@ -183,6 +181,8 @@ def sources_text(searches: Sequence[Search]) -> str:
 
 def query_text(query: MachineQuery) -> str:
     """`gpu H100:8, cpu 2.., memory 8GB.., on-demand, in aws`."""
+    from orch.offers.match import gpu_text, money, range_text
+
     resources = query.resources
     arch = f"{resources.cpu.arch}:" if resources.cpu.arch else ""
     price = f"at most {money(query.max_price)}" if query.max_price is not None else ""
@@ -218,6 +218,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, colour: bool
 
 
 def _row(number: int, group: Sequence[Fit], query: MachineQuery) -> tuple[str, ...]:
+    from orch.offers.match import price_text
+
     fit = group[0]
     offer, each = fit.offer, fit.offer.type
     return (
@@ -234,6 +236,8 @@ def _row(number: int, group: Sequence[Fit], query: MachineQuery) -> tuple[str, .
 
 def resources_text(each: InstanceType, query: MachineQuery | None = None) -> str:
     """`192xCPU, 2TB, 100GB (disk), H100:80GB:8`; the disk is the one that the query requires."""
+    from orch.offers.match import gpu_memory_mib
+
     cpus = f"{'?' if each.vcpus is None else each.vcpus}x{'ARM ' if each.arch == 'arm' else ''}CPU"
     parts = [cpus, render_size(each.memory_mib) if each.memory_mib else "? memory"]
     if query is not None and query.resources.disk_mib.min:
@@ -246,6 +250,9 @@ def resources_text(each: InstanceType, query: MachineQuery | None = None) -> str
 
 
 def _miss_row(miss: NearMiss) -> tuple[str, ...]:
+    from orch.offers.match import price_text
+    from orch.offers.near_misses import reason_text
+
     why = "; ".join(reason_text(reason) for reason in miss.reasons)
     spot = "yes" if miss.spot else "no"
     return (miss.backend, miss.instance_type, spot, price_text(miss.cheapest), why)
@@ -290,6 +297,8 @@ def _fleet_json(search: Search, limit: int | None, explain: bool) -> dict[str, A
 
 
 def _query_json(query: MachineQuery) -> dict[str, Any]:
+    from orch.offers.match import gpu_text, range_text
+
     resources = query.resources
     return {
         "gpu": gpu_text(query),
@@ -306,6 +315,8 @@ def _query_json(query: MachineQuery) -> dict[str, Any]:
 
 
 def _offer_json(fit: Fit) -> dict[str, Any]:
+    from orch.offers.match import gpu_memory_mib
+
     offer, each = fit.offer, fit.offer.type
     gpus = None
     if each.gpu:

@@ -26,27 +26,16 @@ from orch.cli.context import (
 )
 from orch.cli.diagnostics import load
 from orch.cli.errors import coloured, end, print_json, say, tell
-from orch.cli.hosts.host_keys import planned, rekeyed
-from orch.cli.output.plan import cost_line, counts, key_lines, plan_json, run_lines
-from orch.cli.output.plan_tree import drift_lines, paint
-from orch.cli.output.progress import watching
-from orch.cli.output.review import agree, confirm, need_terminal, on_nodes_that_go, shown_lines, tell_problems
-from orch.cli.output.untrusted import preview as untrusted_preview
-from orch.components.request import Approvals
-from orch.spec.diagnostics import render_human
 from orch.spec.errors import ExitCode
-from orch.spec.models import Fleet
-from orch.stacks import operations
-from orch.stacks.errors import ProjectError
-from orch.stacks.fleets import not_up
-from orch.stacks.project import Project
-from orch.stacks.request import FleetRequest
-from orch.stacks.state import StackState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from orch.components.request import Approvals
     from orch.spec import Document
+    from orch.spec.models import Fleet
+    from orch.stacks.project import Project
+    from orch.stacks.request import FleetRequest
 
 SCHEMA = 1
 
@@ -75,8 +64,19 @@ def preview(
                 "nothing is looked at: --exit-code, --rehearse and --accept-new-host-keys do not go with it",
                 param_hint="--untrusted",
             )
+        from orch.cli.output.untrusted import preview as untrusted_preview
+
         untrusted_preview(file, allowed, as_json=as_json)
         return
+    from orch.cli.hosts.host_keys import planned
+    from orch.cli.output.plan import cost_line, counts, plan_json, run_lines
+    from orch.cli.output.plan_tree import paint
+    from orch.cli.output.progress import watching
+    from orch.cli.output.review import on_nodes_that_go, shown_lines, tell_problems
+    from orch.components.request import Approvals
+    from orch.spec.diagnostics import render_human
+    from orch.stacks import operations
+
     approvals = Approvals(unseen="all" if accept_new_host_keys else "none")
     pending, unfit = False, False
     for project, document, fleet in fleets_of(file, rehearse=rehearse):
@@ -184,6 +184,13 @@ def bring_up(
 
     `mixed`: the caller acts on the file's other documents afterwards. `environ`: variables for the file, by
     default this process's own."""
+    from orch.cli.hosts.host_keys import planned, rekeyed
+    from orch.cli.output.plan import counts, key_lines, plan_json
+    from orch.cli.output.progress import watching
+    from orch.cli.output.review import agree, need_terminal, tell_problems
+    from orch.components.request import Approvals
+    from orch.stacks import operations
+
     unfit = False
     fleets = fleets_of(
         file, launch=("fleet",), rehearse=rehearse, mixed=mixed, environ=environ, profile=profile
@@ -250,6 +257,13 @@ def remove(
     rehearse: bool = False,
 ) -> None:
     """Remove the fleets of a file, or one fleet by name. `by_name`: `target` is a name, never a file."""
+    from orch.cli.output.plan import counts, plan_json
+    from orch.cli.output.progress import watching
+    from orch.cli.output.review import confirm, need_terminal
+    from orch.stacks import operations
+    from orch.stacks.fleets import not_up
+    from orch.stacks.state import StackState
+
     for project, name in _targets(target, by_name=by_name, rehearse=rehearse):
         if not StackState(project, name).exists:
             if target == name:
@@ -274,17 +288,24 @@ def remove(
 
 def drift(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False) -> None:
     """List what has changed since the last `up`. Changes nothing."""
+    from orch.stacks import operations
+
     _show_drift(target, operations.drift, as_json=as_json, code=ExitCode.CHANGES, rehearse=rehearse)
 
 
 def refresh(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False) -> None:
     """Update the state with what is really there. `up` does this by itself."""
+    from orch.stacks import operations
+
     _show_drift(target, operations.refresh, as_json=as_json, code=ExitCode.OK, rehearse=rehearse)
 
 
 def _show_drift(
     target: str, operation: Any, *, as_json: bool, code: ExitCode, rehearse: bool = False
 ) -> None:
+    from orch.cli.output.plan_tree import drift_lines
+    from orch.cli.output.progress import watching
+
     any_drift = False
     for project, name in _targets(target, rehearse=rehearse):
         with watching(as_json=as_json) as listener:
@@ -303,7 +324,11 @@ def _show_drift(
 
 def unlock(target: FileOrName, yes: Yes = False, rehearse: Rehearse = False) -> None:
     """Break the lock on a fleet's state, after showing who holds it and since when."""
+    from orch.cli.output.review import confirm, need_terminal
+    from orch.stacks import operations
+    from orch.stacks.fleets import not_up
     from orch.stacks.pulumi.locks import locks
+    from orch.stacks.state import StackState
 
     for project, name in _targets(target, rehearse=rehearse):
         held_locks = locks(project, name)
@@ -331,6 +356,9 @@ def fleets_of(
     profile: str | None = None,
 ) -> Iterator[tuple[Project, Document, Fleet]]:
     """The fleets of a file, with the project it belongs to. Other documents get a note, unless `mixed`."""
+    from orch.spec.models import Fleet
+    from orch.stacks.errors import ProjectError
+
     project = project_at(None if file == "-" else file, rehearse=rehearse)
     backends = [each.type for each in project.backends]
     documents = load(file, launch=launch, environ=environ, backends=backends, profile=profile)
@@ -354,6 +382,8 @@ def _reload(
 ) -> tuple[Project, Document, Fleet]:
     """The fleet of this name as its file and `orch.yml` describe it now. Raises ProjectError when it is gone
     from the file."""
+    from orch.stacks.errors import ProjectError
+
     fleets = fleets_of(
         file, launch=("fleet",), rehearse=rehearse, mixed=True, environ=environ, profile=profile
     )
@@ -366,6 +396,8 @@ def _reload(
 
 
 def _request(file: str, document: Document, fleet: Fleet, approvals: Approvals) -> FleetRequest:
+    from orch.stacks.request import FleetRequest
+
     path = document.file.absolute() if file != "-" else None
     return FleetRequest(fleet, document.directory.absolute(), approvals, path)
 

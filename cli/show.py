@@ -12,17 +12,16 @@ import typer
 from orch.cli import completion
 from orch.cli.context import Json, Rehearse
 from orch.cli.errors import coloured, print_json, say
-from orch.cli.output.fleet import FleetRow, fleet_json, fleet_status, fleet_table
-from orch.cli.output.run import SCHEMA, duration, moment, rank_text, run_json
 from orch.cli.run import opened
 from orch.spec.errors import visible
-from orch.stacks.errors import NoSuchFleet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from orch.cli.output.fleet import FleetRow
     from orch.runner.ledger.records import RunRow
     from orch.runner.runs.lifecycle import RunnerContext
+    from orch.stacks.errors import NoSuchFleet
     from orch.stacks.project import Project
 
 Pairs = list[tuple[str, str]]
@@ -43,6 +42,8 @@ def show(
 ) -> None:
     """All there is to know of a fleet or a run, on one screen."""
     with opened(None, as_json=True, rehearse=rehearse) as (project, runner):
+        from orch.cli.output.fleet import fleet_json
+        from orch.cli.output.run import SCHEMA, run_json
         from orch.runner.runs.lifecycle import reconcile_once
 
         reconcile_once(runner)
@@ -68,7 +69,9 @@ def show(
 
 
 def _fleet(project: Project, runner: RunnerContext, name: str) -> FleetRow | None:
+    from orch.cli.output.fleet import FleetRow
     from orch.runner.node.status import node_statuses
+    from orch.stacks.errors import NoSuchFleet
     from orch.stacks.fleets import fleet_of
     from orch.stacks.records import node_records
     from orch.stacks.state import StackState
@@ -83,6 +86,7 @@ def _fleet(project: Project, runner: RunnerContext, name: str) -> FleetRow | Non
 
 def _neither(project: Project, runner: RunnerContext, name: str) -> NoSuchFleet:
     from orch.spec.grammar.values import shown
+    from orch.stacks.errors import NoSuchFleet
     from orch.stacks.fleets import known_fleets
 
     runs = dict.fromkeys(row.name for row in runner.ledger.runs(limit=5))
@@ -97,6 +101,8 @@ def _neither(project: Project, runner: RunnerContext, name: str) -> NoSuchFleet:
 
 
 def _fleet_text(project: Project, fleet: FleetRow, runs: Sequence[RunRow]) -> str:
+    from orch.cli.output.fleet import fleet_status, fleet_table
+
     state = fleet.state
     locations = dict.fromkeys(node.zone or node.region for node in state.nodes if node.zone or node.region)
     types = dict.fromkeys(node.instance_type for node in state.nodes if node.instance_type)
@@ -119,6 +125,7 @@ def _fleet_text(project: Project, fleet: FleetRow, runs: Sequence[RunRow]) -> st
 
 
 def _run_text(runner: RunnerContext, row: RunRow) -> str:
+    from orch.cli.output.run import duration, moment, rank_text
     from orch.runner.processes import describe_owner
 
     plan = _plan_facts(row)

@@ -49,6 +49,11 @@ LOADED = (
         "orch.cli.offers",
     ),
     *(
+        "orch.cli.hosts.node_names",
+        "orch.cli.output.review",
+        "orch.cli.output.untrusted",
+    ),
+    *(
         "orch.stacks.operations",
         "orch.rehearsal.project",
         "orch.runner.runs.lifecycle",

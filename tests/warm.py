@@ -27,6 +27,8 @@ from forkserver import interpreter
 
 LIBRARIES = """
 orch.cli.main orch.cli.provision orch.cli.fleet orch.cli.output.fleet orch.cli.output.plan
+orch.cli.hosts.node_names orch.cli.output.review orch.cli.output.run orch.cli.output.untrusted
+orch.runner.ledger.ledger orch.runner.runs.lifecycle
 orch.components.aws.account.gather_facts orch.components.aws.resources
 orch.components.gcp.account.gather_facts orch.components.gcp.resources orch.components.ssh.problems
 orch.rehearsal.aws.client_hook orch.rehearsal.gcp.account orch.rehearsal.gcp.client_hook

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from orch.cli.context import FileOrName, Json, NewKeys, Rehearse, project_at
 from orch.cli.errors import end, say
-from orch.cli.output.plan_tree import paint
 from orch.spec.errors import ExitCode
 from orch.spec.suggest import counted
-from orch.stacks.summary import fold
 
 if TYPE_CHECKING:
     from orch.components.ssh.facts import AcceptNew
@@ -135,6 +133,8 @@ Groups = dict[str, "list[HostReport]"]
 
 def _groups(hosts: Iterable[HostReport]) -> Groups:
     """Hosts with equal results in every check, under their folded names."""
+    from orch.stacks.summary import fold
+
     alike: dict[tuple[str, ...], list[HostReport]] = {}
     for host in hosts:
         alike.setdefault(tuple(c.result.value for c in host.checks), []).append(host)
@@ -142,6 +142,8 @@ def _groups(hosts: Iterable[HostReport]) -> Groups:
 
 
 def _matrix(groups: Groups, colour: bool) -> list[str]:
+    from orch.cli.output.plan_tree import paint
+
     if not groups:
         return []
     ids = [c.id for c in next(iter(groups.values()))[0].checks]
@@ -161,6 +163,8 @@ def _matrix(groups: Groups, colour: bool) -> list[str]:
 
 def _tally(host: HostReport, colour: bool) -> str:
     """`pass 12  warn 1 host.disk  fail 1 docker.engine  skipped 7`."""
+    from orch.cli.output.plan_tree import paint
+
     counts = Counter(c.result.value for c in host.checks)
     parts: list[str] = []
     for result in ("pass", "warn", "fail", "skipped"):
@@ -174,6 +178,9 @@ def _tally(host: HostReport, colour: bool) -> str:
 
 def _details(hosts: Sequence[HostReport], colour: bool) -> list[str]:
     """Failures, then warnings, then skipped checks; equal ones of several hosts once."""
+    from orch.cli.output.plan_tree import paint
+    from orch.stacks.summary import fold
+
     hosts_of: dict[CheckResult, list[str]] = {}
     for host in hosts:
         for each in host.checks:

@@ -8,7 +8,6 @@ import typer
 
 from orch.cli import completion
 from orch.cli.errors import end, say, tell
-from orch.cli.hosts.node_names import nodes_named
 from orch.spec.errors import ExitCode
 
 # A node that is up answers within this time; one that does not is not marked, and is reported.
@@ -33,6 +32,7 @@ def cordon(
     undo: Annotated[bool, typer.Option("--undo", help="Let the nodes take jobs again.")] = False,
 ) -> None:
     """Keep new jobs off nodes. Jobs that run there stay, and everybody who uses the nodes sees the mark."""
+    from orch.cli.hosts.node_names import nodes_named
     from orch.cli.run import opened
     from orch.runner.launch.environment import fold
     from orch.runner.node.cordon import mark, unmark

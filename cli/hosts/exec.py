@@ -15,7 +15,6 @@ import typer
 from orch.cli import completion
 from orch.cli.context import project_at
 from orch.cli.errors import UsageError, end, say, tell
-from orch.cli.hosts.node_names import nodes_named
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.grammar.values import Problem, parse_duration
 
@@ -83,6 +82,7 @@ def ssh(
     ] = None,
 ) -> None:
     """Log in to a node, through its jump hosts, with the fleet's key and the pinned host key."""
+    from orch.cli.hosts.node_names import nodes_named
     from orch.runner.connect import open_connector
     from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.state import StackState
@@ -138,6 +138,8 @@ def show_answers(answers: Sequence[ExecResult]) -> None:
 
 def _selected(state: FleetState, words: Sequence[str]) -> tuple[NodeState, ...]:
     """The nodes of a fleet that `words` name, by name, folded names or index; all when there are none."""
+    from orch.cli.hosts.node_names import nodes_named
+
     if not words:
         return state.nodes
     by_index = {str(node.index): node.name for node in state.nodes}
