@@ -119,7 +119,7 @@ START = """
 import sys, time
 from orch.cli import errors
 from orch.cli.output import progress, ticking
-from orch.stacks.pulumi.operation import Doing, Note, Step
+from orch.stacks.pulumi.operation import Doing, EngineStep, Note
 from orch.stacks.errors import StackError
 
 ticking.QUIET_S = 0.5
@@ -129,9 +129,9 @@ def change():
     with progress.watching(as_json="--json" in sys.argv) as told:
         told(Note("trying use1-az1", lasts=True))
         for at in range(8):
-            told(Step("start", "create", INSTANCE, f"p5-{at}"))
+            told(EngineStep("start", "create", INSTANCE, f"p5-{at}"))
         for at in range(7):
-            told(Step("done", "create", INSTANCE, f"p5-{at}", 1.5))
+            told(EngineStep("done", "create", INSTANCE, f"p5-{at}", 1.5))
         print("ready", flush=True)
         END
 
@@ -140,7 +140,8 @@ errors.run(change)
 WAITS = START.replace("END", "time.sleep(1.5)")
 FAILS = START.replace(
     "END",
-    'time.sleep(1.5); told(Step("failed", "create", INSTANCE, "p5-7")); raise StackError("no such subnet")',
+    'time.sleep(1.5); told(EngineStep("failed", "create", INSTANCE, "p5-7")); '
+    'raise StackError("no such subnet")',
 )
 HANGS = START.replace("END", "time.sleep(600)")
 
