@@ -148,8 +148,10 @@ def _view(tally: Tally, now: float) -> RenderableType:
     if tally.doing and tally.doing_since - tally.started >= 1:
         head.append(f" (for {clock(now - tally.doing_since)})", "dim")
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 2))
-    for _ in range(3):
-        table.add_column(**shorten)
+    # Of a narrow terminal the kind and the names give way, never the numbers.
+    numbers = max((len(f"{done}/{total}") for _, done, total in tally.counts()), default=0)
+    for width in (None, numbers, None):
+        table.add_column(**shorten, min_width=width)
     waited = {each.kind: each for each in tally.running(now)}
     for kind, done, total in tally.counts():
         cells: list[Any] = [Text(kind), Text(f"{done}/{total}", "green" if done >= total else "yellow")]
