@@ -170,8 +170,9 @@ class SshConnector:
     def _channel_to(self, node: NodeState, port: int) -> paramiko.Channel:
         """A channel that ends at a port of the node's loopback.
 
-        A port that refuses it, or does not answer, is of this channel alone: all else that the node's
-        connection carries goes on. Raises HostUnreachable.
+        A port that refuses it is of this channel alone: all else that the node's connection carries goes on.
+        A node that does not answer at all is another matter: its loopback always does. Raises
+        HostUnreachable.
         """
         patience = self._patience()
 
@@ -182,6 +183,8 @@ class SshConnector:
             except ForwardingRefused:
                 raise
             except HostUnreachable as error:
+                if not isinstance(error.__cause__, paramiko.ChannelException):
+                    raise
                 raise PortRefused(
                     f"port {port} of {label} takes no connection", where=node.name, detail=error.detail
                 ) from error
