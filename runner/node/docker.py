@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import tempfile
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO
-
-from platformdirs import user_cache_path
 
 from orch import images
 from orch.images import docker as local_docker
@@ -24,14 +15,14 @@ from orch.runner.events import ImageProgress, Notice, Processor
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node import container
 from orch.runner.node.commands import Command, StdinSource, argv, as_root
-from orch.runner.node.connector import Connector, NodeResult, fan_out
+from orch.runner.node.connector import Completed, Connector, NodeResult, fan_out
+from orch.runner.node.image_stream import NotKept, Source, reading, saved
 from orch.runner.node.runtime import JobRuntime, ObservedRank, StartedRank
 from orch.spec.state import NodeState
 
 # Images sent at once: each takes most of a core here and all of the node's disk.
 STREAMS = 4
 TRANSFER_S = 2 * 3600.0
-_CHUNK = 1 << 18
 # How often a stream is told: at each percent.
 _TELLS = 100
 _STAMPED = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z ?")
@@ -46,7 +37,7 @@ class DockerRuntime:
         """See `JobRuntime`: images of ours are streamed from this machine, nodes pull all others."""
         if images.is_ours(image):
             _build_here(image, processor)
-            with _reading(image, len(nodes)) as source:
+            with reading(image, len(nodes)) as source:
                 return fan_out(
                     nodes, lambda node: _stream(connector, node, source, processor), at_once=STREAMS
                 )
@@ -147,128 +138,6 @@ def _build_here(image: str, processor: Processor) -> None:
     )
 
 
-def _saved(image: str) -> Generator[bytes]:
-    """`docker save` of an image. Raises ImageUnavailable."""
-    with subprocess.Popen(
-        ["docker", "save", "--", image],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
-        try:
-            while process.stdout is not None and (chunk := process.stdout.read(_CHUNK)):
-                yield chunk
-        except BaseException:  # the reader went away: nobody wants the rest
-            process.kill()
-            raise
-        errors = process.stderr.read() if process.stderr is not None else b""
-    if process.returncode:
-        raise ImageUnavailable(
-            f"this machine cannot read out the image {image}",
-            detail=errors.decode(errors="replace").strip()
-            or f"`docker save` ended with {process.returncode}",
-            hint="`docker image inspect` it, and build it anew where it is damaged",
-            reason="creating_container_error",
-        )
-
-
-class SharedStream:
-    """A stream that is read once, and given from its beginning to each who reads it.
-
-    What was read lies meanwhile in `file`, which is not buffered, so that nobody waits for who is slower. An
-    error of the stream, or of the disk in folder `where`, is raised to all of them.
-    """
-
-    def __init__(self, stream: Generator[bytes], file: IO[bytes], where: Path) -> None:
-        self._stream, self._file, self._where = stream, file, where
-        self._changed = threading.Condition()
-        self._size = 0
-        self._over = False
-        self._error: BaseException | None = None
-        threading.Thread(target=self._read, name="orch-stream", daemon=True).start()
-
-    def close(self) -> None:
-        """Read no more of it, and forget what was read."""
-        with self._changed:
-            self._over = True
-            self._file.close()
-            self._changed.notify_all()
-
-    def read(self) -> Iterator[bytes]:
-        """All of it, as it comes. Raises OSError when it is closed meanwhile."""
-        at = 0
-        while True:
-            with self._changed:
-                while not (self._over or self._size > at):
-                    self._changed.wait()
-                if self._file.closed:
-                    raise OSError("what is sent was closed")
-                if self._size > at:
-                    chunk = os.pread(self._file.fileno(), _CHUNK, at)
-                elif self._error is not None:
-                    raise self._error
-                else:
-                    return
-            at += len(chunk)
-            yield chunk
-
-    def _read(self) -> None:
-        try:
-            with closing(self._stream) as stream:
-                for chunk in stream:
-                    with self._changed:
-                        if self._over:
-                            return
-                        self._size += self._keep(chunk)
-                        self._changed.notify_all()
-        except OSError as error:
-            self._error = RunnerError(
-                "this machine cannot keep what it sends to the nodes",
-                where=str(self._where),
-                detail=str(error),
-                hint="make room where caches lie (XDG_CACHE_HOME)",
-            )
-        except BaseException as error:  # noqa: BLE001 - raised to who reads
-            self._error = error
-        finally:
-            with self._changed:
-                self._over = True
-                self._changed.notify_all()
-
-    def _keep(self, chunk: bytes) -> int:
-        left = memoryview(chunk)
-        while left:
-            left = left[os.write(self._file.fileno(), left) :]
-        return len(chunk)
-
-
-@dataclass(frozen=True)
-class _Source:
-    """An image of this machine, its bytes where they are known, and what reads it out for one node."""
-
-    image: str
-    size: int | None
-    read: Callable[[], Iterator[bytes]]
-
-
-@contextmanager
-def _reading(image: str, nodes: int) -> Iterator[_Source]:
-    """An image for some nodes, read out once for all of them, where this machine's disk has room for what
-    Docker keeps of it meanwhile and for as much again."""
-    told = local_docker.ask("image", "inspect", "--format", "{{.Size}}", image)
-    size = int(told) if told and told.isdigit() else None
-    folder = user_cache_path("orch", ensure_exists=True)
-    if nodes == 1 or size is None or shutil.disk_usage(folder).free < 2 * size:
-        yield _Source(image, size, lambda: _saved(image))
-        return
-    with (
-        tempfile.TemporaryFile(dir=folder, buffering=0) as file,
-        closing(SharedStream(_saved(image), file, folder)) as shared,
-    ):
-        yield _Source(image, size, shared.read)
-
-
 @dataclass(frozen=True)
 class _Told:
     """A stream, told as it is read: every so many bytes."""
@@ -288,22 +157,30 @@ class _Told:
         self.told(sent)
 
 
-def _stream(connector: Connector, node: NodeState, source: _Source, processor: Processor) -> None:
+def _stream(connector: Connector, node: NodeState, source: Source, processor: Processor) -> None:
     image, total = source.image, source.size
-    told = _Told(
-        source.read,
-        (total or 1 << 30) // _TELLS,
-        lambda sent: processor.handle(ImageProgress(node.name, image, sent, total)),
-    )
-    processor.handle(ImageProgress(node.name, image, 0, total))
-    command = Command(
-        # An empty stream loads well: only the image itself tells that it has come.
-        as_root(f"docker load -q && {argv('docker', 'image', 'inspect', '-f', 'ok', '--', image)}"),
-        f"load {image}",
-        stdin=StdinSource(told),
-        timeout_s=TRANSFER_S,
-    )
-    done = connector.run(node, command)
+
+    def send(read: Callable[[], Iterator[bytes]]) -> Completed:
+        told = _Told(
+            read,
+            (total or 1 << 30) // _TELLS,
+            lambda sent: processor.handle(ImageProgress(node.name, image, sent, total)),
+        )
+        processor.handle(ImageProgress(node.name, image, 0, total))
+        command = Command(
+            # An empty stream loads well: only the image itself tells that it has come.
+            as_root(f"docker load -q && {argv('docker', 'image', 'inspect', '-f', 'ok', '--', image)}"),
+            f"load {image}",
+            stdin=StdinSource(told),
+            timeout_s=TRANSFER_S,
+        )
+        return connector.run(node, command)
+
+    try:
+        done = send(source.read)
+    except NotKept:
+        # A disk with room may have a quota. Read out for this node alone, nothing is kept.
+        done = send(lambda: saved(image))
     if not done.ok:
         raise container.failure(done, f"node {node.name} could not load the image {image}")
     processor.handle(ImageProgress(node.name, image, total or 0, total, finished=True))

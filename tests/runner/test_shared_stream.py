@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import pytest
 
 from orch.runner.errors import ImageUnavailable, RunnerError
-from orch.runner.node.docker import SharedStream
+from orch.runner.events import Processor
+from orch.runner.node.commands import Command
+from orch.runner.node.connector import Completed, Connector
+from orch.runner.node.docker import DockerRuntime
+from orch.runner.node.image_stream import SharedStream
+from orch.spec.state import NodeState
 
 CHUNKS = [bytes([number]) * 300_000 for number in range(20)]
 
@@ -77,3 +83,55 @@ def test_what_nobody_wants_any_more_is_read_no_further(file: IO[bytes]) -> None:
     with pytest.raises(OSError, match="closed"):
         for _ in reader:
             pass
+
+
+class Node:
+    """A connector to nodes whose Docker takes what it is sent."""
+
+    def __init__(self) -> None:
+        self.loaded: list[bytes] = []
+
+    def run(self, node: NodeState, command: Command, **limits: object) -> Completed:
+        del limits
+        self.loaded.append(b"".join(cast("Iterable[bytes]", command.stdin)))
+        return Completed(node.name, command, 0, "ok", "", 0.0)
+
+
+def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What two nodes get of an image that this machine's Docker reads out."""
+    (tmp_path / "bin").mkdir()
+    docker = tmp_path / "bin/docker"
+    docker.write_text("#!/bin/sh\ncase $1 in image) echo 10;; save) echo the image;; esac\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    given = {"address": "127.0.0.1", "user": "root", "host_key": "k"}
+    nodes = [NodeState.model_validate({"index": i, "name": f"n{i}", **given}) for i in range(2)]
+    connector = Node()
+    results = DockerRuntime().provide_image(
+        cast("Connector", connector), nodes, "orch/job:1", cast("Processor", Told())
+    )
+    assert [each.error for each in results] == [None, None]
+    return connector.loaded
+
+
+class Told:
+    def handle(self, event: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("where", ["/proc/none/caches", "/dev/null/caches"])
+def test_nodes_get_an_image_from_a_machine_whose_caches_cannot_be_written(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", where)
+    assert sent(tmp_path, monkeypatch) == [b"the image\n"] * 2
+
+
+def test_nodes_get_an_image_from_a_machine_whose_quota_ends_in_the_middle_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    # What a file of a full quota says when it is written to.
+    with Path("/dev/full").open("r+b", buffering=0) as full:
+        monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full)
+        assert sent(tmp_path, monkeypatch) == [b"the image\n"] * 2
