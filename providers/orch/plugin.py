@@ -6,6 +6,9 @@ import asyncio
 import importlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 
 from pulumi.provider.experimental import provider as api
 
@@ -24,6 +27,12 @@ HANDLERS = {
     "orch:ssh:Host": ("ssh_host", "SshHostHandler"),
 }
 
+
+# The most that `parallel` may be in a file. The engine asks for no more at once, and a thread is made when it
+# is needed. The event loop's own are six on a machine with two cores: too few where each waits for a host.
+AT_ONCE = 1024
+
+T = TypeVar("T")
 
 _handlers: dict[str, Handler] = {}
 _handlers_lock = threading.Lock()
@@ -44,6 +53,10 @@ class OrchProvider(api.Provider):
 
     def __init__(self, warn: Callable[[str, str], None] = warn) -> None:
         self._warn = warn
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="orch-work")
+
+    async def _work(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _handler(self, token: str) -> Handler:
         token = token.rsplit("$", 1)[-1]  # a child's type comes behind its parents'
@@ -86,14 +99,14 @@ class OrchProvider(api.Provider):
         if request.preview:
             unknown = wire_map(dict.fromkeys(handler.computed, UNKNOWN), handler.secrets)
             return api.CreateResponse(resource_id="", properties={**sendable(request.properties), **unknown})
-        resource_id, outputs = await asyncio.to_thread(handler.create, plain_map(request.properties))
+        resource_id, outputs = await self._work(partial(handler.create, plain_map(request.properties)))
         return api.CreateResponse(
             resource_id=resource_id, properties={**request.properties, **wire_map(outputs, handler.secrets)}
         )
 
     async def read(self, request: api.ReadRequest) -> api.ReadResponse:
         handler = self._handler(request.type)
-        outputs = await asyncio.to_thread(handler.read, request.resource_id, plain_map(request.properties))
+        outputs = await self._work(partial(handler.read, request.resource_id, plain_map(request.properties)))
         if outputs is None:
             return api.ReadResponse(resource_id="")
         return api.ReadResponse(
@@ -107,17 +120,17 @@ class OrchProvider(api.Provider):
         if request.preview:
             computed = {key: value for key, value in request.olds.items() if key in handler.computed}
             return api.UpdateResponse(properties=sendable({**computed, **request.news}))
-        outputs = await asyncio.to_thread(
-            handler.update, request.resource_id, plain_map(request.olds), plain_map(request.news)
+        outputs = await self._work(
+            partial(handler.update, request.resource_id, plain_map(request.olds), plain_map(request.news))
         )
         return api.UpdateResponse(properties={**request.news, **wire_map(outputs, handler.secrets)})
 
     async def delete(self, request: api.DeleteRequest) -> None:
         handler = self._handler(request.type)
         try:
-            await asyncio.to_thread(handler.delete, request.resource_id, plain_map(request.properties))
+            await self._work(partial(handler.delete, request.resource_id, plain_map(request.properties)))
         except LeftBehind as left:
-            await asyncio.to_thread(self._warn, request.urn, one_line(left))
+            await self._work(partial(self._warn, request.urn, one_line(left)))
 
 
 def main() -> None:
