@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol, cast
 
 from pulumi.provider.experimental.property_value import PropertyValue
 
+from orch.runner.node.init_steps import AT_IT, trouble
 from orch.spec.errors import ExitCode, OrchError
 
 Inputs = dict[str, Any]
@@ -34,16 +35,17 @@ class LeftBehind(ProviderError):
 
 
 class StepFailed(ProviderError):
-    """A step of `init` failed on a node. `last`: what it said last."""
+    """A step of `init` failed on a node."""
 
-    def __init__(self, node: str, where: str, why: str, last: str) -> None:
-        super().__init__(
-            f"{node}: {why}",
-            where=where,
-            detail=last,
-            hint="mend the step or the node, then run `orch up` again",
-            code="ORCH391",
-        )
+
+def step_error(node: str, where: str, exit_code: int, said: str, errors: str) -> ProviderError:
+    """The error of steps of `init` that did not end well: StepFailed, but where another call is at them."""
+    why, last = trouble(exit_code, said, errors)
+    if exit_code == AT_IT:
+        hint = "wait until they have ended, then run `orch up` again: it goes on from there"
+        return ProviderError(f"{node}: {why}", where=where, detail=last, hint=hint, code="ORCH391")
+    hint = "mend the step or the node, then run `orch up` again"
+    return StepFailed(f"{node}: {why}", where=where, detail=last, hint=hint, code="ORCH391")
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,8 @@ first connect.
 
 from __future__ import annotations
 
-import io
 import random
 import socket
-import tarfile
 import time
 from typing import Any, ClassVar
 
@@ -24,9 +22,8 @@ from docker.errors import APIError, ImageNotFound, NotFound
 from orch.images.client import connect
 from orch.images.errors import DockerUnavailable
 from orch.providers.orch.handler import OBSERVED, Inputs, ProviderError, State, StepFailed
+from orch.providers.orch.local_container import archive, docker_error, kept_out, run_steps
 from orch.providers.orch.local_network import STACK_LABEL
-from orch.runner.hosts.registration import registration_id
-from orch.runner.node.init_steps import INIT, longest_s, preparation, recorded, trouble
 
 MIB = 1 << 20
 LOOPBACK = "127.0.0.1"
@@ -85,7 +82,7 @@ class LocalNodeHandler:
         if not inputs.get("init"):
             return name, _outputs(container)
         try:
-            _run_steps(name, inputs)
+            run_steps(name, inputs, new=True)
         except StepFailed:
             # Nothing records it, and the same steps would find another node the next time.
             container.remove(force=True, v=True)
@@ -100,7 +97,7 @@ class LocalNodeHandler:
         except DockerUnavailable as error:
             outputs = {key: state[key] for key in self.computed if key in state}
             return {**outputs, OBSERVED: {"status": f"unknown: {error.summary}"}}
-        return _outputs(container, before=state)
+        return _outputs(container, before=state, amiss=kept_out(container, state))
 
     def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
         try:
@@ -117,8 +114,9 @@ class LocalNodeHandler:
             elif container.status != "running":
                 container.start()
             _wait_ready(container, resource_id, int(state["ssh_port"]))
-            if inputs.get("init") or state.get("init"):
-                _run_steps(resource_id, inputs)
+            # Those that failed keep it out also when they are in no record: they were taken back.
+            if inputs.get("init") or state.get("init") or kept_out(container, inputs):
+                run_steps(resource_id, inputs, new=False)
         except NotFound:
             raise ProviderError(
                 f"the node {resource_id} is gone",
@@ -126,7 +124,7 @@ class LocalNodeHandler:
                 code="ORCH342",
             ) from None
         except APIError as error:
-            raise _docker_error(f"the node {resource_id} was not changed", error) from error
+            raise docker_error(f"the node {resource_id} was not changed", error) from error
         return _outputs(container)
 
     def delete(self, resource_id: str, state: State) -> None:
@@ -138,7 +136,7 @@ class LocalNodeHandler:
         except APIError as error:
             if "is already in progress" in str(error):
                 return
-            raise _docker_error(f"the node {resource_id} was not removed", error) from error
+            raise docker_error(f"the node {resource_id} was not removed", error) from error
         except OSError as error:  # of the connection: most likely the time is over
             raise ProviderError(
                 f"Docker has not told within {self._remove_s:.0f} s that the node {resource_id} is removed",
@@ -177,7 +175,7 @@ def _started(client: Any, inputs: Inputs) -> tuple[Any, int]:
             container.remove(force=True, v=True)
             port_in_use = "port is already allocated" in str(error) or "address already in use" in str(error)
             if not port_in_use or tries == PORT_TRIES:
-                raise _docker_error(f"the node {inputs['name']} did not start", error) from error
+                raise docker_error(f"the node {inputs['name']} did not start", error) from error
         else:
             return container, port
 
@@ -214,24 +212,7 @@ def _create_container(client: Any, inputs: Inputs, port: int) -> Any:
             code="ORCH343",
         ) from error
     except APIError as error:
-        raise _docker_error(f"the node {name} was not made", error) from error
-
-
-def _run_steps(name: str, inputs: Inputs) -> None:
-    """Raises StepFailed, ProviderError."""
-    found, own = recorded(inputs.get("init")), registration_id(inputs["stack"])
-    script = f"{INIT}/{own}/run"
-    # A step may be silent for as long as it may take.
-    container: Any = connect(longest_s(found)).containers.get(name)
-    container.exec_run(["mkdir", "-p", "-m", "700", f"{INIT}/{own}"])
-    container.put_archive("/", archive({script.lstrip("/"): preparation(own, found)}))
-    try:
-        done = container.exec_run(["bash", script], demux=True)
-    except APIError as error:
-        raise _docker_error(f"the steps of init were not run on the node {name}", error) from error
-    said, errors = (each.decode(errors="replace") if each else "" for each in done.output)
-    if done.exit_code != 0:
-        raise StepFailed(inputs["hostname"], name, *trouble(done.exit_code, said, errors))
+        raise docker_error(f"the node {name} was not made", error) from error
 
 
 def _key_files(inputs: Inputs) -> bytes:
@@ -241,18 +222,6 @@ def _key_files(inputs: Inputs) -> bytes:
             AUTHORIZED_KEYS: inputs["authorized_key"].strip() + "\n",
         }
     )
-
-
-def archive(files: dict[str, str]) -> bytes:
-    """A tar archive of text files for root alone."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for path, text in files.items():
-            data = text.encode()
-            entry = tarfile.TarInfo(path)
-            entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
-            tar.addfile(entry, io.BytesIO(data))
-    return buffer.getvalue()
 
 
 def _openssh(seed: str) -> str:
@@ -284,13 +253,13 @@ def _limits(container: Any) -> tuple[float | None, int | None]:
     return (int(cpus) if cpus == int(cpus) else cpus) or None, config.get("Memory", 0) // MIB or None
 
 
-def _outputs(container: Any, before: State | None = None) -> State:
+def _outputs(container: Any, before: State | None = None, amiss: str = "") -> State:
     container.reload()
     bindings = (container.attrs["HostConfig"].get("PortBindings") or {}).get("22/tcp") or [{}]
     cpus, memory = _limits(container)
     networks = container.attrs["NetworkSettings"]["Networks"]
     observed = {
-        "status": container.status,
+        "status": f"kept out: {amiss}" if amiss else container.status,
         "image": container.attrs["Config"]["Image"],
         "cpus": cpus,
         "memory_mib": memory,
@@ -349,12 +318,3 @@ def _greets(port: int) -> bool:
             return connection.recv(4) == b"SSH-"
     except OSError:
         return False
-
-
-def _docker_error(summary: str, error: APIError) -> ProviderError:
-    return ProviderError(
-        summary,
-        detail=str(error.explanation or error),
-        hint="`orch doctor` tells what this machine lacks",
-        code="ORCH340",
-    )

@@ -6,7 +6,7 @@ a ProxyCommand, `host_key` pinned; a `proxy_command` that a former version recor
 fleet gives it (`name`, `stack`, `blocks`, `internal_ip`, `env`, `rack`, `tags`, `authorized_keys`, `init` =
 records of the steps that it runs, secret), and what
 it was registered as (`status` = "reachable", and the facts of `HostFacts.registered()`). Drift is what
-differs from the latter.
+differs from the latter, and steps of `init` that failed (`status` says so): an update runs them again.
 Output: `facts`, everything known of it. A host that does not answer is a value here, not an error: only
 creating and mending it fail.
 """
@@ -20,13 +20,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from orch.providers.orch.handler import OBSERVED, Inputs, LeftBehind, ProviderError, State, StepFailed
+from orch.providers.orch.handler import (
+    OBSERVED,
+    Inputs,
+    LeftBehind,
+    ProviderError,
+    State,
+    StepFailed,
+    step_error,
+)
 from orch.runner.errors import HostKeyRefused, HostUnreachable, LoginRefused, RunnerError
 from orch.runner.hosts.facts import HostFacts, read_facts
 from orch.runner.hosts.host_facts import UnreadOutput
 from orch.runner.hosts.registration import BUSY, FORCED, enter, leave, mark, registration_id
+from orch.runner.node.commands import Command, as_root
+from orch.runner.node.connector import Connector
 from orch.runner.node.container import Claim
-from orch.runner.node.init_steps import prepare, recorded, trouble
+from orch.runner.node.init_steps import look, prepare, recorded
 from orch.runner.ssh.pool import SshConnector
 from orch.spec.state import Jump, NodeState, SshAccess, without_commands
 
@@ -45,10 +55,16 @@ class SshHostHandler:
     computed: ClassVar[frozenset[str]] = frozenset({"facts"})
     secrets: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, deadline_s: float = DEADLINE_S, leave_s: float = LEAVE_S) -> None:
+    def __init__(
+        self,
+        deadline_s: float = DEADLINE_S,
+        leave_s: float = LEAVE_S,
+        connector: Connector | None = None,
+    ) -> None:
+        """`connector`: what leads to hosts, where that is not SSH."""
         self._deadline_s, self._leave_s = deadline_s, leave_s
         self._guard = threading.Lock()
-        self._shared: SshConnector | None = None
+        self._shared = connector
 
     def check(self, inputs: Inputs) -> list[tuple[str, str]]:
         required = ("name", "stack", "address", "port", "user", "host_key", "machine_id")
@@ -60,7 +76,7 @@ class SshHostHandler:
 
     def create(self, inputs: Inputs) -> tuple[str, State]:
         try:
-            return inputs["name"], self._enter(inputs)
+            return inputs["name"], self._enter(inputs, new=True)
         except StepFailed:
             # It does not become a host of the fleet, so nobody would take away what was put there.
             with suppress(RunnerError):
@@ -71,8 +87,9 @@ class SshHostHandler:
 
     def read(self, resource_id: str, state: State) -> State | None:
         try:
-            facts = read_facts(_node(state), self._connector(), deadline_s=self._deadline_s)
-            return _outputs(facts, state)
+            node = _node(state)
+            facts = read_facts(node, self._connector(), deadline_s=self._deadline_s)
+            return _outputs(facts, state, self._kept_out(node, state))
         except RunnerError as error:
             trouble = _reason(error)
         except Exception as error:  # noqa: BLE001 - what one host says must not end the refresh of all others
@@ -128,10 +145,12 @@ class SshHostHandler:
                 code="ORCH387",
             )
 
-    def _enter(self, inputs: Inputs, *, ran: bool = False) -> State:
+    def _enter(self, inputs: Inputs, *, new: bool = False, ran: bool = False) -> State:
         """Connect, put in place what is orch's own, run the steps of `init`, and look.
 
-        `ran`: there were steps before. Raises ProviderError naming the host, StepFailed among them.
+        `new`: it was no host of the fleet, `ran`: there were steps before. Steps that failed keep it out also
+        when they are in no record: those of an `up` that was taken back. Raises ProviderError naming the
+        host, StepFailed among them.
         """
         node = _node(inputs)
         try:
@@ -148,8 +167,8 @@ class SshHostHandler:
                     hint=f"give {node.ssh.user} passwordless sudo: `orch check` tells more",
                     code="ORCH366",
                 )
-            if inputs.get("init") or ran:
-                self._run_steps(node, inputs)
+            if inputs.get("init") or ran or self._kept_out(node, inputs):
+                self._run_steps(node, inputs, new=new)
             facts = read_facts(node, self._connector(), deadline_s=self._deadline_s)
         except RunnerError as error:
             raise ProviderError(
@@ -161,14 +180,19 @@ class SshHostHandler:
             ) from error
         return _outputs(facts, inputs)
 
-    def _run_steps(self, node: NodeState, inputs: Inputs) -> None:
-        """Raises StepFailed, RunnerError."""
-        command = prepare(registration_id(inputs["stack"]), recorded(inputs.get("init")))
+    def _run_steps(self, node: NodeState, inputs: Inputs, *, new: bool) -> None:
+        """Raises StepFailed, ProviderError, RunnerError."""
+        command = prepare(registration_id(inputs["stack"]), recorded(inputs.get("init")), new=new)
         done = self._connector().run(node, command, deadline_s=self._deadline_s)
         if not done.ok:
-            raise StepFailed(node.name, _address(inputs), *trouble(done.exit_code, done.stdout, done.stderr))
+            raise step_error(node.name, _address(inputs), done.exit_code, done.stdout, done.stderr)
 
-    def _connector(self) -> SshConnector:
+    def _kept_out(self, node: NodeState, inputs: Inputs) -> str:
+        """Why steps of the fleet keep the host out, else nothing. Raises RunnerError."""
+        command = Command(as_root(look(registration_id(inputs["stack"]))), "look at the steps of `init`")
+        return self._connector().run(node, command, deadline_s=self._deadline_s).stdout.strip()
+
+    def _connector(self) -> Connector:
         """One for all hosts of the process: a jump host is connected to once."""
         with self._guard:
             if self._shared is None:
@@ -209,7 +233,7 @@ def _at_home(identity: str | None) -> str | None:
     return str(root / identity)
 
 
-def _outputs(facts: HostFacts, registered: State) -> State:
+def _outputs(facts: HostFacts, registered: State, kept_out: str = "") -> State:
     now = {key: value for key, value in facts.registered().items() if key in registered}
     memory = registered.get("memory_mib")
     if memory and abs(now.get("memory_mib", memory) - memory) <= memory * MEMORY_TOLERANCE:
@@ -219,7 +243,7 @@ def _outputs(facts: HostFacts, registered: State) -> State:
         now["internal_ip"] = internal if facts.owns(internal) else None
     # A fact that could not be read is not another one: what is amiss is the status, with the tool's name.
     unknown = [each for each in facts.unread if each.part in _RECORDED]
-    status = REACHABLE
+    status = f"kept out: {kept_out}" if kept_out else REACHABLE
     if unknown:
         tools = ", ".join(dict.fromkeys(each.tool for each in unknown))
         status = f"reachable, but what {tools} said cannot be read"

@@ -25,7 +25,7 @@ from orch.runner.node.claims import ABANDONED_AFTER_S, Claim, busy_error
 from orch.runner.node.commands import NODE_HOME, Command, StdinSource, argv, as_root
 from orch.runner.node.connector import Completed
 from orch.runner.node.cordon import Cordon
-from orch.runner.node.first_boot import unfit_error
+from orch.runner.node.first_boot import FAILED_STEPS, unfit_error
 from orch.runner.node.runtime import ImageMissing, ObservedRank, StartedRank
 from orch.templates import render
 
@@ -61,6 +61,7 @@ def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command
         cordoned=CORDONED,
         preparing=PREPARING,
         unfit=UNFIT,
+        failed_steps=FAILED_STEPS,
         internal_ip=node.internal_ip,
         ifname_for=("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if len(plan.ranks) > 1 else (),
         image=plan.image,

@@ -1,7 +1,8 @@
 """Steps of a fleet's `init`: scripts that a node runs once, and again when they or their variables change.
 
 A machine of a cloud has them in its user data and runs them when it boots. A node that is there already, a
-host or a container, is sent them: `preparation`. A step leaves a mark when it has run. Pure.
+host or a container, is sent them: `preparation`. A step leaves a mark when it has run, and what failed lies
+in `failed`, which keeps jobs out (`first_boot.py`) and for which whoever brings the node up looks. Pure.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -27,11 +29,17 @@ FAILED, AT_IT = 40, 41
 # How long another `up` on the same host is waited for, and how much of what a step said is told.
 WAIT_S = 30
 LAST_LINES = 15
+# A step that does not end when its time is over is killed after so many seconds (`init-steps.sh.j2`).
+KILL_S = 10
 
 
 @dataclass(frozen=True)
 class Step:
-    """A script of `init`. `mark` names the file that says it has run; it differs when the script does."""
+    """A script of `init`.
+
+    `mark` names the file that says it has run on a machine of a cloud; it differs when the script does. Those
+    of nodes that are sent steps: `sent_marks`.
+    """
 
     name: str
     file: str
@@ -79,16 +87,34 @@ def mark_of(steps: Sequence[Step]) -> str:
     return repr([(step.mark, step.when) for step in steps])
 
 
-def preparation(fleet_mark: str, steps: Sequence[Step]) -> str:
+def sent_marks(steps: Sequence[Step]) -> dict[str, str]:
+    """By `file`, the marks of steps that a node is sent: of what a step does and for whom, not of its place.
+
+    So a step that comes before others changes nothing of them; of equal steps each has its own.
+    """
+    marks: dict[str, str] = {}
+    seen: Counter[str] = Counter()
+    for step in steps:
+        text = repr((step.content, sorted(step.env.items()), step.user, step.when))
+        mark = hashlib.sha256(text.encode()).hexdigest()[:12]
+        marks[step.file] = f"ran/{mark}.{seen[mark]}"
+        seen[mark] += 1
+    return marks
+
+
+def preparation(fleet_mark: str, steps: Sequence[Step], *, new: bool) -> str:
     """The script that runs the steps on a node that is there. It prints why one failed, and its last words.
 
-    `fleet_mark`: of the stack, for several fleets may be on one host, each with steps of its own.
+    `fleet_mark`: of the stack, for several fleets may be on one host, each with steps of its own. `new`: the
+    node becomes one of the fleet; on others those `when: create` are taken as done.
     """
     return render(
         "host-init.sh.j2",
         init=f"{INIT}/{fleet_mark}",
         own=f"/run/orch-init-{fleet_mark}",
         steps=steps,
+        marks=sent_marks(steps),
+        new=new,
         failed=FAILED,
         busy=AT_IT,
         wait_s=WAIT_S,
@@ -96,21 +122,27 @@ def preparation(fleet_mark: str, steps: Sequence[Step]) -> str:
     )
 
 
-def prepare(fleet_mark: str, steps: Sequence[Step]) -> Command:
+def prepare(fleet_mark: str, steps: Sequence[Step], *, new: bool) -> Command:
     """Runs the steps on a node. They travel as input: a command line is for everybody to see."""
     folder = f"{INIT}/{fleet_mark}"
-    script = f'umask 077 && mkdir -p {folder} && f=$(mktemp {folder}/run.XXXXXX) && cat >"$f"'
+    script = f'umask 077 && mkdir -p {folder} && f=$(mktemp {folder}/run.$$.XXXXXX) && cat >"$f"'
     return Command(
         as_root(f'{script} && exec bash "$f" </dev/null'),
         "run the steps of `init`",
-        stdin=preparation(fleet_mark, steps).encode(),
+        stdin=preparation(fleet_mark, steps, new=new).encode(),
         timeout_s=longest_s(steps),
     )
 
 
+def look(fleet_mark: str) -> str:
+    """Shell text that says why a node is kept out by steps of this stack; nothing where it is not."""
+    failed = f"{INIT}/{fleet_mark}/failed"
+    return f"[ ! -s {failed} ] || sed q {failed}"
+
+
 def longest_s(steps: Iterable[Step]) -> float:
     """How long they may take together, with what is around them."""
-    return sum(step.timeout_s for step in steps) + WAIT_S + 60.0
+    return sum(step.timeout_s + KILL_S for step in steps) + WAIT_S + 60.0
 
 
 def trouble(exit_code: int, output: str, errors: str = "") -> tuple[str, str]:

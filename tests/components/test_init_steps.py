@@ -35,7 +35,7 @@ HOSTILE = {
 
 # The tools that steps are run by tell what they were called with, which everybody on a machine can see.
 TOOLS = {
-    "timeout": 'echo "timeout $*" >> "$SEEN"; shift; exec "$@"',
+    "timeout": 'echo "timeout $*" >> "$SEEN"; shift 3; exec "$@"',
     "runuser": 'echo "runuser $*" >> "$SEEN"; shift 3; exec "$@"',
     "install": 'shift 4; for file; do :; done; cp "$@" && chmod 0400 "$file"/*',
     "lsblk": "",

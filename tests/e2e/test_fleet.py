@@ -247,6 +247,17 @@ def test_steps_of_init_run_on_nodes_once_and_those_where_one_fails_take_no_jobs(
         (up.path / "steps.yml").unlink()
         assert up.orch("up", "fleet.yml", "--yes", timeout=300).code == 0
     assert statuses() == ["idle"] * 2
+    # One that failed and is taken back, in a fleet that has none.
+    try:
+        up.write("fails.yml", fleet_yaml(FLEET, 2, "init: [exit 3]\n"))
+        assert up.orch("up", "fails.yml", "--yes", timeout=300).code != 0
+        assert statuses() == ["failure"] * 2
+    finally:
+        (up.path / "fails.yml").unlink()
+        said = up.orch("up", "fleet.yml", "--yes", timeout=300)
+        assert said.code == 0, said.out + said.err
+    assert statuses() == ["idle"] * 2
+    assert "no changes" in up.orch("up", "fleet.yml", "--yes").out
 
 
 def test_a_node_whose_step_fails_does_not_come_to_be(up: Folder) -> None:

@@ -293,6 +293,18 @@ def test_steps_of_init_run_once_on_each_host_and_a_host_where_one_fails_is_left_
         nodes = project.orch("fleet", "show", "steps", "--json").json["fleets"][0]["nodes"]
         assert [node["status"] for node in nodes] == ["idle", "idle"]
         assert gpu1.run("cat /tmp/steps").split("\n")[:2] == ["root hR3vK-first", "root hR3vK-second"]
+        # A step that fails and is taken back: the file is as it was, and the host is not.
+        gpu3.run("touch /tmp/full")
+        project.write("steps.yml", STEPS.replace("first", "third"))
+        assert project.orch("up", file, "--yes", timeout=300).code == 7
+        project.write("steps.yml", STEPS.replace("first", "second"))
+        gpu3.run("rm /tmp/full")
+        assert drifted(project, "steps") == (10, {("gpu3", "status")})
+        said = project.orch("up", file, "--yes", "--json", timeout=300)
+        assert (said.code, changed(said)) == (0, [("update", "gpu1"), ("update", "gpu3")])
+        assert drifted(project, "steps") == (0, set())
+        nodes = project.orch("fleet", "show", "steps", "--json").json["fleets"][0]["nodes"]
+        assert [node["status"] for node in nodes] == ["idle", "idle"]
         for path in project.path.rglob("*"):
             assert path.name == "steps.yml" or not path.is_file() or b"hR3vK" not in path.read_bytes(), path
     finally:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orch.runner.errors import RunFailed
+from orch.runner.errors import NodeUnfit, RunFailed
 from orch.runner.hosts.registration import BUSY as BUSY_HOST
 from orch.runner.hosts.registration import leave
 from orch.runner.launch.run_plan import RankPlan, RunPlan
@@ -174,6 +174,23 @@ def test_a_job_is_not_made_anew_while_docker_does_not_answer(node: Node) -> None
     node.docker("case $1 in inspect) " + BUSY + ";; esac")
     assert node.start(plan()).returncode == container.FAILED
     assert kept.exists()
+
+
+def test_a_job_on_a_host_that_another_fleet_s_step_keeps_out_is_told_which_fleet_mends_it(node: Node) -> None:
+    for name, label in (("0a1b", "lab/trainers/77"), ("2c3d", "lab/ours/88")):
+        (node.home / "init" / name).mkdir(parents=True)
+        (node.home / "registered").mkdir(exist_ok=True)
+        (node.home / "registered" / name).write_text(f"{label}\n")
+    (node.home / "init/0a1b/failed").write_text("init step drivers failed with 3: see its log\n")
+    of, said = plan(), node.start(plan())
+    assert said.returncode == container.UNFIT
+    done = Completed("n0", Command("start"), said.returncode, said.stdout, said.stderr, 0.0)
+    with pytest.raises(NodeUnfit) as refused:
+        container.read_start(of, 0, done)
+    assert refused.value.detail == (
+        "init step drivers failed with 3: see its log (fleet trainers of project lab)"
+    )
+    assert "`orch up` of the fleet whose steps failed runs them again" in (refused.value.hint or "")
 
 
 def test_a_log_is_not_at_its_end_because_docker_does_not_answer(node: Node) -> None:

@@ -21,6 +21,7 @@ from orch.components.cloud.cloudinit import filled
 from orch.runner.launch.launcher import quote_words
 from orch.runner.launch.run_plan import StagedFile
 from orch.runner.node.commands import argv
+from orch.runner.node.first_boot import FAILED_STEPS
 from orch.runner.node.stage import target_text
 from orch.templates import ShellText, environment, render
 
@@ -83,6 +84,11 @@ def init_of(v: str) -> dict[str, Any]:
     return {"init": "/var/lib/orch/init", "own": "/run/orch-init", "steps": init_steps(v)}
 
 
+def sent_init(v: str) -> Iterator[Values]:
+    given = {**init_of(v), "marks": {"00": "ran/0.0"}, "failed": 40, "busy": 41, "wait_s": 1, "lines": 9}
+    yield from ({**given, "new": new} for new in (True, False))
+
+
 def aws_prepare(v: str) -> Iterator[Values]:
     for scratch in scratches(v):
         yield {"gpus": 8, "efa": 32, "efa_installer": v, "scratch": scratch, **init_of(v)}
@@ -111,6 +117,7 @@ def started(v: str) -> Iterator[Values]:
         "cordoned": 46,
         "preparing": 47,
         "unfit": 48,
+        "failed_steps": FAILED_STEPS,
         "internal_ip": v,
         "ifname_for": (v,),
         "image": v,
@@ -210,7 +217,7 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "host-authorize.sh.j2": host(),
     "host-container.sh.j2": images,
     "host-facts.sh.j2": lambda v: iter([{"limit_s": 1}]),
-    "host-init.sh.j2": lambda v: iter([{**init_of(v), "failed": 40, "busy": 41, "wait_s": 1, "lines": 9}]),
+    "host-init.sh.j2": sent_init,
     "host-listen.sh.j2": lambda v: iter([{"address": v, "lives_s": 1}]),
     "host-reach.sh.j2": lambda v: iter([{"at_once": 2}]),
     "host-register.sh.j2": host(),
