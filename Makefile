@@ -13,7 +13,7 @@ help: ## this list
 demo: set-up-demo ## set-up, then two local nodes, a PyTorch training and an MPI program on them
 	@scripts/demo.sh
 
-test: set-up-test ## all tests in three processes; ARGS="-m quick": without engine and containers, four minutes
+test: set-up-test ## all tests in three processes; ARGS="-m quick": without engine and containers, three minutes
 	@case "$(ARGS)" in *quick*) ;; *) $(BIN)/orch engine install && $(BIN)/python -m orch.images node job mpi;; esac
 	$(BIN)/pytest -n 3 $(ARGS)
 

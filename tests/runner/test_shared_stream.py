@@ -16,8 +16,7 @@ from orch.runner.errors import ImageUnavailable, RunnerError
 from orch.runner.events import Processor
 from orch.runner.node.commands import Command
 from orch.runner.node.connector import Completed, Connector
-from orch.runner.node.docker import DockerRuntime
-from orch.runner.node.image_stream import SharedStream
+from orch.runner.node.docker import DockerRuntime, SharedStream
 from orch.spec.state import NodeState
 
 CHUNKS = [bytes([number]) * 300_000 for number in range(20)]
