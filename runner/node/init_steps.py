@@ -79,7 +79,8 @@ def steps(fleet: Fleet, scripts: Mapping[str, str]) -> tuple[Step, ...]:
 
 def recorded(records: Mapping[str, str] | None) -> tuple[Step, ...]:
     """The steps of these records by `key`, in their order."""
-    return tuple(Step(**json.loads(text)) for _, text in sorted((records or {}).items()))
+    in_order = sorted((records or {}).items(), key=lambda item: int(item[0].partition(" ")[0]))
+    return tuple(Step(**json.loads(text)) for _, text in in_order)
 
 
 def mark_of(steps: Sequence[Step]) -> str:

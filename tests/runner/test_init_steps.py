@@ -333,3 +333,12 @@ def test_a_shared_host_says_whose_step_keeps_it_out(node: Node) -> None:
     assert why.startswith("init step step 0 failed with 1: see ")
     assert why.endswith(" (fleet trainers of project lab)")
     assert "`orch up` of the fleet whose steps failed" in (unfit_error("gpu1", why).hint or "")
+
+
+def test_more_than_a_hundred_steps_keep_their_order() -> None:
+    """The engine keeps a mapping's keys in the order of letters."""
+    fleet = Fleet.model_validate(
+        {"type": "fleet", "name": "lab", "nodes": "1", "init": [f"echo {index}" for index in range(102)]}
+    )
+    records = dict(sorted((step.key, step.record) for step in steps(fleet, {})))
+    assert [step.content for step in recorded(records)] == [f"echo {index}\n" for index in range(102)]
