@@ -236,7 +236,11 @@ def test_a_container_removed_behind_our_back_fails_the_run(
     submit(place, lab.fleet(*pair), commands=["sleep 300"])
     driver = behind(place, "job")
     wait_until(lambda: place.ledger.get("job").status == "running")
+    # Docker kills a container before it removes it: who looks between the two sees that it has exited.
+    driver.send_signal(signal.SIGSTOP)
+    time.sleep(1)  # the answer to what it asked last
     docker("exec", pair[1].name, "sh", "-c", "docker rm -f $(docker ps -q --filter label=orch.rank=1)")
+    driver.send_signal(signal.SIGCONT)
     driver.wait(60)
     row = place.ledger.get("job")
     assert row.status == "failed"
