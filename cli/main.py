@@ -107,8 +107,8 @@ VERBS = (
     ),
     Verb(
         "plan",
-        "provision:plan",
-        "The same as `preview`.",
+        "provision:preview",
+        "Show what `up` would change, and why. Changes nothing.",
         takes_file=True,
     ),
     Verb(

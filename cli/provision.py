@@ -107,30 +107,6 @@ def preview(
     end(ExitCode.CHANGES if exit_code and pending else ExitCode.OK)
 
 
-def plan(
-    file: File,
-    *,
-    as_json: Json = False,
-    exit_code: Annotated[bool, typer.Option("--exit-code")] = False,
-    accept_new_host_keys: NewKeys = False,
-    verbose: Verbose = False,
-    rehearse: Rehearse = False,
-    untrusted: Untrusted = False,
-    allow: Allow = None,
-) -> None:
-    """The same as `preview`."""
-    preview(
-        file,
-        as_json=as_json,
-        exit_code=exit_code,
-        accept_new_host_keys=accept_new_host_keys,
-        rehearse=rehearse,
-        verbose=verbose,
-        untrusted=untrusted,
-        allow=allow,
-    )
-
-
 def up(
     file: File,
     *,

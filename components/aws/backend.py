@@ -13,7 +13,7 @@ from orch.catalog.load import catalog as load_catalog
 from orch.components.aws import tunnels
 from orch.components.aws.account import errors, gather_facts
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
-from orch.components.aws.account.lookups import question
+from orch.components.aws.account.lookups import Lookups, question
 from orch.components.aws.candidates import candidates, in_written_zones, settled
 from orch.components.aws.explain import EXPLAINED, traits
 from orch.components.aws.network import in_network_of
@@ -88,20 +88,20 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         return settled(fleet, candidates, offered, fits)
 
     def facts(self, request: PlanRequest, candidate: CloudCandidate) -> AwsFacts:
-        settings = self.settings_of(request)
-        prior = self.prior(request)
-        lookups = question(request.fleet, settings, candidate, prior, request.scope, indices=request.indices)
-        return gather_facts.ask(self.session(request), lookups, settings.endpoint_url)
+        return self._ask(request, self._lookups(request, candidate))
 
     def facts_of_new_nodes(
         self, request: PlanRequest, candidate: CloudCandidate, facts: AwsFacts
     ) -> AwsFacts:
+        lookups = self._lookups(request, candidate)
+        return facts if lookups.quotas else self._ask(request, replace(lookups, quotas=True))
+
+    def _lookups(self, request: PlanRequest, candidate: CloudCandidate) -> Lookups:
         settings, prior = self.settings_of(request), self.prior(request)
-        lookups = question(request.fleet, settings, candidate, prior, request.scope, indices=request.indices)
-        if lookups.quotas:
-            return facts
-        lookups = replace(lookups, quotas=True)
-        return gather_facts.ask(self.session(request), lookups, settings.endpoint_url)
+        return question(request.fleet, settings, candidate, prior, request.scope, indices=request.indices)
+
+    def _ask(self, request: PlanRequest, lookups: Lookups) -> AwsFacts:
+        return gather_facts.ask(self.session(request), lookups, self.settings_of(request).endpoint_url)
 
     def plan(self, request: PlanRequest, candidate: CloudCandidate, facts: AwsFacts) -> AwsPlan:
         texts = scripts(request.fleet, request.folder)
