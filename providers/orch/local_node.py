@@ -324,14 +324,24 @@ def _greets(port: int) -> bool:
 
 
 def kept_out(container: Any, inputs: Inputs) -> str:
-    """Why steps of `init` keep the node out, else nothing; what does not run says nothing."""
+    """Why steps of `init` keep the node out, else nothing; what does not run says nothing.
+
+    Where a node that runs cannot be asked, that is told: taken for nothing, it would stay kept out for good.
+    """
     if container.status != "running" or not inputs.get("stack"):
         return ""
     try:
         done = container.exec_run(["sh", "-c", look(registration_id(inputs["stack"]))])
-    except (APIError, OSError):  # it has just ended, or Docker is gone: its status tells
+        said = done.output.decode(errors="replace").strip()
+        if done.exit_code == 0:
+            return said
+    except (APIError, OSError) as error:
+        said = str(error)
+    try:
+        container.reload()
+    except (APIError, OSError):  # it is gone, or Docker is: its status tells
         return ""
-    return done.output.decode(errors="replace").strip() if done.exit_code == 0 else ""
+    return f"it does not tell of its steps: {said[-300:]}" if container.status == "running" else ""
 
 
 def run_steps(name: str, inputs: Inputs, *, new: bool) -> None:

@@ -190,7 +190,10 @@ class SshHostHandler:
     def _kept_out(self, node: NodeState, inputs: Inputs) -> str:
         """Why steps of the fleet keep the host out, else nothing. Raises RunnerError."""
         command = Command(as_root(look(registration_id(inputs["stack"]))), "look at the steps of `init`")
-        return self._connector().run(node, command, deadline_s=self._deadline_s).stdout.strip()
+        done = self._connector().run(node, command, deadline_s=self._deadline_s)
+        if not done.ok:
+            return f"it does not tell of its steps: {done.stderr.strip()[-300:]}"
+        return done.stdout.strip()
 
     def _connector(self) -> Connector:
         """One for all hosts of the process: a jump host is connected to once."""

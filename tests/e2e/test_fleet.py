@@ -219,7 +219,10 @@ def test_steps_of_init_run_on_nodes_once_and_those_where_one_fails_take_no_jobs(
 
     def statuses() -> list[str]:
         (fleet,) = up.orch("fleet", "show", FLEET, "--json").json["fleets"]
-        return [node["status"] for node in fleet["nodes"]]
+        statuses = [node["status"] for node in fleet["nodes"]]
+        if statuses != ["idle"] * len(statuses):
+            print([(node["status"], node["reason"]) for node in fleet["nodes"]])
+        return statuses
 
     step = "init:\n  - run: echo $(id -un) $(hostname) >>/tmp/steps; echo $TOKEN; test ! -e /tmp/full\n"
     steps = f"{step}    name: set up\n    env: {{TOKEN: hR3vK}}\n"
