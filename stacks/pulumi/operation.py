@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict, EngineFailed, Held, Interrupted, StackError
 from orch.stacks.pulumi import install as engines
-from orch.stacks.pulumi.changes import name_of, type_of
+from orch.stacks.pulumi.changes import name_of, type_of, without_values
 from orch.stacks.pulumi.lock_holders import Marking
 from orch.stacks.pulumi.locks import held_by
 from orch.stacks.pulumi.process import CALLERS, PRIVATE, Aside, Event, ProcessResult, Program, call
@@ -79,7 +79,7 @@ class EngineCall:
     started: dict[str, float] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
-        self.events.append(event)
+        self.events.append(without_values(event))
         diagnostic = event.get("diagnosticEvent")
         if diagnostic and diagnostic["severity"] == "error":
             self._error(diagnostic)

@@ -3,13 +3,17 @@ engine (events/README.md)."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from recorded_plans import EVENTS, Preview
 
-from orch.stacks.pulumi.changes import GONE, drifted
+from orch.stacks.pulumi.changes import GONE, changes, drifted, found_as_recorded, without_values
 
 ALL = sorted(each.stem for each in EVENTS.glob("*.json"))
 ORDINARY = [name for name in ALL if "drift" not in name]
+
+USER_DATA = "#cloud-config of a node"
 
 # Case -> what somebody did behind orch's back: name, path, registered, found.
 OWNER = ("p5-1", "tags.owner", "ada", "mallory")
@@ -30,6 +34,22 @@ DONE: dict[str, set[tuple[str, str, object, object]]] = {
 
 def test_every_stream_with_drift_is_judged() -> None:
     assert set(DONE) == set(ALL) - set(ORDINARY)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_values_that_are_not_kept_are_those_that_nobody_is_told(name: str) -> None:
+    """The streams were stored without them: each resource that has none gets some."""
+    whole = Preview.of(name).events
+    for event in whole:
+        (data,) = (each["metadata"] for each in event.values())
+        for side in ("old", "new"):
+            if data[side]:
+                data[side] = {"inputs": {"text": USER_DATA}, "outputs": {"text": USER_DATA}} | data[side]
+    kept = [without_values(event) for event in whole]
+    assert changes(kept) == changes(whole)
+    assert drifted(kept) == drifted(whole)
+    assert found_as_recorded(kept) == found_as_recorded(whole)
+    assert json.dumps(kept).count(USER_DATA) < json.dumps(whole).count(USER_DATA) / 2
 
 
 @pytest.mark.parametrize("name", ORDINARY)
