@@ -89,7 +89,13 @@ class Gang:
             if compiled.shared is not None:
                 bring_shared(self.stack, compiled.shared, call)
             for step in (*compiled.before, compiled):
-                call = EngineCall(self.listener, planning=False, apart=step.apart, events=call.events)
+                call = EngineCall(
+                    self.listener,
+                    planning=False,
+                    apart=step.apart,
+                    nodes=len(step.nodes),
+                    events=call.events,
+                )
                 engine(self.stack, words(step, looked=looked), call, program(step))
                 looked = False
                 if step.queue is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -68,12 +69,14 @@ Listener = Callable[[Progress], None]
 class EngineCall:
     """One engine call under way: its events kept, its progress told.
 
-    `apart`: types of resources whose errors are theirs alone, the call as a whole did its work.
+    `apart`: types of resources whose errors are theirs alone, the call as a whole did its work. `nodes`: how
+    many it may make.
     """
 
     listener: Listener
     planning: bool
     apart: frozenset[str] = frozenset()
+    nodes: int = 0
     events: list[Event] = field(default_factory=list)
     errors: dict[str, str] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
@@ -142,7 +145,7 @@ def engine(
     """Run one engine operation on a stack, which is made when it is new."""
     found, project, name = engines.require(), stack.project, stack.name
     folder = work_folder(project, name)
-    environment = project.environment(found)
+    environment = {**project.environment(found), **_thrift(run.nodes)}
     if not project.rehearsal:
         refuse_shims(environment)
     if not stack.exists:
@@ -171,6 +174,17 @@ def engine(
     if done.code and not (run.apart and run.node_errors()):
         raise _failure(name, words[0], run, done)
     return done
+
+
+# At each write the engine encrypts the secrets of the newest thousand anew, and keeps what it had before: of
+# 1,000 nodes on GCP, whose labels its provider takes for secrets, that is half of 1.7 GiB (measured with its
+# heap profile, 3.259.0). Collecting garbage at 70 % instead of 100 % costs a tenth of its CPU, saves a sixth.
+MANY_NODES, SOONER = 500, "70"
+
+
+def _thrift(nodes: int) -> dict[str, str]:
+    """What makes the engine collect its garbage sooner where a plan has many nodes; a caller's own wins."""
+    return {"GOGC": SOONER} if nodes >= MANY_NODES and "GOGC" not in os.environ else {}
 
 
 def init(stack: StackState) -> None:

@@ -167,6 +167,8 @@ def on_a_terminal(
         text=True,
         env=environment(**more),
         start_new_session=True,
+        # A shell's background jobs ignore SIGINT, and so would what a test starts in one.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     ) as process:
         os.close(theirs)
         assert process.stdout is not None
