@@ -34,7 +34,7 @@ def image() -> str:
     """The servers' image, built when what it is made of has changed."""
     base = images.ensure("node", progress=print)
     digest = hashlib.sha256(base.encode())
-    for name in ("Dockerfile", "server-entry.sh", "start-docker.sh"):
+    for name in ("Dockerfile", "server-entry.sh", "start-docker.sh", "containerd.toml"):
         digest.update((FILES / name).read_bytes())
     tag = f"orch-test/server:{digest.hexdigest()[:12]}"
     with (user_cache_path("orch", ensure_exists=True) / "test-server.lock").open("w") as lock:
