@@ -65,8 +65,13 @@ LOADED = (
         "orch.components.registry",
         "orch.catalog.load",
     ),
-    "rich.console",
-    "rich.table",
+    *(
+        "orch.components.aws.backend",
+        "orch.components.gcp.backend",
+        "orch.components.local.resources",
+        "orch.components.ssh.resources",
+    ),
+    *("jinja2", "pulumi.automation._server", "rich.console", "rich.table", "sqlalchemy.dialects.sqlite"),
 )
 
 # What serves our own resources and the simulated clouds. None of Google's libraries: protobuf takes either

@@ -31,7 +31,15 @@ orch.cli.hosts.node_names orch.cli.output.review orch.cli.output.run orch.cli.ou
 orch.runner.ledger.ledger orch.runner.runs.lifecycle
 orch.components.aws.account.gather_facts orch.components.aws.resources
 orch.components.gcp.account.gather_facts orch.components.gcp.resources orch.components.ssh.problems
+orch.components.aws.backend orch.components.gcp.backend orch.components.local.backend
+orch.components.ssh.backend
 orch.rehearsal.aws.client_hook orch.rehearsal.gcp.account orch.rehearsal.gcp.client_hook
+orch.rehearsal.aws.hooks orch.rehearsal.gcp.hooks orch.rehearsal.nodes orch.rehearsal.aws.api.actions
+orch.rehearsal.aws.data.tables orch.rehearsal.gcp.api.methods orch.catalog.refresh jinja2 grpc._server
+orch.rehearsal.aws.api.compute orch.rehearsal.aws.api.network orch.rehearsal.aws.api.account_services
+orch.rehearsal.aws.api.iam orch.rehearsal.aws.api.tags orch.rehearsal.gcp.api.compute
+orch.rehearsal.gcp.api.network orch.rehearsal.gcp.api.operations orch.rehearsal.gcp.api.quotas
+sqlalchemy.dialects.sqlite
 orch.stacks.operations orch.rehearsal.project boto3.session google.auth.credentials
 google.cloud.compute_v1 pulumi.automation._server requests
 """
@@ -125,12 +133,16 @@ def read_libraries() -> None:
     for library in LIBRARIES.split():
         importlib.import_module(library)
     # Types of a cloud are read when they are first named.
-    assert importlib.import_module("pulumi_aws").ec2.Instance
+    aws = importlib.import_module("pulumi_aws")
+    assert aws.ec2.Instance
+    assert aws.iam.Role
     assert importlib.import_module("pulumi_gcp").compute.Network
     main = importlib.import_module("orch.cli.main")
     for verb in main.VERBS:
         main.load(verb.name)
     main.commands()
+    importlib.import_module("orch.catalog.load").catalog()
+    importlib.import_module("orch.catalog.load").gpu_models()
     read_services()
     assert threading.active_count() == 1
     gc.freeze()
