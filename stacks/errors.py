@@ -51,7 +51,7 @@ class Conflict(StackError):
     exit_code = ExitCode.CONFLICT
 
 
-class Held(Conflict):
+class StackLocked(Conflict):
     """Somebody else is changing the stack."""
 
 

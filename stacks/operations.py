@@ -19,10 +19,10 @@ from orch.stacks.provisioning.busy_nodes import refuse_occupied, refuse_replaced
 from orch.stacks.provisioning.gang import parallel
 from orch.stacks.provisioning.shared_networks import drift_shared, preview_shared, release, shared_by, unused
 from orch.stacks.pulumi.changes import Drifted, changes, drifted, found_as_recorded, name_of
-from orch.stacks.pulumi.lock_holders import forget
+from orch.stacks.pulumi.lock_holders import delete_stale_marks
 from orch.stacks.pulumi.locks import locks
 from orch.stacks.pulumi.operation import Doing, EngineCall, Expected, Listener, Note, engine, plain
-from orch.stacks.pulumi.recovery import mend, take
+from orch.stacks.pulumi.recovery import recover, repair_files
 from orch.stacks.request import FleetRequest, compile_for
 from orch.stacks.state import StackExport, StackState
 from orch.stacks.variables import forget_clear_text, in_clear, unread_copies
@@ -36,7 +36,7 @@ def preview(project: Project, request: FleetRequest, listener: Listener) -> Plan
     project = _forced(project, request.approvals.force)
     project.prepare()
     files = request.files(project)
-    mend(project, request.name)
+    repair_files(project, request.name)
     stack = StackState(project, request.name)
     listener(Doing(f"planning the fleet {request.name}"))
     compiled = compile_for(stack, request)
@@ -60,7 +60,7 @@ def outdated(plan: Plan, request: FleetRequest, listener: Listener) -> str | Non
         raise TypeError("a plan that `preview` did not make")
     stack = plan.prepared.stack
     stack.changed()
-    take(stack, listener)
+    recover(stack, listener)
     return plan.prepared.outdated(request.files(stack.project))
 
 
@@ -80,7 +80,7 @@ def up(project: Project, request: FleetRequest, listener: Listener, *, shown: Pl
     else:
         stack, looked = StackState(project, request.name), False
         # Before the plan: what a killed call left counts against quotas and capacity.
-        take(stack, listener)
+        recover(stack, listener)
         listener(Doing(f"planning the fleet {request.name}"))
         compiled = compile_for(stack, request)
     before = recorded_before(stack)
@@ -116,7 +116,7 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
     project.prepare()
     before = stack.hourly
     _refuse_protected(stack)
-    take(stack, listener, removing=True)
+    recover(stack, listener, removing=True)
     there = stack.makers
     if not force:
         refuse_occupied(stack, list(there), listener)
@@ -171,7 +171,7 @@ def remove_nodes(
     project.prepare()
     before = stack.hourly
     _refuse_protected(stack)
-    take(stack, listener)
+    recover(stack, listener)
     if not force:
         refuse_occupied(stack, [nodes[index] for index in set(indices)], listener)
     listener(Expected(frozenset(nodes[index] for index in set(indices))))
@@ -188,7 +188,7 @@ def drift(project: Project, name: str, listener: Listener) -> tuple[Drifted, ...
     stack = StackState(project, name)
     require_up(stack)
     project.prepare()
-    mend(project, name)
+    repair_files(project, name)
     run = EngineCall(listener, planning=True)
     words = ["refresh", "--preview-only"]
     listener(Doing(f"the engine looks at what is there of the fleet {name}"))
@@ -202,7 +202,7 @@ def refresh(project: Project, name: str, listener: Listener) -> tuple[Drifted, .
     stack = StackState(project, name)
     require_up(stack)
     project.prepare()
-    take(stack, listener)
+    recover(stack, listener)
     run = EngineCall(listener, planning=True)
     words = ["refresh", "--yes", "--skip-preview"]
     listener(Doing(f"the engine looks at what is there of the fleet {name}"))
@@ -220,7 +220,7 @@ def unlock(project: Project, name: str) -> None:
     if project.local_state is not None:
         for lock in locks(project, name):
             lock.file.unlink(missing_ok=True)
-        forget(project, name)
+        delete_stale_marks(project, name)
         return
     plain(StackState(project, name), ["cancel", "--yes"])
 

@@ -14,7 +14,7 @@ from orch.spec.findings import Finding
 from orch.stacks.provisioning.busy_nodes import going
 from orch.stacks.pulumi.changes import Change, Drifted, changes, drifted
 from orch.stacks.pulumi.operation import EngineCall
-from orch.stacks.pulumi.recovery import same
+from orch.stacks.pulumi.recovery import same_state
 from orch.stacks.state import StackExport, StackState
 from orch.stacks.summary import NO_HEADLINE, Headline, Recorded, headline
 
@@ -45,7 +45,7 @@ class Prepared:
         """Why it cannot be carried out as it was shown; None as long as it can."""
         if changed := [path for path in {*files, *self.files} if files.get(path) != self.files.get(path)]:
             return f"{', '.join(sorted(changed))} changed since"
-        if not same(self.recorded or {}, self.stack.recorded or {}):
+        if not same_state(self.recorded or {}, self.stack.recorded or {}):
             return "somebody changed the fleet since"
         if time.monotonic() - self.at > FRESH_S:
             return f"it was made more than {FRESH_S:.0f} seconds ago"
@@ -98,7 +98,7 @@ def before(stack: StackState) -> Before:
 
 def planned(stack: str, before: Before, compiled: Deployment, run: EngineCall) -> Plan:
     """The plan that a call of the engine made or carried out."""
-    failed = run.node_errors() if run.apart else {}
+    failed = run.node_errors() if run.isolated else {}
     told = {problem.node for problem in compiled.problems}
     late = [_node_problem(name, text) for name, text in failed.items()]
     # A host that was unfit when it was planned fails in the engine for the same reason; that it is not as

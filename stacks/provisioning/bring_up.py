@@ -188,7 +188,7 @@ def _all_failed(request: FleetRequest, call: EngineCall) -> EngineFailed:
     return EngineFailed(
         f"not one node of the fleet {request.name} could be made",
         errors=call.errors,
-        detail=call.told(),
+        detail=call.error_text(),
         code="ORCH347",
     )
 

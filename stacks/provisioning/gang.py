@@ -16,7 +16,7 @@ from orch.stacks.provisioning.shared_networks import bring_shared, release, shar
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.operation import Doing, EngineCall, Listener, Note, engine
 from orch.stacks.pulumi.process import Event
-from orch.stacks.pulumi.recovery import clear_left, left_by
+from orch.stacks.pulumi.recovery import delete_unrecorded, snapshot_of
 from orch.stacks.request import FleetRequest
 from orch.stacks.state import StackState
 
@@ -57,7 +57,7 @@ class Gang:
             call, _ = outcome
             events = besides(call.events, call.errors)
             # What was refused half way is made, and not always recorded: it would be made twice.
-            clear_left(self.stack, self.listener)
+            delete_unrecorded(self.stack, self.listener)
 
         return repeatedly(
             self.request.name,
@@ -92,7 +92,7 @@ class Gang:
                 call = EngineCall(
                     self.listener,
                     planning=False,
-                    apart=step.apart,
+                    isolated=step.apart,
                     nodes=len(step.nodes),
                     events=call.events,
                 )
@@ -140,7 +140,7 @@ class Gang:
         Raises StackError."""
         call = EngineCall(self.listener, planning=False)
         recorded = self.stack.recorded
-        there, stands_on = left_by(recorded, self.stack.project), shared_by(recorded)
+        there, stands_on = snapshot_of(recorded, self.stack.project), shared_by(recorded)
 
         def destroy() -> EngineFailed | None:
             run = EngineCall(self.listener, planning=False)
@@ -160,7 +160,7 @@ class Gang:
             if failed is not None:
                 raise failed
             # What was refused half way is made, and not always recorded.
-            clear_left(self.stack, self.listener, there)
+            delete_unrecorded(self.stack, self.listener, there)
             release(self.stack, stands_on | also, call)
         except EngineFailed as failed:
             raise self._left(failed) from failed
@@ -171,7 +171,7 @@ class Gang:
         _, failed = self.persist(replace(kept, shared=None))
         if failed is not None:
             raise self._left(failed) from failed
-        clear_left(self.stack, self.listener)
+        delete_unrecorded(self.stack, self.listener)
         return kept
 
     def there(self, compiled: Deployment) -> tuple[str, ...]:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from functools import partial
 
 from orch.components.deployment import SHARED, SharedNetworks
-from orch.stacks.errors import EngineFailed, Held, Interrupted, StackError
+from orch.stacks.errors import EngineFailed, Interrupted, StackError, StackLocked
 from orch.stacks.program import shared_program
 from orch.stacks.project import Project
 from orch.stacks.pulumi.changes import Drifted, drifted
 from orch.stacks.pulumi.operation import EngineCall, Listener, Note, engine, init, plain
-from orch.stacks.pulumi.recovery import take
+from orch.stacks.pulumi.recovery import recover
 from orch.stacks.state import StackExport, StackState, begun, outputs, stacks
 
 # Others hold it while networks are made, for a minute or two.
@@ -58,7 +58,7 @@ def bring_shared(fleet: StackState, shared: SharedNetworks, run: EngineCall) -> 
         plain(fleet, ["stack", "tag", "set", WANTED, shared.stack])
 
     def bring() -> None:
-        take(stack, run.listener)
+        recover(stack, run.listener)
         words = ["up", "--yes", "--skip-preview"]
         try:
             engine(stack, words, run, shared_program(shared))
@@ -96,11 +96,11 @@ def _remove(stack: StackState, run: EngineCall, without: str) -> None:
 
     if others() or not stack.exists:
         return
-    take(stack, run.listener, removing=True)
+    recover(stack, run.listener, removing=True)
     try:
         engine(stack, ["up", "--yes", "--skip-preview"], run, nothing)
         plain(stack, ["stack", "rm", "--yes"])
-    except (Held, Interrupted):
+    except (StackLocked, Interrupted):
         raise
     except StackError:
         if others() or not stack.exists:
@@ -143,7 +143,7 @@ def _in_turn(stack: StackState, listener: Listener, change: Callable[[], None]) 
     while True:
         try:
             return change()
-        except Held as held:
+        except StackLocked as held:
             stack.changed()
             if time.monotonic() > ends:
                 raise

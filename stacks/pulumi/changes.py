@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER, holds_secret, shown_pair
+from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER, holds_secret, masked_pair
 
 Op = Literal["create", "update", "replace", "delete", "same"]
 
@@ -217,7 +217,7 @@ class _Look:
             ]
         differing = {path: (before, now) for path, before, now in pairs if before != now}
         drift = [
-            Drifted(urn, name, path, *shown_pair(*differing[path]))
+            Drifted(urn, name, path, *masked_pair(*differing[path]))
             for path in sorted(differing, key=steps_of)
         ]
         return cls(recorded, seen, tuple(drift))
@@ -231,7 +231,7 @@ class _Look:
         before, now = at(self.recorded, path), at(self.there, path)
         if bare(before) == bare(now):
             return None
-        return Drifted(touched[0].urn, touched[0].name, path, *shown_pair(before, now))
+        return Drifted(touched[0].urn, touched[0].name, path, *masked_pair(before, now))
 
 
 _NOTHING = _Look()
@@ -276,7 +276,7 @@ def _leaves(data: Mapping[str, Any], look: _Look) -> Iterator[PropertyChange]:
         there = old_inputs if detailed[path].get("inputDiff", True) else {**outputs, **observed}
         before, after = between(there, wanted, path, kind)
         drift = look.at(path)
-        was, becomes = shown_pair(before, after)
+        was, becomes = masked_pair(before, after)
         # A value that neither file nor program gives is the provider's to find.
         later = after is None and "delete" not in kind and at(old_inputs, path) is None
         yield PropertyChange(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orch.stacks.pulumi.changes import GONE, changes, drifted, summary
-from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER, shown_pair
+from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER, masked_pair
 
 NODE = "orch:local:Node"
 
@@ -111,13 +111,13 @@ def test_a_value_that_becomes_a_secret_is_hidden_as_it_was_before_too() -> None:
 
 
 def test_secrets_among_others_and_in_lists_are_hidden_on_both_sides() -> None:
-    assert shown_pair({"a": [1, "x"], "b": 2.0}, {"a": [1, SECRET], "b": 3.0}) == (
+    assert masked_pair({"a": [1, "x"], "b": 2.0}, {"a": [1, SECRET], "b": 3.0}) == (
         {"a": [1, HIDDEN], "b": 2},
         {"a": [1, HIDDEN], "b": 3},
     )
-    assert shown_pair(None, SECRET) == (None, HIDDEN)
-    assert shown_pair(["x", "y"], [SECRET]) == ([HIDDEN, "y"], [HIDDEN])
-    assert shown_pair("[secret]", "clear") == (HIDDEN, HIDDEN)
+    assert masked_pair(None, SECRET) == (None, HIDDEN)
+    assert masked_pair(["x", "y"], [SECRET]) == ([HIDDEN, "y"], [HIDDEN])
+    assert masked_pair("[secret]", "clear") == (HIDDEN, HIDDEN)
 
 
 def test_what_was_observed_is_the_old_value_of_a_drifted_leaf() -> None:
