@@ -189,7 +189,7 @@ def bring_up(
         with watching(as_json=as_json) as listener:
             result = planned(
                 document,
-                lambda p=where, r=request, told=listener, s=shown: operations.up(p, r, told, shown=s),
+                lambda p=where, r=request, told=listener, s=shown: operations.up(p, r, told, plan=s),
                 as_json=as_json,
             )
         unfit = unfit or bool(result.problems)

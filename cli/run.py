@@ -265,7 +265,7 @@ def _submit(
     from orch.runner.runs.lifecycle import submit
     from orch.spec.models import Task
     from orch.stacks.fleets import known_fleets
-    from orch.stacks.variables import revealed
+    from orch.stacks.variables import with_variables
 
     task = document.model
     if not isinstance(task, Task):
@@ -278,7 +278,7 @@ def _submit(
     return submit(
         runner,
         task,
-        revealed(up[fleet.stack], fleet),
+        with_variables(up[fleet.stack], fleet),
         image=images.resolve(task.image or fleet.image or project.default_image),
         base=document.directory,
         name=name,

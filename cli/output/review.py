@@ -70,7 +70,7 @@ def agree(
                 for line in run_lines(on_nodes_that_go(project, plan, _quiet)):
                     tell(line)
             elif plan.pending:
-                refuse_occupied(stack, plan.going, _quiet)
+                refuse_occupied(stack, plan.lost_nodes, _quiet)
             if plan.pending:
                 confirm(f"Bring up the fleet {request.name}?")
             else:
@@ -102,7 +102,7 @@ def _previewed(project: Project, request: FleetRequest) -> Plan:
 def on_nodes_that_go(project: Project, plan: Plan, listener: Listener) -> tuple[Occupant, ...]:
     """Runs on nodes that the plan removes. A ledger that cannot be read gives a warning and stops no plan."""
     try:
-        return occupants(StackState(project, plan.fleet), plan.going, listener)
+        return occupants(StackState(project, plan.fleet), plan.lost_nodes, listener)
     except OrchError as error:
         tell(error.text().replace("error", "warning", 1))
         return ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orch.stacks.pulumi.changes import GONE, changes, drifted, summary
+from orch.stacks.pulumi.changes import GONE, changes, find_drift, summary
 from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER, masked_pair
 
 NODE = "orch:local:Node"
@@ -183,7 +183,7 @@ def test_what_an_up_made_in_its_first_step_is_no_drift_in_its_second() -> None:
         *refreshed("a", old=small, new=large, detailedDiff=diff),
         event("same", "a", old=large, new=large),
     ]
-    assert drifted(events) == ()
+    assert find_drift(events) == ()
     assert [(each.op, each.drift) for each in changes(events)] == [("update", ())]
 
 
@@ -196,7 +196,7 @@ def test_drift_that_nothing_mends_changes_nothing() -> None:
 
 def test_drift_names_what_is_gone_and_what_differs() -> None:
     there = state({"status": "running", "cpus": 1}, observed={"status": "paused", "cpus": 1})
-    found = drifted([*refreshed("b", old=there), *refreshed("a", old=there, new=there)])
+    found = find_drift([*refreshed("b", old=there), *refreshed("a", old=there, new=there)])
     assert [(d.name, d.path, d.registered, d.observed) for d in found] == [
         ("a", "status", "running", "paused"),
         ("b", "", "registered", GONE),
