@@ -92,15 +92,8 @@ def fleet_delete(
     """The same as `orch down NAME`."""
     from orch.cli.provision import remove
 
-    remove(
-        name,
-        yes=yes,
-        as_json=as_json,
-        indices=indices or (),
-        by_name=True,
-        force=force,
-        rehearse=rehearse,
-    )
+    fleets = [(project_at(rehearse=rehearse), name)]
+    remove(name, fleets, indices or (), yes=yes, force=force, as_json=as_json)
 
 
 def _show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool) -> None:
