@@ -25,7 +25,7 @@ def known_fleets(project: Project) -> dict[str, StackState]:
     return {name: stack for name, stack in states.items() if "fleet" in stack.outputs}
 
 
-def is_former(stack: StackState) -> bool:
+def is_from_former_version(stack: StackState) -> bool:
     """Whether a former version of orch recorded the fleet, under an older schema."""
     fleet = stack.outputs.get("fleet") or {}
     return fleet.get("schema_version", SCHEMA) < SCHEMA
@@ -56,16 +56,16 @@ def fleet_of(stack: StackState) -> FleetState:
     nodes = tuple(node for node in state.nodes if node.name in existing)
     if recorded.get("identity") is not None:
         identity = str(_identity_file(project, name, state))
-        nodes = tuple(_with(node, node.access.with_key(identity)) for node in nodes)
+        nodes = tuple(_with_access(node, node.access.with_key(identity)) for node in nodes)
     return project.with_routes(
         state.model_copy(
             # The state has paths of key files relative to the project's root.
-            update={"nodes": tuple(_with(node, node.access.located(project.root)) for node in nodes)}
+            update={"nodes": tuple(_with_access(node, node.access.located(project.root)) for node in nodes)}
         )
     )
 
 
-def _with(node: NodeState, access: Access) -> NodeState:
+def _with_access(node: NodeState, access: Access) -> NodeState:
     return node.model_copy(update={"access": access})
 
 

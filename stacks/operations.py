@@ -26,7 +26,7 @@ from orch.stacks.provisioning.shared_networks import (
 from orch.stacks.pulumi.changes import PropertyDrift, changes, find_drift, matches_record, name_of
 from orch.stacks.pulumi.lock_holders import delete_stale_marks
 from orch.stacks.pulumi.locks import locks
-from orch.stacks.pulumi.operation import Doing, EngineCall, Expected, Listener, Note, engine, plain
+from orch.stacks.pulumi.operation import Activity, EngineCall, ExpectedNodes, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import recover, repair_files
 from orch.stacks.request import FleetRequest, compile_for
 from orch.stacks.state import StackExport, StackState
@@ -44,11 +44,11 @@ def preview(project: Project, request: FleetRequest, listener: Listener) -> Plan
     files = request.files(project)
     repair_files(project, request.name)
     stack = StackState(project, request.name)
-    listener(Doing(f"planning the fleet {request.name}"))
+    listener(Activity(f"planning the fleet {request.name}"))
     compiled = compile_for(stack, request)
     before = prior_fleet(stack)
     run = EngineCall(listener, planning=True)
-    listener(Doing(f"the engine compares the fleet {request.name} with what is there"))
+    listener(Activity(f"the engine compares the fleet {request.name} with what is there"))
     if compiled.shared is not None:
         preview_shared(stack, compiled.shared, run)
     recorded = stack.recorded
@@ -65,7 +65,7 @@ def outdated(plan: Plan, request: FleetRequest, listener: Listener) -> str | Non
     if plan.prepared is None:
         raise TypeError("a plan that `preview` did not make")
     stack = plan.prepared.stack
-    stack.changed()
+    stack.invalidate()
     recover(stack, listener)
     return plan.prepared.outdated(request.files(stack.project))
 
@@ -87,11 +87,11 @@ def up(project: Project, request: FleetRequest, listener: Listener, *, plan: Pla
         stack, skip_refresh = StackState(project, request.name), False
         # Before planning: what a killed call left counts against quotas and capacity.
         recover(stack, listener)
-        listener(Doing(f"planning the fleet {request.name}"))
+        listener(Activity(f"planning the fleet {request.name}"))
         compiled = compile_for(stack, request)
     before = prior_fleet(stack)
     existing = frozenset(before.fleet.nodes.values())
-    listener(Expected(frozenset(compiled.makers.get(node, node) for node in compiled.nodes) - existing))
+    listener(ExpectedNodes(frozenset(compiled.makers.get(node, node) for node in compiled.nodes) - existing))
     if not request.approvals.force and plan is not None:
         refuse_occupied(stack, plan.lost_nodes, listener)
     elif not request.approvals.force:
@@ -99,7 +99,7 @@ def up(project: Project, request: FleetRequest, listener: Listener, *, plan: Pla
     recorded = stack.recorded
     shared_before = shared_by(recorded)
     _ensure_images(compiled.images, listener)
-    listener(Doing(f"bringing up the fleet {request.name}"))
+    listener(Activity(f"bringing up the fleet {request.name}"))
     applied, call = bring_up(stack, request, compiled, listener, skip_refresh=skip_refresh)
     _remove_clear_text(project, request.name, recorded, listener)
     if shared_before:
@@ -126,8 +126,8 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
     makers = stack.makers
     if not force:
         refuse_occupied(stack, list(makers), listener)
-    listener(Expected(frozenset(makers.values())))
-    listener(Doing(f"removing the fleet {name}"))
+    listener(ExpectedNodes(frozenset(makers.values())))
+    listener(Activity(f"removing the fleet {name}"))
     run = EngineCall(listener, planning=False)
     recorded = stack.recorded
     # After a `down` that was killed, an empty record no longer names the shared networks of the fleet.
@@ -179,8 +179,8 @@ def remove_nodes(
     recover(stack, listener)
     if not force:
         refuse_occupied(stack, [nodes[index] for index in set(indices)], listener)
-    listener(Expected(frozenset(nodes[index] for index in set(indices))))
-    listener(Doing(f"removing nodes of the fleet {name}"))
+    listener(ExpectedNodes(frozenset(nodes[index] for index in set(indices))))
+    listener(Activity(f"removing nodes of the fleet {name}"))
     run = EngineCall(listener, planning=False)
     targets = [word for index in sorted(set(indices)) for word in ("--target", existing[index])]
     engine(stack, ["destroy", "--yes", "--skip-preview", *targets], run)
@@ -196,7 +196,7 @@ def drift(project: Project, name: str, listener: Listener) -> tuple[PropertyDrif
     repair_files(project, name)
     run = EngineCall(listener, planning=True)
     words = ["refresh", "--preview-only"]
-    listener(Doing(f"the engine looks at what is there of the fleet {name}"))
+    listener(Activity(f"the engine looks at what is there of the fleet {name}"))
     shared = drift_shared(stack, words, listener)
     engine(stack, words, run)
     return (*shared, *find_drift(run.events))
@@ -213,7 +213,7 @@ def refresh(project: Project, name: str, listener: Listener) -> tuple[PropertyDr
     recover(stack, listener)
     run = EngineCall(listener, planning=True)
     words = ["refresh", "--yes", "--skip-preview"]
-    listener(Doing(f"the engine looks at what is there of the fleet {name}"))
+    listener(Activity(f"the engine looks at what is there of the fleet {name}"))
     shared = drift_shared(stack, words, listener)
     engine(stack, words, run)
     return (*shared, *find_drift(run.events))
@@ -272,5 +272,5 @@ def _ensure_images(references: Iterable[str], listener: Listener) -> None:
     for reference in references:
         name = reference.removeprefix(PREFIX).partition(":")[0]
         if is_ours(reference) and resolve(f"{PREFIX}{name}") == reference:
-            listener(Doing(f"making sure of the image {reference}"))
+            listener(Activity(f"making sure of the image {reference}"))
             ensure(name, progress=lambda text: listener(Note(text)))

@@ -74,7 +74,7 @@ class StackState:
             self._read = (deployment(self.project, self.name),)
         return self._read[0]
 
-    def changed(self) -> None:
+    def invalidate(self) -> None:
         """Drop the cached state: the next use reads it again."""
         self._read = None
 
@@ -124,15 +124,15 @@ def in_plain_files(project: Project, stack: str) -> bool:
 def _is_compressed(checkpoint: Path) -> bool:
     """Whether a compressed file is the newest: the engine uses the file that was written last."""
 
-    def written(file: Path) -> int:
+    def modified_ns(file: Path) -> int:
         try:
             return file.stat().st_mtime_ns
         except FileNotFoundError:
             return -1
 
-    return max(written(checkpoint.with_name(checkpoint.name + each)) for each in COMPRESSED) > written(
-        checkpoint
-    )
+    return max(
+        modified_ns(checkpoint.with_name(checkpoint.name + each)) for each in COMPRESSED
+    ) > modified_ns(checkpoint)
 
 
 def outputs(recorded: StackExport | None) -> dict[str, Any]:

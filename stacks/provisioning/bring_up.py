@@ -14,7 +14,7 @@ from orch.spec.suggest import counted
 from orch.stacks.errors import EngineFailed, NoCapacity, StackError
 from orch.stacks.provisioning.gang import Gang, events_except
 from orch.stacks.pulumi.changes import name_of
-from orch.stacks.pulumi.operation import Doing, EngineCall, Listener, Note
+from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note
 from orch.stacks.pulumi.process import Event
 from orch.stacks.request import FleetRequest, compile_for
 from orch.stacks.state import StackState
@@ -47,7 +47,7 @@ def bring_up(
     """
     gang = Gang(stack, request, listener, stack.makers, first.answer)
     if first.only is None and not first.elsewhere:
-        call, failed = gang.bring(first, skip_refresh=skip_refresh)
+        call, failed = gang.apply(first, skip_refresh=skip_refresh)
         if failed is not None:
             raise failed
         return first, call
@@ -79,7 +79,9 @@ def bring_up(
         visited.add(where)
         listener(Note(f"trying {where}", lasts=True))
         skip_refresh = skip_refresh and compiled is first and not first.moves
-        call, failed = gang.persist(compiled, partial.events if partial else (), skip_refresh=skip_refresh)
+        call, failed = gang.apply_with_retries(
+            compiled, partial.events if partial else (), skip_refresh=skip_refresh
+        )
         if failed is None and not call.node_errors():
             return compiled, call
         answer = gang.answer(call, failed)
@@ -137,7 +139,7 @@ def _roll_back(gang: Gang, compiled: Deployment, *, lost: bool = False) -> str:
 
     `lost`: some of the former nodes are gone; they are recorded as gone.
     """
-    gang.listener(Doing(f"taking back what was begun of {gang.request.name}"))
+    gang.listener(Activity(f"taking back what was begun of {gang.request.name}"))
     if not gang.before:
         gang.remove(frozenset({compiled.shared.stack}) if compiled.shared else frozenset())
         return "nothing of it is left"

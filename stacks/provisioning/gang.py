@@ -14,7 +14,7 @@ from orch.stacks.errors import EngineFailed, Interrupted, StackError
 from orch.stacks.program import program
 from orch.stacks.provisioning.shared_networks import bring_shared, release, shared_by
 from orch.stacks.pulumi.changes import name_of
-from orch.stacks.pulumi.operation import Doing, EngineCall, Listener, Note, engine
+from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note, engine
 from orch.stacks.pulumi.process import Event
 from orch.stacks.pulumi.recovery import delete_unrecorded, snapshot_of
 from orch.stacks.request import FleetRequest
@@ -42,7 +42,7 @@ class Gang:
     before: Mapping[str, str] = field(default_factory=dict[str, str])
     classify: Callable[[str], CloudAnswer | None] = lambda text: None
 
-    def persist(
+    def apply_with_retries(
         self, compiled: Deployment, earlier: Sequence[Event] = (), *, skip_refresh: bool = False
     ) -> tuple[EngineCall, EngineFailed | None]:
         """Apply a plan, and retry from what exists as long as the cloud asks for it.
@@ -61,7 +61,7 @@ class Gang:
 
         return retry(
             self.request.name,
-            lambda: self.bring(compiled, events, skip_refresh=skip_refresh and not events),
+            lambda: self.apply(compiled, events, skip_refresh=skip_refresh and not events),
             lambda outcome: self.answer(*outcome),
             self.listener,
             between=between,
@@ -79,7 +79,7 @@ class Gang:
         classified = [answer for answer in answers if answer is not None]
         return min(classified, key=lambda each: 2 if each.again else int(each.elsewhere), default=None)
 
-    def bring(
+    def apply(
         self, compiled: Deployment, earlier: Sequence[Event] = (), *, skip_refresh: bool = False
     ) -> tuple[EngineCall, EngineFailed | None]:
         """Apply a plan once, step by step. Returns the last call, with the events of all calls (`earlier`
@@ -100,7 +100,7 @@ class Gang:
                 skip_refresh = False
                 if step.queue is not None:
                     self._wait(step.queue)
-                    self.listener(Doing("making the nodes that the queue gave"))
+                    self.listener(Activity("making the nodes that the queue gave"))
         except EngineFailed as failed:
             return call, failed
         return call, None
@@ -169,7 +169,7 @@ class Gang:
     def keep_only(self, compiled: Deployment, names: Collection[str]) -> Deployment:
         """Apply a plan with these nodes only, and return it. Raises StackError."""
         restricted = compiled.only(names, self.existing(compiled)) if compiled.only else compiled
-        _, failed = self.persist(replace(restricted, shared=None))
+        _, failed = self.apply_with_retries(replace(restricted, shared=None))
         if failed is not None:
             raise self._rollback_incomplete(failed) from failed
         delete_unrecorded(self.stack, self.listener)
@@ -220,7 +220,7 @@ def retry(
                 hint="run the same command again to go on, or `orch down` to remove it",
             ) from None
         between(outcome)
-        listener(Doing(f"trying once more: {error.reason}"))
+        listener(Activity(f"trying once more: {error.reason}"))
     return attempt()
 
 

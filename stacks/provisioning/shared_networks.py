@@ -130,7 +130,7 @@ def _tagged_stack(fleet: StackState) -> str | None:
     try:
         output = plain(fleet, ["stack", "tag", "ls", "--json"]).stdout
     except StackError:
-        fleet.changed()
+        fleet.invalidate()
         if not fleet.exists:
             return None  # removed meanwhile
         raise
@@ -144,7 +144,7 @@ def _when_free(stack: StackState, listener: Listener, change: Callable[[], None]
         try:
             return change()
         except StackLocked as locked:
-            stack.changed()
+            stack.invalidate()
             if time.monotonic() > ends:
                 raise
             if not noted:

@@ -177,17 +177,17 @@ def without_values(event: Mapping[str, Any]) -> Mapping[str, Any]:
     These are the inputs of a resource that is created, and what a refresh found unchanged. A cloud repeats
     the user data in each node: of a thousand nodes that is a gigabyte of Python objects.
     """
-    begun, done = event.get("resourcePreEvent"), event.get("resOutputsEvent")
-    data: Mapping[str, Any] = (begun or done or {}).get("metadata") or {}
+    start, end = event.get("resourcePreEvent"), event.get("resOutputsEvent")
+    data: Mapping[str, Any] = (start or end or {}).get("metadata") or {}
     if not data or data["op"] in _WITH_LEAVES:
         return event
     old, new = data.get("old") or {}, data.get("new") or {}
     outputs: Mapping[str, Any] = new.get("outputs") or {}
     may_differ = outputs != (old.get("outputs") or {}) or "observed" in outputs
-    if done and data["op"] != "create" and may_differ:
+    if end and data["op"] != "create" and may_differ:
         return event
     ids = {side: {"id": data[side].get("id")} for side in ("old", "new") if data.get(side)}
-    return {"resourcePreEvent" if begun else "resOutputsEvent": {"metadata": {**data, **ids}}}
+    return {"resourcePreEvent" if start else "resOutputsEvent": {"metadata": {**data, **ids}}}
 
 
 @dataclass(frozen=True)
@@ -245,14 +245,14 @@ def _steps(events: Iterable[Mapping[str, Any]]) -> Iterator[tuple[bool, Mapping[
     """
     refreshing: set[str] = set()
     for event in events:
-        begun, done = event.get("resourcePreEvent"), event.get("resOutputsEvent")
-        data: Mapping[str, Any] = (begun or done or {}).get("metadata") or {}
+        start, end = event.get("resourcePreEvent"), event.get("resOutputsEvent")
+        data: Mapping[str, Any] = (start or end or {}).get("metadata") or {}
         if not data or data["type"].startswith("pulumi:"):
             continue
         urn, op = data["urn"], data["op"]
-        if begun and op == "refresh":
+        if start and op == "refresh":
             refreshing.add(urn)
-        elif begun:
+        elif start:
             refreshing.discard(urn)
             yield False, data
         else:

@@ -48,20 +48,20 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Doing:
+class Activity:
     """The current activity, beside resources; shown only where it takes long."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedNodes:
     """Names of the node resources that will be created or removed; progress counts these."""
 
     names: frozenset[str]
 
 
-Progress = EngineStep | Note | Doing | Expected
+Progress = EngineStep | Note | Activity | ExpectedNodes
 Listener = Callable[[Progress], None]
 
 
@@ -166,7 +166,7 @@ def engine(
             )
         finally:
             if not is_read_only(words):
-                stack.changed()
+                stack.invalidate()
     if result.interrupted:
         raise Interrupted(
             f"stopped while changing the fleet {name}" if not run.planning else "stopped",
@@ -242,7 +242,7 @@ def plain(stack: StackState, words: list[str], stdin: str | None = None) -> Proc
         )
     finally:
         if not is_read_only(words):
-            stack.changed()
+            stack.invalidate()
     if result.code and is_held(result.stderr):
         raise _locked_error(name, result.stderr)
     if result.code and "already exists" not in result.stderr:

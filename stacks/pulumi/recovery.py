@@ -41,7 +41,7 @@ def recover(stack: StackState, listener: Listener, *, removing: bool = False) ->
     broken = break_dead_locks(stack.project, stack.name)
     repair_files(stack.project, stack.name)
     if broken:
-        stack.changed()
+        stack.invalidate()
     for lock in broken:
         listener(Note(f"broke the lock that {lock} had left: that process is gone"))
     for _ in range(TRIES):
