@@ -48,7 +48,7 @@ def preview(project: Project, request: FleetRequest, listener: Listener) -> Plan
     compiled = compile_for(stack, request)
     before = prior_fleet(stack)
     run = EngineCall(listener, planning=True)
-    listener(Activity(f"the engine compares the fleet {request.name} with what is there"))
+    listener(Activity(f"the engine compares the fleet {request.name} with its resources"))
     if compiled.shared is not None:
         preview_shared(stack, compiled.shared, run)
     recorded = stack.recorded
@@ -196,7 +196,7 @@ def drift(project: Project, name: str, listener: Listener) -> tuple[PropertyDrif
     repair_files(project, name)
     run = EngineCall(listener, planning=True)
     words = ["refresh", "--preview-only"]
-    listener(Activity(f"the engine looks at what is there of the fleet {name}"))
+    listener(Activity(f"the engine refreshes the fleet {name}"))
     shared = drift_shared(stack, words, listener)
     engine(stack, words, run)
     return (*shared, *find_drift(run.events))
@@ -213,7 +213,7 @@ def refresh(project: Project, name: str, listener: Listener) -> tuple[PropertyDr
     recover(stack, listener)
     run = EngineCall(listener, planning=True)
     words = ["refresh", "--yes", "--skip-preview"]
-    listener(Activity(f"the engine looks at what is there of the fleet {name}"))
+    listener(Activity(f"the engine refreshes the fleet {name}"))
     shared = drift_shared(stack, words, listener)
     engine(stack, words, run)
     return (*shared, *find_drift(run.events))
@@ -272,5 +272,5 @@ def _ensure_images(references: Iterable[str], listener: Listener) -> None:
     for reference in references:
         name = reference.removeprefix(PREFIX).partition(":")[0]
         if is_ours(reference) and resolve(f"{PREFIX}{name}") == reference:
-            listener(Activity(f"making sure of the image {reference}"))
+            listener(Activity(f"building the image {reference} if it is missing"))
             ensure(name, progress=lambda text: listener(Note(text)))

@@ -92,9 +92,9 @@ def bring_up(
         plan_again = bool(existing) and not compiled.whole and compiled.only is not None
         if plan_again:
             if failed is not None:
-                raise _refused(request, answer, failed, "what is there is kept") from failed
+                raise _refused(request, answer, failed, "existing nodes are kept") from failed
             partial = _keep_partial(gang, compiled, call, existing)
-            remains = "what is there is kept"
+            remains = "existing nodes are kept"
         else:
             failed = failed or _all_failed(request, call)
             plan_again = _may_spread(gang, answer) and not set(gang.before) <= set(existing)
@@ -139,18 +139,18 @@ def _roll_back(gang: Gang, compiled: Deployment, *, lost: bool = False) -> str:
 
     `lost`: some of the former nodes are gone; they are recorded as gone.
     """
-    gang.listener(Activity(f"taking back what was begun of {gang.request.name}"))
+    gang.listener(Activity(f"rolling back the fleet {gang.request.name}"))
     if not gang.before:
         gang.remove(frozenset({compiled.shared.stack}) if compiled.shared else frozenset())
         return "nothing of it is left"
     if set(compiled.nodes) <= set(gang.before) and not lost:
-        return "what is there is kept"
+        return "existing nodes are kept"
     remaining = [name for name in gang.existing(compiled) if name in gang.before]
     if not remaining:
         gang.remove()
         return "nothing of it is left"
     gang.keep_only(compiled, remaining)
-    return "it is as it was, with " + counted(len(gang.before), "node")
+    return f"the fleet has its {counted(len(gang.before), 'node')} as before"
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def _partial_result(
 
 def _all_failed(request: FleetRequest, call: EngineCall) -> EngineFailed:
     return EngineFailed(
-        f"not one node of the fleet {request.name} could be made",
+        f"no node of the fleet {request.name} could be created",
         errors=call.errors,
         detail=call.error_text(),
         code="ORCH347",

@@ -127,7 +127,7 @@ class Gang:
             raise Interrupted(
                 f"stopped while the fleet {self.request.name} waits in a queue",
                 detail="its place in the queue is kept",
-                hint="run the same command again to go on, or `orch down` to remove it",
+                hint="run the same command again to continue, or `orch down` to remove the fleet",
             ) from None
         name = self.request.name
         raise EngineFailed(
@@ -216,8 +216,8 @@ def retry(
         except KeyboardInterrupt:
             raise Interrupted(
                 f"stopped while changing the fleet {fleet}",
-                detail="what was made is recorded",
-                hint="run the same command again to go on, or `orch down` to remove it",
+                detail="created resources are recorded",
+                hint="run the same command again to continue, or `orch down` to remove the fleet",
             ) from None
         between(outcome)
         listener(Activity(f"trying once more: {error.reason}"))

@@ -170,8 +170,8 @@ def engine(
     if result.interrupted:
         raise Interrupted(
             f"stopped while changing the fleet {name}" if not run.planning else "stopped",
-            detail="what was under way was finished and recorded" if not run.planning else None,
-            hint="run the same command again to go on, or `orch down` to remove it",
+            detail="operations under way were finished and recorded" if not run.planning else None,
+            hint="run the same command again to continue, or `orch down` to remove the fleet",
         )
     if result.code and not (run.isolated and run.node_errors()):
         raise _failure(name, words[0], run, result)
@@ -282,7 +282,7 @@ def _failure(stack: str, verb: str, run: EngineCall, result: ProcessResult) -> S
     if result.code < 0:
         return StackError(
             f"the engine was killed (signal {-result.code}) while changing the fleet {stack}",
-            hint="run `orch up` again: it takes up what was begun",
+            hint="run `orch up` again: it continues where the engine stopped",
             code="ORCH346",
         )
     busy = [text for text in run.errors.values() if "ORCH386" in text]
@@ -299,7 +299,7 @@ def _failure(stack: str, verb: str, run: EngineCall, result: ProcessResult) -> S
     return EngineFailed(
         f"{command} failed for fleet {stack}" + (f": {counted(failed, 'resource')} failed" if failed else ""),
         detail=detail,
-        hint="mend the cause and run it again: it goes on from what is there",
+        hint="fix the cause and run the same command again: it continues where it stopped",
         code="ORCH347",
         errors=run.errors,
     )

@@ -57,9 +57,9 @@ def recover(stack: StackState, listener: Listener, *, removing: bool = False) ->
         if same_state(_export(stack)["deployment"], whole["deployment"]):
             names = ", ".join(_settle_pending(whole["deployment"], removing=removing))
             plain(stack, ["stack", "import"], stdin=json.dumps(whole))
-            listener(Note(f"an earlier call was killed while changing {names}: taking it up again"))
+            listener(Note(f"an earlier call was killed while changing {names}: continuing it"))
             return
-    raise stack_locked(stack.name, "somebody who changes it again and again")
+    raise stack_locked(stack.name, "another process that changes it again and again")
 
 
 def delete_unrecorded(stack: StackState, listener: Listener, before: StackSnapshot | None = None) -> None:
