@@ -87,11 +87,11 @@ class Request:
 Action = Callable[[Request], Doc]
 
 ACTIONS: dict[tuple[str, str], Action] = {}
-"""(service, action) -> what it does, of the modules that are loaded."""
+"""The function of each (service, action), from the modules loaded so far."""
 
 
 BEFORE: dict[str, list[Callable[[Request], None]]] = {"ec2": [], "": []}
-"""What is done before an action: of a service, or ("") of any; of the modules that are loaded."""
+"""Functions that run before each action of a service, or ("") of any; from the modules loaded so far."""
 
 
 @cache
@@ -140,7 +140,7 @@ def stamp(seconds: float) -> str:
 
 
 Fields = Mapping[str, Callable[[Doc], Any]]
-"""Filter name -> the value, or the values, of a document."""
+"""Filter name -> function that gives the value, or the values, of a document."""
 
 
 def path(*names: str) -> Callable[[Doc], Any]:

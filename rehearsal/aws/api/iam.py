@@ -20,7 +20,7 @@ MANAGED = frozenset(
         "CloudWatchAgentServerPolicy",
     )
 )
-"""AWS's own policies that this account knows; more are a line each."""
+"""AWS managed policies of this account; add a line for each further one."""
 
 
 def _arn(kind: str, path: str, name: str) -> str:

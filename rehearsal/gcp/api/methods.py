@@ -24,7 +24,7 @@ NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 """RFC 1035, as each collection's `name` documents it."""
 
 PACIFIC = timezone(timedelta(hours=-8))
-"""Times are told in this offset."""
+"""The UTC offset of times in responses."""
 
 
 class Account(Protocol):
@@ -76,11 +76,11 @@ class Method:
 VERBS = {"insert": "create", "patch": "update", "wait": "get", "cancel": "update", "resize": "update"}
 
 METHODS: list[Method] = []
-"""The methods of the modules that are loaded."""
+"""The methods of the modules loaded so far."""
 
 
 BEFORE: list[Callable[[Request], None]] = []
-"""What is done before each method: what time has done."""
+"""Functions that run before each method: they apply the passage of time."""
 
 
 def before_each(function: Callable[[Request], None]) -> Callable[[Request], None]:

@@ -24,13 +24,13 @@ COUNTED = {
     "SUBNETWORKS": "subnetwork",
     "INSTANCE_TEMPLATES": "instance-template",
 }
-"""Metrics of a project that count things of one kind."""
+"""Metrics of a project that count resources of one kind."""
 
 COUNTED_THERE = {
     "INSTANCE_GROUP_MANAGERS": "instance-group-manager",
     "RESOURCE_POLICIES": "resource-policy",
 }
-"""Metrics of a region that count things of one kind."""
+"""Metrics of a region that count resources of one kind."""
 
 
 def need_project(request: Request, metric: str, path: str, kind: str) -> None:

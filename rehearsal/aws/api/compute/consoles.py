@@ -11,7 +11,7 @@ from orch.rehearsal.nodes import host_seed, public_key, shows_host_key
 from orch.rehearsal.store import Doc
 
 CONSOLE_BYTES = 65_536
-"""What EC2 keeps of a console."""
+"""EC2 stores this much output of a console."""
 
 KEYS_BEGIN = "-----BEGIN SSH HOST KEY KEYS-----"
 KEYS_END = "-----END SSH HOST KEY KEYS-----"

@@ -17,7 +17,7 @@ VERSIONS = ("20260801", "20261105")
 """Build dates of the two versions of each public image."""
 
 FOUR_LEVELS = ("p6-b200", "p6-b300", "p6e-gb200")
-"""Types whose topology has four levels of network nodes; the others that have one have three."""
+"""Types whose topology has four levels of network nodes; other types with a topology have three."""
 
 WITH_TOPOLOGY = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.", "p6", "trn1.", "trn1n.", "trn2.", "g6e.")
 

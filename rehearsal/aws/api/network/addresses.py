@@ -14,7 +14,7 @@ from orch.rehearsal.aws.api.network.subnets import take_address
 from orch.rehearsal.store import Doc
 
 PUBLIC = ipaddress.IPv4Network("198.18.0.0/15")
-"""Where public addresses come from: the range for benchmarks of RFC 2544, which nobody can be reached at."""
+"""The range of public addresses: RFC 2544's range for benchmarks, which is not routed."""
 
 
 def public_address(request: Request) -> str:

@@ -10,7 +10,7 @@ from orch.rehearsal.aws.api.errors import AwsError, missing
 from orch.rehearsal.store import Doc
 
 PEERS = {"CidrIpv4": "CidrIp", "CidrIpv6": "CidrIpv6", "PrefixListId": "PrefixListId"}
-"""What a rule may name as its other side, and how IpPermissions names it."""
+"""Kinds of peer that a rule may name, and their names in IpPermissions."""
 
 
 def make_group(

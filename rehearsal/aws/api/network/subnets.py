@@ -10,7 +10,7 @@ from orch.rehearsal.aws.data.tables import regions
 from orch.rehearsal.store import Doc
 
 RESERVED = 5
-"""AWS keeps the first four addresses and the last one of each subnet."""
+"""AWS reserves the first four addresses and the last one of each subnet."""
 
 FIRST = 4
 

@@ -15,10 +15,10 @@ from orch.rehearsal.gcp.data.tables import zones
 from orch.rehearsal.store import Doc
 
 MOST_MEMBERS = 1000
-"""VMs of a zonal group; 2,000 when asked for: https://cloud.google.com/compute/docs/instance-groups"""
+"""VMs of a zonal group; 2,000 on request: https://cloud.google.com/compute/docs/instance-groups"""
 
 MOST_BASE = 58
-"""Letters of a base name: members' names end in `-` and four more."""
+"""Letters of a base name: a member's name adds `-` and four characters."""
 
 LETTERS = "0123456789bcdfghjklmnpqrstvwxz"
 FIELDS = (

@@ -10,7 +10,7 @@ from orch.rehearsal.store import Doc
 
 PATH = "zones/{zone}/instanceGroupManagers/{instanceGroupManager}/resizeRequests"
 WAITING = "waiting resizes"
-"""Paths of the requests that are ACCEPTED."""
+"""Paths of the requests in state ACCEPTED."""
 
 
 def _group(request: Request) -> tuple[str, Doc]:

@@ -14,7 +14,7 @@ from orch.rehearsal.gcp.data.tables import Type, regions
 from orch.rehearsal.store import Doc
 
 MOST_MACHINES = 1500
-"""VMs that a compact placement policy takes."""
+"""VMs that a compact placement policy allows."""
 
 PER_MACHINE = 4
 """GPUs of one machine of the types whose GPUs form a domain."""

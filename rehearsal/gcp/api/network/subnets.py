@@ -15,7 +15,7 @@ LEAST_PREFIX = 29
 """The smallest range is a /29."""
 
 RESERVED_FIRST, RESERVED_LAST = 2, 2
-"""Addresses that Google keeps: the first two and the last two of a range."""
+"""Addresses that Google reserves: the first two and the last two of a range."""
 
 FIELDS = (
     "description",
