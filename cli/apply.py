@@ -26,6 +26,7 @@ def apply(
     rehearse: Rehearse = False,
 ) -> None:
     """Bring up the fleets of a file, then run its tasks: `up` and `run` in one, as dstack users type it."""
+    from orch.components.request import NO_CONSENT
     from orch.runner.ledger.run_names import RunName
     from orch.runner.runs.lifecycle import check_task
     from orch.spec import load_paths
@@ -65,17 +66,8 @@ def apply(
     if other_kinds := [each.kind for each in documents if each.kind not in ("fleet", "task")]:
         tell(f"note: only fleets and tasks are applied; left out: {few(dict.fromkeys(other_kinds))}")
     if has_fleets:
-        provision.bring_up(
-            file,
-            yes=yes,
-            as_json=False,
-            accept_drift=False,
-            accept_host_keys=(),
-            rehearse=rehearse,
-            mixed=True,
-            profile=profile,
-            environ=environ,
-        )
+        source = provision.FleetFile(file, ("fleet",), rehearse, mixed=True, environ=environ, profile=profile)
+        provision.bring_up(source, NO_CONSENT, yes=yes)
     if has_tasks:
         run.start(
             file,

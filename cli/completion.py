@@ -73,9 +73,9 @@ def _fleets(project: Project) -> Iterable[str]:
 
 
 def _nodes(project: Project) -> Iterable[str]:
-    from orch.stacks.state import nodes_there
+    from orch.stacks.state import existing_nodes
 
-    return [node["name"] for recorded in _plain(project).values() for node in nodes_there(recorded)]
+    return [node["name"] for recorded in _plain(project).values() for node in existing_nodes(recorded)]
 
 
 def _plain(project: Project) -> dict[str, Any]:

@@ -92,27 +92,20 @@ def fleet_delete(
     """The same as `orch down NAME`."""
     from orch.cli.provision import remove
 
-    remove(
-        name,
-        yes=yes,
-        as_json=as_json,
-        indices=indices or (),
-        by_name=True,
-        force=force,
-        rehearse=rehearse,
-    )
+    fleets = [(project_at(rehearse=rehearse), name)]
+    remove(name, fleets, indices or (), yes=yes, force=force, as_json=as_json)
 
 
 def _show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool) -> None:
     from orch.cli.output.fleet import FleetRow, fleet_json, fleet_table
-    from orch.cli.run import opened
+    from orch.cli.run import open_runner
     from orch.runner.node.status import node_statuses
     from orch.runner.runs.lifecycle import reconcile_once
     from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.records import node_records
     from orch.stacks.state import StackState
 
-    with opened(None, as_json=True, rehearse=rehearse) as (project, runner):
+    with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         up = {name: StackState(project, name)} if name else known_fleets(project)
         states = [(fleet_of(stack), stack) for stack in up.values()]
         reconcile_once(runner)  # a run that ended unnoticed would still show its nodes as busy

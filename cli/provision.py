@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +30,7 @@ from orch.cli.errors import coloured, end, print_json, say, tell
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from orch.components.request import Approvals
     from orch.spec import Document
@@ -38,6 +39,60 @@ if TYPE_CHECKING:
     from orch.stacks.request import FleetRequest
 
 SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class FleetFile:
+    """A file with fleets, and how a verb reads it.
+
+    `launch`: document types that the verb acts on, whose missing variables are errors. `mixed`: the caller
+    acts on the file's other documents, so no note tells that they are left out. `environ`: variables for the
+    file, by default this process's own.
+    """
+
+    file: str
+    launch: Sequence[str] = ()
+    rehearse: bool = False
+    mixed: bool = False
+    environ: Mapping[str, str] | None = None
+    profile: str | None = None
+
+    def fleets(self) -> Iterator[tuple[Project, Document, Fleet]]:
+        """The fleets of the file, with the project it belongs to. Raises ProjectError when it has none."""
+        from orch.spec.models import Fleet
+        from orch.stacks.errors import ProjectError
+
+        project = project_at(None if self.file == "-" else self.file, rehearse=self.rehearse)
+        backends = [each.type for each in project.backends]
+        documents = load(
+            self.file, launch=self.launch, environ=self.environ, backends=backends, profile=self.profile
+        )
+        fleets = [(document, document.model) for document in documents if isinstance(document.model, Fleet)]
+        others = len(documents) - len(fleets)
+        if others and not self.mixed:
+            tell(f"note: {others} of {len(documents)} documents are no fleets; start tasks with `orch run`")
+        if not fleets:
+            raise ProjectError(
+                "there is no fleet in it", where=self.file, hint="a fleet begins with `type: fleet`"
+            )
+        for document, fleet in fleets:
+            yield project, document, fleet
+
+    def read_again(self, name: str) -> tuple[Project, Document, Fleet]:
+        """The fleet of this name as the file and `orch.yml` describe it now.
+
+        Raises ProjectError when the file no longer has it.
+        """
+        from orch.stacks.errors import ProjectError
+
+        for project, document, fleet in replace(self, mixed=True).fleets():
+            if fleet.name == name:
+                return project, document, fleet
+        raise ProjectError(
+            f"the file no longer describes the fleet {name}",
+            where=self.file,
+            hint="run the same command again",
+        )
 
 
 def preview(
@@ -79,14 +134,14 @@ def preview(
 
     approvals = Approvals(unseen="all" if accept_new_host_keys else "none")
     pending, unfit = False, False
-    for project, document, fleet in fleets_of(file, rehearse=rehearse):
+    for project, document, fleet in FleetFile(file, rehearse=rehearse).fleets():
         if warnings := document.effective():
             tell(render_human(warnings))
         request = _request(file, document, fleet, approvals)
         with watching(as_json=as_json) as listener:
             plan = planned(
                 document,
-                lambda p=project, r=request, told=listener: operations.preview(p, r, told),
+                lambda p=project, r=request, li=listener: operations.preview(p, r, li),
                 as_json=as_json,
             )
             occupants = on_nodes_that_go(project, plan, listener)
@@ -126,82 +181,68 @@ def up(
     rehearse: Rehearse = False,
 ) -> None:
     """Bring up the fleets of a file: what is missing is created, what differs is changed."""
+    from orch.components.request import Approvals
+
     bring_up(
-        file,
+        FleetFile(file, launch=("fleet",), rehearse=rehearse),
+        Approvals(accept_drift, upgrade, force, unseen="all" if accept_new_host_keys else "none"),
+        accept_host_keys=accept_host_key or (),
         yes=yes,
         as_json=as_json,
-        accept_drift=accept_drift,
-        accept_host_keys=accept_host_key or (),
-        accept_new_host_keys=accept_new_host_keys,
-        upgrade=upgrade,
-        force=force,
-        rehearse=rehearse,
         verbose=verbose,
     )
 
 
 def bring_up(
-    file: str,
+    source: FleetFile,
+    approvals: Approvals,
     *,
+    accept_host_keys: Sequence[str] = (),
     yes: bool,
     as_json: bool = False,
-    accept_drift: bool = False,
-    accept_host_keys: Sequence[str] = (),
-    accept_new_host_keys: bool = False,
-    upgrade: bool = False,
-    force: bool = False,
-    rehearse: bool = False,
     verbose: bool = False,
-    mixed: bool = False,
-    environ: Mapping[str, str] | None = None,
-    profile: str | None = None,
 ) -> None:
     """Bring up the fleets of a file; exits with 7 when hosts are unfit.
 
-    `mixed`: the caller acts on the file's other documents afterwards. `environ`: variables for the file, by
-    default this process's own."""
+    `accept_host_keys`: hosts whose changed key is accepted.
+    """
     from orch.cli.hosts.host_keys import planned, rekeyed
     from orch.cli.output.plan import counts, key_lines, plan_json
     from orch.cli.output.progress import watching
-    from orch.cli.output.review import agree, need_terminal, tell_problems
-    from orch.components.request import Approvals
+    from orch.cli.output.review import Agreement, agree, need_terminal, tell_problems
     from orch.stacks import operations
 
+    if yes and approvals.unseen == "none":
+        # With `--yes` nobody sees a key; on a terminal each is shown before it is used.
+        approvals = replace(approvals, unseen="named")
     unfit = False
-    fleets = fleets_of(
-        file, launch=("fleet",), rehearse=rehearse, mixed=mixed, environ=environ, profile=profile
-    )
-    for project, loaded, fleet in fleets:
-        document = loaded
-        # Whoever asks for `--yes` has seen no key; on a terminal each is shown before it is used.
-        unseen = "all" if accept_new_host_keys else "named" if yes else "none"
-        approvals = Approvals(accept_drift, upgrade, force, rekeyed(fleet, accept_host_keys), unseen=unseen)
-        where, request, shown = project, _request(file, document, fleet, approvals), None
+    for project, document, fleet in source.fleets():
+        own_approvals = replace(approvals, rekeyed=rekeyed(fleet, accept_host_keys))
+        request = _request(source.file, document, fleet, own_approvals)
+        agreement = Agreement(project, document, request, None, False)
         if not yes:
             need_terminal("orch up FILE --yes")
-            reload = partial(_reload, file, fleet.name, rehearse=rehearse, environ=environ, profile=profile)
+            reload = partial(source.read_again, fleet.name)
             agreement = agree(project, document, request, reload, verbose=verbose)
             unfit = unfit or agreement.unfit
             if agreement.plan is None:
                 continue
-            where, document = agreement.project, agreement.document
-            request, shown = agreement.request, agreement.plan
         with watching(as_json=as_json) as listener:
             result = planned(
-                document,
-                lambda p=where, r=request, told=listener, s=shown: operations.up(p, r, told, shown=s),
+                agreement.document,
+                lambda a=agreement, li=listener: operations.up(a.project, a.request, li, plan=a.plan),
                 as_json=as_json,
             )
         unfit = unfit or bool(result.problems)
         if as_json:
-            print_json(plan_json(result, document))
+            print_json(plan_json(result, agreement.document))
             continue
         for line in key_lines(result.new_keys) if yes else ():
             tell(line)
         failed = len({problem.node for problem in result.problems})
         suffix = f"; {failed} not in order" if failed else ""
         say(f"fleet {fleet.name}: {counts(result.changes, done=True)}{suffix}")
-        tell_problems(result, document)
+        tell_problems(result, agreement.document)
     if unfit:
         end(ExitCode.HOSTS)
 
@@ -219,20 +260,19 @@ def down(
 
     Nodes that runs are on stay, and the runs are named, unless --force is given.
     """
-    remove(target, yes=yes, as_json=as_json, indices=indices or (), force=force, rehearse=rehearse)
+    remove(target, _targets(target, rehearse=rehearse), indices or (), yes=yes, force=force, as_json=as_json)
 
 
 def remove(
     target: str,
+    fleets: Iterable[tuple[Project, str]],
+    indices: Sequence[int],
     *,
     yes: bool,
+    force: bool,
     as_json: bool,
-    indices: Sequence[int] = (),
-    by_name: bool = False,
-    force: bool = False,
-    rehearse: bool = False,
 ) -> None:
-    """Remove the fleets of a file, or one fleet by name. `by_name`: `target` is a name, never a file."""
+    """Remove fleets, or with `indices` nodes of them. `target`: the file or name that the user typed."""
     from orch.cli.output.plan import counts, plan_json
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
@@ -240,11 +280,11 @@ def remove(
     from orch.stacks.fleets import not_up
     from orch.stacks.state import StackState
 
-    for project, name in _targets(target, by_name=by_name, rehearse=rehearse):
+    for project, name in fleets:
         if not StackState(project, name).exists:
             if target == name:
                 raise not_up(project, name, removing=True)
-            # A pipeline may ask twice; a mistyped name is told.
+            # A pipeline may run `down FILE` twice; a mistyped name is an error.
             (tell if as_json else say)(f"fleet {name}: not up, nothing to remove")
             continue
         what = f"node {', '.join(map(str, indices))} of the fleet {name}" if indices else f"the fleet {name}"
@@ -285,15 +325,15 @@ def _show_drift(
     any_drift = False
     for project, name in _targets(target, rehearse=rehearse):
         with watching(as_json=as_json) as listener:
-            drifted = operation(project, name, listener)
-        any_drift = any_drift or bool(drifted)
+            drifts = operation(project, name, listener)
+        any_drift = any_drift or bool(drifts)
         if as_json:
-            print_json({"schema": SCHEMA, "fleet": name, "drift": [item.as_json() for item in drifted]})
+            print_json({"schema": SCHEMA, "fleet": name, "drift": [item.as_json() for item in drifts]})
             continue
-        say(f"fleet {name}: {'drifted' if drifted else 'as registered'}")
-        for line in drift_lines(drifted):
+        say(f"fleet {name}: {'drifted' if drifts else 'as registered'}")
+        for line in drift_lines(drifts):
             say(line)
-        if drifted:
+        if drifts:
             say("`orch up` mends what it can; `orch up --accept-drift` takes existing hosts as they are")
     end(code if any_drift else ExitCode.OK)
 
@@ -322,55 +362,6 @@ def unlock(target: FileOrName, yes: Yes = False, rehearse: Rehearse = False) -> 
         say(f"fleet {name}: unlocked")
 
 
-def fleets_of(
-    file: str,
-    *,
-    launch: Sequence[str] = (),
-    rehearse: bool = False,
-    mixed: bool = False,
-    environ: Mapping[str, str] | None = None,
-    profile: str | None = None,
-) -> Iterator[tuple[Project, Document, Fleet]]:
-    """The fleets of a file, with the project it belongs to. Other documents get a note, unless `mixed`."""
-    from orch.spec.models import Fleet
-    from orch.stacks.errors import ProjectError
-
-    project = project_at(None if file == "-" else file, rehearse=rehearse)
-    backends = [each.type for each in project.backends]
-    documents = load(file, launch=launch, environ=environ, backends=backends, profile=profile)
-    fleets = [(document, document.model) for document in documents if isinstance(document.model, Fleet)]
-    others = len(documents) - len(fleets)
-    if others and not mixed:
-        tell(f"note: {others} of {len(documents)} documents are no fleets; start tasks with `orch run`")
-    if not fleets:
-        raise ProjectError("there is no fleet in it", where=file, hint="a fleet begins with `type: fleet`")
-    for document, fleet in fleets:
-        yield project, document, fleet
-
-
-def _reload(
-    file: str,
-    name: str,
-    *,
-    rehearse: bool,
-    environ: Mapping[str, str] | None,
-    profile: str | None,
-) -> tuple[Project, Document, Fleet]:
-    """The fleet of this name as its file and `orch.yml` describe it now. Raises ProjectError when it is gone
-    from the file."""
-    from orch.stacks.errors import ProjectError
-
-    fleets = fleets_of(
-        file, launch=("fleet",), rehearse=rehearse, mixed=True, environ=environ, profile=profile
-    )
-    for project, document, fleet in fleets:
-        if fleet.name == name:
-            return project, document, fleet
-    raise ProjectError(
-        f"the file no longer describes the fleet {name}", where=file, hint="run the same command again"
-    )
-
-
 def _request(file: str, document: Document, fleet: Fleet, approvals: Approvals) -> FleetRequest:
     from orch.stacks.request import FleetRequest
 
@@ -383,8 +374,8 @@ def is_file(target: str) -> bool:
     return os.path.exists(target) or "/" in target or target.endswith((".yml", ".yaml")) or target == "-"
 
 
-def _targets(target: str, *, by_name: bool = False, rehearse: bool = False) -> list[tuple[Project, str]]:
+def _targets(target: str, *, rehearse: bool) -> list[tuple[Project, str]]:
     """A file's fleets, or the one fleet of a name in the project here."""
-    if not by_name and is_file(target):
-        return [(project, fleet.name) for project, _, fleet in fleets_of(target, rehearse=rehearse)]
+    if is_file(target):
+        return [(project, fleet.name) for project, _, fleet in FleetFile(target, rehearse=rehearse).fleets()]
     return [(project_at(rehearse=rehearse), target)]

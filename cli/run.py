@@ -81,7 +81,7 @@ def start(
     mixed: bool = False,
     profile: str | None = None,
 ) -> None:
-    """Run the tasks of a file. `mixed`: the caller acts on the file's other documents, so none is noted."""
+    """Run the tasks of a file. `mixed`: the caller acts on the other documents, so there is no note."""
     if name is not None:
         from orch.runner.ledger.run_names import RunName
 
@@ -97,7 +97,7 @@ def start(
         raise BadTask("there is no task in it", where=file, hint="a task begins with `type: task`")
     if len(documents) > len(tasks) and not mixed:
         tell("note: only tasks are run; documents of other types are left out")
-    with opened(None if file == "-" else file, as_json=as_json, rehearse=rehearse) as (project, runner):
+    with open_runner(None if file == "-" else file, as_json=as_json, rehearse=rehearse) as (project, runner):
         for document in tasks:
             with still(lambda: "asking the nodes and packing files"):
                 row = _submit(
@@ -128,7 +128,7 @@ def ps(
     rehearse: Rehearse = False,
 ) -> None:
     """Show the active runs of this project; the latest one when none is active."""
-    with opened(None, as_json=True, rehearse=rehearse) as (_, runner):
+    with open_runner(None, as_json=True, rehearse=rehearse) as (_, runner):
         from orch.cli.output.run import SCHEMA, run_json, runs_table
         from orch.runner.ledger.run_names import as_argument
         from orch.runner.runs.lifecycle import reconcile_once
@@ -136,10 +136,10 @@ def ps(
         reconcile_once(runner)
         rows = runner.ledger.runs(active_only=not everything) or runner.ledger.runs(limit=1)
         undriven = [(row, why_undriven(runner, row)) for row in rows if row.active and not row.held]
-    for row, why in undriven:
+    for row, reason in undriven:
         tell(f"note: nobody drives run {row.name}; `orch attach {as_argument(row.name)}` does")
-        if why is not None:
-            tell(f"  its driver ended: {why} (more in {LOG} of its folder under .orch/runs)")
+        if reason is not None:
+            tell(f"  its driver ended: {reason} (more in {LOG} of its folder under .orch/runs)")
     if as_json:
         print(json.dumps({"schema": SCHEMA, "runs": [run_json(row) for row in rows]}))
     elif rows:
@@ -163,7 +163,7 @@ def logs(
 ) -> None:
     """Print the logs of a run, while it runs and after."""
     moment = _since(since)
-    with opened(None, as_json=False, rehearse=rehearse) as (_, runner):
+    with open_runner(None, as_json=False, rehearse=rehearse) as (_, runner):
         from dataclasses import replace
 
         from orch.cli.output.run import Live
@@ -184,14 +184,14 @@ def logs(
 
 def attach(
     name: Run,
-    behind: Annotated[bool, typer.Option("--supervise", hidden=True)] = False,
+    in_background: Annotated[bool, typer.Option("--supervise", hidden=True)] = False,
     as_json: Json = False,
     rehearse: Rehearse = False,
 ) -> None:
     """Follow a run from where its log stopped, and take over if nobody drives it. Ctrl-C detaches again."""
-    with opened(None, as_json=as_json, rehearse=rehearse) as (project, runner):
+    with open_runner(None, as_json=as_json, rehearse=rehearse) as (project, runner):
         row = runner.ledger.get(name)
-        if behind:
+        if in_background:
             end(supervise(runner, row))
         if row.active:
             row = see_through(project, runner, row)
@@ -206,7 +206,7 @@ def stop(
     rehearse: Rehearse = False,
 ) -> None:
     """End a run: its processes get SIGTERM, and `stop_duration` to finish."""
-    with opened(None, as_json=as_json, rehearse=rehearse) as (_, runner):
+    with open_runner(None, as_json=as_json, rehearse=rehearse) as (_, runner):
         from orch.runner.runs import lifecycle
 
         row = runner.ledger.get(name)
@@ -216,10 +216,10 @@ def stop(
 
 
 @contextmanager
-def opened(
+def open_runner(
     path: str | None, *, as_json: bool, rehearse: bool = False
 ) -> Iterator[tuple[Project, RunnerContext]]:
-    """The project of a verb and the context of its runner; connections and ledger are closed at the end."""
+    """Open the project and the runner context of a verb; closes connections and ledger at the end."""
     from orch.cli.output.run import Live
     from orch.runner.connect import open_connector
     from orch.runner.ledger.ledger import open_ledger
@@ -228,7 +228,7 @@ def opened(
     project = project_at(path, rehearse=rehearse)
     project.prepare()
     ledger, connector = open_ledger(project.ledger_url), open_connector(tunnels=project.tunnels())
-    # With --json stdout is for one object, so live logs move to stderr.
+    # With --json stdout holds one object, so live logs go to stderr.
     live = Live(sys.stderr if as_json else sys.stdout, colour=coloured(sys.stderr if as_json else sys.stdout))
     try:
         yield project, RunnerContext(project.dot, ledger, connector, live)
@@ -265,20 +265,20 @@ def _submit(
     from orch.runner.runs.lifecycle import submit
     from orch.spec.models import Task
     from orch.stacks.fleets import known_fleets
-    from orch.stacks.variables import revealed
+    from orch.stacks.variables import with_variables
 
     task = document.model
     if not isinstance(task, Task):
         raise TypeError(f"not a task: {type(task).__name__}")
     try:
-        up = known_fleets(project)
-        fleet = choose_fleet(runner, task, _fleets(project, up, task, fleet_name), fleet_name)
+        stacks = known_fleets(project)
+        fleet = choose_fleet(runner, task, _candidates(project, stacks, task, fleet_name), fleet_name)
     except NoFit as error:
-        raise _placed(error, project, document) from error
+        raise _as_diagnostic(error, project, document) from error
     return submit(
         runner,
         task,
-        revealed(up[fleet.stack], fleet),
+        with_variables(stacks[fleet.stack], fleet),
         image=images.resolve(task.image or fleet.image or project.default_image),
         base=document.directory,
         name=name,
@@ -289,8 +289,8 @@ def _submit(
     )
 
 
-def _placed(error: NoFit, project: Project, document: Document) -> OrchError:
-    """A NoFit error with a code as a diagnostic: at the task's property, related to its fleets."""
+def _as_diagnostic(error: NoFit, project: Project, document: Document) -> OrchError:
+    """A NoFit error that has a code, as a diagnostic at the task's property, related to its fleets."""
     if error.code is None:
         return error
     from orch.spec import InvalidConfiguration
@@ -301,29 +301,29 @@ def _placed(error: NoFit, project: Project, document: Document) -> OrchError:
     related: list[Related] = []
     for name in error.fleets:
         try:
-            described, _ = find_fleet(project.root, name)
-        except NoSuchFleet:  # its file lies elsewhere
+            fleet_document, _ = find_fleet(project.root, name)
+        except NoSuchFleet:  # no file of this project describes it
             continue
-        related.append(Related(described.span(), f"fleet '{name}'"))
+        related.append(Related(fleet_document.span(), f"fleet '{name}'"))
     diagnostic = document.draft.diagnostic(
         error.code, error.path.split("."), error.summary, hint=error.hint, related=tuple(related)
     )
     return InvalidConfiguration((diagnostic,))
 
 
-def _fleets(
-    project: Project, up: Mapping[str, StackState], task: Task, fleet_name: str | None
+def _candidates(
+    project: Project, stacks: Mapping[str, StackState], task: Task, fleet_name: str | None
 ) -> dict[str, FleetState]:
-    """The candidate fleets by name, out of those that are `up`.
+    """The candidate fleets of a task by name, from the `stacks` of the fleets that are up.
 
-    All of them when none of the requested ones is up: the error message then names what there is."""
+    All of them when none of the requested fleets is up: the error message then names them."""
     from orch.stacks.fleets import fleet_of, not_up
 
-    if fleet_name is not None and fleet_name not in up:
+    if fleet_name is not None and fleet_name not in stacks:
         raise not_up(project, fleet_name)
     requested = (fleet_name,) if fleet_name is not None else task.fleets
-    names = [name for name in up if name in requested] or list(up)
-    return {name: fleet_of(up[name]) for name in names}
+    names = [name for name in stacks if name in requested] or list(stacks)
+    return {name: fleet_of(stacks[name]) for name in names}
 
 
 def _show_end(row: RunRow, *, as_json: bool) -> None:

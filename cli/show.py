@@ -12,7 +12,7 @@ import typer
 from orch.cli import completion
 from orch.cli.context import Json, Rehearse
 from orch.cli.errors import coloured, print_json, say
-from orch.cli.run import opened
+from orch.cli.run import open_runner
 from orch.spec.errors import visible
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def show(
     rehearse: Rehearse = False,
 ) -> None:
     """All there is to know of a fleet or a run, on one screen."""
-    with opened(None, as_json=True, rehearse=rehearse) as (project, runner):
+    with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         from orch.cli.output.fleet import fleet_json
         from orch.cli.output.run import SCHEMA, run_json
         from orch.runner.runs.lifecycle import reconcile_once

@@ -55,7 +55,7 @@ class RehearsalProject(Project):
 
     @property
     def dot(self) -> Path:
-        return self.rehearsed
+        return self.rehearsal_folder
 
     @property
     def account(self) -> Path:
@@ -89,7 +89,7 @@ class RehearsalProject(Project):
             return None
         return _hooks(backend).session(self.cloud(backend), self.backends)
 
-    def reached(self, state: FleetState) -> FleetState:
+    def with_routes(self, state: FleetState) -> FleetState:
         """The state with the addresses of local nodes; an instance without one cannot be reached."""
         if state.backend not in clouds():
             return state
@@ -186,7 +186,7 @@ def rehearse(project: Project, *, nodes: bool = True, seed: str = "0") -> Rehear
     A new account takes its knobs from `.orch/rehearsal/knobs.yml` where there is one. Raises ProjectError.
     """
     values: dict[str, Any] = {field.name: getattr(project, field.name) for field in fields(Project)}
-    folder = project.rehearsed
+    folder = project.rehearsal_folder
     values |= {
         "state_url": f"file://{folder / 'state'}",
         "secrets_provider": None,
@@ -210,7 +210,7 @@ def rehearse(project: Project, *, nodes: bool = True, seed: str = "0") -> Rehear
 
 def forget(project: Project) -> None:
     """End a rehearsal: its nodes, its accounts and its state."""
-    folder = project.rehearsed
+    folder = project.rehearsal_folder
     for name in clouds():
         if (folder / f"{name}.db").is_file():
             from orch.rehearsal.nodes import stop

@@ -1,4 +1,4 @@
-"""What can go wrong between a plan and the engine."""
+"""Errors between a plan and the engine."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class StackError(OrchError):
 
 
 class EngineMissing(StackError):
-    """No usable Pulumi engine is on this machine and none could be installed."""
+    """This machine has no usable Pulumi engine, and none could be installed."""
 
 
 class EngineFailed(StackError):
-    """Resources failed. `errors` holds what was said of each, by its urn; `answer` what it comes to."""
+    """Resources failed. `errors`: the message of each, by its urn; `answer`: what they mean together."""
 
     def __init__(
         self,
@@ -28,15 +28,15 @@ class EngineFailed(StackError):
         *,
         errors: Mapping[str, str],
         answer: CloudAnswer | None = None,
-        **told: str | None,
+        **details: str | None,
     ) -> None:
-        super().__init__(summary, **told)
+        super().__init__(summary, **details)
         self.errors = dict(errors)
         self.answer = answer
 
 
 class NoCapacity(StackError):
-    """No place has room for all nodes of a fleet."""
+    """No place has capacity for all nodes of a fleet."""
 
 
 class ProjectError(StackError):
@@ -46,28 +46,28 @@ class ProjectError(StackError):
 
 
 class Conflict(StackError):
-    """Somebody else holds the stack, or its state is of a newer orch."""
+    """Another process changes the stack, runs are on its nodes, or a newer orch wrote its state."""
 
     exit_code = ExitCode.CONFLICT
 
 
-class Held(Conflict):
-    """Somebody else is changing the stack."""
+class StackLocked(Conflict):
+    """Another process holds the stack's lock."""
 
 
 class NoSuchFleet(StackError):
-    """A fleet was named that this project has not brought up."""
+    """The named fleet is not up in this project."""
 
     exit_code = ExitCode.CONFIG
 
 
 class Interrupted(StackError):
-    """The user stopped it; the engine ended in order and the state says what is there."""
+    """The user stopped the command; the engine ended in order and recorded what exists."""
 
     exit_code = ExitCode.INTERRUPTED
 
 
 class NoSuchNode(StackError):
-    """A node was named that the fleet does not have."""
+    """The fleet does not have the named node."""
 
     exit_code = ExitCode.USAGE

@@ -1,7 +1,7 @@
-"""`orch.lock`: the machine images that were resolved once, by fleet. It lies beside orch.yml, committed.
+"""`orch.lock`: the machine images that `up` resolved, by fleet. It is beside orch.yml, in version control.
 
-A stack's own record wins; the file is for a stack that has none yet, in another checkout or after a `down`,
-so that the same file brings up the same machines.
+A stack's own record wins; the lock file is for a stack without one, in another checkout or after a `down`, so
+that the same fleet file brings up the same machines.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def read_lock(path: Path, fleet: str) -> dict[str, str]:
 
 
 def write_lock(path: Path, fleet: str, pins: dict[str, str]) -> None:
-    """Record the pins of a fleet; those of others stay, and so does a file that says the same already.
+    """Record the pins of a fleet; those of other fleets stay. Writes nothing when they are recorded already.
 
-    It is open to whom its folder is: all who see the project, or the owner alone for that of a rehearsal.
+    The file gets the access mode of its folder: a rehearsal's is private to its owner. Raises ProjectError.
     """
     fleets = _fleets(path)
     if fleets.get(fleet) == pins or not (pins or fleet in fleets):

@@ -1,4 +1,4 @@
-"""What `up` would do to a fleet, or did; and whether what was shown of it may be carried out as it is."""
+"""The plan of a fleet, before or after `up`; and whether a plan that a user saw may still be applied."""
 
 from __future__ import annotations
 
@@ -11,41 +11,40 @@ from orch.components.deployment import Deployment
 from orch.components.explain import known
 from orch.components.request import NewHostKey, NodeProblem, NodeWarning
 from orch.spec.findings import Finding
-from orch.stacks.provisioning.busy_nodes import going
-from orch.stacks.pulumi.changes import Change, Drifted, changes, drifted
+from orch.stacks.provisioning.busy_nodes import lost_nodes
+from orch.stacks.pulumi.changes import Change, PropertyDrift, changes, find_drift
 from orch.stacks.pulumi.operation import EngineCall
-from orch.stacks.pulumi.recovery import same
+from orch.stacks.pulumi.recovery import same_state
 from orch.stacks.state import StackExport, StackState
-from orch.stacks.summary import NO_HEADLINE, Headline, Recorded, headline
+from orch.stacks.summary import NO_HEADLINE, FleetRecord, Headline, headline
 
 FRESH_S = 30.0
-"""For so long after it was made, a plan that was shown is carried out without asking the cloud or the hosts
-again."""
+"""Age up to which `up` applies a plan that a user saw, without asking the cloud or the hosts again."""
 
-FileMarks = Mapping[str, tuple[int, int] | None]
-"""Files by their paths: when each was written, and its size; None where there is none."""
+FileStamps = Mapping[str, tuple[int, int] | None]
+"""Files by path: modification time in nanoseconds and size in bytes; None for a file that is missing."""
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A plan as it can be carried out: what was asked of the cloud and the hosts, and what it was made from.
+class PreparedPlan:
+    """What `up` needs to apply a plan that a user saw, and what shows whether the plan is outdated.
 
-    `recorded` is what `stack` said then, `at` when that was. `as_recorded`: the engine's look before the plan
-    found nothing that differs, so that it need not look again.
+    `recorded`: the state of `stack` when the plan was made, `at` the monotonic time of that.
+    `as_recorded`: the engine's refresh before the plan found no drift, so that `up` need not refresh again.
     """
 
     stack: StackState
     recorded: StackExport | None
     compiled: Deployment
-    files: FileMarks
+    files: FileStamps
     as_recorded: bool
     at: float = field(default_factory=time.monotonic)
 
-    def outdated(self, files: FileMarks) -> str | None:
-        """Why it cannot be carried out as it was shown; None as long as it can."""
+    def outdated(self, files: FileStamps) -> str | None:
+        """Why the plan can no longer be applied; None as long as it can. `files`: as they are now."""
         if changed := [path for path in {*files, *self.files} if files.get(path) != self.files.get(path)]:
             return f"{', '.join(sorted(changed))} changed since"
-        if not same(self.recorded or {}, self.stack.recorded or {}):
+        if not same_state(self.recorded or {}, self.stack.recorded or {}):
             return "somebody changed the fleet since"
         if time.monotonic() - self.at > FRESH_S:
             return f"it was made more than {FRESH_S:.0f} seconds ago"
@@ -54,13 +53,12 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Plan:
-    """What `up` would do, or did. `reasons` are the plan's own words on its decisions.
+    """What `up` would do, or did. `reasons` explain its decisions in words.
 
-    `hourly` is the price of the whole fleet afterwards, `delta` what changes in it, in US dollars an hour.
-    `problems` are nodes that are kept out, or failed while the others did not; `unpriced` is what costs money
-    that is not in `hourly`. `drift` is what the refresh before it found not to be as recorded; `headline`
-    says what the changes come to for the fleet. `going`: nodes that are there and are removed, or made anew.
-    `prepared`: what carries it out as it was shown.
+    `hourly` is the price of the whole fleet afterwards, `delta` the change of it, in US dollars an hour.
+    `problems` are nodes that are kept out, or failed while the others did not; `unpriced` names costs that
+    are not in `hourly`. `drift` is what the refresh before it found; `headline` sums the changes up.
+    `lost_nodes`: present nodes that it removes or replaces. `prepared`: what `up` needs to apply this plan.
     """
 
     fleet: str
@@ -74,10 +72,10 @@ class Plan:
     new_keys: tuple[NewHostKey, ...] = ()
     findings: tuple[Finding, ...] = ()
     unpriced: tuple[str, ...] = ()
-    drift: tuple[Drifted, ...] = ()
+    drift: tuple[PropertyDrift, ...] = ()
     headline: Headline = NO_HEADLINE
-    going: frozenset[str] = frozenset()
-    prepared: Prepared | None = field(default=None, compare=False, repr=False)
+    lost_nodes: frozenset[str] = frozenset()
+    prepared: PreparedPlan | None = field(default=None, compare=False, repr=False)
 
     @property
     def pending(self) -> bool:
@@ -85,30 +83,33 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Before:
-    """What a stack knew of its fleet before."""
+class PriorFleet:
+    """The fleet of a stack before a plan, with its price in US dollars an hour."""
 
     hourly: float
-    fleet: Recorded
+    fleet: FleetRecord
 
 
-def before(stack: StackState) -> Before:
-    return Before(stack.hourly, Recorded(known(stack.outputs), stack.makers))
+def prior_fleet(stack: StackState) -> PriorFleet:
+    return PriorFleet(stack.hourly, FleetRecord(known(stack.outputs), stack.makers))
 
 
-def planned(stack: str, before: Before, compiled: Deployment, run: EngineCall) -> Plan:
-    """The plan that a call of the engine made or carried out."""
-    failed = run.node_errors() if run.apart else {}
-    told = {problem.node for problem in compiled.problems}
-    late = [_node_problem(name, text) for name, text in failed.items()]
-    # A host that was unfit when it was planned fails in the engine for the same reason; that it is not as
-    # registered is said by the engine alone.
-    problems = [*compiled.problems, *(p for p in late if p.node not in told or p.code == "ORCH385")]
-    found = tuple(change for change in changes(run.events) if change.name not in failed)
+def plan_of(stack: str, before: PriorFleet, compiled: Deployment, run: EngineCall) -> Plan:
+    """The plan that an engine call made or applied."""
+    failed = run.node_errors() if run.isolated else {}
+    unfit = {problem.node for problem in compiled.problems}
+    engine_problems = [_node_problem(name, text) for name, text in failed.items()]
+    # A host that was unfit when it was planned fails in the engine for the same reason; only the engine finds
+    # that it differs from its record.
+    problems = [
+        *compiled.problems,
+        *(p for p in engine_problems if p.node not in unfit or p.code == "ORCH385"),
+    ]
+    applied = tuple(change for change in changes(run.events) if change.name not in failed)
     return Plan(
         stack,
         stack,
-        found,
+        applied,
         compiled.reasons,
         compiled.hourly,
         money(compiled.hourly - before.hourly),
@@ -117,9 +118,9 @@ def planned(stack: str, before: Before, compiled: Deployment, run: EngineCall) -
         new_keys=compiled.new_keys,
         findings=compiled.findings,
         unpriced=compiled.unpriced,
-        drift=drifted(run.events),
-        headline=headline(found, before.fleet, compiled),
-        going=going(before.fleet.nodes, compiled, found),
+        drift=find_drift(run.events),
+        headline=headline(applied, before.fleet, compiled),
+        lost_nodes=lost_nodes(before.fleet.nodes, compiled, applied),
     )
 
 
@@ -129,14 +130,14 @@ _ONE_LINE = re.compile(
 
 
 def _node_problem(name: str, text: str) -> NodeProblem:
-    """What a provider said in one line, taken apart again."""
-    found = _ONE_LINE.fullmatch(text)
-    if found is None:
+    """The fields of a problem that a provider reported in one line."""
+    match = _ONE_LINE.fullmatch(text)
+    if match is None:
         return NodeProblem(text, node=name)
-    detail = found["detail"].replace("; ", "\n") if found["detail"] else None
-    return NodeProblem(found["summary"], node=name, where=name, detail=detail, code=found["code"])
+    detail = match["detail"].replace("; ", "\n") if match["detail"] else None
+    return NodeProblem(match["summary"], node=name, where=name, detail=detail, code=match["code"])
 
 
 def money(amount: float) -> float:
-    """US dollars without what floats leave of nothing: no -0.0."""
+    """US dollars rounded to six digits, never -0.0."""
     return round(amount, 6) + 0.0

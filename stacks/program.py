@@ -1,7 +1,7 @@
 """The Pulumi program: the same for `orch up` and for `pulumi up` by hand.
 
 By hand, `__main__.py` of the project calls `main`: the stack's name is the fleet's, found among the project's
-YAML files. A program reads what its own stack decided before through the engine, also while an update holds
+YAML files. A program reads its own stack's recorded outputs through the engine, also while an update holds
 the lock (measured).
 """
 
@@ -35,14 +35,14 @@ from orch.stacks.variables import values_of, without_values
 if TYPE_CHECKING:
     from orch.spec import Document
 
-SKIPPED = {".git", ".orch", ".venv", "node_modules", "__pycache__"}
+SKIPPED_FOLDERS = {".git", ".orch", ".venv", "node_modules", "__pycache__"}
 
 
 def scope_of(project: Project) -> str:
-    """Six hex digits that tell this project's resources from those of the same project elsewhere: of another
-    folder here, of somebody else's machine on a server that both use, or with their state kept elsewhere.
+    """Six hex digits that distinguish this project's resources from those of a project of the same name: in
+    another folder, on another machine, or with another state.
 
-    Recorded by the first `up`.
+    The first `up` records them.
     """
     try:
         machine = Path("/etc/machine-id").read_text("ascii").strip()
@@ -53,12 +53,11 @@ def scope_of(project: Project) -> str:
 
 
 @contextmanager
-def unplaced() -> Iterator[None]:
-    """Resources without the places in the code that made them: they are one line of ours for all nodes.
+def without_source_positions() -> Iterator[None]:
+    """Register resources without their source positions, which are one line of orch for all nodes.
 
-    The SDK reads the whole stack of calls for each resource, and the
-    engine writes it to the state each time that anything is (2.5 KB a node, measured). It shows folders of
-    this machine to whoever reads a state, too.
+    The SDK reads the whole call stack for each resource, and the engine writes it with every state (2.5 KB a
+    node, measured). It would also show folders of this machine to readers of the state.
     """
     before = getattr(sys, "tracebacklimit", None)
     sys.tracebacklimit = 1
@@ -72,14 +71,14 @@ def unplaced() -> Iterator[None]:
 
 
 def register(compiled: Deployment) -> None:
-    """Register what was planned, and export what a runner needs."""
+    """Register the resources of a plan, and export what a runner needs."""
     import pulumi
 
     for problem in compiled.problems:
         pulumi.log.warn(problem.text())
     for warning in compiled.warnings:
         pulumi.log.warn(f"{warning.node}: {warning.text}")
-    with unplaced():
+    with without_source_positions():
         state, identity = compiled.register()
     pulumi.export("orch", {"version": __version__, "schema": SCHEMA})
     pulumi.export("fleet", state.apply(without_values))
@@ -91,7 +90,7 @@ def register(compiled: Deployment) -> None:
 
 
 def _encrypted(state: dict[str, Any]) -> Any:
-    """The variables of a fleet as a secret; {} where there are none, so that who reads them needs no key."""
+    """The variables of a fleet as a secret; {} for none, so that reading them needs no key."""
     import pulumi
 
     values = values_of(state)
@@ -99,24 +98,24 @@ def _encrypted(state: dict[str, Any]) -> Any:
 
 
 def program(compiled: Deployment) -> Callable[[], Awaitable[None]]:
-    """What the engine runs for `orch`."""
+    """The program that the engine runs for `orch`."""
 
     async def run() -> None:
         register(compiled)
-        # Once registrations are under way the SDK waits for one after the other. Before, it would look at
-        # every output of every resource each time that one is known (measured: the square of the nodes).
+        # Once registrations run, the SDK waits for one after the other. Before, it would check every output
+        # of every resource each time one resolves (measured: quadratic in the number of nodes).
         await asyncio.sleep(0)
 
     return run
 
 
 def shared_program(shared: SharedNetworks) -> Callable[[], None]:
-    """What the engine runs for what fleets share."""
+    """The program that the engine runs for networks that fleets share."""
 
     def run() -> None:
         import pulumi
 
-        with unplaced():
+        with without_source_positions():
             shared.register()
         pulumi.export("orch", {"version": __version__, "schema": SCHEMA})
         pulumi.export("pins", dict(shared.pins))
@@ -129,11 +128,11 @@ def main(root: Path | str = ".") -> None:
     import pulumi
 
     folder = Path(root).absolute()
-    own = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
+    stack_name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
     try:
         document, fleet = find_fleet(folder, pulumi.get_stack())
         document.effective()
-        answer = pulumi.runtime.invoke("pulumi:pulumi:readStackOutputs", {"name": own}).value or {}
+        answer = pulumi.runtime.invoke("pulumi:pulumi:readStackOutputs", {"name": stack_name}).value or {}
         outputs = refuse_newer(answer.get("outputs") or {})
         try:
             project = find(folder)
@@ -158,7 +157,7 @@ def main(root: Path | str = ".") -> None:
         except PlanError as error:
             raise error.placed(document) from error
     except OrchError as error:
-        raise pulumi.RunError(error.text()) from error  # told without a trace
+        raise pulumi.RunError(error.text()) from error  # without a stack trace
     register(compiled)
 
 
@@ -172,25 +171,25 @@ def find_fleet(root: Path, name: str) -> tuple[Document, Fleet]:
 
     settings = root / "orch.yml"
     common = Common.in_file(str(settings)) if settings.is_file() else None
-    found: list[tuple[Document, Fleet]] = []
+    matches: list[tuple[Document, Fleet]] = []
     for path in sorted([*root.rglob("*.yml"), *root.rglob("*.yaml")]):
-        if SKIPPED & set(path.relative_to(root).parts) or not _mentions_fleet(path):
+        if SKIPPED_FOLDERS & set(path.relative_to(root).parts) or not _mentions_fleet(path):
             continue
         loaded = load_paths([path], common=lambda _: common)
         if loaded.failed:
             continue
-        found += [(document, fleet) for document, fleet in loaded.of(Fleet) if fleet.name == name]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+        matches += [(document, fleet) for document, fleet in loaded.of(Fleet) if fleet.name == name]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
         raise NoSuchFleet(
             f"no valid YAML file here describes the fleet {name}",
             where=str(root),
             hint=f"the stack's name is the fleet's: select another stack, or write `name: {name}`",
         )
     raise NoSuchFleet(
-        f"{len(found)} files describe the fleet {name}",
-        where=", ".join(str(document.file.relative_to(root)) for document, _ in found),
+        f"{len(matches)} files describe the fleet {name}",
+        where=", ".join(str(document.file.relative_to(root)) for document, _ in matches),
         hint="one stack belongs to one fleet: rename one of them",
     )
 

@@ -1,4 +1,4 @@
-"""The project a file belongs to: its root, its `.orch` folder, and how the engine must be called for it."""
+"""The project of a file: its root, its `.orch` folder, and the engine's environment for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DEFAULT_IMAGE = "orch/job"
 
 COMPRESSED = (".gz", ".zst")
-"""What the engine adds to the name of a state's file that it compresses."""
+"""Suffixes of a state's file that the engine has compressed."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Project:
     default_image: str
     backends: tuple[BackendSettings, ...] = ()
     tags: dict[str, str] = field(default_factory=dict[str, str])
-    # Existing hosts are left although jobs run on them.
-    forced: bool = False
+    # Existing hosts may leave a fleet although jobs run on them.
+    force: bool = False
 
     @property
     def dot(self) -> Path:
@@ -51,8 +51,8 @@ class Project:
         return self.root / ".orch"
 
     @property
-    def rehearsed(self) -> Path:
-        """Where a rehearsal of this project keeps what is its own."""
+    def rehearsal_folder(self) -> Path:
+        """The folder with the files of a rehearsal of this project."""
         return self.root / ".orch" / "rehearsal"
 
     @property
@@ -68,12 +68,12 @@ class Project:
 
     @property
     def shares_files(self) -> bool:
-        """Whether the state is files outside `.orch`, where the caller's umask says who reads them."""
+        """Whether the state is files outside `.orch`, where the caller's umask decides who reads them."""
         return self.local_state is not None and not self.local_state.is_relative_to(self.dot)
 
     @property
     def lock_file(self) -> Path:
-        """`orch.lock`, which is committed."""
+        """`orch.lock`, which belongs into version control."""
         return self.root / "orch.lock"
 
     @property
@@ -82,19 +82,19 @@ class Project:
         return False
 
     def session(self, backend: str) -> Any:
-        """What a cloud is asked through; None for the user's own account."""
+        """The session for requests to a backend's cloud; None for the user's own account."""
         return None
 
-    def reached(self, state: FleetState) -> FleetState:
-        """The fleet's nodes as they are reached from here."""
+    def with_routes(self, state: FleetState) -> FleetState:
+        """The fleet with the routes to its nodes from this machine; a rehearsal leads to its containers."""
         return state
 
     def machines(self, state: FleetState) -> tuple[NodeState, ...]:
-        """The fleet's nodes behind which there is a machine."""
+        """The fleet's nodes that have a machine; in a rehearsal some have none."""
         return state.nodes
 
     def tunnels(self) -> Mapping[str, str]:
-        """What commands that lead to nodes (SSM, IAP) are given in their environment: keys of orch.yml."""
+        """Environment variables for tunnel commands (SSM, IAP), from keys of orch.yml."""
         from orch.components.registry import tunnel_environment
 
         return tunnel_environment(self.backends)
@@ -105,15 +105,15 @@ class Project:
         return state / ".pulumi" / "stacks" / self.name / f"{stack}.json" if state else None
 
     def prepare(self) -> None:
-        """Make `.orch` with what the engine needs. Raises ProjectError when it cannot be written."""
+        """Create `.orch` and what the engine needs in it. Raises ProjectError when it cannot be written."""
         try:
             if (self.root / ".orch").is_dir():
                 tighten(self.root / ".orch")
             for folder in (self.dot, self.dot / "config", self.dot / "work"):
                 private_folder(folder)
-            recorded = self.dot / "project"
-            if not recorded.exists():
-                write_private(recorded, f"{self.name}\n")
+            name_file = self.dot / "project"
+            if not name_file.exists():
+                write_private(name_file, f"{self.name}\n")
             ignore = self.dot / ".gitignore"
             if not ignore.exists():
                 write_private(ignore, "*\n")
@@ -140,36 +140,36 @@ class Project:
 
     @property
     def _engine_url(self) -> str:
-        """The state's URL as the engine is given it.
+        """The state's URL for the engine.
 
-        A file of attributes beside each file costs a digest of the whole state for each resource that is
-        made, an eighth of what writing hundreds of nodes takes (measured), and nobody reads it.
+        `metadata=skip`: a file of attributes beside each state file costs a digest of the whole state for
+        each resource, an eighth of the time to write hundreds of nodes (measured), and nobody reads it.
         """
         plain = self.local_state is not None and "?" not in self.state_url
         return f"{self.state_url}?metadata=skip" if plain else self.state_url
 
     def environment(self, engine: Engine) -> Mapping[str, str]:
-        """What a `pulumi` must find in its environment to see the same stacks as orch does."""
-        found = {
+        """Environment variables with which a `pulumi` sees the same stacks as orch."""
+        variables = {
             "PATH": search_path(engine),
             "PULUMI_BACKEND_URL": self._engine_url,
             "PULUMI_SKIP_UPDATE_CHECK": "true",
-            **({FORCED: "1"} if self.forced else {}),
+            **({FORCED: "1"} if self.force else {}),
         }
         if self.local_state:
-            found["PULUMI_HOME"] = str(home().parent / "pulumi-home")
-            # Its files are read as they lie; whatever the caller's environment says.
-            found |= {f"PULUMI_DIY_BACKEND_{way}": "false" for way in ("GZIP", "ZSTD")}
+            variables["PULUMI_HOME"] = str(home().parent / "pulumi-home")
+            # orch reads its files uncompressed, whatever the caller's environment says.
+            variables |= {f"PULUMI_DIY_BACKEND_{kind}": "false" for kind in ("GZIP", "ZSTD")}
             if self.passphrase_file.exists() and "PULUMI_CONFIG_PASSPHRASE" not in os.environ:
-                found["PULUMI_CONFIG_PASSPHRASE_FILE"] = str(self.passphrase_file)
-        return found
+                variables["PULUMI_CONFIG_PASSPHRASE_FILE"] = str(self.passphrase_file)
+        return variables
 
 
 def find(path: Path | str | None = None) -> Project:
     """The project of a file or folder (default: here).
 
     Its root is the nearest folder upwards with an orch.yml, else the root of the git checkout, else the
-    folder itself. Raises ProjectError for an orch.yml that cannot be used, and for somebody else's project.
+    folder itself. Raises ProjectError for an invalid orch.yml, and for another user's project.
     """
     start = Path(path) if path is not None else Path.cwd()
     start = start.expanduser().absolute()
@@ -184,27 +184,27 @@ def find(path: Path | str | None = None) -> Project:
     if root is None:
         root = next((f for f in chain if (f / ".git").exists()), folder)
     require_trusted(root)
-    _require_entry(root / ".orch")
+    _require_access(root / ".orch")
     project = _load(root)
     _require_own_data(project)
     return project
 
 
 def _require_own_data(project: Project) -> None:
-    """Raises ProjectError for a state or a ledger in files that somebody else could have put there."""
+    """Raises ProjectError for state or ledger files that another user could have written."""
     if (state := project.local_state) is not None:
         stacks = state / ".pulumi" / "stacks"
-        mine = stacks / project.name
+        own = stacks / project.name
         files: list[Path] = []
-        with suppress(OSError):  # not there, or not to be read: who needs it tells
-            files += mine.iterdir()
-        require_trusted_data(project.root, state, (state / ".pulumi", stacks, mine, *files), "state")
+        with suppress(OSError):  # missing or unreadable: the first reader reports it
+            files += own.iterdir()
+        require_trusted_data(project.root, state, (state / ".pulumi", stacks, own, *files), "state")
     if (ledger := project.local_ledger) is not None:
         require_trusted_data(project.root, ledger.parent, (ledger,), "ledger")
 
 
-def _require_entry(dot: Path) -> None:
-    """Raises ProjectError for an `.orch` that this user may not enter, as one that `sudo orch` made."""
+def _require_access(dot: Path) -> None:
+    """Raises ProjectError for an `.orch` that this user may not enter, as after `sudo orch`."""
     if not dot.is_dir() or os.access(dot, os.R_OK | os.W_OK | os.X_OK):
         return
     raise ProjectError(
@@ -223,8 +223,8 @@ def _load(root: Path) -> Project:
     if (root / "orch.yml").is_file():
         from orch.spec import load_paths
 
-        found = load_paths([root / "orch.yml"], launch=("project",)).require().of(ProjectSettings)
-        settings = found[0][1] if found else settings
+        documents = load_paths([root / "orch.yml"], launch=("project",)).require().of(ProjectSettings)
+        settings = documents[0][1] if documents else settings
     state_url = settings.state or f"file://{root / '.orch' / 'state'}"
     if state_url.startswith("file://") and not state_url.startswith("file:///"):
         state_url = f"file://{(root / state_url.removeprefix('file://')).resolve()}"
@@ -239,7 +239,7 @@ def _load(root: Path) -> Project:
         )
     return Project(
         root=root,
-        name=settings.project or _recorded_name(root) or project_name(_named(settings) or root),
+        name=settings.project or _recorded_name(root) or project_name(_chosen_name(settings) or root),
         state_url=state_url,
         secrets_provider=settings.secrets_provider,
         ledger_url=settings.ledger or f"sqlite:///{root / '.orch' / 'ledger.db'}",
@@ -250,15 +250,15 @@ def _load(root: Path) -> Project:
 
 
 def _recorded_name(root: Path) -> str | None:
-    """The name the state was begun under: renaming the folder must not lose sight of what is up."""
+    """The name under which the state began: a renamed folder keeps its fleets."""
     try:
         return (root / ".orch" / "project").read_text().strip() or None
     except OSError:
         return None
 
 
-def _named(settings: ProjectSettings) -> Path | None:
-    """The name of the only one of `projects`."""
+def _chosen_name(settings: ProjectSettings) -> Path | None:
+    """The name of the chosen one of `projects`; None when there is none."""
     return Path(settings.chosen.name) if settings.chosen is not None else None
 
 
@@ -272,7 +272,7 @@ def _make_passphrase(path: Path) -> None:
         return
     staged = stage_file(path, secrets.token_urlsafe(32))
     try:
-        os.link(staged, path)  # of two processes, the first one's passphrase stays
+        os.link(staged, path)  # of two processes, the first one wins
     except FileExistsError:
         pass
     finally:
@@ -284,5 +284,5 @@ def this_host() -> str:
 
 
 def is_stack_name(text: str) -> bool:
-    """Whether a stack of ours can be called so: a fleet's name, or that of a network that fleets share."""
+    """Whether a text can be a stack of orch: the name of a fleet, or of networks that fleets share."""
     return re.fullmatch(r"[a-z][a-z0-9.-]{0,99}", text) is not None

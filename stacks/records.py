@@ -1,4 +1,4 @@
-"""What a stack records of nodes beside the FleetState: ids, since when they are, on which market. Pure."""
+"""What a stack records of nodes beside the FleetState: id, creation time, market. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from datetime import datetime
 from typing import Any
 
 from orch.stacks.pulumi.changes import name_of
-from orch.stacks.state import StackExport, nodes_there, outputs
+from orch.stacks.state import StackExport, existing_nodes, outputs
 
 
 @dataclass(frozen=True)
 class NodeRecord:
     """One node as the engine recorded it.
 
-    `id` is what Docker or the cloud calls it; None of a node that a group made. `created`: when the engine
-    recorded that it was made (of an existing host: registered; of a group's node: that its batch was asked
-    for); None where an engine wrote the state that told no times.
+    `id` is its id in Docker or the cloud; None for a node that a group made. `created`: when the engine
+    recorded its creation (of an existing host: its registration; of a group's node: the request for its
+    batch); None in a state of an engine that recorded no times.
     """
 
     id: str | None = None
@@ -29,21 +29,21 @@ UNKNOWN = NodeRecord()
 
 
 def node_records(recorded: StackExport | None) -> dict[str, NodeRecord]:
-    """The nodes of a stack that are there, by name."""
+    """The existing nodes of a stack, by name."""
     spot = (outputs(recorded).get("pins") or {}).get("spot") == "true"
     resources: dict[str, dict[str, Any]] = {}
     for each in (recorded or {}).get("resources") or ():
         if each.get("custom") and each.get("id") and not each.get("delete"):
             resources.setdefault(name_of(each["urn"]), each)
-    found: dict[str, NodeRecord] = {}
-    for node in nodes_there(recorded):
-        made = resources.get(node.get("made_by") or node["name"], {})
-        own = None if node.get("made_by") else made.get("id")
-        found[node["name"]] = NodeRecord(own, moment_of(made.get("created")), spot)
-    return found
+    records: dict[str, NodeRecord] = {}
+    for node in existing_nodes(recorded):
+        resource = resources.get(node.get("made_by") or node["name"], {})
+        node_id = None if node.get("made_by") else resource.get("id")
+        records[node["name"]] = NodeRecord(node_id, parse_time(resource.get("created")), spot)
+    return records
 
 
-def moment_of(text: object) -> datetime | None:
+def parse_time(text: object) -> datetime | None:
     """A time as the engine writes it, RFC 3339 with up to nine digits of a second; None for anything else."""
     match = _MOMENT.fullmatch(text) if isinstance(text, str) else None
     if match is None:

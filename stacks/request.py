@@ -1,4 +1,4 @@
-"""A fleet as a user asks for it, planned with what its stack decided before."""
+"""A user's request for a fleet, and its plan with the decisions that its stack recorded."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from orch.spec.models import Fleet
 from orch.stacks.lockfile import read_lock
 from orch.stacks.program import scope_of
 from orch.stacks.project import Project
-from orch.stacks.state import StackState, begun
+from orch.stacks.state import StackState, unfinished_pins
 
 
 @dataclass(frozen=True)
 class FleetRequest:
-    """A fleet as a user asks for it: its model, its file, and what is agreed to beyond it.
+    """A user's request for a fleet: its model, its file, and what the user approved beyond it.
 
-    `folder` is the file's; `file` is None where it came from standard input.
+    `folder` is the file's; `file` is None when it came from standard input.
     """
 
     fleet: Fleet
@@ -32,18 +32,18 @@ class FleetRequest:
         return self.fleet.name
 
     def files(self, project: Project) -> dict[str, tuple[int, int] | None]:
-        """The files that a plan is made from, as they are now: when each was written, and its size."""
+        """The files that a plan depends on: modification time (ns) and size (bytes), None if missing."""
         scripts = [self.folder / Path(step.file).expanduser() for step in self.fleet.init if step.file]
         files = (project.root / "orch.yml", project.lock_file, self.file, *scripts)
-        return {str(file): _mark(file) for file in files if file is not None}
+        return {str(file): _stamp(file) for file in files if file is not None}
 
 
 def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
-    """Plan a fleet with what its stack decided before. Raises PlanError, Conflict (a newer orch's state)."""
+    """Plan a fleet with its stack's recorded decisions. Raises PlanError, Conflict (a newer orch's state)."""
     project = stack.project
     previous = replace(
         PriorState.of_outputs(stack.outputs),
-        begun=begun(stack.recorded),
+        begun=unfinished_pins(stack.recorded),
         locked=read_lock(project.lock_file, request.name),
         there=frozenset(stack.makers),
     )
@@ -57,15 +57,15 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
             folder=request.folder,
             consent=request.approvals,
             session=project.session,
-            stack=lambda name: PriorState.of_outputs(stack.beside(name).outputs),
+            stack=lambda name: PriorState.of_outputs(stack.sibling(name).outputs),
             tags=project.tags,
         )
     )
 
 
-def _mark(file: Path) -> tuple[int, int] | None:
+def _stamp(file: Path) -> tuple[int, int] | None:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size

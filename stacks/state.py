@@ -1,4 +1,4 @@
-"""What the engine recorded of a stack: its deployment, and the outputs in it."""
+"""The recorded state of a stack: its deployment, and the outputs in it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ StackExport = dict[str, Any]
 def deployment(project: Project, stack: str) -> StackExport | None:
     """The recorded state of a stack, or None when there is no such stack.
 
-    A file state is read as it lies; any other, and one that a `pulumi` by hand has compressed, is exported
-    through the engine (0.5 s, and a network call for one elsewhere).
+    Reads a file state directly. Exports any other, and one that a `pulumi` by hand has compressed, through
+    the engine (0.5 s, and a network call for a remote one). Raises StackError.
     """
     if not is_stack_name(stack):
         return None
@@ -40,33 +40,32 @@ def deployment(project: Project, stack: str) -> StackExport | None:
                 code="ORCH351",
             ) from error
     engine = engines.require()
-    done = call(
+    result = call(
         engine,
         ["stack", "export", "--stack", stack],
         folder=work_folder(project, stack),
         environment=project.environment(engine),
     )
-    if done.code:
-        if "no stack named" in done.stderr or "not found" in done.stderr:
+    if result.code:
+        if "no stack named" in result.stderr or "not found" in result.stderr:
             return None
         raise StackError(
-            f"the state of {stack} cannot be read", detail=done.stderr.strip()[-600:], code="ORCH351"
+            f"the state of {stack} cannot be read", detail=result.stderr.strip()[-600:], code="ORCH351"
         )
-    return json.loads(done.stdout).get("deployment") or {}
+    return json.loads(result.stdout).get("deployment") or {}
 
 
 class StackState:
-    """What the engine has recorded of one stack: read when it is first asked for, and again after a call of
-    the engine that may have changed it.
+    """The recorded state of one stack: read at first use, and again after an engine call that may change it.
 
-    An operation has one of its fleet and hands it along: each reading is half a second and a network call
-    where the state is elsewhere, and a whole file to parse where it is here.
+    An operation makes one for its fleet and passes it on: each read takes half a second and a network call
+    for a remote state, and parses a whole file for a local one.
     """
 
     def __init__(self, project: Project, name: str) -> None:
         self.project, self.name = project, name
         self._read: tuple[StackExport | None] | None = None
-        self._beside: dict[str, StackState] = {name: self}
+        self._siblings: dict[str, StackState] = {name: self}
 
     @property
     def recorded(self) -> StackExport | None:
@@ -75,16 +74,16 @@ class StackState:
             self._read = (deployment(self.project, self.name),)
         return self._read[0]
 
-    def changed(self) -> None:
-        """It is read anew when it is next asked for."""
+    def invalidate(self) -> None:
+        """Drop the cached state: the next use reads it again."""
         self._read = None
 
-    def beside(self, name: str) -> StackState:
-        """Another stack of the project, which is read once as well."""
-        if name not in self._beside:
-            self._beside[name] = other = StackState(self.project, name)
-            other._beside = self._beside
-        return self._beside[name]
+    def sibling(self, name: str) -> StackState:
+        """Another stack of the project, cached in the same way."""
+        if name not in self._siblings:
+            self._siblings[name] = other = StackState(self.project, name)
+            other._siblings = self._siblings
+        return self._siblings[name]
 
     @property
     def exists(self) -> bool:
@@ -92,7 +91,7 @@ class StackState:
 
     @property
     def outputs(self) -> dict[str, Any]:
-        """As `outputs` of this module."""
+        """The stack's outputs; see `outputs` of this module. Raises Conflict, StackError."""
         return outputs(self.recorded)
 
     @property
@@ -101,43 +100,43 @@ class StackState:
 
     @property
     def nodes(self) -> tuple[dict[str, Any], ...]:
-        """The fleet's nodes that are there."""
-        return nodes_there(self.recorded)
+        """The fleet's existing nodes, as recorded."""
+        return existing_nodes(self.recorded)
 
     @property
     def makers(self) -> dict[str, str]:
-        """The fleet's nodes that are there, each with the resource that made it."""
+        """The fleet's existing nodes, each with the resource that made it."""
         return {node["name"]: node.get("made_by") or node["name"] for node in self.nodes}
 
     @property
     def hourly(self) -> float:
-        """What the fleet costs an hour as it was last brought up, in US dollars; 0 when it is not up."""
-        beside = (self.outputs.get("fleet") or {}).get("beside_hourly") or 0.0
-        return round(beside + sum(node.get("price_hourly") or 0.0 for node in self.nodes), 6)
+        """Price of the fleet as last brought up, in US dollars an hour; 0 when it is not up."""
+        other = (self.outputs.get("fleet") or {}).get("beside_hourly") or 0.0
+        return round(other + sum(node.get("price_hourly") or 0.0 for node in self.nodes), 6)
 
 
 def in_plain_files(project: Project, stack: str) -> bool:
-    """Whether a stack is read from a file here, without the engine."""
+    """Whether a stack is read from a local file, without the engine."""
     checkpoint = project.checkpoint(stack)
     return checkpoint is not None and not _is_compressed(checkpoint)
 
 
 def _is_compressed(checkpoint: Path) -> bool:
-    """Whether the engine takes another file for the state: of several the one that was written last."""
+    """Whether a compressed file is the newest: the engine uses the file that was written last."""
 
-    def written(file: Path) -> int:
+    def modified_ns(file: Path) -> int:
         try:
             return file.stat().st_mtime_ns
         except FileNotFoundError:
             return -1
 
-    return max(written(checkpoint.with_name(checkpoint.name + each)) for each in COMPRESSED) > written(
-        checkpoint
-    )
+    return max(
+        modified_ns(checkpoint.with_name(checkpoint.name + each)) for each in COMPRESSED
+    ) > modified_ns(checkpoint)
 
 
 def outputs(recorded: StackExport | None) -> dict[str, Any]:
-    """The stack's outputs as recorded; secrets are still encrypted in it. {} when there are none.
+    """The stack's outputs as recorded, with secrets still encrypted; {} when there are none.
 
     Raises Conflict when they were written by a newer orch.
     """
@@ -147,20 +146,20 @@ def outputs(recorded: StackExport | None) -> dict[str, Any]:
     return {}
 
 
-def refuse_newer(found: dict[str, Any]) -> dict[str, Any]:
-    """The same outputs.
+def refuse_newer(outputs: dict[str, Any]) -> dict[str, Any]:
+    """Return the same outputs.
 
     Raises Conflict when a newer orch wrote them: this one would misread or undo its work.
     """
-    mark: dict[str, Any] = found.get("orch") or {}
-    if int(mark.get("schema", 0)) > SCHEMA:
+    writer: dict[str, Any] = outputs.get("orch") or {}
+    if int(writer.get("schema", 0)) > SCHEMA:
         raise Conflict(
-            f"this fleet's state was written by a newer orch: {mark.get('version')}",
-            detail=f"its schema is {int(mark['schema'])}, this orch knows up to {SCHEMA}",
+            f"this fleet's state was written by a newer orch: {writer.get('version')}",
+            detail=f"its schema is {int(writer['schema'])}, this orch knows up to {SCHEMA}",
             hint="upgrade orch: `pip install -U orch-fleet`",
             code="ORCH352",
         )
-    return found
+    return outputs
 
 
 def stacks(project: Project) -> list[str]:
@@ -168,23 +167,23 @@ def stacks(project: Project) -> list[str]:
     if project.local_state is None:
         return sorted(_remote_stacks(project))
     folder = project.local_state / ".pulumi" / "stacks" / project.name
-    endings = tuple(f".json{compressed}" for compressed in ("", *COMPRESSED))
-    found = (file.name for file in folder.iterdir()) if folder.is_dir() else ()
-    return sorted({name.rpartition(".json")[0] for name in found if name.endswith(endings)})
+    suffixes = tuple(f".json{compressed}" for compressed in ("", *COMPRESSED))
+    names = (file.name for file in folder.iterdir()) if folder.is_dir() else ()
+    return sorted({name.rpartition(".json")[0] for name in names if name.endswith(suffixes)})
 
 
-def nodes_there(recorded: StackExport | None) -> tuple[dict[str, Any], ...]:
+def existing_nodes(recorded: StackExport | None) -> tuple[dict[str, Any], ...]:
     """The fleet's nodes as recorded, without those that were deleted or could not be made.
 
-    All of the last plan's are in the stack's outputs.
+    The stack's outputs have all nodes of the last plan; only existing ones have a resource.
     """
     fleet = outputs(recorded).get("fleet") or {}
-    there = {resource["urn"].rsplit("::", 1)[-1] for resource in (recorded or {}).get("resources") or ()}
-    return tuple(node for node in fleet.get("nodes") or () if (node.get("made_by") or node["name"]) in there)
+    names = {resource["urn"].rsplit("::", 1)[-1] for resource in (recorded or {}).get("resources") or ()}
+    return tuple(node for node in fleet.get("nodes") or () if (node.get("made_by") or node["name"]) in names)
 
 
-def begun(recorded: StackExport | None) -> dict[str, str]:
-    """What an `up` that did not end had decided, as the fleet's component recorded it when it began."""
+def unfinished_pins(recorded: StackExport | None) -> dict[str, str]:
+    """The pins of an interrupted `up`, as the fleet's component recorded them at its start; {} for none."""
     for resource in (recorded or {}).get("resources") or ():
         if resource["type"].startswith("orch:fleet:"):
             pins = (resource.get("outputs") or {}).get("pins") or {}
@@ -193,28 +192,28 @@ def begun(recorded: StackExport | None) -> dict[str, str]:
 
 
 def secret_output(project: Project, stack: str, name: str, what: str, *words: str) -> str:
-    """A secret output of a stack, decrypted by the engine (half a second). `what` it is, for the error.
+    """A secret output of a stack, decrypted by the engine (half a second). `what` names it in the error.
 
     Raises StackError."""
     engine = engines.require()
-    done = call(
+    result = call(
         engine,
         ["stack", "output", name, "--show-secrets", *words, "--stack", stack],
         folder=work_folder(project, stack),
         environment=project.environment(engine),
     )
-    if done.code:
+    if result.code:
         raise StackError(
             f"{what} of the fleet {stack} cannot be decrypted",
-            detail=done.stderr.strip()[-400:],
+            detail=result.stderr.strip()[-400:],
             hint="the passphrase or secrets provider of the state is needed",
             code="ORCH354",
         )
-    return done.stdout
+    return result.stdout
 
 
 def work_folder(project: Project, stack: str) -> Path:
-    """Where the engine works for a stack. One folder each: selecting a stack changes its folder's state."""
+    """The engine's working folder for a stack, one each: the selection of a stack is state of its folder."""
     folder = private_folder(project.dot / "work" / stack)
     text = project_file(project.name, "../../config")  # an absolute path is taken as relative
     file = folder / "Pulumi.yaml"
@@ -224,7 +223,7 @@ def work_folder(project: Project, stack: str) -> Path:
 
 
 def project_file(name: str, config_folder: str) -> str:
-    """A Pulumi.yaml that leads to the same stacks: same project, same refresh option, same stack settings."""
+    """The text of a Pulumi.yaml for the same stacks: same project, same refresh option, same settings."""
     return (
         f"name: {name}\n"
         "runtime: python\n"
@@ -238,14 +237,14 @@ def project_file(name: str, config_folder: str) -> str:
 
 def _remote_stacks(project: Project) -> list[str]:
     engine = engines.require()
-    done = call(
+    result = call(
         engine,
         ["stack", "ls", "--json"],
         folder=work_folder(project, "_list"),
         environment=project.environment(engine),
     )
-    if done.code:
+    if result.code:
         raise StackError(
-            "the state cannot be listed", where=project.state_url, detail=done.stderr.strip()[-400:]
+            "the state cannot be listed", where=project.state_url, detail=result.stderr.strip()[-400:]
         )
-    return [stack["name"].rsplit("/", 1)[-1] for stack in json.loads(done.stdout)]
+    return [stack["name"].rsplit("/", 1)[-1] for stack in json.loads(result.stdout)]

@@ -1,4 +1,4 @@
-"""What a plan does to a fleet, in its own words: which nodes, why, and what is lost with them. Pure."""
+"""The headline of a plan: which nodes it creates, replaces and removes, why, and what is lost. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PLACE = ("project", "region", "zone")
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """What a stack knew of its fleet before: its traits, and its nodes, each with what made it."""
+class FleetRecord:
+    """The recorded fleet of a stack: its traits, and its nodes, each with the resource that made it."""
 
     traits: Traits = field(default_factory=dict[str, str])
     nodes: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -23,34 +23,34 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Headline:
-    """The lines that come first. `said`: traits that they tell of, so that leaves need not.
+    """The first lines of a plan. `covered`: traits that they name, so that leaves need not repeat them.
 
-    `moves`: the whole fleet is removed where it is before it is made elsewhere.
+    `moves`: the whole fleet is removed in one place, then made in another.
     """
 
     lines: tuple[str, ...] = ()
-    said: frozenset[str] = frozenset()
+    covered: frozenset[str] = frozenset()
     moves: bool = False
     explained: Explained = NOTHING
 
-    def needless(self, change: Change, leaf: PropertyChange) -> bool:
-        """Whether a leaf tells people nothing more: it follows from another, or has been said."""
+    def is_redundant(self, change: Change, leaf: PropertyChange) -> bool:
+        """Whether a leaf tells people nothing new: it follows from another leaf, or the headline names it."""
         if leaf.drift is not None:
             return False
         row = self.explained.row(change.type, leaf.path)
-        return leaf.follows or (row is not None and (row.trait is None or row.trait in self.said))
+        return leaf.follows or (row is not None and (row.trait is None or row.trait in self.covered))
 
 
 NO_HEADLINE = Headline()
 
 
-def headline(changes: Sequence[Change], before: Recorded, compiled: Deployment) -> Headline:
-    """What the changes come to for the fleet."""
-    return _Telling(changes, before, compiled).whole()
+def headline(changes: Sequence[Change], before: FleetRecord, compiled: Deployment) -> Headline:
+    """The headline of these changes for the fleet."""
+    return _HeadlineText(changes, before, compiled).headline()
 
 
 def fold(names: Iterable[str]) -> str:
-    """`laptop-[0-2]` for laptop-0, laptop-1, laptop-2; names without a number stand beside it."""
+    """`laptop-[0-2]` for laptop-0, laptop-1, laptop-2; names without a number follow."""
     listed = list(names)
     numbered = [name for name in listed if re.search(r"\d", name)]
     if len(numbered) < 2:
@@ -61,43 +61,43 @@ def fold(names: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class _Telling:
+class _HeadlineText:
     changes: Sequence[Change]
-    before: Recorded
+    before: FleetRecord
     compiled: Deployment
 
-    def whole(self) -> Headline:
+    def headline(self) -> Headline:
         explained, differing = self.compiled.explained, self._differing()
         nodes = self._nodes()
         if self.compiled.moves:
             return Headline(tuple(self._moved(differing)), frozenset(differing), True, explained)
-        made, gone, anew = (
+        created, removed, replaced = (
             {name: change for name, change in nodes.items() if change.op == op}
             for op in ("create", "delete", "replace")
         )
-        reasons = self._reasons(differing, anew.values()) if anew else {}
+        reasons = self._reasons(differing, replaced.values()) if replaced else {}
         in_place = {
             trait: words
             for trait, words in differing.items()
-            if trait not in reasons and self._touching(trait)
+            if trait not in reasons and self._updated_in_place(trait)
         }
         lines = [
             *self._template(),
-            *self._anew(list(anew), [*reasons.values()]),
-            *self._gone(list(gone)),
-            *self._made(made),
-            *(f"{words}, in place on {self._touching(trait)}" for trait, words in in_place.items()),
+            *self._replaced(list(replaced), [*reasons.values()]),
+            *self._removed(list(removed)),
+            *self._created(created),
+            *(f"{words}, in place on {self._updated_in_place(trait)}" for trait, words in in_place.items()),
         ]
-        said = {*reasons, *in_place, *(("nodes",) if made or gone else ())}
-        return Headline(tuple(lines), frozenset(said), False, explained)
+        covered = {*reasons, *in_place, *(("nodes",) if created or removed else ())}
+        return Headline(tuple(lines), frozenset(covered), False, explained)
 
     def _template(self) -> Iterator[str]:
-        """That nodes which run do not follow a template that changes, where nothing else does."""
+        """A line for a plan that changes the template alone: running nodes do not follow it."""
         kind, changed = self.compiled.explained.template, [each for each in self.changes if each.op != "same"]
         if self.before.nodes and changed and all(each.type == kind for each in changed):
             yield "what nodes start with changes for new ones; those that run stay as they are"
 
-    # What becomes of the nodes
+    # Lines for the nodes
 
     def _moved(self, differing: Mapping[str, str]) -> Iterator[str]:
         old, new = self.before.traits, self.compiled.traits
@@ -108,11 +108,11 @@ class _Telling:
         yield f"the fleet moves {where}{why}: all of it is removed first, then made anew"
         if self.before.nodes:
             names = list(self.before.nodes)
-            yield f"{fold(names)}: {self._count(names, 'running ')} destroyed; {self._lost(names)}"
+            yield f"{fold(names)}: {self._count(names, 'running ')} destroyed; {self._loss(names)}"
         if len(self.before.nodes) != len(self.compiled.nodes):
             yield f"then there are {len(self.compiled.nodes)} {self._noun(self.compiled.nodes)}"
 
-    def _anew(self, names: Sequence[str], reasons: Sequence[str]) -> Iterator[str]:
+    def _replaced(self, names: Sequence[str], reasons: Sequence[str]) -> Iterator[str]:
         if not names:
             return
         why = f": {'; '.join(reasons)}" if reasons else ""
@@ -120,18 +120,20 @@ class _Telling:
             yield f"{fold(names)}: {self._count(names)} registered anew{why}"
         else:
             what = f"{self._count(names, 'running ')} destroyed and made anew"
-            yield f"{fold(names)}: {what}{why}; {self._lost(names)}"
+            yield f"{fold(names)}: {what}{why}; {self._loss(names)}"
 
-    def _gone(self, names: Sequence[str]) -> Iterator[str]:
+    def _removed(self, names: Sequence[str]) -> Iterator[str]:
         if names and self.compiled.explained.theirs:
             left = "it is left as it was found" if len(names) == 1 else "they are left as they were found"
             yield f"{fold(names)}: {self._count(names)} taken out of the fleet; {left}"
         elif names:
-            yield f"{fold(names)}: {self._count(names, 'running ')} destroyed; {self._lost(names)}"
+            yield f"{fold(names)}: {self._count(names, 'running ')} destroyed; {self._loss(names)}"
 
-    def _made(self, made: Mapping[str, Change]) -> Iterator[str]:
-        lost = [name for name, change in made.items() if any(each.observed == GONE for each in change.drift)]
-        new = [name for name in made if name not in lost]
+    def _created(self, created: Mapping[str, Change]) -> Iterator[str]:
+        lost = [
+            name for name, change in created.items() if any(each.observed == GONE for each in change.drift)
+        ]
+        new = [name for name in created if name not in lost]
         if lost:
             yield f"{fold(lost)}: {self._count(lost)} made again; what was there is gone (drift)"
         if new:
@@ -140,12 +142,12 @@ class _Telling:
             )
             yield f"{fold(new)}: {self._count(new)} {verb}"
 
-    # Why
+    # Lines for the reasons
 
     def _differing(self) -> dict[str, str]:
-        """Traits that differ, each in words: by what was recorded, else by what the events tell."""
+        """Traits that differ, each in words: compared with the record, else as the events report them."""
         explained, old, new = self.compiled.explained, self.before.traits, self.compiled.traits
-        found = {
+        pairs = {
             trait: (old[trait], new[trait])
             for trait in explained.traits
             if trait in old and trait in new and old[trait] != new[trait]
@@ -156,35 +158,35 @@ class _Telling:
                 if row is None or row.trait is None or row.trait in old or leaf.drift or leaf.follows:
                     continue
                 if row.trait in explained.traits and _plain(leaf.old) and _plain(leaf.new):
-                    found.setdefault(row.trait, (f"{leaf.old}{row.unit}", f"{leaf.new}{row.unit}"))
+                    pairs.setdefault(row.trait, (f"{leaf.old}{row.unit}", f"{leaf.new}{row.unit}"))
         return {
-            trait: f"{explained.traits[trait]} {_from_to(*found[trait])}"
+            trait: f"{explained.traits[trait]} {_from_to(*pairs[trait])}"
             for trait in explained.traits
-            if trait in found
+            if trait in pairs
         }
 
-    def _reasons(self, differing: Mapping[str, str], anew: Iterable[Change]) -> dict[str, str]:
-        """Why nodes are made anew: traits that only a new one can have, else what forces it by its name."""
-        explained, told = self.compiled.explained, dict[str, str]()
-        forced = set(explained.new_nodes)
-        for change in anew:
+    def _reasons(self, differing: Mapping[str, str], replaced: Iterable[Change]) -> dict[str, str]:
+        """Why nodes are replaced: traits that only a new node can have, else the property that forces it."""
+        explained, by_path = self.compiled.explained, dict[str, str]()
+        forcing = set(explained.new_nodes)
+        for change in replaced:
             for leaf in change.diff:
                 row = explained.row(change.type, leaf.path)
                 if not leaf.replaces or (row is not None and row.trait is None):
                     continue
                 if leaf.drift is not None:
-                    found = leaf.drift
-                    told[leaf.path] = (
-                        f"{leaf.path} was changed outside orch, {found.registered} -> {found.observed}"
+                    drift = leaf.drift
+                    by_path[leaf.path] = (
+                        f"{leaf.path} was changed outside orch, {drift.registered} -> {drift.observed}"
                     )
                 elif row is not None and row.trait in differing:
-                    forced.add(row.trait or "")
+                    forcing.add(row.trait or "")
                 elif not leaf.follows:
-                    told[leaf.path] = f"{leaf.path} {leaf.old} -> {leaf.new}"
-        return {**{trait: words for trait, words in differing.items() if trait in forced}, **told}
+                    by_path[leaf.path] = f"{leaf.path} {leaf.old} -> {leaf.new}"
+        return {**{trait: words for trait, words in differing.items() if trait in forcing}, **by_path}
 
-    def _touching(self, trait: str) -> str:
-        """How many resources change in place for a trait; "" when none does."""
+    def _updated_in_place(self, trait: str) -> str:
+        """`3 resources`: how many change in place for a trait; "" when none does."""
         explained, names = self.compiled.explained, set[str]()
         for change in self.changes:
             leaves = (leaf for leaf in change.diff if not (leaf.drift and leaf.drift.registered == leaf.new))
@@ -196,10 +198,10 @@ class _Telling:
     # Pieces
 
     def _nodes(self) -> dict[str, Change]:
-        """What becomes of each node, by the resource that makes it."""
+        """The change of each node, by the resource that makes it."""
         makers = {**self.before.nodes, **{name: name for name in self.compiled.nodes}, **self.compiled.makers}
-        found = {each.name: each for each in self.changes if not each.type.startswith("orch:fleet:")}
-        return {name: found[maker] for name, maker in makers.items() if maker in found}
+        by_resource = {each.name: each for each in self.changes if not each.type.startswith("orch:fleet:")}
+        return {name: by_resource[maker] for name, maker in makers.items() if maker in by_resource}
 
     def _noun(self, names: Sequence[str]) -> str:
         return self.compiled.explained.noun + "s" * (len(names) != 1)
@@ -207,7 +209,7 @@ class _Telling:
     def _count(self, names: Sequence[str], kind: str = "") -> str:
         return f"{len(names)} {kind}{self._noun(names)} {'is' if len(names) == 1 else 'are'}"
 
-    def _lost(self, names: Sequence[str]) -> str:
+    def _loss(self, names: Sequence[str]) -> str:
         lost = self.compiled.explained.lost
         if len(names) == 1:
             lost = lost.replace("their disks", "its disks").replace("their containers", "its container")

@@ -240,7 +240,7 @@ def run_on(backend: str, **given: Any) -> Act:
         place = RunnerContext(folder / ".orch", ledger, cast(Connector, Unreachable()))
         try:
             with (
-                patch("orch.cli.run._fleets", lambda *asked: here),
+                patch("orch.cli.run._candidates", lambda *asked: here),
                 patch("orch.stacks.fleets.known_fleets", lambda at: {n: StackState(at, n) for n in here}),
                 patch("orch.images.resolve", lambda image: image),
             ):

@@ -12,7 +12,7 @@ from orch.stacks import operations
 from orch.stacks.fleets import require_up
 from orch.stacks.plan import Plan
 from orch.stacks.project import Project
-from orch.stacks.pulumi.changes import Change, Drifted
+from orch.stacks.pulumi.changes import Change, PropertyDrift
 from orch.stacks.pulumi.operation import Progress
 from orch.stacks.request import FleetRequest
 from orch.stacks.state import StackState
@@ -40,7 +40,7 @@ class CloudStack:
         """Bring it up; what changed in all of its steps. Raises what `orch up` tells."""
         return operations.up(self.project, FleetRequest(fleet, self.folder), quiet).changes
 
-    def drift(self) -> tuple[Drifted, ...]:
+    def drift(self) -> tuple[PropertyDrift, ...]:
         return operations.drift(self.project, self.name, quiet)
 
     def down(self) -> None:

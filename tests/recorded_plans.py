@@ -14,8 +14,8 @@ from orch.components.gcp import explain as gcp
 from orch.components.local import backend as local
 from orch.components.ssh import backend as ssh
 from orch.stacks.plan import Plan
-from orch.stacks.pulumi.changes import Change, changes, drifted
-from orch.stacks.summary import Recorded, headline
+from orch.stacks.pulumi.changes import Change, changes, find_drift
+from orch.stacks.summary import FleetRecord, headline
 
 EVENTS = Path(__file__).parent / "stacks" / "events"
 EXPLAINED: dict[str, Explained] = {
@@ -66,7 +66,7 @@ class Preview:
             makers=made["makers"],
             moves=made["moves"],
         )
-        recorded = Recorded(**{**self.data["before"], **before})
+        recorded = FleetRecord(**{**self.data["before"], **before})
         name = self.data["fleet"]
         return Plan(
             name,
@@ -75,7 +75,7 @@ class Preview:
             (),
             hourly=0.0,
             delta=0.0,
-            drift=drifted(self.events),
+            drift=find_drift(self.events),
             headline=headline(self.changes, recorded, compiled),
         )
 

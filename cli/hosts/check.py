@@ -86,12 +86,12 @@ def survey_lines(name: str, survey: Survey, *, width: int, colour: bool) -> list
 
 def _surveys(target: str, unseen: AcceptNew, rehearse: bool) -> Iterator[tuple[str, Survey]]:
     """Each fleet to check, by its name, with the survey of its hosts."""
-    from orch.cli.provision import fleets_of, is_file
+    from orch.cli.provision import FleetFile, is_file
 
     if not is_file(target):
         yield target, _of_name(project_at(rehearse=rehearse), target)
         return
-    for project, document, fleet in fleets_of(target, rehearse=rehearse):
+    for project, document, fleet in FleetFile(target, rehearse=rehearse).fleets():
         if fleet.ssh_config is None:
             yield fleet.name, _of_name(project, fleet.name)
         else:

@@ -33,7 +33,7 @@ def cordon(
 ) -> None:
     """Keep new jobs off nodes. Jobs that run there stay, and everybody who uses the nodes sees the mark."""
     from orch.cli.hosts.node_names import nodes_named
-    from orch.cli.run import opened
+    from orch.cli.run import open_runner
     from orch.runner.launch.environment import fold
     from orch.runner.node.cordon import mark, unmark
     from orch.stacks.fleets import fleet_of, known_fleets
@@ -41,7 +41,7 @@ def cordon(
 
     if undo and reason:
         raise typer.BadParameter("it goes with a cordon, not with --undo", param_hint="--reason")
-    with opened(None, as_json=True) as (project, runner):
+    with open_runner(None, as_json=True) as (project, runner):
         up = {fleet: StackState(project, fleet)} if fleet is not None else known_fleets(project)
         targets = nodes_named(nodes, {name: fleet_of(stack) for name, stack in up.items()})
         if undo:

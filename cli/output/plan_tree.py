@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from orch.stacks.pulumi.changes import GONE, Change, Drifted, PropertyChange, type_of
+from orch.stacks.pulumi.changes import GONE, Change, PropertyChange, PropertyDrift, type_of
 from orch.stacks.pulumi.kinds import kind_of
 from orch.stacks.pulumi.masking import HIDDEN
 from orch.stacks.summary import Headline, fold
@@ -38,7 +38,7 @@ def tree(
     return [line for group in _groups(changed, headline, verbose) for line in group.lines(colour, verbose)]
 
 
-def drift_lines(drifted: Iterable[Drifted]) -> list[str]:
+def drift_lines(drifted: Iterable[PropertyDrift]) -> list[str]:
     """Lines of drift: registered and observed values, equal ones of several resources once."""
     groups: dict[tuple[str, str, str, str], list[str]] = {}
     for each in drifted:
@@ -107,9 +107,9 @@ def _groups(changes: Sequence[Change], headline: Headline, verbose: bool) -> lis
 def _of_people(change: Change, headline: Headline) -> Iterator[PropertyChange]:
     """The leaves that matter to people."""
     for leaf in change.diff:
-        if headline.needless(change, leaf):
+        if headline.is_redundant(change, leaf):
             continue
-        yield from (part for part in _parts(leaf) if not headline.needless(change, part))
+        yield from (part for part in _parts(leaf) if not headline.is_redundant(change, part))
 
 
 def _flat(change: Change) -> Iterator[PropertyChange]:

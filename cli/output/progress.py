@@ -22,7 +22,7 @@ from orch.cli.output import ticking
 from orch.cli.output.ticking import clock
 from orch.spec.errors import visible
 from orch.stacks.pulumi.kinds import kind_of, several
-from orch.stacks.pulumi.operation import Doing, EngineStep, Expected, Listener, Note, Progress
+from orch.stacks.pulumi.operation import Activity, EngineStep, ExpectedNodes, Listener, Note, Progress
 from orch.stacks.summary import fold
 
 if TYPE_CHECKING:
@@ -210,9 +210,9 @@ class Tally:
     _groups: dict[tuple[str, str], _Group] = field(default_factory=dict[tuple[str, str], _Group])
 
     def hear(self, event: Progress, now: float) -> None:
-        if isinstance(event, Doing) or (isinstance(event, Note) and event.lasts):
+        if isinstance(event, Activity) or (isinstance(event, Note) and event.lasts):
             self.doing, self.doing_since = event.text, now
-        elif isinstance(event, Expected):
+        elif isinstance(event, ExpectedNodes):
             self.expected = event.names
         elif isinstance(event, EngineStep):
             self._step(event, now)

@@ -16,7 +16,7 @@ from orch.spec.errors import ExitCode, OrchError
 from orch.spec.models import Fleet
 from orch.stacks import operations
 from orch.stacks.errors import ProjectError
-from orch.stacks.fleets import is_former
+from orch.stacks.fleets import is_from_former_version
 from orch.stacks.plan import Plan
 from orch.stacks.project import Project
 from orch.stacks.provisioning.busy_nodes import Occupant, occupants, refuse_occupied
@@ -64,13 +64,13 @@ def agree(
             for line in lines:
                 tell(line)
             tell_problems(plan, document)
-            if not plan.pending and not is_former(stack):
+            if not plan.pending and not is_from_former_version(stack):
                 return Agreement(project, document, request, None, bool(plan.problems))
             if plan.pending and request.approvals.force:
                 for line in run_lines(on_nodes_that_go(project, plan, _quiet)):
                     tell(line)
             elif plan.pending:
-                refuse_occupied(stack, plan.going, _quiet)
+                refuse_occupied(stack, plan.lost_nodes, _quiet)
             if plan.pending:
                 confirm(f"Bring up the fleet {request.name}?")
             else:
@@ -102,7 +102,7 @@ def _previewed(project: Project, request: FleetRequest) -> Plan:
 def on_nodes_that_go(project: Project, plan: Plan, listener: Listener) -> tuple[Occupant, ...]:
     """Runs on nodes that the plan removes. A ledger that cannot be read gives a warning and stops no plan."""
     try:
-        return occupants(StackState(project, plan.fleet), plan.going, listener)
+        return occupants(StackState(project, plan.fleet), plan.lost_nodes, listener)
     except OrchError as error:
         tell(error.text().replace("error", "warning", 1))
         return ()

@@ -1,1 +1,1 @@
-"""Bringing a fleet up: where there is room, all of its nodes or none, and on none that is busy."""
+"""Brings a fleet up where there is capacity, all of its nodes or none, and keeps nodes with runs."""

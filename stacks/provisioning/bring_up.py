@@ -1,4 +1,4 @@
-"""Bringing a fleet up where there is room: its places are tried in turn, all of its nodes made or none."""
+"""Brings a fleet up where there is capacity: tries its places in turn, creates all of its nodes or none."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from orch.components.request import CloudAnswer, NodeWarning
 from orch.spec.errors import OrchError
 from orch.spec.suggest import counted
 from orch.stacks.errors import EngineFailed, NoCapacity, StackError
-from orch.stacks.provisioning.gang import Gang, besides
+from orch.stacks.provisioning.gang import Gang, events_except
 from orch.stacks.pulumi.changes import name_of
-from orch.stacks.pulumi.operation import Doing, EngineCall, Listener, Note
+from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note
 from orch.stacks.pulumi.process import Event
 from orch.stacks.request import FleetRequest, compile_for
 from orch.stacks.state import StackState
@@ -22,28 +22,32 @@ from orch.stacks.state import StackState
 
 @dataclass(frozen=True)
 class Attempt:
-    """A place that did not do, and why."""
+    """A place that failed, and why."""
 
     place: str
     reason: str
 
 
 def bring_up(
-    stack: StackState, request: FleetRequest, first: Deployment, listener: Listener, *, looked: bool = False
+    stack: StackState,
+    request: FleetRequest,
+    first: Deployment,
+    listener: Listener,
+    *,
+    skip_refresh: bool = False,
 ) -> tuple[Deployment, EngineCall]:
-    """The plan that was carried out, and the engine's call that did it. `looked`: the engine has just seen
-    that all is as recorded.
+    """Bring a fleet up; returns the plan that was applied, and the engine call that applied it.
 
-    A place without room is left as it was found before the next one is tried. What trying elsewhere cannot
-    mend (quota, permission, parameters) stops at once. A cluster that is up is never moved: growth that does
-    not fit is taken back. Where a fleet may be short of nodes, those it got stay, and the others are among
-    the plan's warnings.
+    `first`: the plan for the first place. `skip_refresh`: the engine has just found no drift. A place without
+    capacity is rolled back before the next one is tried. An error that no other place avoids (quota,
+    permission, parameters) stops at once. A cluster that is up never moves: growth that does not fit is
+    rolled back. A fleet that may have fewer nodes keeps those it got; the plan's warnings name the others.
 
     Raises NoCapacity with every place tried, StackError, Interrupted.
     """
     gang = Gang(stack, request, listener, stack.makers, first.answer)
     if first.only is None and not first.elsewhere:
-        call, failed = gang.bring(first, looked=looked)
+        call, failed = gang.apply(first, skip_refresh=skip_refresh)
         if failed is not None:
             raise failed
         return first, call
@@ -52,125 +56,133 @@ def bring_up(
         gang.remove()
         gang = replace(gang, before={})
     tried: list[Attempt] = []
-    been = set[str]()
-    short: _Short | None = None
-    places = deque([Place(first.place or "", lambda: first), *first.elsewhere])
-    while places:  # more come on the way: zones of a region that is asked for them when it is tried
+    visited = set[str]()
+    partial: _PartialFleet | None = None
+    places = deque(_places(first))
+    while places:  # it grows: a region names its zones when it is tried
         place = places.popleft()
-        if place.words in been:
+        if place.words in visited:
             continue
         try:
             compiled = place.compile()
-        except OrchError as refused:
+        except OrchError as error:
             if not tried:
                 raise
-            been.add(place.words)
-            tried.append(Attempt(place.words, refused.summary))
+            visited.add(place.words)
+            tried.append(Attempt(place.words, error.summary))
             continue
-        gang = replace(gang, read=compiled.answer)
+        gang = replace(gang, classify=compiled.answer)
         where = compiled.place or place.words
         places.extendleft(reversed(compiled.elsewhere))
-        if where in been:
-            continue  # a region that was asked for its zones begins with one that was tried
-        been.add(where)
+        if where in visited:
+            continue  # the first zone that a region names may be visited already
+        visited.add(where)
         listener(Note(f"trying {where}", lasts=True))
-        looked = looked and compiled is first and not first.moves
-        call, failed = gang.persist(compiled, short.events if short else (), looked=looked)
+        skip_refresh = skip_refresh and compiled is first and not first.moves
+        call, failed = gang.apply_with_retries(
+            compiled, partial.events if partial else (), skip_refresh=skip_refresh
+        )
         if failed is None and not call.node_errors():
             return compiled, call
         answer = gang.answer(call, failed)
-        there = tuple(name for name in gang.there(compiled) if name in compiled.nodes)
-        leads_on = answer is not None and answer.elsewhere and not gang.before
-        if failed is not None and compiled.only is None and not leads_on:
-            raise failed  # what is there is kept: this backend cannot have some of its nodes alone
-        recorded = bool(there) and not compiled.whole and compiled.only is not None
-        if recorded:
+        existing = tuple(name for name in gang.existing(compiled) if name in compiled.nodes)
+        may_move_on = answer is not None and answer.elsewhere and not gang.before
+        if failed is not None and compiled.only is None and not may_move_on:
+            raise failed  # existing nodes are kept: this backend cannot apply some of them alone
+        plan_again = bool(existing) and not compiled.whole and compiled.only is not None
+        if plan_again:
             if failed is not None:
-                raise _refused(request, answer, failed, "what is there is kept") from failed
-            short = _kept(gang, compiled, call, there)
-            left = "what is there is kept"
+                raise _refused(request, answer, failed, "existing nodes are kept") from failed
+            partial = _keep_partial(gang, compiled, call, existing)
+            remains = "existing nodes are kept"
         else:
             failed = failed or _all_failed(request, call)
-            recorded = _spreads(gang, answer) and not set(gang.before) <= set(there)
-            left = _taken_back(gang, compiled, lost=recorded)
+            plan_again = _may_spread(gang, answer) and not set(gang.before) <= set(existing)
+            remains = _roll_back(gang, compiled, lost=plan_again)
         if answer is None or not answer.elsewhere:
-            if short is not None:
+            if partial is not None:
                 tried.append(Attempt(where, answer.reason if answer else "it was refused"))
                 break
-            raise _refused(request, answer, failed or _all_failed(request, call), left) from failed
+            raise _refused(request, answer, failed or _all_failed(request, call), remains) from failed
         tried.append(Attempt(where, answer.reason))
         listener(Note(f"no room there: {answer.reason}"))
-        if recorded:  # from what is there now
+        if plan_again:  # from what exists now
             gang = replace(gang, before=stack.makers)
-            afresh = compile_for(stack, request)
-            again = [Place(afresh.place or "", lambda made=afresh: made), *afresh.elsewhere]
-            places = deque(afresh.more() if gang.before else again)
+            replanned = compile_for(stack, request)
+            places = deque(replanned.more() if gang.before else _places(replanned))
         elif gang.before and len(tried) == 1:
-            # Nodes that are up stay; the others may go where there is room.
+            # Nodes that are up stay; the others may go where there is capacity.
             places = deque(first.more())
         elif not gang.before and not places and len(tried) == 1:
-            # Where an earlier call was stopped is no longer where the fleet has to be.
-            afresh = compile_for(stack, request)
-            places = deque([Place(afresh.place or "", lambda made=afresh: made), *afresh.elsewhere])
-    if short is not None:
-        return _with_fewer(gang, short, tried)
+            # The place of an interrupted call no longer binds the fleet.
+            places = deque(_places(compile_for(stack, request)))
+    if partial is not None:
+        return _partial_result(gang, partial, tried)
     if gang.before:
         raise _no_room_to_grow(request, len(gang.before), tried)
     raise _no_room(request, tried)
 
 
-def _spreads(gang: Gang, answer: CloudAnswer | None) -> bool:
-    """Whether nodes that are missing may go elsewhere than the fleet is."""
+def _places(compiled: Deployment) -> list[Place]:
+    """The place of a plan, then the others that it may go to."""
+    return [Place(compiled.place or "", lambda: compiled), *compiled.elsewhere]
+
+
+def _may_spread(gang: Gang, answer: CloudAnswer | None) -> bool:
+    """Whether missing nodes may go to another place than the fleet's."""
     no_room = answer is not None and answer.elsewhere
     return no_room and bool(gang.before) and may_spread(gang.request.fleet)
 
 
-def _taken_back(gang: Gang, compiled: Deployment, *, lost: bool = False) -> str:
-    """Leave what was there before, nothing or the fleet with the nodes it had; what is so now, in words.
+def _roll_back(gang: Gang, compiled: Deployment, *, lost: bool = False) -> str:
+    """Restore what existed before: nothing, or the fleet with its former nodes. Returns the result in words.
 
-    `lost`: some of these are gone, and it is recorded so.
+    `lost`: some of the former nodes are gone; they are recorded as gone.
     """
-    gang.listener(Doing(f"taking back what was begun of {gang.request.name}"))
+    gang.listener(Activity(f"rolling back the fleet {gang.request.name}"))
     if not gang.before:
         gang.remove(frozenset({compiled.shared.stack}) if compiled.shared else frozenset())
         return "nothing of it is left"
     if set(compiled.nodes) <= set(gang.before) and not lost:
-        return "what is there is kept"
-    still = [name for name in gang.there(compiled) if name in gang.before]
-    if not still:
+        return "existing nodes are kept"
+    remaining = [name for name in gang.existing(compiled) if name in gang.before]
+    if not remaining:
         gang.remove()
         return "nothing of it is left"
-    gang.keep(compiled, still)
-    return "it is as it was, with " + counted(len(gang.before), "node")
+    gang.keep_only(compiled, remaining)
+    return f"the fleet has its {counted(len(gang.before), 'node')} as before"
 
 
 @dataclass(frozen=True)
-class _Short:
-    """A fleet that is up with fewer nodes than it asked for. `missing`: the error of each that is missing."""
+class _PartialFleet:
+    """A fleet that is up with fewer nodes than requested. `missing`: the error of each missing node."""
 
-    kept: Deployment
-    wanted: int
+    compiled: Deployment
     call: EngineCall
     events: tuple[Event, ...]
     missing: Mapping[str, str]
 
 
-def _kept(gang: Gang, compiled: Deployment, call: EngineCall, there: Sequence[str]) -> _Short:
-    """Keep the nodes that are there."""
-    # What a runner is told of the fleet hangs on all of its nodes: it is recorded anew without the others.
-    kept = gang.keep(compiled, there)
+def _keep_partial(
+    gang: Gang, compiled: Deployment, call: EngineCall, existing: Sequence[str]
+) -> _PartialFleet:
+    """Keep the nodes that exist."""
+    # The fleet's output depends on all of its nodes: it is recorded again without the missing ones.
+    kept = gang.keep_only(compiled, existing)
     missing = call.node_errors()
-    events = besides(call.events, {urn for urn in call.errors if name_of(urn) in missing})
-    gang.listener(Note(f"kept {len(there)} of {len(compiled.nodes)} nodes"))
-    return _Short(kept, len(compiled.nodes), call, tuple(events), missing)
+    events = events_except(call.events, {urn for urn in call.errors if name_of(urn) in missing})
+    gang.listener(Note(f"kept {len(existing)} of {len(compiled.nodes)} nodes"))
+    return _PartialFleet(kept, call, tuple(events), missing)
 
 
-def _with_fewer(gang: Gang, short: _Short, tried: Sequence[Attempt]) -> tuple[Deployment, EngineCall]:
-    """A fleet that keeps fewer nodes than it asked for. Raises NoCapacity when they are too few."""
-    kept, count = short.kept, len(short.kept.nodes)
+def _partial_result(
+    gang: Gang, partial: _PartialFleet, tried: Sequence[Attempt]
+) -> tuple[Deployment, EngineCall]:
+    """The plan and call of a fleet with fewer nodes than requested. Raises NoCapacity below the minimum."""
+    kept, count = partial.compiled, len(partial.compiled.nodes)
     warnings = tuple(
         NodeWarning(name, f"not made: {answer.reason if (answer := kept.answer(text)) else text}")
-        for name, text in sorted(short.missing.items())
+        for name, text in sorted(partial.missing.items())
     )
     nodes = gang.request.fleet.nodes
     if nodes is not None and count < (nodes.min or 0):
@@ -180,23 +192,23 @@ def _with_fewer(gang: Gang, short: _Short, tried: Sequence[Attempt]) -> tuple[De
             hint="they are kept: `orch up` tries for the others, `orch down` removes them",
             code="ORCH325",
         )
-    call = replace(short.call, events=list(short.events), errors={})
+    call = replace(partial.call, events=list(partial.events), errors={})
     return replace(kept, warnings=(*kept.warnings, *warnings)), call
 
 
 def _all_failed(request: FleetRequest, call: EngineCall) -> EngineFailed:
     return EngineFailed(
-        f"not one node of the fleet {request.name} could be made",
+        f"no node of the fleet {request.name} could be created",
         errors=call.errors,
-        detail=call.told(),
+        detail=call.error_text(),
         code="ORCH347",
     )
 
 
 def _refused(
-    request: FleetRequest, answer: CloudAnswer | None, failed: EngineFailed, left: str
+    request: FleetRequest, answer: CloudAnswer | None, failed: EngineFailed, remains: str
 ) -> StackError:
-    detail = f"{failed.detail}\n{left}" if failed.detail else left
+    detail = f"{failed.detail}\n{remains}" if failed.detail else remains
     if answer is None:
         return EngineFailed(
             failed.summary, errors=failed.errors, detail=detail, hint=failed.hint, code=failed.code

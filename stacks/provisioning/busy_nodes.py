@@ -1,4 +1,4 @@
-"""Nodes do not go while runs are on them: which would go, who is on them, the refusal that names the runs."""
+"""Keeps nodes while runs are on them: which nodes a plan removes, whose runs are on them, the refusal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orch.stacks.provisioning.gang import parallel
 from orch.stacks.pulumi.changes import Change, changes
 from orch.stacks.pulumi.operation import EngineCall, Listener, Note, engine
 from orch.stacks.state import StackState
-from orch.stacks.summary import Recorded, fold
+from orch.stacks.summary import FleetRecord, fold
 
 if TYPE_CHECKING:
     from orch.runner.ledger.ledger import Ledger
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from orch.runner.node.connector import Connector
 
 ANSWER_S = 5.0
-"""How long a node may take to be reached; one that cannot be is decided on by the ledger alone."""
+"""How long to wait for a node's answer; without one, the ledger alone decides."""
 
 
 @dataclass(frozen=True)
 class Occupant:
-    """A run on one node. `own`: this project's ledger knows it as active; else the node alone names it."""
+    """A run on one node. `own`: this project's ledger has it as active; else only the node reports it."""
 
     node: str
     run: str
@@ -43,68 +43,74 @@ class Occupant:
         return f"run {self.run or '?'} of {self.by or '?'}"
 
 
-def going(before: Mapping[str, str], compiled: Deployment, found: Iterable[Change] = ()) -> frozenset[str]:
-    """Nodes that would be removed, or made anew: those there were that a plan has no more, and by the
-    engine's changes those whose maker goes. `before`: each node with the resource that made it."""
+def lost_nodes(
+    before: Mapping[str, str], compiled: Deployment, engine_changes: Iterable[Change] = ()
+) -> frozenset[str]:
+    """Nodes that a plan removes or replaces: those it no longer has, and those whose resource the engine's
+    changes delete or replace. `before`: each existing node with the resource that made it."""
     if compiled.moves:
         return frozenset(before)
-    gone = {change.name for change in found if change.op in ("delete", "replace") and not _is_fleet(change)}
-    return frozenset(node for node, maker in before.items() if node not in compiled.nodes or maker in gone)
+    removed = {
+        change.name
+        for change in engine_changes
+        if change.op in ("delete", "replace") and not _is_fleet(change)
+    }
+    return frozenset(node for node, maker in before.items() if node not in compiled.nodes or maker in removed)
 
 
-def refuse_replaced(stack: StackState, compiled: Deployment, before: Recorded, listener: Listener) -> None:
-    """Refuse an `up` that would remove nodes, or make them anew, while runs are on them.
+def refuse_replaced(stack: StackState, compiled: Deployment, before: FleetRecord, listener: Listener) -> None:
+    """Refuse an `up` that would remove or replace nodes while runs are on them.
 
-    What is made anew only the engine knows: it is asked where a run of this project is on a node that stays,
-    where the ledger cannot be read, and where the nodes are to be other ones than they were. Raises Conflict,
-    LedgerUnusable when nodes go and nobody knows who is on them, and what a preview raises.
+    Only the engine knows which nodes are replaced: it makes a preview when a run of this project is on a node
+    that stays, when the ledger cannot be read, and when the nodes' traits differ. Raises Conflict,
+    LedgerUnusable when nodes go and their runs are unknown, and what a preview raises.
     """
     if not before.nodes:
         return
-    leaving = going(before.nodes, compiled)
+    leaving = lost_nodes(before.nodes, compiled)
     staying = set(before.nodes) - leaving
     if staying and (_differ(before, compiled) or _may_have_runs(stack, staying)):
         run = EngineCall(lambda _: None, planning=True)
         engine(stack, ["preview", *parallel(compiled)], run, program(compiled))
-        leaving = going(before.nodes, compiled, changes(run.events))
+        leaving = lost_nodes(before.nodes, compiled, changes(run.events))
     refuse_occupied(stack, leaving, listener)
 
 
 def refuse_occupied(stack: StackState, nodes: Collection[str], listener: Listener) -> None:
-    """Refuse that `nodes` of a fleet go while runs are on them: active ones of this project's ledger, and
-    those that hold blocks of the nodes by the nodes' own word. Changes nothing but what has ended already.
+    """Refuse to remove `nodes` of a fleet while runs are on them: active runs of this project's ledger, and
+    runs that hold blocks of the nodes, as the nodes report. Changes nothing but the status of ended runs.
 
     Raises Conflict naming the runs, LedgerUnusable.
     """
-    found = occupants(stack, nodes, listener)
-    if not found:
+    on_nodes = occupants(stack, nodes, listener)
+    if not on_nodes:
         return
     raise Conflict(
-        f"runs are on nodes of the fleet {stack.name} that would go: {', '.join(_names(found))}",
-        detail="\n".join(by_run(found)),
-        hint=_hint(stack.project, found),
+        f"runs are on nodes of the fleet {stack.name} that would go: {', '.join(_names(on_nodes))}",
+        detail="\n".join(by_run(on_nodes)),
+        hint=_hint(stack.project, on_nodes),
         code="ORCH386",
     )
 
 
-def by_run(found: Iterable[Occupant]) -> list[str]:
+def by_run(on_nodes: Iterable[Occupant]) -> list[str]:
     """`lab-[1-2]: run train of ada@desk`, a line for each run."""
     of_run: dict[str, list[str]] = {}
-    for each in found:
+    for each in on_nodes:
         of_run.setdefault(str(each), []).append(each.node)
     return [f"{fold(dict.fromkeys(names))}: {run}" for run, names in of_run.items()]
 
 
-def _names(found: Iterable[Occupant]) -> list[str]:
-    return list(dict.fromkeys(each.run or "?" for each in found))
+def _names(on_nodes: Iterable[Occupant]) -> list[str]:
+    return list(dict.fromkeys(each.run or "?" for each in on_nodes))
 
 
-def _hint(project: Project, found: Sequence[Occupant]) -> str:
+def _hint(project: Project, on_nodes: Sequence[Occupant]) -> str:
     from orch.runner.ledger.run_names import as_argument
 
     rehearse = " --rehearse" if project.rehearsal else ""
-    own = _names(each for each in found if each.own)
-    theirs = [run for run in _names(each for each in found if not each.own) if run != "?"]
+    own = _names(each for each in on_nodes if each.own)
+    theirs = [run for run in _names(each for each in on_nodes if not each.own) if run != "?"]
     ways = [f"`orch stop {as_argument(run)}{rehearse}`" for run in own]
     ways += [f"`orch stop {as_argument(run)}` where it was started" for run in theirs]
     first = f"end them with {' and '.join(ways)}" if ways else "wait for their end"
@@ -112,7 +118,7 @@ def _hint(project: Project, found: Sequence[Occupant]) -> str:
 
 
 def occupants(stack: StackState, nodes: Collection[str], listener: Listener) -> tuple[Occupant, ...]:
-    """Who is on these nodes of a fleet, as `refuse_occupied` looks. Raises LedgerUnusable."""
+    """The runs on these nodes of a fleet, by ledger and by the nodes' own report. Raises LedgerUnusable."""
     from orch.runner.errors import LedgerUnusable, NewerLedger
 
     if not nodes:
@@ -162,7 +168,7 @@ def _occupants(stack: StackState, names: frozenset[str], listener: Listener) -> 
 def _claims(
     stack: StackState, names: frozenset[str], connector: Connector, listener: Listener
 ) -> Iterator[tuple[str, Claim]]:
-    """Who holds blocks of the nodes, as they say themselves. Those that do not answer are told of."""
+    """The claims on blocks of the nodes, as the nodes report. A note names nodes that do not answer."""
     from orch.runner.node.status import claims_of
 
     try:
@@ -170,9 +176,9 @@ def _claims(
     except OrchError as error:
         listener(Note(f"the nodes of {stack.name} cannot be asked ({error.summary}): {_BY_LEDGER}"))
         return
-    asked = [node for node in nodes if node.name in names]
+    requested = [node for node in nodes if node.name in names]
     silent: list[str] = []
-    for node, claims in zip(asked, claims_of(asked, connector, deadline_s=ANSWER_S), strict=True):
+    for node, claims in zip(requested, claims_of(requested, connector, deadline_s=ANSWER_S), strict=True):
         if claims is None:
             silent.append(node.name)
         for claim in claims or ():
@@ -186,7 +192,7 @@ _BY_LEDGER = "which runs are there is known by this project's ledger alone"
 
 @contextmanager
 def _ledger(project: Project) -> Iterator[Ledger | None]:
-    """The project's ledger; None where no run was ever written."""
+    """The project's ledger; None when no run was ever recorded."""
     file = project.local_ledger
     if file is not None and not file.exists():
         yield None
@@ -209,29 +215,29 @@ def _may_have_runs(stack: StackState, names: Collection[str]) -> bool:
 
 
 def _machines(stack: StackState, names: Collection[str]) -> dict[str, str]:
-    """Node -> what tells its machine from others, of the nodes that are recorded."""
+    """Recorded nodes by name, each with the identity of its machine."""
     return {node["name"]: machine_of(node) for node in stack.nodes if node["name"] in names}
 
 
 def _on(ledger: Ledger, name: str, machines: Mapping[str, str]) -> Iterator[tuple[RunRow, tuple[str, ...]]]:
-    """Active runs of the fleet that are on these nodes, and on which of them.
+    """Active runs of the fleet that are on these nodes, each with its nodes.
 
-    A fleet that was removed and made again has other machines under the same names, as has another project's
-    fleet in a ledger that both use: how they are reached tells them apart.
+    A fleet that was removed and created again has other machines under the same names, and so has a fleet of
+    another project in a shared ledger: the identity of the machine distinguishes them.
     """
     for row in ledger.runs(active_only=True):
         if row.fleet != name:
             continue
         nodes = _nodes_of(row)
-        found = tuple(
+        on_these = tuple(
             node for node, machine in nodes.items() if node in machines and machine in (None, machines[node])
         )
-        if found:
-            yield row, found
+        if on_these:
+            yield row, on_these
 
 
 def _nodes_of(row: RunRow) -> dict[str, str | None]:
-    """The nodes of a run with what tells their machines apart, None where its plan cannot be read."""
+    """The nodes of a run, each with the identity of its machine; None when its plan cannot be read."""
     from orch.runner.errors import RunnerError
     from orch.runner.launch.run_plan import plan_of
 
@@ -242,7 +248,7 @@ def _nodes_of(row: RunRow) -> dict[str, str | None]:
 
 
 def _containers(row: RunRow) -> set[str]:
-    """What a run's claims are called."""
+    """The names of a run's containers, which its claims carry."""
     from orch.runner.errors import RunnerError
     from orch.runner.launch.run_plan import plan_of
 
@@ -253,8 +259,8 @@ def _containers(row: RunRow) -> set[str]:
     return {plan.container(rank.rank) for rank in plan.ranks}
 
 
-def _differ(before: Recorded, compiled: Deployment) -> bool:
-    """Whether the nodes are to be other ones than they were, as far as few words tell."""
+def _differ(before: FleetRecord, compiled: Deployment) -> bool:
+    """Whether any trait of the nodes changes."""
     old, new = before.traits, compiled.traits
     return any(old[trait] != new[trait] for trait in old.keys() & new.keys())
 

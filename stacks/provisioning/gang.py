@@ -1,4 +1,4 @@
-"""One fleet in the engine: its steps carried out, again where a cloud asks for it, and taken back."""
+"""One fleet in the engine: apply its steps, retry where a cloud asks for it, roll back."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from orch.stacks.errors import EngineFailed, Interrupted, StackError
 from orch.stacks.program import program
 from orch.stacks.provisioning.shared_networks import bring_shared, release, shared_by
 from orch.stacks.pulumi.changes import name_of
-from orch.stacks.pulumi.operation import Doing, EngineCall, Listener, Note, engine
+from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note, engine
 from orch.stacks.pulumi.process import Event
-from orch.stacks.pulumi.recovery import clear_left, left_by
+from orch.stacks.pulumi.recovery import delete_unrecorded, snapshot_of
 from orch.stacks.request import FleetRequest
 from orch.stacks.state import StackState
 
-# How often a queue is asked: less often the longer it lasts.
+# Pauses between requests to a queue, longer the longer it lasts.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 
-# Pauses before the tries after the first. The providers have repeated single calls for minutes by then.
+# Pauses before each retry. By then the providers have repeated single calls for minutes.
 PAUSES_S = (2, 5, 15, 30, 60)
 
 T = TypeVar("T")
@@ -33,57 +33,57 @@ T = TypeVar("T")
 class Gang:
     """One fleet that is brought up.
 
-    `before`: the nodes it has, each with the resource that made it. `read`: what an error of the cloud means.
+    `before`: its existing nodes, each with the resource that made it. `classify`: what a cloud's error means.
     """
 
     stack: StackState
     request: FleetRequest
     listener: Listener
     before: Mapping[str, str] = field(default_factory=dict[str, str])
-    read: Callable[[str], CloudAnswer | None] = lambda text: None
+    classify: Callable[[str], CloudAnswer | None] = lambda text: None
 
-    def persist(
-        self, compiled: Deployment, earlier: Sequence[Event] = (), *, looked: bool = False
+    def apply_with_retries(
+        self, compiled: Deployment, earlier: Sequence[Event] = (), *, skip_refresh: bool = False
     ) -> tuple[EngineCall, EngineFailed | None]:
-        """One plan carried out, as often as the cloud asks to repeat it, from what is there.
+        """Apply a plan, and retry from what exists as long as the cloud asks for it.
 
-        `looked`: the engine has just seen that all is as recorded. The last call with the events of all,
-        `earlier` ones first, and what failed beyond single nodes.
+        `skip_refresh`: the engine has just found no drift. Returns the last call, with the events of all
+        calls (`earlier` ones first), and the failure unless only single nodes failed.
         """
         events = list(earlier)
 
         def between(outcome: tuple[EngineCall, EngineFailed | None]) -> None:
             nonlocal events
             call, _ = outcome
-            events = besides(call.events, call.errors)
-            # What was refused half way is made, and not always recorded: it would be made twice.
-            clear_left(self.stack, self.listener)
+            events = events_except(call.events, call.errors)
+            # A request refused half way may leave unrecorded resources: a retry would make them twice.
+            delete_unrecorded(self.stack, self.listener)
 
-        return repeatedly(
+        return retry(
             self.request.name,
-            lambda: self.bring(compiled, events, looked=looked and not events),
+            lambda: self.apply(compiled, events, skip_refresh=skip_refresh and not events),
             lambda outcome: self.answer(*outcome),
             self.listener,
             between=between,
         )
 
     def answer(self, call: EngineCall, failed: EngineFailed | None) -> CloudAnswer | None:
-        """What the errors of a call come to."""
+        """What the errors of a call mean together; None when the cloud's backend knows none of them."""
         if failed is not None and failed.answer is not None:
             return failed.answer
-        return self._read(call.errors)
+        return self._decisive_answer(call.errors)
 
-    def _read(self, errors: Mapping[str, str]) -> CloudAnswer | None:
-        """One that stops outweighs the others, and one that leads elsewhere those that ask to come back."""
-        answers = [self.read(text) for text in errors.values() if text]
-        known = [answer for answer in answers if answer is not None]
-        return min(known, key=lambda each: 2 if each.again else int(each.elsewhere), default=None)
+    def _decisive_answer(self, errors: Mapping[str, str]) -> CloudAnswer | None:
+        """An error that stops comes first, then one that leads elsewhere, then one worth a retry."""
+        answers = [self.classify(text) for text in errors.values() if text]
+        classified = [answer for answer in answers if answer is not None]
+        return min(classified, key=lambda each: 2 if each.again else int(each.elsewhere), default=None)
 
-    def bring(
-        self, compiled: Deployment, earlier: Sequence[Event] = (), *, looked: bool = False
+    def apply(
+        self, compiled: Deployment, earlier: Sequence[Event] = (), *, skip_refresh: bool = False
     ) -> tuple[EngineCall, EngineFailed | None]:
-        """One plan carried out, in its steps: the last call with the events of all, `earlier` ones first, and
-        what failed beyond single nodes."""
+        """Apply a plan once, step by step. Returns the last call, with the events of all calls (`earlier`
+        ones first), and the failure unless only single nodes failed."""
         call = EngineCall(self.listener, planning=False, events=list(earlier))
         try:
             if compiled.shared is not None:
@@ -92,42 +92,42 @@ class Gang:
                 call = EngineCall(
                     self.listener,
                     planning=False,
-                    apart=step.apart,
+                    isolated=step.apart,
                     nodes=len(step.nodes),
                     events=call.events,
                 )
-                engine(self.stack, words(step, looked=looked), call, program(step))
-                looked = False
+                engine(self.stack, up_arguments(step, skip_refresh=skip_refresh), call, program(step))
+                skip_refresh = False
                 if step.queue is not None:
                     self._wait(step.queue)
-                    self.listener(Doing("making the nodes that the queue gave"))
+                    self.listener(Activity("making the nodes that the queue gave"))
         except EngineFailed as failed:
             return call, failed
         return call, None
 
     def _wait(self, queue: Queue) -> None:
-        """Wait for nodes that are given later. Raises EngineFailed when they are not, Interrupted."""
+        """Wait for a queue to give its nodes. Raises EngineFailed when it does not, Interrupted."""
         self.listener(Note(queue.words, lasts=True))
         ends, pause = time.monotonic() + queue.patience_s, FIRST_PAUSE_S
         answer: CloudAnswer | None = None
         try:
             while answer is None:
-                found = queue.ask()
-                if found is True:
+                status = queue.ask()
+                if status is True:
                     return
-                answer = found or None
-                left = ends - time.monotonic()
-                if answer is None and left <= 0:
+                answer = status or None
+                remaining_s = ends - time.monotonic()
+                if answer is None and remaining_s <= 0:
                     waited = render_duration(int(queue.patience_s))
                     answer = CloudAnswer(True, f"still in the queue after {waited}", "ORCH325")
                 elif answer is None:
-                    time.sleep(min(pause, left))
+                    time.sleep(min(pause, remaining_s))
                     pause = min(2 * pause, LONGEST_PAUSE_S)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"stopped while the fleet {self.request.name} waits in a queue",
                 detail="its place in the queue is kept",
-                hint="run the same command again to go on, or `orch down` to remove it",
+                hint="run the same command again to continue, or `orch down` to remove the fleet",
             ) from None
         name = self.request.name
         raise EngineFailed(
@@ -135,12 +135,13 @@ class Gang:
         )
 
     def remove(self, also: frozenset[str] = frozenset()) -> None:
-        """Take all of it away, and what it shares if no other fleet does; what could not be is named.
+        """Remove the whole fleet, and the shared networks that no other fleet uses. `also`: further shared
+        stacks.
 
-        Raises StackError."""
+        Raises StackError naming what remains."""
         call = EngineCall(self.listener, planning=False)
         recorded = self.stack.recorded
-        there, stands_on = left_by(recorded, self.stack.project), shared_by(recorded)
+        snapshot, shared = snapshot_of(recorded, self.stack.project), shared_by(recorded)
 
         def destroy() -> EngineFailed | None:
             run = EngineCall(self.listener, planning=False)
@@ -151,47 +152,47 @@ class Gang:
             return None
 
         try:
-            failed = repeatedly(
+            failed = retry(
                 self.request.name,
                 destroy,
-                lambda failed: self._read(failed.errors) if failed else None,
+                lambda failed: self._decisive_answer(failed.errors) if failed else None,
                 self.listener,
             )
             if failed is not None:
                 raise failed
-            # What was refused half way is made, and not always recorded.
-            clear_left(self.stack, self.listener, there)
-            release(self.stack, stands_on | also, call)
+            # A request refused half way may leave unrecorded resources.
+            delete_unrecorded(self.stack, self.listener, snapshot)
+            release(self.stack, shared | also, call)
         except EngineFailed as failed:
-            raise self._left(failed) from failed
+            raise self._rollback_incomplete(failed) from failed
 
-    def keep(self, compiled: Deployment, names: Collection[str]) -> Deployment:
-        """Have these nodes of a plan alone, and record it so. Raises StackError."""
-        kept = compiled.only(names, self.there(compiled)) if compiled.only else compiled
-        _, failed = self.persist(replace(kept, shared=None))
+    def keep_only(self, compiled: Deployment, names: Collection[str]) -> Deployment:
+        """Apply a plan with these nodes only, and return it. Raises StackError."""
+        restricted = compiled.only(names, self.existing(compiled)) if compiled.only else compiled
+        _, failed = self.apply_with_retries(replace(restricted, shared=None))
         if failed is not None:
-            raise self._left(failed) from failed
-        clear_left(self.stack, self.listener)
-        return kept
+            raise self._rollback_incomplete(failed) from failed
+        delete_unrecorded(self.stack, self.listener)
+        return restricted
 
-    def there(self, compiled: Deployment) -> tuple[str, ...]:
-        """Nodes, of a plan and of those there were, that are recorded."""
-        found = {name_of(each["urn"]) for each in self.stack.resources if each.get("id")}
+    def existing(self, compiled: Deployment) -> tuple[str, ...]:
+        """Nodes, of a plan and of the fleet before it, that have a recorded resource."""
+        recorded = {name_of(each["urn"]) for each in self.stack.resources if each.get("id")}
         makers = {name: compiled.makers.get(name, name) for name in compiled.nodes} | dict(self.before)
-        return tuple(sorted(name for name, maker in makers.items() if maker in found))
+        return tuple(sorted(name for name, maker in makers.items() if maker in recorded))
 
-    def _left(self, failed: EngineFailed) -> StackError:
+    def _rollback_incomplete(self, failed: EngineFailed) -> StackError:
         name = self.request.name
-        left = ", ".join(_recorded(self.stack, {*self.before, *self.before.values()}))
+        remaining = ", ".join(_remaining(self.stack, {*self.before, *self.before.values()}))
         return StackError(
-            f"rollback of fleet {name} is incomplete; these resources still exist: {left}",
+            f"rollback of fleet {name} is incomplete; these resources still exist: {remaining}",
             detail=failed.detail,
             hint=f"`orch down {name}` removes the rest; look at the cloud's console if it does not",
             code="ORCH326",
         )
 
 
-def repeatedly(
+def retry(
     fleet: str,
     attempt: Callable[[], T],
     answer: Callable[[T], CloudAnswer | None],
@@ -199,44 +200,44 @@ def repeatedly(
     *,
     between: Callable[[T], None] = lambda _: None,
 ) -> T:
-    """The outcome of the first attempt that the cloud does not ask to repeat, else of the last one.
+    """The outcome of the first attempt that needs no retry, else of the last one.
 
-    `answer`: what the cloud's errors in an outcome come to. `between` readies the next attempt. Raises what
+    `answer`: what the cloud's errors in an outcome mean. `between` prepares the next attempt. Raises what
     these raise, and Interrupted.
     """
     for pause in PAUSES_S:
-        done = attempt()
-        told = answer(done)
-        if told is None or not told.again:
-            return done
-        listener(Note(f"once more in {render_duration(pause)}: {told.reason}", lasts=True))
+        outcome = attempt()
+        error = answer(outcome)
+        if error is None or not error.again:
+            return outcome
+        listener(Note(f"once more in {render_duration(pause)}: {error.reason}", lasts=True))
         try:
             time.sleep(pause)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"stopped while changing the fleet {fleet}",
-                detail="what was made is recorded",
-                hint="run the same command again to go on, or `orch down` to remove it",
+                detail="created resources are recorded",
+                hint="run the same command again to continue, or `orch down` to remove the fleet",
             ) from None
-        between(done)
-        listener(Doing(f"trying once more: {told.reason}"))
+        between(outcome)
+        listener(Activity(f"trying once more: {error.reason}"))
     return attempt()
 
 
-def words(compiled: Deployment, *, looked: bool = False) -> list[str]:
-    """The engine's arguments for bringing a plan up. One that has `looked` need not look again."""
-    found = ["up", "--yes", "--skip-preview", *parallel(compiled)]
-    found += ["--refresh=false"] if looked else []
-    return [*found, "--continue-on-error"] if compiled.apart else found
+def up_arguments(compiled: Deployment, *, skip_refresh: bool = False) -> list[str]:
+    """The engine's arguments to apply a plan. `skip_refresh`: it has just found no drift."""
+    arguments = ["up", "--yes", "--skip-preview", *parallel(compiled)]
+    arguments += ["--refresh=false"] if skip_refresh else []
+    return [*arguments, "--continue-on-error"] if compiled.apart else arguments
 
 
 def parallel(compiled: Deployment) -> list[str]:
-    """The engine's argument for how much of a plan is worked on at once."""
+    """The engine's arguments for the number of resources to work on at once."""
     return ["--parallel", str(compiled.parallel)] if compiled.parallel else []
 
 
-def besides(events: Sequence[Event], urns: Collection[str]) -> list[Event]:
-    """Events of all but these resources."""
+def events_except(events: Sequence[Event], urns: Collection[str]) -> list[Event]:
+    """Events of all resources but these."""
     return [event for event in events if _urn(event) not in urns]
 
 
@@ -248,8 +249,8 @@ def _urn(event: Mapping[str, object]) -> str | None:
     return None
 
 
-def _recorded(stack: StackState, before: Collection[str]) -> Iterator[str]:
-    """Resources of the cloud that are recorded still, each with its id."""
+def _remaining(stack: StackState, before: Collection[str]) -> Iterator[str]:
+    """Cloud resources that are still recorded, each with its id; without nodes `before`."""
     for resource in stack.resources:
         if resource.get("custom") and resource.get("id") and not resource["type"].startswith("pulumi:"):
             name = name_of(resource["urn"])

@@ -1,7 +1,7 @@
-"""Engine events as typed changes: what will be done, or was, to each resource, down to the property.
+"""Engine events as typed changes: what a plan does, or did, to each resource, down to the property.
 
-Drift and change are kept apart. Drift is what the refresh before a plan found to differ from what was
-recorded; a change leads from what is there to what is wanted, whoever caused it.
+Drift and change are separate. Drift is a difference between the recorded and the real value, which the
+refresh before a plan found; a change leads from the real to the requested value, whoever caused it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER, holds_secret, shown_pair
+from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER, holds_secret, masked_pair
 
 Op = Literal["create", "update", "replace", "delete", "same"]
 
@@ -31,8 +31,8 @@ GONE = "(gone)"
 
 
 @dataclass(frozen=True)
-class Drifted:
-    """One property that is not as registered; `observed` "(gone)" at path "" when the whole resource is."""
+class PropertyDrift:
+    """One property that differs from its record; of a lost resource `path` is "", `observed` is "(gone)"."""
 
     urn: str
     name: str
@@ -49,43 +49,43 @@ class Drifted:
 
 @dataclass(frozen=True)
 class PropertyChange:
-    """One leaf that changes, from what is there (`old`) to what is wanted (`new`).
+    """One leaf that changes, from the real value (`old`) to the requested one (`new`).
 
-    `replaces`: it cannot change in place. `drift`: what is there is not what was registered.
+    `replaces`: it cannot change in place. `drift`: the real value differs from the recorded one.
     """
 
     path: str
     old: Any
     new: Any
     replaces: bool = False
-    drift: Drifted | None = None
+    drift: PropertyDrift | None = None
 
     @property
     def follows(self) -> bool:
-        """Whether its new value is only known once something else was made."""
+        """Whether its new value is only known once another resource exists."""
         return self.new == KNOWN_LATER and self.drift is None
 
     def as_json(self) -> dict[str, Any]:
-        found = self.drift
+        drift = self.drift
         return {
             "path": self.path,
             "old": self.old,
             "new": self.new,
             "replaces": self.replaces,
-            "drift": {"registered": found.registered, "observed": found.observed} if found else None,
+            "drift": {"registered": drift.registered, "observed": drift.observed} if drift else None,
         }
 
 
 @dataclass(frozen=True)
 class Change:
-    """One resource and what becomes of it. `drift`: what was found of it; `id`: what it is called there."""
+    """One resource and its operation. `drift`: what the refresh found of it; `id`: its id in the cloud."""
 
     op: Op
     type: str
     name: str
     urn: str
     diff: tuple[PropertyChange, ...] = ()
-    drift: tuple[Drifted, ...] = ()
+    drift: tuple[PropertyDrift, ...] = ()
     id: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -102,47 +102,48 @@ class Change:
 def changes(events: Iterable[Mapping[str, Any]]) -> tuple[Change, ...]:
     """The changes of a preview or an update, one per resource, sorted by urn.
 
-    The stack itself, providers and the engine's own resources are left out; resources that stay are in, as
-    `same`. A resource that the refresh found to be gone is in when something becomes of it.
+    They leave out the stack itself, providers and the engine's own resources; resources that stay are in, as
+    `same`. A resource that the refresh found gone is in when the plan does something with it.
     """
-    found: dict[str, Change] = {}
-    looked: dict[str, _Look] = {}
+    result: dict[str, Change] = {}
+    refreshes: dict[str, _Refresh] = {}
     for refreshing, data in _steps(events):
         urn = data["urn"]
         if refreshing:
-            # What an earlier step of the same `up` made is no drift to a later one.
-            looked.setdefault(urn, _Look.of(data))
+            # A change of an earlier step of the same `up` is no drift to a later step.
+            refreshes.setdefault(urn, _Refresh.of(data))
             continue
         op = _STEPS.get(data["op"])
         if op is None:
             continue
-        before = found.get(urn)
+        before = result.get(urn)
         if before and op == "same":
             continue
         # A replacement comes as several steps; the one that knows the properties wins.
         if before and before.op == "replace" and (op != "replace" or before.diff):
             continue
-        look = looked.get(urn, _NOTHING)
-        leaves = tuple(_leaves(data, look)) if data["op"] in _WITH_LEAVES else ()
-        known = str((data.get("old") or {}).get("id") or "")
-        found[urn] = Change(op, data["type"], name_of(urn), urn, leaves, look.drift, known)
-    return tuple(found[urn] for urn in sorted(found))
+        refresh = refreshes.get(urn, _NO_REFRESH)
+        leaves = tuple(_leaves(data, refresh)) if data["op"] in _WITH_LEAVES else ()
+        cloud_id = str((data.get("old") or {}).get("id") or "")
+        result[urn] = Change(op, data["type"], name_of(urn), urn, leaves, refresh.drift, cloud_id)
+    return tuple(result[urn] for urn in sorted(result))
 
 
-def drifted(events: Iterable[Mapping[str, Any]]) -> tuple[Drifted, ...]:
-    """What a refresh, alone or before a plan, found to differ from what was recorded, by urn and path."""
-    looked: dict[str, _Look] = {}
+def find_drift(events: Iterable[Mapping[str, Any]]) -> tuple[PropertyDrift, ...]:
+    """The drift that a refresh found, alone or before a plan, sorted by urn and path."""
+    refreshes: dict[str, _Refresh] = {}
     for refreshing, data in _steps(events):
         if refreshing:
-            looked.setdefault(data["urn"], _Look.of(data))
-    found = [each for look in looked.values() for each in look.drift]
-    return tuple(sorted(found, key=lambda each: (each.urn, each.path)))
+            refreshes.setdefault(data["urn"], _Refresh.of(data))
+    drifts = [each for refresh in refreshes.values() for each in refresh.drift]
+    return tuple(sorted(drifts, key=lambda each: (each.urn, each.path)))
 
 
-def found_as_recorded(events: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether the refresh before a plan found all as it was recorded.
+def matches_record(events: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the refresh before a plan found every resource as it was recorded.
 
-    Events hide secrets. One that differs changes its resource, so of those that change it is not known.
+    Events hide secrets. A secret that differs changes its resource, so a resource with secrets that changes
+    counts as different.
     """
     for refreshing, data in _steps(events):
         old, new = data.get("old") or {}, data.get("new") or {}
@@ -153,10 +154,10 @@ def found_as_recorded(events: Iterable[Mapping[str, Any]]) -> bool:
     return True
 
 
-def summary(found: Iterable[Change]) -> dict[str, int]:
-    """How many of each, every kind named."""
+def summary(changes: Iterable[Change]) -> dict[str, int]:
+    """The number of changes of each operation; every operation is a key."""
     counts = {"create": 0, "update": 0, "replace": 0, "delete": 0, "same": 0}
-    for change in found:
+    for change in changes:
         counts[change.op] += 1
     return counts
 
@@ -171,114 +172,114 @@ def type_of(urn: str) -> str:
 
 
 def without_values(event: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An event of the engine, without the values of a resource that nothing here is told of.
+    """An event of the engine, without the values of a resource that no plan shows.
 
-    They are what a resource is made with, or what a refresh found to be as it was. A cloud repeats in each
-    node what nodes start with: of a thousand nodes that is a gigabyte of Python.
+    These are the inputs of a resource that is created, and what a refresh found unchanged. A cloud repeats
+    the user data in each node: of a thousand nodes that is a gigabyte of Python objects.
     """
-    begun, done = event.get("resourcePreEvent"), event.get("resOutputsEvent")
-    data: Mapping[str, Any] = (begun or done or {}).get("metadata") or {}
+    start, end = event.get("resourcePreEvent"), event.get("resOutputsEvent")
+    data: Mapping[str, Any] = (start or end or {}).get("metadata") or {}
     if not data or data["op"] in _WITH_LEAVES:
         return event
     old, new = data.get("old") or {}, data.get("new") or {}
     outputs: Mapping[str, Any] = new.get("outputs") or {}
-    unlike = outputs != (old.get("outputs") or {}) or "observed" in outputs
-    if done and data["op"] != "create" and unlike:
+    may_differ = outputs != (old.get("outputs") or {}) or "observed" in outputs
+    if end and data["op"] != "create" and may_differ:
         return event
-    bare = {side: {"id": data[side].get("id")} for side in ("old", "new") if data.get(side)}
-    return {"resourcePreEvent" if begun else "resOutputsEvent": {"metadata": {**data, **bare}}}
+    ids = {side: {"id": data[side].get("id")} for side in ("old", "new") if data.get(side)}
+    return {"resourcePreEvent" if start else "resOutputsEvent": {"metadata": {**data, **ids}}}
 
 
 @dataclass(frozen=True)
-class _Look:
-    """What the refresh saw of one resource: what was recorded, what is there, and what differs."""
+class _Refresh:
+    """The refresh of one resource: recorded values, actual values, and where they differ."""
 
     recorded: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    there: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    drift: tuple[Drifted, ...] = ()
+    actual: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    drift: tuple[PropertyDrift, ...] = ()
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> _Look:
+    def of(cls, data: Mapping[str, Any]) -> _Refresh:
         urn, name = data["urn"], name_of(data["urn"])
         old, new = data.get("old") or {}, data.get("new")
         if not new:
-            return cls(drift=(Drifted(urn, name, "", "registered", GONE),))
+            return cls(drift=(PropertyDrift(urn, name, "", "registered", GONE),))
         outputs: Mapping[str, Any] = new.get("outputs") or {}
         if "observed" in outputs:
-            # A resource of ours: what was registered are its inputs, what was seen has the same names.
-            recorded, seen = new.get("inputs") or {}, outputs["observed"] or {}
-            pairs = [(key, recorded[key], seen[key]) for key in seen if key in recorded]
+            # A resource of ours: its inputs are the record, and the observed values have the same names.
+            recorded, actual = new.get("inputs") or {}, outputs["observed"] or {}
+            pairs = [(key, recorded[key], actual[key]) for key in actual if key in recorded]
         else:
             # A cloud's own provider tells which leaves differ.
-            recorded, seen = old.get("outputs") or {}, outputs
+            recorded, actual = old.get("outputs") or {}, outputs
             pairs = [
-                (path, *between(recorded, seen, path, kind.get("diffKind", "")))
+                (path, *values_at(recorded, actual, path, kind.get("diffKind", "")))
                 for path, kind in (data.get("detailedDiff") or {}).items()
             ]
         differing = {path: (before, now) for path, before, now in pairs if before != now}
         drift = [
-            Drifted(urn, name, path, *shown_pair(*differing[path]))
-            for path in sorted(differing, key=steps_of)
+            PropertyDrift(urn, name, path, *masked_pair(*differing[path]))
+            for path in sorted(differing, key=path_steps)
         ]
-        return cls(recorded, seen, tuple(drift))
+        return cls(recorded, actual, tuple(drift))
 
-    def at(self, path: str) -> Drifted | None:
-        """The drift that a property has part in."""
+    def at(self, path: str) -> PropertyDrift | None:
+        """The drift that touches a property; None for none."""
         touched = [each for each in self.drift if overlap(each.path, path)]
-        exact = next((each for each in touched if steps_of(each.path) == steps_of(path)), None)
+        exact = next((each for each in touched if path_steps(each.path) == path_steps(path)), None)
         if exact or not touched:
             return exact
-        before, now = at(self.recorded, path), at(self.there, path)
-        if bare(before) == bare(now):
+        before, now = value_at(self.recorded, path), value_at(self.actual, path)
+        if normalized(before) == normalized(now):
             return None
-        return Drifted(touched[0].urn, touched[0].name, path, *shown_pair(before, now))
+        return PropertyDrift(touched[0].urn, touched[0].name, path, *masked_pair(before, now))
 
 
-_NOTHING = _Look()
+_NO_REFRESH = _Refresh()
 
 
 def _steps(events: Iterable[Mapping[str, Any]]) -> Iterator[tuple[bool, Mapping[str, Any]]]:
-    """Whether it is of a refresh, and the data of each step.
+    """The data of each step, and whether the step is a refresh.
 
-    What a refresh found comes as the end of a step that began as `refresh`, whatever it is called then.
+    A refresh reports its result at the end of a step that began as `refresh`, whatever `op` the end names.
     """
     refreshing: set[str] = set()
     for event in events:
-        begun, done = event.get("resourcePreEvent"), event.get("resOutputsEvent")
-        data: Mapping[str, Any] = (begun or done or {}).get("metadata") or {}
+        start, end = event.get("resourcePreEvent"), event.get("resOutputsEvent")
+        data: Mapping[str, Any] = (start or end or {}).get("metadata") or {}
         if not data or data["type"].startswith("pulumi:"):
             continue
         urn, op = data["urn"], data["op"]
-        if begun and op == "refresh":
+        if start and op == "refresh":
             refreshing.add(urn)
-        elif begun:
+        elif start:
             refreshing.discard(urn)
             yield False, data
         else:
             yield op == "refresh" or urn in refreshing, data
 
 
-def _leaves(data: Mapping[str, Any], look: _Look) -> Iterator[PropertyChange]:
+def _leaves(data: Mapping[str, Any], refresh: _Refresh) -> Iterator[PropertyChange]:
     old, new = data.get("old") or {}, data.get("new") or {}
-    old_inputs, wanted = old.get("inputs") or {}, new.get("inputs") or {}
+    old_inputs, new_inputs = old.get("inputs") or {}, new.get("inputs") or {}
     outputs = old.get("outputs") or {}
     observed: Mapping[str, Any] = outputs.get("observed") or {}
     detailed: Mapping[str, Mapping[str, Any]] | None = data.get("detailedDiff")
     if detailed is None:
         replacing = set(data.get("keys") or ())
-        differing = {key for key in {*old_inputs, *wanted} if old_inputs.get(key) != wanted.get(key)}
+        differing = {key for key in {*old_inputs, *new_inputs} if old_inputs.get(key) != new_inputs.get(key)}
         detailed = {
             key: {"diffKind": "update-replace" if key in replacing else "update"} for key in differing
         }
-    for path in sorted(detailed, key=steps_of):
+    for path in sorted(detailed, key=path_steps):
         kind = detailed[path].get("diffKind", "")
-        # Where a provider compares what is wanted with what is there, and not with what was wanted before.
-        there = old_inputs if detailed[path].get("inputDiff", True) else {**outputs, **observed}
-        before, after = between(there, wanted, path, kind)
-        drift = look.at(path)
-        was, becomes = shown_pair(before, after)
-        # A value that neither file nor program gives is the provider's to find.
-        later = after is None and "delete" not in kind and at(old_inputs, path) is None
+        # `inputDiff` false: the provider compared the new inputs with real values, not with old inputs.
+        base = old_inputs if detailed[path].get("inputDiff", True) else {**outputs, **observed}
+        before, after = values_at(base, new_inputs, path, kind)
+        drift = refresh.at(path)
+        was, becomes = masked_pair(before, after)
+        # A value that neither the file nor the program sets comes from the provider.
+        later = after is None and "delete" not in kind and value_at(old_inputs, path) is None
         yield PropertyChange(
             path,
             drift.observed if drift and was != HIDDEN else was,
@@ -291,23 +292,23 @@ def _leaves(data: Mapping[str, Any], look: _Look) -> Iterator[PropertyChange]:
 _STEP = re.compile(r'\.?([^.\[\]"]+)|\[(\d+)\]|\["((?:[^"\\]|\\.)*)"\]')
 
 
-def steps_of(path: str) -> tuple[str, ...]:
+def path_steps(path: str) -> tuple[str, ...]:
     """The steps of a path of the engine, `ingress[0].ports` or `tags["a.b"]`; indexes sort as numbers."""
-    found: list[str] = []
+    steps: list[str] = []
     for key, index, quoted in _STEP.findall(path):
-        found.append(f"[{int(index):06d}]" if index else key or quoted.replace('\\"', '"'))
-    return tuple(found)
+        steps.append(f"[{int(index):06d}]" if index else key or quoted.replace('\\"', '"'))
+    return tuple(steps)
 
 
 def overlap(one: str, other: str) -> bool:
     """Whether one path leads to what the other leads to, or to a part of it."""
-    first, second = steps_of(one), steps_of(other)
+    first, second = path_steps(one), path_steps(other)
     return all(a == b for a, b in zip(first, second, strict=False))
 
 
-def at(value: Any, path: str) -> Any:
-    """What lies at a path; None when nothing does."""
-    for step in steps_of(path):
+def value_at(value: Any, path: str) -> Any:
+    """The value at a path; None when there is none."""
+    for step in path_steps(path):
         if isinstance(value, list):
             index = int(step[1:-1]) if step.startswith("[") else -1
             value = value[index] if 0 <= index < len(value) else None
@@ -316,38 +317,39 @@ def at(value: Any, path: str) -> Any:
     return value
 
 
-def between(before: Any, after: Any, path: str, kind: str) -> tuple[Any, Any]:
-    """What lies at a path in both, as a change of a kind ("add", "delete", "update-replace").
+def values_at(before: Any, after: Any, path: str, kind: str) -> tuple[Any, Any]:
+    """The values at a path on both sides, as a change of a kind ("add", "delete", "update-replace").
 
-    Lists that stand for sets come in any order, and a provider counts their members in its own: what only one
-    side has then is the difference, whichever index it is told under.
+    Lists that stand for sets come in any order, and a provider numbers their members by its own order: then
+    the difference is the member that only one side has, whatever index the provider reports.
     """
-    old, new = at(before, path), at(after, path)
-    parent, index, rest = _member(path)
+    old, new = value_at(before, path), value_at(after, path)
+    parent, index, rest = _split_at_index(path)
     if index is None:
         return old, new
-    lists = at(before, parent), at(after, parent)
+    lists = value_at(before, parent), value_at(after, parent)
     if not all(isinstance(each, list | None) for each in lists):
         return old, new
-    gone, came = _unlike(lists[0] or [], lists[1] or []), _unlike(lists[1] or [], lists[0] or [])
-    if not rest and kind.startswith("delete") and gone:
-        return _one(gone, lists[0] or [], index), None
-    if not rest and kind.startswith("add") and came:
-        return None, _one(came, lists[1] or [], index)
-    if bare(old) == bare(new) and len(gone) == len(came) == 1:
-        return at(gone[0], rest), at(came[0], rest)
+    removed = _without_equals(lists[0] or [], lists[1] or [])
+    added = _without_equals(lists[1] or [], lists[0] or [])
+    if not rest and kind.startswith("delete") and removed:
+        return _member_at(removed, lists[0] or [], index), None
+    if not rest and kind.startswith("add") and added:
+        return None, _member_at(added, lists[1] or [], index)
+    if normalized(old) == normalized(new) and len(removed) == len(added) == 1:
+        return value_at(removed[0], rest), value_at(added[0], rest)
     return old, new
 
 
-def bare(value: Any) -> Any:
-    """A value for comparing: without what a cloud fills in empty, numbers and booleans as their text."""
+def normalized(value: Any) -> Any:
+    """A value for comparison: without empty fields that a cloud fills in, numbers and booleans as text."""
     if isinstance(value, Mapping):
-        kept = {str(key): bare(item) for key, item in value.items()}
+        fields = {str(key): normalized(item) for key, item in value.items()}
         return {
-            key: item for key, item in sorted(kept.items()) if item not in (None, "", "0", "false", [], {})
+            key: item for key, item in sorted(fields.items()) if item not in (None, "", "0", "false", [], {})
         }
     if isinstance(value, list):
-        return [bare(item) for item in value]
+        return [normalized(item) for item in value]
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
@@ -355,28 +357,28 @@ def bare(value: Any) -> Any:
     return value
 
 
-def _member(path: str) -> tuple[str, int | None, str]:
+def _split_at_index(path: str) -> tuple[str, int | None, str]:
     """The path of the first list on the way, the index in it, and the rest of the way."""
-    found = re.search(r"\[(\d+)\]", path)
-    if found is None:
+    match = re.search(r"\[(\d+)\]", path)
+    if match is None:
         return path, None, ""
-    return path[: found.start()], int(found[1]), path[found.end() :].lstrip(".")
+    return path[: match.start()], int(match[1]), path[match.end() :].lstrip(".")
 
 
-def _unlike(these: list[Any], those: list[Any]) -> list[Any]:
-    """Members that the other list has no equal of."""
-    rest = [bare(each) for each in those]
-    found: list[Any] = []
-    for each in these:
-        if bare(each) in rest:
-            rest.remove(bare(each))
+def _without_equals(members: list[Any], others: list[Any]) -> list[Any]:
+    """Members that have no equal in the other list."""
+    rest = [normalized(each) for each in others]
+    different: list[Any] = []
+    for each in members:
+        if normalized(each) in rest:
+            rest.remove(normalized(each))
         else:
-            found.append(each)
-    return found
+            different.append(each)
+    return different
 
 
-def _one(unlike: list[Any], whole: list[Any], index: int) -> Any:
-    """The member at the index where it is one of those that differ, else one of these."""
-    if index < len(whole) and whole[index] in unlike:
+def _member_at(different: list[Any], whole: list[Any], index: int) -> Any:
+    """The member at the index if it is one of those that differ, else one of these."""
+    if index < len(whole) and whole[index] in different:
         return whole[index]
-    return unlike[index % len(unlike)]
+    return different[index % len(different)]

@@ -1,8 +1,8 @@
-"""Finding, installing and checking the Pulumi engine.
+"""Finds, installs and checks the Pulumi engine.
 
-An engine is the `pulumi` executable and, for `pulumi up` by hand, the Python language host beside it. Order:
-one on PATH of a fit version; the one installed for this user earlier; the SDK's official installer; else,
-where that download is impossible and Go is present, a build from pinned Go modules.
+An engine is the `pulumi` executable and, for `pulumi up` by hand, the Python language host beside it. orch
+uses the first of: one on PATH of a suitable version; one installed for this user earlier; a download by the
+SDK's official installer; a build from pinned Go modules, where the download fails and Go is present.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ import platformdirs
 from orch.stacks.errors import EngineMissing
 
 VERSION = "3.259.0"
-"""What `install` puts in place: the newest CLI whose Go module can be had, and fit for SDK 3.272 (measured).
-"""
+"""The version that `install` installs: the newest CLI with a Go module, works with SDK 3.272 (measured)."""
 
 MINIMUM = (3, 259)
 BELOW = (4, 0)
@@ -35,7 +34,7 @@ HOST_VERSION = "3.78.0"
 CLIPBOARD_FORK = "github.com/tgummerer/clipboard v0.0.0-20241001131231-d02d263e614e"
 """pkg/v3's own replacement of a dependency.
 
-Replacements of dependencies do not apply to who requires them.
+Go ignores the `replace` lines of a required module, so our go.mod repeats it.
 """
 
 GO_MINIMUM = (1, 25)
@@ -57,27 +56,27 @@ class Engine:
 
 
 def home() -> Path:
-    """Where engines of this user live: `<cache>/orch/engine`; ORCHCTL_ENGINE_HOME overrides it."""
+    """The folder of this user's engines: `<cache>/orch/engine`; ORCHCTL_ENGINE_HOME overrides it."""
     override = os.environ.get("ORCHCTL_ENGINE_HOME")
     return Path(override) if override else Path(platformdirs.user_cache_dir("orch")) / "engine"
 
 
 def find() -> Engine | None:
-    """The engine that will be used, or None. Does not install."""
+    """The engine that orch will use; None when there is none. Does not install."""
     on_path = shutil.which("pulumi")
     if on_path:
         stat = os.stat(on_path)
         version = _version_of(on_path, stat.st_mtime_ns, stat.st_size)
         if version and fits(version):
             return Engine(Path(on_path), version, "PATH")
-    mine = home() / VERSION / "bin" / "pulumi"
-    if os.access(mine, os.X_OK):
-        return Engine(mine, VERSION, "built" if (mine.parent / ".built").exists() else "installed")
+    own = home() / VERSION / "bin" / "pulumi"
+    if os.access(own, os.X_OK):
+        return Engine(own, VERSION, "built" if (own.parent / ".built").exists() else "installed")
     return None
 
 
 def require() -> Engine:
-    """The engine. Raises EngineMissing with what to do."""
+    """The engine that orch will use. Raises EngineMissing when there is none."""
     engine = find()
     if engine is None:
         raise EngineMissing(
@@ -95,7 +94,7 @@ def fits(version: str) -> bool:
 
 
 def install(progress: Progress) -> Engine:
-    """The engine, installed first if there is none. `progress` is told each step in one line.
+    """The engine, installed first if there is none. `progress` gets one line for each step.
 
     Raises EngineMissing when neither the download nor a build works.
     """
@@ -104,11 +103,11 @@ def install(progress: Progress) -> Engine:
         return engine
     root = home() / VERSION
     progress(f"installing the Pulumi engine {VERSION} into {root} …")
-    refused = _download(root)
-    if refused is None:
+    failure = _download(root)
+    if failure is None:
         return require()
     progress(
-        f"its download is not possible here ({refused}); building it from Go modules (about 3 minutes) …"
+        f"its download is not possible here ({failure}); building it from Go modules (about 3 minutes) …"
     )
     _build(root, progress)
     return require()
@@ -116,11 +115,11 @@ def install(progress: Progress) -> Engine:
 
 @functools.lru_cache(maxsize=8)
 def _version_of(command: str, mtime_ns: int, size: int) -> str | None:
-    """Its version, remembered across runs by path, time and size: asking costs a fifth of a second."""
-    memory = home() / "versions.txt"
+    """The version of a `pulumi`, cached across runs by path, time and size: a call takes 0.2 seconds."""
+    cache = home() / "versions.txt"
     key = f"{command}\t{mtime_ns}\t{size}\t"
-    if memory.exists():
-        for line in memory.read_text().splitlines():
+    if cache.exists():
+        for line in cache.read_text().splitlines():
             if line.startswith(key):
                 return line[len(key) :]
     try:
@@ -136,16 +135,16 @@ def _version_of(command: str, mtime_ns: int, size: int) -> str | None:
         return None
     version = answer.stdout.strip().removeprefix("v")
     try:
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        with memory.open("a") as file:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        with cache.open("a") as file:
             file.write(f"{key}{version}\n")
     except OSError:
-        pass  # a cache only
+        pass  # only a cache
     return version
 
 
 def _download(root: Path) -> str | None:
-    """None when the official installer succeeded, else why it did not."""
+    """Run the official installer; returns None on success, else the reason of the failure."""
     from pulumi.automation import PulumiCommand
     from semver import VersionInfo
 
@@ -163,7 +162,7 @@ def _build(root: Path, progress: Progress) -> None:
     if go is None or version is None or version < GO_MINIMUM:
         raise EngineMissing(
             "the Pulumi engine can neither be downloaded nor built here",
-            detail="the download was refused, and "
+            detail="the download was failure, and "
             + (
                 "there is no Go"
                 if go is None
@@ -203,7 +202,7 @@ def _build(root: Path, progress: Progress) -> None:
         (binaries / ".built").touch()
         shutil.rmtree(cli)
         shutil.rmtree(host)
-        if root.exists():  # another process was quicker
+        if root.exists():  # another process was faster
             return
         staging.rename(root)
     finally:
@@ -237,7 +236,7 @@ def _go_build(go: str, folder: Path, package: str, target: Path, ldflags: str) -
 
 
 def _go(go: str, words: list[str], folder: Path) -> str:
-    done = subprocess.run(
+    result = subprocess.run(
         [go, *words],
         cwd=folder,
         env={**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"},
@@ -245,14 +244,14 @@ def _go(go: str, words: list[str], folder: Path) -> str:
         text=True,
         check=False,
     )
-    if done.returncode:
+    if result.returncode:
         raise EngineMissing(
             f"building the engine failed at `go {' '.join(words[:2])}`",
-            detail="\n".join(done.stderr.strip().splitlines()[-5:]),
+            detail="\n".join(result.stderr.strip().splitlines()[-5:]),
             hint="see that the Go module proxy can be reached, or put a `pulumi` on PATH",
             code="ORCH345",
         )
-    return done.stdout
+    return result.stdout
 
 
 def _go_version(go: str) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""What a resource is, in words of the field: `launch template`, from its Pulumi type. Pure."""
+"""Resource kinds in words of the field: `launch template` from a Pulumi type. Pure."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _WORDS = {
 _ACRONYMS = {"vpc": "VPC", "nat": "NAT", "ip": "IP", "dhcp": "DHCP", "iam": "IAM", "ssh": "SSH"}
 _PLURALS = {"policy": "policies", "address": "addresses"}
 
-KINDS_TOLD = 6
-"""So many kinds are named of a summary; the others are counted together."""
+MAX_KINDS = 6
+"""How many kinds a summary names; it counts the others together."""
 
 
 @cache
@@ -49,9 +49,9 @@ def several(kind: str, number: int) -> str:
 
 def counted_kinds(types: Iterable[str]) -> str:
     """`4 instances, 1 key set, …` of resources by their types, the most frequent first."""
-    found = Counter(map(kind_of, types)).most_common()
-    if len(found) > KINDS_TOLD:
-        others = sum(number for _, number in found[KINDS_TOLD - 1 :])
-        shown = [several(kind, number) for kind, number in found[: KINDS_TOLD - 1]]
-        return ", ".join([*shown, f"{others} others"])
-    return ", ".join(several(kind, number) for kind, number in found)
+    counts = Counter(map(kind_of, types)).most_common()
+    if len(counts) > MAX_KINDS:
+        others = sum(number for _, number in counts[MAX_KINDS - 1 :])
+        named = [several(kind, number) for kind, number in counts[: MAX_KINDS - 1]]
+        return ", ".join([*named, f"{others} others"])
+    return ", ".join(several(kind, number) for kind, number in counts)

@@ -1,10 +1,11 @@
-"""Our marks beside the engine's locks: which process holds one, so that a dead holder is told from a live.
+"""Marks beside the engine's locks: which process holds a lock, to tell a dead holder from a live one.
 
-The engine's lock names a host and a process number. Containers may share both: what is dead in one is at work
-in the other. So orch writes, beside the locks and under the lock's own name, which process its engine is (see
-`runner/processes.py`), as soon as that has taken the lock: its first event comes after that. A lock is broken
-without asking only when the mark of its name says that this process is dead. Without one, of a `pulumi` by
-hand or of a call that was killed in the moment between the two, it takes `orch unlock`.
+The engine's lock names a host and a process number. Containers may share both: a process that is dead in one
+may be alive in the other. So orch writes a file of the lock's name, in a folder beside the locks, that says
+which process its engine is (see `runner/processes.py`). It does so at the engine's first event, which comes
+after the engine took the lock. A lock is broken without asking only when its mark says that this process is
+dead. A lock without a mark (of a `pulumi` by hand, or of a call that was killed between lock and first event)
+needs `orch unlock`.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ def locks_folder(project: Project, stack: str) -> Path | None:
 
 
 def holder_of(project: Project, stack: str, lock: str) -> Process | None:
-    """The process that holds a lock, by the mark of that name; None when there is none that can be read."""
+    """The process that holds a lock, by the mark of that name; None when no mark can be read."""
     folder = _folder(project, stack)
     if folder is None:
         return None
     try:
-        found: dict[str, Any] = json.loads((folder / lock).read_text())
-        return Process(str(found["boot"]), str(found["namespace"]), int(found["pid"]), str(found["born"]))
+        mark: dict[str, Any] = json.loads((folder / lock).read_text())
+        return Process(str(mark["boot"]), str(mark["namespace"]), int(mark["pid"]), str(mark["born"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def forget(project: Project, stack: str) -> None:
-    """Remove marks whose lock is no more, and whose holders are dead."""
+def delete_stale_marks(project: Project, stack: str) -> None:
+    """Remove marks whose lock is gone and whose holder is dead."""
     folder, locks = _folder(project, stack), locks_folder(project, stack)
     if folder is None or locks is None:
         return
@@ -52,12 +53,12 @@ def forget(project: Project, stack: str) -> None:
         holder = holder_of(project, stack, mark.name)
         if not (locks / mark.name).exists() and (holder is None or is_dead(holder)):
             mark.unlink(missing_ok=True)
-    with suppress(OSError):  # others' marks are there, or it never was
+    with suppress(OSError):  # other marks are in it, or it never existed
         folder.rmdir()
 
 
-class Marking:
-    """The mark of one call of the engine, while that lasts."""
+class LockMark:
+    """The mark of one engine call, for as long as the call lasts."""
 
     def __init__(self, project: Project, stack: str, words: list[str]) -> None:
         locking = words[0] in OPERATIONS and "--preview-only" not in words
@@ -68,11 +69,11 @@ class Marking:
         self._began = 0.0
         self._mark: Path | None = None
 
-    def __enter__(self) -> Marking:
+    def __enter__(self) -> LockMark:
         return self
 
-    def __exit__(self, *told: object) -> None:
-        # An engine that was killed leaves its lock: then the mark says so.
+    def __exit__(self, *error: object) -> None:
+        # An engine that was killed leaves its lock, and the mark that tells whose it is.
         if (
             self._mark is not None
             and self._locks is not None
@@ -82,49 +83,49 @@ class Marking:
             with suppress(OSError):
                 self._mark.parent.rmdir()
 
-    def begin(self, pid: int) -> None:
-        """The engine's process, as soon as it is started."""
+    def engine_started(self, pid: int) -> None:
+        """Remember the engine's process, as soon as it is started."""
         if self._folder is not None:
             self._began = time.time()
             self._engine = process(pid)
 
-    def then(self, on_event: Callable[[Event], None]) -> Callable[[Event], None]:
-        """The same, and the mark is written at the first event."""
+    def writing_at_first(self, on_event: Callable[[Event], None]) -> Callable[[Event], None]:
+        """`on_event`, which writes the mark at the first event."""
 
-        def hear(event: Event) -> None:
+        def handle(event: Event) -> None:
             engine, self._engine = self._engine, None
             if engine is not None:
                 self._write(engine)
             on_event(event)
 
-        return hear
+        return handle
 
     def _write(self, engine: Process) -> None:
-        """Mark the one lock that this engine holds. Another container's may name the same host and number,
-        but not at the same time: who finds a lock takes none."""
+        """Mark the one lock that this engine holds. A lock of another container may name the same host and
+        process number, but not at the same time: an engine that finds a lock takes none."""
         if self._folder is None or self._locks is None:
             return
-        mine = [
+        own_locks = [
             file
             for file in self._locks.glob("*.json")
-            if (found := read_lock(file))
-            and found[:2] == (engine.pid, this_host())
+            if (lock := read_lock(file))
+            and lock[:2] == (engine.pid, this_host())
             # The same clock wrote both, in coarser units.
-            and found[2] >= self._began - 1.0
+            and lock[2] >= self._began - 1.0
         ]
-        if len(mine) != 1:
+        if len(own_locks) != 1:
             return
         try:
-            # Who shares the state reads it too; in `.orch` it is its owner's alone.
+            # All who share the state read the mark too; in `.orch` it is private to its owner.
             if self._shared:
                 self._folder.mkdir(parents=True, exist_ok=True)
             else:
                 private_folder(self._folder)
-            mark = self._folder / mine[0].name
+            mark = self._folder / own_locks[0].name
             mode = 0o666 if self._shared else 0o600
             self._mark = stage_file(mark, json.dumps(asdict(engine)), mode).rename(mark)
         except OSError:
-            return  # a full disk: the engine will tell; the lock has no mark then
+            return  # a full disk: the engine reports it; the lock has no mark then
 
 
 def read_lock(file: Path) -> tuple[int, str, float, str] | None:

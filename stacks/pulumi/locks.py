@@ -1,7 +1,7 @@
-"""Who holds a stack, and breaking what a dead process left.
+"""Who holds a stack, and breaking the locks that dead processes left.
 
 With a file state the engine's lock is one JSON file per holder. A lock whose holder is certainly dead (see
-holders.py) is broken without asking (and told); any other needs `orch unlock`.
+lock_holders.py) is broken without asking, with a note; any other lock needs `orch unlock`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orch.runner.processes import Process, is_dead
-from orch.stacks.errors import Held
+from orch.stacks.errors import StackLocked
 from orch.stacks.project import Project
-from orch.stacks.pulumi.lock_holders import forget, holder_of, locks_folder, read_lock
+from orch.stacks.pulumi.lock_holders import delete_stale_marks, holder_of, locks_folder, read_lock
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Lock:
 
     @property
     def dead(self) -> bool:
-        """Held by a process that is certainly no more. What is not marked cannot be judged."""
+        """Whether its process is certainly gone. False for a lock without a mark, which cannot be judged."""
         return self.holder is not None and self.holder.pid == self.pid and is_dead(self.holder)
 
     def __str__(self) -> str:
@@ -37,41 +37,41 @@ class Lock:
 
 
 def locks(project: Project, stack: str) -> tuple[Lock, ...]:
-    """The locks on a stack of a file state, oldest first; () for a state elsewhere, whose backend answers for
-    itself."""
+    """The locks on a stack of a file state, oldest first; () for a state elsewhere, whose backend has its own
+    locks."""
     folder = locks_folder(project, stack)
-    found: list[Lock] = []
+    result: list[Lock] = []
     for file in sorted(folder.glob("*.json")) if folder is not None and folder.is_dir() else []:
-        known = read_lock(file)
+        content = read_lock(file)
         try:
-            age_s = time.time() - (known[2] if known else file.stat().st_mtime)
+            age_s = time.time() - (content[2] if content else file.stat().st_mtime)
         except FileNotFoundError:
             continue  # released just now
-        if known is None:
-            found.append(Lock(file, 0, "unknown", "unknown", age_s))
+        if content is None:
+            result.append(Lock(file, 0, "unknown", "unknown", age_s))
             continue
-        pid, host, _, user = known
-        found.append(Lock(file, pid, user, host, age_s, holder_of(project, stack, file.name)))
-    return tuple(sorted(found, key=lambda lock: -lock.age_s))
+        pid, host, _, user = content
+        result.append(Lock(file, pid, user, host, age_s, holder_of(project, stack, file.name)))
+    return tuple(sorted(result, key=lambda lock: -lock.age_s))
 
 
-def claim(project: Project, stack: str) -> tuple[Lock, ...]:
+def break_dead_locks(project: Project, stack: str) -> tuple[Lock, ...]:
     """Break the locks of dead processes and return them.
 
-    Raises Held when another holds it, alive or not to be judged.
+    Raises StackLocked when another process holds it that is alive, or that cannot be judged.
     """
-    held = locks(project, stack)
-    alive = [lock for lock in held if not lock.dead]
+    present = locks(project, stack)
+    alive = [lock for lock in present if not lock.dead]
     if alive:
-        raise held_by(stack, str(alive[0]))
-    for lock in held:
+        raise stack_locked(stack, str(alive[0]))
+    for lock in present:
         lock.file.unlink(missing_ok=True)
-    forget(project, stack)
-    return held
+    delete_stale_marks(project, stack)
+    return present
 
 
-def held_by(stack: str, who: str) -> Held:
-    return Held(
+def stack_locked(stack: str, who: str) -> StackLocked:
+    return StackLocked(
         f"the fleet {stack} is being changed by somebody else",
         where=who,
         hint=f"wait for it to end; if you are sure that it is gone: `orch unlock {stack}`",

@@ -1,4 +1,4 @@
-"""What people and pipelines may see of a value in a plan: secrets are hidden, on both sides of a change."""
+"""Masks values of a plan for output: secrets are hidden on both sides of a change."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ KNOWN_LATER = "(known after up)"
 HIDDEN = "(secret)"
 
 # The engine's own word for a secret in its events.
-_TOLD = "[secret]"
+_SECRET_IN_EVENT = "[secret]"
 
 
 def is_secret(value: Any) -> bool:
-    return value == _TOLD or (isinstance(value, Mapping) and SECRET_MARK in value)
+    return value == _SECRET_IN_EVENT or (isinstance(value, Mapping) and SECRET_MARK in value)
 
 
 def holds_secret(value: Any) -> bool:
@@ -31,14 +31,14 @@ def holds_secret(value: Any) -> bool:
     return isinstance(value, list) and any(map(holds_secret, cast("list[Any]", value)))
 
 
-def shown(value: Any) -> Any:
-    """A value as it may be seen: secrets hidden, unknown ones said to be."""
+def masked(value: Any) -> Any:
+    """A value for output: secrets are hidden, unknown values say that they are."""
     if is_secret(value):
         return HIDDEN
     if isinstance(value, Mapping):
-        return {key: shown(item) for key, item in cast("Mapping[str, Any]", value).items()}
+        return {key: masked(item) for key, item in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, list):
-        return [shown(item) for item in cast("list[Any]", value)]
+        return [masked(item) for item in cast("list[Any]", value)]
     if isinstance(value, str) and UNKNOWN in value:
         return KNOWN_LATER
     if isinstance(value, float) and value.is_integer():
@@ -46,25 +46,25 @@ def shown(value: Any) -> Any:
     return value
 
 
-def shown_pair(before: Any, after: Any) -> tuple[Any, Any]:
-    """Both sides of a change as they may be seen: what is a secret on one side is one on the other.
+def masked_pair(before: Any, after: Any) -> tuple[Any, Any]:
+    """Both sides of a change for output: a secret on one side is one on the other side too.
 
-    A value that becomes a secret stood in clear before, in a former version's state: that is hidden as well.
+    A value that becomes a secret was in clear text before, in a former version's state: it is hidden too.
     """
     if is_secret(before) or is_secret(after):
         return _hidden(before), _hidden(after)
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         old, new = cast("Mapping[str, Any]", before), cast("Mapping[str, Any]", after)
-        pairs = {key: shown_pair(old.get(key), new.get(key)) for key in dict.fromkeys((*old, *new))}
+        pairs = {key: masked_pair(old.get(key), new.get(key)) for key in dict.fromkeys((*old, *new))}
         return {key: pairs[key][0] for key in old}, {key: pairs[key][1] for key in new}
     if isinstance(before, list) and isinstance(after, list):
         olds, news = cast("list[Any]", before), cast("list[Any]", after)
-        both = [shown_pair(one, other) for one, other in zip(olds, news, strict=False)]
+        pairs_of_items = [masked_pair(old, new) for old, new in zip(olds, news, strict=False)]
         return (
-            [*(one for one, _ in both), *map(shown, olds[len(both) :])],
-            [*(other for _, other in both), *map(shown, news[len(both) :])],
+            [*(old for old, _ in pairs_of_items), *map(masked, olds[len(pairs_of_items) :])],
+            [*(new for _, new in pairs_of_items), *map(masked, news[len(pairs_of_items) :])],
         )
-    return shown(before), shown(after)
+    return masked(before), masked(after)
 
 
 def _hidden(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""One call of the engine on one stack: its progress told, its errors kept, its failure as one error."""
+"""One engine call on one stack: reports progress, collects errors, raises one error for a failure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from orch.spec.suggest import counted
-from orch.stacks.errors import Conflict, EngineFailed, Held, Interrupted, StackError
+from orch.stacks.errors import Conflict, EngineFailed, Interrupted, StackError, StackLocked
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.changes import name_of, type_of, without_values
-from orch.stacks.pulumi.lock_holders import Marking
-from orch.stacks.pulumi.locks import held_by
-from orch.stacks.pulumi.process import CALLERS, PRIVATE, Aside, Event, ProcessResult, Program, call
+from orch.stacks.pulumi.lock_holders import LockMark
+from orch.stacks.pulumi.locks import stack_locked
+from orch.stacks.pulumi.process import CALLERS, PRIVATE, Event, HeldWork, ProcessResult, Program, call
 from orch.stacks.pulumi.shims import refuse_shims
 from orch.stacks.state import StackState, work_folder
 from orch.stacks.summary import fold
 
-# What the engine says of a stack that somebody else changes, with a state in files and with Pulumi Cloud's.
+# The engine's words for a stack that somebody else changes, with a state in files and in Pulumi Cloud.
 LOCKED = ("currently locked by", "Another update is currently in progress")
 
 T = TypeVar("T")
@@ -38,9 +38,9 @@ class EngineStep:
 
 @dataclass(frozen=True)
 class Note:
-    """Something worth telling that is no resource: a lock broken, an image built.
+    """An event that is no resource: a lock broken, an image built.
 
-    `lasts`: it is under way from then on, as a place that is tried is.
+    `lasts`: it describes what goes on from then, as the place that is tried.
     """
 
     text: str
@@ -48,34 +48,33 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Doing:
-    """What is under way from now on, beside resources; told only where it takes long."""
+class Activity:
+    """The current activity, beside resources; shown only where it takes long."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Expected:
-    """Resources of nodes that are going to be made or removed, by name: how far it is, is told of them."""
+class ExpectedNodes:
+    """Names of the node resources that will be created or removed; progress counts these."""
 
     names: frozenset[str]
 
 
-Progress = EngineStep | Note | Doing | Expected
+Progress = EngineStep | Note | Activity | ExpectedNodes
 Listener = Callable[[Progress], None]
 
 
 @dataclass
 class EngineCall:
-    """One engine call under way: its events kept, its progress told.
+    """One engine call: keeps its events, reports its progress to `listener`.
 
-    `apart`: types of resources whose errors are theirs alone, the call as a whole did its work. `nodes`: how
-    many it may make.
+    `isolated`: resource types whose failure does not fail the call. `nodes`: how many the call may create.
     """
 
     listener: Listener
     planning: bool
-    apart: frozenset[str] = frozenset()
+    isolated: frozenset[str] = frozenset()
     nodes: int = 0
     events: list[Event] = field(default_factory=list)
     errors: dict[str, str] = field(default_factory=dict)
@@ -105,24 +104,24 @@ class EngineCall:
             return
         self.errors.setdefault(urn, text)
 
-    def told(self) -> str:
-        """The errors, the same one of several resources once."""
+    def error_text(self) -> str:
+        """The errors as text, one line each; an error that several resources share comes once."""
         names: dict[str, list[str]] = {}
         for urn, text in self.errors.items():
             names.setdefault(text, []).append(name_of(urn))
         return "\n".join(
-            f"{fold(sorted(each))}: {text}" if any(each) else text for text, each in names.items()
+            f"{fold(sorted(failed))}: {text}" if any(failed) else text for text, failed in names.items()
         )
 
     def node_errors(self) -> dict[str, str]:
-        """What failed, by the node's name; nothing when something else than nodes failed."""
+        """Errors by node name; {} when anything but a node failed."""
         failed = {urn: text for urn, text in self.errors.items() if urn}
-        if not all(type_of(urn) in self.apart for urn in failed):
+        if not all(type_of(urn) in self.isolated for urn in failed):
             return {}
         return {name_of(urn): text for urn, text in failed.items()}
 
     def _step(self, phase: str, data: dict[str, Any]) -> None:
-        # The fleet itself is a group; what takes time are its members.
+        # The fleet itself is a group; its members take the time.
         if data["type"].startswith(("pulumi:", "orch:fleet:")) or data["op"] in ("same", "refresh", "read"):
             return
         urn = data["urn"]
@@ -135,73 +134,76 @@ class EngineCall:
 
 
 def _is_ours(urn: str) -> bool:
-    """Whether a resource is our own provider's, which warns of what a user can act on."""
+    """Whether a resource is our own provider's: users can act on its warnings."""
     return bool(urn) and type_of(urn).startswith("orch:") and not type_of(urn).startswith("orch:fleet:")
 
 
 def engine(
-    stack: StackState, words: list[str], run: EngineCall, code: Program | Aside | None = None
+    stack: StackState, words: list[str], run: EngineCall, code: Program | HeldWork | None = None
 ) -> ProcessResult:
-    """Run one engine operation on a stack, which is made when it is new."""
-    found, project, name = engines.require(), stack.project, stack.name
+    """Run one engine operation on a stack, and create the stack if there is none.
+
+    Raises StackLocked, Conflict (jobs run on hosts to be removed), Interrupted, EngineFailed, StackError.
+    """
+    executable, project, name = engines.require(), stack.project, stack.name
     folder = work_folder(project, name)
-    environment = {**project.environment(found), **_thrift(run.nodes)}
+    environment = {**project.environment(executable), **_garbage_collection(run.nodes)}
     if not project.rehearsal:
         refuse_shims(environment)
     if not stack.exists:
         init(stack)
-    with Marking(project, name, words) as marking:
+    with LockMark(project, name, words) as mark:
         try:
-            done = call(
-                found,
+            result = call(
+                executable,
                 [*words, "--stack", name],
                 folder=folder,
                 environment=environment,
                 program=code,
-                on_event=marking.then(run),
-                on_start=marking.begin,
+                on_event=mark.writing_at_first(run),
+                on_start=mark.engine_started,
                 umask=CALLERS if project.shares_files else PRIVATE,
             )
         finally:
-            if not only_looks(words):
-                stack.changed()
-    if done.interrupted:
+            if not is_read_only(words):
+                stack.invalidate()
+    if result.interrupted:
         raise Interrupted(
             f"stopped while changing the fleet {name}" if not run.planning else "stopped",
-            detail="what was under way was finished and recorded" if not run.planning else None,
-            hint="run the same command again to go on, or `orch down` to remove it",
+            detail="operations under way were finished and recorded" if not run.planning else None,
+            hint="run the same command again to continue, or `orch down` to remove the fleet",
         )
-    if done.code and not (run.apart and run.node_errors()):
-        raise _failure(name, words[0], run, done)
-    return done
+    if result.code and not (run.isolated and run.node_errors()):
+        raise _failure(name, words[0], run, result)
+    return result
 
 
 # At each write the engine encrypts the secrets of the newest thousand anew, and keeps what it had before: of
 # 1,000 nodes on GCP, whose labels its provider takes for secrets, that is half of 1.7 GiB (measured with its
 # heap profile, 3.259.0). Collecting garbage at 60 % instead of 100 % costs a tenth of its CPU, saves a fifth.
-MANY_NODES, SOONER = 500, "60"
+MANY_NODES, EARLIER_COLLECTION = 500, "60"
 
 
-def _thrift(nodes: int) -> dict[str, str]:
-    """What makes the engine collect its garbage sooner where a plan has many nodes; a caller's own wins."""
-    return {"GOGC": SOONER} if nodes >= MANY_NODES and "GOGC" not in os.environ else {}
+def _garbage_collection(nodes: int) -> dict[str, str]:
+    """Go's setting to collect garbage earlier where a plan has many nodes; the caller's own setting wins."""
+    return {"GOGC": EARLIER_COLLECTION} if nodes >= MANY_NODES and "GOGC" not in os.environ else {}
 
 
 def init(stack: StackState) -> None:
-    """Make a stack."""
+    """Create a stack."""
     provider = stack.project.secrets_provider
     plain(stack, ["stack", "init", *(["--secrets-provider", provider] if provider else [])])
 
 
 def while_held(stack: StackState, work: Callable[[Callable[[], None]], T], listener: Listener) -> T:
-    """Do some work while the engine holds a stack, wherever its state is kept; nothing of it is changed.
+    """Do some work while the engine holds a stack's lock, wherever the state is; the stack does not change.
 
-    Nobody else can begin to change it until the work is done. It is given what raises Interrupted once the
-    stack is no longer held: an engine may be killed. Raises Held when somebody else changes the stack, and
-    what the work raises.
+    Nobody else can begin to change the stack until the work is done. `work` gets a function that raises
+    Interrupted once the lock is lost, as when the engine is killed. Raises StackLocked when somebody else
+    changes the stack, and what the work raises.
     """
-    done: list[T] = []
-    failed: list[BaseException] = []
+    results: list[T] = []
+    errors: list[BaseException] = []
 
     def run(is_held: Callable[[], bool]) -> None:
         def still_held() -> None:
@@ -209,78 +211,78 @@ def while_held(stack: StackState, work: Callable[[Callable[[], None]], T], liste
                 raise Interrupted(f"the engine ended while {stack.name} was cleared up")
 
         try:
-            done.append(work(still_held))
+            results.append(work(still_held))
         except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
-            failed.append(error)
+            errors.append(error)
 
     words = ["up", "--yes", "--skip-preview", "--refresh=false"]
     try:
-        engine(stack, words, EngineCall(listener, planning=True), Aside(run))
-    except (Held, Interrupted):
+        engine(stack, words, EngineCall(listener, planning=True), HeldWork(run))
+    except (StackLocked, Interrupted):
         raise
     except StackError:
-        if not done and not failed:
+        if not results and not errors:
             raise
-    if failed:
-        raise failed[0]
-    return done[0]
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def plain(stack: StackState, words: list[str], stdin: str | None = None) -> ProcessResult:
-    """Run a command of the engine that is no operation on resources."""
-    found, project, name = engines.require(), stack.project, stack.name
+    """Run a command of the engine that is no operation on resources. Raises StackLocked, StackError."""
+    executable, project, name = engines.require(), stack.project, stack.name
     try:
-        done = call(
-            found,
+        result = call(
+            executable,
             [*words, *(["--stack", name] if words[:2] != ["stack", "init"] else [name])],
             folder=work_folder(project, name),
-            environment=project.environment(found),
+            environment=project.environment(executable),
             stdin=stdin,
             umask=CALLERS if project.shares_files else PRIVATE,
         )
     finally:
-        if not only_looks(words):
-            stack.changed()
-    if done.code and is_held(done.stderr):
-        raise _held(name, done.stderr)
-    if done.code and "already exists" not in done.stderr:
+        if not is_read_only(words):
+            stack.invalidate()
+    if result.code and is_held(result.stderr):
+        raise _locked_error(name, result.stderr)
+    if result.code and "already exists" not in result.stderr:
         raise StackError(
             f"the engine refused `{' '.join(words)}`",
             where=name,
-            detail=done.stderr.strip()[-600:],
+            detail=result.stderr.strip()[-600:],
             code="ORCH346",
         )
-    return done
+    return result
 
 
-def only_looks(words: Sequence[str]) -> bool:
-    """Whether a command of the engine leaves what is recorded of its stack as it was."""
-    return words[0] == "preview" or "--preview-only" in words or words[:2] in _LOOKS
+def is_read_only(words: Sequence[str]) -> bool:
+    """Whether a command of the engine leaves the recorded state of its stack unchanged."""
+    return words[0] == "preview" or "--preview-only" in words or words[:2] in _READ_ONLY
 
 
-_LOOKS = (["stack", "export"], ["stack", "output"], ["stack", "tag"])
+_READ_ONLY = (["stack", "export"], ["stack", "output"], ["stack", "tag"])
 
 
-def is_held(said: str) -> bool:
+def is_held(output: str) -> bool:
     """Whether the engine refused because somebody else changes the stack."""
-    return any(words in said for words in LOCKED)
+    return any(words in output for words in LOCKED)
 
 
-def _held(stack: str, said: str) -> StackError:
-    lines = [line.strip() for line in said.splitlines()]
-    # Who it is stands in a line of its own, after the number of them.
-    told = (line for words in ("created by", *LOCKED) for line in lines if words in line)
-    return held_by(stack, next(told, ""))
+def _locked_error(stack: str, output: str) -> StackError:
+    lines = [line.strip() for line in output.splitlines()]
+    # The engine names each holder in a line of its own, after the number of them.
+    holders = (line for words in ("created by", *LOCKED) for line in lines if words in line)
+    return stack_locked(stack, next(holders, ""))
 
 
-def _failure(stack: str, verb: str, run: EngineCall, done: ProcessResult) -> StackError:
-    said = "\n".join([done.stderr, *run.errors.values()])
-    if is_held(said):
-        return _held(stack, said)
-    if done.code < 0:
+def _failure(stack: str, verb: str, run: EngineCall, result: ProcessResult) -> StackError:
+    output = "\n".join([result.stderr, *run.errors.values()])
+    if is_held(output):
+        return _locked_error(stack, output)
+    if result.code < 0:
         return StackError(
-            f"the engine was killed (signal {-done.code}) while changing the fleet {stack}",
-            hint="run `orch up` again: it takes up what was begun",
+            f"the engine was killed (signal {-result.code}) while changing the fleet {stack}",
+            hint="run `orch up` again: it continues where the engine stopped",
             code="ORCH346",
         )
     busy = [text for text in run.errors.values() if "ORCH386" in text]
@@ -291,13 +293,13 @@ def _failure(stack: str, verb: str, run: EngineCall, done: ProcessResult) -> Sta
             hint="end them, or add `--force`, then remove it again; hosts without jobs have left already",
             code="ORCH386",
         )
-    detail = run.told() or done.stderr.strip()[-800:] or done.stdout.strip()[-800:]
-    word = {"destroy": "down"}.get(verb, verb)
+    detail = run.error_text() or result.stderr.strip()[-800:] or result.stdout.strip()[-800:]
+    command = {"destroy": "down"}.get(verb, verb)
     failed = sum(bool(urn) for urn in run.errors)
     return EngineFailed(
-        f"{word} failed for fleet {stack}" + (f": {counted(failed, 'resource')} failed" if failed else ""),
+        f"{command} failed for fleet {stack}" + (f": {counted(failed, 'resource')} failed" if failed else ""),
         detail=detail,
-        hint="mend the cause and run it again: it goes on from what is there",
+        hint="fix the cause and run the same command again: it continues where it stopped",
         code="ORCH347",
         errors=run.errors,
     )

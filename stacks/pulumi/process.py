@@ -1,9 +1,9 @@
-"""One call of the Pulumi CLI: our program served to it, its events read, and an end in order.
+"""One call of the Pulumi CLI: serve our program to it, read its events, end it in order.
 
 The CLI runs in a session of its own, so that Ctrl-C reaches orch alone; orch then sends it one SIGTERM (which
-the engine takes as "finish what is under way and stop") and waits: it never ends first. With the stock
-Automation API a Ctrl-C kills both and leaves a lock and pending creates (measured). The language server and
-the event service are the SDK's own.
+the engine takes as "finish what is under way and stop") and waits for its end. With the stock Automation API
+a Ctrl-C kills both and leaves a lock and pending creates (measured). The language server and the event
+service are the SDK's own.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ Program = Callable[[], Any]
 
 PRIVATE = 0o077
 CALLERS = -1
-"""The umask of whoever calls: for a state in files that are not ours alone."""
+"""The umask of the caller, for a state in files that several users share."""
 
 
 @dataclass(frozen=True)
-class Aside:
-    """Work that the engine waits for in the place of a program. Nothing is registered, and its end is no
-    success: of the stack nothing is changed.
+class HeldWork:
+    """Work that runs instead of a program, while the engine holds the stack's lock.
 
-    It is given what says whether the engine still waits. Once that does not, neither does this process: the
-    work goes on in a thread that ends with it."""
+    It registers nothing, and the call ends as a failure, so the engine changes nothing of the stack. `work`
+    gets a function that tells whether the engine still waits. Once the engine no longer waits, nor does this
+    process: the work goes on in a thread that ends with the process.
+    """
 
     work: Callable[[Callable[[], bool]], None]
 
 
 def no_program() -> None:
-    """What is served in the place of a program to commands that run none."""
+    """The program that is served to commands that run none."""
 
 
 WITHOUT_PROGRAM = ("destroy", "refresh")
@@ -57,7 +58,7 @@ host answers after a `pip list`, our server at once."""
 
 @dataclass(frozen=True)
 class ProcessResult:
-    """How a call ended. `interrupted`: it was asked to stop by a signal to orch."""
+    """How a call ended. `interrupted`: a signal to orch stopped it."""
 
     code: int
     stdout: str
@@ -71,7 +72,7 @@ def call(
     *,
     folder: Path,
     environment: Mapping[str, str],
-    program: Program | Aside | None = None,
+    program: Program | HeldWork | None = None,
     on_event: OnEvent | None = None,
     on_start: Callable[[int], None] | None = None,
     stdin: str | None = None,
@@ -79,15 +80,15 @@ def call(
 ) -> ProcessResult:
     """Run `pulumi WORDS` in `folder` to its end. Events arrive in the calling thread, in order.
 
-    What it and its providers write is their owner's alone, unless another `umask` is given.
-    `on_start` hears the engine's process number before anything else.
+    Files that it and its providers write are private to their owner, unless another `umask` is given.
+    `on_start` gets the engine's process number before any event.
     """
-    served = no_program if program is None and words[0] in WITHOUT_PROGRAM else program
+    program_to_serve = no_program if program is None and words[0] in WITHOUT_PROGRAM else program
     with (
-        _serving(served, on_event is not None) as (flags, events),
-        _stopping() as stop,
-        uncollected(),
-        undebugged(program),
+        _served(program_to_serve, on_event is not None) as (flags, events),
+        _signals_forwarded() as stop,
+        without_collector(),
+        without_debug_log(program),
     ):
         process = subprocess.Popen(
             [str(engine.command), "--non-interactive", *words, *flags],
@@ -120,17 +121,16 @@ def call(
         on_event(event)
     if program is not None and process.returncode:
         _end_leftovers()
-    return ProcessResult(process.returncode, stdout, stderr, stop.asked)
+    return ProcessResult(process.returncode, stdout, stderr, stop.requested)
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Without Python's search for cycles, as far as it was on.
+def without_collector() -> Iterator[None]:
+    """Turn Python's cycle collector off for a while, if it was on.
 
-    A program keeps all that it made until its end, and the search goes through that again and again: two
-    thirds of the time of a thousand registrations, and the more the more there are. What it would have found
-    in them is 13 MiB (measured). Afterwards all of it counts as old: the search that is on again would begin
-    with it.
+    A program keeps every object it made until its end, and the collector visits all of them again and again:
+    two thirds of the time of a thousand registrations, and a larger share of more. It would have freed 13 MiB
+    of them (measured). Afterwards these objects count as old: else the collector would begin with them.
     """
     if not gc.isenabled():
         yield
@@ -145,54 +145,55 @@ def uncollected() -> Iterator[None]:
 
 
 @contextmanager
-def undebugged(program: Program | Aside | None) -> Iterator[None]:
-    """Without what the SDK tells for `--debug`, which nobody asks of this engine.
+def without_debug_log(program: Program | HeldWork | None) -> Iterator[None]:
+    """Turn off the SDK's debug log, which only `--debug` shows and orch never uses.
 
-    It is five lines a resource. A program waits for the engine to take each, and gets it back as an event.
+    It has five lines a resource. A program waits until the engine takes each one, and gets it back as an
+    event.
     """
     if program is None:
         yield
         return
     from pulumi import log
 
-    told, log.debug = log.debug, _untold
+    original_debug, log.debug = log.debug, _ignore
     try:
         yield
     finally:
-        log.debug = told
+        log.debug = original_debug
 
 
-def _untold(*_: Any, **__: Any) -> None:
-    """In the place of what tells."""
+def _ignore(*_: Any, **__: Any) -> None:
+    """Replaces `log.debug`."""
 
 
 def _end_leftovers() -> None:
     """End the coroutines that a program of a failed call left.
 
-    The SDK's own clean-up then finds no event loop, of which Python would tell on stderr, at any time after.
+    The SDK's own clean-up finds no event loop then, and Python would report that on stderr at any later time.
     """
-    told = sys.unraisablehook
-    sys.unraisablehook = lambda left: None if inspect.iscoroutine(left.object) else told(left)
+    original_hook = sys.unraisablehook
+    sys.unraisablehook = lambda error: None if inspect.iscoroutine(error.object) else original_hook(error)
     try:
         gc.collect()
     finally:
-        sys.unraisablehook = told
+        sys.unraisablehook = original_hook
 
 
 class _Stop:
-    """A signal to orch is a SIGTERM to the engine, also one that came before it; so is each further one."""
+    """Passes each signal to orch on to the engine as SIGTERM, also one from before the engine's start."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._process: subprocess.Popen[str] | None = None
 
     def begin(self, process: subprocess.Popen[str]) -> None:
         self._process = process
-        if self.asked:
+        if self.requested:
             self._pass_on()
 
     def __call__(self, signum: int, frame: object) -> None:
-        self.asked = True
+        self.requested = True
         self._pass_on()
 
     def _pass_on(self) -> None:
@@ -201,8 +202,8 @@ class _Stop:
 
 
 @contextmanager
-def _stopping() -> Iterator[_Stop]:
-    """While the engine runs, SIGINT and SIGTERM to orch are for it."""
+def _signals_forwarded() -> Iterator[_Stop]:
+    """Forward SIGINT and SIGTERM of orch to the engine while it runs."""
     stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -216,8 +217,8 @@ def _stopping() -> Iterator[_Stop]:
 
 
 @contextmanager
-def _serving(
-    program: Program | Aside | None, wants_events: bool
+def _served(
+    program: Program | HeldWork | None, wants_events: bool
 ) -> Iterator[tuple[list[str], queue.Queue[Event | None]]]:
     """The gRPC services the CLI dials back to, and the flags that tell it where."""
     events: queue.Queue[Event | None] = queue.Queue()
@@ -233,7 +234,7 @@ def _serving(
     port = server.add_insecure_port("127.0.0.1:0")
     flags: list[str] = []
     if program is not None:
-        servicer = _aside(program) if isinstance(program, Aside) else LanguageServer(program)
+        servicer = _work_servicer(program) if isinstance(program, HeldWork) else LanguageServer(program)
         language_pb2_grpc.add_LanguageRuntimeServicer_to_server(servicer, server)
         flags += [f"--client=127.0.0.1:{port}"]
         flags += ["--exec-kind", "auto.inline"] if program is not no_program else []
@@ -247,13 +248,13 @@ def _serving(
         server.stop(grace=1).wait()
 
 
-def _aside(aside: Aside) -> Any:
+def _work_servicer(held: HeldWork) -> Any:
     from pulumi.automation._server import LanguageServer
     from pulumi.runtime.proto import language_pb2
 
     class Servicer(LanguageServer):
         def Run(self, request: Any, context: Any) -> Any:
-            thread = threading.Thread(target=aside.work, args=(context.is_active,), daemon=True)
+            thread = threading.Thread(target=held.work, args=(context.is_active,), daemon=True)
             if not request.dryRun:
                 thread.start()
             while thread.is_alive() and context.is_active():

@@ -1,4 +1,4 @@
-"""Clearing up after a process that was killed: its lock, and what it had begun to create."""
+"""Recovery after a killed process: its lock, its half-written files, and the creations it had begun."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from orch.components.cloud.orphans import RecordedResource, StackSnapshot
 from orch.components.registry import delete_orphans, may_have_orphans
 from orch.stacks.project import COMPRESSED, Project
 from orch.stacks.pulumi.changes import name_of
-from orch.stacks.pulumi.locks import claim, held_by, locks
+from orch.stacks.pulumi.locks import break_dead_locks, locks, stack_locked
 from orch.stacks.pulumi.operation import Listener, Note, plain, while_held
 from orch.stacks.state import StackExport, StackState
 
-# How often a stack is read anew because somebody has changed it meanwhile.
+# How often a stack is read again because somebody changed it meanwhile.
 TRIES = 5
 
-# What the engine calls a secret by.
+# The key that marks a secret in the engine's state.
 SECRET = "4dabf18193072939515e22adb298388d"
 
 _PACKED = "|".join(map(re.escape, COMPRESSED))
 
 
-def take(stack: StackState, listener: Listener, *, removing: bool = False) -> None:
-    """Clear what a killed process left: its lock, and creations it had begun.
+def recover(stack: StackState, listener: Listener, *, removing: bool = False) -> None:
+    """Clear what a killed process left: its lock, and the creations it had begun.
 
-    Creations of ours repeat without making a second one, so `up` only forgets that they were begun. Before a
-    removal they are recorded as made (our ids are the names they were asked for by), so that they are removed
-    too. Those of a cloud would be made twice: what is there of them and not recorded is removed.
+    Our own provider repeats a creation without making a second resource, so `up` only drops the pending
+    operation. `removing`: pending creations are recorded as made (our ids are the requested names), so that
+    the removal covers them. A cloud would create a resource twice: its unrecorded resources are deleted.
 
-    What is under way looks the same as what was killed. So it is looked at once more, and removed, while the
-    engine holds the stack: nobody can be at work on it then, wherever its state is kept. Raises Held when
-    somebody is.
+    A call at work looks the same as a killed one. So the state is read again, and resources deleted, while
+    the engine holds the stack: nobody else can be at work on it then, wherever its state is. Raises
+    StackLocked when somebody is.
     """
-    broken = claim(stack.project, stack.name)
-    mend(stack.project, stack.name)
+    broken = break_dead_locks(stack.project, stack.name)
+    repair_files(stack.project, stack.name)
     if broken:
-        stack.changed()
+        stack.invalidate()
     for lock in broken:
         listener(Note(f"broke the lock that {lock} had left: that process is gone"))
     for _ in range(TRIES):
@@ -49,117 +49,122 @@ def take(stack: StackState, listener: Listener, *, removing: bool = False) -> No
         pending = (recorded or {}).get("pending_operations") or []
         if recorded is None or not (pending or (broken and recorded.get("resources"))):
             return
-        whole = _cleared(stack, None, listener)
+        whole = _delete_while_held(stack, None, listener)
         if not whole["deployment"].get("pending_operations"):
             return
-        # Nobody has changed it since it was held. Who did so from here on would have to begin and to end
-        # before the engine takes the lock again to record this.
-        if same(_exported(stack)["deployment"], whole["deployment"]):
-            names = ", ".join(_taken_up(whole["deployment"], removing=removing))
+        # Nobody has changed it since it was held. A change from here on would have to begin and end before
+        # the engine takes the lock again to record this.
+        if same_state(_export(stack)["deployment"], whole["deployment"]):
+            names = ", ".join(_settle_pending(whole["deployment"], removing=removing))
             plain(stack, ["stack", "import"], stdin=json.dumps(whole))
-            listener(Note(f"an earlier call was killed while changing {names}: taking it up again"))
+            listener(Note(f"an earlier call was killed while changing {names}: continuing it"))
             return
-    raise held_by(stack.name, "somebody who changes it again and again")
+    raise stack_locked(stack.name, "another process that changes it again and again")
 
 
-def clear_left(stack: StackState, listener: Listener, before: StackSnapshot | None = None) -> None:
-    """Remove what is in the clouds of a stack and not recorded, while the engine holds it.
+def delete_unrecorded(stack: StackState, listener: Listener, before: StackSnapshot | None = None) -> None:
+    """Delete cloud resources of a stack that are not recorded, while the engine holds the stack.
 
-    `before`: what was recorded before a removal, which tells what to look for after it. Raises Held, and what
-    asking the cloud raises."""
-    crash = left_by(stack.recorded, stack.project)
-    if may_have_orphans(before.before(crash) if before else crash):
-        _cleared(stack, before, listener)
+    `before`: the record before a removal, which tells what to look for after it. Raises StackLocked, and what
+    a request to the cloud raises."""
+    snapshot = snapshot_of(stack.recorded, stack.project)
+    if may_have_orphans(before.before(snapshot) if before else snapshot):
+        _delete_while_held(stack, before, listener)
 
 
-def _cleared(stack: StackState, before: StackSnapshot | None, listener: Listener) -> dict[str, Any]:
-    """Remove what is not recorded of a stack, while it is held; its state as it was then."""
+def _delete_while_held(stack: StackState, before: StackSnapshot | None, listener: Listener) -> dict[str, Any]:
+    """Delete unrecorded resources of a stack while it is held; returns its exported state of that moment."""
 
     def clean(still_held: Callable[[], None]) -> tuple[dict[str, Any], tuple[str, ...]]:
-        whole = _exported(stack)
-        found = left_by(whole["deployment"], stack.project)
-        crash = replace(before.before(found) if before else found, still_held=still_held)
-        return whole, delete_orphans(crash)
+        whole = _export(stack)
+        now = snapshot_of(whole["deployment"], stack.project)
+        snapshot = replace(before.before(now) if before else now, still_held=still_held)
+        return whole, delete_orphans(snapshot)
 
-    whole, gone = while_held(stack, clean, listener)
-    if gone:
-        listener(Note(f"removed what an earlier call had made and not recorded: {', '.join(gone)}"))
+    whole, deleted = while_held(stack, clean, listener)
+    if deleted:
+        listener(Note(f"removed what an earlier call had made and not recorded: {', '.join(deleted)}"))
     return whole
 
 
-def same(one: StackExport, other: StackExport) -> bool:
-    """Whether two readings of a stack's state say the same.
+def same_state(one: StackExport, other: StackExport) -> bool:
+    """Whether two exports of a stack hold the same resources and pending operations.
 
-    Who holds a stack writes when it was held, and may encrypt anew what is secret."""
-    return all(_open(one.get(part)) == _open(other.get(part)) for part in ("resources", "pending_operations"))
+    The manifest's time, and secrets that were encrypted again, make no difference."""
+    return all(
+        _without_ciphertext(one.get(part)) == _without_ciphertext(other.get(part))
+        for part in ("resources", "pending_operations")
+    )
 
 
-def _open(value: Any) -> Any:
+def _without_ciphertext(value: Any) -> Any:
     if isinstance(value, dict):
-        found: dict[str, Any] = value
-        if SECRET in found:
+        mapping: dict[str, Any] = value
+        if SECRET in mapping:
             return SECRET
-        return {key: _open(each) for key, each in found.items()}
-    return [_open(each) for each in value] if isinstance(value, list) else value or None
+        return {key: _without_ciphertext(each) for key, each in mapping.items()}
+    return [_without_ciphertext(each) for each in value] if isinstance(value, list) else value or None
 
 
-def _exported(stack: StackState) -> dict[str, Any]:
+def _export(stack: StackState) -> dict[str, Any]:
     return json.loads(plain(stack, ["stack", "export"]).stdout)
 
 
-def _taken_up(whole: dict[str, Any], *, removing: bool) -> list[str]:
-    """Forget in a state what was begun, or before a removal take that as made; the names of it."""
-    begun = whole.pop("pending_operations")
+def _settle_pending(whole: dict[str, Any], *, removing: bool) -> list[str]:
+    """Drop a state's pending operations, or record them as made before a removal; returns their names."""
+    pending = whole.pop("pending_operations")
     if removing:
         known = {resource["urn"] for resource in whole["resources"]}
         whole["resources"] += [
             {**resource, "id": resource["inputs"]["name"], "outputs": resource["inputs"]}
-            for resource in (o["resource"] for o in begun if o["type"] == "creating")
+            for resource in (o["resource"] for o in pending if o["type"] == "creating")
             if resource["urn"] not in known and resource["type"].startswith(("orch:local:", "orch:ssh:"))
         ]
-    return sorted({name_of(operation["resource"]["urn"]) for operation in begun})
+    return sorted({name_of(operation["resource"]["urn"]) for operation in pending})
 
 
-def mend(project: Project, stack: str) -> None:
+def repair_files(project: Project, stack: str) -> None:
     """Make the files of a stack readable again, unless somebody is at work on them.
 
-    The engine writes a state and its attributes as two files; a kill between leaves the second one empty, and
-    then it refuses to read the first (measured). It does without attributes.
+    The engine writes a state and its attributes as two files; a kill between the two leaves the second one
+    empty, and then the engine refuses to read the first (measured). It works without attributes.
     """
-    left = _half_written(project, stack)
-    # In this order: whose file is seen half written holds the stack until it is whole, and its name is drawn
-    # for each writing. An engine that begins only now makes no file that is on the list but attributes.
-    if not left or any(not lock.dead for lock in locks(project, stack)):
+    files = _half_written_files(project, stack)
+    # In this order: an engine whose file is listed as half written holds the stack until the file is whole,
+    # and draws a new name for each write. An engine that begins only now makes no listed file but attributes.
+    if not files or any(not lock.dead for lock in locks(project, stack)):
         return
-    for file in left:
+    for file in files:
         file.unlink(missing_ok=True)
 
 
-def _half_written(project: Project, stack: str) -> list[Path]:
-    """What an engine that writes the state of a stack has not ended, dead or at work."""
+def _half_written_files(project: Project, stack: str) -> list[Path]:
+    """State files that an engine, dead or at work, has not finished writing."""
     checkpoint = project.checkpoint(stack)
     if checkpoint is None or not checkpoint.parent.is_dir():
         return []
-    ours = re.compile(rf"{re.escape(stack)}\.json({_PACKED})?((\.bak)?(?P<empty>\.attrs)|\.[0-9a-f]+\.tmp)")
-    found: list[Path] = []
+    pattern = re.compile(
+        rf"{re.escape(stack)}\.json({_PACKED})?((\.bak)?(?P<empty>\.attrs)|\.[0-9a-f]+\.tmp)"
+    )
+    files: list[Path] = []
     for file in checkpoint.parent.iterdir():
-        if match := ours.fullmatch(file.name):
-            with suppress(FileNotFoundError):  # whole, or gone, just now
+        if match := pattern.fullmatch(file.name):
+            with suppress(FileNotFoundError):  # finished, or deleted, just now
                 if not match["empty"] or not file.stat().st_size:
-                    found.append(file)
-    return found
+                    files.append(file)
+    return files
 
 
-def left_by(recorded: StackExport | None, project: Project) -> StackSnapshot:
-    """What a call that did not end may have left: what a stack records, and what was being created."""
+def snapshot_of(recorded: StackExport | None, project: Project) -> StackSnapshot:
+    """The recorded resources of a stack, and those whose creation had begun."""
     recorded = recorded or {}
-    known = [_recorded(each) for each in recorded.get("resources") or ()]
+    resources = [_recorded(each) for each in recorded.get("resources") or ()]
     begun = [
         replace(_recorded(operation["resource"]), id=None)
         for operation in recorded.get("pending_operations") or ()
         if operation["type"] == "creating"
     ]
-    return StackSnapshot(tuple(known), tuple(begun), project.backends, project.session)
+    return StackSnapshot(tuple(resources), tuple(begun), project.backends, project.session)
 
 
 def _recorded(resource: dict[str, Any]) -> RecordedResource:

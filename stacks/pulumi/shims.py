@@ -1,4 +1,4 @@
-"""Executables that answer for a provider in a rehearsal, and how what is real keeps away from them."""
+"""Executables that replace a provider in a rehearsal, and the check that real commands never meet one."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 from orch.stacks.errors import ProjectError
 
 VARIABLE = "ORCH_REHEARSAL_"
-"""How variables begin that tell a simulated provider which account it serves; a backend's name follows."""
+"""Prefix of the variables that tell a simulated provider its account; the backend's name follows."""
 
 MARK = "orch-rehearsal-shim"
-"""What a shim holds in its first lines."""
+"""Text in the first lines of a shim."""
 
 
 def refuse_shims(environment: Mapping[str, str]) -> None:
-    """For what is real: no simulated provider may answer. `environment` is what the engine will be given.
+    """Refuse a real command that a simulated provider would answer. `environment`: the engine's variables.
 
     Raises ProjectError.
     """
-    both = {**os.environ, **environment}
-    variable = next((name for name in sorted(both) if name.startswith(VARIABLE) and both[name]), None)
+    merged = {**os.environ, **environment}
+    variable = next((name for name in sorted(merged) if name.startswith(VARIABLE) and merged[name]), None)
     if variable is not None:
         raise ProjectError(
             "a rehearsal's simulated cloud is set in the environment",
@@ -29,12 +29,12 @@ def refuse_shims(environment: Mapping[str, str]) -> None:
             hint=f"unset {variable}, or add --rehearse",
             code="ORCH302",
         )
-    found = next(_shims_on(both.get("PATH", "")), None)
-    if found is not None:
+    shim = next(_shims_on(merged.get("PATH", "")), None)
+    if shim is not None:
         raise ProjectError(
             "a rehearsal's simulated provider is on PATH",
-            where=str(found),
-            detail=f"{found.name} would answer in the place of the real cloud, and nothing would be created",
+            where=str(shim),
+            detail=f"{shim.name} would answer in the place of the real cloud, and nothing would be created",
             hint="remove its folder from PATH, or add --rehearse",
             code="ORCH302",
         )
@@ -43,10 +43,10 @@ def refuse_shims(environment: Mapping[str, str]) -> None:
 def _shims_on(path: str) -> Iterator[Path]:
     for folder in dict.fromkeys(path.split(os.pathsep)):
         try:
-            found = sorted(Path(folder or ".").glob("pulumi-resource-*"))
+            plugins = sorted(Path(folder or ".").glob("pulumi-resource-*"))
         except OSError:
             continue
-        yield from (each for each in found if _is_shim(each))
+        yield from (plugin for plugin in plugins if _is_shim(plugin))
 
 
 def _is_shim(path: Path) -> bool:

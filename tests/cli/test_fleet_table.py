@@ -15,7 +15,7 @@ from orch.cli.output.fleet import FleetRow, age, fleet_json, fleet_table
 from orch.runner.node.status import NodeStatus
 from orch.spec.state import FleetState
 from orch.stacks.project import find
-from orch.stacks.records import moment_of, node_records
+from orch.stacks.records import node_records, parse_time
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=timezone.utc)
 STACK = "pulumi:pulumi:Stack"
@@ -123,7 +123,7 @@ def test_an_instance_that_a_replacement_has_still_to_delete_is_not_the_node() ->
     "text", [None, 7, "", "yesterday", "2026-02-31T00:00:00Z", "2026-11-22", "2026-11-22T11:00:00"]
 )
 def test_what_is_no_time_is_none(text: object) -> None:
-    assert moment_of(text) is None
+    assert parse_time(text) is None
 
 
 @pytest.mark.parametrize(

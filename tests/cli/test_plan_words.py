@@ -16,7 +16,7 @@ from orch.stacks.plan import Plan
 from orch.stacks.pulumi.changes import Change, PropertyChange
 from orch.stacks.pulumi.kinds import kind_of
 from orch.stacks.pulumi.masking import HIDDEN
-from orch.stacks.summary import NO_HEADLINE, Recorded, headline
+from orch.stacks.summary import NO_HEADLINE, FleetRecord, headline
 
 ALL = sorted(each.stem for each in EVENTS.glob("*.json"))
 LOST = "what is on their disks is lost, /scratch too"
@@ -274,7 +274,7 @@ def test_a_property_that_no_row_knows_is_named_as_what_forces_new_nodes() -> Non
     leaf = PropertyChange("machine_id", "a1", "b2", replaces=True)
     change = Change("replace", "orch:ssh:Host", "gpu1", "urn", (leaf,))
     compiled = Deployment((), {}, hourly=0.0, register=lambda: pytest.fail("not here"), nodes=("gpu1",))
-    (line,) = headline((change,), Recorded(nodes={"gpu1": "gpu1"}), compiled).lines
+    (line,) = headline((change,), FleetRecord(nodes={"gpu1": "gpu1"}), compiled).lines
     assert line.startswith("gpu1: 1 running node is destroyed and made anew: machine_id a1 -> b2; ")
 
 
@@ -326,10 +326,10 @@ def test_nodes_do_not_follow_what_new_ones_start_with_and_a_plan_says_so(backend
     node = Change("same", "x:y:Node", "f-0", "urn:n")
     compiled = Deployment((), {}, hourly=0.0, register=lambda: pytest.fail("not here"), nodes=("f-0",))
     compiled = replace(compiled, explained=explained)
-    up = Recorded(nodes={"f-0": "f-0"})
+    up = FleetRecord(nodes={"f-0": "f-0"})
     (line,) = headline((template, node), up, compiled).lines
     assert line == "what nodes start with changes for new ones; those that run stay as they are"
     # Where there are none yet, or more changes, it goes without saying.
-    assert headline((template,), Recorded(), compiled).lines == ()
+    assert headline((template,), FleetRecord(), compiled).lines == ()
     other = Change("update", "x:y:Z", "z", "urn:z")
     assert headline((template, other), up, compiled).lines == ()

@@ -16,12 +16,12 @@ import pytest
 
 from orch.cli.output.progress import Tally
 from orch.cli.output.ticking import clock
-from orch.stacks.pulumi.operation import Doing, EngineStep, Expected, Note
+from orch.stacks.pulumi.operation import Activity, EngineStep, ExpectedNodes, Note
 
 INSTANCE, GROUP = "aws:ec2/instance:Instance", "aws:ec2/securityGroup:SecurityGroup"
 
 
-def heard(*events: EngineStep | Doing | Expected | Note, at: Iterable[float] = ()) -> Tally:
+def heard(*events: EngineStep | Activity | ExpectedNodes | Note, at: Iterable[float] = ()) -> Tally:
     tally, times = Tally(0.0), iter(at)
     for event in events:
         tally.hear(event, next(times, 0.0))
@@ -84,7 +84,7 @@ def test_what_failed_has_a_line_of_its_own() -> None:
 
 def test_a_status_tells_place_counts_and_what_is_waited_for_since_when() -> None:
     tally = heard(
-        Expected(frozenset(NODES)),
+        ExpectedNodes(frozenset(NODES)),
         Note("trying use1-az1", lasts=True),
         *steps("start", GROUP, "p5-nodes"),
         *steps("done", GROUP, "p5-nodes"),
@@ -102,7 +102,7 @@ def test_a_status_tells_place_counts_and_what_is_waited_for_since_when() -> None
 def test_a_queue_is_what_is_done_until_something_else_is() -> None:
     tally = heard(Note("waiting for 4 nodes in the queue", lasts=True), Note("no word of it"))
     assert tally.status(30.0) == "  … 30s: waiting for 4 nodes in the queue"
-    tally.hear(Doing("making the nodes"), 31.0)
+    tally.hear(Activity("making the nodes"), 31.0)
     assert tally.status(40.0) == "  … 40s: making the nodes"
 
 
@@ -119,7 +119,7 @@ START = """
 import sys, time
 from orch.cli import errors
 from orch.cli.output import progress, ticking
-from orch.stacks.pulumi.operation import Doing, EngineStep, Note
+from orch.stacks.pulumi.operation import Activity, EngineStep, Note
 from orch.stacks.errors import StackError
 
 ticking.QUIET_S = 0.5

@@ -10,7 +10,7 @@ from rehearsals import L4, RehearsedGcp
 
 from orch.rehearsal.project import rehearse
 from orch.stacks.project import find
-from orch.stacks.provisioning.shared_networks import WANTED
+from orch.stacks.provisioning.shared_networks import SHARED_TAG
 from orch.stacks.pulumi.operation import plain
 from orch.stacks.state import StackState
 
@@ -76,7 +76,7 @@ def test_the_network_is_part_of_the_fleets_plan_and_drift_and_waits_for_one_that
     there.fleet(1, name="other", **SHARED)
     project = rehearse(find(tmp_path), nodes=False).project
     plain(StackState(project, "other"), ["stack", "init"])
-    plain(StackState(project, "other"), ["stack", "tag", "set", WANTED, "network.floor"])
+    plain(StackState(project, "other"), ["stack", "tag", "set", SHARED_TAG, "network.floor"])
     assert there.down().code == 0
     assert len(networks(there)) == 1
     assert there.down("other").code == 0

@@ -10,7 +10,7 @@ from orch.components.aws.account import errors
 from orch.components.request import CloudAnswer
 from orch.spec.models import Fleet
 from orch.stacks.project import Project
-from orch.stacks.provisioning.gang import Gang, repeatedly
+from orch.stacks.provisioning.gang import Gang, retry
 from orch.stacks.pulumi.operation import EngineCall, Note, Progress
 from orch.stacks.request import FleetRequest
 from orch.stacks.state import StackState
@@ -21,7 +21,7 @@ AGAIN, ELSEWHERE, STOP = "RequestLimitExceeded", "InsufficientInstanceCapacity",
 def gang(path: Path) -> Gang:
     project = Project(path, "tests", f"file://{path}", None, "sqlite://", "image")
     fleet = Fleet.model_validate({"type": "fleet", "name": "p5", "nodes": "2"})
-    return Gang(StackState(project, "p5"), FleetRequest(fleet, path), lambda _: None, read=answer)
+    return Gang(StackState(project, "p5"), FleetRequest(fleet, path), lambda _: None, classify=answer)
 
 
 def answer(text: str) -> CloudAnswer | None:
@@ -53,7 +53,7 @@ def test_what_a_throttle_interrupts_goes_on_and_is_told() -> None:
     told: list[Progress] = []
     outcomes = iter([AGAIN, ""])
     ready: list[str] = []
-    done = repeatedly(
+    done = retry(
         "p5",
         lambda: next(outcomes),
         lambda code: errors.by_code(code).answer if code else None,
@@ -68,4 +68,4 @@ def test_what_a_throttle_interrupts_goes_on_and_is_told() -> None:
 
 def test_what_stops_is_tried_once() -> None:
     outcomes = iter([STOP])
-    assert repeatedly("p5", lambda: next(outcomes), lambda code: errors.by_code(code).answer, print) == STOP
+    assert retry("p5", lambda: next(outcomes), lambda code: errors.by_code(code).answer, print) == STOP

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from orch.stacks.pulumi.changes import GONE, changes, drifted, summary
-from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER, shown_pair
+from orch.stacks.pulumi.changes import GONE, changes, find_drift, summary
+from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER, masked_pair
 
 NODE = "orch:local:Node"
 
@@ -111,13 +111,13 @@ def test_a_value_that_becomes_a_secret_is_hidden_as_it_was_before_too() -> None:
 
 
 def test_secrets_among_others_and_in_lists_are_hidden_on_both_sides() -> None:
-    assert shown_pair({"a": [1, "x"], "b": 2.0}, {"a": [1, SECRET], "b": 3.0}) == (
+    assert masked_pair({"a": [1, "x"], "b": 2.0}, {"a": [1, SECRET], "b": 3.0}) == (
         {"a": [1, HIDDEN], "b": 2},
         {"a": [1, HIDDEN], "b": 3},
     )
-    assert shown_pair(None, SECRET) == (None, HIDDEN)
-    assert shown_pair(["x", "y"], [SECRET]) == ([HIDDEN, "y"], [HIDDEN])
-    assert shown_pair("[secret]", "clear") == (HIDDEN, HIDDEN)
+    assert masked_pair(None, SECRET) == (None, HIDDEN)
+    assert masked_pair(["x", "y"], [SECRET]) == ([HIDDEN, "y"], [HIDDEN])
+    assert masked_pair("[secret]", "clear") == (HIDDEN, HIDDEN)
 
 
 def test_what_was_observed_is_the_old_value_of_a_drifted_leaf() -> None:
@@ -183,7 +183,7 @@ def test_what_an_up_made_in_its_first_step_is_no_drift_in_its_second() -> None:
         *refreshed("a", old=small, new=large, detailedDiff=diff),
         event("same", "a", old=large, new=large),
     ]
-    assert drifted(events) == ()
+    assert find_drift(events) == ()
     assert [(each.op, each.drift) for each in changes(events)] == [("update", ())]
 
 
@@ -196,7 +196,7 @@ def test_drift_that_nothing_mends_changes_nothing() -> None:
 
 def test_drift_names_what_is_gone_and_what_differs() -> None:
     there = state({"status": "running", "cpus": 1}, observed={"status": "paused", "cpus": 1})
-    found = drifted([*refreshed("b", old=there), *refreshed("a", old=there, new=there)])
+    found = find_drift([*refreshed("b", old=there), *refreshed("a", old=there, new=there)])
     assert [(d.name, d.path, d.registered, d.observed) for d in found] == [
         ("a", "status", "running", "paused"),
         ("b", "", "registered", GONE),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orch.stacks.pulumi.process import uncollected
+from orch.stacks.pulumi.process import without_collector
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def searches() -> int:
 
 
 def test_a_thousand_resources_are_not_gone_through_again_and_again() -> None:
-    with uncollected():
+    with without_collector():
         before = searches()
         kept = [[each] for each in range(100_000)]
         assert searches() == before
@@ -32,7 +32,7 @@ def test_a_thousand_resources_are_not_gone_through_again_and_again() -> None:
 
 
 def test_what_a_program_made_is_not_gone_through_as_soon_as_it_has_ended() -> None:
-    with uncollected():
+    with without_collector():
         before = searches()
         kept = [[each] for each in range(100_000)]
     kept.append([len(kept)])
@@ -40,13 +40,13 @@ def test_what_a_program_made_is_not_gone_through_as_soon_as_it_has_ended() -> No
 
 
 def test_the_search_goes_on_after_a_program_that_failed() -> None:
-    with pytest.raises(ValueError, match="of the program"), uncollected():
+    with pytest.raises(ValueError, match="of the program"), without_collector():
         raise ValueError("of the program")
     assert gc.isenabled()
 
 
 def test_who_had_it_off_has_it_off_afterwards() -> None:
     gc.disable()
-    with uncollected():
+    with without_collector():
         assert not gc.isenabled()
     assert not gc.isenabled()

@@ -8,7 +8,7 @@ import json
 import pytest
 from recorded_plans import EVENTS, Preview
 
-from orch.stacks.pulumi.changes import GONE, changes, drifted, found_as_recorded, without_values
+from orch.stacks.pulumi.changes import GONE, changes, find_drift, matches_record, without_values
 
 ALL = sorted(each.stem for each in EVENTS.glob("*.json"))
 ORDINARY = [name for name in ALL if "drift" not in name]
@@ -47,15 +47,15 @@ def test_the_values_that_are_not_kept_are_those_that_nobody_is_told(name: str) -
                 data[side] = {"inputs": {"text": USER_DATA}, "outputs": {"text": USER_DATA}} | data[side]
     kept = [without_values(event) for event in whole]
     assert changes(kept) == changes(whole)
-    assert drifted(kept) == drifted(whole)
-    assert found_as_recorded(kept) == found_as_recorded(whole)
+    assert find_drift(kept) == find_drift(whole)
+    assert matches_record(kept) == matches_record(whole)
     assert json.dumps(kept).count(USER_DATA) < json.dumps(whole).count(USER_DATA) / 2
 
 
 @pytest.mark.parametrize("name", ORDINARY)
 def test_a_change_of_the_file_alone_is_no_drift(name: str) -> None:
     preview = Preview.of(name)
-    assert drifted(preview.events) == ()
+    assert find_drift(preview.events) == ()
     for change in preview.changes:
         assert change.drift == ()
         assert [leaf for leaf in change.diff if leaf.drift] == []
@@ -65,7 +65,7 @@ def test_a_change_of_the_file_alone_is_no_drift(name: str) -> None:
 def test_what_was_done_behind_orch_is_told_with_what_was_registered(name: str) -> None:
     found = {
         (each.name, each.path, each.registered, each.observed)
-        for each in drifted(Preview.of(name).events)
+        for each in find_drift(Preview.of(name).events)
         if not each.path.startswith("ingress")
     }
     assert found == DONE[name]
@@ -80,13 +80,13 @@ def test_the_plan_and_orch_drift_tell_the_same(name: str) -> None:
         for event in preview.events
         if event.get("resourcePreEvent", event.get("resOutputsEvent"))["metadata"]["op"] == "refresh"
     ]
-    assert drifted(alone) == preview.plan().drift
+    assert find_drift(alone) == preview.plan().drift
     told = {(each.urn, each.path) for change in preview.changes for each in change.drift}
     assert told == {(each.urn, each.path) for each in preview.plan().drift}
 
 
 def test_an_opened_security_group_is_told_as_the_rule_that_was_added() -> None:
-    (rule,) = [each for each in drifted(Preview.of("aws-drift").events) if each.path.startswith("ingress")]
+    (rule,) = [each for each in find_drift(Preview.of("aws-drift").events) if each.path.startswith("ingress")]
     assert rule.registered is None
     assert (rule.observed["cidrBlocks"], rule.observed["fromPort"]) == (["0.0.0.0/0"], 22)
     (change,) = [each for each in Preview.of("aws-drift").changes if each.urn == rule.urn]

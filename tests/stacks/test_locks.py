@@ -15,8 +15,8 @@ import pytest
 from orch.runner.processes import Process, process, this_process
 from orch.stacks.errors import Conflict
 from orch.stacks.project import Project, find, this_host
-from orch.stacks.pulumi.lock_holders import Marking, holder_of
-from orch.stacks.pulumi.locks import claim, locks
+from orch.stacks.pulumi.lock_holders import LockMark, holder_of
+from orch.stacks.pulumi.locks import break_dead_locks, locks
 
 
 def lock(
@@ -60,7 +60,7 @@ def test_the_lock_of_a_dead_process_is_broken_and_returned(tmp_path: Path) -> No
     project, dead = find(tmp_path), ended()
     file = lock(project, dead.pid, this_host())
     beside = mark(file, project, dead)
-    (broken,) = claim(project, "fleet")
+    (broken,) = break_dead_locks(project, "fleet")
     assert not file.exists()
     assert not beside.exists()
     assert 9 < broken.age_s < 60
@@ -74,7 +74,7 @@ def test_a_killed_child_that_nobody_collected_holds_nothing(tmp_path: Path) -> N
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     project = find(tmp_path)
     mark(lock(project, child.pid, this_host()), project, there)
-    assert len(claim(project, "fleet")) == 1
+    assert len(break_dead_locks(project, "fleet")) == 1
     child.wait()
 
 
@@ -83,7 +83,7 @@ def test_a_live_process_keeps_its_lock(tmp_path: Path) -> None:
     file = lock(project, os.getpid(), this_host(), fraction="")
     mark(file, project, this())
     with pytest.raises(Conflict) as caught:
-        claim(project, "fleet")
+        break_dead_locks(project, "fleet")
     assert caught.value.exit_code == 9
     assert f"process {os.getpid()} of ada@" in (caught.value.where or "")
     assert file.exists()
@@ -94,7 +94,7 @@ def test_a_lock_of_this_host_name_without_a_mark_is_somebodys(tmp_path: Path) ->
     project = find(tmp_path)
     file = lock(project, ended().pid, this_host())
     with pytest.raises(Conflict):
-        claim(project, "fleet")
+        break_dead_locks(project, "fleet")
     assert file.exists()
 
 
@@ -109,7 +109,7 @@ def test_a_mark_of_another_container_or_boot_or_number_breaks_no_lock(tmp_path: 
     }
     beside = mark(file, project, changed[other])
     with pytest.raises(Conflict):
-        claim(project, "fleet")
+        break_dead_locks(project, "fleet")
     assert file.exists()
     assert beside.exists()
 
@@ -120,15 +120,15 @@ def test_marks_whose_locks_are_gone_are_swept_and_those_of_the_living_stay(tmp_p
     swept, kept = mark(old, project, ended()), mark(live, project, this())
     old.unlink()
     live.unlink()
-    assert claim(project, "fleet") == ()
+    assert break_dead_locks(project, "fleet") == ()
     assert not swept.exists()
     assert kept.exists()
 
 
-def engine_of(pid: int, words: list[str], project: Project) -> Marking:
-    marking = Marking(project, "fleet", words)
-    marking.begin(pid)
-    return marking
+def engine_of(pid: int, words: list[str], project: Project) -> LockMark:
+    mark = LockMark(project, "fleet", words)
+    mark.engine_started(pid)
+    return mark
 
 
 @pytest.mark.parametrize(("words", "marked"), [(["up"], True), (["preview"], False)])
@@ -136,11 +136,11 @@ def test_an_operation_marks_the_lock_that_its_engine_took(
     tmp_path: Path, words: list[str], marked: bool
 ) -> None:
     project = find(tmp_path)
-    with engine_of(os.getpid(), words, project) as marking:
+    with engine_of(os.getpid(), words, project) as mark:
         lock(project, os.getpid(), this_host(), age_s=100)  # of an engine before with this number
         file = lock(project, os.getpid(), this_host(), age_s=0, name="mine")
         heard: list[object] = []
-        listener = marking.then(heard.append)
+        listener = mark.writing_at_first(heard.append)
         listener({"preludeEvent": {}})
         assert holder_of(project, "fleet", file.name) == (this() if marked else None)
         assert heard == [{"preludeEvent": {}}]
@@ -150,21 +150,21 @@ def test_an_operation_marks_the_lock_that_its_engine_took(
 
 def test_of_two_locks_that_may_be_its_own_an_operation_marks_none(tmp_path: Path) -> None:
     project = find(tmp_path)
-    with engine_of(os.getpid(), ["up"], project) as marking:
+    with engine_of(os.getpid(), ["up"], project) as mark:
         files = [lock(project, os.getpid(), this_host(), age_s=0, name=name) for name in "ab"]
-        marking.then(lambda event: None)({"preludeEvent": {}})
+        mark.writing_at_first(lambda event: None)({"preludeEvent": {}})
         assert [holder_of(project, "fleet", file.name) for file in files] == [None, None]
 
 
 def test_the_mark_of_an_engine_that_was_killed_stays_with_its_lock(tmp_path: Path) -> None:
     project = find(tmp_path)
     child = subprocess.Popen(["sleep", "600"])
-    with engine_of(child.pid, ["up"], project) as marking:
+    with engine_of(child.pid, ["up"], project) as mark:
         lock(project, child.pid, this_host(), age_s=0)
-        marking.then(lambda event: None)({"preludeEvent": {}})
+        mark.writing_at_first(lambda event: None)({"preludeEvent": {}})
         child.kill()
         child.wait()
-    assert len(claim(project, "fleet")) == 1
+    assert len(break_dead_locks(project, "fleet")) == 1
 
 
 def test_a_lock_that_cannot_be_read_is_somebodys(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_lock_that_cannot_be_read_is_somebodys(tmp_path: Path) -> None:
     lock(project, 1, "x").write_text("{")
     assert [held.user for held in locks(project, "fleet")] == ["unknown"]
     with pytest.raises(Conflict):
-        claim(project, "fleet")
+        break_dead_locks(project, "fleet")
 
 
 # In a pid namespace and on a host of its own, as a container has them: one holds the lock of a fleet as an
@@ -182,25 +182,25 @@ CONTAINER += ["--user", "--map-root-user"] if os.getuid() else []
 HOLD = """
 import json, os, socket, sys, time
 from pathlib import Path
-from orch.stacks.pulumi.lock_holders import Marking, locks_folder
+from orch.stacks.pulumi.lock_holders import LockMark, locks_folder
 from orch.stacks.project import find
 socket.sethostname("ci")
 project = find(sys.argv[1])
-with Marking(project, "fleet", ["up"]) as marking:
-    marking.begin(os.getpid())
+with LockMark(project, "fleet", ["up"]) as mark:
+    mark.engine_started(os.getpid())
     folder = locks_folder(project, "fleet")
     folder.mkdir(parents=True)
     now = time.strftime("%Y-%m-%dT%H:%M:%S.999999999Z", time.gmtime())
     lock = {"pid": os.getpid(), "username": "root", "hostname": "ci", "timestamp": now}
     (folder / "lock.json").write_text(json.dumps(lock))
-    marking.then(lambda event: None)({"preludeEvent": {}})
+    mark.writing_at_first(lambda event: None)({"preludeEvent": {}})
     print(os.getpid(), flush=True)
     sys.stdin.read()
 """
 CLAIM = """
 import os, socket, sys
-from orch.stacks.errors import Held
-from orch.stacks.pulumi.locks import claim, locks
+from orch.stacks.errors import StackLocked
+from orch.stacks.pulumi.locks import break_dead_locks, locks
 from orch.stacks.project import find
 socket.sethostname("ci")
 project = find(sys.argv[1])
@@ -210,8 +210,8 @@ try:
 except ProcessLookupError:
     print("no such process here:", end=" ")
 try:
-    print("broken" if claim(project, "fleet") else "free")
-except Held as held:
+    print("broken" if break_dead_locks(project, "fleet") else "free")
+except StackLocked as held:
     print("held by", held.where)
 """
 

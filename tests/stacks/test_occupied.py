@@ -14,7 +14,7 @@ from orch.runner.node.status import read_claims
 from orch.spec.state import FleetState, NodeState
 from orch.stacks.errors import Conflict
 from orch.stacks.project import Project, find
-from orch.stacks.provisioning.busy_nodes import going, refuse_occupied
+from orch.stacks.provisioning.busy_nodes import lost_nodes, refuse_occupied
 from orch.stacks.pulumi.changes import Change
 from orch.stacks.state import StackState
 
@@ -120,23 +120,23 @@ THREE = {f"lab-{index}": f"lab-{index}" for index in range(3)}
 
 
 def test_nodes_go_that_a_plan_has_no_more_and_those_that_are_made_anew() -> None:
-    assert going(THREE, planned("lab-0", "lab-1", "lab-2", "lab-3")) == set()
-    assert going(THREE, planned("lab-0", "lab-1")) == {"lab-2"}
-    assert going(THREE, planned("lab-0", moves=True)) == set(THREE)
+    assert lost_nodes(THREE, planned("lab-0", "lab-1", "lab-2", "lab-3")) == set()
+    assert lost_nodes(THREE, planned("lab-0", "lab-1")) == {"lab-2"}
+    assert lost_nodes(THREE, planned("lab-0", moves=True)) == set(THREE)
     found = [change("update", "lab-0"), change("replace", "lab-1"), change("create", "lab-2")]
-    assert going(THREE, planned(*THREE), found) == {"lab-1"}
+    assert lost_nodes(THREE, planned(*THREE), found) == {"lab-1"}
 
 
 def test_nodes_go_with_the_group_that_made_them() -> None:
     grouped = dict.fromkeys(THREE, "lab-group")
     group = "gcp:compute/instanceGroupManager:InstanceGroupManager"
-    assert going(grouped, planned(*THREE), [change("replace", "lab-group", group)]) == set(THREE)
-    assert going(grouped, planned(*THREE), [change("update", "lab-group", group)]) == set()
+    assert lost_nodes(grouped, planned(*THREE), [change("replace", "lab-group", group)]) == set(THREE)
+    assert lost_nodes(grouped, planned(*THREE), [change("update", "lab-group", group)]) == set()
 
 
 def test_a_node_called_as_its_fleet_stays_when_the_fleet_s_own_record_is_made_anew() -> None:
     found = [change("replace", "lab", "orch:fleet:Ssh"), change("same", "lab")]
-    assert going({"lab": "lab"}, planned("lab"), found) == set()
+    assert lost_nodes({"lab": "lab"}, planned("lab"), found) == set()
 
 
 CLAIM = "claim orch-train-0-0-0123|train|ada@desk|2026-01-01T00:00:00Z|1\n"

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from orch.stacks.project import Project, find, this_host
-from orch.stacks.pulumi.recovery import SECRET, mend, same
+from orch.stacks.pulumi.recovery import SECRET, repair_files, same_state
 
 NODE = {"urn": "urn:pulumi:p5::tests::aws:ec2/instance:Instance::p5-0", "id": "i-1", "outputs": {"a": 1}}
 STATE: dict[str, Any] = {
@@ -30,7 +30,7 @@ STATE: dict[str, Any] = {
     ],
 )
 def test_the_time_of_a_look_and_another_encryption_are_no_change(unchanged: dict[str, Any]) -> None:
-    assert same(STATE, {**STATE, **unchanged})
+    assert same_state(STATE, {**STATE, **unchanged})
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_the_time_of_a_look_and_another_encryption_are_no_change(unchanged: dict
     ],
 )
 def test_a_resource_more_or_less_or_another_is_a_change(changed: dict[str, Any]) -> None:
-    assert not same(STATE, {**STATE, **changed})
+    assert not same_state(STATE, {**STATE, **changed})
 
 
 class AnotherEngine:
@@ -99,7 +99,7 @@ def test_what_another_engine_begins_to_write_meanwhile_is_left_to_it(tmp_path: P
     another = AnotherEngine(project, moment)
     AnotherEngine.heard.append(another)
     try:
-        mend(project, "f")
+        repair_files(project, "f")
     finally:
         AnotherEngine.heard.clear()
     if another.lock.exists():
@@ -117,5 +117,5 @@ def test_half_written_files_of_a_dead_engine_go_and_those_of_other_stacks_stay(t
     for name in (*left, *others):
         checkpoint.with_name(name).touch()
     checkpoint.write_text("{}")
-    mend(project, "f")
+    repair_files(project, "f")
     assert sorted(file.name for file in checkpoint.parent.iterdir()) == sorted(["f.json", *others])

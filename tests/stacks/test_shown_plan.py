@@ -26,7 +26,7 @@ from orch.spec.models import Fleet
 from orch.stacks import operations
 from orch.stacks import plan as plans
 from orch.stacks.plan import Plan
-from orch.stacks.pulumi.changes import found_as_recorded
+from orch.stacks.pulumi.changes import matches_record
 from orch.stacks.request import FleetRequest
 
 READS = ("Describe", "Get", "List")
@@ -64,7 +64,7 @@ def test_the_cloud_is_asked_once_for_what_is_shown_and_then_done(
         plan, request = shown(nodes)
         assert operations.outdated(plan, request, quiet) is None
         assert asked() == []
-        operations.up(there.project, request, quiet, shown=plan)
+        operations.up(there.project, request, quiet, plan=plan)
         calls = asked()
         assert {each for each in calls if each[0] == "boto3"} == {SHOWS_KEYS}
         # The provider reads what it makes, and nothing before that.
@@ -124,7 +124,7 @@ def test_the_engine_looks_again_where_it_may_have_found_a_difference(
         {"resOutputsEvent": {"metadata": {**STEP, "op": "refresh", **states}}},
         {"resourcePreEvent": {"metadata": {**STEP, "op": op, **states}}},
     ]
-    assert found_as_recorded(events) is expected
+    assert matches_record(events) is expected
 
 
 # As `orch`, and patient: on a busy machine half a minute is soon over.

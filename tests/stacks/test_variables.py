@@ -16,9 +16,9 @@ from orch.stacks.project import find
 from orch.stacks.pulumi.masking import SECRET_MARK
 from orch.stacks.variables import (
     REMOVED,
-    forget_clear_text,
-    in_clear,
-    unread_copies,
+    clear_text_names,
+    remove_clear_text,
+    unreadable_copies,
     values_of,
     with_values,
     without_values,
@@ -75,16 +75,16 @@ def test_a_state_of_the_version_before_gives_runs_their_variables(tmp_path: Path
 
 
 def test_what_stands_in_clear_is_named() -> None:
-    assert in_clear(former()) == ("HF_TOKEN", "NODE_TOKEN")
-    assert in_clear(None) == ()
+    assert clear_text_names(former()) == ("HF_TOKEN", "NODE_TOKEN")
+    assert clear_text_names(None) == ()
     hidden = former()
     hidden["resources"][0]["outputs"]["fleet"] = without_values(FLEET)
     hidden["resources"][0]["outputs"]["env"] = SECRET
     for part in ("inputs", "outputs"):
         hidden["resources"][1][part]["env"] = {"HF_TOKEN": SECRET, "NODE_TOKEN": SECRET}
-    assert in_clear(hidden) == ()
+    assert clear_text_names(hidden) == ()
     hidden["resources"][1]["inputs"]["env"] = SECRET
-    assert in_clear(hidden) == ()
+    assert clear_text_names(hidden) == ()
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,12 @@ def test_so_do_compressed_copies(tmp_path: Path, copy_of: str) -> None:
     file.parent.mkdir(parents=True)
     text = json.dumps({"version": 3, "checkpoint": {"stack": "f", "latest": former()}})
     file.write_bytes(gzip.compress(text.encode()))
-    assert forget_clear_text(project, "f") == (file,)
+    assert remove_clear_text(project, "f") == (file,)
     left = gzip.decompress(file.read_bytes()).decode()
     assert "hf_" not in left
     assert REMOVED in left
     assert file.stat().st_mode & 0o777 == 0o600
-    assert forget_clear_text(project, "f") == ()
+    assert remove_clear_text(project, "f") == ()
 
 
 def test_so_do_those_that_the_engine_retains_when_it_is_told_to_and_no_other_fleet_s(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_so_do_those_that_the_engine_retains_when_it_is_told_to_and_no_other_fle
     names = ["f.json.1790000000000000000", "f.json.bak", "ff.json.bak", "f.json"]
     for name in names:
         (folder / name).write_text(json.dumps({"version": 3, "checkpoint": {"latest": former()}}))
-    assert forget_clear_text(project, "f") == (folder / names[0], folder / names[1])
+    assert remove_clear_text(project, "f") == (folder / names[0], folder / names[1])
 
 
 def test_copies_that_cannot_be_read_here_are_told_of(tmp_path: Path) -> None:
@@ -120,8 +120,8 @@ def test_copies_that_cannot_be_read_here_are_told_of(tmp_path: Path) -> None:
     file = tmp_path / ".orch/state/.pulumi/backups" / project.name / "f" / "f.17.json.zst"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"\x28\xb5\x2f\xfd")
-    assert forget_clear_text(project, "f") == ()
-    assert unread_copies(project, "f") == (file,)
+    assert remove_clear_text(project, "f") == ()
+    assert unreadable_copies(project, "f") == (file,)
 
 
 @pytest.mark.parametrize("place", ["stacks", "backups", "history"])
@@ -136,7 +136,7 @@ def test_older_copies_of_a_state_lose_the_values_and_nothing_else(tmp_path: Path
     other = folder / "f-17.history.json"
     other.write_text('{"kind": "update"}')
 
-    assert forget_clear_text(project, "f") == (folder / name,)
+    assert remove_clear_text(project, "f") == (folder / name,)
     left = json.loads((folder / name).read_text())
     assert "hf_" not in json.dumps(left)
     expected = former()
@@ -148,4 +148,4 @@ def test_older_copies_of_a_state_lose_the_values_and_nothing_else(tmp_path: Path
     assert (folder / name).stat().st_mode & 0o777 == 0o600
     assert not (folder / f"{name}.attrs").exists()
     assert other.read_text() == '{"kind": "update"}'
-    assert forget_clear_text(project, "f") == ()
+    assert remove_clear_text(project, "f") == ()

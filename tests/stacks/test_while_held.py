@@ -10,11 +10,11 @@ import pytest
 from cloud_engine import quiet
 from support import kill, until
 
-from orch.stacks.errors import Held, Interrupted, StackError
+from orch.stacks.errors import Interrupted, StackError, StackLocked
 from orch.stacks.project import Project, find
-from orch.stacks.pulumi.locks import Lock, claim, locks
+from orch.stacks.pulumi.locks import Lock, break_dead_locks, locks
 from orch.stacks.pulumi.operation import plain, while_held
-from orch.stacks.pulumi.recovery import same
+from orch.stacks.pulumi.recovery import same_state
 from orch.stacks.state import StackState, deployment
 
 
@@ -46,9 +46,9 @@ def test_nobody_else_changes_a_stack_meanwhile_and_it_stays_as_it_was(project: P
                 StackState(project, "fleet"), ["stack", "import"], stdin=json.dumps(json.loads(exported))
             ),
             lambda: while_held(StackState(project, "fleet"), lambda _: None, quiet),
-            lambda: claim(project, "fleet"),
+            lambda: break_dead_locks(project, "fleet"),
         ):
-            with pytest.raises(Held):
+            with pytest.raises(StackLocked):
                 others()
         still_held()
         return lock
@@ -60,7 +60,7 @@ def test_nobody_else_changes_a_stack_meanwhile_and_it_stays_as_it_was(project: P
     after = deployment(project, "fleet")
     assert before is not None
     assert after is not None
-    assert same(before, after)
+    assert same_state(before, after)
 
 
 def test_when_the_engine_is_killed_the_work_ends_and_its_lock_is_broken_later(project: Project) -> None:
@@ -78,4 +78,4 @@ def test_when_the_engine_is_killed_the_work_ends_and_its_lock_is_broken_later(pr
         while_held(StackState(project, "fleet"), work, quiet)
     until(lambda: bool(heard), 60, "the work has ended")
     assert heard == ["the engine ended while fleet was cleared up"]
-    assert len(claim(project, "fleet")) == 1
+    assert len(break_dead_locks(project, "fleet")) == 1

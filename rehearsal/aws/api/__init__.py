@@ -1,1 +1,1 @@
-"""EC2, IAM, STS, SSM and Service Quotas: the rules of each API call. `actions.py` says what one is."""
+"""Rules of each API call of EC2, IAM, STS, SSM and Service Quotas. `actions.py` defines an action."""

@@ -1,4 +1,4 @@
-"""What an action is, and what most of them need: tags, filters, pages.
+"""The definition of an action, and what most actions need: tags, filters, pages.
 
 Parameters and results have the shapes of botocore's service models. Start reading at `compute/launch.py`
 (RunInstances).
@@ -24,7 +24,7 @@ ACCOUNT = "111122223333"
 
 
 class Account(Protocol):
-    """What a rule needs of the account; `core.Cloud` is one."""
+    """The part of an account that rules use; `core.Cloud` is one."""
 
     seed: str
     store: Store
@@ -40,7 +40,7 @@ class Account(Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """One call: the account, its parameters (botocore's names) and the region it is sent to."""
+    """One API call: the account, the parameters (botocore's names) and the region."""
 
     cloud: Account
     params: Doc
@@ -61,19 +61,19 @@ class Request:
         return default if value is None else value
 
     def thing(self, kind: str, resource_id: str | None) -> Doc:
-        """A live thing of this region. Raises the kind's own "not found"."""
+        """A live resource of this region. Raises the not-found error of its kind."""
         doc = self.store.get(resource_id, kind) if resource_id else None
         if doc is None or doc.get("_region", self.region) != self.region:
             raise missing(kind, resource_id or "")
         return doc
 
     def add(self, thing_id: str, kind: str, doc: Doc, name: str | None = None) -> Doc:
-        """Keep a new thing, or a changed one."""
+        """Store a new or changed resource."""
         self.store.put(thing_id, kind, self.region, {**doc, "_region": self.region}, name)
         return doc
 
     def tags_for(self, resource_type: str) -> list[Doc]:
-        """The tags that TagSpecifications gives to one type of resource."""
+        """The tags that TagSpecifications gives to one resource type."""
         tags: dict[str, str] = {}
         for specification in self.get("TagSpecifications") or ():
             if specification.get("ResourceType") == resource_type:
@@ -87,16 +87,16 @@ class Request:
 Action = Callable[[Request], Doc]
 
 ACTIONS: dict[tuple[str, str], Action] = {}
-"""(service, action) -> what it does, of the modules that are loaded."""
+"""The function of each (service, action), from the modules loaded so far."""
 
 
 BEFORE: dict[str, list[Callable[[Request], None]]] = {"ec2": [], "": []}
-"""What is done before an action: of a service, or ("") of any; of the modules that are loaded."""
+"""Functions that run before each action of a service, or ("") of any; from the modules loaded so far."""
 
 
 @cache
 def all_actions() -> Mapping[tuple[str, str], Action]:
-    """(service, action) -> what it does: the actions of every module of this package."""
+    """The function of each (service, action), from every module of this package."""
     package = import_module("orch.rehearsal.aws.api")
     for module in walk_packages(package.__path__, f"{package.__name__}."):
         import_module(module.name)
@@ -112,7 +112,8 @@ def action(name: str, service: str = "ec2") -> Callable[[Action], Action]:
 
 
 def before_each(service: str = "") -> Callable[[Callable[[Request], None]], Callable[[Request], None]]:
-    """Called before each action of a service, or of any: what time has done, what every account has."""
+    """Register a function that runs before each action of a service, or of any service: it applies the
+    passage of time, and adds what every account has."""
 
     def register(function: Callable[[Request], None]) -> Callable[[Request], None]:
         BEFORE[service].append(function)
@@ -130,7 +131,7 @@ def tag_map(doc: Doc) -> dict[str, str]:
 
 
 def public(doc: Doc) -> Doc:
-    """A document without what is ours (keys that begin with `_`)."""
+    """A document without the simulation's own keys, which begin with `_`."""
     return {key: value for key, value in doc.items() if not key.startswith("_")}
 
 
@@ -139,11 +140,11 @@ def stamp(seconds: float) -> str:
 
 
 Fields = Mapping[str, Callable[[Doc], Any]]
-"""Filter name -> the value, or the values, of a document."""
+"""Filter name -> function that gives the value, or the values, of a document."""
 
 
 def path(*names: str) -> Callable[[Doc], Any]:
-    """Follow names into a document; lists on the way give several values."""
+    """Follow names into a document; a list on the way gives several values."""
 
     def values(doc: Doc) -> list[Any]:
         values_found: list[Any] = [doc]
@@ -170,7 +171,7 @@ def select(
     docs: Iterable[Doc] | None = None,
     gone: bool = False,
 ) -> list[Doc]:
-    """The documents a Describe call asks for, by ids and Filters. Raises for an id that is not there."""
+    """The documents that a Describe call selects by ids and Filters. Raises for an unknown id."""
     filters = request.get("Filters") or request.get("Filter") or ()
     if docs is not None:
         matches = list(docs)
@@ -209,7 +210,7 @@ def _matches(doc: Doc, name: str, values: Sequence[str], fields: Fields) -> bool
 
 
 def page(request: Request, key: str, items: list[Doc], *, most: int = 1000) -> Doc:
-    """One page of a Describe call's result, with the token of the next."""
+    """One page of a Describe call's result, with the token of the next page."""
     start = 0
     token = request.get("NextToken")
     if token:

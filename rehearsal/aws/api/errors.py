@@ -1,6 +1,6 @@
-"""What AWS answers when it refuses: a code and a message.
+"""AWS's error responses: a code and a message.
 
-Codes: EC2 API reference, "Error codes for the Amazon EC2 API". Server errors come with status 5xx.
+Codes: EC2 API reference, "Error codes for the Amazon EC2 API". Server errors have status 5xx.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ THROTTLED = "RequestLimitExceeded"
 
 
 class AwsError(Refusal):
-    """One refusal. `code` is AWS's own."""
+    """One error response. `code` is AWS's own."""
 
     @property
     def status(self) -> int:
-        """The HTTP status that goes with the code."""
+        """The HTTP status of the code."""
         if self.code in {THROTTLED, "ServiceUnavailable", "Unavailable"}:
             return 503
         if self.code in SERVER_ERRORS:
@@ -38,7 +38,7 @@ class AwsError(Refusal):
 
 
 def missing(kind: str, resource_id: str) -> AwsError:
-    """The refusal of an id that is not there; each kind has a code of its own."""
+    """The error for an unknown id; each kind of resource has its own code."""
     code, text = NOT_FOUND[kind]
     return AwsError(code, text.format(resource_id))
 

@@ -1,4 +1,4 @@
-"""Roles and instance profiles. IAM is one for all regions. Sources: rehearsal/README.md, "IAM"."""
+"""Roles and instance profiles. IAM is global to the account. Sources: rehearsal/README.md, "IAM"."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MANAGED = frozenset(
         "CloudWatchAgentServerPolicy",
     )
 )
-"""AWS's own policies that this account knows; more are a line each."""
+"""AWS managed policies of this account; add a line for each further one."""
 
 
 def _arn(kind: str, path: str, name: str) -> str:
@@ -77,7 +77,7 @@ def create_role(request: Request) -> Doc:
 
 
 def _description(role: Doc) -> Doc:
-    """Policy documents travel in the URL form."""
+    """The description of a role, with its policy document in URL encoding."""
     return public({**role, "AssumeRolePolicyDocument": quote(role["AssumeRolePolicyDocument"])})
 
 

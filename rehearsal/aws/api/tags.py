@@ -1,4 +1,4 @@
-"""Tags of anything in EC2."""
+"""Tags of EC2 resources."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def describe_tags(request: Request) -> Doc:
 
 
 def _by_tag(request: Request, rows: list[Doc]) -> list[Doc]:
-    """`tag:KEY` filters ask for the tag itself here."""
+    """Apply `tag:KEY` filters, which match the tag itself here."""
     matches = rows
     plain: list[Doc] = []
     for one in request.get("Filters") or ():

@@ -1,4 +1,4 @@
-"""GCP: the rules of each method of the Compute Engine API; `methods.py` says what a method is.
+"""Rules of each method of the Compute Engine API; `methods.py` defines a method.
 
-Requests and answers have the shapes of the REST API. Start reading at `compute/instances.py`.
+Requests and responses have the shapes of the REST API. Start reading at `compute/instances.py`.
 """

@@ -1,4 +1,4 @@
-"""What Compute Engine answers when it refuses: at once by an HTTP error, or later in the operation.
+"""Compute Engine's errors: an HTTP error at once, or an error of the operation later.
 
 An HTTP error has a `reason` ("notFound"), an operation a code in capitals ("QUOTA_EXCEEDED"). Sources:
 rehearsal/README.md, "GCP".
@@ -55,9 +55,9 @@ OPERATION = {
 
 
 class GcpError(Refusal):
-    """One refusal. `code` is a reason ("notFound"), or an operation's code in capitals.
+    """One error. `code` is a reason ("notFound"), or an operation's code in capitals.
 
-    `answer`: the failed operation, once the account has kept it.
+    `answer`: the failed operation, once the account has stored it.
     """
 
     def __init__(self, code: str, message: str, *, details: Sequence[Doc] = (), **more: Any) -> None:
@@ -72,11 +72,11 @@ class GcpError(Refusal):
 
     @property
     def status(self) -> int:
-        """The HTTP status that goes with it."""
+        """The HTTP status of the error."""
         return OPERATION.get(self.code, (400, ""))[0] if self.in_operation else STATUS.get(self.code, 400)
 
     def body(self) -> Doc:
-        """The HTTP answer."""
+        """The body of the HTTP response."""
         domain = "usageLimits" if self.code in {"quotaExceeded", "rateLimitExceeded"} else "global"
         return {
             "error": {
@@ -88,7 +88,7 @@ class GcpError(Refusal):
         }
 
     def operation(self) -> Doc:
-        """What a failed operation says."""
+        """The error as a failed operation has it."""
         status, text = OPERATION.get(self.code, (400, "BAD REQUEST"))
         one: dict[str, Any] = {"code": self.code, "message": self.message, **self.more}
         if self.details:
@@ -110,13 +110,13 @@ def required(field: str) -> GcpError:
 
 
 def in_use(kind: str, path: str, by: str, *, late: bool = False) -> GcpError:
-    """`late`: the operation says so, not the call."""
+    """The error for a resource that another one uses. `late`: the operation reports it, not the call."""
     code = "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE" if late else "resourceInUseByAnotherResource"
     return GcpError(code, f"The {kind} resource '{path}' is already being used by '{by}'")
 
 
 def quota_exceeded(metric: str, limit: float, location: str) -> GcpError:
-    """An operation exceeds a quota. `location`: a region or "global"."""
+    """The error of an operation that exceeds a quota. `location`: a region or "global"."""
     there = "globally" if location == "global" else f"in region {location}"
     dimension = {"global": "global"} if location == "global" else {"region": location}
     name, limit_name, family = metric, metric.replace("_", "-"), metric.lower()

@@ -1,4 +1,4 @@
-"""Labels, tags and metadata: what an instance may carry. Sources: rehearsal/README.md, "GCP: instances"."""
+"""Checks of labels, tags and metadata of an instance. Sources: rehearsal/README.md, "GCP: instances"."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def checked_metadata(metadata: Any, field: str) -> Doc:
 
 
 def relabel(request: Request, path: str, kind: str) -> Doc:
-    """setLabels of any resource: with the fingerprint of the labels that are replaced."""
+    """setLabels of any resource; the request carries the fingerprint of the labels that it replaces."""
     doc = request.thing(kind, path)
     if request.body.get("labelFingerprint") != doc["labelFingerprint"]:
         raise GcpError("conditionNotMet", "Labels fingerprint either invalid or resource labels have changed")

@@ -1,4 +1,4 @@
-"""What a method of the API is: its id, where it is found, and what most of them need."""
+"""The definition of an API method: its id, its path, and what most methods need."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 """RFC 1035, as each collection's `name` documents it."""
 
 PACIFIC = timezone(timedelta(hours=-8))
-"""Times are told in this offset."""
+"""The UTC offset of times in responses."""
 
 
 class Account(Protocol):
-    """What a rule needs of the account; `cloud.GcpCloud` is one."""
+    """The part of an account that rules use; `cloud.GcpCloud` is one."""
 
     seed: str
     store: Store
@@ -40,7 +40,7 @@ class Account(Protocol):
 
 @dataclass(frozen=True)
 class Method:
-    """One method. `mutates`: it answers with an operation."""
+    """One method. `mutates`: it responds with an operation."""
 
     id: str
     http: str
@@ -58,7 +58,7 @@ class Method:
 
     @property
     def permission(self) -> str:
-        """The permission of IAM that it needs."""
+        """The IAM permission that the method needs."""
         return f"compute.{self.collection}.{VERBS.get(self.verb, self.verb)}"
 
     def match(self, http: str, words: Sequence[str]) -> dict[str, str] | None:
@@ -76,15 +76,15 @@ class Method:
 VERBS = {"insert": "create", "patch": "update", "wait": "get", "cancel": "update", "resize": "update"}
 
 METHODS: list[Method] = []
-"""The methods of the modules that are loaded."""
+"""The methods of the modules loaded so far."""
 
 
 BEFORE: list[Callable[[Request], None]] = []
-"""What is done before each method: what time has done."""
+"""Functions that run before each method: they apply the passage of time."""
 
 
 def before_each(function: Callable[[Request], None]) -> Callable[[Request], None]:
-    """Called before each method."""
+    """Register a function that runs before each method."""
     BEFORE.append(function)
     return function
 
@@ -101,8 +101,10 @@ def all_methods() -> Sequence[Method]:
 def method(
     name: str, http: str, path: str, *, mutates: bool | None = None
 ) -> Callable[[Callable[[Request], Doc]], Callable[[Request], Doc]]:
-    """A method of the API. `path` is relative to `projects/{project}/`. One that mutates returns the thing
-    that it was done to, and answers with an operation."""
+    """Register a method of the API. `path` is relative to `projects/{project}/`.
+
+    A method that mutates returns the resource that it changed, and the API responds with an operation.
+    """
 
     def register(function: Callable[[Request], Doc]) -> Callable[[Request], Doc]:
         segments = ("projects", "{project}", *(part for part in path.split("/") if part))
@@ -115,7 +117,7 @@ def method(
 
 @dataclass(frozen=True)
 class Request:
-    """One call: the account, the words of its path, its query and its body."""
+    """One API call: the account, the path's variables, the query and the body."""
 
     cloud: Account
     words: Mapping[str, str]
@@ -132,7 +134,7 @@ class Request:
 
     @property
     def scope(self) -> str:
-        """`global`, `regions/R` or `zones/Z`: where what is asked for lies."""
+        """`global`, `regions/R` or `zones/Z`: the location of the requested resource."""
         if "zone" in self.words:
             return f"zones/{self.words['zone']}"
         return f"regions/{self.words['region']}" if "region" in self.words else "global"
@@ -143,7 +145,7 @@ class Request:
 
     @property
     def region(self) -> str:
-        """The region of what is asked for; empty for what is global."""
+        """The region of the requested resource; empty for a global one."""
         return zones().get(self.location, self.location) if self.scope != "global" else ""
 
     def path(self, collection: str, name: str) -> str:
@@ -156,7 +158,7 @@ class Request:
         return doc
 
     def link(self, field: str, value: object) -> str:
-        """The path of a resource that a field names: by URL, by path or by path within the project."""
+        """The path of the resource that a field names: by URL, by path, or by path within the project."""
         text = str(value)
         short = re.sub(r"^https?://[^/]+/(?:compute/(?:v1|beta)/)?", "", text)
         if re.match(r"(global|regions|zones)/", short):
@@ -166,7 +168,7 @@ class Request:
         return short
 
     def add(self, path: str, kind: str, doc: Doc) -> Doc:
-        """Keep a new thing, or a changed one."""
+        """Store a new or changed resource."""
         location = path.split("/")[3] if "/global/" not in path else "global"
         self.store.put(path, kind, location, doc, path.rpartition("/")[2])
         return doc
@@ -174,7 +176,8 @@ class Request:
     def new(
         self, kind: str, collection: str, api_kind: str, *, fields: Sequence[str] = ()
     ) -> tuple[str, Doc]:
-        """A resource of the body: (path, document with its name, id and links), its name checked and free."""
+        """The resource of the body: its path, and its document with name, id and links. Raises for an invalid
+        name, and for one in use."""
         name = checked_name(self.body)
         path = self.path(collection, name)
         if self.store.get(path, kind) is not None:
@@ -182,12 +185,12 @@ class Request:
         return path, self.headed(path, api_kind, {key: self.body[key] for key in fields if key in self.body})
 
     def note(self, event: str, path: str) -> None:
-        """An instance that is `born` or `dead`, for what stands behind it."""
+        """Report an instance as `born` or `dead`, for its container."""
         if self.cloud.knobs_now().nodes is not None:
             self.store.put_meta(event, [*(self.store.meta(event) or []), path])
 
     def headed(self, path: str, api_kind: str, doc: Doc) -> Doc:
-        """A document with what every new resource has."""
+        """A document with the fields of every new resource."""
         result: Doc = {
             "kind": f"compute#{api_kind}",
             "id": str(self.number()),
@@ -204,19 +207,19 @@ class Request:
         return result
 
     def number(self) -> int:
-        """A numeric id as they are given out: up to 19 digits."""
+        """A new numeric id of up to 19 digits."""
         count = self.store.count("ids")
         digest = hashlib.sha256(f"{self.cloud.seed} id {count}".encode()).digest()
         return int.from_bytes(digest[:8], "big") % (8 * 10**18) + 10**18
 
     def each(self, kind: str, scope: str | None = None) -> list[tuple[str, Doc]]:
-        """Things of this project, and of one location."""
+        """Resources of this project, or of one location in it."""
         prefix = f"projects/{self.project}/"
         location = None if scope is None else scope.rpartition("/")[2]
         return [(path, doc) for path, doc in self.store.each(kind, location) if path.startswith(prefix)]
 
     def page(self, items: Iterable[Doc], api_kind: str) -> Doc:
-        """One page of a list, of what its `filter` lets through."""
+        """One page of a list, filtered by its `filter`."""
         matches = [public(one) for one in items]
         text = self.params.get("filter")
         if text:
@@ -245,7 +248,7 @@ def checked_name(body: Doc, field: str = "name") -> str:
 def operation(
     request: Request, verb: str, target: str, *, thing: Doc | None = None, error: GcpError | None = None
 ) -> Doc:
-    """An operation that is over, as it is kept and answered. `thing`: what it was done to."""
+    """A completed operation, as stored and returned. `thing`: its target."""
     now = request.cloud.now()
     number = request.number()
     digest = hashlib.sha256(f"{request.cloud.seed} {number}".encode()).hexdigest()
@@ -276,7 +279,7 @@ def operation(
 
 
 def public(doc: Doc) -> Doc:
-    """A document without what is ours (keys that begin with `_`)."""
+    """A document without the simulation's own keys, which begin with `_`."""
     return {key: value for key, value in doc.items() if not key.startswith("_")}
 
 
@@ -285,12 +288,12 @@ def stamp(seconds: float) -> str:
 
 
 def fingerprint(value: object) -> str:
-    """What changes when the value does."""
+    """A digest that changes with the value."""
     return base64.b64encode(hashlib.sha256(repr(value).encode()).digest()[:8]).decode()
 
 
 def conditions(text: str) -> list[tuple[str, str, str]]:
-    """The parts of a filter: `labels.x=y`, `(name = "a") (zone != b)`, joined by AND."""
+    """The conditions of a filter: `labels.x=y`, `(name = "a") (zone != b)`, joined by AND."""
     result = []
     for part in re.split(r"\s+AND\s+|\)\s*\(", text.strip()):
         bare = part.strip().strip("()").strip()

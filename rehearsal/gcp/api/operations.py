@@ -1,4 +1,4 @@
-"""Operations: what each change answered with. They are over when they are answered."""
+"""Operations: the responses of changes. An operation is completed when it is returned."""
 
 from __future__ import annotations
 

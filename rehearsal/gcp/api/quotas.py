@@ -1,4 +1,4 @@
-"""How much a project may have. Sources: rehearsal/README.md, "GCP: quotas"."""
+"""Quotas of a project. Sources: rehearsal/README.md, "GCP: quotas"."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ COUNTED = {
     "SUBNETWORKS": "subnetwork",
     "INSTANCE_TEMPLATES": "instance-template",
 }
-"""Metrics of a project that count things of one kind."""
+"""Metrics of a project that count resources of one kind."""
 
 COUNTED_THERE = {
     "INSTANCE_GROUP_MANAGERS": "instance-group-manager",
     "RESOURCE_POLICIES": "resource-policy",
 }
-"""Metrics of a region that count things of one kind."""
+"""Metrics of a region that count resources of one kind."""
 
 
 def need_project(request: Request, metric: str, path: str, kind: str) -> None:
-    """One more of a kind that a project has so many of. Raises QUOTA_EXCEEDED."""
+    """Check the project's quota for one more resource of a kind. Raises QUOTA_EXCEEDED."""
     if used_by_project(request, metric) + 1 > limit(request, metric):
         raise quota_exceeded(metric, limit(request, metric), "global")
 
@@ -63,7 +63,7 @@ def pool(request: Request, region: str) -> str:
 
 
 def need_machines(request: Request, kind: Type, region: str, *, preemptible: bool, count: int = 1) -> None:
-    """Room for so many machines in the quotas of a region. Raises QUOTA_EXCEEDED."""
+    """Check the quotas of a region for `count` machines. Raises QUOTA_EXCEEDED."""
     for metric, each in (*kind.metrics(preemptible=preemptible), ("INSTANCES", 1)):
         if used_in_region(request, metric, region) + each * count > limit(request, metric):
             raise quota_exceeded(metric, limit(request, metric), region)
@@ -73,7 +73,7 @@ def need_machines(request: Request, kind: Type, region: str, *, preemptible: boo
 
 
 def charge(request: Request, path: str, kind: Type, region: str, *, preemptible: bool) -> None:
-    """A machine counts against the quotas for as long as it is there."""
+    """Count a machine against the quotas as long as it exists."""
     for metric, each in (*kind.metrics(preemptible=preemptible), ("INSTANCES", 1)):
         request.store.refer(path, pool(request, region), metric, each)
     if kind.gpus and not preemptible:
@@ -81,7 +81,7 @@ def charge(request: Request, path: str, kind: Type, region: str, *, preemptible:
 
 
 def rows(request: Request, metrics: Sequence[tuple[str, float]]) -> list[Doc]:
-    """Quotas as a project or a region tells them: (metric, usage)."""
+    """Quotas as the API reports them for a project or a region: metric and usage."""
     return [
         {"metric": metric, "limit": float(limit(request, metric)), "usage": float(usage)}
         for metric, usage in metrics

@@ -17,7 +17,7 @@ from simulated_stack import Done, SimulatedStack
 
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.spec.models import Fleet
-from orch.stacks.pulumi.changes import drifted
+from orch.stacks.pulumi.changes import find_drift
 from orch.stacks.request import FleetRequest, compile_for
 from orch.stacks.state import StackState
 
@@ -135,7 +135,7 @@ def test_then_nothing_differs(lab: Lab) -> None:
 
 def test_nothing_has_drifted(lab: Lab) -> None:
     # A queue makes the group larger after it is recorded.
-    assert [each for each in drifted(lab.again.events) if each.path != "targetSize"] == []
+    assert [each for each in find_drift(lab.again.events) if each.path != "targetSize"] == []
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -13,7 +13,7 @@ from simulated_stack import SimulatedStack, Wanted
 from support import at_work, until
 
 from orch.stacks.pulumi import install as engines
-from orch.stacks.pulumi.recovery import mend
+from orch.stacks.pulumi.recovery import repair_files
 
 pytestmark = [
     pytest.mark.skipif(engines.find() is None, reason="no Pulumi engine: `orch engine install`"),
@@ -166,7 +166,7 @@ def test_an_engine_killed_in_the_middle_leaves_what_the_list_says(stack: Simulat
     assert len(there) >= (1 if when == "after" else 0)
 
     # What nobody recorded is found by its tag through boto3, as a clean-up would.
-    mend(stack.rehearsal.project, "t")  # as `orch` does: the engine may have died amid writing its state
+    repair_files(stack.rehearsal.project, "t")  # as `orch` does: the engine may have died while writing
     assert stack.call("cancel", "--yes").finished.code == 0
     recorded = {one["id"] for one in instances_in_state(stack)}
     ec2 = stack.rehearsal.session().client("ec2")

@@ -1,1 +1,1 @@
-"""The part of EC2's API that is about instances and the capacity for them."""
+"""Instances and their capacity in EC2's API."""

@@ -1,4 +1,4 @@
-"""How much there is: of a type in a zone, of a quota, of a market.
+"""Capacity: instances of a type in a zone, vCPUs of a quota, instances of a market.
 
 Sources: rehearsal/README.md, "Capacity".
 """
@@ -17,7 +17,7 @@ BLOCK_GRACE_S = 30 * 60
 
 
 def state_of(request: Request, instance: Doc) -> str:
-    """The state an instance is in by now."""
+    """The current state of an instance."""
     now = request.cloud.now()
     if "_terminated" in instance:
         return "terminated" if now >= instance["_terminated"] else "shutting-down"
@@ -29,7 +29,7 @@ def state_of(request: Request, instance: Doc) -> str:
 
 
 def capacity_left(request: Request, kind: str, zone: str, market: str = ON_DEMAND) -> int | None:
-    """How many more instances of a type a zone has, None where the account sets no limit."""
+    """The number of instances of a type that a zone can still start; None without a limit in the account."""
     knobs = request.cloud.knobs_now()
     table = knobs.spot_capacity if market == SPOT else knobs.capacity
     limit = next((table[key] for key in (f"{kind}@{zone}", f"*@{zone}", kind) if key in table), None)
@@ -41,7 +41,7 @@ def pool(kind: str, zone: str) -> str:
 
 
 def occupy(request: Request, thing: str, kind: Type, zone: str, *, market: str, count: int = 1) -> None:
-    """`thing` takes instances of a pool and counts towards the vCPU quota."""
+    """Take instances of a pool for `thing`, and count them against the vCPU quota."""
     request.store.refer(thing, pool(kind.name, zone), market, count)
     request.store.refer(thing, f"vcpus {request.region} {kind.group}", market, kind.vcpus * count)
 
@@ -51,7 +51,7 @@ def vacate(request: Request, thing: str, market: str) -> None:
 
 
 def vcpus_left(request: Request, kind: Type, market: str) -> tuple[float, float]:
-    """(what is left, the quota)."""
+    """The vCPUs left in a quota, and the quota."""
     limit = request.cloud.quota(vcpu_quota(kind.group, market).code)
     return limit - request.store.weight(f"vcpus {request.region} {kind.group}", market), limit
 
@@ -80,7 +80,7 @@ def too_many_vcpus(limit: float, code: str = "VcpuLimitExceeded") -> AwsError:
 
 
 def offered_in(request: Request, kind: str) -> list[str]:
-    """The zones of the region that have this type."""
+    """The zones of the region that offer this type."""
     zones = request.cloud.knobs_now().offered.get(kind)
     return [z.name for z in regions()[request.region] if zones is None or z.name in zones]
 

@@ -11,7 +11,7 @@ from orch.rehearsal.nodes import host_seed, public_key, shows_host_key
 from orch.rehearsal.store import Doc
 
 CONSOLE_BYTES = 65_536
-"""What EC2 keeps of a console."""
+"""EC2 stores this much output of a console."""
 
 KEYS_BEGIN = "-----BEGIN SSH HOST KEY KEYS-----"
 KEYS_END = "-----END SSH HOST KEY KEYS-----"
@@ -19,7 +19,7 @@ KEYS_END = "-----END SSH HOST KEY KEYS-----"
 
 @action("GetConsoleOutput")
 def get_console_output(request: Request) -> Doc:
-    """What a machine wrote to its serial port by now, in base64: `Latest` of machines of the Nitro system."""
+    """The serial output of a machine so far, in base64. Only machines of the Nitro system have `Latest`."""
     doc = live(request, request["InstanceId"])
     text = ""
     user_data = request.store.get(f"user-data {doc['InstanceId']}")

@@ -1,4 +1,4 @@
-"""Instances after their launch: what they are in, and their end. Sources: rehearsal/README.md, "Launch"."""
+"""Instances after their launch: state and termination. Sources: rehearsal/README.md, "Launch"."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ INSTANCE_FIELDS: Fields = {
 
 
 def find(request: Request, ids: list[str] | None = None) -> list[Doc]:
-    """What a Describe call asks for: terminated instances are listed too, as EC2 does for about an hour."""
+    """The instances that a Describe call selects; terminated ones are in for about an hour, as in EC2."""
     if ids:
         docs = []
         for one in ids:
@@ -241,7 +241,7 @@ def terminate_instances(request: Request) -> Doc:
 
 
 def end(request: Request, doc: Doc, reason: str) -> None:
-    """Begin the end of an instance; its things are free when it is over."""
+    """Begin the termination of an instance; it releases its resources when the shutdown is over."""
     delay = request.cloud.knobs_now().shutting_down_s
     doc["_terminated"] = request.cloud.now() + delay
     doc["StateTransitionReason"] = "User initiated"
@@ -264,7 +264,7 @@ def _finish(request: Request, doc: Doc) -> None:
 
 @before_each()
 def settle(request: Request) -> None:
-    """What time has done: instances whose shutdown is over, Capacity Blocks at their end."""
+    """Apply the passage of time: end shutdowns that are over, and Capacity Blocks at their end."""
     ending = request.store.meta("ending") or []
     if ending:
         remaining = []

@@ -1,4 +1,4 @@
-"""RunInstances: what a launch asks for, and whether it may. Sources: rehearsal/README.md, "Launch"."""
+"""RunInstances: the request, and the checks whether it may launch. Sources: rehearsal/README.md, "Launch"."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _response(request: Request, reservation_id: str, instances: Sequence[Doc]) -
 
 
 def _repeated_response(request: Request, before: Doc, digest: str) -> Doc:
-    """The same client token once more: the same answer, no second launch."""
+    """The first response again for a repeated client token, without a second launch."""
     if before["digest"] != digest:
         raise AwsError(
             "IdempotentParameterMismatch",
@@ -82,7 +82,7 @@ def _repeated_response(request: Request, before: Doc, digest: str) -> Doc:
 
 
 def _merge(request: Request) -> tuple[Doc, Doc | None]:
-    """The request over its launch template, and the template's version."""
+    """The request merged over its launch template, and the template's version."""
     spec = request.get("LaunchTemplate")
     if not spec:
         return dict(request.params), None
@@ -165,7 +165,7 @@ def _checked(request: Request) -> Launch:
 
 
 def _check_shown(request: Request, tags: Doc) -> None:
-    """Tags that an instance may read itself have keys that a path can hold."""
+    """Check the keys of tags that instances can read from their metadata. Raises InvalidParameterValue."""
     if (request.get("MetadataOptions") or {}).get("InstanceMetadataTags") != "enabled":
         return
     for key in tags:
@@ -222,7 +222,7 @@ def _profile(request: Request) -> Doc | None:
 
 
 def _network(request: Request, kind: Type) -> tuple[tuple[InterfaceRequest, ...], dict[str, Doc], str]:
-    """The interfaces, their subnets by id, and the zone."""
+    """The interfaces of a launch, their subnets by id, and the zone."""
     rows = request.get("NetworkInterfaces")
     if rows:
         for name, label in (("SubnetId", "subnet ID"), ("SecurityGroupIds", "security groups")):
@@ -345,7 +345,8 @@ def _launch_count(
     nics: Sequence[InterfaceRequest],
     subnets: dict[str, Doc],
 ) -> int:
-    """As many as there is room for, at least `least`. Raises for what there is too little of."""
+    """The number of instances to launch: as many as capacity allows, at least `least`. Raises the error of
+    the resource that is short."""
     count = most
     if reservation:
         count = min(count, reservation_now(request, reservation)["AvailableInstanceCount"])

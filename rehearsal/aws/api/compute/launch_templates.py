@@ -68,7 +68,7 @@ def template_of(request: Request, template_id: str | None, name: str | None) -> 
 
 
 def version_of(request: Request, template: Doc, version: Any) -> Doc:
-    """`version`: a number, `$Latest` or `$Default` (the default)."""
+    """A version of a template. `version`: a number, `$Latest` or `$Default` (the default)."""
     text = str(version or "$Default")
     number = {
         "$Latest": template["LatestVersionNumber"],

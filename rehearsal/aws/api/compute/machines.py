@@ -1,4 +1,4 @@
-"""The instances that a launch makes: their interfaces, disks and documents."""
+"""Instances that a launch creates: their interfaces, disks and documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PENDING = {"Code": 0, "Name": "pending"}
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch that may be: everything looked up, nothing made yet."""
+    """A launch that passed all checks: everything is looked up, nothing is created yet."""
 
     kind: Type
     image: Doc

@@ -1,4 +1,4 @@
-"""What there is to choose from: types, zones, images, and where instances stand.
+"""What the account can choose from: types, zones, images, and the network position of instances.
 
 Sources: rehearsal/README.md.
 """
@@ -17,7 +17,7 @@ VERSIONS = ("20260801", "20261105")
 """Build dates of the two versions of each public image."""
 
 FOUR_LEVELS = ("p6-b200", "p6-b300", "p6e-gb200")
-"""Types whose topology has four levels of network nodes; the others that have one have three."""
+"""Types whose topology has four levels of network nodes; other types with a topology have three."""
 
 WITH_TOPOLOGY = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.", "p6", "trn1.", "trn1n.", "trn2.", "g6e.")
 
@@ -291,9 +291,11 @@ def modify_volume(request: Request) -> Doc:
 
 
 def nodes_of(request: Request, kind: Type, zone: str, group: str | None) -> list[str]:
-    """The network nodes an instance hangs from, outermost first. Instances of a placement group share the
-    first two; every fourth launch moves to another last node, so that launch order is not the order of the
-    network."""
+    """The network nodes above an instance, outermost first.
+
+    Instances of a placement group share the first two. Every fourth launch moves to another last node, so
+    that launch order differs from network order.
+    """
     if not kind.name.startswith(WITH_TOPOLOGY):
         return []
     place = group or zone

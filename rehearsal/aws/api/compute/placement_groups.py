@@ -69,7 +69,7 @@ def delete_placement_group(request: Request) -> Doc:
 
 
 def check_placement(request: Request, group: Doc, kind: Type, zone: str) -> None:
-    """Whether an instance or a reservation of this type may go into the group."""
+    """Check that an instance or a reservation of this type may enter the group. Raises what EC2 answers."""
     if group["Strategy"] != "cluster":
         return
     if not kind.cluster:

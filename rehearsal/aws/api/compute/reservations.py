@@ -77,7 +77,7 @@ def create_capacity_reservation(request: Request) -> Doc:
 
 
 def _need(request: Request, kind: Type, zone: str, count: int) -> None:
-    """A reservation is whole or not at all."""
+    """Check the capacity for a reservation, which gets all of its instances or fails."""
     available, limit = vcpus_left(request, kind, ON_DEMAND)
     if count * kind.vcpus > available:
         raise too_many_vcpus(limit, "InstanceLimitExceeded")
@@ -96,7 +96,7 @@ def add_capacity_block(
     end: float,
     tags: list[Doc] | None = None,
 ) -> Doc:
-    """A bought Capacity Block: there from `start` to `end` (seconds of the epoch)."""
+    """Add a purchased Capacity Block, active from `start` to `end` (seconds since the epoch)."""
     name, zone_id = zone_of(request, zone)
     reservation = request.cloud.new_id("cr")
     doc: Doc = {
@@ -127,7 +127,7 @@ def add_capacity_block(
 
 
 def reservation_now(request: Request, doc: Doc) -> Doc:
-    """With the state and the free instances it has by now."""
+    """A reservation with its current state and free instances."""
     used = request.store.weight(doc["CapacityReservationId"], "reserved")
     state, now = doc["State"], request.cloud.now()
     if "_start" in doc and state != "cancelled":
@@ -227,10 +227,10 @@ def cancel_capacity_reservation(request: Request) -> Doc:
 def find_reservation(
     request: Request, criteria: dict[str, Any], kind: Type, zone: str, count: int
 ) -> Doc | None:
-    """The reservation a launch goes into: the one it names, else an open one that matches.
+    """The reservation that a launch enters: the one that it names, else an open one that matches.
 
-    `criteria`: `target` (id), `preference`, `group` (placement group), `tenancy`, `market`. Raises what a
-    launch into a reservation that cannot take it is answered.
+    `criteria`: `target` (id), `preference`, `group` (placement group), `tenancy`, `market`. Raises EC2's
+    error for a reservation that cannot take the launch.
     """
     exceeded = AwsError(
         "ReservationCapacityExceeded",

@@ -1,1 +1,1 @@
-"""The part of EC2's API that is about networks."""
+"""Networks in EC2's API."""

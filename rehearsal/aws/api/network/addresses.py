@@ -14,7 +14,7 @@ from orch.rehearsal.aws.api.network.subnets import take_address
 from orch.rehearsal.store import Doc
 
 PUBLIC = ipaddress.IPv4Network("198.18.0.0/15")
-"""Where public addresses come from: the range for benchmarks of RFC 2544, which nobody can be reached at."""
+"""The range of public addresses: RFC 2544's range for benchmarks, which is not routed."""
 
 
 def public_address(request: Request) -> str:
@@ -49,7 +49,7 @@ def make_interface(
     address: str | None = None,
     attachment: Doc | None = None,
 ) -> Doc:
-    """A network interface in a subnet. An `efa-only` one takes no address of it."""
+    """Create a network interface in a subnet. An `efa-only` one takes no address."""
     interface = request.cloud.new_id("eni")
     digest = interface[-10:]
     doc: Doc = {
@@ -161,13 +161,13 @@ def detach_address(request: Request, address: Doc) -> None:
 
 
 def detach_from(request: Request, interface: str) -> None:
-    """The interface goes: its Elastic IP address stays allocated, without an association."""
+    """Detach the Elastic IP address of an interface; it stays allocated, without an association."""
     for source, _ in request.store.referrers(interface, "address"):
         detach_address(request, request.thing("elastic-ip", source))
 
 
 def _show(request: Request, interface: str, instance: str | None, address: Doc | None) -> None:
-    """The interface and its instance say what public address they have."""
+    """Write a public address into the documents of an interface and its instance."""
     association: Doc | None = None
     if address:
         association = {

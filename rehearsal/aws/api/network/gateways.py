@@ -163,7 +163,7 @@ def create_nat_gateway(request: Request) -> Doc:
 
 
 def nat_now(request: Request, doc: Doc) -> Doc:
-    """With the state it has by now."""
+    """A NAT gateway with its current state."""
     if doc["State"] == "pending" and request.cloud.now() >= doc["_ready"]:
         return {**doc, "State": "available"}
     return doc

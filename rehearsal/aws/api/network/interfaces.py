@@ -1,4 +1,4 @@
-"""What network interfaces a launch may ask for. Pure. Sources: rehearsal/README.md, "Network interfaces"."""
+"""Checks the network interfaces of a launch. Pure. Sources: rehearsal/README.md, "Network interfaces"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EFA = {"efa", "efa-only"}
 
 @dataclass(frozen=True)
 class InterfaceRequest:
-    """One interface of a launch, checked."""
+    """One checked interface of a launch."""
 
     card: int
     device: int
@@ -29,7 +29,8 @@ class InterfaceRequest:
 
 
 def interfaces(kind: Type, rows: Sequence[Doc]) -> tuple[InterfaceRequest, ...]:
-    """The interfaces of a request or launch template in order of card and device. Raises what EC2 refuses."""
+    """The interfaces of a request or launch template, sorted by card and device. Raises EC2's error for a set
+    that it refuses."""
     requested = sorted((_interface(one) for one in rows), key=lambda one: (one.card, one.device))
     places = Counter((one.card, one.device) for one in requested)
     for (card, device), count in places.items():

@@ -157,7 +157,7 @@ def _associate(request: Request, table: Doc, subnet: Doc) -> str:
 
 
 def _dissociate(request: Request, association: str) -> Doc:
-    """The subnet it was for."""
+    """Remove the association of a route table and return its subnet. Raises InvalidAssociationID.NotFound."""
     for table_id, table in request.store.each("route-table", request.region):
         for entry in table["Associations"]:
             if entry["RouteTableAssociationId"] == association and not entry["Main"]:
@@ -205,7 +205,7 @@ def describe_route_tables(request: Request) -> Doc:
 
 
 def _with_blackholes(request: Request, table: Doc) -> Doc:
-    """A route whose target is gone stays, as a black hole."""
+    """A route table in which routes without a target are black holes."""
     routes = []
     for route in table["Routes"]:
         target = next((route[name] for name in TARGETS if route.get(name)), "local")

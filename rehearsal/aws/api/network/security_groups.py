@@ -10,7 +10,7 @@ from orch.rehearsal.aws.api.errors import AwsError, missing
 from orch.rehearsal.store import Doc
 
 PEERS = {"CidrIpv4": "CidrIp", "CidrIpv6": "CidrIpv6", "PrefixListId": "PrefixListId"}
-"""What a rule may name as its other side, and how IpPermissions names it."""
+"""Kinds of peer that a rule may name, and their names in IpPermissions."""
 
 
 def make_group(
@@ -55,7 +55,7 @@ def rule(
     description: str | None = None,
     tags: list[Doc] | None = None,
 ) -> Doc:
-    """Add one rule, as one rule of the cloud: one peer."""
+    """Add one rule with one peer, as the API stores rules."""
     referenced = group_id
     doc: Doc = {
         "GroupId": group["GroupId"],
@@ -142,7 +142,7 @@ def create_security_group(request: Request) -> Doc:
 
 
 def permissions(rules: list[Doc], *, egress: bool) -> list[Doc]:
-    """Rules as IpPermissions: peers of one protocol and port range together."""
+    """Rules as IpPermissions: one entry has all peers of a protocol and port range."""
     entries: dict[tuple[Any, ...], Doc] = {}
     for one in rules:
         if one["IsEgress"] != egress:
@@ -214,7 +214,7 @@ def describe_security_group_rules(request: Request) -> Doc:
 
 
 def _requested_rules(request: Request, group: Doc, *, egress: bool) -> list[dict[str, Any]]:
-    """The single rules that IpPermissions (or the short form) describes."""
+    """The single rules that IpPermissions, or the short form, describe."""
     entries = list(request.get("IpPermissions") or ())
     if not entries and request.get("IpProtocol"):
         entries = [
@@ -366,7 +366,7 @@ def delete_security_group(request: Request) -> Doc:
 
 
 def group_named(request: Request, ids: list[str]) -> list[Doc]:
-    """GroupIdentifiers of group ids. Raises for one that is not there, or for too many."""
+    """GroupIdentifiers of group ids. Raises for an unknown id, and for too many."""
     if len(ids) > request.cloud.quota("L-2AFB9258"):
         raise AwsError(
             "SecurityGroupsPerInterfaceLimitExceeded",

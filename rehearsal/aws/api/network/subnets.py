@@ -10,7 +10,7 @@ from orch.rehearsal.aws.data.tables import regions
 from orch.rehearsal.store import Doc
 
 RESERVED = 5
-"""AWS keeps the first four addresses and the last one of each subnet."""
+"""AWS reserves the first four addresses and the last one of each subnet."""
 
 FIRST = 4
 
@@ -66,7 +66,7 @@ def make_subnet(
 
 
 def zone_of(request: Request, name: str | None, zone_id: str | None = None) -> tuple[str, str]:
-    """(name, id) of a zone of the request's region."""
+    """The name and id of a zone of the request's region."""
     zones = regions()[request.region]
     zone = next((z for z in zones if name == z.name or (name is None and zone_id == z.id)), None)
     if zone is None:
@@ -106,7 +106,7 @@ def free_addresses(request: Request, subnet: Doc) -> int:
 
 
 def take_address(request: Request, subnet: Doc, owner: str, address: str | None = None) -> str:
-    """An address of the subnet for an interface. The caller has asked `free_addresses` before."""
+    """Take an address of the subnet for an interface. The caller has checked `free_addresses` first."""
     network = ipaddress.IPv4Network(subnet["CidrBlock"])
     space = f"addresses {subnet['SubnetId']}"
     last = network.num_addresses - 2

@@ -1,4 +1,4 @@
-"""VPCs, and the one that every account has from the start. Sources: rehearsal/README.md, "Network"."""
+"""VPCs, and the default VPC of an account. Sources: rehearsal/README.md, "Network"."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orch.rehearsal.store import Doc
 
 @before_each("ec2")
 def default_vpc(request: Request) -> None:
-    """Every account has a default VPC in each region, with a public subnet per zone."""
+    """Create the default VPC that every account has in each region, with a public subnet per zone."""
     if request.store.meta(f"default vpc {request.region}"):
         return
     request.store.put_meta(f"default vpc {request.region}", True)

@@ -1,1 +1,1 @@
-"""The part of Compute Engine's API that is about instances and the capacity for them."""
+"""Instances and their capacity in Compute Engine's API."""

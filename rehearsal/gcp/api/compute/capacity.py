@@ -1,4 +1,4 @@
-"""How much there is of a machine type in a zone. Sources: rehearsal/README.md, "GCP: capacity"."""
+"""Capacity of a machine type in a zone. Sources: rehearsal/README.md, "GCP: capacity"."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STANDARD, SPOT = "standard", "spot"
 
 
 def capacity_left(request: Request, kind: Type, zone: str, *, spot: bool = False) -> int | None:
-    """How many more machines of a type a zone has, None where the account sets no limit."""
+    """The number of machines of a type that a zone can still start; None without a limit in the account."""
     knobs = request.cloud.knobs_now()
     table = knobs.spot_capacity if spot else knobs.capacity
     keys = (f"{kind.name}@{zone}", f"*@{zone}", kind.name)
@@ -30,7 +30,7 @@ def occupy(request: Request, path: str, kind: Type, zone: str, *, spot: bool = F
 
 
 def exhausted(request: Request, kind: Type, zone: str, *, spot: bool = False) -> GcpError:
-    """A zone has too little. Types with GPUs are answered with details."""
+    """The error of a zone without enough capacity. It has details for types with GPUs."""
     zone_path = f"projects/{request.project}/zones/{zone}"
     others = [
         other

@@ -1,4 +1,4 @@
-"""Disks: those that instances are made with. Sources: rehearsal/README.md, "GCP: instances"."""
+"""Disks that instances are created with. Sources: rehearsal/README.md, "GCP: instances"."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DISK_TYPES = {
 
 @dataclass(frozen=True)
 class DiskRequest:
-    """One disk to be made; `scratch`: a local one, which is no resource."""
+    """One disk to create. `scratch`: a local disk, which is no resource."""
 
     image: Doc | None
     type: str
@@ -39,7 +39,7 @@ class DiskRequest:
 def checked(
     request: Request, rows: list[Doc], kind: Type, zone: str | None, prefix: str
 ) -> tuple[DiskRequest, ...]:
-    """Disks of an instance, or of a template (no zone)."""
+    """The checked disks of an instance, or of a template (which has no zone). Raises what the API answers."""
     boots = [row for row in rows if row.get("boot")]
     if len(boots) != 1:
         raise invalid(f"{prefix}.disks", len(boots), "Exactly one boot disk must be specified.")
@@ -88,7 +88,7 @@ def _disk(request: Request, row: Doc, kind: Type, zone: str | None, field: str) 
 
 
 def attach(request: Request, owner: str, name: str, disks: tuple[DiskRequest, ...]) -> list[Doc]:
-    """Make the disks of a new instance; the instance's own rows."""
+    """Create the disks of a new instance; returns the instance's own rows."""
     rows = []
     for index, one in enumerate(disks):
         body = one.body
@@ -138,7 +138,7 @@ def _create_disk(request: Request, owner: str, name: str, one: DiskRequest) -> s
 
 
 def detach(request: Request, owner: str, rows: list[Doc]) -> None:
-    """The end of an instance: disks that go with it go, others stay."""
+    """Apply the end of an instance to its disks: those with auto-delete go, others stay."""
     for row in rows:
         if row.get("source") and row["autoDelete"]:
             request.store.remove(row["source"].removeprefix(API))

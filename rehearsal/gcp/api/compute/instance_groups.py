@@ -15,10 +15,10 @@ from orch.rehearsal.gcp.data.tables import zones
 from orch.rehearsal.store import Doc
 
 MOST_MEMBERS = 1000
-"""VMs of a zonal group; 2,000 when asked for: https://cloud.google.com/compute/docs/instance-groups"""
+"""VMs of a zonal group; 2,000 on request: https://cloud.google.com/compute/docs/instance-groups"""
 
 MOST_BASE = 58
-"""Letters of a base name: members' names end in `-` and four more."""
+"""Letters of a base name: a member's name adds `-` and four characters."""
 
 LETTERS = "0123456789bcdfghjklmnpqrstvwxz"
 FIELDS = (
@@ -124,7 +124,7 @@ def members(request: Request, path: str) -> list[str]:
 
 
 def instance_request(request: Request, path: str, doc: Doc) -> instances.InstanceRequest:
-    """The next member, as its template has it."""
+    """The request for the group's next member, from its template."""
     zone_request = Request(request.cloud, {"project": path.split("/")[1], "zone": path.split("/")[3]}, {}, {})
     _, template = template_named(zone_request, "instanceTemplate", doc["instanceTemplate"])
     body = {**template["properties"], "name": _name(request, path, doc)}
@@ -141,7 +141,7 @@ def _name(request: Request, path: str, doc: Doc) -> str:
 
 
 def check_policy(request: Request, path: str, doc: Doc, one: instances.InstanceRequest, count: int) -> None:
-    """Whether the group's workload policy takes so many more. Raises what the operation would."""
+    """Check that the group's workload policy allows `count` more machines. Raises the operation's error."""
     for policy in request.store.targets(path, "workload"):
         policy_doc = request.thing("resource-policy", policy)
         if one.policies:
@@ -162,7 +162,8 @@ def check_policy(request: Request, path: str, doc: Doc, one: instances.InstanceR
 
 
 def create(request: Request, path: str, one: instances.InstanceRequest, run_s: int | None = None) -> str:
-    """Make one member; its path. `run_s`: how long it runs, where a resize request says so."""
+    """Create one member; returns its path. `run_s`: its run duration in seconds, when a resize request sets
+    one."""
     zone_request = Request(request.cloud, {"project": path.split("/")[1], "zone": path.split("/")[3]}, {}, {})
     placed = {"resourcePolicies": [API + policy for policy in request.store.targets(path, "workload")]}
     more = placed if placed["resourcePolicies"] else {}
@@ -178,7 +179,7 @@ def create(request: Request, path: str, one: instances.InstanceRequest, run_s: i
 
 
 def grow(request: Request, path: str, doc: Doc) -> None:
-    """As many members as there may be, up to the target; a group waits for the others."""
+    """Create members up to the target size, as far as capacity allows; the group waits for the others."""
     while len(members(request, path)) < doc["targetSize"] - pending_resizes(request, path):
         try:
             with request.store.attempt():
@@ -192,7 +193,7 @@ def grow(request: Request, path: str, doc: Doc) -> None:
 
 
 def pending_resizes(request: Request, path: str) -> int:
-    """Members that resize requests wait for: they are part of the target size."""
+    """The members that resize requests wait for; they count as part of the target size."""
     resizes = (request.store.get(source) or {} for source, _ in request.store.referrers(path, "resize"))
     return sum(int(one["resizeBy"]) for one in resizes if one.get("state") == "ACCEPTED")
 

@@ -65,7 +65,7 @@ def _check_interface(request: Request, row: Doc, kind: Type, field: str) -> None
 
 
 def template_named(request: Request, field: str, value: object) -> tuple[str, Doc]:
-    """(path, document) of a template that a field names, also by a link with its unique id."""
+    """The path and document of the template that a field names, also by a link with its unique id."""
     text, _, unique = str(value).partition("?uniqueId=")
     path = request.link(field, text)
     doc = request.store.get(path, "instance-template")

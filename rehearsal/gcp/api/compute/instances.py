@@ -1,4 +1,4 @@
-"""Instances: what one asks for, whether it may, and its end.
+"""Instances: the request, its checks, and the end of an instance.
 
 Sources: rehearsal/README.md, "GCP: instances".
 """
@@ -28,7 +28,7 @@ RACK, BLOCK = 8, 64
 
 @dataclass(frozen=True)
 class InstanceRequest:
-    """An instance that may be made, but for its addresses and disks."""
+    """A checked request for an instance, without its addresses and disks."""
 
     name: str
     kind: Type
@@ -61,7 +61,8 @@ def insert(request: Request) -> Doc:
 
 
 def checked(request: Request, body: Doc) -> InstanceRequest:
-    """What an instance asks for, its own fields and its template's. Raises what the call itself would."""
+    """The request of an instance, from its own fields and its template's. Raises what the call itself
+    answers."""
     zone = request.words["zone"]
     kind = _machine_type(request, body.get("machineType"), zone)
     _check_accelerators(body, kind)
@@ -112,7 +113,7 @@ def _check_accelerators(body: Doc, kind: Type) -> None:
 
 
 def _policies(request: Request, rows: list[str], zone: str) -> tuple[str, ...]:
-    """Paths of resource policies; in a template they are names within the region."""
+    """Paths of resource policies; a template has their names within the region."""
     field, paths = "resource.resourcePolicies[0]", []
     if len(rows) > 1:
         raise invalid("resource.resourcePolicies", "", "At most one resource policy is allowed.")
@@ -127,9 +128,10 @@ def _policies(request: Request, rows: list[str], zone: str) -> tuple[str, ...]:
 
 
 def find_capacity(request: Request, instance: InstanceRequest, count: int = 1) -> str | None:
-    """Whether so many may be made now: quota, placement, reservation, capacity; the reservation they run in.
+    """Check quota, placement, reservation and capacity for `count` instances; returns the reservation that
+    they run in, or None.
 
-    Raises what the operation would.
+    Raises the operation's error.
     """
     preemptible = instance.scheduling.preemptible
     need_machines(request, instance.kind, zones()[instance.zone], preemptible=preemptible, count=count)
@@ -146,7 +148,7 @@ def find_capacity(request: Request, instance: InstanceRequest, count: int = 1) -
 
 
 def make(request: Request, instance: InstanceRequest, **more: object) -> Doc:
-    """Make one instance. Raises what the operation would."""
+    """Create one instance. Raises the operation's error."""
     reserved = find_capacity(request, instance)
     path, spot = request.path("instances", instance.name), instance.scheduling.spot
     zone_link = f"{API}projects/{request.project}/zones/{instance.zone}"
@@ -195,7 +197,7 @@ def make(request: Request, instance: InstanceRequest, **more: object) -> Doc:
 
 
 def _host(request: Request, instance: InstanceRequest) -> str | None:
-    """Where it stands: block, sub-block, host. Told of what is placed or of dense types."""
+    """The position of an instance: block, sub-block, host. Only placed instances and dense types show it."""
     if not instance.policies and not instance.kind.dense:
         return None
     number = request.store.count(f"host {instance.kind.name}@{instance.zone}")
@@ -210,7 +212,7 @@ def _host(request: Request, instance: InstanceRequest) -> str | None:
 
 
 def current(request: Request, doc: Doc) -> Doc:
-    """An instance as it is by now."""
+    """An instance with its current state."""
     running = request.cloud.now() >= doc["_ready"]
     status: Doc = {"scheduling": {"availabilityDomain": 0}}
     if running and doc.get("_host"):
@@ -227,8 +229,8 @@ def get(request: Request) -> Doc:
 
 @method("instances.getGuestAttributes", "GET", "zones/{zone}/instances/{instance}/getGuestAttributes")
 def get_guest_attributes(request: Request) -> Doc:
-    """What a machine has written: the host key that it made where its user data says so, and Google's agent
-    that of its own sshd."""
+    """The guest attributes that a machine wrote: the host key that its user data creates, and the key of its
+    own sshd from Google's agent."""
     path = request.path("instances", request.words["instance"])
     doc = request.thing("instance", path)
     query = str(request.params.get("queryPath") or request.params.get("variableKey") or "")
@@ -315,7 +317,7 @@ def delete(request: Request) -> Doc:
 
 
 def end(request: Request, path: str, doc: Doc) -> None:
-    """An instance is gone, and what it held is free."""
+    """Delete an instance and release what it holds."""
     disks.detach(request, path, doc["disks"])
     request.store.remove(path)
     request.note("dead", path)
@@ -325,7 +327,7 @@ def end(request: Request, path: str, doc: Doc) -> None:
 
 
 def _leave_group(request: Request, path: str) -> None:
-    """A member was deleted, not by its group: the group does not want it back while its policy says so."""
+    """Lower the target size of a deleted member's group, if the group's policy is not to recreate it."""
     doc = request.store.get(path, "instance-group-manager")
     if doc is not None and doc["instanceLifecyclePolicy"]["defaultActionOnFailure"] == "DO_NOTHING":
         doc["targetSize"] = max(0, doc["targetSize"] - 1)

@@ -1,5 +1,7 @@
-"""What Compute Engine has: regions, zones, machine types, images; and what a project may have of it.
-Sources: rehearsal/README.md, "GCP: quotas" and "GCP: tables"."""
+"""Regions, zones, machine types and images of Compute Engine, and the quotas of a project.
+
+Sources: rehearsal/README.md, "GCP: quotas" and "GCP: tables".
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from orch.rehearsal.store import Doc
 
 
 def number(text: str) -> str:
-    """An id that a public thing has for ever."""
+    """The permanent numeric id of a public resource."""
     return str(1000 + sum(ord(letter) * 31**index for index, letter in enumerate(text[:10])))
 
 
@@ -138,7 +140,7 @@ def list_machine_types(request: Request) -> Doc:
 
 
 def image_named(path: str) -> Doc | None:
-    """A public image by path: that of a release, or the newest of a family."""
+    """A public image by path: a release, or the newest image of a family."""
     words = path.split("/")
     if len(words) < 5 or words[3] != "images":
         return None

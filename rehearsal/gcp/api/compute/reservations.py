@@ -1,4 +1,4 @@
-"""Reservations of an account, and what is taken from them. Sources: rehearsal/README.md, "GCP: capacity"."""
+"""Reservations of an account, and their use. Sources: rehearsal/README.md, "GCP: capacity"."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add(
     policy: str | None,
     dense: bool = False,
 ) -> str:
-    """Make a reservation; its path."""
+    """Create a reservation; returns its path."""
     zone, kind = request.words["zone"], types().get(machine_type)
     if zone not in zones():
         raise not_found(f"projects/{request.project}/zones/{zone}")
@@ -70,7 +70,7 @@ def insert(request: Request) -> Doc:
 
 
 def now(request: Request, path: str, doc: Doc) -> Doc:
-    """A reservation with how much of it is in use."""
+    """A reservation with its current use."""
     used = len(request.store.referrers(path, TAKES))
     return {**doc, "specificReservation": {**doc["specificReservation"], "inUseCount": str(used)}}
 
@@ -82,9 +82,10 @@ def free(request: Request, path: str, doc: Doc) -> int:
 def reservation_for(
     request: Request, schedule: Scheduling, kind: Type, zone: str, policies: list[str]
 ) -> str | None:
-    """The reservation that an instance runs in; None: it takes of the zone's own.
+    """The reservation that an instance runs in; None for the zone's own capacity.
 
-    One that it names must be there, be of its type and have room.
+    A reservation that the instance names must exist, match its type and have capacity. Raises the API's error
+    otherwise.
     """
     if schedule.reservations:
         return _target(request, schedule, kind, zone, policies)

@@ -1,4 +1,4 @@
-"""Resize requests: members of a group all at once or not yet. Sources: rehearsal/README.md, "GCP: groups"."""
+"""Resize requests: all members at once, or none yet. Sources: rehearsal/README.md, "GCP: groups"."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orch.rehearsal.store import Doc
 
 PATH = "zones/{zone}/instanceGroupManagers/{instanceGroupManager}/resizeRequests"
 WAITING = "waiting resizes"
-"""Paths of the requests that are ACCEPTED."""
+"""Paths of the requests in state ACCEPTED."""
 
 
 def _group(request: Request) -> tuple[str, Doc]:
@@ -70,7 +70,7 @@ def _duration(body: Doc, one: instances.InstanceRequest) -> int | None:
 
 
 def _check_template(one: instances.InstanceRequest) -> None:
-    """What a group's template must be for a resize request."""
+    """Check what a resize request requires of its group's template. Raises the API's error."""
     field = "resource.instanceTemplate"
     if not one.kind.gpus:
         raise invalid(field, one.kind.name, "Resize requests need a machine type with GPUs.")
@@ -85,7 +85,7 @@ def _check_template(one: instances.InstanceRequest) -> None:
 
 
 def serve(request: Request, path: str, doc: Doc) -> Doc:
-    """Make all members of a request, or leave it waiting."""
+    """Create all members of a request, or leave it waiting."""
     group = path.partition("/resizeRequests/")[0]
     group_doc = request.thing("instance-group-manager", group)
     count = int(doc["resizeBy"])
@@ -112,7 +112,7 @@ def _settle(request: Request, path: str) -> None:
 
 
 def retry(request: Request) -> None:
-    """Requests that wait: whether there is room by now."""
+    """Serve waiting requests that have capacity now."""
     for path in request.store.meta(WAITING) or []:
         doc = request.store.get(path, "resize-request")
         if doc is None:
@@ -163,7 +163,7 @@ def delete(request: Request) -> Doc:
 
 @before_each
 def settle(request: Request) -> None:
-    """What time has done by the next call: instances end, requests are granted."""
+    """Apply the passage of time: end instances whose run duration is over, and serve requests."""
     ends: dict[str, float] = request.store.meta("ends") or {}
     over = [path for path, at in ends.items() if request.cloud.now() >= at]
     if over:

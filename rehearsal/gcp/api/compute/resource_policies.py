@@ -14,7 +14,7 @@ from orch.rehearsal.gcp.data.tables import Type, regions
 from orch.rehearsal.store import Doc
 
 MOST_MACHINES = 1500
-"""VMs that a compact placement policy takes."""
+"""VMs that a compact placement policy allows."""
 
 PER_MACHINE = 4
 """GPUs of one machine of the types whose GPUs form a domain."""
@@ -85,7 +85,7 @@ def _check_workload(workload: Doc) -> None:
 
 
 def most(policy: Doc) -> int:
-    """How many machines a policy takes."""
+    """The number of machines that a policy allows."""
     rules = policy.get("groupPlacementPolicy") or policy.get("workloadPolicy") or {}
     topology = rules.get("gpuTopology") or rules.get("acceleratorTopology")
     if topology:
@@ -94,7 +94,7 @@ def most(policy: Doc) -> int:
 
 
 def check_room(request: Request, path: str, kind: Type, zone: str, count: int = 1) -> None:
-    """Whether so many machines of a type may be placed by a policy in a zone."""
+    """Check that a policy may place `count` machines of a type in a zone. Raises the operation's error."""
     policy = request.thing("resource-policy", path)
     rules = policy.get("groupPlacementPolicy") or policy.get("workloadPolicy") or {}
     field = "resource.resourcePolicies[0]"
@@ -112,7 +112,7 @@ def check_room(request: Request, path: str, kind: Type, zone: str, count: int = 
 
 
 def full(policy: Doc, kind: Type) -> GcpError:
-    """A policy takes no more machines."""
+    """The error of a policy that allows no more machines."""
     text = (
         f"No more than {most(policy)} instances of machine type {kind.name} can be created with this policy."
     )

@@ -1,4 +1,4 @@
-"""How an instance is provisioned and what happens at maintenance.
+"""The provisioning model of an instance, and its behaviour at maintenance.
 
 Sources: rehearsal/README.md, "GCP: instances".
 """
@@ -19,7 +19,8 @@ RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 
 @dataclass(frozen=True)
 class Scheduling:
-    """`run_s`: how long it may run. `reservations`: those it names; `any`: it may take an open one."""
+    """The scheduling of an instance. `run_s`: its run duration in seconds. `reservations`: those it names;
+    `any`: it may use an open one."""
 
     model: str
     run_s: int | None
@@ -38,7 +39,8 @@ class Scheduling:
 
 
 def checked(doc: Doc, kind: Type, prefix: str) -> Scheduling:
-    """The scheduling of an instance or a template. `prefix`: where its fields are named."""
+    """The checked scheduling of an instance or a template. `prefix`: the path of its fields in error
+    messages."""
     row: Doc = dict(doc.get("scheduling") or {})
     field = f"{prefix}.scheduling"
     model = str(row.get("provisioningModel") or ("SPOT" if row.get("preemptible") else "STANDARD"))

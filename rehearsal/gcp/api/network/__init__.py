@@ -1,1 +1,1 @@
-"""The part of Compute Engine's API that is about networks."""
+"""Networks in Compute Engine's API."""

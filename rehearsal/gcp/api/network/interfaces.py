@@ -1,5 +1,7 @@
-"""Network interfaces of an instance: how many, of which types, and in which networks.
-Sources: rehearsal/README.md, "GCP: interfaces"."""
+"""Network interfaces of an instance: their number, types and networks.
+
+Sources: rehearsal/README.md, "GCP: interfaces".
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ RDMA = "MRDMA"
 
 @dataclass(frozen=True)
 class InterfaceRequest:
-    """One interface as asked for. `type` empty: the cloud chooses."""
+    """One requested interface. `type`: empty when the cloud chooses."""
 
     index: int
     network: str
@@ -36,7 +38,7 @@ class InterfaceRequest:
 
 
 def checked(request: Request, rows: list[Doc], kind: Type, zone: str) -> tuple[InterfaceRequest, ...]:
-    """What an instance asks for. Raises what the API would."""
+    """The checked interfaces of an instance. Raises the API's error."""
     if not rows:
         raise GcpError(
             "invalid", f"Invalid value for field '{FIELD}': ''. At least one network interface is required."
@@ -105,7 +107,7 @@ def _interface(request: Request, index: int, row: Doc, kind: Type, zone: str) ->
 
 
 def _check_profile(one: InterfaceRequest, kind: Type, zone: str) -> None:
-    """MRDMA goes with an RDMA network of the zone, every other interface with a regular network."""
+    """Check that MRDMA is in an RDMA network of the zone, and every other interface in a regular one."""
     field = f"{FIELD}[{one.index}]"
     if (one.profile is not None) != one.rdma:
         nic_type = one.type or "unset"
@@ -135,7 +137,7 @@ def _check_profile(one: InterfaceRequest, kind: Type, zone: str) -> None:
 
 
 def attach(request: Request, owner: str, requested: tuple[InterfaceRequest, ...]) -> list[Doc]:
-    """The interfaces of a new instance, with addresses."""
+    """Create the interfaces of a new instance, with their addresses."""
     return [_attach(request, owner, one) for one in requested]
 
 

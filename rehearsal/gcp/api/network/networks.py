@@ -77,7 +77,7 @@ def _ula(request: Request) -> str:
 
 
 def _own_subnet(request: Request, path: str, network: Doc, region: str) -> None:
-    """The subnetwork that a network of a metal profile is made with."""
+    """Create the subnetwork that a network of a metal profile has from the start."""
     name = f"default-subnet-1-{network['name']}"[:63].rstrip("-")
     where = f"projects/{request.project}/regions/{region}/subnetworks/{name}"
     doc: Doc = {"network": API + path, "stackType": "IPV6_ONLY", "ipv6AccessType": "INTERNAL", "_own": True}

@@ -9,7 +9,7 @@ from orch.rehearsal.store import Doc
 
 
 def profile_named(request: Request, name: str) -> tuple[str, NetworkProfile] | None:
-    """(zone, kind) of a network profile, where there is one of that name."""
+    """The zone and kind of a network profile; None when no profile has the name."""
     for kind, profile in profiles().items():
         zone = name.removesuffix(f"-{kind}")
         if zone != name and zone in profile_zones(request, profile):
@@ -18,7 +18,7 @@ def profile_named(request: Request, name: str) -> tuple[str, NetworkProfile] | N
 
 
 def profile_zones(request: Request, profile: NetworkProfile) -> set[str]:
-    """Where there is a profile of this kind: in the zones of its machine types."""
+    """The zones with a profile of this kind: those of its machine types."""
     offered = request.cloud.knobs_now().offered
     return {zone for name in profile.types for zone in offered.get(name, types()[name].zones)} & set(zones())
 
@@ -73,5 +73,5 @@ def list_profiles(request: Request) -> Doc:
 
 
 def blocked(feature: str, network: str) -> GcpError:
-    """What a network profile does not allow."""
+    """The error for a feature that a network profile does not allow."""
     return GcpError("invalidUsage", f"{feature} is not supported by the network profile of '{network}'.")

@@ -15,7 +15,7 @@ LEAST_PREFIX = 29
 """The smallest range is a /29."""
 
 RESERVED_FIRST, RESERVED_LAST = 2, 2
-"""Addresses that Google keeps: the first two and the last two of a range."""
+"""Addresses that Google reserves: the first two and the last two of a range."""
 
 FIELDS = (
     "description",
@@ -52,7 +52,7 @@ def insert(request: Request) -> Doc:
 
 
 def add_subnet(request: Request, path: str, doc: Doc) -> Doc:
-    """Keep a new subnetwork with what the API adds to it."""
+    """Store a new subnetwork with the fields that the API adds."""
     doc = {"stackType": "IPV4_ONLY", "privateIpGoogleAccess": False, "purpose": "PRIVATE", **doc}
     if "selfLink" not in doc:
         doc = request.headed(path, "subnetwork", doc)
@@ -105,7 +105,7 @@ def _check_range(request: Request, doc: Doc, network_path: str, network: Doc) ->
 
 
 def take_address(request: Request, subnet_path: str, owner: str, address: str | None = None) -> str | None:
-    """An address of a subnetwork, the lowest one that is free; None where it has no IPv4 range."""
+    """Take the lowest free address of a subnetwork; None for one without an IPv4 range."""
     subnet = request.thing("subnetwork", subnet_path)
     text = subnet.get("ipCidrRange")
     if not text:
