@@ -31,7 +31,7 @@ from orch.components.gcp.account import gather_facts as gcp_ask
 from orch.components.gcp.account import lookups as gcp_wanted
 from orch.components.gcp.backend import GcpBackend
 from orch.components.gcp.capacity import max_wait_s
-from orch.components.gcp.tunnels import through_iap
+from orch.components.gcp.fleet_state import iap_command
 from orch.components.init_steps import scripts
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
@@ -310,7 +310,7 @@ def use_project(document: Document, folder: Path, told: list[str]) -> None:
                 places = [fleet_of("aws", more) for more in FLEETS["aws"]]
                 all_of(partial(plan_on_aws, fleet, folder, settings) for fleet in places)
         elif isinstance(settings, GcpSettings):
-            told.append(through_iap("acme", "us-west1-b", settings, "node").replace("%%", "%"))
+            told.append(iap_command("acme", "us-west1-b", settings, "node").replace("%%", "%"))
             with nobody_answers():
                 gcp_ask.session(settings)
                 places = [fleet_of("gcp", more) for more in FLEETS["gcp"]]

@@ -17,10 +17,8 @@ from orch.components.cloud.node_groups import Beside, may_spread
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import SHARED, Queue, SharedNetworks
 from orch.components.explain import Explained, Traits
-from orch.components.gcp import tunnels
-from orch.components.gcp.account import errors, gather_facts
+from orch.components.gcp.account import errors, gather_facts, new_nodes
 from orch.components.gcp.account.facts import GcpFacts, Reservation
-from orch.components.gcp.account.labels import label
 from orch.components.gcp.account.lookups import question, shape_of
 from orch.components.gcp.candidates import candidates
 from orch.components.gcp.capacity import flex_start, max_wait_s
@@ -119,7 +117,9 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         return errors.read(text)
 
     def tunnel_environment(self, settings: BackendSettings) -> Mapping[str, str]:
-        return tunnels.environment(settings) if isinstance(settings, GcpSettings) else {}
+        from orch.components.gcp.fleet_state import tunnel_environment
+
+        return tunnel_environment(settings) if isinstance(settings, GcpSettings) else {}
 
     def _shared_networks(self, request: PlanRequest) -> PriorState:
         """What the stack of the networks that the fleet shares has decided.
@@ -182,22 +182,19 @@ def _shared(made: GcpPlan, settings: GcpSettings) -> SharedNetworks | None:
     return SharedNetworks(networks.name, networks.pins, register)
 
 
-def _queue(fleet: Fleet, session: gather_facts.Session, made: GcpPlan) -> Queue | None:
-    group = made.group
+def _queue(fleet: Fleet, session: gather_facts.Session, plan: GcpPlan) -> Queue | None:
+    group = plan.group
     if group is None:
         return None
-    count, name, wait_s = sum(group.batches), label(made.base), max_wait_s(fleet)
-    what = f"{group.batches[-1]} nodes in the queue of {made.zone}"
-    words = f"waiting for {what}, for {render_duration(wait_s)} at most"
+    wait_s = max_wait_s(fleet)
+    nodes = f"{group.batches[-1]} nodes in the queue of {plan.zone}"
+    message = f"waiting for {nodes}, for {render_duration(wait_s)} at most"
 
     def look() -> CloudAnswer | bool | None:
-        request = f"{group.name}-{len(group.batches) - 1}"
-        refused = gather_facts.refused_request(session, made.zone, group.name, request)
-        if refused is not None:
-            return refused.answer
-        return len(gather_facts.members(session, made.zone, name)) >= count or None
+        outcome = new_nodes.queue_outcome(session, plan)
+        return outcome.answer if isinstance(outcome, CloudError) else outcome
 
-    return Queue(words, float(wait_s), look)
+    return Queue(message, float(wait_s), look)
 
 
 def _zones(fleet: Fleet) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from orch.components.cloud.sizing import (
 from orch.components.gcp import capacity as capacities
 from orch.components.gcp import explain as told
 from orch.components.gcp import network as networks
-from orch.components.gcp import tunnels, userdata
+from orch.components.gcp import userdata
 from orch.components.gcp.account.facts import GcpFacts
 from orch.components.gcp.account.labels import label_findings, labels
 from orch.components.gcp.account.lookups import (
@@ -44,7 +44,7 @@ from orch.components.gcp.account.lookups import (
 from orch.components.gcp.candidates import CloudCandidate, with_fabric
 from orch.components.gcp.capacity import Demand
 from orch.components.gcp.plan import Access, Disk, GcpPlan, base_name
-from orch.components.gcp.ssh_access import cidr_findings
+from orch.components.gcp.ssh_access import cidr_findings, iap_key_findings
 from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
@@ -102,7 +102,7 @@ def plan(
     demand = Demand(len(indices), len(set(indices) - live), 0 if live else made)
     found += reached.findings
     if "iap" in (reached.way.kind, reached.way.bastion):
-        found += tunnels.findings(context.settings)
+        found += iap_key_findings(context.settings)
     found += networks.shared_findings(reached, context.network)
     found += networks.size_findings(wanted, reached, demand.new)
     found += capacities.placement_findings(fleet, shape, demand)

@@ -13,6 +13,8 @@ from orch.components.gcp.account.lookups import NetworkLookup
 from orch.components.gcp.plan import Vpc
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
+from orch.spec.models.backends.credentials import GcpServiceAccountCreds
+from orch.spec.models.backends.gcp import GcpSettings
 
 SSH = 22
 # Where Identity-Aware Proxy comes from. Source: Google Cloud "Using IAP for TCP forwarding".
@@ -92,3 +94,16 @@ def jump_findings(way: AccessMethod, first: Vpc) -> Iterator[Finding]:
 
 def cidr_findings(wanted: NetworkLookup) -> Iterator[Finding]:
     yield from source_findings(wanted.ssh_cidrs, written=bool(wanted.block.ssh_cidrs), alone="IAP")
+
+
+def iap_key_findings(settings: GcpSettings) -> Iterator[Finding]:
+    """Whether gcloud, which opens the tunnels of IAP, can use the credentials of `orch.yml`."""
+    creds = settings.creds
+    if isinstance(creds, GcpServiceAccountCreds) and creds.filename is None:
+        yield Finding(
+            "ORCH303",
+            "network",
+            "gcloud leads to the nodes through IAP, and takes the key of a service account from a file only",
+            detail="`creds` of gcp in orch.yml gives it as `data`",
+            hint="write `filename` there, or `network: {ssh_cidrs: …}` or `{proxy_jump: …}` in the fleet",
+        )
