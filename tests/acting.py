@@ -25,7 +25,7 @@ from orch.cli import run
 from orch.components.aws.account import gather_facts as aws_ask
 from orch.components.aws.account import lookups as aws_wanted
 from orch.components.aws.backend import AwsBackend
-from orch.components.aws.tunnels import through_ssm
+from orch.components.aws.fleet_state import ssm_command
 from orch.components.cloud.backend import CloudBackend
 from orch.components.gcp.account import gather_facts as gcp_ask
 from orch.components.gcp.account import lookups as gcp_wanted
@@ -303,7 +303,7 @@ def use_project(document: Document, folder: Path, told: list[str]) -> None:
                     PlanRequest(fleet, project.backends, PriorState(), "abc", root=folder, folder=folder)
                 )
         elif isinstance(settings, AwsSettings):
-            told.append(through_ssm("us-east-1", settings, "i-0").replace("%%", "%"))
+            told.append(ssm_command("us-east-1", settings, "i-0").replace("%%", "%"))
             with nobody_answers():
                 if settings.__dict__["creds"] is not None:
                     aws_ask.session(settings)

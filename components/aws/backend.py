@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 from orch.catalog.load import catalog as load_catalog
-from orch.components.aws import tunnels
 from orch.components.aws.account import errors, gather_facts
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.account.lookups import Lookups, question
@@ -147,7 +146,9 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         return errors.read(text)
 
     def tunnel_environment(self, settings: BackendSettings) -> Mapping[str, str]:
-        return tunnels.environment(settings) if isinstance(settings, AwsSettings) else {}
+        from orch.components.aws.fleet_state import tunnel_environment
+
+        return tunnel_environment(settings) if isinstance(settings, AwsSettings) else {}
 
     def _named_zones(self, request: PlanRequest) -> Mapping[str, Sequence[Zone]]:
         """The zones of those regions that the file names zones of by their names."""
