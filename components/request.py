@@ -141,8 +141,8 @@ class PlanRequest:
     stack: Callable[[str], PriorState] = lambda name: PriorState()
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
     indices: tuple[int, ...] | None = None
-    # The fleet's other nodes, where these are a part of it, in the backend's own words.
-    beside: Any = None
+    # The fleet's other nodes, where these are a part of it: an object of the backend's own.
+    other_groups: Any = None
 
     # Where it turned out that the fleet may not go, and why: backends, and regions of them.
     refused: dict[str, OrchError] = field(
@@ -167,9 +167,11 @@ class PlanRequest:
         """The backend where the fleet is, or began to be."""
         return self.previous.backend or self.previous.begun.get("backend")
 
-    def of_nodes(self, previous: PriorState, indices: tuple[int, ...], beside: Any = None) -> PlanRequest:
-        """The same for some nodes of the fleet, with what was decided for them, and the others `beside`."""
-        part = replace(self, previous=previous, indices=indices, beside=beside)
+    def of_nodes(
+        self, previous: PriorState, indices: tuple[int, ...], other_groups: Any = None
+    ) -> PlanRequest:
+        """The same for some nodes of the fleet. `previous`: what was decided for them."""
+        part = replace(self, previous=previous, indices=indices, other_groups=other_groups)
         object.__setattr__(part, "_asked", self._asked)
         return part
 

@@ -12,15 +12,15 @@ from typing import ClassVar
 from orch.catalog.load import catalog as load_catalog
 from orch.components.aws.account import errors, gather_facts
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
-from orch.components.aws.account.lookups import Lookups, question
-from orch.components.aws.candidates import candidates, in_written_zones, settled
+from orch.components.aws.account.lookups import Lookups, needed_lookups
+from orch.components.aws.candidates import candidates, in_written_zones, with_known_zone
 from orch.components.aws.explain import EXPLAINED, traits
 from orch.components.aws.network import in_network_of
 from orch.components.aws.plan import AwsPlan
 from orch.components.aws.planner import Context, plan
 from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import CloudCandidate
-from orch.components.cloud.node_groups import Beside
+from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Queue
 from orch.components.explain import Explained, Traits
@@ -48,7 +48,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
     image_pins: ClassVar[tuple[str, ...]] = PINNED_IMAGES
 
     def open_session(self, settings: AwsSettings) -> gather_facts.Session:
-        return gather_facts.session(settings)
+        return gather_facts.open_session(settings)
 
     def candidates(self, request: PlanRequest) -> Sequence[CloudCandidate]:
         """Asks for what names and ids mean in this account."""
@@ -59,7 +59,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
             previous=self.prior(request),
             zones=self._named_zones(request),
             reservation=self._reservation(request),
-            beside=request.backends,
+            other_backends=request.backends,
         )
 
     def listed(self, fleet: Fleet, settings: AwsSettings) -> Sequence[CloudCandidate]:
@@ -84,7 +84,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
             return request.once((self.name, "offered", region, frozenset(types)), lambda: ask(region, types))
 
         fits = in_written_zones(fleet, settings, load_catalog(), self._named_zones(request))
-        return settled(fleet, candidates, offered, fits)
+        return with_known_zone(fleet, candidates, offered, fits)
 
     def facts(self, request: PlanRequest, candidate: CloudCandidate) -> AwsFacts:
         return self._ask(request, self._lookups(request, candidate))
@@ -97,7 +97,9 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
 
     def _lookups(self, request: PlanRequest, candidate: CloudCandidate) -> Lookups:
         settings, prior = self.settings_of(request), self.prior(request)
-        return question(request.fleet, settings, candidate, prior, request.scope, indices=request.indices)
+        return needed_lookups(
+            request.fleet, settings, candidate, prior, request.scope, indices=request.indices
+        )
 
     def _ask(self, request: PlanRequest, lookups: Lookups) -> AwsFacts:
         return gather_facts.ask(self.session(request), lookups, self.settings_of(request).endpoint_url)
@@ -111,7 +113,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
             request.tags,
             texts,
             request.indices,
-            request.beside or Beside(),
+            request.other_groups or OtherGroups(),
         )
         return plan(request.fleet, candidate, facts, self.prior(request), context)
 

@@ -9,7 +9,7 @@ from orch.catalog.aws.machines import Nics
 from orch.components.aws.account.facts import Allowance, AwsFacts, Reservation
 from orch.components.aws.candidates import CloudCandidate
 from orch.components.aws.plan import AwsPlan, Capacity, PlacementGroup
-from orch.components.cloud.node_groups import Beside
+from orch.components.cloud.node_groups import OtherGroups
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
 from orch.spec.models import Fleet
@@ -160,7 +160,7 @@ def quota_findings(
     candidate: CloudCandidate,
     facts: AwsFacts,
     demand: Demand,
-    beside: Beside[AwsPlan, AwsFacts],
+    other_groups: OtherGroups[AwsPlan, AwsFacts],
     addresses: int,
 ) -> Iterator[Finding]:
     """Whether the account's quotas hold the fleet beside what others use; what was not asked does.
@@ -171,27 +171,25 @@ def quota_findings(
     if vcpus is not None and each.vcpus:
         others = sum(
             len(other.plan.nodes) * (other.plan.cpus or 0)
-            for other in beside.planned
+            for other in other_groups.planned
             if other.facts.vcpus is not None and other.facts.vcpus.code == vcpus.code
         )
-        wanted = demand.nodes * each.vcpus
-        if others + wanted + (vcpus.used or 0) > vcpus.limit:
-            words = f"{demand.nodes} x {each.name} need {wanted} vCPUs{_beside(others)}"
+        needed = demand.nodes * each.vcpus
+        if others + needed + (vcpus.used or 0) > vcpus.limit:
+            words = f"{demand.nodes} x {each.name} need {needed} vCPUs{_others_phrase(others)}"
             yield _over(vcpus, "ORCH310", "nodes", words)
     limit = facts.addresses
     if limit is not None and addresses and (limit.used or 0) + addresses > limit.limit:
         yield _over(limit, "ORCH311", "network", f"the NAT gateway needs {addresses} Elastic IP")
     limit = facts.interfaces
-    others = sum(len(other.plan.nodes) * len(other.plan.interfaces) for other in beside.planned)
-    wanted = demand.nodes * demand.interfaces
-    if limit is not None and others + wanted + (limit.used or 0) > limit.limit:
-        words = (
-            f"{demand.nodes} nodes of {demand.interfaces} network interfaces need {wanted}{_beside(others)}"
-        )
-        yield _over(limit, "ORCH312", "nodes", words)
+    others = sum(len(other.plan.nodes) * len(other.plan.interfaces) for other in other_groups.planned)
+    needed = demand.nodes * demand.interfaces
+    if limit is not None and others + needed + (limit.used or 0) > limit.limit:
+        needs = f"{demand.nodes} nodes of {demand.interfaces} network interfaces need {needed}"
+        yield _over(limit, "ORCH312", "nodes", needs + _others_phrase(others))
 
 
-def _beside(others: int) -> str:
+def _others_phrase(others: int) -> str:
     return f" beside {others} of the fleet's other nodes" if others else ""
 
 

@@ -10,11 +10,11 @@ from orch.spec.models import Fleet
 
 def node_indices(fleet: Fleet, previous: PriorState) -> tuple[int, ...]:
     """Indices of the nodes wanted: those that live stay, the lowest free ones are added, the highest go."""
-    wanted = fleet.nodes.target if fleet.nodes is not None else 0
+    count = fleet.nodes.target if fleet.nodes is not None else 0
     live = sorted(live_indices(previous))
-    kept = live[:wanted]
-    free = (index for index in range(len(live) + wanted) if index not in live)
-    return tuple(sorted([*kept, *(next(free) for _ in range(wanted - len(kept)))]))
+    kept = live[:count]
+    free = (index for index in range(len(live) + count) if index not in live)
+    return tuple(sorted([*kept, *(next(free) for _ in range(count - len(kept)))]))
 
 
 def live_indices(previous: PriorState) -> frozenset[int]:
@@ -28,18 +28,18 @@ def all_there(fleet: Fleet, previous: PriorState, indices: Sequence[int] | None 
     `indices`: the nodes that are planned, None: as many as the file asks for. Where they are a part of it,
     what the others come to is not known here.
     """
-    wanted = node_indices(fleet, previous) if indices is None else indices
-    whole = fleet.nodes is None or len(wanted) >= fleet.nodes.target
-    return whole and all(f"{fleet.name}-{index}" in previous.there for index in wanted)
+    expected = node_indices(fleet, previous) if indices is None else indices
+    whole = fleet.nodes is None or len(expected) >= fleet.nodes.target
+    return whole and all(f"{fleet.name}-{index}" in previous.there for index in expected)
 
 
 def unfolded(text: str) -> tuple[int, ...]:
     """0, 1, 2, 3, 5 of `0-3,5`."""
-    found: list[int] = []
+    indices: list[int] = []
     for part in filter(None, text.split(",")):
         low, _, high = part.partition("-")
-        found += range(int(low), int(high or low) + 1)
-    return tuple(found)
+        indices += range(int(low), int(high or low) + 1)
+    return tuple(indices)
 
 
 def folded(indices: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 TRIES, PAUSE_S = 60, 2.0
 
 
-def again(remove: Callable[[], bool]) -> bool:
+def retry_until_gone(remove: Callable[[], bool]) -> bool:
     """Try until it is removed, which `remove` tells; whether it was within TRIES."""
     for _ in range(TRIES):
         if remove():

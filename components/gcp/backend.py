@@ -13,13 +13,13 @@ from orch.catalog.load import catalog as load_catalog
 from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.indices import live_indices
-from orch.components.cloud.node_groups import Beside, may_spread
+from orch.components.cloud.node_groups import OtherGroups, may_spread
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import SHARED, Queue, SharedNetworks
 from orch.components.explain import Explained, Traits
 from orch.components.gcp.account import errors, gather_facts, new_nodes
 from orch.components.gcp.account.facts import GcpFacts, Reservation
-from orch.components.gcp.account.lookups import question, shape_of
+from orch.components.gcp.account.lookups import needed_lookups, shape_of
 from orch.components.gcp.candidates import candidates
 from orch.components.gcp.capacity import flex_start, max_wait_s
 from orch.components.gcp.explain import EXPLAINED, traits
@@ -47,7 +47,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
     image_pins: ClassVar[tuple[str, ...]] = PINNED_IMAGES
 
     def open_session(self, settings: GcpSettings) -> gather_facts.Session:
-        return gather_facts.session(settings)
+        return gather_facts.open_session(settings)
 
     def candidates(self, request: PlanRequest) -> Sequence[CloudCandidate]:
         """Asks for the fleet's reservation, if it has one."""
@@ -57,7 +57,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
             load_catalog(),
             previous=self.prior(request),
             reservation=self._reservation(request),
-            beside=request.backends,
+            other_backends=request.backends,
             network=self._shared_networks(request),
         )
 
@@ -66,7 +66,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
 
     def facts(self, request: PlanRequest, candidate: CloudCandidate) -> GcpFacts:
         settings, prior = self.settings_of(request), self.prior(request)
-        lookups = question(request.fleet, settings, candidate, prior, indices=request.indices)
+        lookups = needed_lookups(request.fleet, settings, candidate, prior, indices=request.indices)
         return gather_facts.ask(self.session(request), lookups)
 
     def plan(self, request: PlanRequest, candidate: CloudCandidate, facts: GcpFacts) -> GcpPlan:
@@ -78,7 +78,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
             scripts(request.fleet, request.folder),
             self._shared_networks(request),
             request.indices,
-            request.beside or Beside(),
+            request.other_groups or OtherGroups(),
         )
         return plan(request.fleet, candidate, facts, self.prior(request), context)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from orch.catalog.gcp.machines import Shape
-from orch.components.cloud.node_groups import Beside
+from orch.components.cloud.node_groups import OtherGroups
 from orch.components.gcp.account.facts import Allowance, GcpFacts
 from orch.components.gcp.account.lookups import WEEK_S, flex_start, options
 from orch.components.gcp.candidates import CloudCandidate
@@ -259,15 +259,16 @@ def reservation_findings(fleet: Fleet, facts: GcpFacts, demand: Demand) -> Itera
 
 
 def quota_findings(
-    candidate: CloudCandidate, facts: GcpFacts, demand: Demand, beside: Beside[GcpPlan, GcpFacts]
+    candidate: CloudCandidate, facts: GcpFacts, demand: Demand, other_groups: OtherGroups[GcpPlan, GcpFacts]
 ) -> Iterator[Finding]:
     """Whether the project's quotas hold what is new; what was not asked does."""
     each, quota = candidate.type, facts.capacity
     if quota is not None and facts.reservation is None:
         gpus = "GPU" in quota.metric
         this = _Asked(candidate.zone, demand.nodes, demand.new, _counted(quota, each.gpu_count, each.vcpus))
-        own = {other.plan.zone: other.facts.own for other in beside.planned} | {candidate.zone: facts.own}
-        *others, mine = _unmade([*_asked_before(beside, quota), this], own)
+        own = {other.plan.zone: other.facts.own for other in other_groups.planned}
+        own[candidate.zone] = facts.own
+        *others, mine = _unmade([*_asked_before(other_groups, quota), this], own)
         new, before = mine.new * mine.each, sum(other.new * other.each for other in others)
         if new and quota.used + before + new > quota.limit:
             more = f" beside {before} of the fleet's other nodes" if before else ""
@@ -293,8 +294,8 @@ def _counted(quota: Allowance, gpus: int, vcpus: int | None) -> int:
     return gpus if "GPU" in quota.metric else vcpus or 0
 
 
-def _asked_before(beside: Beside[GcpPlan, GcpFacts], quota: Allowance) -> Iterator[_Asked]:
-    for other in beside.planned:
+def _asked_before(other_groups: OtherGroups[GcpPlan, GcpFacts], quota: Allowance) -> Iterator[_Asked]:
+    for other in other_groups.planned:
         plan, theirs = other.plan, other.facts.capacity
         same = theirs is not None and theirs.metric == quota.metric
         each = _counted(quota, int(plan.gpus.get("count") or 0), plan.cpus) if same else 0
