@@ -71,25 +71,28 @@ NOTHING = Explained()
 
 def known(outputs: Mapping[str, object]) -> dict[str, str]:
     """The traits that a stack's outputs tell: those recorded, and what is in the pins of an older one."""
-    found: dict[str, str] = {}
+    traits: dict[str, str] = {}
     pins, recorded = outputs.get("pins"), outputs.get("traits")
     if isinstance(pins, dict):
-        told: dict[str, object] = pins
-        found |= {key: str(told[key]) for key in PINNED if key in told}
-        if "image" in told:
-            found["image"] = str(told["image"]).rpartition("/")[2]
+        pinned: dict[str, object] = pins
+        traits |= {key: str(pinned[key]) for key in PINNED if key in pinned}
+        if "image" in pinned:
+            traits["image"] = str(pinned["image"]).rpartition("/")[2]
     if isinstance(recorded, dict):
-        written: dict[str, object] = recorded
-        found |= {key: str(value) for key, value in written.items()}
-    return found
+        recorded_traits: dict[str, object] = recorded
+        traits |= {key: str(value) for key, value in recorded_traits.items()}
+    return traits
 
 
-def scratch_words(made: Scratch | None) -> str:
+def scratch_words(volume: Scratch | None) -> str:
     """`/scratch (xfs)`, with what is not as by default."""
-    if made is None:
+    if volume is None:
         return "none"
-    more = [*(["never cleaned"] if made.clean == "never" else []), *(["required"] if made.required else [])]
-    return f"{made.path} ({', '.join([made.fs, *more])})"
+    more = [
+        *(["never cleaned"] if volume.clean == "never" else []),
+        *(["required"] if volume.required else []),
+    ]
+    return f"{volume.path} ({', '.join([volume.fs, *more])})"
 
 
 def counted(kinds: list[str]) -> str:

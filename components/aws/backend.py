@@ -74,10 +74,10 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         def ask(region: str, types: Collection[str]) -> Mapping[str, Sequence[str]]:
             try:
                 return gather_facts.offered(self.session(request), region, types, settings.endpoint_url)
-            except gather_facts.CloudRefused as refused:
-                if refused.error is None or not errors.is_of_region(refused.error):
+            except gather_facts.CloudRefused as refusal:
+                if refusal.error is None or not errors.is_of_region(refusal.error):
                     raise
-                request.refused[f"{self.name} in {region}"] = refused
+                request.refused[f"{self.name} in {region}"] = refusal
                 return {}
 
         def offered(region: str, types: Collection[str]) -> Mapping[str, Sequence[str]]:
@@ -153,16 +153,16 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         return tunnel_environment(settings) if isinstance(settings, AwsSettings) else {}
 
     def _named_zones(self, request: PlanRequest) -> Mapping[str, Sequence[Zone]]:
-        """The zones of those regions that the file names zones of by their names."""
+        """The zones of each region of which the file writes a zone by its name (`us-east-1a`)."""
         fleet, settings = request.fleet, self.settings_of(request)
         named = [place[0] for zone in fleet.availability_zones if (place := aws_zone_name(zone)) is not None]
         if not named:
             return {}
         regions = fleet.regions or settings.regions or regions_of(fleet, self.name)
-        asked = [region for region in dict.fromkeys(named) if region in regions or not regions]
+        searched = [region for region in dict.fromkeys(named) if region in regions or not regions]
         return request.once(
             (self.name, "zones"),
-            lambda: gather_facts.zones(self.session(request), asked, settings.endpoint_url),
+            lambda: gather_facts.zones(self.session(request), searched, settings.endpoint_url),
         )
 
     def _reservation(self, request: PlanRequest) -> Reservation | None:
@@ -170,38 +170,38 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         if fleet.reservation is None:
             return None
         regions = fleet.regions or settings.regions or regions_of(fleet, self.name)
-        found = None
+        reservation = None
         for region in regions:
             try:
-                found = gather_facts.reservation(
+                reservation = gather_facts.reservation(
                     self.session(request), fleet.reservation, (region,), settings.endpoint_url
                 )
-            except gather_facts.CloudRefused as refused:
-                if len(regions) == 1 or refused.error is None or not errors.is_of_region(refused.error):
+            except gather_facts.CloudRefused as refusal:
+                if len(regions) == 1 or refusal.error is None or not errors.is_of_region(refusal.error):
                     raise
-                request.refused[f"{self.name} in {region}"] = refused
-            if found is not None:
+                request.refused[f"{self.name} in {region}"] = refusal
+            if reservation is not None:
                 break
-        if found is None:
+        if reservation is None:
             raise PlanErrors([_no_reservation(fleet, regions)])
-        return found
+        return reservation
 
 
 def with_room(plan: AwsPlan, running: int) -> AwsPlan:
     """The same with a reservation, where it has one, for no fewer nodes than run in it."""
-    made = plan.capacity.made
-    if made is None or made >= running:
+    reserved = plan.capacity.made
+    if reserved is None or reserved >= running:
         return plan
     return replace(plan, capacity=replace(plan.capacity, made=running))
 
 
-def with_nodes(made: AwsPlan, names: Collection[str]) -> AwsPlan:
+def with_nodes(plan: AwsPlan, names: Collection[str]) -> AwsPlan:
     """A group with the nodes of these names alone."""
-    nodes = tuple(node for node in made.nodes if node.name in names)
-    capacity = made.capacity
+    nodes = tuple(node for node in plan.nodes if node.name in names)
+    capacity = plan.capacity
     if capacity.made is not None:
         capacity = replace(capacity, made=len(nodes) or None)
-    return replace(made, nodes=nodes, capacity=capacity)
+    return replace(plan, nodes=nodes, capacity=capacity)
 
 
 def _no_reservation(fleet: Fleet, regions: Sequence[str]) -> Finding:

@@ -284,13 +284,13 @@ def register(
             return gather_facts.host_keys(session, plan.region, instances, endpoint)
 
         where = "see `aws ec2 get-console-output --latest --instance-id …`"
-        return polling.host_keys(read, ids, whole=whole, where=where)
+        return polling.wait_for_host_keys(read, ids, whole=whole, where=where)
 
     def read_topology(ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
         def read() -> Mapping[str, tuple[str, ...]]:
             return gather_facts.topology(session, plan.region, ids, endpoint)
 
-        return polling.places(read, lambda topology: len(topology) == len(ids), {})
+        return polling.wait_for_topology(read, lambda topology: len(topology) == len(ids), {})
 
     component = AwsFleet(plan, settings, read_host_keys, read_topology)
     return component.state, component.identity

@@ -96,12 +96,12 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
     def stages(
         self, request: PlanRequest, candidate: CloudCandidate, plan: GcpPlan, running: Mapping[int, int]
     ) -> Iterator[tuple[GcpPlan, Queue | None]]:
-        """Who the members of a group are is known once they run: the group and its request come before."""
-        there = len(live_indices(self.prior(request))) if candidate.kept else 0
-        if plan.group is not None and there < sum(plan.group.batches):
-            alone = with_nodes(plan, [node.name for node in plan.nodes[:there]], plan.group.batches)
-            asked = self.join([alone])
-            yield asked, _queue(request.fleet, self.session(request), asked)
+        """The members of a group are known once they run, so the group and its request are a stage before."""
+        existing = len(live_indices(self.prior(request))) if candidate.kept else 0
+        if plan.group is not None and existing < sum(plan.group.batches):
+            names = [node.name for node in plan.nodes[:existing]]
+            stage = self.join([with_nodes(plan, names, plan.group.batches)])
+            yield stage, _queue(request.fleet, self.session(request), stage)
 
     def shared(self, request: PlanRequest, plan: GcpPlan) -> SharedNetworks | None:
         return _shared(plan, self.settings_of(request))
@@ -135,32 +135,32 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
             return None
         regions = fleet.regions or settings.regions or regions_of(fleet, self.name)
         zones = _zones(fleet)
-        found = gather_facts.reservation(self.session(request), fleet.reservation, regions, zones)
-        if found is None:
+        reservation = gather_facts.reservation(self.session(request), fleet.reservation, regions, zones)
+        if reservation is None:
             raise PlanErrors([_no_reservation(fleet, zones or regions)])
-        return found
+        return reservation
 
 
-def fewer(made: GcpPlan, names: Collection[str]) -> GcpPlan:
+def fewer(plan: GcpPlan, names: Collection[str]) -> GcpPlan:
     """The same plan with the nodes of these names alone; of a group, whole batches."""
     batches: tuple[int, ...] = ()
-    if made.group is not None:
-        left = sum(node.name in names for node in made.nodes)
-        batches = made.group.batches
-        while sum(batches) > left:
+    if plan.group is not None:
+        count = sum(node.name in names for node in plan.nodes)
+        batches = plan.group.batches
+        while sum(batches) > count:
             batches = batches[:-1]
-    return with_nodes(made, names, batches)
+    return with_nodes(plan, names, batches)
 
 
-def with_nodes(made: GcpPlan, names: Collection[str], batches: tuple[int, ...]) -> GcpPlan:
+def with_nodes(plan: GcpPlan, names: Collection[str], batches: tuple[int, ...]) -> GcpPlan:
     """The same plan with these nodes and batches."""
-    nodes = tuple(node for node in made.nodes if node.name in names)
-    pins = dict(made.pins)
-    group = made.group
+    nodes = tuple(node for node in plan.nodes if node.name in names)
+    pins = dict(plan.pins)
+    group = plan.group
     if group is not None:
         group = replace(group, batches=batches)
         pins["batches"] = ",".join(str(each) for each in batches)
-    return replace(made, nodes=nodes, group=group, pins=pins)
+    return replace(plan, nodes=nodes, group=group, pins=pins)
 
 
 def shared_stack(fleet: Fleet) -> str | None:
@@ -169,15 +169,15 @@ def shared_stack(fleet: Fleet) -> str | None:
     return f"{SHARED}{name}" if name else None
 
 
-def _shared(made: GcpPlan, settings: GcpSettings) -> SharedNetworks | None:
-    networks = made.shared
+def _shared(plan: GcpPlan, settings: GcpSettings) -> SharedNetworks | None:
+    networks = plan.shared
     if networks is None:
         return None
 
     def register() -> None:
         from orch.components.gcp.network_resources import GcpNetworks
 
-        GcpNetworks(networks, made.project, made.scope, settings)
+        GcpNetworks(networks, plan.project, plan.scope, settings)
 
     return SharedNetworks(networks.name, networks.pins, register)
 

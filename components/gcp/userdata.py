@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orch.catalog.gcp.machines import Shape, software
-from orch.components.cloud.cloudinit import ENDED, RUNS_INIT, File, node_config, prepared, scratch
+from orch.components.cloud.cloudinit import ON_EXIT, RUNS_INIT, File, node_config, prepared, scratch
 from orch.runner.node.init_steps import steps
 from orch.spec.models import Fleet
 from orch.spec.models.blocks import Scratch
@@ -38,7 +38,7 @@ Type=oneshot
 RemainAfterExit=yes
 LimitMEMLOCK=infinity
 ExecStart=/bin/bash {PREPARE}
-ExecStopPost={ENDED}
+ExecStopPost={ON_EXIT}
 [Install]
 WantedBy=multi-user.target
 """

@@ -34,7 +34,7 @@ def wait_for_host_keys(
         return keys
 
     where = "see `gcloud compute instances get-serial-port-output …`"
-    return polling.host_keys(read, names, whole=whole, where=where)
+    return polling.wait_for_host_keys(read, names, whole=whole, where=where)
 
 
 def wait_for_members(session: Session, plan: GcpPlan, group: str, count: int) -> Sequence[Member]:
@@ -52,9 +52,9 @@ def wait_for_members(session: Session, plan: GcpPlan, group: str, count: int) ->
         return len(members) >= count and hosts_known
 
     if plan.group is None:
-        return polling.places(read, complete, ())
+        return polling.wait_for_topology(read, complete, ())
     where = f"instances in {plan.zone} with the label orch-group={group}"
-    return polling.members(read, complete, count, where=where)
+    return polling.wait_for_members(read, complete, count, where=where)
 
 
 def queue_outcome(session: Session, plan: GcpPlan) -> CloudError | bool | None:
