@@ -40,17 +40,17 @@ class ChangeRow:
 class Explained:
     """How the changes of one backend are told.
 
-    `traits`: name -> words for it, in the order in which they are told. `new_nodes`: those that only a node
-    made anew can have. `noun`: what its nodes are called. `theirs`: the nodes are somebody's own, and are
-    left as they were found. `lost`: what goes with a node, `scratch` the trait that names more of it.
-    `template`: the type of what new nodes are made from; those that run do not follow it.
+    `traits`: name -> words for it, in the order of the output. `new_nodes`: traits that only a new node can
+    have. `noun`: what its nodes are called. `owned_by_user`: the nodes are the user's own machines, and are
+    left as they were. `lost`: what is lost with a node; the trait `scratch` names more of it. `template`: the
+    type of the resource that new nodes are made from; running nodes do not follow it.
     """
 
     traits: Mapping[str, str] = field(default_factory=dict[str, str])
     new_nodes: frozenset[str] = frozenset()
     rows: tuple[ChangeRow, ...] = ()
     noun: str = "node"
-    theirs: bool = False
+    owned_by_user: bool = False
     lost: str = "what is on their disks"
     template: str | None = None
 

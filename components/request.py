@@ -66,17 +66,17 @@ class PriorState:
     """What the stack has already decided, from its outputs. A new stack has none of it.
 
     The same file and the same `PriorState` give the same plan, also in a fresh clone: a newer orch or another
-    machine must not move a running cluster. `backend`: where its nodes are, None while it has none. `begun`
-    are the pins of an `up` that did not end, `locked` those of the project's lock file. `there`: the names of
-    nodes that are recorded to be there; none where that was not looked at.
+    machine must not move a running cluster. `backend`: where its nodes are, None while it has none.
+    `unfinished`: the pins of an `up` that was interrupted; `locked`: those of the project's lock file.
+    `existing_nodes`: names of the nodes that the stack's state records; empty where it was not read.
     """
 
     pins: dict[str, str] = field(default_factory=dict)
     nodes: tuple[NodeState, ...] = ()
     backend: str | None = None
-    begun: dict[str, str] = field(default_factory=dict)
+    unfinished: dict[str, str] = field(default_factory=dict)
     locked: dict[str, str] = field(default_factory=dict)
-    there: frozenset[str] = frozenset()
+    existing_nodes: frozenset[str] = frozenset()
 
     @classmethod
     def of_outputs(cls, outputs: dict[str, Any]) -> PriorState:
@@ -165,7 +165,7 @@ class PlanRequest:
     @property
     def at(self) -> str | None:
         """The backend where the fleet is, or began to be."""
-        return self.previous.backend or self.previous.begun.get("backend")
+        return self.previous.backend or self.previous.unfinished.get("backend")
 
     def of_nodes(
         self, previous: PriorState, indices: tuple[int, ...], other_groups: Any = None

@@ -43,9 +43,9 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
     project = stack.project
     previous = replace(
         PriorState.of_outputs(stack.outputs),
-        begun=begun(stack.recorded),
+        unfinished=begun(stack.recorded),
         locked=read_lock(project.lock_file, request.name),
-        there=frozenset(stack.makers),
+        existing_nodes=frozenset(stack.makers),
     )
     return compile_fleet(
         PlanRequest(

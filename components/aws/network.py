@@ -141,18 +141,18 @@ def _given_findings(lookup: NetworkLookup, facts: AwsFacts) -> Iterator[Finding]
     given_names = [("network.vpc", lookup.vpc), *(("network.subnets", each) for each in lookup.subnets)]
     given_names += [("network.security_groups", each) for each in lookup.groups]
     for path, name in given_names:
-        if name in facts.several:
+        if name in facts.ambiguous:
             yield Finding(
                 "ORCH226",
                 path,
-                f"several are called {name} in {facts.region}: {', '.join(facts.several[name])}",
+                f"several are called {name} in {facts.region}: {', '.join(facts.ambiguous[name])}",
                 hint="write the id of the one that is meant",
             )
-        if name in facts.outside:
+        if name in facts.in_other_vpc:
             yield Finding(
                 "ORCH226",
                 path,
-                f"{name} is of {facts.outside[name]}, not of {facts.vpc.id if facts.vpc else 'that'}",
+                f"{name} is of {facts.in_other_vpc[name]}, not of {facts.vpc.id if facts.vpc else 'that'}",
                 hint="give subnets of one VPC",
             )
         if name is None or name not in facts.missing:

@@ -116,7 +116,7 @@ def plan(
     )
     if demand.new:
         findings += _size_findings(cloud_init)
-    findings += key_findings(facts.unread, demand.new, "ec2:GetConsoleOutput", Severity.WARNING)
+    findings += key_findings(facts.console_refusal, demand.new, "ec2:GetConsoleOutput", Severity.WARNING)
     boot = first_boot_pins(fleet, context.scripts)
     findings += first_boot_findings(previous, boot, len(live))
     findings += disk_findings(fleet, facts.image.size_gb if facts.image else None)

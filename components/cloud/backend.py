@@ -1,4 +1,4 @@
-"""What the backends of clouds have in common between a plan and what is brought up."""
+"""The base class of cloud backends: from a request to a deployment of node groups."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
 
     @abstractmethod
     def open_session(self, settings: Any) -> Any:
-        """What the user's own account is asked through."""
+        """A session of the user's own account."""
 
     def session(self, request: PlanRequest) -> Any:
-        """What the cloud is asked through: that of the request, else one of the user's own account."""
+        """The session of the request (a rehearsal's), else one of the user's own account."""
 
         def begin() -> Any:
             return request.session(self.name) or self.open_session(self.settings_of(request))
@@ -64,11 +64,11 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
 
     @abstractmethod
     def cloud_error(self, text: str) -> CloudError | None:
-        """The cloud's error in what its provider said."""
+        """The cloud's error in a message of its provider; None when there is none."""
 
     @abstractmethod
     def with_nodes(self, plan: Plan, names: Collection[str]) -> Plan:
-        """The same plan with the nodes of these names alone."""
+        """The same plan with only the nodes of these names."""
 
     def in_network_of(self, first: Plan, group: Plan) -> Plan:
         """A node group in the network of the fleet's first one. Raises PlanErrors where it cannot be."""
@@ -88,7 +88,7 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         if not (candidate.kept or candidate.additional) or not may_spread(request.fleet):
             return self._plan_at(request, candidate)[0]
         groups, missing = keep_and_missing(request.fleet, prior)
-        groups, missing = with_unfinished(groups, missing, request.previous.begun)
+        groups, missing = with_unfinished(groups, missing, request.previous.unfinished)
         places: list[tuple[NodeGroup, CloudCandidate]] = []
         for group in groups:
             place, *_ = self.candidates(request.of_nodes(prior_of_group(group, prior), group.indices))
@@ -129,16 +129,18 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         return (plan, facts) if all_facts is facts else (self.plan(request, candidate, all_facts), all_facts)
 
     def facts_of_new_nodes(self, request: PlanRequest, candidate: CloudCandidate, facts: Facts) -> Facts:
-        """The facts with what counts for nodes that have to be made, for a plan that replaces nodes which are
-        there. The same when `facts` asked for it already."""
+        """The facts for a plan that replaces running nodes: with quotas and all else that new nodes need.
+
+        Returns `facts` itself when it holds all of that already.
+        """
         return facts
 
     def spreads(self, request: PlanRequest, kept: CloudCandidate) -> bool:
-        """Whether the fleet can have more node groups."""
+        """Whether the fleet can get more node groups."""
         return spreads(request.fleet, self.prior(request))
 
     def more_places(self, request: PlanRequest, kept: CloudCandidate) -> Sequence[CloudCandidate]:
-        """Places in the fleet's region, the cheapest first."""
+        """Candidates in the fleet's region for nodes that do not fit where it is, the cheapest first."""
         if not self.spreads(request, kept) or free_number(node_groups(self.prior(request))) is None:
             return ()
         try:
@@ -151,16 +153,18 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
     def stages(
         self, request: PlanRequest, candidate: CloudCandidate, plan: Plan, running: Mapping[int, int]
     ) -> Iterable[tuple[Plan, Queue | None]]:
-        """Plans that are brought up before, and the queue that is waited for after each. `running`: how many
-        nodes there are, by the number of their group."""
+        """Plans to bring up before the fleet's own, each with the queue to wait for after it.
+
+        `running`: the number of running nodes, by the number of their group.
+        """
         return ()
 
     def shared(self, request: PlanRequest, plan: Plan) -> SharedNetworks | None:
-        """What the fleet stands on together with others."""
+        """The networks that the fleet shares with other fleets."""
         return None
 
     def makers(self, plan: Plan) -> Mapping[str, str]:
-        """Nodes that are no resource of their own, each with the resource that makes it."""
+        """The resource that makes each node which is no resource of its own, by the node's name."""
         return {}
 
     def delete_orphans(self, snapshot: StackSnapshot) -> tuple[str, ...]:
@@ -197,7 +201,7 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         whole = request.fleet.gang == "all-or-nothing"
         return replace(
             super().deploy(request, candidate, plan),
-            apart=frozenset() if whole else frozenset({self.node_type}),
+            isolated=frozenset() if whole else frozenset({self.node_type}),
             whole=whole,
             findings=tuple(dict.fromkeys(each for group in plan.node_groups for each in group.warnings)),
             reasons=reasons(plan),
@@ -216,7 +220,7 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         """
         recorded = request.previous
         keys = (*PLACE, *self.image_pins)
-        unfinished = {key: recorded.begun[key] for key in keys if key in recorded.begun}
+        unfinished = {key: recorded.unfinished[key] for key in keys if key in recorded.unfinished}
         previous = recorded if recorded.pins else PriorState(unfinished)
         pinned = {**recorded.locked, **previous.pins}
         images = {key: value for key, value in pinned.items() if key in self.image_pins}
@@ -225,12 +229,12 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
 
 
 def moves(candidate: CloudCandidate, previous: PriorState) -> bool:
-    """Whether the stack is elsewhere. A zone's network cannot be changed under running instances."""
+    """Whether the fleet moves to another zone: the network cannot change under running instances."""
     return not (candidate.kept or candidate.additional) and "zone" in previous.pins
 
 
 def place_reason(candidate: CloudCandidate, previous: PriorState) -> Iterator[str]:
-    """What a plan says about a stack that is somewhere already."""
+    """The reasons of a plan for a stack that has a placement already."""
     if candidate.kept:
         yield "it stays where it is: the stack is in that zone"
         if any(node.machine is None for node in previous.nodes):

@@ -1,4 +1,4 @@
-"""Where a fleet of a cloud may go: what its list of candidates and its errors have in common. Pure."""
+"""Candidates of a cloud: what the lists of all clouds share, and the errors where none fits. Pure."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def current_candidate(
     in_zones: Callable[[Offer], bool],
     reserved: tuple[str, str] | None,
 ) -> CloudCandidate | None:
-    """Where the stack is, if the file still allows that. What prices do since does not move it.
+    """The stack's current placement, if the file still permits it. Price changes never move a running fleet.
 
     `reserved`: zone and type of the fleet's reservation.
     """
@@ -104,7 +104,7 @@ def current_candidate(
 
 
 def _offer_at(catalog: Catalog, instance_type: InstanceType, region: str, zone: str) -> Offer:
-    """What is known of a type in a zone that has it."""
+    """The offer of a type in a zone that is known to have it, with the prices that are known."""
     listed = (
         offer
         for offer in catalog.lists[instance_type.backend].offers
@@ -139,7 +139,7 @@ def known_types(query: MachineQuery, catalog: Catalog, other_backends: Collectio
 def no_offer(
     fleet: Fleet, query: MachineQuery, catalog: Catalog, judgement: Judgement, instead: Finding | None = None
 ) -> PlanErrors:
-    """That nothing fits and what comes nearest, or `instead` of that; with names that nobody knows."""
+    """The error that nothing fits, with the nearest miss or `instead`, and warnings of unknown names."""
     unknown = [each.finding for each in name_warnings(query, catalog) if each.severity is Severity.WARNING]
     return PlanErrors([*unknown, instead or _nothing(fleet, query, judgement)])
 
@@ -166,7 +166,7 @@ def _nothing(fleet: Fleet, query: MachineQuery, judgement: Judgement) -> Finding
 def in_reservation(
     matches: Sequence[CloudCandidate], instance_type: str, zone: str
 ) -> tuple[CloudCandidate, ...]:
-    """Only where the reservation is. Raises PlanErrors."""
+    """The candidates in the reservation's zone and of its type. Raises PlanErrors when there is none."""
     narrowed = tuple(each for each in matches if (each.type.name, each.zone) == (instance_type, zone))
     if narrowed:
         return narrowed
@@ -189,7 +189,7 @@ def places(matches: Sequence[CloudCandidate], most: int = 4) -> str:
 
 
 def divisible(fleet: Fleet, matches: Sequence[CloudCandidate]) -> tuple[CloudCandidate, ...]:
-    """Those whose GPUs divide into the fleet's blocks. Raises PlanError when none's do."""
+    """The candidates whose GPUs divide into the fleet's blocks. Raises PlanErrors when there is none."""
     refusal: PlanErrors | None = None
     fitting: list[CloudCandidate] = []
     for each in matches:
@@ -214,9 +214,10 @@ def with_required_fabric(
     hint: str,
     unsure: Callable[[str], bool] = lambda name: False,
 ) -> tuple[CloudCandidate, ...]:
-    """Types that are `known`; the `fast` ones alone where the file says that it is required.
+    """The candidates of `known` types; only the `fast` ones where the file requires a fast interconnect.
 
-    `what` of them is known. `unsure`: types that have a fast interconnect of which too little is known.
+    `what`: the part of a type that the catalogue knows or not, for messages. `unsure`: types whose fast
+    interconnect the catalogue does not know well enough.
 
     Raises PlanErrors.
     """

@@ -9,7 +9,10 @@ from orch.spec.models import Fleet
 
 
 def node_indices(fleet: Fleet, previous: PriorState) -> tuple[int, ...]:
-    """Indices of the nodes wanted: those that live stay, the lowest free ones are added, the highest go."""
+    """The indices of the fleet's nodes.
+
+    Running nodes keep theirs, new nodes get the lowest free ones, and a smaller fleet loses the highest.
+    """
     count = fleet.nodes.target if fleet.nodes is not None else 0
     live = sorted(live_indices(previous))
     kept = live[:count]
@@ -23,14 +26,14 @@ def live_indices(previous: PriorState) -> frozenset[int]:
 
 
 def all_there(fleet: Fleet, previous: PriorState, indices: Sequence[int] | None = None) -> bool:
-    """Whether the whole fleet is recorded to be there.
+    """Whether the state records every node of the fleet.
 
-    `indices`: the nodes that are planned, None: as many as the file asks for. Where they are a part of it,
-    what the others come to is not known here.
+    `indices`: the planned nodes, None: as many as the file asks for. False where they are only a part of the
+    fleet: the state of the others is not known here.
     """
     expected = node_indices(fleet, previous) if indices is None else indices
     whole = fleet.nodes is None or len(expected) >= fleet.nodes.target
-    return whole and all(f"{fleet.name}-{index}" in previous.there for index in expected)
+    return whole and all(f"{fleet.name}-{index}" in previous.existing_nodes for index in expected)
 
 
 def unfolded(text: str) -> tuple[int, ...]:

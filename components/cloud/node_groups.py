@@ -56,9 +56,9 @@ class Planned(Generic[Plan, Facts]):
 
 @dataclass(frozen=True)
 class OtherGroups(Generic[Plan, Facts]):
-    """The other groups of a fleet, for what is bounded for all of it: quotas, and its budget.
+    """The other node groups of a fleet: quotas and the budget bound all groups together.
 
-    `planned` are the groups before this one; `later`: the number of nodes of those behind it.
+    `planned`: the groups before this one. `later`: the number of nodes of the groups after it.
     """
 
     planned: tuple[Planned[Plan, Facts], ...] = ()
@@ -71,12 +71,12 @@ class OtherGroups(Generic[Plan, Facts]):
 
 
 def may_spread(fleet: Fleet) -> bool:
-    """Whether nodes of a fleet may differ in type, zone and market."""
+    """Whether the nodes of a fleet may differ in type, zone and market."""
     return fleet.placement != "cluster" and fleet.reservation is None
 
 
 def node_groups(previous: PriorState) -> tuple[NodeGroup, ...]:
-    """The groups that the stack has, with the nodes it has; the first one is always there."""
+    """The groups that the stack records, with their nodes. There is always a first one."""
     rows: list[dict[str, str]] = json.loads(previous.pins.get(PIN, "[]"))
     others = [NodeGroup(int(row["number"]), row, unfolded(row["indices"])) for row in rows]
     in_others = {index for each in others for index in each.indices}
@@ -87,7 +87,7 @@ def node_groups(previous: PriorState) -> tuple[NodeGroup, ...]:
 
 
 def keep_and_missing(fleet: Fleet, previous: PriorState) -> tuple[tuple[NodeGroup, ...], tuple[int, ...]]:
-    """The groups with those of their nodes that stay, and the indices of nodes that are missing."""
+    """The groups with the nodes they keep, and the indices of the missing nodes."""
     indices = node_indices(fleet, previous)
     current = node_groups(previous)
     kept = [replace(each, indices=tuple(i for i in each.indices if i in indices)) for each in current]
@@ -98,13 +98,13 @@ def keep_and_missing(fleet: Fleet, previous: PriorState) -> tuple[tuple[NodeGrou
 
 
 def spreads(fleet: Fleet, previous: PriorState) -> bool:
-    """Whether a fleet with these decisions can have more groups: one that an earlier version made cannot."""
+    """Whether the fleet can get more groups. One that an earlier version made cannot."""
     new = "zone" not in previous.pins
     return may_spread(fleet) and (new or SPREADS in previous.pins)
 
 
 def free_number(groups: Iterable[NodeGroup]) -> int | None:
-    """The number of a group that is added, None where there are as many as can be."""
+    """The number for one more group; None at the limit of MOST groups."""
     taken = {each.number for each in groups}
     return next((number for number in range(1, MOST) if number not in taken), None)
 
@@ -112,7 +112,7 @@ def free_number(groups: Iterable[NodeGroup]) -> int | None:
 def with_unfinished(
     groups: Sequence[NodeGroup], missing: tuple[int, ...], pins: Mapping[str, str]
 ) -> tuple[tuple[NodeGroup, ...], tuple[int, ...]]:
-    """The same with missing nodes where an `up` that did not end was about to have them."""
+    """Assign missing nodes to the groups where an interrupted `up` was creating them (`pins`)."""
     result = list(groups)
     for other in node_groups(PriorState(dict(pins)))[1:]:
         indices = tuple(index for index in missing if index in other.indices)
@@ -131,7 +131,7 @@ def with_unfinished(
 def with_missing(
     places: Sequence[tuple[NodeGroup, CloudCandidate]], missing: Sequence[int], candidate: CloudCandidate
 ) -> list[tuple[NodeGroup, CloudCandidate]]:
-    """The same with the missing nodes at the candidate: in the group that is there, or in one more."""
+    """Assign the missing nodes to the candidate: to the group that is there already, else to a new one."""
     result = list(places)
     position = next((index for index, (_, place) in enumerate(result) if place.same_place(candidate)), None)
     number = free_number(group for group, _ in result)
@@ -143,7 +143,7 @@ def with_missing(
 
 
 def prior_of_group(group: NodeGroup, previous: PriorState) -> PriorState:
-    """What the stack has decided, as if the group were all of the fleet."""
+    """What the stack has decided for one group, as if it were the whole fleet."""
     shared = {key: value for key, value in previous.pins.items() if key not in (*OWN, PIN)}
     pins = {**shared, **{key: value for key, value in group.pins.items() if key != "number"}}
     live = set(unfolded(previous.pins.get("indices", "")))
@@ -151,8 +151,10 @@ def prior_of_group(group: NodeGroup, previous: PriorState) -> PriorState:
 
 
 def joined(first: Plan, others: Sequence[Plan]) -> Plan:
-    """The plan of a fleet of these groups, each planned as if it were all of it: the first has what the fleet
-    has once."""
+    """The plan of a fleet of these groups, each of which was planned as a whole fleet.
+
+    What a fleet has only once, as its bastion, is in the plan of the first group.
+    """
     others = tuple(replace(each, bastion=None, bastion_init="") for each in others)
     groups = (first, *others)
     group_pins = [{"number": str(each.number), **_own(_pins(each), first.pins)} for each in others]
@@ -176,12 +178,12 @@ def _pins(plan: CloudPlan) -> dict[str, str]:
 
 
 def _own(pins: Mapping[str, str], first: Mapping[str, str]) -> dict[str, str]:
-    """What a group does not have in common with the first."""
+    """The pins in which a group differs from the first."""
     return {key: value for key, value in pins.items() if key in OWN or first.get(key) != value}
 
 
 def reasons(plan: CloudPlan) -> tuple[str, ...]:
-    """What is said of the first group and of all, then where the nodes of each other group are."""
+    """The reasons of the first group, then one line per other group: its nodes and where they are."""
     first, *others = plan.node_groups
     more = (f"{', '.join(node.name for node in each.nodes)}: {each.reasons[0]}" for each in others)
     return (*first.reasons, *more)

@@ -119,7 +119,7 @@ def plan(
         account=context.settings.vm_service_account is not None,
     )
     findings += _size_findings(cloud_init)
-    findings += key_findings(facts.unread, demand.new, "compute.instances.getGuestAttributes")
+    findings += key_findings(facts.attribute_refusal, demand.new, "compute.instances.getGuestAttributes")
     boot = first_boot_pins(fleet, context.scripts)
     findings += first_boot_findings(previous, boot, len(live))
     findings += disk_findings(fleet, facts.image.size_gb if facts.image else None)

@@ -92,7 +92,7 @@ class Gang:
                 call = EngineCall(
                     self.listener,
                     planning=False,
-                    apart=step.apart,
+                    apart=step.isolated,
                     nodes=len(step.nodes),
                     events=call.events,
                 )
@@ -227,7 +227,7 @@ def words(compiled: Deployment, *, looked: bool = False) -> list[str]:
     """The engine's arguments for bringing a plan up. One that has `looked` need not look again."""
     found = ["up", "--yes", "--skip-preview", *parallel(compiled)]
     found += ["--refresh=false"] if looked else []
-    return [*found, "--continue-on-error"] if compiled.apart else found
+    return [*found, "--continue-on-error"] if compiled.isolated else found
 
 
 def parallel(compiled: Deployment) -> list[str]:

@@ -79,12 +79,12 @@ class RegionClient:
             cards=self._cards(lookups.instance_type),
             missing=tuple(lookup.missing),
             elsewhere=self._elsewhere(lookup.missing) if lookup.missing else {},
-            several=lookup.several,
-            outside=lookup.outside,
-            unread=self._unread(),
+            ambiguous=lookup.ambiguous,
+            in_other_vpc=lookup.in_other_vpc,
+            console_refusal=self._console_refusal(),
         )
 
-    def _unread(self) -> str | None:
+    def _console_refusal(self) -> str | None:
         """AWS's message where an instance's console may not be read.
 
         A policy may still allow it by tags that the fleet's instances will have.

@@ -29,12 +29,12 @@ _CALLS: Mapping[Kind, tuple[str, str, str, str, str]] = {
 
 @dataclass
 class Lookup:
-    """What became of the pieces that were looked for: `missing`, `several` and `outside` as in `AwsFacts`."""
+    """A lookup of given pieces of a network; those not found are in the fields, as in `AwsFacts`."""
 
     ec2: Any
     missing: list[str] = field(default_factory=list[str])
-    several: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    outside: dict[str, str] = field(default_factory=dict[str, str])
+    ambiguous: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    in_other_vpc: dict[str, str] = field(default_factory=dict[str, str])
 
     def of(self, kind: Kind, names: Sequence[str], vpc: str | None = None) -> list[Row]:
         """The row of each that is there and the only one of its name: within `vpc`, where that is known."""
@@ -49,7 +49,7 @@ class Lookup:
             if not rows:
                 self.missing.append(each)
             elif len(rows) > 1:
-                self.several[each] = tuple(sorted(str(row[identity]) for row in rows))
+                self.ambiguous[each] = tuple(sorted(str(row[identity]) for row in rows))
             else:
                 rows_found.append(rows[0])
         return rows_found
@@ -58,7 +58,9 @@ class Lookup:
         """The same of subnets; those of another VPC than `vpc`, or than the first's, are noted."""
         rows = self.of("subnet", names, vpc)
         vpc_id = vpc or (str(rows[0]["VpcId"]) if rows else None)
-        self.outside |= {str(row["SubnetId"]): str(row["VpcId"]) for row in rows if row["VpcId"] != vpc_id}
+        self.in_other_vpc |= {
+            str(row["SubnetId"]): str(row["VpcId"]) for row in rows if row["VpcId"] != vpc_id
+        }
         return [row for row in rows if row["VpcId"] == vpc_id]
 
 

@@ -34,7 +34,7 @@ def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
     """
     settings = entry_of(snapshot.settings, AwsSettings)
     regions = sorted(
-        {str(each.inputs["region"]) for each in snapshot.known if each.type == "pulumi:providers:aws"}
+        {str(each.inputs["region"]) for each in snapshot.recorded if each.type == "pulumi:providers:aws"}
     )
     stack_tags = sorted(filter(None, {_stack_tag(each) for each in snapshot.of("aws:")}))
     if not regions or not stack_tags:
@@ -50,7 +50,7 @@ def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
             for each, kind, urn in gather_facts.tagged(session, name, stack_tag, settings.endpoint_url):
                 if each not in snapshot.ids and kind not in WITH_OTHERS:
                     orphans.setdefault(kind, {})[each] = urn.rpartition("::")[2]
-        removed += _untagged(ec2, region.client("iam"), snapshot.begun, stack_tags)
+        removed += _untagged(ec2, region.client("iam"), snapshot.unfinished, stack_tags)
         for kind, remove in ORDER:
             existing = _still_existing(ec2, kind, orphans.get(kind, {}), snapshot.ids)
             if existing:

@@ -60,12 +60,14 @@ class ProjectClient:
             network_quota=self._network_quota() if lookups.made_networks else None,
             missing=tuple(missing),
             own=len(self.members(lookups.zone, "orch-group", lookups.own)) if lookups.own else 0,
-            unread=self._unread(lookups.zone),
+            attribute_refusal=self._attribute_refusal(lookups.zone),
         )
 
-    def _unread(self, zone: str) -> str | None:
-        """What GCP says where guest attributes may not be read: before it looks whether there is such an
-        instance."""
+    def _attribute_refusal(self, zone: str) -> str | None:
+        """The message of GCP where guest attributes may not be read.
+
+        GCP checks the permission before it looks for the instance.
+        """
         try:
             self.guest_attribute(zone, NO_INSTANCE, SHOWN)
         except CloudRefused as refused:

@@ -67,7 +67,7 @@ def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
     """
     places = {
         (str(each.inputs["project"]), str(each.inputs["region"]))
-        for each in snapshot.known
+        for each in snapshot.recorded
         if each.type == "pulumi:providers:gcp" and "region" in each.inputs
     }
     marks = Marks.of(snapshot.of("gcp:"))
@@ -197,7 +197,7 @@ class Orphans:
 
     def routers(self) -> Iterator[Orphan]:
         """Also one that is recorded, with a NAT that is not: it is made anew with it."""
-        unfinished = {str(each.inputs.get("name")) for each in self._snapshot.begun if each.type == NAT}
+        unfinished = {str(each.inputs.get("name")) for each in self._snapshot.unfinished if each.type == NAT}
         nats = {name for name in unfinished if name}
         yield from self._marked("RoutersClient", "router", nats, region=self._region)
 

@@ -451,7 +451,7 @@ def test_a_quota_is_judged_again_where_nodes_that_are_there_are_replaced(account
     cluster = {"nodes": "2", "placement": "cluster", "instance_types": ["p5.48xlarge"]}
     up = account.compiled(**cluster, network={"interconnect": "ethernet"}).plan
     there = frozenset(f"{up.fleet}-{index}" for index in range(2))
-    before = PriorState({"backend": "aws", "indices": "0-1", **up.pins}, there=there)
+    before = PriorState({"backend": "aws", "indices": "0-1", **up.pins}, existing_nodes=there)
     account.cloud.turn(quotas={P_QUOTA: 2000, "L-DF5E4CA3": 5})
     assert account.compiled(before, **cluster, network={"interconnect": "ethernet"}).plan.settled
     with pytest.raises(PlanErrors, match="network interfaces"):

@@ -109,7 +109,7 @@ def test_a_quota_is_left_out_where_the_whole_fleet_is_there(
 ) -> None:
     """A part of it that is there counts beside another that grows."""
     fleet = Fleet.model_validate({"type": "fleet", "name": "p5", "backends": ["aws"], "nodes": str(wanted)})
-    prior = PriorState({"indices": "0-2"}, there=frozenset(f"p5-{index}" for index in there))
+    prior = PriorState({"indices": "0-2"}, existing_nodes=frozenset(f"p5-{index}" for index in there))
     assert all_there(fleet, prior, planned) is whole
 
 
