@@ -189,18 +189,18 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
 
 def with_room(plan: AwsPlan, running: int) -> AwsPlan:
     """The same with a reservation, where it has one, for no fewer nodes than run in it."""
-    reserved = plan.capacity.made
+    reserved = plan.capacity.reserved_nodes
     if reserved is None or reserved >= running:
         return plan
-    return replace(plan, capacity=replace(plan.capacity, made=running))
+    return replace(plan, capacity=replace(plan.capacity, reserved_nodes=running))
 
 
 def with_nodes(plan: AwsPlan, names: Collection[str]) -> AwsPlan:
     """A group with the nodes of these names alone."""
     nodes = tuple(node for node in plan.nodes if node.name in names)
     capacity = plan.capacity
-    if capacity.made is not None:
-        capacity = replace(capacity, made=len(nodes) or None)
+    if capacity.reserved_nodes is not None:
+        capacity = replace(capacity, reserved_nodes=len(nodes) or None)
     return replace(plan, nodes=nodes, capacity=capacity)
 
 

@@ -37,7 +37,7 @@ def capacity(fleet: Fleet, candidate: CloudCandidate, facts: AwsFacts, demand: D
         limit = None if fleet.max_price is None else f"{float(fleet.max_price):g}"
         return Capacity(market="spot", max_price=limit)
     if fleet.gang == "all-or-nothing" and demand.nodes > 0:
-        return Capacity(made=demand.nodes)
+        return Capacity(reserved_nodes=demand.nodes)
     return Capacity()
 
 
@@ -47,15 +47,15 @@ def placement_group(fleet: Fleet, facts: AwsFacts, each: Nics, base: str) -> Pla
         return None
     reservation = facts.reservation
     if reservation is None:
-        return PlacementGroup(base, made=True)
-    return None if reservation.group is None else PlacementGroup(reservation.group, made=False)
+        return PlacementGroup(base, new=True)
+    return None if reservation.group is None else PlacementGroup(reservation.group, new=False)
 
 
 def group_reason(fleet: Fleet, facts: AwsFacts, each: Nics, group: PlacementGroup | None) -> str | None:
     if fleet.placement != "cluster":
         return None
     if group is not None:
-        whose = "of its own" if group.made else "that the reservation lies in"
+        whose = "of its own" if group.new else "that the reservation lies in"
         return f"one cluster placement group {whose} ({group.name}): all nodes in one zone, close together"
     reservation = facts.reservation
     if reservation is not None and reservation.kind == "block":

@@ -181,13 +181,13 @@ def plan(
             if candidate.kept and node.machine is not None
         },
         # The one key of ours that EC2 does not let an instance read: such a launch fails.
-        shown="_index" not in _tags(fleet, context),
+        tags_readable="_index" not in _tags(fleet, context),
         bastion_init=bastion_config(fleet.name, _bastion_leads(decision.network, spread=spread))
         if bastion
         else "",
         tags=_tags(fleet, context),
         layout=layout_fingerprint,
-        settled=previous.pins.get("layout") == layout_fingerprint,
+        layout_unchanged=previous.pins.get("layout") == layout_fingerprint,
         placement=fleet.placement,
         rank_by_topology=fleet.topology == "rank-ordered" and each.levels > 0,
         interconnect="efa" if efa else "ethernet",
@@ -214,7 +214,7 @@ def plan(
             *place_reason(candidate, previous),
             *cards.words(each, interfaces),
             *filter(None, [capacities.group_reason(fleet, facts, each, group)]),
-            *told.capacity_reasons(capacity.made, facts, candidate),
+            *told.capacity_reasons(capacity.reserved_nodes, facts, candidate),
             *networks.reasons(lookup, decision, demand),
             *told.image_reasons(facts, previous),
             *told.scratch_reasons(fleet, each),

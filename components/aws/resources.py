@@ -72,7 +72,7 @@ class AwsFleet(pulumi.ComponentResource):
 
     def _placement_group(self) -> aws.ec2.PlacementGroup | None:
         group = self._plan.group
-        if group is None or not group.made:
+        if group is None or not group.new:
             return None
         name = f"{self._plan.fleet}-group"
         return aws.ec2.PlacementGroup(
@@ -86,7 +86,7 @@ class AwsFleet(pulumi.ComponentResource):
     def _capacity(
         self, plan: AwsPlan, group: aws.ec2.PlacementGroup | None
     ) -> aws.ec2.CapacityReservation | None:
-        if plan.capacity.made is None:
+        if plan.capacity.reserved_nodes is None:
             return None
         name = f"{plan.fleet}-capacity{plan.suffix}"
         return aws.ec2.CapacityReservation(
@@ -94,7 +94,7 @@ class AwsFleet(pulumi.ComponentResource):
             instance_type=plan.instance_type,
             instance_platform="Linux/UNIX",
             availability_zone=plan.zone_name,
-            instance_count=plan.capacity.made,
+            instance_count=plan.capacity.reserved_nodes,
             instance_match_criteria="targeted",
             end_date_type="unlimited",
             placement_group_arn=group.arn if group is not None else None,
@@ -131,7 +131,7 @@ class AwsFleet(pulumi.ComponentResource):
             "http_endpoint": "enabled",
             "http_tokens": "required",
             "http_put_response_hop_limit": 1,
-            **({"instance_metadata_tags": "enabled"} if plan.shown else {}),
+            **({"instance_metadata_tags": "enabled"} if plan.tags_readable else {}),
         }
         tags = self._resources.tags("aws:ec2/launchTemplate:LaunchTemplate", name)
         profile = plan.profile
@@ -197,7 +197,7 @@ class AwsFleet(pulumi.ComponentResource):
             user_data_replace_on_change=True,
             tags=self._resources.tags("aws:ec2/instance:Instance", node.name, **{"orch:layout": plan.layout}),
             opts=self._resources.with_options(
-                ignore_changes=["userDataBase64", "launchTemplate"] if plan.settled else None,
+                ignore_changes=["userDataBase64", "launchTemplate"] if plan.layout_unchanged else None,
                 replace_on_changes=['tags["orch:layout"]'],
                 # The provider returns the user data of the template.
                 additional_secret_outputs=["userData"] if plan.confidential else None,

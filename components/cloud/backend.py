@@ -123,7 +123,7 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
     def _plan_at(self, request: PlanRequest, candidate: CloudCandidate) -> tuple[Plan, Facts]:
         facts = self.facts(request, candidate)
         plan = self.plan(request, candidate, facts)
-        if plan.settled or not candidate.kept:
+        if plan.layout_unchanged or not candidate.kept:
             return plan, facts
         all_facts = self.facts_of_new_nodes(request, candidate, facts)
         return (plan, facts) if all_facts is facts else (self.plan(request, candidate, all_facts), all_facts)

@@ -194,7 +194,7 @@ def plan(
         bastion_init=bastion_config(fleet.name, _node_cidrs(decision)) if bastion else "",
         labels=own_labels,
         layout=layout,
-        settled=previous.pins.get("layout") == layout,
+        layout_unchanged=previous.pins.get("layout") == layout,
         placement=fleet.placement,
         rank_by_host=rank_by_host,
         interconnect=interconnect,

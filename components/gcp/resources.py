@@ -186,7 +186,7 @@ class GcpFleet(pulumi.ComponentResource):
         """
         resources = self._resources
         token = "gcp:compute/instanceFromTemplate:InstanceFromTemplate"
-        ignored = ["metadata", "sourceInstanceTemplate"] if plan.settled else None
+        ignored = ["metadata", "sourceInstanceTemplate"] if plan.layout_unchanged else None
         return gcp.compute.InstanceFromTemplate(
             node.name,
             name=f"{plan.base}-{node.index}",

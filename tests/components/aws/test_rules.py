@@ -162,7 +162,7 @@ def test_nodes_of_a_version_that_left_the_metadata_open_are_told_once_and_kept()
     case.data["pins"] = {key: value for key, value in now.items() if key != "boot.metadata"}
     (told,) = [each for each in case.plan().warnings if each.code == "ORCH232"]
     assert "can read their instance metadata" in told.summary
-    assert case.plan().settled, "nodes that run stay as they are"
+    assert case.plan().layout_unchanged, "nodes that run stay as they are"
     case.data["pins"] = dict(case.plan().pins)
     assert not [each for each in case.plan().warnings if each.code == "ORCH232"]
 

@@ -138,7 +138,7 @@ def test_running_nodes_keep_their_template_when_only_scripts_change() -> None:
         "pins": pins,
     }
     second = Case("x", changed).plan()
-    assert second.settled
+    assert second.layout_unchanged
     assert (second.layout, second.template == first.template) == (first.layout, False)
 
 
