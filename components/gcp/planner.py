@@ -145,20 +145,17 @@ def plan(
         raise AssertionError("an image that is missing is an error")
     disk = Disk(disk_gb(fleet), shape.boot)
     layout = fingerprint(
-        candidate.type.name, candidate.zone, facts.image.link, scheduling,
-        decision.interfaces, decision.public,
-        userdata.node_scratch(fleet, shape, os), disk, fleet.reservation, group is not None,
+        candidate.type.name, candidate.zone, facts.image.link, scheduling, decision.interfaces,
+        decision.public, userdata.node_scratch(fleet, shape, os), disk, fleet.reservation, group is not None,
     )  # fmt: skip
     own_labels = labels(fleet.tags, context.tags, context.settings.tags, {"orch-fleet": fleet.name})
     given_policy = capacities.given_policy(facts)
     content = (layout, cloud_init, own_labels, placement, context.settings.vm_service_account)
     content += (given_policy,) if given_policy else ()
-    interconnect = shape.fabric
-    fast = fabric(interconnect, candidate.type.name)
+    fast = fabric(shape.fabric, candidate.type.name)
     name, _, count = shape.accelerator.partition(":")
-    rank_by_host = (
-        fleet.topology == "rank-ordered" and shape.levels > 0 and (placement or facts.reservation) is not None
-    )
+    close = placement or facts.reservation
+    rank_by_host = fleet.topology == "rank-ordered" and shape.levels > 0 and close is not None
     return GcpPlan(
         fleet=fleet.name,
         scope=scope,
@@ -197,7 +194,7 @@ def plan(
         layout_unchanged=previous.pins.get("layout") == layout,
         placement=fleet.placement,
         rank_by_host=rank_by_host,
-        interconnect=interconnect,
+        interconnect=shape.fabric,
         fabric=fast,
         # Container-Optimized OS comes without NVIDIA's toolkit.
         gpus=gpus(candidate.type) | ({"toolkit": False} if os == "cos" and candidate.type.gpu else {}),
