@@ -78,7 +78,7 @@ class Deployment:
     warnings: tuple[NodeWarning, ...] = ()
     new_keys: tuple[NewHostKey, ...] = ()
     # Types of resources of which one that fails does not stop the others.
-    apart: frozenset[str] = frozenset()
+    isolated: frozenset[str] = frozenset()
     parallel: int | None = None
     # Where it goes, where it may go else, and what an error of the cloud means for trying on.
     place: str | None = None

@@ -40,17 +40,17 @@ class ChangeRow:
 class Explained:
     """How the changes of one backend are told.
 
-    `traits`: name -> words for it, in the order in which they are told. `new_nodes`: those that only a node
-    made anew can have. `noun`: what its nodes are called. `theirs`: the nodes are somebody's own, and are
-    left as they were found. `lost`: what goes with a node, `scratch` the trait that names more of it.
-    `template`: the type of what new nodes are made from; those that run do not follow it.
+    `traits`: name -> words for it, in the order of the output. `new_nodes`: traits that only a new node can
+    have. `noun`: what its nodes are called. `owned_by_user`: the nodes are the user's own machines, and are
+    left as they were. `lost`: what is lost with a node; the trait `scratch` names more of it. `template`: the
+    type of the resource that new nodes are made from; running nodes do not follow it.
     """
 
     traits: Mapping[str, str] = field(default_factory=dict[str, str])
     new_nodes: frozenset[str] = frozenset()
     rows: tuple[ChangeRow, ...] = ()
     noun: str = "node"
-    theirs: bool = False
+    owned_by_user: bool = False
     lost: str = "what is on their disks"
     template: str | None = None
 
@@ -71,25 +71,28 @@ NOTHING = Explained()
 
 def known(outputs: Mapping[str, object]) -> dict[str, str]:
     """The traits that a stack's outputs tell: those recorded, and what is in the pins of an older one."""
-    found: dict[str, str] = {}
+    traits: dict[str, str] = {}
     pins, recorded = outputs.get("pins"), outputs.get("traits")
     if isinstance(pins, dict):
-        told: dict[str, object] = pins
-        found |= {key: str(told[key]) for key in PINNED if key in told}
-        if "image" in told:
-            found["image"] = str(told["image"]).rpartition("/")[2]
+        pinned: dict[str, object] = pins
+        traits |= {key: str(pinned[key]) for key in PINNED if key in pinned}
+        if "image" in pinned:
+            traits["image"] = str(pinned["image"]).rpartition("/")[2]
     if isinstance(recorded, dict):
-        written: dict[str, object] = recorded
-        found |= {key: str(value) for key, value in written.items()}
-    return found
+        recorded_traits: dict[str, object] = recorded
+        traits |= {key: str(value) for key, value in recorded_traits.items()}
+    return traits
 
 
-def scratch_words(made: Scratch | None) -> str:
+def scratch_words(volume: Scratch | None) -> str:
     """`/scratch (xfs)`, with what is not as by default."""
-    if made is None:
+    if volume is None:
         return "none"
-    more = [*(["never cleaned"] if made.clean == "never" else []), *(["required"] if made.required else [])]
-    return f"{made.path} ({', '.join([made.fs, *more])})"
+    more = [
+        *(["never cleaned"] if volume.clean == "never" else []),
+        *(["required"] if volume.required else []),
+    ]
+    return f"{volume.path} ({', '.join([volume.fs, *more])})"
 
 
 def counted(kinds: list[str]) -> str:

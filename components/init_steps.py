@@ -20,41 +20,41 @@ PIN = "boot.init"
 
 def scripts(fleet: Fleet, folder: Path) -> dict[str, str]:
     """The text of `init[].file`, by path. Raises PlanErrors."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     missing: list[Finding] = []
     for index, step in enumerate(fleet.init):
         if step.file is None:
             continue
         path = folder / Path(step.file).expanduser()
         try:
-            found[step.file] = path.read_text("utf-8")
+            texts[step.file] = path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             summary = f"the script {step.file} cannot be read"
             missing.append(Finding("ORCH129", f"init[{index}].file", summary, detail=str(error)))
     if missing:
         raise PlanErrors(missing)
-    return found
+    return texts
 
 
-def pinned(found: Sequence[Step]) -> dict[str, str]:
-    return {PIN: short(mark_of(found))} if found else {}
+def pinned(steps: Sequence[Step]) -> dict[str, str]:
+    return {PIN: short(mark_of(steps))} if steps else {}
 
 
 def short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def reasons(found: Sequence[Step], before: Mapping[str, str], there: int, noun: str) -> Iterator[str]:
-    """What a plan says of steps that nodes are sent. `there`: how many of them run; `before`: the pins that
+def reasons(steps: Sequence[Step], before: Mapping[str, str], running: int, noun: str) -> Iterator[str]:
+    """What a plan says of steps that nodes are sent. `running`: how many of them run; `before`: the pins that
     they were planned with."""
-    if found:
-        names = ", ".join(step.name for step in found)
-        yield f"init: {counted(len(found), 'step')} on each {noun}, once, before it takes jobs ({names})"
-    if not there or before.get(PIN) == pinned(found).get(PIN):
+    if steps:
+        names = ", ".join(step.name for step in steps)
+        yield f"init: {counted(len(steps), 'step')} on each {noun}, once, before it takes jobs ({names})"
+    if not running or before.get(PIN) == pinned(steps).get(PIN):
         return
-    if not found:
-        yield f"`init` is gone: what its steps did on the {counted(there, noun)} stays"
+    if not steps:
+        yield f"`init` is gone: what its steps did on the {counted(running, noun)} stays"
         return
-    yield f"`init` changes: its new or changed steps run on the {counted(there, noun)} that are there"
-    if any(step.when == "create" for step in found):
+    yield f"`init` changes: its new or changed steps run on the {counted(running, noun)} that are there"
+    if any(step.when == "create" for step in steps):
         yield f"those `when: create` run on a new {noun} only"

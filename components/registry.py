@@ -47,12 +47,12 @@ def backend(name: str) -> AnyBackend:
     if not name.isidentifier() or find_spec(f"orch.components.{name}") is None:
         raise KeyError(name)
     module = import_module(f"orch.components.{name}.backend")
-    (found,) = (
+    (subclass,) = (
         each
         for each in vars(module).values()
         if inspect.isclass(each) and issubclass(each, Backend) and each.__dict__.get("name") == name
     )
-    return found()
+    return subclass()
 
 
 def _of_another_package(name: str) -> AnyBackend:
@@ -60,7 +60,7 @@ def _of_another_package(name: str) -> AnyBackend:
     where = f"{entry.value}, entry point {entry.name} of {entry.group}"
     package = entry.dist.name if entry.dist else entry.module
     try:
-        found = entry.load()
+        subclass = entry.load()
     except Exception as error:
         raise BrokenBackend(
             f"the backend {name} cannot be loaded",
@@ -68,23 +68,23 @@ def _of_another_package(name: str) -> AnyBackend:
             detail=f"{type(error).__name__}: {error}",
             hint=f"mend or remove the package {package}",
         ) from error
-    if not (inspect.isclass(found) and issubclass(found, Backend)):
+    if not (inspect.isclass(subclass) and issubclass(subclass, Backend)):
         raise BrokenBackend(
             f"the backend {name} is no subclass of orch.components.base.Backend",
             where=where,
             hint=f"mend or remove the package {package}",
         )
-    missing = sorted(found.__abstractmethods__)
-    if found.register is Backend.register and found.module_name("resources") is None:
+    missing = sorted(subclass.__abstractmethods__)
+    if subclass.register is Backend.register and subclass.module_name("resources") is None:
         missing.append("register")
-    missing += [each for each in ("name", "settings") if not hasattr(found, each)]
+    missing += [each for each in ("name", "settings") if not hasattr(subclass, each)]
     if missing:
         raise BrokenBackend(
             f"the backend {name} has no {', '.join(f'`{each}`' for each in missing)}",
             where=where,
             hint="orch.components.base.Backend says what each gives",
         )
-    return found()
+    return subclass()
 
 
 def compile_fleet(request: PlanRequest) -> Deployment:
@@ -95,36 +95,40 @@ def compile_fleet(request: PlanRequest) -> Deployment:
 
     Raises PlanErrors, and what asking the only backend raises.
     """
-    found = _planned(request, candidates_of(request))
-    refused = list(_alike(request))
-    told = [f"not on {place}: {error.summary}" for place, error in refused if isinstance(error, PlanErrors)]
-    doubts = tuple(_warning(*each) for each in refused if not isinstance(each[1], PlanErrors))
-    would = effective(request.fleet.written_backends, tuple(each.type for each in request.settings))
-    if request.fleet.ssh_config is None and would and request.backends[0] not in would:
+    deployment = _planned(request, candidates_of(request))
+    refusals = list(_distinct_refusals(request))
+    reasons = [
+        f"not on {place}: {error.summary}" for place, error in refusals if isinstance(error, PlanErrors)
+    ]
+    warnings = tuple(_warning(*each) for each in refusals if not isinstance(each[1], PlanErrors))
+    usable = effective(request.fleet.written_backends, tuple(each.type for each in request.settings))
+    if request.fleet.ssh_config is None and usable and request.backends[0] not in usable:
         at = request.backends[0]
-        told.append(f"it stays on {at}, where it is: write `backends: [{would[0]}]` to move it")
-    return replace(found, reasons=(*found.reasons, *told), findings=(*found.findings, *doubts))
+        reasons.append(f"it stays on {at}, where it is: write `backends: [{usable[0]}]` to move it")
+    return replace(
+        deployment, reasons=(*deployment.reasons, *reasons), findings=(*deployment.findings, *warnings)
+    )
 
 
 def candidates_of(request: PlanRequest) -> tuple[Candidate, ...]:
     """Where the fleet may go, in the order to try. Backends that have no such place, or cannot say, are in
     the request's `refused`."""
-    found: list[Sequence[Candidate]] = []
+    lists: list[Sequence[Candidate]] = []
     at = request.at
     for name in sorted(request.backends, key=lambda each: each != at):  # where it is before all others
         try:
-            found.append(_known(name).candidates(request))
+            lists.append(_known(name).candidates(request))
         except OrchError as error:
             if name == at:
                 raise  # a mistake in the file takes no fleet from its backend
             request.refused[name] = error
         else:
-            if found[-1] and found[-1][0].kept:
+            if lists[-1] and lists[-1][0].kept:
                 request.refused.clear()
-                return tuple(found[-1])
+                return tuple(lists[-1])
     # Nothing is cheaper than this machine: beside it the order of the file counts.
     order = chain.from_iterable if LOCAL in request.backends else by_price
-    return tuple(order(found))
+    return tuple(order(lists))
 
 
 def _known(name: str) -> AnyBackend:
@@ -139,11 +143,11 @@ def _known(name: str) -> AnyBackend:
 
 def by_price(lists: Iterable[Sequence[Candidate]]) -> Iterator[Candidate]:
     """The candidates of several backends: the cheapest of their next ones is next, each keeps its order."""
-    left = [deque(each) for each in lists if each]
-    while left:
-        best = min(left, key=lambda each: float("inf") if each[0].price is None else each[0].price)
+    queues = [deque(each) for each in lists if each]
+    while queues:
+        best = min(queues, key=lambda each: float("inf") if each[0].price is None else each[0].price)
         yield best.popleft()
-        left = [each for each in left if each]
+        queues = [each for each in queues if each]
 
 
 def _planned(request: PlanRequest, candidates: Sequence[Candidate]) -> Deployment:
@@ -151,14 +155,14 @@ def _planned(request: PlanRequest, candidates: Sequence[Candidate]) -> Deploymen
 
     Raises PlanErrors, and what asking the only backend raises.
     """
-    left = tuple(candidates)
-    while left:
-        first, head = left[0], backend(left[0].backend)
-        count = next((i for i, each in enumerate(left) if each.backend != head.name), len(left))
+    remaining = tuple(candidates)
+    while remaining:
+        first, head = remaining[0], backend(remaining[0].backend)
+        count = next((i for i, each in enumerate(remaining) if each.backend != head.name), len(remaining))
         settled: Sequence[Candidate] = ()
         try:
-            settled = head.settle(request, left[:count])
-            first, *others = left = (*settled, *left[count:])
+            settled = head.settle(request, remaining[:count])
+            first, *others = remaining = (*settled, *remaining[count:])
             return _deployment(request, first, others)
         except OrchError as error:
             if first.kept or head.name == request.at:
@@ -166,9 +170,12 @@ def _planned(request: PlanRequest, candidates: Sequence[Candidate]) -> Deploymen
             region = head.refused_region(error, first)
             request.refused.setdefault(f"{head.name} in {region}" if region else head.name, error)
             if isinstance(error, PlanErrors) and not settled:
-                left = left[count:]  # it has none of these; others of it cost more than another backend's
+                # The backend has none of these; its others cost more than those of another backend.
+                remaining = remaining[count:]
             else:
-                left = tuple(each for each in left if each.backend != head.name or _elsewhere(each, region))
+                remaining = tuple(
+                    each for each in remaining if each.backend != head.name or _elsewhere(each, region)
+                )
     raise _none(request)
 
 
@@ -178,8 +185,10 @@ def _elsewhere(candidate: Candidate, region: str | None) -> bool:
 
 
 def _deployment(request: PlanRequest, first: Candidate, others: Sequence[Candidate]) -> Deployment:
-    found = replace(backend(first.backend).deployment(request, first), elsewhere=_places(request, others))
-    return replace(found, more=partial(_more, request, first)) if first.kept else found
+    deployment = replace(
+        backend(first.backend).deployment(request, first), elsewhere=_places(request, others)
+    )
+    return replace(deployment, more=partial(_more, request, first)) if first.kept else deployment
 
 
 def _more(request: PlanRequest, kept: Candidate) -> tuple[Place, ...]:
@@ -198,7 +207,7 @@ def _planned_at(request: PlanRequest, candidate: Candidate) -> Deployment:
     return _deployment(request, first, others)
 
 
-def _alike(request: PlanRequest) -> Iterator[tuple[str, OrchError]]:
+def _distinct_refusals(request: PlanRequest) -> Iterator[tuple[str, OrchError]]:
     """What was refused, each with the places that it was refused at: the same reason once."""
     places: dict[tuple[str | None, str], list[str]] = {}
     errors = dict[tuple[str | None, str], OrchError]()
@@ -216,13 +225,13 @@ def _warning(place: str, error: OrchError, severity: Severity = Severity.WARNING
 
 def _none(request: PlanRequest) -> OrchError:
     """Why the fleet can go nowhere: all reasons together."""
-    refused = list(_alike(request))
-    if len(refused) == 1:
-        return refused[0][1]
-    if refused:
-        own = [each for _, error in refused if isinstance(error, PlanErrors) for each in error.findings]
-        others = [_warning(*each, Severity.ERROR) for each in refused if not isinstance(each[1], PlanErrors)]
-        return PlanErrors([*own, *others])
+    refusals = list(_distinct_refusals(request))
+    if len(refusals) == 1:
+        return refusals[0][1]
+    if refusals:
+        findings = [each for _, error in refusals if isinstance(error, PlanErrors) for each in error.findings]
+        others = [_warning(*each, Severity.ERROR) for each in refusals if not isinstance(each[1], PlanErrors)]
+        return PlanErrors([*findings, *others])
     return PlanError(
         "ORCH201",
         f"this version provisions {', '.join(provisioned())} only, not {', '.join(request.fleet.backends)}",
@@ -233,22 +242,22 @@ def _none(request: PlanRequest) -> OrchError:
 
 def tunnel_environment(settings: Iterable[BackendSettings]) -> dict[str, str]:
     """What commands that lead to nodes of clouds have to find in their environment: secrets among them."""
-    found = dict[str, str]()
+    variables = dict[str, str]()
     for each in settings:
         if each.type in provisioned():
-            found |= backend(each.type).tunnel_environment(each)
-    return found
+            variables |= backend(each.type).tunnel_environment(each)
+    return variables
 
 
 def _with_orphans(snapshot: StackSnapshot) -> Iterator[AnyBackend]:
     """Backends that a stack has resources of which a killed call may have left some unrecorded."""
     for name in provisioned():
         try:
-            found = backend(name)
+            instance = backend(name)
         except BrokenBackend:
             continue  # another package's: whoever uses that backend is told
-        if any(any(snapshot.of(prefix)) for prefix in found.packages):
-            yield found
+        if any(any(snapshot.of(prefix)) for prefix in instance.packages):
+            yield instance
 
 
 def may_have_orphans(snapshot: StackSnapshot) -> bool:

@@ -66,17 +66,17 @@ class PriorState:
     """What the stack has already decided, from its outputs. A new stack has none of it.
 
     The same file and the same `PriorState` give the same plan, also in a fresh clone: a newer orch or another
-    machine must not move a running cluster. `backend`: where its nodes are, None while it has none. `begun`
-    are the pins of an `up` that did not end, `locked` those of the project's lock file. `there`: the names of
-    nodes that are recorded to be there; none where that was not looked at.
+    machine must not move a running cluster. `backend`: where its nodes are, None while it has none.
+    `unfinished`: the pins of an `up` that was interrupted; `locked`: those of the project's lock file.
+    `existing_nodes`: names of the nodes that the stack's state records; empty where it was not read.
     """
 
     pins: dict[str, str] = field(default_factory=dict)
     nodes: tuple[NodeState, ...] = ()
     backend: str | None = None
-    begun: dict[str, str] = field(default_factory=dict)
+    unfinished: dict[str, str] = field(default_factory=dict)
     locked: dict[str, str] = field(default_factory=dict)
-    there: frozenset[str] = frozenset()
+    existing_nodes: frozenset[str] = frozenset()
 
     @classmethod
     def of_outputs(cls, outputs: dict[str, Any]) -> PriorState:
@@ -141,8 +141,8 @@ class PlanRequest:
     stack: Callable[[str], PriorState] = lambda name: PriorState()
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
     indices: tuple[int, ...] | None = None
-    # The fleet's other nodes, where these are a part of it, in the backend's own words.
-    beside: Any = None
+    # The fleet's other nodes, where these are a part of it: an object of the backend's own.
+    other_groups: Any = None
 
     # Where it turned out that the fleet may not go, and why: backends, and regions of them.
     refused: dict[str, OrchError] = field(
@@ -165,11 +165,13 @@ class PlanRequest:
     @property
     def at(self) -> str | None:
         """The backend where the fleet is, or began to be."""
-        return self.previous.backend or self.previous.begun.get("backend")
+        return self.previous.backend or self.previous.unfinished.get("backend")
 
-    def of_nodes(self, previous: PriorState, indices: tuple[int, ...], beside: Any = None) -> PlanRequest:
-        """The same for some nodes of the fleet, with what was decided for them, and the others `beside`."""
-        part = replace(self, previous=previous, indices=indices, beside=beside)
+    def of_nodes(
+        self, previous: PriorState, indices: tuple[int, ...], other_groups: Any = None
+    ) -> PlanRequest:
+        """The same for some nodes of the fleet. `previous`: what was decided for them."""
+        part = replace(self, previous=previous, indices=indices, other_groups=other_groups)
         object.__setattr__(part, "_asked", self._asked)
         return part
 

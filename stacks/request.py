@@ -43,9 +43,9 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
     project = stack.project
     previous = replace(
         PriorState.of_outputs(stack.outputs),
-        begun=unfinished_pins(stack.recorded),
+        unfinished=unfinished_pins(stack.recorded),
         locked=read_lock(project.lock_file, request.name),
-        there=frozenset(stack.makers),
+        existing_nodes=frozenset(stack.makers),
     )
     return compile_fleet(
         PlanRequest(

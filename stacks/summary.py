@@ -116,14 +116,14 @@ class _HeadlineText:
         if not names:
             return
         why = f": {'; '.join(reasons)}" if reasons else ""
-        if self.compiled.explained.theirs:
+        if self.compiled.explained.owned_by_user:
             yield f"{fold(names)}: {self._count(names)} registered anew{why}"
         else:
             what = f"{self._count(names, 'running ')} destroyed and made anew"
             yield f"{fold(names)}: {what}{why}; {self._loss(names)}"
 
     def _removed(self, names: Sequence[str]) -> Iterator[str]:
-        if names and self.compiled.explained.theirs:
+        if names and self.compiled.explained.owned_by_user:
             left = "it is left as it was found" if len(names) == 1 else "they are left as they were found"
             yield f"{fold(names)}: {self._count(names)} taken out of the fleet; {left}"
         elif names:
@@ -138,7 +138,11 @@ class _HeadlineText:
             yield f"{fold(lost)}: {self._count(lost)} made again; what was there is gone (drift)"
         if new:
             verb = (
-                "added" if self.before.nodes else "registered" if self.compiled.explained.theirs else "made"
+                "added"
+                if self.before.nodes
+                else "registered"
+                if self.compiled.explained.owned_by_user
+                else "made"
             )
             yield f"{fold(new)}: {self._count(new)} {verb}"
 

@@ -25,13 +25,13 @@ from orch.cli import run
 from orch.components.aws.account import gather_facts as aws_ask
 from orch.components.aws.account import lookups as aws_wanted
 from orch.components.aws.backend import AwsBackend
-from orch.components.aws.tunnels import through_ssm
+from orch.components.aws.fleet_state import ssm_command
 from orch.components.cloud.backend import CloudBackend
 from orch.components.gcp.account import gather_facts as gcp_ask
 from orch.components.gcp.account import lookups as gcp_wanted
 from orch.components.gcp.backend import GcpBackend
 from orch.components.gcp.capacity import max_wait_s
-from orch.components.gcp.tunnels import through_iap
+from orch.components.gcp.fleet_state import iap_command
 from orch.components.init_steps import scripts
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
@@ -94,7 +94,7 @@ def plan_on_aws(fleet: Fleet, folder: Path, given: AwsSettings | None = None) ->
             return given or AwsSettings()
 
     made = plan_on_cloud(
-        AwsBackend(), OnAws("given", {}), lambda *asked: aws_wanted.question(*asked, "scope"), folder
+        AwsBackend(), OnAws("given", {}), lambda *asked: aws_wanted.needed_lookups(*asked, "scope"), folder
     )
     if given is not None or fleet.__dict__["network"] is not None:
         register_on_aws(made, given or AwsSettings())
@@ -111,7 +111,7 @@ def plan_on_gcp(fleet: Fleet, folder: Path, given: GcpSettings | None = None) ->
             return given or GcpSettings()
 
     max_wait_s(fleet)
-    made = plan_on_cloud(GcpBackend(), OnGcp("given", {}), gcp_wanted.question, folder)
+    made = plan_on_cloud(GcpBackend(), OnGcp("given", {}), gcp_wanted.needed_lookups, folder)
     if given is not None or fleet.__dict__["network"] is not None:
         register_on_gcp(made, given or GcpSettings())
 
@@ -285,7 +285,9 @@ def nobody_answers() -> Iterator[None]:
     given |= {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"}
     anonymous = patch("google.auth.default", lambda: (AnonymousCredentials(), "acme"))
     # Its errors are in a module that does not go with Pulumi's SDK: tests/apart.py.
-    as_raised = patch("orch.components.gcp.account.gather_facts.told", lambda doing: nullcontext())
+    as_raised = patch(
+        "orch.components.gcp.account.gather_facts.translate_errors", lambda doing: nullcontext()
+    )
     with patch.dict(os.environ, given), anonymous, as_raised:
         yield
 
@@ -303,16 +305,16 @@ def use_project(document: Document, folder: Path, told: list[str]) -> None:
                     PlanRequest(fleet, project.backends, PriorState(), "abc", root=folder, folder=folder)
                 )
         elif isinstance(settings, AwsSettings):
-            told.append(through_ssm("us-east-1", settings, "i-0").replace("%%", "%"))
+            told.append(ssm_command("us-east-1", settings, "i-0").replace("%%", "%"))
             with nobody_answers():
                 if settings.__dict__["creds"] is not None:
-                    aws_ask.session(settings)
+                    aws_ask.open_session(settings)
                 places = [fleet_of("aws", more) for more in FLEETS["aws"]]
                 all_of(partial(plan_on_aws, fleet, folder, settings) for fleet in places)
         elif isinstance(settings, GcpSettings):
-            told.append(through_iap("acme", "us-west1-b", settings, "node").replace("%%", "%"))
+            told.append(iap_command("acme", "us-west1-b", settings, "node").replace("%%", "%"))
             with nobody_answers():
-                gcp_ask.session(settings)
+                gcp_ask.open_session(settings)
                 places = [fleet_of("gcp", more) for more in FLEETS["gcp"]]
                 all_of(partial(plan_on_gcp, fleet, folder, settings) for fleet in places)
 

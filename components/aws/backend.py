@@ -10,18 +10,17 @@ from dataclasses import replace
 from typing import ClassVar
 
 from orch.catalog.load import catalog as load_catalog
-from orch.components.aws import tunnels
 from orch.components.aws.account import errors, gather_facts
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
-from orch.components.aws.account.lookups import Lookups, question
-from orch.components.aws.candidates import candidates, in_written_zones, settled
+from orch.components.aws.account.lookups import Lookups, needed_lookups
+from orch.components.aws.candidates import candidates, in_written_zones, with_known_zone
 from orch.components.aws.explain import EXPLAINED, traits
 from orch.components.aws.network import in_network_of
 from orch.components.aws.plan import AwsPlan
 from orch.components.aws.planner import Context, plan
 from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import CloudCandidate
-from orch.components.cloud.node_groups import Beside
+from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Queue
 from orch.components.explain import Explained, Traits
@@ -49,7 +48,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
     image_pins: ClassVar[tuple[str, ...]] = PINNED_IMAGES
 
     def open_session(self, settings: AwsSettings) -> gather_facts.Session:
-        return gather_facts.session(settings)
+        return gather_facts.open_session(settings)
 
     def candidates(self, request: PlanRequest) -> Sequence[CloudCandidate]:
         """Asks for what names and ids mean in this account."""
@@ -60,7 +59,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
             previous=self.prior(request),
             zones=self._named_zones(request),
             reservation=self._reservation(request),
-            beside=request.backends,
+            other_backends=request.backends,
         )
 
     def listed(self, fleet: Fleet, settings: AwsSettings) -> Sequence[CloudCandidate]:
@@ -75,17 +74,17 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         def ask(region: str, types: Collection[str]) -> Mapping[str, Sequence[str]]:
             try:
                 return gather_facts.offered(self.session(request), region, types, settings.endpoint_url)
-            except gather_facts.CloudRefused as refused:
-                if refused.error is None or not errors.is_of_region(refused.error):
+            except gather_facts.CloudRefused as refusal:
+                if refusal.error is None or not errors.is_of_region(refusal.error):
                     raise
-                request.refused[f"{self.name} in {region}"] = refused
+                request.refused[f"{self.name} in {region}"] = refusal
                 return {}
 
         def offered(region: str, types: Collection[str]) -> Mapping[str, Sequence[str]]:
             return request.once((self.name, "offered", region, frozenset(types)), lambda: ask(region, types))
 
         fits = in_written_zones(fleet, settings, load_catalog(), self._named_zones(request))
-        return settled(fleet, candidates, offered, fits)
+        return with_known_zone(fleet, candidates, offered, fits)
 
     def facts(self, request: PlanRequest, candidate: CloudCandidate) -> AwsFacts:
         return self._ask(request, self._lookups(request, candidate))
@@ -98,7 +97,9 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
 
     def _lookups(self, request: PlanRequest, candidate: CloudCandidate) -> Lookups:
         settings, prior = self.settings_of(request), self.prior(request)
-        return question(request.fleet, settings, candidate, prior, request.scope, indices=request.indices)
+        return needed_lookups(
+            request.fleet, settings, candidate, prior, request.scope, indices=request.indices
+        )
 
     def _ask(self, request: PlanRequest, lookups: Lookups) -> AwsFacts:
         return gather_facts.ask(self.session(request), lookups, self.settings_of(request).endpoint_url)
@@ -112,7 +113,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
             request.tags,
             texts,
             request.indices,
-            request.beside or Beside(),
+            request.other_groups or OtherGroups(),
         )
         return plan(request.fleet, candidate, facts, self.prior(request), context)
 
@@ -147,19 +148,21 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         return errors.read(text)
 
     def tunnel_environment(self, settings: BackendSettings) -> Mapping[str, str]:
-        return tunnels.environment(settings) if isinstance(settings, AwsSettings) else {}
+        from orch.components.aws.fleet_state import tunnel_environment
+
+        return tunnel_environment(settings) if isinstance(settings, AwsSettings) else {}
 
     def _named_zones(self, request: PlanRequest) -> Mapping[str, Sequence[Zone]]:
-        """The zones of those regions that the file names zones of by their names."""
+        """The zones of each region of which the file writes a zone by its name (`us-east-1a`)."""
         fleet, settings = request.fleet, self.settings_of(request)
         named = [place[0] for zone in fleet.availability_zones if (place := aws_zone_name(zone)) is not None]
         if not named:
             return {}
         regions = fleet.regions or settings.regions or regions_of(fleet, self.name)
-        asked = [region for region in dict.fromkeys(named) if region in regions or not regions]
+        searched = [region for region in dict.fromkeys(named) if region in regions or not regions]
         return request.once(
             (self.name, "zones"),
-            lambda: gather_facts.zones(self.session(request), asked, settings.endpoint_url),
+            lambda: gather_facts.zones(self.session(request), searched, settings.endpoint_url),
         )
 
     def _reservation(self, request: PlanRequest) -> Reservation | None:
@@ -167,38 +170,38 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         if fleet.reservation is None:
             return None
         regions = fleet.regions or settings.regions or regions_of(fleet, self.name)
-        found = None
+        reservation = None
         for region in regions:
             try:
-                found = gather_facts.reservation(
+                reservation = gather_facts.reservation(
                     self.session(request), fleet.reservation, (region,), settings.endpoint_url
                 )
-            except gather_facts.CloudRefused as refused:
-                if len(regions) == 1 or refused.error is None or not errors.is_of_region(refused.error):
+            except gather_facts.CloudRefused as refusal:
+                if len(regions) == 1 or refusal.error is None or not errors.is_of_region(refusal.error):
                     raise
-                request.refused[f"{self.name} in {region}"] = refused
-            if found is not None:
+                request.refused[f"{self.name} in {region}"] = refusal
+            if reservation is not None:
                 break
-        if found is None:
+        if reservation is None:
             raise PlanErrors([_no_reservation(fleet, regions)])
-        return found
+        return reservation
 
 
 def with_room(plan: AwsPlan, running: int) -> AwsPlan:
     """The same with a reservation, where it has one, for no fewer nodes than run in it."""
-    made = plan.capacity.made
-    if made is None or made >= running:
+    reserved = plan.capacity.reserved_nodes
+    if reserved is None or reserved >= running:
         return plan
-    return replace(plan, capacity=replace(plan.capacity, made=running))
+    return replace(plan, capacity=replace(plan.capacity, reserved_nodes=running))
 
 
-def with_nodes(made: AwsPlan, names: Collection[str]) -> AwsPlan:
+def with_nodes(plan: AwsPlan, names: Collection[str]) -> AwsPlan:
     """A group with the nodes of these names alone."""
-    nodes = tuple(node for node in made.nodes if node.name in names)
-    capacity = made.capacity
-    if capacity.made is not None:
-        capacity = replace(capacity, made=len(nodes) or None)
-    return replace(made, nodes=nodes, capacity=capacity)
+    nodes = tuple(node for node in plan.nodes if node.name in names)
+    capacity = plan.capacity
+    if capacity.reserved_nodes is not None:
+        capacity = replace(capacity, reserved_nodes=len(nodes) or None)
+    return replace(plan, nodes=nodes, capacity=capacity)
 
 
 def _no_reservation(fleet: Fleet, regions: Sequence[str]) -> Finding:

@@ -11,12 +11,12 @@ from orch.components.aws.account.facts import Reservation, Zone
 from orch.components.cloud.candidates import (
     CloudCandidate,
     candidate_of,
-    into_blocks,
+    current_candidate,
+    divisible,
+    in_reservation,
     known_types,
     no_offer,
-    where_it_is,
-    where_reserved,
-    with_fabric_alone,
+    with_required_fabric,
 )
 from orch.components.request import PriorState
 from orch.offers.match import aws_zone_name, judge, names_zone
@@ -39,7 +39,7 @@ def candidates(
     previous: PriorState = PriorState(),  # noqa: B008 - frozen
     zones: Zones | None = None,
     reservation: Reservation | None = None,
-    beside: Collection[str] = (),
+    other_backends: Collection[str] = (),
 ) -> tuple[CloudCandidate, ...]:
     """All of them, in the order to try; the one the stack is in alone, as long as the file allows it.
 
@@ -48,101 +48,101 @@ def candidates(
     `zones` of regions that were asked: there a written name (`us-east-1a`) means one zone; elsewhere any of
     its region. `reservation` is the fleet's, looked up.
 
-    `beside`: other backends where the fleet may go, whose types are no mistakes.
+    `other_backends`: other backends where the fleet may go, whose types are no mistakes.
 
     Raises PlanErrors when there is none: ORCH200, 202, 205, 208, 223, 323.
     """
-    wanted = _wanted(fleet, settings, catalog)
+    query = _query(fleet, settings, catalog)
     reserved = (reservation.zone, reservation.instance_type) if reservation else None
-    kept = where_it_is(
-        wanted, catalog, previous, lambda offer: _in_zones(wanted, offer, zones or {}), reserved
+    kept = current_candidate(
+        query, catalog, previous, lambda offer: _in_zones(query, offer, zones or {}), reserved
     )
     if kept is not None:
-        return into_blocks(fleet, (kept,))
-    known_types(wanted, catalog, beside)
-    judgement = judge(wanted, catalog)
-    fits = [fit for fit in judgement.fits if fit.offer.region and _in_zones(wanted, fit.offer, zones or {})]
+        return divisible(fleet, (kept,))
+    known_types(query, catalog, other_backends)
+    judgement = judge(query, catalog)
+    fits = [fit for fit in judgement.fits if fit.offer.region and _in_zones(query, fit.offer, zones or {})]
     if not fits:
-        raise no_offer(fleet, wanted, catalog, judgement)
-    found = tuple(candidate_of(fit) for fit in fits if fit.offer.zone or not fit.offer.listed)
+        raise no_offer(fleet, query, catalog, judgement)
+    matches = tuple(candidate_of(fit) for fit in fits if fit.offer.zone or not fit.offer.listed)
     if reservation is not None:
-        found = tuple(_reserved(each, reservation) for each in found)
-        found = where_reserved(found, reservation.instance_type, reservation.zone)
-    known = nics()
-    found = with_fabric_alone(
+        matches = tuple(_reserved(each, reservation) for each in matches)
+        matches = in_reservation(matches, reservation.instance_type, reservation.zone)
+    cards = nics()
+    matches = with_required_fabric(
         fleet,
-        found,
-        known.__contains__,
-        lambda name: known[name].fast,
+        matches,
+        cards.__contains__,
+        lambda name: cards[name].fast,
         what="network cards",
         hint=f"types with EFA: {with_efa()}",
-        unsure=lambda name: known[name].efa > 0 and not known[name].fast,
+        unsure=lambda name: cards[name].efa > 0 and not cards[name].fast,
     )
-    found = into_blocks(fleet, found)
+    matches = divisible(fleet, matches)
     if fleet.placement != "cluster":
-        return found
-    return tuple(sorted(found, key=lambda each: not known[each.type.name].cluster))
+        return matches
+    return tuple(sorted(matches, key=lambda each: not cards[each.type.name].cluster))
 
 
 def in_written_zones(
     fleet: Fleet, settings: AwsSettings, catalog: Catalog, zones: Zones
 ) -> Callable[[CloudCandidate], bool]:
     """Whether a zone that the account named is one that the file means: a local zone only when written."""
-    wanted = _wanted(fleet, settings, catalog)
+    query = _query(fleet, settings, catalog)
 
     def fits(each: CloudCandidate) -> bool:
         offer = Offer(each.type, each.region, each.zone, None, None)
-        return _in_zones(wanted, offer, zones) and (bool(wanted.zones) or not offer.local_zone)
+        return _in_zones(query, offer, zones) and (bool(query.zones) or not offer.local_zone)
 
     return fits
 
 
-def _reserved(each: CloudCandidate, given: Reservation) -> CloudCandidate:
+def _reserved(each: CloudCandidate, reservation: Reservation) -> CloudCandidate:
     """Where no list tells the zones of a type, it is in that of its reservation."""
-    there = (each.type.name, each.region) == (given.instance_type, given.region)
-    return each if each.listed or not there else replace(each, zone=given.zone, listed=True)
+    same = (each.type.name, each.region) == (reservation.instance_type, reservation.region)
+    return each if each.listed or not same else replace(each, zone=reservation.zone, listed=True)
 
 
-def _wanted(fleet: Fleet, settings: AwsSettings, catalog: Catalog) -> MachineQuery:
-    wanted = machine_query(fleet, catalog)
+def _query(fleet: Fleet, settings: AwsSettings, catalog: Catalog) -> MachineQuery:
+    query = machine_query(fleet, catalog)
     reserved = fleet.reservation is not None
     return MachineQuery(
-        resources=wanted.resources,
+        resources=query.resources,
         backends=("aws",),
-        regions=wanted.regions or settings.regions,
-        zones=wanted.zones,
-        instance_types=wanted.instance_types,
-        spot_policy="on-demand" if reserved else wanted.spot_policy,
-        max_price=wanted.max_price,
+        regions=query.regions or settings.regions,
+        zones=query.zones,
+        instance_types=query.instance_types,
+        spot_policy="on-demand" if reserved else query.spot_policy,
+        max_price=query.max_price,
     )
 
 
-def _in_zones(wanted: MachineQuery, offer: Offer, zones: Zones) -> bool:
+def _in_zones(query: MachineQuery, offer: Offer, zones: Zones) -> bool:
     """Whether an offer lies in a written zone, with names as the account has them where it was asked."""
-    if not wanted.zones:
+    if not query.zones:
         return True
     if offer.zone is None:
-        return any(names_zone(written, offer) for written in wanted.zones)
-    known = {zone.name.lower(): zone.id for zone in zones.get(offer.region or "", ())}
+        return any(names_zone(written, offer) for written in query.zones)
+    zone_ids = {zone.name.lower(): zone.id for zone in zones.get(offer.region or "", ())}
     return any(
-        offer.zone == known[written.lower()] if written.lower() in known else names_zone(written, offer)
-        for written in wanted.zones
-        if written.lower() in known or not (known and aws_zone_name(written))
+        offer.zone == zone_ids[written.lower()] if written.lower() in zone_ids else names_zone(written, offer)
+        for written in query.zones
+        if written.lower() in zone_ids or not (zone_ids and aws_zone_name(written))
     )
 
 
 def with_efa() -> str:
     """Types that have EFA: the names of some, and how many more there are."""
     fast = {name: each for name, each in sorted(nics().items()) if each.fast}
-    named = [name for name, each in fast.items() if each.counted]
-    return f"{', '.join(named)} and {len(fast) - len(named)} more"
+    names = [name for name, each in fast.items() if each.counted]
+    return f"{', '.join(names)} and {len(fast) - len(names)} more"
 
 
 Offered = Callable[[str, Collection[str]], Mapping[str, Sequence[str]]]
 """Of a region and types: the ids of the zones that have each; none of a region that is not enabled."""
 
 
-def settled(
+def with_known_zone(
     fleet: Fleet, places: Sequence[CloudCandidate], offered: Offered, fits: Callable[[CloudCandidate], bool]
 ) -> tuple[CloudCandidate, ...]:
     """The places in their order, the first one's zone known: those before it that the account has not are
@@ -155,11 +155,11 @@ def settled(
     for index, place in enumerate(places):
         if place.listed:
             return tuple(places[index:])
-        beside = {each.type.name for each in places if not each.listed and each.region == place.region}
-        zones = offered(place.region, beside).get(place.type.name, ())
-        here = [replace(place, zone=zone, listed=True) for zone in zones if place.zone in ("", zone)]
-        if here := [each for each in here if fits(each)]:
-            return (*here, *places[index + 1 :])
+        types = {each.type.name for each in places if not each.listed and each.region == place.region}
+        zones = offered(place.region, types).get(place.type.name, ())
+        in_zones = [replace(place, zone=zone, listed=True) for zone in zones if place.zone in ("", zone)]
+        if in_zones := [each for each in in_zones if fits(each)]:
+            return (*in_zones, *places[index + 1 :])
     names = few(dict.fromkeys(each.type.name for each in places))
     regions = few(dict.fromkeys(each.region for each in places))
     raise PlanErrors(

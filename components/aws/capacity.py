@@ -9,7 +9,7 @@ from orch.catalog.aws.machines import Nics
 from orch.components.aws.account.facts import Allowance, AwsFacts, Reservation
 from orch.components.aws.candidates import CloudCandidate
 from orch.components.aws.plan import AwsPlan, Capacity, PlacementGroup
-from orch.components.cloud.node_groups import Beside
+from orch.components.cloud.node_groups import OtherGroups
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
 from orch.spec.models import Fleet
@@ -30,14 +30,14 @@ def capacity(fleet: Fleet, candidate: CloudCandidate, facts: AwsFacts, demand: D
     On-demand fleets that are all or nothing take a reservation of their own first: EC2 grants it whole or
     refuses it at once, so a zone without room costs seconds and leaves no instance behind.
     """
-    given = facts.reservation
-    if given is not None:
-        return Capacity(id=given.id, market="block" if given.kind == "block" else "on-demand")
+    reservation = facts.reservation
+    if reservation is not None:
+        return Capacity(id=reservation.id, market="block" if reservation.kind == "block" else "on-demand")
     if candidate.spot:
         limit = None if fleet.max_price is None else f"{float(fleet.max_price):g}"
         return Capacity(market="spot", max_price=limit)
     if fleet.gang == "all-or-nothing" and demand.nodes > 0:
-        return Capacity(made=demand.nodes)
+        return Capacity(reserved_nodes=demand.nodes)
     return Capacity()
 
 
@@ -45,23 +45,23 @@ def placement_group(fleet: Fleet, facts: AwsFacts, each: Nics, base: str) -> Pla
     """The cluster placement group; none where a reservation decides the place of its instances."""
     if fleet.placement != "cluster" or not each.cluster:
         return None
-    given = facts.reservation
-    if given is None:
-        return PlacementGroup(base, made=True)
-    return None if given.group is None else PlacementGroup(given.group, made=False)
+    reservation = facts.reservation
+    if reservation is None:
+        return PlacementGroup(base, new=True)
+    return None if reservation.group is None else PlacementGroup(reservation.group, new=False)
 
 
-def group_reason(fleet: Fleet, facts: AwsFacts, each: Nics, made: PlacementGroup | None) -> str | None:
+def group_reason(fleet: Fleet, facts: AwsFacts, each: Nics, group: PlacementGroup | None) -> str | None:
     if fleet.placement != "cluster":
         return None
-    if made is not None:
-        whose = "of its own" if made.made else "that the reservation lies in"
-        return f"one cluster placement group {whose} ({made.name}): all nodes in one zone, close together"
-    given = facts.reservation
-    if given is not None and given.kind == "block":
+    if group is not None:
+        whose = "of its own" if group.new else "that the reservation lies in"
+        return f"one cluster placement group {whose} ({group.name}): all nodes in one zone, close together"
+    reservation = facts.reservation
+    if reservation is not None and reservation.kind == "block":
         return "no placement group: a Capacity Block takes none, its instances are close together already"
-    if given is not None:
-        return f"no placement group: the reservation {given.id} was made outside of one"
+    if reservation is not None:
+        return f"no placement group: the reservation {reservation.id} was made outside of one"
     return f"no placement group: types such as {each.type} cannot be in one"
 
 
@@ -70,10 +70,10 @@ def group_reason(fleet: Fleet, facts: AwsFacts, each: Nics, made: PlacementGroup
 
 def reservation_findings(fleet: Fleet, facts: AwsFacts, demand: Demand) -> Iterator[Finding]:
     """Whether the given reservation is there, holds all nodes, and until when."""
-    given = facts.reservation
+    reservation = facts.reservation
     if fleet.reservation is None:
         return
-    if given is None:
+    if reservation is None:
         yield Finding(
             "ORCH322",
             "reservation",
@@ -81,46 +81,47 @@ def reservation_findings(fleet: Fleet, facts: AwsFacts, demand: Demand) -> Itera
             hint="`aws ec2 describe-capacity-reservations` lists ids, also those of Capacity Blocks",
         )
         return
-    if given.tenancy != "default":
+    if reservation.tenancy != "default":
         yield Finding(
             "ORCH323",
             "reservation",
-            f"the reservation {given.id} is for {given.tenancy} tenancy, nodes are of default tenancy",
+            f"the reservation {reservation.id} is for {reservation.tenancy} tenancy, "
+            "nodes are of default tenancy",
             detail="AWS would refuse the launch",
             hint="name a reservation of default tenancy",
         )
-    if given.state not in _USABLE:
+    if reservation.state not in _USABLE:
         yield Finding(
             "ORCH322",
             "reservation",
-            f"the reservation {given.id} is {given.state}",
+            f"the reservation {reservation.id} is {reservation.state}",
             hint="name one that is active",
         )
         return
-    if given.total < demand.nodes:
+    if reservation.total < demand.nodes:
         yield Finding(
             "ORCH321",
             "reservation",
-            f"the reservation holds {given.total} instances, the fleet has {demand.nodes} nodes",
-            hint=f"write `nodes: {given.total}`, or name a reservation of {demand.nodes}",
+            f"the reservation holds {reservation.total} instances, the fleet has {demand.nodes} nodes",
+            hint=f"write `nodes: {reservation.total}`, or name a reservation of {demand.nodes}",
         )
-    elif given.available < demand.new and given.state == "active":
+    elif reservation.available < demand.new and reservation.state == "active":
         yield Finding(
             "ORCH321",
             "reservation",
-            f"{given.available} of the reservation's {given.total} instances are free, "
+            f"{reservation.available} of the reservation's {reservation.total} instances are free, "
             f"{demand.new} more nodes are wanted",
             detail="others use the rest",
             hint="end what uses them, or name another reservation",
         )
-    yield from _reservation_warnings(fleet, given)
+    yield from _reservation_warnings(fleet, reservation)
 
 
 _USABLE = ("active", "scheduled", "pending", "payment-pending", "assessing", "delayed")
 
 
-def _reservation_warnings(fleet: Fleet, given: Reservation) -> Iterator[Finding]:
-    block = given.kind == "block"
+def _reservation_warnings(fleet: Fleet, reservation: Reservation) -> Iterator[Finding]:
+    block = reservation.kind == "block"
     if block and fleet.placement == "cluster":
         yield Finding(
             "ORCH214",
@@ -129,7 +130,7 @@ def _reservation_warnings(fleet: Fleet, given: Reservation) -> Iterator[Finding]
             detail="its instances are in one UltraCluster, close together already",
             severity=Severity.NOTE,
         )
-    elif fleet.placement == "cluster" and given.group is None:
+    elif fleet.placement == "cluster" and reservation.group is None:
         yield Finding(
             "ORCH215",
             "reservation",
@@ -137,18 +138,18 @@ def _reservation_warnings(fleet: Fleet, given: Reservation) -> Iterator[Finding]
             hint="make the reservation inside a cluster placement group for the full speed",
             severity=Severity.WARNING,
         )
-    if given.state != "active" and given.start is not None:
+    if reservation.state != "active" and reservation.start is not None:
         yield Finding(
             "ORCH217",
             "reservation",
-            f"the reservation begins at {given.start}: no node starts before",
+            f"the reservation begins at {reservation.start}: no node starts before",
             severity=Severity.WARNING,
         )
-    if given.end is not None:
+    if reservation.end is not None:
         yield Finding(
             "ORCH216",
             "reservation",
-            f"the reservation ends at {given.end}",
+            f"the reservation ends at {reservation.end}",
             detail="the instances of a Capacity Block are taken away 30 minutes before"
             if block
             else "nodes run on after it, without a claim to the capacity",
@@ -160,7 +161,7 @@ def quota_findings(
     candidate: CloudCandidate,
     facts: AwsFacts,
     demand: Demand,
-    beside: Beside[AwsPlan, AwsFacts],
+    other_groups: OtherGroups[AwsPlan, AwsFacts],
     addresses: int,
 ) -> Iterator[Finding]:
     """Whether the account's quotas hold the fleet beside what others use; what was not asked does.
@@ -171,27 +172,25 @@ def quota_findings(
     if vcpus is not None and each.vcpus:
         others = sum(
             len(other.plan.nodes) * (other.plan.cpus or 0)
-            for other in beside.planned
+            for other in other_groups.planned
             if other.facts.vcpus is not None and other.facts.vcpus.code == vcpus.code
         )
-        wanted = demand.nodes * each.vcpus
-        if others + wanted + (vcpus.used or 0) > vcpus.limit:
-            words = f"{demand.nodes} x {each.name} need {wanted} vCPUs{_beside(others)}"
+        needed = demand.nodes * each.vcpus
+        if others + needed + (vcpus.used or 0) > vcpus.limit:
+            words = f"{demand.nodes} x {each.name} need {needed} vCPUs{_others_phrase(others)}"
             yield _over(vcpus, "ORCH310", "nodes", words)
     limit = facts.addresses
     if limit is not None and addresses and (limit.used or 0) + addresses > limit.limit:
         yield _over(limit, "ORCH311", "network", f"the NAT gateway needs {addresses} Elastic IP")
     limit = facts.interfaces
-    others = sum(len(other.plan.nodes) * len(other.plan.interfaces) for other in beside.planned)
-    wanted = demand.nodes * demand.interfaces
-    if limit is not None and others + wanted + (limit.used or 0) > limit.limit:
-        words = (
-            f"{demand.nodes} nodes of {demand.interfaces} network interfaces need {wanted}{_beside(others)}"
-        )
-        yield _over(limit, "ORCH312", "nodes", words)
+    others = sum(len(other.plan.nodes) * len(other.plan.interfaces) for other in other_groups.planned)
+    needed = demand.nodes * demand.interfaces
+    if limit is not None and others + needed + (limit.used or 0) > limit.limit:
+        needs = f"{demand.nodes} nodes of {demand.interfaces} network interfaces need {needed}"
+        yield _over(limit, "ORCH312", "nodes", needs + _others_phrase(others))
 
 
-def _beside(others: int) -> str:
+def _others_phrase(others: int) -> str:
     return f" beside {others} of the fleet's other nodes" if others else ""
 
 

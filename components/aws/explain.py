@@ -73,7 +73,7 @@ EXPLAINED = Explained(
 
 def traits(fleet: Fleet, plan: AwsPlan) -> dict[str, str]:
     """What the nodes of a plan are."""
-    made = scratch(fleet, nics()[plan.instance_type].disks)
+    volume = scratch(fleet, nics()[plan.instance_type].disks)
     tags = {key: value for key, value in plan.tags.items() if not key.startswith("orch:")}
     return {
         "region": plan.region,
@@ -85,28 +85,28 @@ def traits(fleet: Fleet, plan: AwsPlan) -> dict[str, str]:
         "disk_key": plan.disk.kms_key or "AWS's own",
         "interfaces": counted([_KINDS[each.kind] for each in plan.interfaces]),
         "addresses": _ADDRESSES[plan.addresses.kind],
-        "scratch": scratch_words(made),
+        "scratch": scratch_words(volume),
         "placement": plan.placement,
         "tags": ", ".join(f"{key}={value}" for key, value in sorted(tags.items())) or "none",
     }
 
 
 def words(candidate: CloudCandidate, *, block: bool) -> str:
-    place = f"{candidate.type.name} in {candidate.region}, zone {candidate.zone}"
-    return f"{place}, paid for with the Capacity Block" if block else candidate.words
+    machine = f"{candidate.type.name} in {candidate.region}, zone {candidate.zone}"
+    return f"{machine}, paid for with the Capacity Block" if block else candidate.words
 
 
-def capacity_reasons(made: int | None, facts: AwsFacts, candidate: CloudCandidate) -> Iterator[str]:
-    given = facts.reservation
-    if made is not None:
+def capacity_reasons(reserved_nodes: int | None, facts: AwsFacts, candidate: CloudCandidate) -> Iterator[str]:
+    reservation = facts.reservation
+    if reserved_nodes is not None:
         yield (
-            f"capacity: a reservation of its own for all {made} nodes is made first; "
+            f"capacity: a reservation of its own for all {reserved_nodes} nodes is made first; "
             "EC2 grants it whole or refuses it at once"
         )
-    elif given is not None:
-        what = "Capacity Block" if given.kind == "block" else "Capacity Reservation"
-        ends = f", which ends at {given.end}" if given.end else ""
-        yield f"capacity: from the {what} {given.id} of {given.total}{ends}; orch buys none"
+    elif reservation is not None:
+        what = "Capacity Block" if reservation.kind == "block" else "Capacity Reservation"
+        ends = f", which ends at {reservation.end}" if reservation.end else ""
+        yield f"capacity: from the {what} {reservation.id} of {reservation.total}{ends}; orch buys none"
     elif candidate.spot:
         yield "capacity: spot, which AWS may take back with two minutes' notice"
 
@@ -120,10 +120,10 @@ def image_reasons(facts: AwsFacts, previous: PriorState) -> Iterator[str]:
 
 
 def scratch_reasons(fleet: Fleet, each: Nics) -> Iterator[str]:
-    made = scratch(fleet, each.disks)
-    if made is not None and each.disks:
+    volume = scratch(fleet, each.disks)
+    if volume is not None and each.disks:
         if not each.counted:
-            yield f"scratch: local NVMe of {each.disk_gb} GB in all, {made.fs} at {made.path}"
+            yield f"scratch: local NVMe of {each.disk_gb} GB in all, {volume.fs} at {volume.path}"
             return
         disks = (
             f"{each.disks} local NVMe disks of {each.disk_gb} GB"
@@ -131,7 +131,7 @@ def scratch_reasons(fleet: Fleet, each: Nics) -> Iterator[str]:
             else (f"the local NVMe disk of {each.disk_gb} GB")
         )
         joined = f" joined as RAID 0 ({each.disks * each.disk_gb} GB)" if each.disks > 1 else ""
-        yield f"scratch: {disks}{joined}, {made.fs} at {made.path}"
+        yield f"scratch: {disks}{joined}, {volume.fs} at {volume.path}"
 
 
 def rank_reasons(fleet: Fleet, each: Nics) -> Iterator[str]:
@@ -142,7 +142,7 @@ def rank_reasons(fleet: Fleet, each: Nics) -> Iterator[str]:
 
 
 def unpriced(
-    reached: networks.Reach, price: float | None, bastion: Bastion | None, *, block: bool
+    decision: networks.NetworkDecision, price: float | None, bastion: Bastion | None, *, block: bool
 ) -> Iterator[str]:
     """What costs money and has no price in the catalogue."""
     if block:
@@ -151,9 +151,9 @@ def unpriced(
         yield "nodes"
     if bastion is not None and bastion.price is None:
         yield "bastion"
-    nat = not isinstance(reached.network, networks.ExistingNetwork) and not reached.network.public
+    nat = not isinstance(decision.network, networks.ExistingNetwork) and not decision.network.public
     if nat:
         yield "NAT gateway and its traffic"
-    if nat or reached.addresses.kind != "none" or (bastion is not None and bastion.public):
+    if nat or decision.addresses.kind != "none" or (bastion is not None and bastion.public):
         yield "public IPv4 addresses"
     yield "root disks"

@@ -37,7 +37,7 @@ SSH = 22
 
 
 @dataclass(frozen=True)
-class Reach:
+class NetworkDecision:
     """The network with all that was decided about ways in and out."""
 
     network: NewNetwork | ExistingNetwork
@@ -49,24 +49,24 @@ class Reach:
     findings: tuple[Finding, ...]
 
 
-def reach(
-    wanted: NetworkLookup, candidate: CloudCandidate, facts: AwsFacts, demand: Demand, base: str
-) -> Reach | tuple[Finding, ...]:
+def decide_network(
+    lookup: NetworkLookup, candidate: CloudCandidate, facts: AwsFacts, demand: Demand, base: str
+) -> NetworkDecision | tuple[Finding, ...]:
     """Everything about the network; only what is wrong, when there is nothing to decide on."""
-    findings: list[Finding] = list(_given_findings(wanted, facts))
-    subnet = _subnet(wanted, candidate, facts)
+    findings: list[Finding] = list(_given_findings(lookup, facts))
+    subnet = _subnet(lookup, candidate, facts)
     if isinstance(subnet, Finding):
         return (*findings, *(() if findings else (subnet,)))
     several = demand.interfaces > 1
-    public = _public(wanted, subnet, several=several)
+    public = _public(lookup, subnet, several=several)
     if public and several:
         addresses = Addresses("elastic")
         findings.append(_elastic(demand, facts))
     else:
         addresses = Addresses("launch" if public else "none")
     if subnet is not None:
-        findings += _subnet_findings(wanted, subnet, demand, public=public, several=several)
-    way, bastion = _way(wanted, public=public)
+        findings += _subnet_findings(lookup, subnet, demand, public=public, several=several)
+    way, bastion = _way(lookup, public=public)
     edge = _edge(facts, subnet) if subnet is not None else None
     if bastion == "public" and subnet is not None and edge is None:
         bastion = "ssm"
@@ -79,8 +79,8 @@ def reach(
             )
         )
     network = _network(facts, subnet, edge, public=public)
-    groups = _groups(wanted, facts, network, way, base)
-    findings += source_findings(wanted.ssh_cidrs, written=bool(wanted.block.ssh_cidrs), alone="SSM")
+    groups = _groups(lookup, facts, network, way, base)
+    findings += source_findings(lookup.ssh_cidrs, written=bool(lookup.block.ssh_cidrs), alone="SSM")
     if way == "given" and subnet is None:
         findings.append(
             Finding(
@@ -94,10 +94,10 @@ def reach(
     profile: Literal["nodes", "bastion"] | None = "nodes" if way == "ssm" else None
     if bastion == "ssm":
         profile = "bastion"
-    return Reach(
+    return NetworkDecision(
         network,
         addresses,
-        Access(way, wanted.block.proxy_jump or ()),
+        Access(way, lookup.block.proxy_jump or ()),
         groups,
         bastion,
         profile,
@@ -110,8 +110,8 @@ def in_network_of(first: AwsPlan, group: AwsPlan) -> AwsPlan:
 
     Raises PlanErrors for a given subnet whose nodes are not reached as those of the first group are.
     """
-    ways = [(each.access.way, each.addresses.kind, each.ssm) for each in (first, group)]
-    if ways[0] != ways[1]:
+    kinds = [(each.access.way, each.addresses.kind, each.ssm) for each in (first, group)]
+    if kinds[0] != kinds[1]:
         raise PlanErrors(
             [
                 Finding(
@@ -129,43 +129,43 @@ def in_network_of(first: AwsPlan, group: AwsPlan) -> AwsPlan:
     return replace(group, network=network)
 
 
-def elastic_ips(reached: Reach, demand: Demand) -> tuple[int, int]:
+def elastic_ips(decision: NetworkDecision, demand: Demand) -> tuple[int, int]:
     """Elastic IPs that are new: of nodes, and of the NAT gateway."""
-    nodes = demand.new if reached.addresses.kind == "elastic" else 0
-    made = isinstance(reached.network, NewNetwork) and not reached.network.public
-    return nodes, int(made and demand.new == demand.nodes)
+    nodes = demand.new if decision.addresses.kind == "elastic" else 0
+    new_nat = isinstance(decision.network, NewNetwork) and not decision.network.public
+    return nodes, int(new_nat and demand.new == demand.nodes)
 
 
-def _given_findings(wanted: NetworkLookup, facts: AwsFacts) -> Iterator[Finding]:
+def _given_findings(lookup: NetworkLookup, facts: AwsFacts) -> Iterator[Finding]:
     """Given pieces that are not there."""
-    places = [("network.vpc", wanted.vpc), *(("network.subnets", each) for each in wanted.subnets)]
-    places += [("network.security_groups", each) for each in wanted.groups]
-    for path, given in places:
-        if given in facts.several:
+    given_names = [("network.vpc", lookup.vpc), *(("network.subnets", each) for each in lookup.subnets)]
+    given_names += [("network.security_groups", each) for each in lookup.groups]
+    for path, name in given_names:
+        if name in facts.ambiguous:
             yield Finding(
                 "ORCH226",
                 path,
-                f"several are called {given} in {facts.region}: {', '.join(facts.several[given])}",
+                f"several are called {name} in {facts.region}: {', '.join(facts.ambiguous[name])}",
                 hint="write the id of the one that is meant",
             )
-        if given in facts.outside:
+        if name in facts.in_other_vpc:
             yield Finding(
                 "ORCH226",
                 path,
-                f"{given} is of {facts.outside[given]}, not of {facts.vpc.id if facts.vpc else 'that'}",
+                f"{name} is of {facts.in_other_vpc[name]}, not of {facts.vpc.id if facts.vpc else 'that'}",
                 hint="give subnets of one VPC",
             )
-        if given is None or given not in facts.missing:
+        if name is None or name not in facts.missing:
             continue
-        if given in facts.elsewhere:
+        if name in facts.elsewhere:
             yield Finding(
                 "ORCH225",
                 path,
-                f"{given} is in {facts.elsewhere[given]}, the fleet goes to {facts.region}",
-                hint=f"write `regions: [{facts.elsewhere[given]}]`, or name one of {facts.region}",
+                f"{name} is in {facts.elsewhere[name]}, the fleet goes to {facts.region}",
+                hint=f"write `regions: [{facts.elsewhere[name]}]`, or name one of {facts.region}",
             )
         else:
-            yield Finding("ORCH226", path, f"the account has no {given} in {facts.region}")
+            yield Finding("ORCH226", path, f"the account has no {name} in {facts.region}")
     vpc = facts.vpc.id if facts.vpc else next((each.vpc for each in facts.subnets), None)
     for group in facts.groups:
         if vpc is not None and group.vpc != vpc:
@@ -181,35 +181,35 @@ def _given_findings(wanted: NetworkLookup, facts: AwsFacts) -> Iterator[Finding]
         )
 
 
-def _subnet(wanted: NetworkLookup, candidate: CloudCandidate, facts: AwsFacts) -> Subnet | Finding | None:
+def _subnet(lookup: NetworkLookup, candidate: CloudCandidate, facts: AwsFacts) -> Subnet | Finding | None:
     """The given subnet in the candidate's zone with most room, those behind a NAT first; None: made."""
-    if not wanted.given:
+    if not lookup.given:
         return None
     allowed = [each for each in facts.subnets if each.nodes]
-    here = [each for each in allowed if each.zone == candidate.zone]
-    if not here:
+    in_zone = [each for each in allowed if each.zone == candidate.zone]
+    if not in_zone:
         zones = sorted({each.zone for each in allowed})
         return Finding(
             "ORCH227",
-            "network.subnets" if wanted.subnets else "network.vpc",
+            "network.subnets" if lookup.subnets else "network.vpc",
             f"no given subnet is in the zone {candidate.zone}",
             detail=f"there are some in {', '.join(zones)}" if zones else None,
             hint="give a subnet of that zone, or narrow `availability_zones` to those with one",
         )
-    private = wanted.public_ips is not True
-    return min(here, key=lambda each: ((each.egress == "nat") != private, -each.free, each.id))
+    private = lookup.public_ips is not True
+    return min(in_zone, key=lambda each: ((each.egress == "nat") != private, -each.free, each.id))
 
 
-def _public(wanted: NetworkLookup, subnet: Subnet | None, *, several: bool) -> bool:
+def _public(lookup: NetworkLookup, subnet: Subnet | None, *, several: bool) -> bool:
     """`auto`: private with several interfaces; else public where that alone leads out, or saves a bastion."""
-    if wanted.public_ips != "auto":
-        return wanted.public_ips
+    if lookup.public_ips != "auto":
+        return lookup.public_ips
     if several:
         return False
     if subnet is not None:
         return subnet.egress == "internet"
-    jump = wanted.block.proxy_jump is not None or wanted.block.bastion is True
-    return bool(wanted.ssh_cidrs) and not jump
+    jump = lookup.block.proxy_jump is not None or lookup.block.bastion is True
+    return bool(lookup.ssh_cidrs) and not jump
 
 
 def _elastic(demand: Demand, facts: AwsFacts) -> Finding:
@@ -232,9 +232,9 @@ def _elastic(demand: Demand, facts: AwsFacts) -> Finding:
 
 
 def _subnet_findings(
-    wanted: NetworkLookup, subnet: Subnet, demand: Demand, *, public: bool, several: bool
+    lookup: NetworkLookup, subnet: Subnet, demand: Demand, *, public: bool, several: bool
 ) -> Iterator[Finding]:
-    path = "network.subnets" if wanted.subnets else "network.vpc"
+    path = "network.subnets" if lookup.subnets else "network.vpc"
     if subnet.free < demand.new:
         size = ipaddress.ip_network(subnet.cidr)
         yield Finding(
@@ -271,14 +271,14 @@ def _edge(facts: AwsFacts, subnet: Subnet) -> str | None:
 
 
 def _way(
-    wanted: NetworkLookup, *, public: bool
+    lookup: NetworkLookup, *, public: bool
 ) -> tuple[Literal["bastion", "given", "ssm", "direct"], Literal["public", "ssm"] | None]:
     """How SSH gets in, and what kind of bastion that takes."""
-    if wanted.block.proxy_jump:
+    if lookup.block.proxy_jump:
         return "given", None
-    if wanted.block.bastion is False or (public and wanted.block.bastion != True):  # noqa: E712 - or "auto"
-        return ("direct" if public and wanted.ssh_cidrs else "ssm"), None
-    return "bastion", "public" if wanted.ssh_cidrs else "ssm"
+    if lookup.block.bastion is False or (public and lookup.block.bastion != True):  # noqa: E712 - or "auto"
+        return ("direct" if public and lookup.ssh_cidrs else "ssm"), None
+    return "bastion", "public" if lookup.ssh_cidrs else "ssm"
 
 
 def _network(
@@ -291,18 +291,18 @@ def _network(
 
 
 def _groups(
-    wanted: NetworkLookup, facts: AwsFacts, network: NewNetwork | ExistingNetwork, way: str, base: str
+    lookup: NetworkLookup, facts: AwsFacts, network: NewNetwork | ExistingNetwork, way: str, base: str
 ) -> SecurityGroups:
-    if wanted.groups:
+    if lookup.groups:
         return SecurityGroups(tuple(group.id for group in facts.groups), None, (), ())
     ingress = [SecurityRule("itself", None, "nodes reach each other; EFA needs this rule")]
     if way == "bastion":
         ingress.append(SecurityRule("bastion", SSH, "SSH from the bastion"))
     elif way == "direct":
-        ingress += [SecurityRule(cidr, SSH, "SSH from ssh_cidrs") for cidr in wanted.ssh_cidrs]
+        ingress += [SecurityRule(cidr, SSH, "SSH from ssh_cidrs") for cidr in lookup.ssh_cidrs]
     elif way == "given":
         ingress += [
-            SecurityRule(cidr, SSH, "SSH from the jump host") for cidr in _jump_sources(wanted, network)
+            SecurityRule(cidr, SSH, "SSH from the jump host") for cidr in _jump_sources(lookup, network)
         ]
     egress = (
         SecurityRule("itself", None, "EFA needs a rule to the group itself"),
@@ -311,14 +311,14 @@ def _groups(
     return SecurityGroups((), f"{base}-nodes", tuple(ingress), egress)
 
 
-def _jump_sources(wanted: NetworkLookup, network: NewNetwork | ExistingNetwork) -> tuple[str, ...]:
+def _jump_sources(lookup: NetworkLookup, network: NewNetwork | ExistingNetwork) -> tuple[str, ...]:
     """Where a given jump host comes from: the written networks, else the whole VPC."""
-    return wanted.ssh_cidrs or (network.cidr,)
+    return lookup.ssh_cidrs or (network.cidr,)
 
 
-def reasons(wanted: NetworkLookup, reached: Reach, demand: Demand) -> Iterator[str]:
+def reasons(lookup: NetworkLookup, decision: NetworkDecision, demand: Demand) -> Iterator[str]:
     """What the plan says about it."""
-    network, way, bastion = reached.network, reached.access.way, reached.bastion
+    network, way, bastion = decision.network, decision.access.way, decision.bastion
     if isinstance(network, ExistingNetwork):
         yield f"network: the given subnet {network.subnet} of {network.vpc}, nothing of it is changed"
     elif network.public:
@@ -332,17 +332,17 @@ def reasons(wanted: NetworkLookup, reached: Reach, demand: Demand) -> Iterator[s
         "none": "addresses: private ones only",
         "launch": "addresses: a public one each, given at the launch",
         "elastic": f"addresses: {counted(demand.nodes, 'Elastic IP')}, attached after the launch",
-    }[reached.addresses.kind]
+    }[decision.addresses.kind]
     if way == "bastion":
         where = (
-            f"which answers {', '.join(wanted.ssh_cidrs)}" if bastion == "public" else "reached through SSM"
+            f"which answers {', '.join(lookup.ssh_cidrs)}" if bastion == "public" else "reached through SSM"
         )
         open_ = "" if bastion == "public" else "; no port is open to the world"
         yield f"SSH: over a small bastion {where}{open_}"
     elif way == "given":
-        whence = ", ".join(_jump_sources(wanted, network))
-        yield "SSH: over the given jump host" + (f", from {whence}" if reached.groups.name else "")
+        whence = ", ".join(_jump_sources(lookup, network))
+        yield "SSH: over the given jump host" + (f", from {whence}" if decision.groups.name else "")
     elif way == "ssm":
         yield "SSH: through SSM; no port is open to the world"
     else:
-        yield f"SSH: straight, from {', '.join(wanted.ssh_cidrs)}"
+        yield f"SSH: straight, from {', '.join(lookup.ssh_cidrs)}"

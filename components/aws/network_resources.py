@@ -52,18 +52,18 @@ class NetworkResources:
 
     def _cloud(self, settings: AwsSettings) -> aws.Provider:
         creds = settings.creds
-        words: dict[str, Any] = {"region": self.plan.region}
+        arguments: dict[str, Any] = {"region": self.plan.region}
         if isinstance(creds, AccessKeyCreds):
             secret = pulumi.Output.secret
-            words |= {"access_key": secret(creds.access_key), "secret_key": secret(creds.secret_key)}
+            arguments |= {"access_key": secret(creds.access_key), "secret_key": secret(creds.secret_key)}
         elif isinstance(creds, AwsDefaultCreds):
-            words |= {"profile": creds.profile} if creds.profile else {}
-            words |= {"assume_roles": [{"role_arn": creds.role_arn}]} if creds.role_arn else {}
+            arguments |= {"profile": creds.profile} if creds.profile else {}
+            arguments |= {"assume_roles": [{"role_arn": creds.role_arn}]} if creds.role_arn else {}
         if settings.endpoint_url:
             names = ("ec2", "iam", "ssm", "sts")
-            words["endpoints"] = [dict.fromkeys(names, settings.endpoint_url)]
+            arguments["endpoints"] = [dict.fromkeys(names, settings.endpoint_url)]
         opts = pulumi.ResourceOptions(parent=self._parent)
-        return aws.Provider(f"{self.plan.fleet}-aws", **words, opts=opts)
+        return aws.Provider(f"{self.plan.fleet}-aws", **arguments, opts=opts)
 
     def tags(self, token: str, name: str, **more: str) -> dict[str, str]:
         """Tags of one resource. `orch:stack` and `orch:urn` find it again when its creation was cut short."""
@@ -90,8 +90,8 @@ class NetworkResources:
         """The user data of all nodes of a group. It holds no key but the client's public one; what the file's
         `init` has may be secret."""
         text = plan.cloud_init
-        made = self.keys.client_public_key.apply(lambda key: wrapped64(filled(text, authorized_key=key)))
-        return pulumi.Output.secret(made) if plan.confidential else pulumi.Output.unsecret(made)
+        user_data = self.keys.client_public_key.apply(lambda key: wrapped64(filled(text, authorized_key=key)))
+        return pulumi.Output.secret(user_data) if plan.confidential else pulumi.Output.unsecret(user_data)
 
     def after(self, resources: Sequence[pulumi.Resource], **more: Any) -> pulumi.ResourceOptions:
         return self.with_options(depends_on=list(resources), **more)
@@ -107,13 +107,13 @@ class NetworkResources:
         network = self.plan.network
         if isinstance(network, ExistingNetwork):
             edge = pulumi.Output.from_input(network.edge_subnet) if network.edge_subnet else None
-            own = {each.number: each.network for each in self.plan.node_groups}
-            given = {
-                number: pulumi.Output.from_input(one.subnet)
-                for number, one in own.items()
-                if isinstance(one, ExistingNetwork)
+            groups = {each.number: each.network for each in self.plan.node_groups}
+            subnets = {
+                number: pulumi.Output.from_input(network_of_group.subnet)
+                for number, network_of_group in groups.items()
+                if isinstance(network_of_group, ExistingNetwork)
             }
-            return pulumi.Output.from_input(network.vpc), given, edge, []
+            return pulumi.Output.from_input(network.vpc), subnets, edge, []
         name, opts = self.plan.fleet, self.opts
         vpc = aws.ec2.Vpc(
             f"{name}-vpc",
@@ -130,13 +130,13 @@ class NetworkResources:
             opts=opts,
         )
         nodes = self._made_subnet("nodes", network.nodes_cidr, vpc)
-        out: dict[str, Any] = {"cidr_block": "0.0.0.0/0", "gateway_id": gateway.id}
+        route: dict[str, Any] = {"cidr_block": "0.0.0.0/0", "gateway_id": gateway.id}
         if network.edge_cidr is None:
-            table, routed = self._routed("nodes", nodes, vpc, out)
-            more, also = self._more_subnets(vpc, table)
-            return vpc.id, {0: nodes.id, **more}, nodes.id, [*routed, *also]
+            table, edge_ready = self._routed("nodes", nodes, vpc, route)
+            more, more_ready = self._more_subnets(vpc, table)
+            return vpc.id, {0: nodes.id, **more}, nodes.id, [*edge_ready, *more_ready]
         edge = self._made_subnet("edge", network.edge_cidr, vpc)
-        _, routed = self._routed("edge", edge, vpc, out)
+        _, edge_ready = self._routed("edge", edge, vpc, route)
         address = aws.ec2.Eip(
             f"{name}-nat",
             domain="vpc",
@@ -148,31 +148,31 @@ class NetworkResources:
             allocation_id=address.id,
             subnet_id=edge.id,
             tags=self.tags("aws:ec2/natGateway:NatGateway", f"{name}-nat"),
-            opts=self.after(routed),
+            opts=self.after(edge_ready),
         )
-        inside: dict[str, Any] = {"cidr_block": "0.0.0.0/0", "nat_gateway_id": nat.id}
-        table, inner = self._routed("nodes", nodes, vpc, inside)
-        more, also = self._more_subnets(vpc, table)
-        return vpc.id, {0: nodes.id, **more}, edge.id, [*routed, *inner, *also]
+        nat_route: dict[str, Any] = {"cidr_block": "0.0.0.0/0", "nat_gateway_id": nat.id}
+        table, nodes_ready = self._routed("nodes", nodes, vpc, nat_route)
+        more, more_ready = self._more_subnets(vpc, table)
+        return vpc.id, {0: nodes.id, **more}, edge.id, [*edge_ready, *nodes_ready, *more_ready]
 
     def _more_subnets(
         self, vpc: aws.ec2.Vpc, table: aws.ec2.RouteTable
     ) -> tuple[dict[int, Text], list[pulumi.Resource]]:
         """A subnet for each further node group, in the group's zone, with the routes of the first."""
-        found: dict[int, Text] = {}
+        subnets: dict[int, Text] = {}
         ready: list[pulumi.Resource] = []
         for group in self.plan.others:
             if isinstance(group.network, NewNetwork):
                 part = f"nodes{group.suffix}"
                 subnet = self._made_subnet(part, group.network.nodes_cidr, vpc, group.zone)
-                found[group.number] = subnet.id
+                subnets[group.number] = subnet.id
                 name = f"{self.plan.fleet}-{part}"
                 ready.append(
                     aws.ec2.RouteTableAssociation(
                         name, subnet_id=subnet.id, route_table_id=table.id, opts=self.opts
                     )
                 )
-        return found, ready
+        return subnets, ready
 
     def _made_subnet(self, part: str, cidr: str, vpc: aws.ec2.Vpc, zone: str | None = None) -> aws.ec2.Subnet:
         name = f"{self.plan.fleet}-{part}"
@@ -233,14 +233,14 @@ class NetworkResources:
         )
 
     def _rule(self, rule: SecurityRule, bastion: aws.ec2.SecurityGroup | None) -> Any:
-        ends = {"protocol": "-1", "from_port": 0, "to_port": 0}
+        ports = {"protocol": "-1", "from_port": 0, "to_port": 0}
         if rule.port is not None:
-            ends = {"protocol": "tcp", "from_port": rule.port, "to_port": rule.port}
+            ports = {"protocol": "tcp", "from_port": rule.port, "to_port": rule.port}
         if rule.peer == "itself":
-            return {**ends, "self": True, "description": rule.why}
+            return {**ports, "self": True, "description": rule.why}
         if rule.peer == "bastion" and bastion is not None:
-            return {**ends, "security_groups": [bastion.id], "description": rule.why}
-        return {**ends, "cidr_blocks": [rule.peer], "description": rule.why}
+            return {**ports, "security_groups": [bastion.id], "description": rule.why}
+        return {**ports, "cidr_blocks": [rule.peer], "description": rule.why}
 
     def _ssm_profile(self) -> aws.iam.InstanceProfile | None:
         plan = self.plan
@@ -264,12 +264,12 @@ class NetworkResources:
             tags=self.tags("aws:iam/role:Role", name),
             opts=self.opts,
         )
-        allowed = {"Effect": "Allow", "Action": list(SSM_ACTIONS), "Resource": "*"}
+        statement = {"Effect": "Allow", "Action": list(SSM_ACTIONS), "Resource": "*"}
         policy = aws.iam.RolePolicy(
             name,
             name=name,
             role=role.name,
-            policy=json.dumps({"Version": "2012-10-17", "Statement": [allowed]}),
+            policy=json.dumps({"Version": "2012-10-17", "Statement": [statement]}),
             opts=self.opts,
         )
         return aws.iam.InstanceProfile(

@@ -54,10 +54,10 @@ def words(nics: Nics, layout: tuple[Interface, ...]) -> tuple[str, ...]:
     cards = f"{nics.cards} network card{'s' * (nics.cards != 1)}"
     count = f"{fast} EFA interface{'s' * (fast != 1)}"
     if addresses == 1 and layout[0].kind == "interface":
-        taken = "no addresses of the subnet used by them"
+        address_use = "no addresses of the subnet used by them"
     else:
-        taken = f"{addresses} address of the subnet used by them"
-    lines = [f"each node: {cards}, {count}, {nics.gbps} Gbps; {taken}"]
+        address_use = f"{addresses} address of the subnet used by them"
+    lines = [f"each node: {cards}, {count}, {nics.gbps} Gbps; {address_use}"]
     if fast < nics.cards:
         lines.append("card 0 has no EFA: it carries IP traffic alone")
     elif layout[0].kind == "interface":

@@ -71,9 +71,12 @@ class Addresses:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What the instances are taken from. `made`: a reservation of our own for so many; `id`: a given one."""
+    """The capacity of the instances.
 
-    made: int | None = None
+    `reserved_nodes`: the size of a reservation that is made for the fleet; `id`: that of a given one.
+    """
+
+    reserved_nodes: int | None = None
     id: str | None = None
     market: Literal["on-demand", "spot", "block"] = "on-demand"
     max_price: str | None = None
@@ -81,10 +84,10 @@ class Capacity:
 
 @dataclass(frozen=True)
 class PlacementGroup:
-    """The placement group: one of our own, or the one a given reservation lies in."""
+    """The placement group: a `new` one, or that of a given reservation."""
 
     name: str
-    made: bool
+    new: bool
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,8 @@ class AwsPlan(CloudPlan):
 
     `profile`: an instance profile that was given; `ssm`: who gets one of our own, to be reached through SSM.
     `confidential`: the user data may hold secrets. `host_keys`: by node, the instance that showed its host
-    key, and the key. `shown`: an instance may read its own tags. `tags` are on everything.
+    key, and the key. `tags_readable`: an
+    instance may read its own tags. `tags` are on everything.
     """
 
     zone_name: str
@@ -119,7 +123,7 @@ class AwsPlan(CloudPlan):
     ssm: Literal["nodes", "bastion"] | None
     confidential: bool
     host_keys: Mapping[str, tuple[str, str]]
-    shown: bool
+    tags_readable: bool
     tags: Mapping[str, str]
     rank_by_topology: bool
     starts: str | None

@@ -20,9 +20,9 @@ from orch.components.aws.account.facts import AwsFacts, Image
 from orch.components.aws.account.lookups import (
     BASTION_TYPE,
     bastion_image,
+    image_lookup,
     layout,
-    wanted_image,
-    wanted_network,
+    network_lookup,
 )
 from orch.components.aws.candidates import CloudCandidate, with_efa
 from orch.components.aws.capacity import Demand
@@ -36,16 +36,16 @@ from orch.components.cloud.cloudinit import (
     wrapped,
 )
 from orch.components.cloud.indices import folded, live_indices, node_indices
-from orch.components.cloud.node_groups import SPREADS, Beside, may_spread, spreads
+from orch.components.cloud.node_groups import SPREADS, OtherGroups, may_spread, spreads
 from orch.components.cloud.plan import Bastion, Node
 from orch.components.cloud.sizing import (
     blocks,
     budget_findings,
     disk_findings,
     disk_gb,
+    fingerprint,
     gpus,
     key_findings,
-    mark,
     nvidia,
     user_data_findings,
 )
@@ -62,7 +62,7 @@ class Context:
 
     `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
     one project's names from another's, used for a new stack only.
-    `indices`: the nodes to plan, None: as many as the file asks for; `beside`: the fleet's other nodes.
+    `indices`: the nodes to plan, None: as many as the file asks for; `other_groups`: the fleet's other nodes.
     """
 
     settings: AwsSettings
@@ -71,7 +71,7 @@ class Context:
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
     scripts: Mapping[str, str] = field(default_factory=dict[str, str])
     indices: tuple[int, ...] | None = None
-    beside: Beside[AwsPlan, AwsFacts] = field(default_factory=Beside["AwsPlan", AwsFacts])
+    other_groups: OtherGroups[AwsPlan, AwsFacts] = field(default_factory=OtherGroups["AwsPlan", AwsFacts])
 
 
 def plan(
@@ -92,62 +92,62 @@ def plan(
     scope = previous.pins.get("scope", context.scope)
     base = f"orch-{fleet.name}-{scope}"
     efa = sum(interface.kind != "interface" for interface in interfaces)
-    wanted = wanted_network(fleet, context.settings, candidate.region)
+    lookup = network_lookup(fleet, context.settings, candidate.region)
     zone = facts.zone(candidate.zone)
-    found = list(_card_findings(fleet, candidate, facts, each))
-    reached = networks.reach(wanted, candidate, facts, demand, base)
-    if not isinstance(reached, networks.Reach):
-        found += [*reached, *_place_findings(fleet, candidate, facts, previous, bastion=False)]
-        settle([*found, *capacities.reservation_findings(fleet, facts, demand)])
+    findings = list(_card_findings(fleet, candidate, facts, each))
+    decision = networks.decide_network(lookup, candidate, facts, demand, base)
+    if not isinstance(decision, networks.NetworkDecision):
+        findings += [*decision, *_place_findings(fleet, candidate, facts, previous, bastion=False)]
+        settle([*findings, *capacities.reservation_findings(fleet, facts, demand)])
         raise AssertionError("a network without a decision has an error")
     block = facts.reservation is not None and facts.reservation.kind == "block"
-    nat_ips = 0 if stays else networks.elastic_ips(reached, demand)[1]
-    found += _place_findings(fleet, candidate, facts, previous, bastion=reached.bastion is not None)
-    found += reached.findings
-    found += capacities.reservation_findings(fleet, facts, demand)
-    found += capacities.quota_findings(candidate, facts, demand, context.beside, nat_ips)
+    nat_ips = 0 if stays else networks.elastic_ips(decision, demand)[1]
+    findings += _place_findings(fleet, candidate, facts, previous, bastion=decision.bastion is not None)
+    findings += decision.findings
+    findings += capacities.reservation_findings(fleet, facts, demand)
+    findings += capacities.quota_findings(candidate, facts, demand, context.other_groups, nat_ips)
     cloud_init = userdata.node_init(
         fleet,
         each,
         gpus=nvidia(candidate.type),
         efa=efa,
         scripts=context.scripts,
-        ssm=reached.access.way == "ssm",
+        ssm=decision.access.way == "ssm",
     )
     if demand.new:
-        found += _size_findings(cloud_init)
-    found += key_findings(facts.unread, demand.new, "ec2:GetConsoleOutput", Severity.WARNING)
+        findings += _size_findings(cloud_init)
+    findings += key_findings(facts.console_refusal, demand.new, "ec2:GetConsoleOutput", Severity.WARNING)
     boot = first_boot_pins(fleet, context.scripts)
-    found += first_boot_findings(previous, boot, len(live))
-    found += disk_findings(fleet, facts.image.size_gb if facts.image else None)
+    findings += first_boot_findings(previous, boot, len(live))
+    findings += disk_findings(fleet, facts.image.size_gb if facts.image else None)
     group = capacities.placement_group(fleet, facts, each, base)
-    taken = capacities.capacity(fleet, candidate, facts, demand)
-    bastion = _bastion(wanted.ssh_cidrs, reached, candidate, facts, context)
+    capacity = capacities.capacity(fleet, candidate, facts, demand)
+    bastion = _bastion(lookup.ssh_cidrs, decision, candidate, facts, context)
     price = None if block else candidate.price
     fixed = (bastion.price or 0.0) if bastion else 0.0
     if not block:
-        found += budget_findings(
+        findings += budget_findings(
             fleet,
             price,
             fixed,
             candidate.price_of,
             backend="aws",
             nodes=demand.nodes,
-            beside=context.beside.prices,
-            later=context.beside.later,
+            other_nodes=context.other_groups.prices,
+            later=context.other_groups.later,
         )
-    warnings = settle(found)
+    warnings = settle(findings)
     image = facts.image
     if zone is None or image is None:
         raise AssertionError("a place or an image that is missing is an error")
     disk = _disk(fleet, image, context.settings)
-    layout_mark = mark(
+    layout_fingerprint = fingerprint(
         candidate.type.name,
         candidate.zone,
         image.id,
-        taken.market,
+        capacity.market,
         interfaces,
-        reached.addresses.kind,
+        decision.addresses.kind,
         scratch(fleet, each.disks),
         disk,
     )
@@ -160,18 +160,18 @@ def plan(
         zone_name=zone.name,
         instance_type=candidate.type.name,
         spot=candidate.spot,
-        network=reached.network,
-        groups=reached.groups,
+        network=decision.network,
+        groups=decision.groups,
         bastion=bastion,
-        access=reached.access,
-        addresses=reached.addresses,
+        access=decision.access,
+        addresses=decision.addresses,
         group=group,
-        capacity=taken,
+        capacity=capacity,
         interfaces=interfaces,
         image=image.id,
         disk=disk,
         profile=context.settings.iam_instance_profile,
-        ssm=reached.profile_for,
+        ssm=decision.profile_for,
         nodes=tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
         cloud_init=cloud_init,
         confidential=bool(fleet.init),
@@ -181,13 +181,13 @@ def plan(
             if candidate.kept and node.machine is not None
         },
         # The one key of ours that EC2 does not let an instance read: such a launch fails.
-        shown="_index" not in _tags(fleet, context),
-        bastion_init=bastion_config(fleet.name, _bastion_leads(reached.network, spread=spread))
+        tags_readable="_index" not in _tags(fleet, context),
+        bastion_init=bastion_config(fleet.name, _bastion_leads(decision.network, spread=spread))
         if bastion
         else "",
         tags=_tags(fleet, context),
-        layout=layout_mark,
-        settled=previous.pins.get("layout") == layout_mark,
+        layout=layout_fingerprint,
+        layout_unchanged=previous.pins.get("layout") == layout_fingerprint,
         placement=fleet.placement,
         rank_by_topology=fleet.topology == "rank-ordered" and each.levels > 0,
         interconnect="efa" if efa else "ethernet",
@@ -202,20 +202,20 @@ def plan(
         protect=fleet.protect,
         price=price,
         hourly=round((price or 0.0) * demand.nodes + fixed, 6),
-        unpriced=tuple(told.unpriced(reached, price, bastion, block=block)),
+        unpriced=tuple(told.unpriced(decision, price, bastion, block=block)),
         starts=facts.reservation.start if facts.reservation else None,
         ends=facts.reservation.end if facts.reservation else None,
         pins=_pins(fleet, candidate, facts, context)
         | boot
-        | {"scope": scope, "indices": folded(indices), "layout": layout_mark}
+        | {"scope": scope, "indices": folded(indices), "layout": layout_fingerprint}
         | ({SPREADS: "true"} if spread else {}),
         reasons=(
             f"{demand.nodes} x {told.words(candidate, block=block)}",
             *place_reason(candidate, previous),
             *cards.words(each, interfaces),
             *filter(None, [capacities.group_reason(fleet, facts, each, group)]),
-            *told.capacity_reasons(taken.made, facts, candidate),
-            *networks.reasons(wanted, reached, demand),
+            *told.capacity_reasons(capacity.reserved_nodes, facts, candidate),
+            *networks.reasons(lookup, decision, demand),
             *told.image_reasons(facts, previous),
             *told.scratch_reasons(fleet, each),
             *told.rank_reasons(fleet, each),
@@ -258,11 +258,11 @@ def _place_findings(
 
 def _card_findings(fleet: Fleet, candidate: CloudCandidate, facts: AwsFacts, each: Nics) -> Iterator[Finding]:
     if facts.cards is not None and each.cards and facts.cards != (each.cards, each.efa):
-        told = "{} network cards and {} EFA interfaces".format(*facts.cards)
+        reported = "{} network cards and {} EFA interfaces".format(*facts.cards)
         yield Finding(
             "ORCH209",
             "instance_types" if fleet.instance_types else "resources",
-            f"AWS tells of {told} on {each.type}, the catalogue of {each.cards} and {each.efa}",
+            f"AWS tells of {reported} on {each.type}, the catalogue of {each.cards} and {each.efa}",
             detail="the plan goes by the catalogue",
             severity=Severity.WARNING,
         )
@@ -295,14 +295,14 @@ def _disk(fleet: Fleet, image: Image, settings: AwsSettings) -> Disk:
 
 def _bastion(
     cidrs: tuple[str, ...],
-    reached: networks.Reach,
+    decision: networks.NetworkDecision,
     candidate: CloudCandidate,
     facts: AwsFacts,
     context: Context,
 ) -> Bastion | None:
-    if reached.bastion is None or facts.bastion_image is None:
+    if decision.bastion is None or facts.bastion_image is None:
         return None
-    public = reached.bastion == "public"
+    public = decision.bastion == "public"
     prices = [
         offer.price
         for offer in context.catalog.lists["aws"].offers
@@ -336,9 +336,9 @@ def _pins(
         "instance_type": candidate.type.name,
         "spot": "true" if candidate.spot else "false",
     }
-    wanted = wanted_image(fleet, context.settings, candidate)
+    lookup = image_lookup(fleet, context.settings, candidate)
     for pin, image, of in (
-        ("image", facts.image, wanted.of if wanted else None),
+        ("image", facts.image, lookup.of if lookup else None),
         ("bastion_image", facts.bastion_image, bastion_image(candidate).of),
     ):
         if image is not None and of is not None:

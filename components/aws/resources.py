@@ -1,12 +1,11 @@
 """An AWS fleet as Pulumi resources: the plan, one to one. Decides nothing.
 
-Beside a constant number of resources there is one per node, and an Elastic IP each where nodes have one.
+The number of resources is a constant and one per node, two where each node has an Elastic IP.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +13,10 @@ import pulumi
 import pulumi_aws as aws
 
 from orch.components.aws.account import gather_facts
+from orch.components.aws.fleet_state import FleetOutputs, fleet_state
 from orch.components.aws.network_resources import NetworkResources, Text
 from orch.components.aws.plan import AwsPlan, Capacity
-from orch.components.aws.tunnels import through_ssm
 from orch.components.cloud import polling
-from orch.components.cloud.fleet_state import bastion_jump, given_jumps, node_state
-from orch.components.cloud.fleet_state import fleet_state as of_cloud
 from orch.components.cloud.host_keys import HostKey, known_keys
 from orch.components.cloud.plan import Node
 from orch.components.cloud.polling import in_background
@@ -36,56 +33,60 @@ HostKeys = Callable[[Sequence[str]], Mapping[str, str]]
 class AwsFleet(pulumi.ComponentResource):
     """The whole fleet. `state` is its FleetState, `identity` the client's private key (secret).
 
-    `topology` is asked, in a thread of its own, for the network nodes above instances, `shown` for the host
-    keys that they show on their consoles.
+    Both readers run in threads of their own. `read_host_keys` returns the host keys that instances show on
+    their consoles, `read_topology` the network nodes above them; each by the instance's id.
     """
 
     state: pulumi.Output[dict[str, Any]]
     identity: Text
 
     def __init__(
-        self, plan: AwsPlan, settings: AwsSettings, shown: HostKeys, topology: Topology | None = None
+        self,
+        plan: AwsPlan,
+        settings: AwsSettings,
+        read_host_keys: HostKeys,
+        read_topology: Topology | None = None,
     ) -> None:
         super().__init__("orch:fleet:Aws", plan.fleet, None, pulumi.ResourceOptions(protect=plan.protect))
         self._plan = plan
-        self._ground = ground = NetworkResources(plan, settings, self)
-        made = [pair for group in plan.node_groups for pair in self._node_group(group)]
-        made.sort(key=lambda pair: pair[0].index)
-        machines, addresses = [machine for _, machine, _ in made], [address for *_, address in made]
-        self.identity = ground.keys.client_private_key
-        self.state = self._state(machines, addresses, settings, shown, topology)
-        # Recorded at once, unlike the stack's outputs: an `up` that is killed leaves word of where it was.
+        self._resources = NetworkResources(plan, settings, self)
+        rows = [row for group in plan.node_groups for row in self._node_group(group)]
+        rows.sort(key=lambda row: row[0].index)
+        machines, addresses = [machine for _, machine, _ in rows], [address for *_, address in rows]
+        self.identity = self._resources.keys.client_private_key
+        self.state = self._state(machines, addresses, settings, read_host_keys, read_topology)
+        # Recorded at once, unlike the stack's outputs: an interrupted `up` still records where it was.
         self.register_outputs({"pins": dict(plan.pins)})
 
     # Capacity and nodes
 
     def _node_group(self, plan: AwsPlan) -> list[tuple[Node, aws.ec2.Instance, aws.ec2.Eip | None]]:
-        """What the nodes of one group are taken from, and these, each with its Elastic IP."""
+        """The nodes of one group, each with its Elastic IP, and what they are launched from."""
         group = self._placement_group()
         capacity = self._capacity(plan, group)
-        waits = [*self._ground.ready, *([capacity] if capacity else [])]
-        template = self._template(plan, group, capacity, waits)
-        started = {"id": template.id, "version": template.latest_version.apply(str)}
-        machines = [(node, self._node(plan, node, started)) for node in plan.nodes]
+        dependencies = [*self._resources.ready, *([capacity] if capacity else [])]
+        template = self._template(plan, group, capacity, dependencies)
+        launch_template = {"id": template.id, "version": template.latest_version.apply(str)}
+        machines = [(node, self._node(plan, node, launch_template)) for node in plan.nodes]
         return [(node, machine, self._address(plan, node, machine)) for node, machine in machines]
 
     def _placement_group(self) -> aws.ec2.PlacementGroup | None:
         group = self._plan.group
-        if group is None or not group.made:
+        if group is None or not group.new:
             return None
         name = f"{self._plan.fleet}-group"
         return aws.ec2.PlacementGroup(
             name,
             name=group.name,
             strategy="cluster",
-            tags=self._ground.tags("aws:ec2/placementGroup:PlacementGroup", name),
-            opts=self._ground.opts,
+            tags=self._resources.tags("aws:ec2/placementGroup:PlacementGroup", name),
+            opts=self._resources.opts,
         )
 
     def _capacity(
         self, plan: AwsPlan, group: aws.ec2.PlacementGroup | None
     ) -> aws.ec2.CapacityReservation | None:
-        if plan.capacity.made is None:
+        if plan.capacity.reserved_nodes is None:
             return None
         name = f"{plan.fleet}-capacity{plan.suffix}"
         return aws.ec2.CapacityReservation(
@@ -93,12 +94,12 @@ class AwsFleet(pulumi.ComponentResource):
             instance_type=plan.instance_type,
             instance_platform="Linux/UNIX",
             availability_zone=plan.zone_name,
-            instance_count=plan.capacity.made,
+            instance_count=plan.capacity.reserved_nodes,
             instance_match_criteria="targeted",
             end_date_type="unlimited",
             placement_group_arn=group.arn if group is not None else None,
-            tags=self._ground.tags("aws:ec2/capacityReservation:CapacityReservation", name),
-            opts=self._ground.opts,
+            tags=self._resources.tags("aws:ec2/capacityReservation:CapacityReservation", name),
+            opts=self._resources.opts,
         )
 
     def _template(
@@ -106,19 +107,19 @@ class AwsFleet(pulumi.ComponentResource):
         plan: AwsPlan,
         group: aws.ec2.PlacementGroup | None,
         capacity: aws.ec2.CapacityReservation | None,
-        waits: Sequence[pulumi.Resource],
+        dependencies: Sequence[pulumi.Resource],
     ) -> aws.ec2.LaunchTemplate:
         """What all nodes of a group have in common.
 
-        It `waits` for what must be there before nodes are, in their place: a state repeats at each resource
-        what that stands on.
+        The template depends on the `dependencies` of the nodes, in their place: the engine's state repeats
+        dependencies at each resource.
         """
         name = f"{plan.fleet}-template{plan.suffix}"
         target: pulumi.Input[str] | None = capacity.id if capacity is not None else plan.capacity.id
-        reserved: Any = (
+        reservation: Any = (
             {"capacity_reservation_target": {"capacity_reservation_id": target}} if target else None
         )
-        placed: pulumi.Input[str] | None = plan.group.name if plan.group is not None else None
+        group_name: pulumi.Input[str] | None = plan.group.name if plan.group is not None else None
         disk: Any = {
             "volume_size": plan.disk.size_gb,
             "volume_type": "gp3",
@@ -130,21 +131,21 @@ class AwsFleet(pulumi.ComponentResource):
             "http_endpoint": "enabled",
             "http_tokens": "required",
             "http_put_response_hop_limit": 1,
-            **({"instance_metadata_tags": "enabled"} if plan.shown else {}),
+            **({"instance_metadata_tags": "enabled"} if plan.tags_readable else {}),
         }
-        tags = self._ground.tags("aws:ec2/launchTemplate:LaunchTemplate", name)
+        tags = self._resources.tags("aws:ec2/launchTemplate:LaunchTemplate", name)
         profile = plan.profile
-        if plan.ssm == "nodes" and self._ground.profile is not None:
-            profile = self._ground.profile.name
+        if plan.ssm == "nodes" and self._resources.profile is not None:
+            profile = self._resources.profile.name
         return aws.ec2.LaunchTemplate(
             name,
             name=f"{plan.base}{plan.suffix}",
-            network_interfaces=[self._interface(plan, place) for place in range(len(plan.interfaces))],
+            network_interfaces=[self._interface(plan, index) for index in range(len(plan.interfaces))],
             block_device_mappings=[{"device_name": plan.disk.device, "ebs": disk}],
             metadata_options=metadata,
-            user_data=self._ground.common_data(plan),
-            placement={"group_name": group.name if group is not None else placed} if placed else None,
-            capacity_reservation_specification=reserved,
+            user_data=self._resources.common_data(plan),
+            placement={"group_name": group.name if group is not None else group_name} if group_name else None,
+            capacity_reservation_specification=reservation,
             instance_market_options=self._market(plan.capacity),
             iam_instance_profile={"name": profile} if profile is not None else None,
             tag_specifications=[
@@ -152,21 +153,21 @@ class AwsFleet(pulumi.ComponentResource):
                 for kind in ("volume", "network-interface")
             ],
             tags=tags,
-            opts=self._ground.after(waits),
+            opts=self._resources.after(dependencies),
         )
 
-    def _interface(self, plan: AwsPlan, place: int) -> Any:
-        each = plan.interfaces[place]
+    def _interface(self, plan: AwsPlan, index: int) -> Any:
+        interface = plan.interfaces[index]
         public = {}
-        if place == 0:
+        if index == 0:
             at_launch = plan.addresses.kind == "launch"
             public = {"associate_public_ip_address": "true" if at_launch else "false"}
         return {
-            "network_card_index": each.card,
-            "device_index": each.device,
-            "interface_type": each.kind,
-            "subnet_id": self._ground.subnets[plan.number],
-            "security_groups": self._ground.groups,
+            "network_card_index": interface.card,
+            "device_index": interface.device,
+            "interface_type": interface.kind,
+            "subnet_id": self._resources.subnets[plan.number],
+            "security_groups": self._resources.groups,
             "delete_on_termination": "true",
             **public,
         }
@@ -184,9 +185,9 @@ class AwsFleet(pulumi.ComponentResource):
     def _node(self, plan: AwsPlan, node: Node, template: Any) -> aws.ec2.Instance:
         """One instance.
 
-        A newer template, with newer user data, is for new nodes: those that run stay as they are, until
-        `orch:layout` changes, which marks what only a new instance can have. User data of its own has a node
-        that an earlier version made; it keeps it.
+        A newer template, with newer user data, applies to new nodes. A running node stays as it is until
+        `orch:layout` changes, the fingerprint of what only a new instance can have. A node that an earlier
+        version made has user data of its own, and keeps it.
         """
         return aws.ec2.Instance(
             node.name,
@@ -194,11 +195,11 @@ class AwsFleet(pulumi.ComponentResource):
             instance_type=plan.instance_type,
             launch_template=template,
             user_data_replace_on_change=True,
-            tags=self._ground.tags("aws:ec2/instance:Instance", node.name, **{"orch:layout": plan.layout}),
-            opts=self._ground.with_options(
-                ignore_changes=["userDataBase64", "launchTemplate"] if plan.settled else None,
+            tags=self._resources.tags("aws:ec2/instance:Instance", node.name, **{"orch:layout": plan.layout}),
+            opts=self._resources.with_options(
+                ignore_changes=["userDataBase64", "launchTemplate"] if plan.layout_unchanged else None,
                 replace_on_changes=['tags["orch:layout"]'],
-                # The provider answers with what the template has.
+                # The provider returns the user data of the template.
                 additional_secret_outputs=["userData"] if plan.confidential else None,
             ),
         )
@@ -211,41 +212,47 @@ class AwsFleet(pulumi.ComponentResource):
             name,
             domain="vpc",
             network_interface=machine.primary_network_interface_id,
-            tags=self._ground.tags("aws:ec2/eip:Eip", name),
-            opts=self._ground.opts,
+            tags=self._resources.tags("aws:ec2/eip:Eip", name),
+            opts=self._resources.opts,
         )
 
-    # What a runner needs, made in one go: an output for each value of a thousand nodes is slow.
+    # The FleetState, in one output: an output for each value of a thousand nodes is slow.
 
     def _state(
         self,
         machines: Sequence[aws.ec2.Instance],
         addresses: Sequence[aws.ec2.Eip | None],
         settings: AwsSettings,
-        shown: HostKeys,
-        topology: Topology | None,
+        read_host_keys: HostKeys,
+        read_topology: Topology | None,
     ) -> pulumi.Output[dict[str, Any]]:
-        plan, bastion, stack = self._plan, self._ground.bastion, pulumi.get_stack()
-        asked = topology if plan.rank_by_topology else None
+        plan, bastion, stack = self._plan, self._resources.bastion, pulumi.get_stack()
 
-        async def made(seen: Sequence[Any]) -> dict[str, Any]:
-            seed, ids, own, internal, public, jump = seen
+        async def assemble(values: Sequence[Any]) -> dict[str, Any]:
+            seed, ids, have_user_data, internal, public, jump = values
             names = [node.name for node in plan.all_nodes]
-            given = [name if each else None for name, each in zip(names, own, strict=True)]
-            known = known_keys(plan.host_keys, seed, zip(names, ids, given, strict=True))
+            # User data of its own has a node that an earlier version made, with a host key of the seed.
+            seeded = [name if own else None for name, own in zip(names, have_user_data, strict=True)]
+            keys = known_keys(plan.host_keys, seed, zip(names, ids, seeded, strict=True))
+            new = [each for each in ids if each not in keys]
             # Nobody logs in after a preview: it does not wait for machines that are booting.
-            new = [each for each in ids if each not in known]
-            told: Mapping[str, str] = dict.fromkeys(new, "")
+            new_keys: Mapping[str, str] = dict.fromkeys(new, "")
             if new and not pulumi.runtime.is_dry_run():
-                told = await in_background(lambda: shown(new))
-            known |= {each: HostKey(key, each) for each, key in told.items()}
-            keys = [known.get(each) for each in ids]
-            places = await in_background(partial(asked, ids)) if asked is not None and ids else {}
-            above = [places.get(each, ()) for each in ids]
-            hop = (jump[0], jump[1]) if jump else None
-            return fleet_state(
-                plan, settings, stack, FleetOutputs(seed, ids, keys, internal, public, above, hop)
+                new_keys = await in_background(partial(read_host_keys, new))
+            keys |= {each: HostKey(public_key, each) for each, public_key in new_keys.items()}
+            topology: Mapping[str, Sequence[str]] = {}
+            if read_topology is not None and plan.rank_by_topology and ids:
+                topology = await in_background(partial(read_topology, ids))
+            outputs = FleetOutputs(
+                seed=seed,
+                ids=ids,
+                host_keys=[keys.get(each) for each in ids],
+                internal=internal,
+                public=public,
+                topology=[topology.get(each, ()) for each in ids],
+                bastion=(jump[0], jump[1]) if jump else None,
             )
+            return fleet_state(plan, settings, stack, outputs)
 
         public: list[pulumi.Input[str]] = []
         if plan.access.way == "direct":
@@ -254,67 +261,15 @@ class AwsFleet(pulumi.ComponentResource):
         jump: list[pulumi.Input[str]] = []
         if bastion is not None and plan.bastion is not None:
             jump = [bastion.id, bastion.public_ip if plan.bastion.public else bastion.private_ip]
-        seen = pulumi.Output.all(
-            self._ground.keys.host_seed,
+        values = pulumi.Output.all(
+            self._resources.keys.host_seed,
             [each.id for each in machines],
             [each.user_data_base64.apply(bool) for each in machines],
             [each.private_ip for each in machines],
             public,
             jump,
         )
-        return pulumi.Output.unsecret(seen.apply(made))
-
-
-# A node that is gone may be a reboot: EC2 takes minutes for it.
-UNREACHABLE_GRACE_S = 300.0
-
-
-@dataclass(frozen=True)
-class FleetOutputs:
-    """What the cloud gave. One entry per node each, in order of nodes; who has no host key is no node yet.
-    `bastion` is its id and address.
-
-    `topology`: network nodes above each node, the outermost first.
-    """
-
-    seed: str
-    ids: Sequence[str]
-    host_keys: Sequence[HostKey | None]
-    internal: Sequence[str]
-    public: Sequence[str]
-    topology: Sequence[Sequence[str]]
-    bastion: tuple[str, str] | None
-
-
-def fleet_state(plan: AwsPlan, settings: AwsSettings, stack: str, seen: FleetOutputs) -> dict[str, Any]:
-    """All that a runner needs, as `spec.state.FleetState` reads it."""
-    jumps = _jumps(plan, settings, seen)
-    ssm = plan.access.way == "ssm"
-    groups = {node.name: group for group in plan.node_groups for node in group.nodes}
-    nodes = [
-        node_state(
-            groups[node.name],
-            node,
-            key=key,
-            address=(seen.public if plan.access.way == "direct" else seen.internal)[place],
-            internal=seen.internal[place],
-            jumps=jumps,
-            proxy_command=through_ssm(plan.region, settings, seen.ids[place]) if ssm else None,
-            topology=seen.topology[place] if seen.topology else (),
-            disk_gb=groups[node.name].disk.size_gb,
-        )
-        for place, (node, key) in enumerate(zip(plan.all_nodes, seen.host_keys, strict=True))
-        if key is not None
-    ]
-    return of_cloud(plan, stack, nodes, backend="aws", grace_s=UNREACHABLE_GRACE_S)
-
-
-def _jumps(plan: AwsPlan, settings: AwsSettings, seen: FleetOutputs) -> list[dict[str, Any]]:
-    if plan.bastion is None or seen.bastion is None:
-        return given_jumps(plan.access.jumps)
-    instance, address = seen.bastion
-    tunnel = None if plan.bastion.public else through_ssm(plan.region, settings, instance)
-    return [bastion_jump(plan, seen.seed, address, tunnel)]
+        return pulumi.Output.unsecret(values.apply(assemble))
 
 
 def register(
@@ -322,20 +277,20 @@ def register(
 ) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
     """See `Backend.register`."""
     session, settings = backend.session(request), backend.settings_of(request)
-    where, whole = settings.endpoint_url, request.fleet.gang == "all-or-nothing"
-    seen = "see `aws ec2 get-console-output --latest --instance-id …`"
+    endpoint, whole = settings.endpoint_url, request.fleet.gang == "all-or-nothing"
 
-    def shown(ids: Sequence[str]) -> Mapping[str, str]:
-        def look(some: Sequence[str]) -> dict[str, str]:
-            return gather_facts.host_keys(session, plan.region, some, where)
+    def read_host_keys(ids: Sequence[str]) -> Mapping[str, str]:
+        def read(instances: Sequence[str]) -> dict[str, str]:
+            return gather_facts.host_keys(session, plan.region, instances, endpoint)
 
-        return polling.host_keys(look, ids, whole=whole, where=seen)
+        where = "see `aws ec2 get-console-output --latest --instance-id …`"
+        return polling.wait_for_host_keys(read, ids, whole=whole, where=where)
 
-    def topology(ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-        def look() -> Mapping[str, tuple[str, ...]]:
-            return gather_facts.topology(session, plan.region, ids, where)
+    def read_topology(ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+        def read() -> Mapping[str, tuple[str, ...]]:
+            return gather_facts.topology(session, plan.region, ids, endpoint)
 
-        return polling.places(look, lambda found: len(found) == len(ids), {})
+        return polling.wait_for_topology(read, lambda topology: len(topology) == len(ids), {})
 
-    component = AwsFleet(plan, settings, shown, topology)
+    component = AwsFleet(plan, settings, read_host_keys, read_topology)
     return component.state, component.identity

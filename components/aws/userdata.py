@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orch.catalog.aws.machines import Nics
-from orch.components.cloud.cloudinit import ENDED, RUNS_INIT, File, node_config, prepared, scratch
+from orch.components.cloud.cloudinit import ON_EXIT, RUNS_INIT, File, node_config, prepared, scratch
 from orch.runner.node.init_steps import steps
 from orch.spec.models import Fleet
 from orch.templates import render
@@ -26,7 +26,7 @@ Type=oneshot
 RemainAfterExit=yes
 LimitMEMLOCK=infinity
 ExecStart=/usr/local/sbin/orch-prepare
-ExecStopPost={ENDED}
+ExecStopPost={ON_EXIT}
 [Install]
 WantedBy=multi-user.target
 """

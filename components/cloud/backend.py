@@ -1,4 +1,4 @@
-"""What the backends of clouds have in common between a plan and what is brought up."""
+"""The base class of cloud backends: from a request to a deployment of node groups."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.indices import live_indices
 from orch.components.cloud.node_groups import (
     SPREADS,
-    Beside,
     NodeGroup,
+    OtherGroups,
     Planned,
-    divide,
     free_number,
     joined,
+    keep_and_missing,
     may_spread,
     node_groups,
-    prior_of,
+    prior_of_group,
     reasons,
     spreads,
-    with_begun,
-    with_more,
+    with_missing,
+    with_unfinished,
 )
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud.plan import CloudPlan
@@ -52,10 +52,10 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
 
     @abstractmethod
     def open_session(self, settings: Any) -> Any:
-        """What the user's own account is asked through."""
+        """A session of the user's own account."""
 
     def session(self, request: PlanRequest) -> Any:
-        """What the cloud is asked through: that of the request, else one of the user's own account."""
+        """The session of the request (a rehearsal's), else one of the user's own account."""
 
         def begin() -> Any:
             return request.session(self.name) or self.open_session(self.settings_of(request))
@@ -64,11 +64,11 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
 
     @abstractmethod
     def cloud_error(self, text: str) -> CloudError | None:
-        """The cloud's error in what its provider said."""
+        """The cloud's error in a message of its provider; None when there is none."""
 
     @abstractmethod
     def with_nodes(self, plan: Plan, names: Collection[str]) -> Plan:
-        """The same plan with the nodes of these names alone."""
+        """The same plan with only the nodes of these names."""
 
     def in_network_of(self, first: Plan, group: Plan) -> Plan:
         """A node group in the network of the fleet's first one. Raises PlanErrors where it cannot be."""
@@ -87,22 +87,22 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         prior = self.prior(request)
         if not (candidate.kept or candidate.additional) or not may_spread(request.fleet):
             return self._plan_at(request, candidate)[0]
-        groups, missing = divide(request.fleet, prior)
-        groups, missing = with_begun(groups, missing, request.previous.begun)
+        groups, missing = keep_and_missing(request.fleet, prior)
+        groups, missing = with_unfinished(groups, missing, request.previous.unfinished)
         places: list[tuple[NodeGroup, CloudCandidate]] = []
         for group in groups:
-            at, *_ = self.candidates(request.of_nodes(prior_of(group, prior), group.indices))
-            if at.kept:
-                places.append((group, at))
+            place, *_ = self.candidates(request.of_nodes(prior_of_group(group, prior), group.indices))
+            if place.kept:
+                places.append((group, place))
             else:  # the file does not allow that place any more
                 missing = (*missing, *group.indices)
         if missing:
-            places = with_more(places, missing, candidate)
+            places = with_missing(places, missing, candidate)
         planned: list[Planned[Plan, Facts]] = []
-        for turn, (group, at) in enumerate(places):
-            later = sum(len(each.indices) for each, _ in places[turn + 1 :])
-            beside = Beside(tuple(planned), later)
-            planned.append(self._of_group(request, prior, group, at, beside))
+        for position, (group, place) in enumerate(places):
+            later = sum(len(each.indices) for each, _ in places[position + 1 :])
+            other_groups = OtherGroups(tuple(planned), later)
+            planned.append(self._of_group(request, prior, group, place, other_groups))
         plans = [each.plan for each in planned]
         return plans[0] if len(plans) == 1 else self.join(plans)
 
@@ -111,56 +111,60 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         request: PlanRequest,
         prior: PriorState,
         group: NodeGroup,
-        at: CloudCandidate,
-        beside: Beside[Plan, Facts],
+        candidate: CloudCandidate,
+        other_groups: OtherGroups[Plan, Facts],
     ) -> Planned[Plan, Facts]:
-        part = request.of_nodes(prior_of(group, prior), group.indices, beside)
-        plan, facts = self._plan_at(part, at)
-        made = replace(plan, number=group.number)
-        live = live_indices(self.prior(part)) if at.kept else frozenset[int]()
-        return Planned(made, facts, len(set(group.indices) - live))
+        part = request.of_nodes(prior_of_group(group, prior), group.indices, other_groups)
+        plan, facts = self._plan_at(part, candidate)
+        numbered = replace(plan, number=group.number)
+        live = live_indices(self.prior(part)) if candidate.kept else frozenset[int]()
+        return Planned(numbered, facts, len(set(group.indices) - live))
 
-    def _plan_at(self, request: PlanRequest, at: CloudCandidate) -> tuple[Plan, Facts]:
-        facts = self.facts(request, at)
-        plan = self.plan(request, at, facts)
-        if plan.settled or not at.kept:
+    def _plan_at(self, request: PlanRequest, candidate: CloudCandidate) -> tuple[Plan, Facts]:
+        facts = self.facts(request, candidate)
+        plan = self.plan(request, candidate, facts)
+        if plan.layout_unchanged or not candidate.kept:
             return plan, facts
-        whole = self.facts_of_new_nodes(request, at, facts)
-        return (plan, facts) if whole is facts else (self.plan(request, at, whole), whole)
+        all_facts = self.facts_of_new_nodes(request, candidate, facts)
+        return (plan, facts) if all_facts is facts else (self.plan(request, candidate, all_facts), all_facts)
 
     def facts_of_new_nodes(self, request: PlanRequest, candidate: CloudCandidate, facts: Facts) -> Facts:
-        """The facts with what counts for nodes that have to be made, for a plan that replaces nodes which are
-        there. The same when `facts` asked for it already."""
+        """The facts for a plan that replaces running nodes: with quotas and all else that new nodes need.
+
+        Returns `facts` itself when it holds all of that already.
+        """
         return facts
 
     def spreads(self, request: PlanRequest, kept: CloudCandidate) -> bool:
-        """Whether the fleet can have more node groups."""
+        """Whether the fleet can get more node groups."""
         return spreads(request.fleet, self.prior(request))
 
     def more_places(self, request: PlanRequest, kept: CloudCandidate) -> Sequence[CloudCandidate]:
-        """Places in the fleet's region, the cheapest first."""
+        """Candidates in the fleet's region for nodes that do not fit where it is, the cheapest first."""
         if not self.spreads(request, kept) or free_number(node_groups(self.prior(request))) is None:
             return ()
         try:
-            found = self.candidates(request.of_nodes(PriorState(), ()))
+            candidates = self.candidates(request.of_nodes(PriorState(), ()))
         except PlanErrors:
             return ()
-        others = (each for each in found if each.region == kept.region and not each.same_place(kept))
+        others = (each for each in candidates if each.region == kept.region and not each.same_place(kept))
         return tuple(replace(each, additional=True) for each in others)
 
     def stages(
         self, request: PlanRequest, candidate: CloudCandidate, plan: Plan, running: Mapping[int, int]
     ) -> Iterable[tuple[Plan, Queue | None]]:
-        """Plans that are brought up before, and the queue that is waited for after each. `running`: how many
-        nodes there are, by the number of their group."""
+        """Plans to bring up before the fleet's own, each with the queue to wait for after it.
+
+        `running`: the number of running nodes, by the number of their group.
+        """
         return ()
 
     def shared(self, request: PlanRequest, plan: Plan) -> SharedNetworks | None:
-        """What the fleet stands on together with others."""
+        """The networks that the fleet shares with other fleets."""
         return None
 
     def makers(self, plan: Plan) -> Mapping[str, str]:
-        """Nodes that are no resource of their own, each with the resource that makes it."""
+        """The resource that makes each node which is no resource of its own, by the node's name."""
         return {}
 
     def delete_orphans(self, snapshot: StackSnapshot) -> tuple[str, ...]:
@@ -174,17 +178,18 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         return error.answer if error else None
 
     def deploy(self, request: PlanRequest, candidate: CloudCandidate, plan: Plan) -> Deployment:
-        there = candidate.kept or candidate.additional
-        groups = node_groups(self.prior(request)) if there else ()
+        in_place = candidate.kept or candidate.additional
+        groups = node_groups(self.prior(request)) if in_place else ()
         return self._deploy(request, candidate, plan, {each.number: len(each.indices) for each in groups})
 
     def _deploy(
         self, request: PlanRequest, candidate: CloudCandidate, plan: Plan, running: Mapping[int, int]
     ) -> Deployment:
-        def only(names: Collection[str], there: Collection[str]) -> Deployment:
-            groups = {each.number: [node.name in there for node in each.nodes] for each in plan.node_groups}
-            now = {number: sum(found) for number, found in groups.items()}
-            return self._deploy(request, candidate, self.with_nodes(plan, names), now)
+        def only(names: Collection[str], existing: Collection[str]) -> Deployment:
+            counts = {
+                each.number: sum(node.name in existing for node in each.nodes) for each in plan.node_groups
+            }
+            return self._deploy(request, candidate, self.with_nodes(plan, names), counts)
 
         stages = [
             replace(self._one(request, candidate, stage), queue=queue)
@@ -196,7 +201,7 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         whole = request.fleet.gang == "all-or-nothing"
         return replace(
             super().deploy(request, candidate, plan),
-            apart=frozenset() if whole else frozenset({self.node_type}),
+            isolated=frozenset() if whole else frozenset({self.node_type}),
             whole=whole,
             findings=tuple(dict.fromkeys(each for group in plan.node_groups for each in group.warnings)),
             reasons=reasons(plan),
@@ -213,23 +218,23 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
 
         Images fall back to orch.lock, unless they are to be looked up anew.
         """
-        known = request.previous
+        recorded = request.previous
         keys = (*PLACE, *self.image_pins)
-        begun = {key: known.begun[key] for key in keys if key in known.begun}
-        previous = known if known.pins else PriorState(begun)
-        pinned = {**known.locked, **previous.pins}
+        unfinished = {key: recorded.unfinished[key] for key in keys if key in recorded.unfinished}
+        previous = recorded if recorded.pins else PriorState(unfinished)
+        pinned = {**recorded.locked, **previous.pins}
         images = {key: value for key, value in pinned.items() if key in self.image_pins}
         rest = {key: value for key, value in previous.pins.items() if key not in self.image_pins}
         return replace(previous, pins=rest if request.consent.upgrade else {**images, **rest})
 
 
 def moves(candidate: CloudCandidate, previous: PriorState) -> bool:
-    """Whether the stack is elsewhere. A zone's network cannot be changed under running instances."""
+    """Whether the fleet moves to another zone: the network cannot change under running instances."""
     return not (candidate.kept or candidate.additional) and "zone" in previous.pins
 
 
 def place_reason(candidate: CloudCandidate, previous: PriorState) -> Iterator[str]:
-    """What a plan says about a stack that is somewhere already."""
+    """The reasons of a plan for a stack that has a placement already."""
     if candidate.kept:
         yield "it stays where it is: the stack is in that zone"
         if any(node.machine is None for node in previous.nodes):

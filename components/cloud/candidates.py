@@ -1,4 +1,4 @@
-"""Where a fleet of a cloud may go: what its list of candidates and its errors have in common. Pure."""
+"""Candidates of a cloud: what the lists of all clouds share, and the errors where none fits. Pure."""
 
 from __future__ import annotations
 
@@ -76,47 +76,52 @@ def candidate_of(fit: Fit) -> CloudCandidate:
     )
 
 
-def where_it_is(
-    wanted: MachineQuery,
+def current_candidate(
+    query: MachineQuery,
     catalog: Catalog,
     previous: PriorState,
     in_zones: Callable[[Offer], bool],
     reserved: tuple[str, str] | None,
 ) -> CloudCandidate | None:
-    """Where the stack is, if the file still allows that. What prices do since does not move it.
+    """The stack's current placement, if the file still permits it. Price changes never move a running fleet.
 
     `reserved`: zone and type of the fleet's reservation.
     """
-    (backend,), pins = wanted.backends, previous.pins
-    each = catalog.types.get((backend, pins.get("instance_type", "")))
+    (backend,), pins = query.backends, previous.pins
+    instance_type = catalog.types.get((backend, pins.get("instance_type", "")))
     region, zone = pins.get("region"), pins.get("zone")
-    if each is None or region is None or zone is None or any(type_misses(wanted, each)):
+    if instance_type is None or region is None or zone is None or any(type_misses(query, instance_type)):
         return None
     spot = pins.get("spot") == "true"
-    offer = _offer_at(catalog, each, region, zone)
-    outside = wanted.regions and region not in wanted.regions
-    other_market = wanted.spot_policy not in ("auto", "spot" if spot else "on-demand")
-    elsewhere = reserved is not None and reserved != (zone, each.name)
+    offer = _offer_at(catalog, instance_type, region, zone)
+    outside = query.regions and region not in query.regions
+    other_market = query.spot_policy not in ("auto", "spot" if spot else "on-demand")
+    elsewhere = reserved is not None and reserved != (zone, instance_type.name)
     if outside or other_market or elsewhere or not in_zones(offer):
         return None
     price, price_of = (offer.spot_price, None) if spot else (offer.price, offer.price_of)
-    return CloudCandidate(each, region, zone, spot, price, kept=True, price_of=price_of)
+    return CloudCandidate(instance_type, region, zone, spot, price, kept=True, price_of=price_of)
 
 
-def _offer_at(catalog: Catalog, each: InstanceType, region: str, zone: str) -> Offer:
-    """What is known of a type in a zone that has it."""
+def _offer_at(catalog: Catalog, instance_type: InstanceType, region: str, zone: str) -> Offer:
+    """The offer of a type in a zone that is known to have it, with the prices that are known."""
     listed = (
-        offer for offer in catalog.lists[each.backend].offers if (offer.type, offer.zone) == (each, zone)
+        offer
+        for offer in catalog.lists[instance_type.backend].offers
+        if (offer.type, offer.zone) == (instance_type, zone)
     )
-    others = (offer for offer in unlisted_offers(catalog, each) if offer.region == region)
-    found = next(listed, None) or next(others, None) or Offer(each, region, zone, None, None)
-    return replace(found, zone=zone)
+    others = (offer for offer in unlisted_offers(catalog, instance_type) if offer.region == region)
+    offer = next(listed, None) or next(others, None) or Offer(instance_type, region, zone, None, None)
+    return replace(offer, zone=zone)
 
 
-def known_types(wanted: MachineQuery, catalog: Catalog, beside: Collection[str] = ()) -> None:
-    """Raises PlanErrors for names of types that the catalogue has not, nor for the backends `beside` this."""
-    (cloud,) = wanted.backends
-    known = sorted(name for backend, name in catalog.types if backend == cloud or backend in beside)
+def known_types(query: MachineQuery, catalog: Catalog, other_backends: Collection[str] = ()) -> None:
+    """Check the names of instance types.
+
+    Raises PlanErrors for names that the catalogue has neither for this cloud nor for `other_backends`.
+    """
+    (cloud,) = query.backends
+    known = sorted(name for backend, name in catalog.types if backend == cloud or backend in other_backends)
     unknown = [
         Finding(
             "ORCH202",
@@ -124,7 +129,7 @@ def known_types(wanted: MachineQuery, catalog: Catalog, beside: Collection[str] 
             f"the catalogue has no {title(cloud)} type '{written}'",
             hint=hint_for(written, known),
         )
-        for index, written in enumerate(wanted.instance_types)
+        for index, written in enumerate(query.instance_types)
         if not set("*?[") & set(written) and written.lower() not in known
     ]
     if unknown:
@@ -132,15 +137,15 @@ def known_types(wanted: MachineQuery, catalog: Catalog, beside: Collection[str] 
 
 
 def no_offer(
-    fleet: Fleet, wanted: MachineQuery, catalog: Catalog, judgement: Judgement, instead: Finding | None = None
+    fleet: Fleet, query: MachineQuery, catalog: Catalog, judgement: Judgement, instead: Finding | None = None
 ) -> PlanErrors:
-    """That nothing fits and what comes nearest, or `instead` of that; with names that nobody knows."""
-    unknown = [each.finding for each in name_warnings(wanted, catalog) if each.severity is Severity.WARNING]
-    return PlanErrors([*unknown, instead or _nothing(fleet, wanted, judgement)])
+    """The error that nothing fits, with the nearest miss or `instead`, and warnings of unknown names."""
+    unknown = [each.finding for each in name_warnings(query, catalog) if each.severity is Severity.WARNING]
+    return PlanErrors([*unknown, instead or _nothing(fleet, query, judgement)])
 
 
-def _nothing(fleet: Fleet, wanted: MachineQuery, judgement: Judgement) -> Finding:
-    summary = f"no {title(wanted.backends[0])} offer fits the fleet '{fleet.name}'"
+def _nothing(fleet: Fleet, query: MachineQuery, judgement: Judgement) -> Finding:
+    summary = f"no {title(query.backends[0])} offer fits the fleet '{fleet.name}'"
     listed = near_misses(judgement)
     # Another type would be the nearest as soon as types are written: what these lack tells more.
     own = (each for each in listed if all(r.constraint != "instance type" for r in each.reasons))
@@ -158,50 +163,50 @@ def _nothing(fleet: Fleet, wanted: MachineQuery, judgement: Judgement) -> Findin
     )
 
 
-def where_reserved(
-    found: Sequence[CloudCandidate], instance_type: str, zone: str
+def in_reservation(
+    matches: Sequence[CloudCandidate], instance_type: str, zone: str
 ) -> tuple[CloudCandidate, ...]:
-    """Only where the reservation is. Raises PlanErrors."""
-    narrowed = tuple(each for each in found if (each.type.name, each.zone) == (instance_type, zone))
+    """The candidates in the reservation's zone and of its type. Raises PlanErrors when there is none."""
+    narrowed = tuple(each for each in matches if (each.type.name, each.zone) == (instance_type, zone))
     if narrowed:
         return narrowed
-    types = ", ".join(dict.fromkeys(each.type.name for each in found))
+    types = ", ".join(dict.fromkeys(each.type.name for each in matches))
     raise PlanErrors(
         [
             Finding(
                 "ORCH323",
                 "reservation",
                 f"the reservation is of {instance_type} in {zone}, which the fleet does not ask for",
-                detail=f"the fleet asks for {types}, in {places(found)}",
+                detail=f"the fleet asks for {types}, in {places(matches)}",
                 hint="change `instance_types`, `resources`, `regions` or `availability_zones`",
             )
         ]
     )
 
 
-def places(found: Sequence[CloudCandidate], most: int = 4) -> str:
-    return few(dict.fromkeys(each.zone for each in found), most)
+def places(matches: Sequence[CloudCandidate], most: int = 4) -> str:
+    return few(dict.fromkeys(each.zone for each in matches), most)
 
 
-def into_blocks(fleet: Fleet, found: Sequence[CloudCandidate]) -> tuple[CloudCandidate, ...]:
-    """Those whose GPUs divide into the fleet's blocks. Raises PlanError when none's do."""
-    refused: PlanErrors | None = None
+def divisible(fleet: Fleet, matches: Sequence[CloudCandidate]) -> tuple[CloudCandidate, ...]:
+    """The candidates whose GPUs divide into the fleet's blocks. Raises PlanErrors when there is none."""
+    refusal: PlanErrors | None = None
     fitting: list[CloudCandidate] = []
-    for each in found:
+    for each in matches:
         try:
             blocks(fleet, each.type)
         except PlanErrors as error:
-            refused = refused or error
+            refusal = refusal or error
         else:
             fitting.append(each)
-    if refused is not None and not fitting:
-        raise refused
+    if refusal is not None and not fitting:
+        raise refusal
     return tuple(fitting)
 
 
-def with_fabric_alone(
+def with_required_fabric(
     fleet: Fleet,
-    found: Sequence[CloudCandidate],
+    matches: Sequence[CloudCandidate],
     known: Callable[[str], bool],
     fast: Callable[[str], bool],
     *,
@@ -209,27 +214,30 @@ def with_fabric_alone(
     hint: str,
     unsure: Callable[[str], bool] = lambda name: False,
 ) -> tuple[CloudCandidate, ...]:
-    """Types that are `known`; the `fast` ones alone where the file says that it is required.
+    """The candidates of `known` types; only the `fast` ones where the file requires a fast interconnect.
 
-    `what` of them is known. `unsure`: types that have a fast interconnect of which too little is known.
+    `what`: the part of a type that the catalogue knows or not, for messages. `unsure`: types whose fast
+    interconnect the catalogue does not know well enough.
 
     Raises PlanErrors.
     """
-    shaped = tuple(each for each in found if known(each.type.name))
-    if not shaped:
-        names = ", ".join(dict.fromkeys(each.type.name for each in found))
+    known_matches = tuple(each for each in matches if known(each.type.name))
+    if not known_matches:
+        names = ", ".join(dict.fromkeys(each.type.name for each in matches))
         path = "instance_types" if fleet.instance_types else "resources"
         raise PlanErrors([Finding("ORCH208", path, f"the catalogue does not know the {what} of {names}")])
     if fleet.network is None or fleet.network.interconnect != "required":
-        return shaped
-    quick = tuple(each for each in shaped if fast(each.type.name))
-    if not quick:
-        names = ", ".join(dict.fromkeys(each.type.name for each in shaped))
-        doubtful = ", ".join(dict.fromkeys(each.type.name for each in shaped if unsure(each.type.name)))
+        return known_matches
+    fast_matches = tuple(each for each in known_matches if fast(each.type.name))
+    if not fast_matches:
+        names = ", ".join(dict.fromkeys(each.type.name for each in known_matches))
+        doubtful = ", ".join(
+            dict.fromkeys(each.type.name for each in known_matches if unsure(each.type.name))
+        )
         summary = (
             f"a fast interconnect is required, and the catalogue does not know the {what} of {doubtful}"
             if doubtful
             else f"a fast interconnect is required, and {names} has Ethernet only"
         )
         raise PlanErrors([Finding("ORCH223", "network.interconnect", summary, hint=hint)])
-    return quick
+    return fast_matches

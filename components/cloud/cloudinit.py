@@ -24,7 +24,7 @@ METADATA = "metadata"
 CLOSES_METADATA = "/var/lib/orch/metadata.sh"
 
 # systemd runs it when the preparation is over, also when it was killed: it never ends without a word.
-ENDED = (
+ON_EXIT = (
     "/bin/sh -c 'cd /var/lib/orch/boot && { [ -e ok ] || [ -s failed ] || "
     'echo "the preparation was ended: $SERVICE_RESULT" > failed; }\''
 )
@@ -88,12 +88,14 @@ def node_config(fleet: Fleet, files: Sequence[File], *, makes_key: str | None = 
     machine's console; else the shell command `makes_key`, which runs at each boot.
     """
     # Its folder is what tells a runner that the preparation is under way, before that has begun.
-    begun = File("/var/lib/orch/boot/README", "What orch-prepare found: `ok`, or `failed` with the reason.\n")
+    marker = File(
+        "/var/lib/orch/boot/README", "What orch-prepare found: `ok`, or `failed` with the reason.\n"
+    )
     return render(
         "cloud-init-node.yml.j2",
         fleet=fleet.name,
         authorized_keys=fleet.authorized_keys,
-        files=(begun, *files),
+        files=(marker, *files),
         console=makes_key is None,
         makes_key=makes_key,
     )
@@ -102,12 +104,12 @@ def node_config(fleet: Fleet, files: Sequence[File], *, makes_key: str | None = 
 def first_boot_pins(fleet: Fleet, scripts: Mapping[str, str]) -> dict[str, str]:
     """Marks of what a node is given at its first boot alone: one for each property, where it is written, and
     one for what keeps jobs from the instance metadata."""
-    given = {
+    texts = {
         "authorized_keys": repr(sorted(fleet.authorized_keys)) if fleet.authorized_keys else "",
         METADATA: "closed to jobs",
     }
     return pinned(steps(fleet, scripts)) | {
-        f"boot.{name}": short(text) for name, text in given.items() if text
+        f"boot.{name}": short(text) for name, text in texts.items() if text
     }
 
 

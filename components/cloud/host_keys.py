@@ -27,21 +27,21 @@ class HostKey:
 
 
 def known_keys(
-    pinned: Mapping[str, tuple[str, str]], seed: str, made: Iterable[tuple[str, str, str | None]]
+    pinned: Mapping[str, tuple[str, str]], seed: str, instances: Iterable[tuple[str, str, str | None]]
 ) -> dict[str, HostKey]:
-    """The host keys of instances that need not be asked for, by instance.
+    """The host keys that are known without asking the cloud, by instance.
 
-    `pinned`: node -> the instance that showed a key, and the key. `made`: each node, its instance, and the
-    name for which an earlier version gave that a key of the seed, in user data of its own.
+    `pinned`: node -> the instance that showed a key, and the key. `instances`: each node, its instance, and
+    the name from which an earlier version derived the instance's key of the seed, None for no such key.
     """
-    known: dict[str, HostKey] = {}
-    for node, instance, given in made:
+    keys: dict[str, HostKey] = {}
+    for node, instance, derived_from in instances:
         machine, public = pinned.get(node, ("", ""))
         if machine == instance and public:
-            known[instance] = HostKey(public, instance)
-        elif given is not None:
-            known[instance] = HostKey(public_host_key(seed, given))
-    return known
+            keys[instance] = HostKey(public, instance)
+        elif derived_from is not None:
+            keys[instance] = HostKey(public_host_key(seed, derived_from))
+    return keys
 
 
 def host_key_seed(seed: str, node: str) -> str:

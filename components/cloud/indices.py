@@ -9,12 +9,15 @@ from orch.spec.models import Fleet
 
 
 def node_indices(fleet: Fleet, previous: PriorState) -> tuple[int, ...]:
-    """Indices of the nodes wanted: those that live stay, the lowest free ones are added, the highest go."""
-    wanted = fleet.nodes.target if fleet.nodes is not None else 0
+    """The indices of the fleet's nodes.
+
+    Running nodes keep theirs, new nodes get the lowest free ones, and a smaller fleet loses the highest.
+    """
+    count = fleet.nodes.target if fleet.nodes is not None else 0
     live = sorted(live_indices(previous))
-    kept = live[:wanted]
-    free = (index for index in range(len(live) + wanted) if index not in live)
-    return tuple(sorted([*kept, *(next(free) for _ in range(wanted - len(kept)))]))
+    kept = live[:count]
+    free = (index for index in range(len(live) + count) if index not in live)
+    return tuple(sorted([*kept, *(next(free) for _ in range(count - len(kept)))]))
 
 
 def live_indices(previous: PriorState) -> frozenset[int]:
@@ -23,23 +26,23 @@ def live_indices(previous: PriorState) -> frozenset[int]:
 
 
 def all_there(fleet: Fleet, previous: PriorState, indices: Sequence[int] | None = None) -> bool:
-    """Whether the whole fleet is recorded to be there.
+    """Whether the state records every node of the fleet.
 
-    `indices`: the nodes that are planned, None: as many as the file asks for. Where they are a part of it,
-    what the others come to is not known here.
+    `indices`: the planned nodes, None: as many as the file asks for. False where they are only a part of the
+    fleet: the state of the others is not known here.
     """
-    wanted = node_indices(fleet, previous) if indices is None else indices
-    whole = fleet.nodes is None or len(wanted) >= fleet.nodes.target
-    return whole and all(f"{fleet.name}-{index}" in previous.there for index in wanted)
+    expected = node_indices(fleet, previous) if indices is None else indices
+    whole = fleet.nodes is None or len(expected) >= fleet.nodes.target
+    return whole and all(f"{fleet.name}-{index}" in previous.existing_nodes for index in expected)
 
 
 def unfolded(text: str) -> tuple[int, ...]:
     """0, 1, 2, 3, 5 of `0-3,5`."""
-    found: list[int] = []
+    indices: list[int] = []
     for part in filter(None, text.split(",")):
         low, _, high = part.partition("-")
-        found += range(int(low), int(high or low) + 1)
-    return tuple(found)
+        indices += range(int(low), int(high or low) + 1)
+    return tuple(indices)
 
 
 def folded(indices: Sequence[int]) -> str:

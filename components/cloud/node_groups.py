@@ -55,10 +55,10 @@ class Planned(Generic[Plan, Facts]):
 
 
 @dataclass(frozen=True)
-class Beside(Generic[Plan, Facts]):
-    """The other groups of a fleet, for what is bounded for all of it: quotas, and its budget.
+class OtherGroups(Generic[Plan, Facts]):
+    """The other node groups of a fleet: quotas and the budget bound all groups together.
 
-    `planned` are the groups before this one; `later`: the number of nodes of those behind it.
+    `planned`: the groups before this one. `later`: the number of nodes of the groups after it.
     """
 
     planned: tuple[Planned[Plan, Facts], ...] = ()
@@ -71,77 +71,79 @@ class Beside(Generic[Plan, Facts]):
 
 
 def may_spread(fleet: Fleet) -> bool:
-    """Whether nodes of a fleet may differ in type, zone and market."""
+    """Whether the nodes of a fleet may differ in type, zone and market."""
     return fleet.placement != "cluster" and fleet.reservation is None
 
 
 def node_groups(previous: PriorState) -> tuple[NodeGroup, ...]:
-    """The groups that the stack has, with the nodes it has; the first one is always there."""
+    """The groups that the stack records, with their nodes. There is always a first one."""
     rows: list[dict[str, str]] = json.loads(previous.pins.get(PIN, "[]"))
     others = [NodeGroup(int(row["number"]), row, unfolded(row["indices"])) for row in rows]
-    apart = {index for each in others for index in each.indices}
-    own = {key: value for key, value in previous.pins.items() if key != PIN}
+    in_others = {index for each in others for index in each.indices}
+    first_pins = {key: value for key, value in previous.pins.items() if key != PIN}
     live = unfolded(previous.pins.get("indices", ""))
-    first = NodeGroup(0, own, tuple(index for index in live if index not in apart))
+    first = NodeGroup(0, first_pins, tuple(index for index in live if index not in in_others))
     return (first, *others)
 
 
-def divide(fleet: Fleet, previous: PriorState) -> tuple[tuple[NodeGroup, ...], tuple[int, ...]]:
-    """The groups with those of their nodes that stay, and the indices of nodes that are missing."""
-    wanted = node_indices(fleet, previous)
-    there = node_groups(previous)
-    kept = [replace(each, indices=tuple(i for i in each.indices if i in wanted)) for each in there]
-    stay = {index for each in kept for index in each.indices}
+def keep_and_missing(fleet: Fleet, previous: PriorState) -> tuple[tuple[NodeGroup, ...], tuple[int, ...]]:
+    """The groups with the nodes they keep, and the indices of the missing nodes."""
+    indices = node_indices(fleet, previous)
+    current = node_groups(previous)
+    kept = [replace(each, indices=tuple(i for i in each.indices if i in indices)) for each in current]
+    kept_indices = {index for each in kept for index in each.indices}
     first, *others = kept
-    return (first, *(each for each in others if each.indices)), tuple(i for i in wanted if i not in stay)
+    missing = tuple(index for index in indices if index not in kept_indices)
+    return (first, *(each for each in others if each.indices)), missing
 
 
 def spreads(fleet: Fleet, previous: PriorState) -> bool:
-    """Whether a fleet with these decisions can have more groups: one that an earlier version made cannot."""
+    """Whether the fleet can get more groups. One that an earlier version made cannot."""
     new = "zone" not in previous.pins
     return may_spread(fleet) and (new or SPREADS in previous.pins)
 
 
 def free_number(groups: Iterable[NodeGroup]) -> int | None:
-    """The number of a group that is added, None where there are as many as can be."""
+    """The number for one more group; None at the limit of MOST groups."""
     taken = {each.number for each in groups}
     return next((number for number in range(1, MOST) if number not in taken), None)
 
 
-def with_begun(
-    groups: Sequence[NodeGroup], missing: tuple[int, ...], begun: Mapping[str, str]
+def with_unfinished(
+    groups: Sequence[NodeGroup], missing: tuple[int, ...], pins: Mapping[str, str]
 ) -> tuple[tuple[NodeGroup, ...], tuple[int, ...]]:
-    """The same with missing nodes where an `up` that did not end was about to have them."""
-    found = list(groups)
-    for other in node_groups(PriorState(dict(begun)))[1:]:
-        mine = tuple(index for index in missing if index in other.indices)
-        same = next((at for at, each in enumerate(found) if each.number == other.number), None)
-        if not mine or (same is not None and not other.same_place(found[same])):
+    """Assign missing nodes to the groups where an interrupted `up` was creating them (`pins`)."""
+    result = list(groups)
+    for other in node_groups(PriorState(dict(pins)))[1:]:
+        indices = tuple(index for index in missing if index in other.indices)
+        position = next((index for index, each in enumerate(result) if each.number == other.number), None)
+        if not indices or (position is not None and not other.same_place(result[position])):
             continue
-        missing = tuple(index for index in missing if index not in mine)
-        if same is None:
-            found.append(replace(other, indices=mine))
+        missing = tuple(index for index in missing if index not in indices)
+        if position is None:
+            result.append(replace(other, indices=indices))
         else:
-            found[same] = replace(found[same], indices=tuple(sorted((*found[same].indices, *mine))))
-    return tuple(found), missing
+            group = result[position]
+            result[position] = replace(group, indices=tuple(sorted((*group.indices, *indices))))
+    return tuple(result), missing
 
 
-def with_more(
+def with_missing(
     places: Sequence[tuple[NodeGroup, CloudCandidate]], missing: Sequence[int], candidate: CloudCandidate
 ) -> list[tuple[NodeGroup, CloudCandidate]]:
-    """The same with the missing nodes at the candidate: in the group that is there, or in one more."""
-    found = list(places)
-    same = next((at for at, (_, place) in enumerate(found) if place.same_place(candidate)), None)
-    number = free_number(group for group, _ in found)
-    if same is None and number is not None:
-        return [*found, (NodeGroup(number, {}, tuple(sorted(missing))), candidate)]
-    group, place = found[same or 0]
-    found[same or 0] = (replace(group, indices=tuple(sorted((*group.indices, *missing)))), place)
-    return found
+    """Assign the missing nodes to the candidate: to the group that is there already, else to a new one."""
+    result = list(places)
+    position = next((index for index, (_, place) in enumerate(result) if place.same_place(candidate)), None)
+    number = free_number(group for group, _ in result)
+    if position is None and number is not None:
+        return [*result, (NodeGroup(number, {}, tuple(sorted(missing))), candidate)]
+    group, place = result[position or 0]
+    result[position or 0] = (replace(group, indices=tuple(sorted((*group.indices, *missing)))), place)
+    return result
 
 
-def prior_of(group: NodeGroup, previous: PriorState) -> PriorState:
-    """What the stack has decided, as if the group were all of the fleet."""
+def prior_of_group(group: NodeGroup, previous: PriorState) -> PriorState:
+    """What the stack has decided for one group, as if it were the whole fleet."""
     shared = {key: value for key, value in previous.pins.items() if key not in (*OWN, PIN)}
     pins = {**shared, **{key: value for key, value in group.pins.items() if key != "number"}}
     live = set(unfolded(previous.pins.get("indices", "")))
@@ -149,37 +151,39 @@ def prior_of(group: NodeGroup, previous: PriorState) -> PriorState:
 
 
 def joined(first: Plan, others: Sequence[Plan]) -> Plan:
-    """The plan of a fleet of these groups, each planned as if it were all of it: the first has what the fleet
-    has once."""
+    """The plan of a fleet of these groups, each of which was planned as a whole fleet.
+
+    What a fleet has only once, as its bastion, is in the plan of the first group.
+    """
     others = tuple(replace(each, bastion=None, bastion_init="") for each in others)
     groups = (first, *others)
-    own = [{"number": str(each.number), **_own(_pins(each), first.pins)} for each in others]
+    group_pins = [{"number": str(each.number), **_own(_pins(each), first.pins)} for each in others]
     nodes = [node.index for each in groups for node in each.nodes]
-    beside = first.bastion.price or 0.0 if first.bastion is not None else 0.0
+    bastion_price = first.bastion.price or 0.0 if first.bastion is not None else 0.0
     return replace(
         first,
         others=others,
         pins=_pins(first)
         | {"indices": folded(nodes)}
-        | ({PIN: json.dumps(own, sort_keys=True)} if own else {}),
-        hourly=round(beside + sum((each.price or 0.0) * len(each.nodes) for each in groups), 6),
+        | ({PIN: json.dumps(group_pins, sort_keys=True)} if group_pins else {}),
+        hourly=round(bastion_price + sum((each.price or 0.0) * len(each.nodes) for each in groups), 6),
         unpriced=tuple(dict.fromkeys(what for each in groups for what in each.unpriced)),
     )
 
 
 def _pins(plan: CloudPlan) -> dict[str, str]:
     """The pins of a group alone."""
-    own = {key: value for key, value in plan.pins.items() if key != PIN}
-    return {**own, "indices": folded([node.index for node in plan.nodes])}
+    pins = {key: value for key, value in plan.pins.items() if key != PIN}
+    return {**pins, "indices": folded([node.index for node in plan.nodes])}
 
 
 def _own(pins: Mapping[str, str], first: Mapping[str, str]) -> dict[str, str]:
-    """What a group does not have in common with the first."""
+    """The pins in which a group differs from the first."""
     return {key: value for key, value in pins.items() if key in OWN or first.get(key) != value}
 
 
 def reasons(plan: CloudPlan) -> tuple[str, ...]:
-    """What is said of the first group and of all, then where the nodes of each other group are."""
+    """The reasons of the first group, then one line per other group: its nodes and where they are."""
     first, *others = plan.node_groups
     more = (f"{', '.join(node.name for node in each.nodes)}: {each.reasons[0]}" for each in others)
     return (*first.reasons, *more)

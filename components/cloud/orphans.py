@@ -22,32 +22,34 @@ class RecordedResource:
 
 @dataclass(frozen=True)
 class StackSnapshot:
-    """A stack's resources: those that are `known` to be there, and those whose creation had `begun`.
+    """A stack's resources: those it has `recorded`, and those whose creation is `unfinished`.
 
     `settings` are the backends' of orch.yml; `session` gives what a backend is asked through, None where it
     is the user's own account. `still_held` is called before anything is looked for or removed, and raises
     when the stack is no longer held: from then on what is there may be somebody else's.
     """
 
-    known: tuple[RecordedResource, ...]
-    begun: tuple[RecordedResource, ...]
+    recorded: tuple[RecordedResource, ...]
+    unfinished: tuple[RecordedResource, ...]
     settings: Sequence[BackendSettings] = ()
     session: Callable[[str], Any] = lambda backend: None
     still_held: Callable[[], None] = lambda: None
 
     def of(self, prefix: str) -> Iterator[RecordedResource]:
         """Resources of one provider (`aws:`), both kinds."""
-        return (each for each in (*self.known, *self.begun) if each.type.startswith(prefix))
+        return (each for each in (*self.recorded, *self.unfinished) if each.type.startswith(prefix))
 
     def emptied(self) -> StackSnapshot:
         """The same after all that is recorded was removed."""
-        return replace(self, known=tuple(replace(each, id=None) for each in self.known))
+        return replace(self, recorded=tuple(replace(each, id=None) for each in self.recorded))
 
     def before(self, now: StackSnapshot) -> StackSnapshot:
         """What was there before a removal, by what is recorded `now`, after it."""
         gone = self.emptied()
-        return replace(now, known=(*now.known, *gone.known), begun=(*now.begun, *gone.begun))
+        return replace(
+            now, recorded=(*now.recorded, *gone.recorded), unfinished=(*now.unfinished, *gone.unfinished)
+        )
 
     @property
     def ids(self) -> frozenset[str]:
-        return frozenset(each.id for each in self.known if each.id)
+        return frozenset(each.id for each in self.recorded if each.id)

@@ -36,13 +36,13 @@ class Bastion:
 class CloudPlan(ABC):
     """The nodes of one type in one zone at one market, and the fleet around them.
 
-    A cluster has one such node group. Of another fleet this is the first group, with all that the fleet has
+    A cluster is one such node group. Of another fleet this is the first group, with all that a fleet has only
     once; `others` are the plans of the other groups (see `node_groups.py`).
 
-    `number` is the group's, 0 the first's; what the cloud knows by a name has it in its name.
-    `layout` changes with what only a new instance can have; `settled`: the stack's nodes have this one.
-    `cloud_init` is the user data of all nodes, with marks for what is known later. `hourly` is of all of it,
-    `unpriced` what costs money beside that; prices are US dollars an hour.
+    `number`: of the group, 0 for the first; it is part of the names that the cloud knows the group by.
+    `layout`: a fingerprint of what only a new instance can have; `layout_unchanged`: running nodes have the
+    same. `cloud_init`: the user data of all nodes, with marks for values that are known later. `hourly`: the
+    price of everything, `unpriced`: what costs money besides. Prices are in US dollars an hour.
     """
 
     fleet: str
@@ -56,7 +56,7 @@ class CloudPlan(ABC):
     bastion_init: str
     cloud_init: str
     layout: str
-    settled: bool
+    layout_unchanged: bool
     placement: Literal["any", "cluster"]
     interconnect: str
     fabric: Fabric | None

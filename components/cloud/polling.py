@@ -1,4 +1,4 @@
-"""Looking again and again until a cloud tells what it knows only later."""
+"""Polling a cloud for what it knows of a machine only some time after it made it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ PLACES_S = 25.0
 PLACES_PAUSE_S = 5.0
 
 
-async def in_background(ask: Callable[[], T]) -> T:
-    """What `ask` answers, asked in a thread that keeps no process from ending.
+async def in_background(read: Callable[[], T]) -> T:
+    """Run `read` in a daemon thread, and return its result.
 
-    An error of ours becomes one that the SDK tells without a trace.
+    An OrchError becomes a `pulumi.RunError`, which the SDK prints without a trace.
     """
     import pulumi
 
@@ -44,7 +44,7 @@ async def in_background(ask: Callable[[], T]) -> T:
     def run() -> None:
         value, error = None, None
         try:
-            value = ask()
+            value = read()
         except OrchError as refused:
             error = pulumi.RunError(refused.text())
         except Exception as failed:  # noqa: BLE001 - it is raised where it is waited for
@@ -56,70 +56,76 @@ async def in_background(ask: Callable[[], T]) -> T:
     return await answered
 
 
-def poll(look: Callable[[], T], until: Callable[[T], bool], *, pause_s: float, for_s: float) -> T:
-    """What `look` finds, once `until` says that it will do, or what it finds after `for_s` seconds."""
+def poll(read: Callable[[], T], until: Callable[[T], bool], *, pause_s: float, for_s: float) -> T:
+    """Call `read` until `until` accepts its result, or for `for_s` seconds; return the last result."""
     end = time.monotonic() + for_s
-    found = look()
-    while not until(found) and time.monotonic() < end:
+    result = read()
+    while not until(result) and time.monotonic() < end:
         time.sleep(pause_s)
-        found = look()
-    return found
+        result = read()
+    return result
 
 
-def places(look: Callable[[], T], told: Callable[[T], bool], nothing: T) -> T:
-    """Where new machines stand, once all of it is `told`, or what is by then. Where the cloud refuses to
-    tell: `nothing`, for ranks go by number then."""
+def wait_for_topology(read: Callable[[], T], complete: Callable[[T], bool], fallback: T) -> T:
+    """The position of new machines in the network, as far as it is known after PLACES_S.
+
+    Returns `fallback` where the cloud refuses to answer: ranks go by node number then.
+    """
     import pulumi
 
     try:
-        return poll(look, told, pause_s=PLACES_PAUSE_S, for_s=PLACES_S)
+        return poll(read, complete, pause_s=PLACES_PAUSE_S, for_s=PLACES_S)
     except CloudRefused as refused:
         pulumi.log.warn(f"ranks go by node number: {refused.summary} ({refused.detail})")
-        return nothing
+        return fallback
 
 
-def members(
-    look: Callable[[], Sequence[T]], told: Callable[[Sequence[T]], bool], count: int, *, where: str
+def wait_for_members(
+    read: Callable[[], Sequence[T]], complete: Callable[[Sequence[T]], bool], count: int, *, where: str
 ) -> Sequence[T]:
-    """The machines that a cloud made by itself, and chose the names of, `count` at least. `where`: they are
-    looked for. Raises CloudRefused, also where there are too few."""
-    found = poll(look, told, pause_s=PLACES_PAUSE_S, for_s=PLACES_S)
-    if len(found) < count:
+    """The machines that a managed group made, which the cloud named: `count` at least.
+
+    `where`: where they are looked for. Raises CloudRefused, also where there are fewer.
+    """
+    instances = poll(read, complete, pause_s=PLACES_PAUSE_S, for_s=PLACES_S)
+    if len(instances) < count:
         raise CloudRefused(
-            f"{len(found)} of {count} nodes are there",
+            f"{len(instances)} of {count} nodes are there",
             detail=where,
             hint="run `orch up` again: what is missing is made",
             code="ORCH359",
         )
-    return found
+    return instances
 
 
-def host_keys(
-    look: Callable[[Sequence[str]], dict[str, str]], machines: Sequence[str], *, whole: bool, where: str
+def wait_for_host_keys(
+    read: Callable[[Sequence[str]], dict[str, str]], machines: Sequence[str], *, whole: bool, where: str
 ) -> dict[str, str]:
-    """The host keys of new machines, by machine: all of them once they have booted.
+    """The host keys of new machines, by machine, once they have booted.
 
-    `look`: asks the cloud for those of some. `where`: they are shown, and how a person looks there. Where not
-    the `whole` fleet is needed, those that show none within the time that a boot takes are told of and left
-    out; else that is an error: CloudRefused.
+    `read` asks the cloud for the keys of some machines. `where`: how a person looks for them. A machine that
+    shows no key within BOOT_S is an error where the `whole` fleet is needed: CloudRefused; else it is left
+    out, with a warning.
     """
     import pulumi
 
-    found = look(machines)
-    if len(found) == len(machines):
-        return found
-    pulumi.log.info(f"waiting for {len(machines) - len(found)} nodes to boot, and to show their host keys")
+    keys = read(machines)
+    if len(keys) == len(machines):
+        return keys
+    pulumi.log.info(f"waiting for {len(machines) - len(keys)} nodes to boot, and to show their host keys")
 
     def again() -> dict[str, str]:
-        found.update(look([each for each in machines if each not in found]))
-        return found
+        keys.update(read([each for each in machines if each not in keys]))
+        return keys
 
     poll(again, lambda keys: len(keys) == len(machines), pause_s=BOOT_PAUSE_S, for_s=BOOT_S)
-    silent = [each for each in machines if each not in found]
-    if not silent:
-        return found
-    summary = f"{len(silent)} of {len(machines)} new nodes show no host key after {BOOT_S / 60:.0f} minutes"
-    detail = f"{', '.join(silent[:8])}{', …' * (len(silent) > 8)}: {where}"
+    without_key = [each for each in machines if each not in keys]
+    if not without_key:
+        return keys
+    summary = (
+        f"{len(without_key)} of {len(machines)} new nodes show no host key after {BOOT_S / 60:.0f} minutes"
+    )
+    detail = f"{', '.join(without_key[:8])}{', …' * (len(without_key) > 8)}: {where}"
     if whole:
         hint = "look why, then `orch up` again: a fleet that is all or nothing is made with all of its nodes"
         raise CloudRefused(summary, detail=detail, hint=hint, code="ORCH359")
@@ -127,4 +133,4 @@ def host_keys(
         f"{summary}: {detail}. They cost what the others do, and take no jobs; `orch up` asks them again, "
         "`orch fleet delete NAME -i N` and `orch up` make them anew"
     )
-    return found
+    return keys

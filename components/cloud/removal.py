@@ -1,4 +1,4 @@
-"""Removing what something else may still use for a while."""
+"""Removing a resource that another one may still use for a while."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 TRIES, PAUSE_S = 60, 2.0
 
 
-def again(remove: Callable[[], bool]) -> bool:
-    """Try until it is removed, which `remove` tells; whether it was within TRIES."""
+def retry_until_gone(remove: Callable[[], bool]) -> bool:
+    """Call `remove` until it returns True, TRIES times at most; whether it did."""
     for _ in range(TRIES):
         if remove():
             return True

@@ -44,8 +44,8 @@ def blocks(fleet: Fleet, each: InstanceType) -> int:
 
 def disk_gb(fleet: Fleet) -> int:
     """The root disk that is asked for."""
-    asked = fleet.resources.disk_mib
-    return math.ceil((asked.min or asked.max or 100 * MIB_PER_GB) / MIB_PER_GB)
+    size = fleet.resources.disk_mib
+    return math.ceil((size.min or size.max or 100 * MIB_PER_GB) / MIB_PER_GB)
 
 
 def disk_findings(fleet: Fleet, image_gb: int | None) -> Iterator[Finding]:
@@ -70,21 +70,21 @@ def user_data_findings(cloud: str, size: int, most: int) -> Iterator[Finding]:
 
 
 def key_findings(
-    said: str | None, new: int, permission: str, severity: Severity = Severity.ERROR
+    refusal: str | None, new: int, permission: str, severity: Severity = Severity.ERROR
 ) -> Iterator[Finding]:
-    """Whether `up` may read the host keys of `new` nodes. `said`: why not, as the cloud tells it."""
-    if said is not None and new:
+    """Whether `up` may read the host keys of `new` nodes. `refusal`: why not, as the cloud tells it."""
+    if refusal is not None and new:
         yield Finding(
             "ORCH304",
             "nodes",
             f"nobody could log in to the {new} new nodes: the host keys that they show may not be read",
-            detail=said,
+            detail=refusal,
             hint=f"these credentials need `{permission}`",
             severity=severity,
         )
 
 
-def mark(*parts: object) -> str:
+def fingerprint(*parts: object) -> str:
     """A mark that changes with its parts."""
     text = json.dumps(parts, default=_plain, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -103,13 +103,13 @@ def budget_findings(
     *,
     backend: str,
     nodes: int | None = None,
-    beside: Sequence[tuple[int, float | None]] = (),
+    other_nodes: Sequence[tuple[int, float | None]] = (),
     later: int = 0,
 ) -> Iterator[Finding]:
     """Whether the fleet at its largest is within the hourly budget. `fixed`: what it costs without nodes;
     `price_of`: the region whose price it is, where its own is not known; `backend`: whose price.
 
-    `nodes` are of this price, None: all of them. `beside`: how many others there are, at which prices;
+    `nodes` are of this price, None: all of them. `other_nodes`: how many others there are, at which prices;
     `later`: how many more are judged after this. Nodes that nobody has asked for yet count as the dearest.
     """
     from orch.catalog.refresh import refreshable
@@ -119,15 +119,15 @@ def budget_findings(
     most = fleet.nodes.target if fleet.nodes.max is None else fleet.nodes.max
     bound = float(fleet.budget.hourly)
     counts = Counter[float | None]()
-    for count, each in (*beside, (most if nodes is None else nodes, price)):
+    for count, each in (*other_nodes, (most if nodes is None else nodes, price)):
         counts[each] += count
     dearest = max(counts, key=lambda each: each or 0.0)
     counts[dearest] += 0 if later else max(0, most - counts.total())
-    known = {each: count for each, count in counts.items() if each is not None and count}
-    hourly = sum(each * count for each, count in known.items()) + fixed
+    priced = {each: count for each, count in counts.items() if each is not None and count}
+    hourly = sum(each * count for each, count in priced.items()) + fixed
     fetched = f"`orch offers refresh {backend}` fetches it" if backend in refreshable() else None
-    if hourly > bound and known:
-        each_costs = (f"{n} node{'s' * (n != 1)} at {money(each)} an hour" for each, n in known.items())
+    if hourly > bound and priced:
+        each_costs = (f"{n} node{'s' * (n != 1)} at {money(each)} an hour" for each, n in priced.items())
         more = f" and {money(fixed)} beside them" if fixed else ""
         yield Finding(
             "ORCH281",

@@ -19,12 +19,12 @@ def command(words: Sequence[str]) -> str:
     return shlex.join(words).replace("%", "%%")
 
 
-def with_environment(words: Sequence[str], given: Mapping[str, str], unset: Sequence[str]) -> str:
-    """The same with variables set from others that the caller has: `given` is name -> the caller's name.
+def with_environment(words: Sequence[str], variables: Mapping[str, str], unset: Sequence[str]) -> str:
+    """The same with variables set from others that the caller has: `variables` is name -> the caller's name.
 
     They are set by the shell itself: a word of a command is seen in the list of processes. `unset` are those
     that would overrule them.
     """
-    sets = " ".join(f'{name}="${{{ours}:?{_MISSING}}}"' for name, ours in given.items())
-    script = f"export {sets}; unset {' '.join((*unset, *given.values()))}; exec {shlex.join(words)}"
+    sets = " ".join(f'{name}="${{{callers_name}:?{_MISSING}}}"' for name, callers_name in variables.items())
+    script = f"export {sets}; unset {' '.join((*unset, *variables.values()))}; exec {shlex.join(words)}"
     return command(["sh", "-c", script])

@@ -13,15 +13,13 @@ from orch.catalog.load import catalog as load_catalog
 from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.indices import live_indices
-from orch.components.cloud.node_groups import Beside, may_spread
+from orch.components.cloud.node_groups import OtherGroups, may_spread
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import SHARED, Queue, SharedNetworks
 from orch.components.explain import Explained, Traits
-from orch.components.gcp import tunnels
-from orch.components.gcp.account import errors, gather_facts
+from orch.components.gcp.account import errors, gather_facts, new_nodes
 from orch.components.gcp.account.facts import GcpFacts, Reservation
-from orch.components.gcp.account.labels import label
-from orch.components.gcp.account.lookups import question, shape_of
+from orch.components.gcp.account.lookups import needed_lookups, shape_of
 from orch.components.gcp.candidates import candidates
 from orch.components.gcp.capacity import flex_start, max_wait_s
 from orch.components.gcp.explain import EXPLAINED, traits
@@ -49,7 +47,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
     image_pins: ClassVar[tuple[str, ...]] = PINNED_IMAGES
 
     def open_session(self, settings: GcpSettings) -> gather_facts.Session:
-        return gather_facts.session(settings)
+        return gather_facts.open_session(settings)
 
     def candidates(self, request: PlanRequest) -> Sequence[CloudCandidate]:
         """Asks for the fleet's reservation, if it has one."""
@@ -59,7 +57,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
             load_catalog(),
             previous=self.prior(request),
             reservation=self._reservation(request),
-            beside=request.backends,
+            other_backends=request.backends,
             network=self._shared_networks(request),
         )
 
@@ -68,7 +66,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
 
     def facts(self, request: PlanRequest, candidate: CloudCandidate) -> GcpFacts:
         settings, prior = self.settings_of(request), self.prior(request)
-        lookups = question(request.fleet, settings, candidate, prior, indices=request.indices)
+        lookups = needed_lookups(request.fleet, settings, candidate, prior, indices=request.indices)
         return gather_facts.ask(self.session(request), lookups)
 
     def plan(self, request: PlanRequest, candidate: CloudCandidate, facts: GcpFacts) -> GcpPlan:
@@ -80,7 +78,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
             scripts(request.fleet, request.folder),
             self._shared_networks(request),
             request.indices,
-            request.beside or Beside(),
+            request.other_groups or OtherGroups(),
         )
         return plan(request.fleet, candidate, facts, self.prior(request), context)
 
@@ -98,12 +96,12 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
     def stages(
         self, request: PlanRequest, candidate: CloudCandidate, plan: GcpPlan, running: Mapping[int, int]
     ) -> Iterator[tuple[GcpPlan, Queue | None]]:
-        """Who the members of a group are is known once they run: the group and its request come before."""
-        there = len(live_indices(self.prior(request))) if candidate.kept else 0
-        if plan.group is not None and there < sum(plan.group.batches):
-            alone = with_nodes(plan, [node.name for node in plan.nodes[:there]], plan.group.batches)
-            asked = self.join([alone])
-            yield asked, _queue(request.fleet, self.session(request), asked)
+        """The members of a group are known once they run, so the group and its request are a stage before."""
+        existing = len(live_indices(self.prior(request))) if candidate.kept else 0
+        if plan.group is not None and existing < sum(plan.group.batches):
+            names = [node.name for node in plan.nodes[:existing]]
+            stage = self.join([with_nodes(plan, names, plan.group.batches)])
+            yield stage, _queue(request.fleet, self.session(request), stage)
 
     def shared(self, request: PlanRequest, plan: GcpPlan) -> SharedNetworks | None:
         return _shared(plan, self.settings_of(request))
@@ -119,7 +117,9 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         return errors.read(text)
 
     def tunnel_environment(self, settings: BackendSettings) -> Mapping[str, str]:
-        return tunnels.environment(settings) if isinstance(settings, GcpSettings) else {}
+        from orch.components.gcp.fleet_state import tunnel_environment
+
+        return tunnel_environment(settings) if isinstance(settings, GcpSettings) else {}
 
     def _shared_networks(self, request: PlanRequest) -> PriorState:
         """What the stack of the networks that the fleet shares has decided.
@@ -135,32 +135,32 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
             return None
         regions = fleet.regions or settings.regions or regions_of(fleet, self.name)
         zones = _zones(fleet)
-        found = gather_facts.reservation(self.session(request), fleet.reservation, regions, zones)
-        if found is None:
+        reservation = gather_facts.reservation(self.session(request), fleet.reservation, regions, zones)
+        if reservation is None:
             raise PlanErrors([_no_reservation(fleet, zones or regions)])
-        return found
+        return reservation
 
 
-def fewer(made: GcpPlan, names: Collection[str]) -> GcpPlan:
+def fewer(plan: GcpPlan, names: Collection[str]) -> GcpPlan:
     """The same plan with the nodes of these names alone; of a group, whole batches."""
     batches: tuple[int, ...] = ()
-    if made.group is not None:
-        left = sum(node.name in names for node in made.nodes)
-        batches = made.group.batches
-        while sum(batches) > left:
+    if plan.group is not None:
+        count = sum(node.name in names for node in plan.nodes)
+        batches = plan.group.batches
+        while sum(batches) > count:
             batches = batches[:-1]
-    return with_nodes(made, names, batches)
+    return with_nodes(plan, names, batches)
 
 
-def with_nodes(made: GcpPlan, names: Collection[str], batches: tuple[int, ...]) -> GcpPlan:
+def with_nodes(plan: GcpPlan, names: Collection[str], batches: tuple[int, ...]) -> GcpPlan:
     """The same plan with these nodes and batches."""
-    nodes = tuple(node for node in made.nodes if node.name in names)
-    pins = dict(made.pins)
-    group = made.group
+    nodes = tuple(node for node in plan.nodes if node.name in names)
+    pins = dict(plan.pins)
+    group = plan.group
     if group is not None:
         group = replace(group, batches=batches)
         pins["batches"] = ",".join(str(each) for each in batches)
-    return replace(made, nodes=nodes, group=group, pins=pins)
+    return replace(plan, nodes=nodes, group=group, pins=pins)
 
 
 def shared_stack(fleet: Fleet) -> str | None:
@@ -169,35 +169,32 @@ def shared_stack(fleet: Fleet) -> str | None:
     return f"{SHARED}{name}" if name else None
 
 
-def _shared(made: GcpPlan, settings: GcpSettings) -> SharedNetworks | None:
-    networks = made.shared
+def _shared(plan: GcpPlan, settings: GcpSettings) -> SharedNetworks | None:
+    networks = plan.shared
     if networks is None:
         return None
 
     def register() -> None:
         from orch.components.gcp.network_resources import GcpNetworks
 
-        GcpNetworks(networks, made.project, made.scope, settings)
+        GcpNetworks(networks, plan.project, plan.scope, settings)
 
     return SharedNetworks(networks.name, networks.pins, register)
 
 
-def _queue(fleet: Fleet, session: gather_facts.Session, made: GcpPlan) -> Queue | None:
-    group = made.group
+def _queue(fleet: Fleet, session: gather_facts.Session, plan: GcpPlan) -> Queue | None:
+    group = plan.group
     if group is None:
         return None
-    count, name, wait_s = sum(group.batches), label(made.base), max_wait_s(fleet)
-    what = f"{group.batches[-1]} nodes in the queue of {made.zone}"
-    words = f"waiting for {what}, for {render_duration(wait_s)} at most"
+    wait_s = max_wait_s(fleet)
+    nodes = f"{group.batches[-1]} nodes in the queue of {plan.zone}"
+    message = f"waiting for {nodes}, for {render_duration(wait_s)} at most"
 
     def look() -> CloudAnswer | bool | None:
-        request = f"{group.name}-{len(group.batches) - 1}"
-        refused = gather_facts.refused_request(session, made.zone, group.name, request)
-        if refused is not None:
-            return refused.answer
-        return len(gather_facts.members(session, made.zone, name)) >= count or None
+        outcome = new_nodes.queue_outcome(session, plan)
+        return outcome.answer if isinstance(outcome, CloudError) else outcome
 
-    return Queue(words, float(wait_s), look)
+    return Queue(message, float(wait_s), look)
 
 
 def _zones(fleet: Fleet) -> tuple[str, ...]:

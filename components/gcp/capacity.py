@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from orch.catalog.gcp.machines import Shape
-from orch.components.cloud.node_groups import Beside
+from orch.components.cloud.node_groups import OtherGroups
 from orch.components.gcp.account.facts import Allowance, GcpFacts
 from orch.components.gcp.account.lookups import WEEK_S, flex_start, options
 from orch.components.gcp.candidates import CloudCandidate
@@ -100,17 +100,18 @@ def given_policy(facts: GcpFacts) -> str | None:
     return facts.reservation.policy if facts.reservation is not None else None
 
 
-def placement_reason(fleet: Fleet, shape: Shape, facts: GcpFacts, made: Placement | None) -> str | None:
-    if (given := given_policy(facts)) is not None:
-        return f"placement: the policy of the reservation ({given.rpartition('/')[2]})"
+def placement_reason(fleet: Fleet, shape: Shape, facts: GcpFacts, placement: Placement | None) -> str | None:
+    if (policy := given_policy(facts)) is not None:
+        return f"placement: the policy of the reservation ({policy.rpartition('/')[2]})"
     if fleet.placement != "cluster":
         return None
-    if made is not None and made.topology is not None:
-        return f"one accelerator topology {made.topology}: at most {shape.domain} nodes on one NVLink domain"
-    if made is not None and made.kind == "workload":
-        return f"one workload policy ({made.name}): members of the group are placed close together"
-    if made is not None:
-        return f"one compact placement policy ({made.name}): all nodes in one zone, close together"
+    if placement is not None and placement.topology is not None:
+        topology = placement.topology
+        return f"one accelerator topology {topology}: at most {shape.domain} nodes on one NVLink domain"
+    if placement is not None and placement.kind == "workload":
+        return f"one workload policy ({placement.name}): members of the group are placed close together"
+    if placement is not None:
+        return f"one compact placement policy ({placement.name}): all nodes in one zone, close together"
     if facts.reservation is not None:
         return (
             f"no placement policy: the reservation {facts.reservation.name} decides where its instances are"
@@ -144,9 +145,9 @@ def placement_findings(fleet: Fleet, shape: Shape, demand: Demand) -> Iterator[F
 
 def option_findings(fleet: Fleet, candidate: CloudCandidate, shape: Shape) -> Iterator[Finding]:
     """Whether `backend_options` for gcp can be read, and the queue be used."""
-    index, given = options(fleet)
+    index, written = options(fleet)
     path = f"backend_options[{index}]"
-    for key, value in given.items():
+    for key, value in written.items():
         if key not in ("provisioning", "run_duration", "max_wait"):
             yield Finding(
                 "ORCH230",
@@ -164,7 +165,7 @@ def option_findings(fleet: Fleet, candidate: CloudCandidate, shape: Shape) -> It
             yield from _time_findings(f"{path}.{key}", value, 1, f"a queue is waited in for {_span(1)}")
     if not flex_start(fleet):
         for key in ("run_duration", "max_wait"):
-            if key in given:
+            if key in written:
                 yield Finding("ORCH230", f"{path}.{key}", f"`{key}` is of `provisioning: flex-start` only")
         return
     where = f"{path}.provisioning"
@@ -199,59 +200,59 @@ def _time_findings(path: str, value: object, least: int, bounds: str) -> Iterato
         yield Finding("ORCH230", path, bounds, hint="write `2d`")
 
 
-def group_findings(made: ManagedGroup | None, demand: Demand) -> Iterator[Finding]:
-    if made is None:
+def group_findings(group: ManagedGroup | None, demand: Demand) -> Iterator[Finding]:
+    if group is None:
         return
     yield Finding(
         "ORCH216",
         "backend_options",
-        f"flex start: GCP deletes each node {render_duration(made.run_s)} after it was made",
+        f"flex start: GCP deletes each node {render_duration(group.run_s)} after it was made",
         severity=Severity.WARNING,
     )
-    if demand.nodes < sum(made.batches):
+    if demand.nodes < sum(group.batches):
         yield Finding(
             "ORCH219",
             "nodes",
-            f"the group was made of {sum(made.batches)} nodes, {demand.nodes} are wanted: it cannot shrink",
+            f"the group was made of {sum(group.batches)} nodes, {demand.nodes} are wanted: it cannot shrink",
             detail="a managed instance group itself chooses which of its members go",
-            hint=f"write `nodes: {sum(made.batches)}`, or `orch down` and up again",
+            hint=f"write `nodes: {sum(group.batches)}`, or `orch down` and up again",
         )
 
 
 def reservation_findings(fleet: Fleet, facts: GcpFacts, demand: Demand) -> Iterator[Finding]:
     """Whether the given reservation is there, and holds all nodes."""
-    given = facts.reservation
+    reservation = facts.reservation
     if fleet.reservation is None:
         return
-    if given is None:
+    if reservation is None:
         yield Finding(
             "ORCH322",
             "reservation",
             f"the project {facts.project} has no reservation {fleet.reservation} in {facts.region}",
             hint="`gcloud compute reservations list` lists them",
         )
-    elif not given.specific:
+    elif not reservation.specific:
         yield Finding(
             "ORCH323",
             "reservation",
-            f"the reservation {given.name} serves all instances that match it, and cannot be named",
+            f"the reservation {reservation.name} serves all instances that match it, and cannot be named",
             detail="only one that was made with --require-specific-reservation can",
             hint="remove the line: instances of its type and zone take from it by themselves",
         )
-    elif given.status != "READY":
-        yield Finding("ORCH322", "reservation", f"the reservation {given.name} is {given.status}")
-    elif given.total < demand.nodes:
+    elif reservation.status != "READY":
+        yield Finding("ORCH322", "reservation", f"the reservation {reservation.name} is {reservation.status}")
+    elif reservation.total < demand.nodes:
         yield Finding(
             "ORCH321",
             "reservation",
-            f"the reservation holds {given.total} instances, the fleet has {demand.nodes} nodes",
-            hint=f"write `nodes: {given.total}`, or name a reservation of {demand.nodes}",
+            f"the reservation holds {reservation.total} instances, the fleet has {demand.nodes} nodes",
+            hint=f"write `nodes: {reservation.total}`, or name a reservation of {demand.nodes}",
         )
-    elif given.free < demand.new:
+    elif reservation.free < demand.new:
         yield Finding(
             "ORCH321",
             "reservation",
-            f"{given.free} of the reservation's {given.total} instances are free, "
+            f"{reservation.free} of the reservation's {reservation.total} instances are free, "
             f"{demand.new} more nodes are wanted",
             detail="others use the rest",
             hint="end what uses them, or name another reservation",
@@ -259,19 +260,22 @@ def reservation_findings(fleet: Fleet, facts: GcpFacts, demand: Demand) -> Itera
 
 
 def quota_findings(
-    candidate: CloudCandidate, facts: GcpFacts, demand: Demand, beside: Beside[GcpPlan, GcpFacts]
+    candidate: CloudCandidate, facts: GcpFacts, demand: Demand, other_groups: OtherGroups[GcpPlan, GcpFacts]
 ) -> Iterator[Finding]:
     """Whether the project's quotas hold what is new; what was not asked does."""
     each, quota = candidate.type, facts.capacity
     if quota is not None and facts.reservation is None:
         gpus = "GPU" in quota.metric
-        this = _Asked(candidate.zone, demand.nodes, demand.new, _counted(quota, each.gpu_count, each.vcpus))
-        own = {other.plan.zone: other.facts.own for other in beside.planned} | {candidate.zone: facts.own}
-        *others, mine = _unmade([*_asked_before(beside, quota), this], own)
-        new, before = mine.new * mine.each, sum(other.new * other.each for other in others)
+        own_demand = _QuotaDemand(
+            candidate.zone, demand.nodes, demand.new, _counted(quota, each.gpu_count, each.vcpus)
+        )
+        own_instances = {other.plan.zone: other.facts.own for other in other_groups.planned}
+        own_instances[candidate.zone] = facts.own
+        *others, own_unmade = _unmade([*_demand_of_others(other_groups, quota), own_demand], own_instances)
+        new, before = own_unmade.new * own_unmade.each, sum(other.new * other.each for other in others)
         if new and quota.used + before + new > quota.limit:
             more = f" beside {before} of the fleet's other nodes" if before else ""
-            words = f"{mine.new} x {each.name} need {new} {'GPUs' if gpus else 'vCPUs'}{more}"
+            words = f"{own_unmade.new} x {each.name} need {new} {'GPUs' if gpus else 'vCPUs'}{more}"
             yield _over(quota, "ORCH313" if gpus else "ORCH310", "nodes", words)
     networks = facts.network_quota
     if networks is not None and demand.networks and networks.used + demand.networks > networks.limit:
@@ -280,7 +284,7 @@ def quota_findings(
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _QuotaDemand:
     """Nodes of a zone, `new` of them not recorded, which count as `each` against a quota."""
 
     zone: str
@@ -293,28 +297,30 @@ def _counted(quota: Allowance, gpus: int, vcpus: int | None) -> int:
     return gpus if "GPU" in quota.metric else vcpus or 0
 
 
-def _asked_before(beside: Beside[GcpPlan, GcpFacts], quota: Allowance) -> Iterator[_Asked]:
-    for other in beside.planned:
-        plan, theirs = other.plan, other.facts.capacity
-        same = theirs is not None and theirs.metric == quota.metric
+def _demand_of_others(
+    other_groups: OtherGroups[GcpPlan, GcpFacts], quota: Allowance
+) -> Iterator[_QuotaDemand]:
+    for other in other_groups.planned:
+        plan, quota_there = other.plan, other.facts.capacity
+        same = quota_there is not None and quota_there.metric == quota.metric
         each = _counted(quota, int(plan.gpus.get("count") or 0), plan.cpus) if same else 0
-        yield _Asked(plan.zone, len(plan.nodes), other.new, each)
+        yield _QuotaDemand(plan.zone, len(plan.nodes), other.new, each)
 
 
-def _unmade(asked: Iterable[_Asked], own: Mapping[str, int]) -> list[_Asked]:
+def _unmade(demands: Iterable[_QuotaDemand], own_instances: Mapping[str, int]) -> list[_QuotaDemand]:
     """The same without nodes that a killed call made: they are there, count already, and no node is recorded
-    for them. `own`: how many instances of the fleet each zone has."""
-    asked = list(asked)
+    for them. `own_instances`: how many instances of the fleet each zone has."""
+    demands = list(demands)
     spare = {
-        zone: max(0, there - sum(each.nodes - each.new for each in asked if each.zone == zone))
-        for zone, there in own.items()
+        zone: max(0, instances - sum(each.nodes - each.new for each in demands if each.zone == zone))
+        for zone, instances in own_instances.items()
     }
-    found: list[_Asked] = []
-    for each in asked:
-        made = min(each.new, spare[each.zone])
-        spare[each.zone] -= made
-        found.append(replace(each, new=each.new - made))
-    return found
+    unmade: list[_QuotaDemand] = []
+    for each in demands:
+        already_made = min(each.new, spare[each.zone])
+        spare[each.zone] -= already_made
+        unmade.append(replace(each, new=each.new - already_made))
+    return unmade
 
 
 def _over(quota: Allowance, code: str, path: str, needed: str) -> Finding:

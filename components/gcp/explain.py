@@ -11,7 +11,7 @@ from orch.components.cloud.plan import Bastion
 from orch.components.explain import ChangeRow, Explained, counted, scratch_words
 from orch.components.gcp.account.facts import GcpFacts
 from orch.components.gcp.candidates import CloudCandidate
-from orch.components.gcp.network import Reach
+from orch.components.gcp.network import NetworkDecision
 from orch.components.gcp.plan import GcpPlan, ManagedGroup, Scheduling
 from orch.components.request import PriorState
 from orch.spec.grammar.values import render_duration
@@ -80,15 +80,15 @@ EXPLAINED = Explained(
 
 def traits(plan: GcpPlan, scratch: Scratch | None) -> dict[str, str]:
     """What the nodes of a plan are. `scratch` is what becomes of the local SSDs."""
-    taken, vpcs = plan.scheduling, list(dict.fromkeys(each.vpc for each in plan.interfaces))
-    lasting = f" for {render_duration(taken.run_s)}" if taken.run_s is not None else ""
-    own = {key: value for key, value in plan.labels.items() if not key.startswith("orch-")}
+    scheduling, vpcs = plan.scheduling, list(dict.fromkeys(each.vpc for each in plan.interfaces))
+    duration = f" for {render_duration(scheduling.run_s)}" if scheduling.run_s is not None else ""
+    tags = {key: value for key, value in plan.labels.items() if not key.startswith("orch-")}
     return {
         "project": plan.project,
         "region": plan.region,
         "zone": plan.zone,
         "instance_type": plan.instance_type,
-        "market": f"{_MODELS[taken.model]}{lasting}",
+        "market": f"{_MODELS[scheduling.model]}{duration}",
         "reservation": plan.reservation or "none",
         "image": plan.image.rpartition("/")[2],
         "disk": f"{plan.disk.size_gb} GB {plan.disk.type}",
@@ -97,36 +97,37 @@ def traits(plan: GcpPlan, scratch: Scratch | None) -> dict[str, str]:
         "addresses": "one each" if plan.public else "none",
         "scratch": scratch_words(scratch),
         "placement": plan.placement,
-        "tags": ", ".join(f"{key}={value}" for key, value in sorted(own.items())) or "none",
+        "tags": ", ".join(f"{key}={value}" for key, value in sorted(tags.items())) or "none",
     }
 
 
-def words(candidate: CloudCandidate, taken: Scheduling) -> str:
+def words(candidate: CloudCandidate, scheduling: Scheduling) -> str:
     """What is made and for how much. Flex start has prices of its own below those on demand."""
     return (
         candidate.words.replace(", on demand, ", ", flex start, at most ", 1)
-        if taken.run_s
+        if scheduling.run_s
         else candidate.words
     )
 
 
 def capacity_reasons(
-    fleet: Fleet, made: ManagedGroup | None, taken: Scheduling, facts: GcpFacts
+    fleet: Fleet, group: ManagedGroup | None, scheduling: Scheduling, facts: GcpFacts
 ) -> Iterator[str]:
-    given = facts.reservation
-    if made is not None:
+    reservation = facts.reservation
+    if group is not None:
         yield (
-            f"capacity: a managed instance group, one resize request for all {made.batches[-1]} new nodes: "
-            f"GCP gives them all at once, by flex start, for {render_duration(made.run_s)}"
+            f"capacity: a managed instance group, one resize request for all {group.batches[-1]} new nodes: "
+            f"GCP gives them all at once, by flex start, for {render_duration(group.run_s)}"
         )
-    elif given is not None:
-        bound = "; its nodes end with it" if taken.model == "RESERVATION_BOUND" else ""
-        yield f"capacity: from the reservation {given.name} of {given.total}; orch buys none{bound}"
-    elif taken.model == "SPOT":
+    elif reservation is not None:
+        bound = "; its nodes end with it" if scheduling.model == "RESERVATION_BOUND" else ""
+        name, total = reservation.name, reservation.total
+        yield f"capacity: from the reservation {name} of {total}; orch buys none{bound}"
+    elif scheduling.model == "SPOT":
         yield "capacity: spot, which GCP may take back with 30 seconds' notice; its node is deleted"
     elif fleet.gang == "all-or-nothing":
         yield "capacity: on demand, node by node; where one is refused all go, and the next zone is tried"
-    if taken.restart and taken.on_maintenance == "TERMINATE":
+    if scheduling.restart and scheduling.on_maintenance == "TERMINATE":
         yield "maintenance: stops a node and starts it again, as GPUs cannot move"
 
 
@@ -154,8 +155,8 @@ def software_reasons(shape: Shape) -> Iterator[str]:
         yield f"nodes start with: {listed}"
 
 
-def scratch_reasons(made: Scratch | None, shape: Shape) -> Iterator[str]:
-    if made is not None and shape.disks:
+def scratch_reasons(volume: Scratch | None, shape: Shape) -> Iterator[str]:
+    if volume is not None and shape.disks:
         many = shape.disks > 1
         disks = (
             f"{shape.disks} local SSDs of {shape.disk_gb} GB"
@@ -163,26 +164,26 @@ def scratch_reasons(made: Scratch | None, shape: Shape) -> Iterator[str]:
             else f"the local SSD of {shape.disk_gb} GB"
         )
         joined = f" joined as RAID 0 ({shape.disks * shape.disk_gb} GB)" if many else ""
-        yield f"scratch: {disks}{joined}, {made.fs} at {made.path}"
+        yield f"scratch: {disks}{joined}, {volume.fs} at {volume.path}"
 
 
-def rank_reasons(fleet: Fleet, shape: Shape, *, told: bool) -> Iterator[str]:
+def rank_reasons(fleet: Fleet, shape: Shape, *, by_host: bool) -> Iterator[str]:
     if fleet.topology != "rank-ordered":
         return
-    if told:
+    if by_host:
         yield "ranks: neighbours first, by the block, subblock and host that GCP tells of"
     else:
         yield f"ranks: by node number; GCP tells nothing of where a {shape.type} without a placement stands"
 
 
-def unpriced(reached: Reach, price: float | None, bastion: Bastion | None) -> Iterator[str]:
+def unpriced(decision: NetworkDecision, price: float | None, bastion: Bastion | None) -> Iterator[str]:
     """What costs money and has no price in the catalogue."""
     if price is None:
         yield "nodes"
     if bastion is not None and bastion.price is None:
         yield "bastion"
-    if reached.networks.nat is not None:
+    if decision.networks.nat is not None:
         yield "Cloud NAT and its traffic"
-    if reached.public or (bastion is not None and bastion.public):
+    if decision.public or (bastion is not None and bastion.public):
         yield "public IPv4 addresses"
     yield "root disks"

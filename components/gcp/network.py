@@ -28,7 +28,7 @@ ROUND = 16
 
 
 @dataclass(frozen=True)
-class Reach:
+class NetworkDecision:
     """The networks with all that was decided about ways in and out."""
 
     networks: Networks
@@ -39,89 +39,91 @@ class Reach:
     findings: tuple[Finding, ...]
 
 
-def reach(
-    wanted: NetworkLookup,
+def decide_networks(
+    lookup: NetworkLookup,
     candidate: CloudCandidate,
     shape: Shape,
     facts: GcpFacts,
     base: str,
     *,
     net_base: str,
-) -> Reach | tuple[Finding, ...]:
+) -> NetworkDecision | tuple[Finding, ...]:
     """Everything about the networks; only what is wrong, when there is nothing to decide on.
 
     `base` begins the names of what is the fleet's own, `net_base` those of networks it shares.
     """
-    findings = tuple(given_findings(wanted, candidate, shape, facts))
+    findings = tuple(given_findings(lookup, candidate, shape, facts))
     if any(each.severity.value == "error" for each in findings):
         return findings
-    vpcs = _vpcs(wanted, candidate, shape, facts, net_base if wanted.shared else base)
+    vpcs = _vpcs(lookup, candidate, shape, facts, net_base if lookup.shared else base)
     findings += tuple(_overlaps(vpcs))
-    public = _public(wanted, several=shape.hosts + shape.datas + shape.rdmas > 1)
-    way = way_in(wanted, public=public)
+    public = _public(lookup, several=shape.hosts + shape.datas + shape.rdmas > 1)
+    way = way_in(lookup, public=public)
     interfaces = tuple(_interfaces(vpcs, shape))
     first = vpcs[0]
     if way.kind == "given":
-        way = replace(way, sources=jump_sources(wanted, first, facts))
+        way = replace(way, sources=jump_sources(lookup, first, facts))
     findings += tuple(jump_findings(way, first))
-    nat = f"{net_base if wanted.shared else base}-nat"
+    nat = f"{net_base if lookup.shared else base}-nat"
     own_nat = None if public or first.origin != "made" else nat
-    project = wanted.host_project if any(each.origin == "given" for each in vpcs) else None
-    firewalls = (*_within(vpcs, base, project), *_ways(way, first, wanted, base, project))
+    project = lookup.host_project if any(each.origin == "given" for each in vpcs) else None
+    firewalls = (*_within(vpcs, base, project), *_ways(way, first, lookup, base, project))
     networks = Networks(vpcs, firewalls, own_nat, project)
     shared = None
-    if wanted.shared is not None:
-        made = tuple(_as_made(each) for each in vpcs if each.origin == "shared")
-        rules = tuple(_within(made, net_base, None))
-        only = Networks(made, rules, nat, None)
-        shared = NetworkStack(wanted.shared, net_base, candidate.region, candidate.zone, _mark(shape), only)
-    return Reach(networks, shared, interfaces, way, public, findings)
+    if lookup.shared is not None:
+        shared_vpcs = tuple(_as_new(each) for each in vpcs if each.origin == "shared")
+        rules = tuple(_within(shared_vpcs, net_base, None))
+        shared_networks = Networks(shared_vpcs, rules, nat, None)
+        shared = NetworkStack(
+            lookup.shared, net_base, candidate.region, candidate.zone, _shape_name(shape), shared_networks
+        )
+    return NetworkDecision(networks, shared, interfaces, way, public, findings)
 
 
-def _mark(shape: Shape) -> str:
+def _shape_name(shape: Shape) -> str:
     """What networks are for: fleets that share them must agree on it."""
     return (
         f"{shape.hosts}x{shape.host_mtu}+{shape.datas}x{shape.data_mtu}+{shape.rdma_subnets}{shape.profile}"
     )
 
 
-def _as_made(vpc: Vpc) -> Vpc:
+def _as_new(vpc: Vpc) -> Vpc:
     return Vpc(vpc.name, vpc.role, vpc.mtu, vpc.subnets, "made", vpc.profile, vpc.dual)
 
 
 def _vpcs(
-    wanted: NetworkLookup, candidate: CloudCandidate, shape: Shape, facts: GcpFacts, base: str
+    lookup: NetworkLookup, candidate: CloudCandidate, shape: Shape, facts: GcpFacts, base: str
 ) -> tuple[Vpc, ...]:
     """Networks in order of a node's interfaces."""
-    origin: Literal["made", "shared"] = "shared" if wanted.shared else "made"
+    origin: Literal["made", "shared"] = "shared" if lookup.shared else "made"
     dual = shape.stack == "dual"
-    given = iter(wanted.extras)
-    found: list[Vpc] = []
+    extras = iter(lookup.extras)
+    vpcs: list[Vpc] = []
     for index in range(shape.hosts):
-        name = wanted.vpc if index == 0 else next(given, None)
+        name = lookup.vpc if index == 0 else next(extras, None)
         cidr = _part(HOSTS, index)
-        made = Subnet(f"{base}-host-{index}", cidr, dual)
-        found.append(
-            _given(facts, name, "host", wanted.subnets)
-            or Vpc(f"{base}-host-{index}", "host", shape.host_mtu, (made,), origin, dual=dual)
+        subnet = Subnet(f"{base}-host-{index}", cidr, dual)
+        vpcs.append(
+            _given(facts, name, "host", lookup.subnets)
+            or Vpc(f"{base}-host-{index}", "host", shape.host_mtu, (subnet,), origin, dual=dual)
         )
     for index in range(shape.datas):
-        made = Subnet(f"{base}-data-{index}", _part(DATAS, index))
-        found.append(
-            _given(facts, next(given, None), "data", wanted.subnets)
-            or Vpc(f"{base}-data-{index}", "data", shape.data_mtu, (made,), origin)
+        subnet = Subnet(f"{base}-data-{index}", _part(DATAS, index))
+        vpcs.append(
+            _given(facts, next(extras, None), "data", lookup.subnets)
+            or Vpc(f"{base}-data-{index}", "data", shape.data_mtu, (subnet,), origin)
         )
     if shape.rdmas:
         profile = f"{candidate.zone}-{shape.profile}"
         name = f"{base}-rdma" if shape.rdma_subnets else _short(base)
-        known = facts.network(wanted.roce[0]) if wanted.roce else None
-        if known is not None:
-            subnets = tuple(Subnet(each.name, each.cidr) for each in _sorted(known))
-            found.append(Vpc(known.name, "rdma", known.mtu, subnets, "given", known.profile))
+        roce = facts.network(lookup.roce[0]) if lookup.roce else None
+        if roce is not None:
+            subnets = tuple(Subnet(each.name, each.cidr) for each in _sorted(roce))
+            vpcs.append(Vpc(roce.name, "rdma", roce.mtu, subnets, "given", roce.profile))
         else:
             subnets = _rdma_subnets(name, shape)
-            found.append(Vpc(name, "rdma", shape.rdma_mtu, subnets, origin, profile))
-    return tuple(found)
+            vpcs.append(Vpc(name, "rdma", shape.rdma_mtu, subnets, origin, profile))
+    return tuple(vpcs)
 
 
 def _short(base: str) -> str:
@@ -132,11 +134,11 @@ def _short(base: str) -> str:
 def _given(
     facts: GcpFacts, name: str | None, role: Literal["host", "data"], subnets: Sequence[str]
 ) -> Vpc | None:
-    known = facts.network(name) if name else None
-    if known is None:
+    network = facts.network(name) if name else None
+    if network is None:
         return None
-    chosen = next((each for each in _sorted(known) if each.name in subnets), None) or _sorted(known)[0]
-    return Vpc(known.name, role, known.mtu, (chosen,), "given", dual=chosen.dual)
+    chosen = next((each for each in _sorted(network) if each.name in subnets), None) or _sorted(network)[0]
+    return Vpc(network.name, role, network.mtu, (chosen,), "given", dual=chosen.dual)
 
 
 def _sorted(network: Network) -> list[Subnet]:
@@ -146,8 +148,8 @@ def _sorted(network: Network) -> list[Subnet]:
         head = name.rstrip("0123456789")
         return (head, int(name[len(head) :] or 0))
 
-    found = [Subnet(each.name, each.cidr, each.stack != "IPV4_ONLY") for each in network.subnets]
-    return sorted(found, key=lambda each: key(each.name))
+    subnets = [Subnet(each.name, each.cidr, each.stack != "IPV4_ONLY") for each in network.subnets]
+    return sorted(subnets, key=lambda each: key(each.name))
 
 
 def _rdma_subnets(name: str, shape: Shape) -> tuple[Subnet, ...]:
@@ -184,15 +186,15 @@ def _interfaces(vpcs: Sequence[Vpc], shape: Shape) -> Iterator[Interface]:
                 yield Interface(vpc.name, f"default-subnet-1-{vpc.name}", "MRDMA", "IPV6_ONLY")
 
 
-def shared_findings(reached: Reach, network: PriorState) -> Iterator[Finding]:
+def shared_findings(decision: NetworkDecision, network: PriorState) -> Iterator[Finding]:
     """Whether the networks that are there already are for the same kind of nodes."""
-    shared, known = reached.shared, network.pins.get("shape")
-    if shared is not None and known is not None and known != shared.shape:
+    shared, prior_shape = decision.shared, network.pins.get("shape")
+    if shared is not None and prior_shape is not None and prior_shape != shared.shape:
         yield Finding(
             "ORCH226",
             "network.name",
             f"the networks '{shared.name}' were made for other nodes",
-            detail=f"they are {known}, this fleet needs {shared.shape} "
+            detail=f"they are {prior_shape}, this fleet needs {shared.shape} "
             "(interfaces x MTU for IP traffic + for the GPUs + RDMA)",
             hint="share networks between fleets of one machine type only",
         )
@@ -202,10 +204,10 @@ def shared_findings(reached: Reach, network: PriorState) -> Iterator[Finding]:
 KEPT_ADDRESSES = 4
 
 
-def size_findings(wanted: NetworkLookup, reached: Reach, new: int) -> Iterator[Finding]:
+def size_findings(lookup: NetworkLookup, decision: NetworkDecision, new: int) -> Iterator[Finding]:
     """Whether given subnets hold the nodes: each takes one address per interface."""
-    paths = dict(reversed([(name, path) for path, name in places(wanted)]))
-    for vpc in reached.networks.vpcs:
+    paths = dict(reversed([(name, path) for path, name in places(lookup)]))
+    for vpc in decision.networks.vpcs:
         for each in vpc.subnets if vpc.origin == "given" else ():
             if each.cidr is None:
                 continue
@@ -241,13 +243,13 @@ def _overlaps(vpcs: Sequence[Vpc]) -> Iterator[Finding]:
                 return
 
 
-def _public(wanted: NetworkLookup, *, several: bool) -> bool:
+def _public(lookup: NetworkLookup, *, several: bool) -> bool:
     """`auto`: private with several interfaces; else public where that saves a bastion."""
-    if wanted.public_ips != "auto":
-        return wanted.public_ips
-    if several or wanted.block.proxy_jump is not None or wanted.block.bastion is True:
+    if lookup.public_ips != "auto":
+        return lookup.public_ips
+    if several or lookup.block.proxy_jump is not None or lookup.block.bastion is True:
         return False
-    return bool(wanted.ssh_cidrs)
+    return bool(lookup.ssh_cidrs)
 
 
 def _within(vpcs: Sequence[Vpc], base: str, project: str | None) -> Iterator[Firewall]:
@@ -259,40 +261,40 @@ def _within(vpcs: Sequence[Vpc], base: str, project: str | None) -> Iterator[Fir
         if vpc.role == "rdma" or vpc.origin == "shared" or (vpc.origin == "given" and project is not None):
             continue
         ranges = tuple(each.cidr for each in vpc.subnets if each.cidr)
-        made = vpc.origin == "made"
+        new = vpc.origin == "made"
         yield Firewall(
             f"{base}-within-{index}",
             vpc.name,
-            ranges if made else (NODES,),
-            "all" if made else "nodes",
+            ranges if new else (NODES,),
+            "all" if new else "nodes",
             None,
             "nodes reach each other",
         )
 
 
 def _ways(
-    way: AccessMethod, first: Vpc, wanted: NetworkLookup, base: str, project: str | None
+    way: AccessMethod, first: Vpc, lookup: NetworkLookup, base: str, project: str | None
 ) -> Iterator[Firewall]:
     """SSH, and nothing else, from outside."""
     if first.origin == "given" and project is not None:
         return
     name = f"{base}-ssh"
     if way.kind == "bastion":
-        peers = wanted.ssh_cidrs if way.bastion == "public" else (IAP,)
+        peers = lookup.ssh_cidrs if way.bastion == "public" else (IAP,)
         why = "SSH from ssh_cidrs" if way.bastion == "public" else "SSH through IAP"
         yield Firewall(f"{base}-bastion", first.name, peers, "bastion", SSH, why)
         yield Firewall(name, first.name, (BASTION,), "nodes", SSH, "SSH from the bastion")
     elif way.kind == "iap":
         yield Firewall(name, first.name, (IAP,), "nodes", SSH, "SSH through IAP")
     elif way.kind == "direct":
-        yield Firewall(name, first.name, wanted.ssh_cidrs, "nodes", SSH, "SSH from ssh_cidrs")
+        yield Firewall(name, first.name, lookup.ssh_cidrs, "nodes", SSH, "SSH from ssh_cidrs")
     elif way.sources:
         yield Firewall(name, first.name, way.sources, "nodes", SSH, "SSH from the jump host")
 
 
-def reasons(reached: Reach, shape: Shape, wanted: NetworkLookup) -> Iterator[str]:
+def reasons(decision: NetworkDecision, shape: Shape, lookup: NetworkLookup) -> Iterator[str]:
     """What the plan says about them."""
-    vpcs = reached.networks.vpcs
+    vpcs = decision.networks.vpcs
     count = {role: [each for each in vpcs if each.role == role] for role in ("host", "data", "rdma")}
     parts = [f"{len(count['host'])} for IP traffic (MTU {count['host'][0].mtu})"]
     if count["data"]:
@@ -303,7 +305,7 @@ def reasons(reached: Reach, shape: Shape, wanted: NetworkLookup) -> Iterator[str
     origins = {each.origin for each in vpcs}
     whose = {
         frozenset({"made"}): "of its own",
-        frozenset({"shared"}): f"shared as '{wanted.shared}'",
+        frozenset({"shared"}): f"shared as '{lookup.shared}'",
         frozenset({"given"}): "that are given, nothing of them is changed",
     }.get(
         frozenset(origins),
@@ -312,12 +314,12 @@ def reasons(reached: Reach, shape: Shape, wanted: NetworkLookup) -> Iterator[str
     yield f"networks: {len(vpcs)} VPC{'s' * (len(vpcs) != 1)} {whose}: {', '.join(parts)}"
     if shape.rdmas:
         yield "the RDMA network belongs to its zone: another zone replaces it"
-    kinds = [each.kind for each in reached.interfaces]
+    kinds = [each.kind for each in decision.interfaces]
     each_kind = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     total = len(kinds)
     fast = f", {shape.gbps} Gbps between the GPUs" if shape.gbps else ""
     yield f"each node: {total} network interface{'s' * (total != 1)} ({each_kind}){fast}"
-    yield "addresses: " + ("a public one each" if reached.public else "private ones only")
-    if reached.networks.nat is not None:
+    yield "addresses: " + ("a public one each" if decision.public else "private ones only")
+    if decision.networks.nat is not None:
         yield "out through Cloud NAT"
-    yield from reached.way.reasons(wanted)
+    yield from decision.way.reasons(lookup)

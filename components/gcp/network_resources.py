@@ -23,16 +23,16 @@ _OWN_KEYS_ALONE = {"enable-oslogin": "FALSE", "block-project-ssh-keys": "TRUE"}
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 
 
-def cloud(
+def provider_of(
     name: str, settings: GcpSettings, project: str, region: str, *, parent: pulumi.Resource
 ) -> gcp.Provider:
     """The provider of one project and region."""
-    creds, words = settings.creds, dict[str, Any]()
+    creds, arguments = settings.creds, dict[str, Any]()
     if isinstance(creds, GcpServiceAccountCreds):
         text = Path(creds.filename).expanduser().read_text("utf-8") if creds.filename else creds.data
-        words["credentials"] = pulumi.Output.secret(text)
+        arguments["credentials"] = pulumi.Output.secret(text)
     opts = pulumi.ResourceOptions(parent=parent)
-    return gcp.Provider(name, project=project, region=region, **words, opts=opts)
+    return gcp.Provider(name, project=project, region=region, **arguments, opts=opts)
 
 
 class Marks:
@@ -49,7 +49,7 @@ class Marks:
         return f"orch:stack={self.stack} orch:urn={token}::{name}"
 
 
-class NetworkGround:
+class NetworkSet:
     """Registers networks. `base` begins the tags of the fleet's instances.
 
     `ready` must be there before nodes are.
@@ -86,7 +86,7 @@ class NetworkGround:
 
     def _made(self, vpc: Vpc, project: str) -> None:
         profile = f"projects/{project}/global/networkProfiles/{vpc.profile}" if vpc.profile else None
-        made = gcp.compute.Network(
+        network = gcp.compute.Network(
             vpc.name,
             name=vpc.name,
             auto_create_subnetworks=False,
@@ -98,8 +98,8 @@ class NetworkGround:
             # A profile is of one zone: another zone is another network.
             opts=_merged(self._opts, replace_on_changes=["networkProfile"]),
         )
-        self._vpcs[vpc.name] = made.id
-        self.ready.append(made)
+        self._vpcs[vpc.name] = network.id
+        self.ready.append(network)
         for each in vpc.subnets:
             dual: dict[str, Any] = {}
             if each.dual:
@@ -107,7 +107,7 @@ class NetworkGround:
             subnet = gcp.compute.Subnetwork(
                 each.name,
                 name=each.name,
-                network=made.id,
+                network=network.id,
                 region=self._region,
                 ip_cidr_range=each.cidr,
                 private_ip_google_access=True if vpc.role == "host" else None,
@@ -119,8 +119,10 @@ class NetworkGround:
             self.ready.append(subnet)
         if not vpc.subnets:
             # The profile makes the one subnet, with the network.
-            own = f"default-subnet-1-{vpc.name}"
-            self._subnets[vpc.name, own] = made.id.apply(lambda _: self._link(project, own))
+            subnet_name = f"default-subnet-1-{vpc.name}"
+            self._subnets[vpc.name, subnet_name] = network.id.apply(
+                lambda _: self._link(project, subnet_name)
+            )
 
     def _given(self, vpc: Vpc, project: str) -> None:
         self._vpcs[vpc.name] = f"projects/{project}/global/networks/{vpc.name}"
@@ -132,7 +134,7 @@ class NetworkGround:
 
     def _firewall(self, rule: Firewall) -> None:
         tags = {NODES: f"{self._base}-nodes", BASTION: f"{self._base}-bastion"}
-        named = [tags[peer] for peer in rule.peers if peer in tags]
+        peer_tags = [tags[peer] for peer in rule.peers if peer in tags]
         ranges = [peer for peer in rule.peers if peer not in tags]
         allows: list[Any] = [{"protocol": each} for each in ("tcp", "udp", "icmp")]
         if rule.port is not None:
@@ -145,7 +147,7 @@ class NetworkGround:
                 direction="INGRESS",
                 allows=allows,
                 source_ranges=ranges or None,
-                source_tags=named or None,
+                source_tags=peer_tags or None,
                 target_tags=None if rule.target == "all" else [tags[rule.target]],
                 description=f"{rule.why}; {self._marks.words('gcp:compute/firewall:Firewall', rule.name)}",
                 opts=self._opts,
@@ -182,12 +184,12 @@ class NetworkResources:
 
     def __init__(self, plan: GcpPlan, settings: GcpSettings, parent: pulumi.Resource) -> None:
         self.plan = plan
-        provider = cloud(f"{plan.fleet}-gcp", settings, plan.project, plan.region, parent=parent)
+        provider = provider_of(f"{plan.fleet}-gcp", settings, plan.project, plan.region, parent=parent)
         # Names are unique in a project: what replaces something comes after it.
         self.opts = pulumi.ResourceOptions(parent=parent, provider=provider, delete_before_replace=True)
         self.marks = Marks(plan.scope)
         self.keys = Keys(f"{plan.fleet}-keys", opts=pulumi.ResourceOptions(parent=parent))
-        self.networks = NetworkGround(
+        self.networks = NetworkSet(
             plan.networks,
             base=plan.base,
             project=plan.project,
@@ -229,9 +231,11 @@ class NetworkResources:
         """The metadata of all nodes of a group. It holds no key but the client's public one; what the file's
         `init` has may be secret."""
         text = plan.cloud_init
-        made = self.keys.client_public_key.apply(lambda key: wrapped(filled(text, authorized_key=key)))
-        made = pulumi.Output.secret(made) if plan.confidential else pulumi.Output.unsecret(made)
-        return {"user-data": made, "enable-guest-attributes": "TRUE", **_OWN_KEYS_ALONE}
+        user_data = self.keys.client_public_key.apply(lambda key: wrapped(filled(text, authorized_key=key)))
+        user_data = (
+            pulumi.Output.secret(user_data) if plan.confidential else pulumi.Output.unsecret(user_data)
+        )
+        return {"user-data": user_data, "enable-guest-attributes": "TRUE", **_OWN_KEYS_ALONE}
 
     def _bastion(self) -> gcp.compute.Instance | None:
         bastion, plan = self.plan.bastion, self.plan
@@ -261,9 +265,9 @@ class GcpNetworks(pulumi.ComponentResource):
 
     def __init__(self, plan: NetworkStack, project: str, scope: str, settings: GcpSettings) -> None:
         super().__init__("orch:network:Gcp", plan.name)
-        provider = cloud(f"{plan.name}-gcp", settings, project, plan.region, parent=self)
+        provider = provider_of(f"{plan.name}-gcp", settings, project, plan.region, parent=self)
         opts = pulumi.ResourceOptions(parent=self, provider=provider, delete_before_replace=True)
-        NetworkGround(
+        NetworkSet(
             plan.networks, base=plan.base, project=project, region=plan.region, marks=Marks(scope), opts=opts
         )
         self.register_outputs({"zone": plan.zone, "shape": plan.shape})

@@ -157,14 +157,12 @@ class Disk:
 
 @dataclass(frozen=True, kw_only=True)
 class GcpPlan(CloudPlan):
-    """A whole fleet. Prices in US dollars an hour.
+    """A fleet on GCP.
 
-    `layout` changes with what only a new instance can have; `settled`: the stack's nodes have this one.
-    `template` is the instance template's name, which changes with its content. `given_policy`: the placement
-    policy of the reservation. `group`: nodes are members of it; else each is an instance of its own.
-    `cloud_init` is the nodes' user data with a mark for the client's key; it is `confidential` where it has
-    steps of the file. `host_keys`: of nodes that showed theirs, with the instance each belongs to. `labels`
-    are on everything that takes labels.
+    `template`: the name of the instance template, which changes with its content. `given_policy`: the
+    placement policy of the reservation. `group`: the managed group of the nodes; None: each is an instance of
+    its own. `confidential`: the user data may hold secrets, as it has steps of the file. `host_keys`: by
+    node, the instance that showed its host key, and the key. `labels`: on everything that takes labels.
     """
 
     project: str

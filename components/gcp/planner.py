@@ -14,37 +14,37 @@ from orch.catalog.records import Catalog
 from orch.components.cloud.backend import place_reason
 from orch.components.cloud.cloudinit import bastion_config, first_boot_findings, first_boot_pins, wrapped
 from orch.components.cloud.indices import folded, live_indices, node_indices
-from orch.components.cloud.node_groups import Beside
+from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud.plan import Bastion, Node
 from orch.components.cloud.sizing import (
     blocks,
     budget_findings,
     disk_findings,
     disk_gb,
+    fingerprint,
     gpus,
     key_findings,
-    mark,
     nvidia,
     user_data_findings,
 )
 from orch.components.gcp import capacity as capacities
 from orch.components.gcp import explain as told
 from orch.components.gcp import network as networks
-from orch.components.gcp import tunnels, userdata
+from orch.components.gcp import userdata
 from orch.components.gcp.account.facts import GcpFacts
 from orch.components.gcp.account.labels import label_findings, labels
 from orch.components.gcp.account.lookups import (
     BASTION_TYPE,
     bastion_image,
     image_fabric,
+    image_lookup,
+    network_lookup,
     shape_of,
-    wanted_image,
-    wanted_network,
 )
 from orch.components.gcp.candidates import CloudCandidate, with_fabric
 from orch.components.gcp.capacity import Demand
 from orch.components.gcp.plan import Access, Disk, GcpPlan, base_name
-from orch.components.gcp.ssh_access import cidr_findings
+from orch.components.gcp.ssh_access import cidr_findings, iap_key_findings
 from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
@@ -59,7 +59,7 @@ class Context:
     `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
     one project's names from another's, used for a new stack only.
     `network`: what the stack of shared networks has decided. `indices`: the nodes to plan, None: as many as
-    the file asks for; `beside`: the fleet's other nodes.
+    the file asks for; `other_groups`: the fleet's other nodes.
     """
 
     settings: GcpSettings
@@ -69,7 +69,7 @@ class Context:
     scripts: Mapping[str, str] = field(default_factory=dict[str, str])
     network: PriorState = field(default_factory=PriorState)
     indices: tuple[int, ...] | None = None
-    beside: Beside[GcpPlan, GcpFacts] = field(default_factory=Beside["GcpPlan", GcpFacts])
+    other_groups: OtherGroups[GcpPlan, GcpFacts] = field(default_factory=OtherGroups["GcpPlan", GcpFacts])
 
 
 def plan(
@@ -85,28 +85,30 @@ def plan(
     live = live_indices(previous) if candidate.kept else frozenset[int]()
     scope = previous.pins.get("scope", context.scope)
     base = base_name(fleet.name, scope)
-    wanted = wanted_network(fleet, context.settings, candidate.region)
-    found = [
+    lookup = network_lookup(fleet, context.settings, candidate.region)
+    findings = [
         *_place_findings(fleet, candidate, facts, shape),
         *capacities.option_findings(fleet, candidate, shape),
         *capacities.reservation_findings(fleet, facts, Demand(len(indices), len(set(indices) - live), 0)),
-        *cidr_findings(wanted),
+        *cidr_findings(lookup),
         *label_findings(fleet.tags),
     ]
-    net_base = context.network.pins.get("base", f"orch-net-{wanted.shared}-{context.scope}")
-    reached = networks.reach(wanted, candidate, shape, facts, base, net_base=net_base)
-    if not isinstance(reached, networks.Reach):
-        settle([*found, *reached, *capacities.placement_findings(fleet, shape, Demand(len(indices), 0, 0))])
+    net_base = context.network.pins.get("base", f"orch-net-{lookup.shared}-{context.scope}")
+    decision = networks.decide_networks(lookup, candidate, shape, facts, base, net_base=net_base)
+    if not isinstance(decision, networks.NetworkDecision):
+        settle(
+            [*findings, *decision, *capacities.placement_findings(fleet, shape, Demand(len(indices), 0, 0))]
+        )
         raise AssertionError("networks without a decision have an error")
-    made = sum(each.origin == "made" for each in reached.networks.vpcs)
-    demand = Demand(len(indices), len(set(indices) - live), 0 if live else made)
-    found += reached.findings
-    if "iap" in (reached.way.kind, reached.way.bastion):
-        found += tunnels.findings(context.settings)
-    found += networks.shared_findings(reached, context.network)
-    found += networks.size_findings(wanted, reached, demand.new)
-    found += capacities.placement_findings(fleet, shape, demand)
-    found += capacities.quota_findings(candidate, facts, demand, context.beside)
+    new_networks = sum(each.origin == "made" for each in decision.networks.vpcs)
+    demand = Demand(len(indices), len(set(indices) - live), 0 if live else new_networks)
+    findings += decision.findings
+    if "iap" in (decision.way.kind, decision.way.bastion):
+        findings += iap_key_findings(context.settings)
+    findings += networks.shared_findings(decision, context.network)
+    findings += networks.size_findings(lookup, decision, demand.new)
+    findings += capacities.placement_findings(fleet, shape, demand)
+    findings += capacities.quota_findings(candidate, facts, demand, context.other_groups)
     os = node_os(fleet, candidate)
     cloud_init = userdata.node_init(
         fleet,
@@ -116,46 +118,44 @@ def plan(
         scripts=context.scripts,
         account=context.settings.vm_service_account is not None,
     )
-    found += _size_findings(cloud_init)
-    found += key_findings(facts.unread, demand.new, "compute.instances.getGuestAttributes")
+    findings += _size_findings(cloud_init)
+    findings += key_findings(facts.attribute_refusal, demand.new, "compute.instances.getGuestAttributes")
     boot = first_boot_pins(fleet, context.scripts)
-    found += first_boot_findings(previous, boot, len(live))
-    found += disk_findings(fleet, facts.image.size_gb if facts.image else None)
+    findings += first_boot_findings(previous, boot, len(live))
+    findings += disk_findings(fleet, facts.image.size_gb if facts.image else None)
     group = capacities.group(fleet, previous, base, live=len(live), nodes=demand.nodes)
-    found += capacities.group_findings(group, demand)
-    taken = capacities.scheduling(fleet, candidate, facts)
-    placed = capacities.placement(fleet, shape, facts, base, grouped=group is not None)
-    bastion = _bastion(reached, wanted.ssh_cidrs, candidate, facts, context)
-    found += _bastion_findings(reached, facts, candidate)
+    findings += capacities.group_findings(group, demand)
+    scheduling = capacities.scheduling(fleet, candidate, facts)
+    placement = capacities.placement(fleet, shape, facts, base, grouped=group is not None)
+    bastion = _bastion(decision, lookup.ssh_cidrs, candidate, facts, context)
+    findings += _bastion_findings(decision, facts, candidate)
     fixed = (bastion.price or 0.0) if bastion else 0.0
-    found += budget_findings(
+    findings += budget_findings(
         fleet,
         candidate.price,
         fixed,
         candidate.price_of,
         backend="gcp",
         nodes=demand.nodes,
-        beside=context.beside.prices,
-        later=context.beside.later,
+        other_nodes=context.other_groups.prices,
+        later=context.other_groups.later,
     )
-    warnings = settle(found)
+    warnings = settle(findings)
     if facts.image is None:
         raise AssertionError("an image that is missing is an error")
     disk = Disk(disk_gb(fleet), shape.boot)
-    layout = mark(
-        candidate.type.name, candidate.zone, facts.image.link, taken, reached.interfaces, reached.public,
-        userdata.node_scratch(fleet, shape, os), disk, fleet.reservation, group is not None,
+    layout = fingerprint(
+        candidate.type.name, candidate.zone, facts.image.link, scheduling, decision.interfaces,
+        decision.public, userdata.node_scratch(fleet, shape, os), disk, fleet.reservation, group is not None,
     )  # fmt: skip
-    own = labels(fleet.tags, context.tags, context.settings.tags, {"orch-fleet": fleet.name})
+    own_labels = labels(fleet.tags, context.tags, context.settings.tags, {"orch-fleet": fleet.name})
     given_policy = capacities.given_policy(facts)
-    content = (layout, cloud_init, own, placed, context.settings.vm_service_account)
+    content = (layout, cloud_init, own_labels, placement, context.settings.vm_service_account)
     content += (given_policy,) if given_policy else ()
-    interconnect = shape.fabric
-    fast = fabric(interconnect, candidate.type.name)
+    fast = fabric(shape.fabric, candidate.type.name)
     name, _, count = shape.accelerator.partition(":")
-    ranked = (
-        fleet.topology == "rank-ordered" and shape.levels > 0 and (placed or facts.reservation) is not None
-    )
+    close = placement or facts.reservation
+    rank_by_host = fleet.topology == "rank-ordered" and shape.levels > 0 and close is not None
     return GcpPlan(
         fleet=fleet.name,
         scope=scope,
@@ -164,18 +164,18 @@ def plan(
         zone=candidate.zone,
         instance_type=candidate.type.name,
         spot=candidate.spot,
-        networks=reached.networks,
-        shared=reached.shared,
-        interfaces=reached.interfaces,
+        networks=decision.networks,
+        shared=decision.shared,
+        interfaces=decision.interfaces,
         bastion=bastion,
-        access=Access(reached.way.kind, wanted.block.proxy_jump or ()),
-        public=reached.public,
-        placement_policy=placed,
+        access=Access(decision.way.kind, lookup.block.proxy_jump or ()),
+        public=decision.public,
+        placement_policy=placement,
         given_policy=given_policy,
         group=group,
         reservation=_reservation(facts),
-        scheduling=taken,
-        template=f"{base}-{mark(*content)[:8]}",
+        scheduling=scheduling,
+        template=f"{base}-{fingerprint(*content)[:8]}",
         image=facts.image.link,
         disk=disk,
         accelerator=(name, int(count)) if name else None,
@@ -188,13 +188,13 @@ def plan(
             for node in previous.nodes
             if candidate.kept and node.machine is not None
         },
-        bastion_init=bastion_config(fleet.name, _node_cidrs(reached)) if bastion else "",
-        labels=own,
+        bastion_init=bastion_config(fleet.name, _node_cidrs(decision)) if bastion else "",
+        labels=own_labels,
         layout=layout,
-        settled=previous.pins.get("layout") == layout,
+        layout_unchanged=previous.pins.get("layout") == layout,
         placement=fleet.placement,
-        rank_by_host=ranked,
-        interconnect=interconnect,
+        rank_by_host=rank_by_host,
+        interconnect=shape.fabric,
         fabric=fast,
         # Container-Optimized OS comes without NVIDIA's toolkit.
         gpus=gpus(candidate.type) | ({"toolkit": False} if os == "cos" and candidate.type.gpu else {}),
@@ -207,23 +207,23 @@ def plan(
         protect=fleet.protect,
         price=candidate.price,
         hourly=round((candidate.price or 0.0) * demand.nodes + fixed, 6),
-        unpriced=tuple(told.unpriced(reached, candidate.price, bastion)),
+        unpriced=tuple(told.unpriced(decision, candidate.price, bastion)),
         pins=_pins(fleet, candidate, facts, context)
         | boot
         | {"scope": scope, "indices": folded(indices), "layout": layout}
         | ({"batches": ",".join(str(each) for each in group.batches)} if group else {})
-        | ({"network": reached.shared.name} if reached.shared else {}),
+        | ({"network": decision.shared.name} if decision.shared else {}),
         reasons=(
-            f"{demand.nodes} x {told.words(candidate, taken)}",
+            f"{demand.nodes} x {told.words(candidate, scheduling)}",
             *place_reason(candidate, previous),
-            *networks.reasons(reached, shape, wanted),
-            *filter(None, [capacities.placement_reason(fleet, shape, facts, placed)]),
-            *told.capacity_reasons(fleet, group, taken, facts),
+            *networks.reasons(decision, shape, lookup),
+            *filter(None, [capacities.placement_reason(fleet, shape, facts, placement)]),
+            *told.capacity_reasons(fleet, group, scheduling, facts),
             *told.image_reasons(facts, previous),
             *told.account_reasons(context.settings.vm_service_account),
             *told.software_reasons(shape),
             *told.scratch_reasons(userdata.node_scratch(fleet, shape, os), shape),
-            *told.rank_reasons(fleet, shape, told=ranked),
+            *told.rank_reasons(fleet, shape, by_host=rank_by_host),
             *(fast.words() if fast else ()),
         ),
         warnings=warnings,
@@ -269,9 +269,9 @@ def _place_findings(
 
 
 def _bastion_findings(
-    reached: networks.Reach, facts: GcpFacts, candidate: CloudCandidate
+    decision: networks.NetworkDecision, facts: GcpFacts, candidate: CloudCandidate
 ) -> Iterator[Finding]:
-    if reached.way.kind == "bastion" and facts.bastion_image is None:
+    if decision.way.kind == "bastion" and facts.bastion_image is None:
         yield Finding(
             "ORCH213",
             "network.bastion",
@@ -297,29 +297,31 @@ def node_os(fleet: Fleet, candidate: CloudCandidate) -> str:
     return row.os if row else "ubuntu"
 
 
-def _node_cidrs(reached: networks.Reach) -> tuple[str, ...]:
+def _node_cidrs(decision: networks.NetworkDecision) -> tuple[str, ...]:
     """Networks of the nodes' first interfaces; nothing for those that were there before."""
-    return tuple(each.cidr for each in reached.networks.first.subnets if each.cidr)
+    return tuple(each.cidr for each in decision.networks.first.subnets if each.cidr)
 
 
 def _reservation(facts: GcpFacts) -> str | None:
-    given = facts.reservation
-    if given is None:
+    reservation = facts.reservation
+    if reservation is None:
         return None
-    own = given.project == facts.project
-    return given.name if own else f"projects/{given.project}/reservations/{given.name}"
+    own_project = reservation.project == facts.project
+    return (
+        reservation.name if own_project else f"projects/{reservation.project}/reservations/{reservation.name}"
+    )
 
 
 def _bastion(
-    reached: networks.Reach,
+    decision: networks.NetworkDecision,
     cidrs: tuple[str, ...],
     candidate: CloudCandidate,
     facts: GcpFacts,
     context: Context,
 ) -> Bastion | None:
-    if reached.way.bastion is None or facts.bastion_image is None:
+    if decision.way.bastion is None or facts.bastion_image is None:
         return None
-    public = reached.way.bastion == "public"
+    public = decision.way.bastion == "public"
     prices = [
         offer.price
         for offer in context.catalog.lists["gcp"].offers
@@ -338,9 +340,9 @@ def _pins(fleet: Fleet, candidate: CloudCandidate, facts: GcpFacts, context: Con
         "instance_type": candidate.type.name,
         "spot": "true" if candidate.spot else "false",
     }
-    wanted = wanted_image(fleet, context.settings, candidate)
+    lookup = image_lookup(fleet, context.settings, candidate)
     for pin, image, of in (
-        ("image", facts.image, wanted.of if wanted else None),
+        ("image", facts.image, lookup.of if lookup else None),
         ("bastion_image", facts.bastion_image, bastion_image().of),
     ):
         if image is not None and of is not None:

@@ -13,6 +13,8 @@ from orch.components.gcp.account.lookups import NetworkLookup
 from orch.components.gcp.plan import Vpc
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
+from orch.spec.models.backends.credentials import GcpServiceAccountCreds
+from orch.spec.models.backends.gcp import GcpSettings
 
 SSH = 22
 # Where Identity-Aware Proxy comes from. Source: Google Cloud "Using IAP for TCP forwarding".
@@ -30,12 +32,12 @@ class AccessMethod:
     bastion: Literal["public", "iap"] | None = None
     sources: tuple[str, ...] = ()
 
-    def reasons(self, wanted: NetworkLookup) -> Iterator[str]:
+    def reasons(self, lookup: NetworkLookup) -> Iterator[str]:
         closed = "; no port is open to the world"
         if self.kind == "bastion":
             where = "reached through IAP" + closed
             if self.bastion == "public":
-                where = f"which answers {', '.join(wanted.ssh_cidrs)}"
+                where = f"which answers {', '.join(lookup.ssh_cidrs)}"
             yield f"SSH: over a small bastion {where}"
         elif self.kind == "given":
             yield "SSH: over the given jump host" + (
@@ -44,27 +46,27 @@ class AccessMethod:
         elif self.kind == "iap":
             yield "SSH: through IAP" + closed
         else:
-            yield f"SSH: straight, from {', '.join(wanted.ssh_cidrs)}"
+            yield f"SSH: straight, from {', '.join(lookup.ssh_cidrs)}"
 
 
-def way_in(wanted: NetworkLookup, *, public: bool) -> AccessMethod:
+def way_in(lookup: NetworkLookup, *, public: bool) -> AccessMethod:
     """Over given hops, else a bastion for private nodes, else straight or through IAP."""
-    if wanted.block.proxy_jump:
+    if lookup.block.proxy_jump:
         return AccessMethod("given")
-    if wanted.block.bastion is False or (public and wanted.block.bastion == "auto"):
-        return AccessMethod("direct" if public and wanted.ssh_cidrs else "iap")
-    return AccessMethod("bastion", "public" if wanted.ssh_cidrs else "iap")
+    if lookup.block.bastion is False or (public and lookup.block.bastion == "auto"):
+        return AccessMethod("direct" if public and lookup.ssh_cidrs else "iap")
+    return AccessMethod("bastion", "public" if lookup.ssh_cidrs else "iap")
 
 
-def jump_sources(wanted: NetworkLookup, first: Vpc, facts: GcpFacts) -> tuple[str, ...]:
+def jump_sources(lookup: NetworkLookup, first: Vpc, facts: GcpFacts) -> tuple[str, ...]:
     """Where a given jump host comes from: the written networks, else all subnets of the given VPC.
 
     In a network that is made or shared, all within reach each other already.
     """
-    if wanted.ssh_cidrs or first.origin != "given":
-        return wanted.ssh_cidrs
-    known = facts.network(first.name)
-    ranges = [each.cidr for each in known.subnets if each.cidr] if known else []
+    if lookup.ssh_cidrs or first.origin != "given":
+        return lookup.ssh_cidrs
+    network = facts.network(first.name)
+    ranges = [each.cidr for each in network.subnets if each.cidr] if network else []
     return tuple(each for each in ranges if ipaddress.ip_network(each).version == 4)
 
 
@@ -90,5 +92,18 @@ def jump_findings(way: AccessMethod, first: Vpc) -> Iterator[Finding]:
         )
 
 
-def cidr_findings(wanted: NetworkLookup) -> Iterator[Finding]:
-    yield from source_findings(wanted.ssh_cidrs, written=bool(wanted.block.ssh_cidrs), alone="IAP")
+def cidr_findings(lookup: NetworkLookup) -> Iterator[Finding]:
+    yield from source_findings(lookup.ssh_cidrs, written=bool(lookup.block.ssh_cidrs), alone="IAP")
+
+
+def iap_key_findings(settings: GcpSettings) -> Iterator[Finding]:
+    """Whether gcloud, which opens the tunnels of IAP, can use the credentials of `orch.yml`."""
+    creds = settings.creds
+    if isinstance(creds, GcpServiceAccountCreds) and creds.filename is None:
+        yield Finding(
+            "ORCH303",
+            "network",
+            "gcloud leads to the nodes through IAP, and takes the key of a service account from a file only",
+            detail="`creds` of gcp in orch.yml gives it as `data`",
+            hint="write `filename` there, or `network: {ssh_cidrs: …}` or `{proxy_jump: …}` in the fleet",
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orch.catalog.gcp.machines import Shape, software
-from orch.components.cloud.cloudinit import ENDED, RUNS_INIT, File, node_config, prepared, scratch
+from orch.components.cloud.cloudinit import ON_EXIT, RUNS_INIT, File, node_config, prepared, scratch
 from orch.runner.node.init_steps import steps
 from orch.spec.models import Fleet
 from orch.spec.models.blocks import Scratch
@@ -38,7 +38,7 @@ Type=oneshot
 RemainAfterExit=yes
 LimitMEMLOCK=infinity
 ExecStart=/bin/bash {PREPARE}
-ExecStopPost={ENDED}
+ExecStopPost={ON_EXIT}
 [Install]
 WantedBy=multi-user.target
 """
@@ -60,9 +60,11 @@ QUEUES_FILE = "/var/lib/orch/gpu-queues.textproto"
 
 def node_scratch(fleet: Fleet, shape: Shape, os: str) -> Scratch | None:
     """What becomes of the local SSDs. The root of Container-Optimized OS has no room for `/scratch`."""
-    made = scratch(fleet, shape.disks)
+    volume = scratch(fleet, shape.disks)
     written = isinstance(fleet.scratch, Scratch)
-    return Scratch(path="/mnt/disks/scratch") if made is not None and os == "cos" and not written else made
+    return (
+        Scratch(path="/mnt/disks/scratch") if volume is not None and os == "cos" and not written else volume
+    )
 
 
 def node_init(
@@ -73,7 +75,7 @@ def node_init(
     `shape`: of the interfaces the node has; `gpus`: NVIDIA GPUs that must be there; `os`: ubuntu or cos.
     `account`: the machine has a service account.
     """
-    own = steps(fleet, scripts)
+    init = steps(fleet, scripts)
     parts = software(shape.fabric, shape.type)
     prepare = render(
         "gcp-prepare.sh.j2",
@@ -88,7 +90,7 @@ def node_init(
         software={part: each.reference for part, each in parts.items()},
         queues=QUEUES_FILE,
         scratch=node_scratch(fleet, shape, os),
-        steps=own,
+        steps=init,
         **RUNS_INIT,
         account=account,
     )
@@ -96,7 +98,7 @@ def node_init(
         File("/etc/ssh/sshd_config.d/10-orch.conf", _SSHD),
         File("/etc/security/limits.d/90-orch.conf", _LIMITS),
         File("/etc/systemd/system/orch-prepare.service", _UNIT),
-        *prepared(PREPARE, prepare, own),
+        *prepared(PREPARE, prepare, init),
     ]
     if shape.fabric == "tcpx":
         files.append(File(QUEUES_FILE, _queues()))
@@ -108,8 +110,8 @@ def _queues() -> str:
     lines: list[str] = []
     for nic, name, gpus in _QUEUES:
         lines.append("gpu_rxq_configs {")
-        for place, gpu in enumerate(gpus):
-            ids = " ".join(f"queue_ids: {8 + 4 * place + queue}" for queue in range(4))
+        for index, gpu in enumerate(gpus):
+            ids = " ".join(f"queue_ids: {8 + 4 * index + queue}" for queue in range(4))
             lines.append(f'  gpu_infos {{ gpu_pci_addr: "{gpu}" {ids} }}')
         lines += [f'  nic_pci_addr: "{nic}"', f'  ifname: "{name}"', "}"]
     return "\n".join([*lines, "rss_set_size: 8", "tcpd_queue_size: 8", "max_rx_rules: 100000", ""])

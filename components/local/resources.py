@@ -74,8 +74,8 @@ class LocalFleet(pulumi.ComponentResource):
         self, plan: LocalPlan, node: LocalNodePlan, keys: Keys, network: LocalNetwork
     ) -> dict[str, Any]:
         address = network.subnet.apply(lambda subnet, offset=node.address_offset: nth_address(subnet, offset))
-        sent = {step.key: pulumi.Output.secret(step.record) for step in plan.init}
-        made = LocalNode(
+        init_inputs = {step.key: pulumi.Output.secret(step.record) for step in plan.init}
+        container = LocalNode(
             node.name,
             {
                 "name": node.container,
@@ -96,15 +96,15 @@ class LocalFleet(pulumi.ComponentResource):
                 ),
                 "status": "running",
                 # Each a secret of its own: a plan tells which of them changes.
-                **({"init": sent} if sent else {}),
+                **({"init": init_inputs} if init_inputs else {}),
             },
             opts=pulumi.ResourceOptions(parent=self),
         )
         return {
             "index": node.index,
             "name": node.name,
-            "address": made.ssh_address,
-            "port": made.ssh_port,
+            "address": container.ssh_address,
+            "port": container.ssh_port,
             "user": "root",
             "host_key": pulumi.Output.unsecret(
                 keys.host_seed.apply(lambda seed: public_host_key(seed, node.name))

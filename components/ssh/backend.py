@@ -17,7 +17,7 @@ from orch.runner.ssh.naming import pins
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.ssh import SshSettings
 
-EXPLAINED = Explained(noun="host", theirs=True)
+EXPLAINED = Explained(noun="host", owned_by_user=True)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class SshBackend(Backend[ListedHosts, SshFacts, SshPlan]):
             problems=plan.problems,
             warnings=plan.warnings,
             new_keys=plan.new_keys,
-            apart=frozenset({"orch:ssh:Host"}),
+            isolated=frozenset({"orch:ssh:Host"}),
             parallel=config.parallel if config else None,
             place=None,
         )

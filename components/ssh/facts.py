@@ -45,14 +45,14 @@ def ask(
     stack uses. A host whose key nobody has accepted is not logged in to. Raises BadSshConfig.
     """
     config = _config(fleet)
-    wanted = CheckOptions(
+    options = CheckOptions(
         cluster=fleet.placement == "cluster",
         network=config.network or (None if any(m.internal_ip for m in config.machines()) else network),
         image=fleet.image,
         mesh=config.preflight != "off",
         external=config.preflight != "off",
     )
-    return _look(fleet, folder, wanted, pinned=pinned or {}, consent=consent)
+    return _survey(fleet, folder, options, pinned=pinned or {}, consent=consent)
 
 
 def check(
@@ -63,30 +63,30 @@ def check(
     `unseen`: whether hosts are looked at whose keys nobody has accepted.
     """
     config = _config(fleet)
-    wanted = CheckOptions(
+    options = CheckOptions(
         cluster=fleet.placement == "cluster", network=config.network, image=fleet.image or default_image
     )
-    return _look(fleet, folder, wanted, pinned=pins(known), consent=Approvals(unseen=unseen)).survey
+    return _survey(fleet, folder, options, pinned=pins(known), consent=Approvals(unseen=unseen)).survey
 
 
-def _look(
-    fleet: Fleet, folder: Path, wanted: CheckOptions, *, pinned: Mapping[str, str], consent: Approvals
+def _survey(
+    fleet: Fleet, folder: Path, options: CheckOptions, *, pinned: Mapping[str, str], consent: Approvals
 ) -> SshFacts:
     config = _config(fleet)
-    found = find_targets(
+    targets = find_targets(
         config, folder, pinned, accepted=consent.keys, rekeyed=consent.rekeyed, accept_new=consent.unseen
     )
-    here = [
+    located_targets = [
         replace(each, node=located(each.node, folder)) if isinstance(each, SshTarget) else each
-        for each in found
+        for each in targets
     ]
     connect_s = float(config.connect_timeout_s)
     connector = open_connector(connect_timeout_s=connect_s, deadline_s=REACH_FACTOR * connect_s)
     try:
-        seen = survey(here, connector, wanted, parallel=config.parallel)
+        result = survey(located_targets, connector, options, parallel=config.parallel)
     finally:
         connector.close()
-    return SshFacts(seen, {each.name: each for each in found if isinstance(each, SshTarget)})
+    return SshFacts(result, {each.name: each for each in targets if isinstance(each, SshTarget)})
 
 
 def _config(fleet: Fleet) -> SshConfig:

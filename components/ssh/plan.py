@@ -18,7 +18,7 @@ from orch.catalog.records import arch_of
 from orch.components import init_steps
 from orch.components.request import NewHostKey, NodeProblem, NodeWarning, PlanRequest
 from orch.components.ssh.facts import SshFacts
-from orch.components.ssh.problems import KeysUnaccepted, Unfit, judged, new_keys_of
+from orch.components.ssh.problems import KeysUnaccepted, Unfit, judge_host, new_keys_of
 from orch.runner.hosts.host_facts import HostFacts
 from orch.runner.hosts.survey import HostReport
 from orch.runner.node.init_steps import Step, steps
@@ -94,40 +94,40 @@ class _Machine:
     host: Host
 
 
-def plan(order: PlanRequest, facts: SshFacts, scripts: Mapping[str, str] | None = None) -> SshPlan:
+def plan(request: PlanRequest, facts: SshFacts, scripts: Mapping[str, str] | None = None) -> SshPlan:
     """The hosts of the order's fleet that are or become its nodes. `scripts`: the text of `init[].file`.
 
     Raises PlanError for what concerns the fleet as a whole (ORCH147 blocks, ORCH361 and ORCH362 its network),
     Unfit when not one host can be taken and none was before.
     """
-    fleet, previous = order.fleet, order.previous
+    fleet, previous = request.fleet, request.previous
     config = fleet.ssh_config
     if config is None:
         raise TypeError("a fleet without hosts")
     machines = _machines(fleet)
     _refuse_network(fleet, facts, machines)
-    before = {node.name: node for node in previous.nodes}
+    registered_nodes = {node.name: node for node in previous.nodes}
     known_pins = pins(previous.nodes)
     records: dict[str, Registered] = json.loads(previous.pins.get("registered", "{}"))
     reports = {report.name: report for report in facts.survey.hosts}
-    indices = _indices([machine.name for machine in machines], before)
+    indices = _indices([machine.name for machine in machines], registered_nodes)
     hosts: list[SshHostPlan] = []
     problems: list[NodeProblem] = []
     warnings: list[NodeWarning] = []
     new_keys: list[NewHostKey] = []
     for machine in machines:
         name, report = machine.name, reports[machine.name]
-        amiss, doubts = judged(report, config.preflight)
-        problems += amiss
-        warnings += doubts
-        host = _taken(
-            order,
+        host_problems, host_warnings = judge_host(report, config.preflight)
+        problems += host_problems
+        warnings += host_warnings
+        host = _host_plan(
+            request,
             facts,
             machine,
             index=indices[name],
-            known=before.get(name),
+            former=registered_nodes.get(name),
             record=records.get(name),
-            unfit=bool(amiss),
+            unfit=bool(host_problems),
         )
         if host is not None:
             hosts.append(host)
@@ -145,10 +145,10 @@ def plan(order: PlanRequest, facts: SshFacts, scripts: Mapping[str, str] | None 
             hint="`orch check FILE` shows every check of every host",
         )
     network, init = facts.survey.network, steps(fleet, scripts or {})
-    there = sum(host.node.name in before for host in hosts)
+    kept = sum(host.node.name in registered_nodes for host in hosts)
     return SshPlan(
         fleet=fleet.name,
-        scope=previous.pins.get("scope", order.scope),
+        scope=previous.pins.get("scope", request.scope),
         placement=fleet.placement,
         interconnect=_interconnect(fleet, reports.values()),
         image=fleet.image,
@@ -163,7 +163,7 @@ def plan(order: PlanRequest, facts: SshFacts, scripts: Mapping[str, str] | None 
         new_keys=tuple(new_keys),
         reasons=(
             *_reasons(facts, hosts, machines),
-            *init_steps.reasons(init, previous.pins, there, "host"),
+            *init_steps.reasons(init, previous.pins, kept, "host"),
         ),
     )
 
@@ -187,14 +187,14 @@ def _refuse_network(fleet: Fleet, facts: SshFacts, machines: Iterable[_Machine])
     """A network that cannot be decided concerns all hosts: which one is right, only the user knows."""
     config = fleet.ssh_config
     for problem in facts.survey.problems:
-        at = next((machine for machine in machines if machine.name in problem.hosts), None)
+        concerned = next((machine for machine in machines if machine.name in problem.hosts), None)
         path = "ssh_config"
         if config is not None and config.network is not None and problem.code == "ORCH361":
             path = "ssh_config.network"
-        elif at is not None and problem.code == "ORCH361" and at.host.internal_ip is not None:
-            path = f"{at.path}.internal_ip"
-        elif at is not None and problem.code == "ORCH368":
-            path = at.path
+        elif concerned is not None and problem.code == "ORCH361" and concerned.host.internal_ip is not None:
+            path = f"{concerned.path}.internal_ip"
+        elif concerned is not None and problem.code == "ORCH368":
+            path = concerned.path
         about = f"hosts: {', '.join(problem.hosts)}"
         raise PlanError(
             problem.code,
@@ -208,42 +208,45 @@ def _refuse_network(fleet: Fleet, facts: SshFacts, machines: Iterable[_Machine])
 def _indices(names: Iterable[str], before: Mapping[str, NodeState]) -> dict[str, int]:
     """A host keeps its index for good; a new one takes the lowest that is free."""
     names = list(names)
-    taken = {before[name].index for name in names if name in before}
-    free = (index for index in range(len(names) + len(taken) + 1) if index not in taken)
+    used = {before[name].index for name in names if name in before}
+    free = (index for index in range(len(names) + len(used) + 1) if index not in used)
     return {name: before[name].index if name in before else next(free) for name in names}
 
 
-def _taken(
-    order: PlanRequest,
+def _host_plan(
+    request: PlanRequest,
     facts: SshFacts,
     machine: _Machine,
     *,
     index: int,
-    known: NodeState | None,
+    former: NodeState | None,
     record: Registered | None,
     unfit: bool,
 ) -> SshHostPlan | None:
     """The host as it is or becomes part of the fleet; None when it is kept out.
 
-    `known` and `record` are the node and the facts as registered before: they stay, for a GPU lost since is
+    `former` and `record` are the node and the facts as registered before: they stay, for a GPU lost since is
     drift and not another plan, until the user accepts the drift or gives the name another machine.
     """
-    config, target = order.fleet.ssh_config, facts.targets.get(machine.name)
-    found = next(report.facts for report in facts.survey.hosts if report.name == machine.name)
-    registered = known is not None and record is not None
-    if config is None or (not registered and (unfit or found is None)):
+    config, target = request.fleet.ssh_config, facts.targets.get(machine.name)
+    host_facts = next(report.facts for report in facts.survey.hosts if report.name == machine.name)
+    registered = former is not None and record is not None
+    if config is None or (not registered and (unfit or host_facts is None)):
         return None
-    if found is None or target is None:
+    if host_facts is None or target is None:
         # Silent, but registered: as it was, with what the file alone decides.
-        node = known
+        node = former
     else:
-        node = _portable(target.node, order.folder, order.root)
-        moved = known is not None and (known.ssh.address, known.ssh.port) != (node.ssh.address, node.ssh.port)
-        if not registered or moved or order.consent.accept_drift:
-            record = found.registered()
-        place = facts.survey.network.address_of(machine.name) if facts.survey.network else None
-        before = known.internal_ip if known is not None else None
-        node = node.model_copy(update={"internal_ip": place.address if place else before or node.internal_ip})
+        node = _portable(target.node, request.folder, request.root)
+        endpoint = (node.ssh.address, node.ssh.port)
+        readdressed = former is not None and (former.ssh.address, former.ssh.port) != endpoint
+        if not registered or readdressed or request.consent.accept_drift:
+            record = host_facts.registered()
+        address = facts.survey.network.address_of(machine.name) if facts.survey.network else None
+        former_address = former.internal_ip if former is not None else None
+        node = node.model_copy(
+            update={"internal_ip": address.address if address else former_address or node.internal_ip}
+        )
     if node is None or record is None:
         return None
     count = int(record.get("gpu_count") or 0)
@@ -253,19 +256,19 @@ def _taken(
             "cpus": record.get("cpus"),
             "memory_mib": record.get("memory_mib"),
             "arch": arch_of(record.get("arch")),
-            "disk_mib": _disk_mib(found, known),
+            "disk_mib": _disk_mib(host_facts, former),
             "gpus": Gpus(
                 count=count,
                 vendor=record.get("gpu_vendor"),
                 name=record.get("gpu_name"),
                 memory_mib=record.get("gpu_memory_mib"),
             ),
-            "blocks": _blocks(order.fleet, machine, count, int(record.get("cpus") or 1)),
-            "rack": None if _in_any_order(order.fleet) else machine.host.rack,
+            "blocks": _blocks(request.fleet, machine, count, int(record.get("cpus") or 1)),
+            "rack": None if _in_any_order(request.fleet) else machine.host.rack,
             "env": {key: value for key, value in machine.host.env.items() if value is not None},
         }
     )
-    return SshHostPlan(without_commands(node), record, {**order.fleet.tags, **machine.host.tags})
+    return SshHostPlan(without_commands(node), record, {**request.fleet.tags, **machine.host.tags})
 
 
 def _in_any_order(fleet: Fleet) -> bool:
@@ -273,18 +276,18 @@ def _in_any_order(fleet: Fleet) -> bool:
     return fleet.topology == "any" and "topology" in fleet.model_fields_set
 
 
-def _disk_mib(found: HostFacts | None, known: NodeState | None) -> int | None:
+def _disk_mib(facts: HostFacts | None, former: NodeState | None) -> int | None:
     """Where Docker keeps its data, as it is now; of a silent host as it was."""
-    now = found.docker.size_mib if found is not None and found.docker is not None else None
-    return now or (known.disk_mib if known is not None else None)
+    current = facts.docker.size_mib if facts is not None and facts.docker is not None else None
+    return current or (former.disk_mib if former is not None else None)
 
 
 def _blocks(fleet: Fleet, machine: _Machine, gpus: int, cpus: int) -> int:
-    own = "blocks" in machine.host.model_fields_set
+    host_has_blocks = "blocks" in machine.host.model_fields_set
     try:
-        return blocks_of(machine.host.blocks if own else fleet.blocks, gpus, cpus)
+        return blocks_of(machine.host.blocks if host_has_blocks else fleet.blocks, gpus, cpus)
     except Problem as problem:
-        path = f"{machine.path}.blocks" if own else "blocks"
+        path = f"{machine.path}.blocks" if host_has_blocks else "blocks"
         raise PlanError(
             problem.code, f"{machine.name}: {problem.summary}", path=path, hint=problem.hint
         ) from problem
@@ -302,18 +305,18 @@ def _portable(node: NodeState, folder: Path, root: Path) -> NodeState:
     return node.reached(identity=move(node.ssh.identity), jump=hops)
 
 
-def _new_keys(target: SshTarget, known: Mapping[str, str]) -> list[NewHostKey]:
+def _new_keys(target: SshTarget, known_pins: Mapping[str, str]) -> list[NewHostKey]:
     """Its key and those of its jump hosts, as far as the stack has not pinned them yet."""
     hops = {key.public: key for _, key in target.hops}
-    found: list[NewHostKey] = []
+    keys: list[NewHostKey] = []
     for name, public in pins((target.node,)).items():
-        if known.get(name) == public:
+        if known_pins.get(name) == public:
             continue
         if name == target.name:
-            found.append(NewHostKey(name, public, target.fingerprint, target.key_source))
+            keys.append(NewHostKey(name, public, target.fingerprint, target.key_source))
         else:
-            found.append(NewHostKey(name, public, hops[public].fingerprint, hops[public].source))
-    return found
+            keys.append(NewHostKey(name, public, hops[public].fingerprint, hops[public].source))
+    return keys
 
 
 def _interconnect(fleet: Fleet, reports: Iterable[HostReport]) -> str:
@@ -331,14 +334,16 @@ def _interconnect(fleet: Fleet, reports: Iterable[HostReport]) -> str:
 
 
 def _reasons(facts: SshFacts, hosts: Sequence[SshHostPlan], machines: Sequence[_Machine]) -> tuple[str, ...]:
-    what = "nothing but /var/lib/orch and the keys of the fleet is put there"
-    said = [f"{counted(len(hosts), 'existing host')}: {what}"]
+    footprint = "nothing but /var/lib/orch and the keys of the fleet is put there"
+    reasons = [f"{counted(len(hosts), 'existing host')}: {footprint}"]
     if len(hosts) < len(machines):
-        said = [f"{len(hosts)} of {counted(len(machines), 'host')} are in the fleet; the others are kept out"]
+        reasons = [
+            f"{len(hosts)} of {counted(len(machines), 'host')} are in the fleet; the others are kept out"
+        ]
     network = facts.survey.network
     if network and network.addresses:
         interfaces = ", ".join(dict.fromkeys(place.interface for place in network.addresses))
         mtu = min(place.mtu for place in network.addresses)
         range_ = network.cidr or "of the addresses given"
-        said.append(f"cluster network {range_} ({interfaces}, MTU {mtu})")
-    return tuple(said)
+        reasons.append(f"cluster network {range_} ({interfaces}, MTU {mtu})")
+    return tuple(reasons)

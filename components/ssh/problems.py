@@ -50,7 +50,7 @@ def new_keys_of(problems: Iterable[NodeProblem]) -> tuple[NewHostKey, ...]:
     return tuple(dict.fromkeys(problem.new for problem in problems if isinstance(problem, KeyProblem)))
 
 
-def _amiss(report: HostReport) -> list[NodeProblem]:
+def _failed_checks(report: HostReport) -> list[NodeProblem]:
     """Failed checks of one host. One that was not reached has a single problem."""
     name = report.name
     error = report.target.error if isinstance(report.target, TargetError) else None
@@ -80,16 +80,16 @@ def _amiss(report: HostReport) -> list[NodeProblem]:
     ]
 
 
-def judged(report: HostReport, preflight: str) -> tuple[list[NodeProblem], list[NodeWarning]]:
+def judge_host(report: HostReport, preflight: str) -> tuple[list[NodeProblem], list[NodeWarning]]:
     """What keeps the host out, and what is told of it. Without `strict`, only silence keeps a host out."""
-    amiss = _amiss(report)
-    doubts = [
+    problems = _failed_checks(report)
+    warnings = [
         NodeWarning(report.name, f"{check.id}: {check.detail}")
         for check in report.checks
         if check.result is Result.WARN
     ]
     if report.facts is None or preflight == "strict":
-        return amiss, doubts
+        return problems, warnings
     if preflight == "warn":
-        return [], doubts + [NodeWarning(report.name, each.summary) for each in amiss]
+        return [], warnings + [NodeWarning(report.name, each.summary) for each in problems]
     return [], []

@@ -63,7 +63,7 @@ def _alias(hop: Jump | SshAccess) -> dict[str, Any]:
 
 def _inputs(plan: SshPlan, host: SshHostPlan) -> dict[str, Any]:
     node, access = host.node, host.node.ssh
-    sent = {step.key: pulumi.Output.secret(step.record) for step in plan.init}
+    init_inputs = {step.key: pulumi.Output.secret(step.record) for step in plan.init}
     return {
         "name": node.name,
         "stack": f"{pulumi.get_project()}/{pulumi.get_stack()}/{plan.scope}",
@@ -83,7 +83,7 @@ def _inputs(plan: SshPlan, host: SshHostPlan) -> dict[str, Any]:
         "tags": host.tags,
         "authorized_keys": list(plan.authorized_keys),
         "status": "reachable",
-        **({"init": sent} if sent else {}),
+        **({"init": init_inputs} if init_inputs else {}),
         **host.registered,
     }
 

@@ -92,7 +92,7 @@ class Gang:
                 call = EngineCall(
                     self.listener,
                     planning=False,
-                    isolated=step.apart,
+                    isolated=step.isolated,
                     nodes=len(step.nodes),
                     events=call.events,
                 )
@@ -228,7 +228,7 @@ def up_arguments(compiled: Deployment, *, skip_refresh: bool = False) -> list[st
     """The engine's arguments to apply a plan. `skip_refresh`: it has just found no drift."""
     arguments = ["up", "--yes", "--skip-preview", *parallel(compiled)]
     arguments += ["--refresh=false"] if skip_refresh else []
-    return [*arguments, "--continue-on-error"] if compiled.apart else arguments
+    return [*arguments, "--continue-on-error"] if compiled.isolated else arguments
 
 
 def parallel(compiled: Deployment) -> list[str]:

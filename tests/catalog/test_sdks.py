@@ -20,12 +20,12 @@ from orch.spec.models.backends.gcp import GcpSettings
 @pytest.mark.parametrize(
     ("module", "cloud", "asks"),
     [
-        ("boto3", "AWS", lambda folder: aws.session(AwsSettings.model_validate({"type": "aws"}))),
+        ("boto3", "AWS", lambda folder: aws.open_session(AwsSettings.model_validate({"type": "aws"}))),
         ("boto3", "AWS", lambda folder: refresh("aws", folder=folder)),
         (
             "google.auth",
             "GCP",
-            lambda folder: gcp.session(GcpSettings.model_validate({"type": "gcp", "project_id": "p"})),
+            lambda folder: gcp.open_session(GcpSettings.model_validate({"type": "gcp", "project_id": "p"})),
         ),
     ],
     ids=["plan of AWS", "prices of AWS", "plan of GCP"],
@@ -39,7 +39,7 @@ def test_the_missing_sdk_is_named_the_same_everywhere(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     # The errors of Google's libraries do not go with Pulumi's SDK: tests/apart.py.
-    monkeypatch.setattr(gcp, "told", lambda doing: nullcontext())
+    monkeypatch.setattr(gcp, "translate_errors", lambda action: nullcontext())
     with pytest.raises(OrchError) as caught:
         asks(tmp_path)
     told, extra = caught.value, cloud.lower()

@@ -13,14 +13,14 @@ from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.node_groups import (
     MOST,
     NodeGroup,
-    divide,
     free_number,
+    keep_and_missing,
     may_spread,
     node_groups,
-    prior_of,
+    prior_of_group,
     spreads,
-    with_begun,
-    with_more,
+    with_missing,
+    with_unfinished,
 )
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
@@ -52,39 +52,39 @@ def test_the_first_group_has_the_nodes_that_no_other_has() -> None:
 
 def test_nodes_stay_in_their_group_the_last_go_and_those_that_are_missing_are_told() -> None:
     prior = PriorState(pins("0-5", other(1, "2,4"), other(3, "5")))
-    groups, missing = divide(fleet(5), prior)
+    groups, missing = keep_and_missing(fleet(5), prior)
     assert [(each.number, each.indices) for each in groups] == [(0, (0, 1, 3)), (1, (2, 4))]
     assert missing == ()
-    groups, missing = divide(fleet(8), prior)
+    groups, missing = keep_and_missing(fleet(8), prior)
     assert [each.number for each in groups] == [0, 1, 3]
     assert missing == (6, 7)
     # A node that a former `up` could not keep leaves a gap, which is filled first.
-    _, missing = divide(fleet(4), PriorState(pins("0,2-3")))
+    _, missing = keep_and_missing(fleet(4), PriorState(pins("0,2-3")))
     assert missing == (1,)
 
 
 def test_what_was_decided_for_a_group_is_its_own_and_what_all_share() -> None:
     prior = PriorState(pins("0-3", other(1, "2-3", image="ami-2")))
     first, second = node_groups(prior)
-    assert prior_of(first, prior).pins == pins("0-1")
-    found = prior_of(second, prior).pins
+    assert prior_of_group(first, prior).pins == pins("0-1")
+    found = prior_of_group(second, prior).pins
     assert (found["zone"], found["image"], found["layout"]) == ("use1-az2", "ami-2", "two")
     assert (found["scope"], found["indices"]) == ("abcdef", "2-3")
     # Of a new group nothing of its own is decided.
-    fresh = prior_of(NodeGroup(2, {}, (4, 5)), prior).pins
+    fresh = prior_of_group(NodeGroup(2, {}, (4, 5)), prior).pins
     assert fresh["indices"] == ""
     assert not {"zone", "instance_type", "spot", "layout"} & set(fresh)
 
 
 def test_missing_nodes_join_the_group_that_is_there_or_make_one_more() -> None:
     places = [(NodeGroup(0, {}, (0, 1)), A)]
-    ((_, group),) = [(0, each) for each, _ in with_more(places, [2], replace(A, additional=True))]
+    ((_, group),) = [(0, each) for each, _ in with_missing(places, [2], replace(A, additional=True))]
     assert group.indices == (0, 1, 2)
-    first, second = with_more(places, [3, 2], replace(B, additional=True))
+    first, second = with_missing(places, [3, 2], replace(B, additional=True))
     assert first == places[0]
     assert (second[0].number, second[0].indices, second[1].zone) == (1, (2, 3), "use1-az2")
     spot = replace(B, spot=True, additional=True)
-    assert [each.number for each, _ in with_more([first, second], [4], spot)] == [0, 1, 2]
+    assert [each.number for each, _ in with_missing([first, second], [4], spot)] == [0, 1, 2]
 
 
 def test_a_number_is_given_again_once_its_group_is_gone() -> None:
@@ -96,14 +96,14 @@ def test_a_number_is_given_again_once_its_group_is_gone() -> None:
 def test_nodes_of_an_up_that_was_cut_short_go_where_it_was_about_to_have_them() -> None:
     prior = PriorState(pins("0-1"))
     begun = pins("0-3", other(1, "2-3"))
-    groups, missing = divide(fleet(5), prior)
+    groups, missing = keep_and_missing(fleet(5), prior)
     assert missing == (2, 3, 4)
-    groups, missing = with_begun(groups, missing, begun)
+    groups, missing = with_unfinished(groups, missing, begun)
     assert [(each.number, each.indices) for each in groups] == [(0, (0, 1)), (1, (2, 3))]
     assert missing == (4,)
     # A group of that number that has come to lie elsewhere since is another one.
-    groups, missing = divide(fleet(4), PriorState(pins("0-2", other(1, "2", zone="use1-az3"))))
-    assert with_begun(groups, missing, begun) == (groups, (3,))
+    groups, missing = keep_and_missing(fleet(4), PriorState(pins("0-2", other(1, "2", zone="use1-az3"))))
+    assert with_unfinished(groups, missing, begun) == (groups, (3,))
 
 
 @pytest.mark.parametrize(

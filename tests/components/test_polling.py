@@ -43,7 +43,7 @@ class Machines:
 
 
 def keys(machines: Machines, *, whole: bool) -> dict[str, str]:
-    return polling.host_keys(machines.look, [*machines.shows], whole=whole, where="look there")
+    return polling.wait_for_host_keys(machines.look, [*machines.shows], whole=whole, where="look there")
 
 
 def test_machines_are_asked_until_they_have_booted_and_no_longer() -> None:
@@ -84,17 +84,17 @@ def refused() -> Sequence[str]:
 
 def test_members_are_looked_for_until_all_are_listed() -> None:
     listing = Listing(9)
-    assert len(polling.members(listing.look, lambda found: len(found) >= 3, 3, where="there")) == 3
+    assert len(polling.wait_for_members(listing.look, lambda found: len(found) >= 3, 3, where="there")) == 3
     assert listing.asked == 3
 
 
 def test_too_few_members_are_an_error_that_tells_how_many_there_are() -> None:
     with pytest.raises(CloudRefused) as caught:
-        polling.members(Listing(2).look, lambda found: len(found) >= 3, 3, where="in a zone")
+        polling.wait_for_members(Listing(2).look, lambda found: len(found) >= 3, 3, where="in a zone")
     said = caught.value
     assert (said.code, said.summary, said.detail) == ("ORCH359", "2 of 3 nodes are there", "in a zone")
     with pytest.raises(CloudRefused, match="may not list"):
-        polling.members(refused, bool, 3, where="in a zone")
+        polling.wait_for_members(refused, bool, 3, where="in a zone")
 
 
 def test_ranks_go_by_number_where_a_cloud_does_not_tell_where_nodes_are(
@@ -102,9 +102,9 @@ def test_ranks_go_by_number_where_a_cloud_does_not_tell_where_nodes_are(
 ) -> None:
     said = list[str]()
     monkeypatch.setattr("pulumi.log.warn", said.append)
-    assert polling.places(refused, bool, ()) == ()
+    assert polling.wait_for_topology(refused, bool, ()) == ()
     assert said == ["ranks go by node number: you may not list the nodes (compute.instances.list)"]
-    assert len(polling.places(Listing(2).look, lambda found: len(found) == 3, ())) == 2
+    assert len(polling.wait_for_topology(Listing(2).look, lambda found: len(found) == 3, ())) == 2
 
 
 WAITING = """\

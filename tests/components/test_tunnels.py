@@ -17,9 +17,9 @@ from aws_cases import Case
 from gcp_cases import Case as GcpCase
 from pydantic import ValidationError
 
-from orch.components.aws.resources import FleetOutputs, HostKey, fleet_state
+from orch.components.aws.fleet_state import FleetOutputs, HostKey, fleet_state
 from orch.components.cloud.host_keys import public_host_key
-from orch.components.gcp.tunnels import through_iap
+from orch.components.gcp.fleet_state import iap_command
 from orch.runner.ssh.connect import dial_command
 from orch.runner.ssh.openssh import write_config
 from orch.runner.ssh.user_config import UserConfig
@@ -106,7 +106,7 @@ def aws(creds: dict[str, str] | None, name: str = "p5") -> tuple[Case, FleetStat
 def gcp(creds: dict[str, str] | None) -> tuple[GcpCase, NodeState]:
     case = GcpCase.of("a3-mega")
     case.data["settings"] = {**case.data.get("settings", {}), **({"creds": creds} if creds else {})}
-    way = through_iap("acme-ml", "us-west1-b", case.settings, "orch-mega-0")
+    way = iap_command("acme-ml", "us-west1-b", case.settings, "orch-mega-0")
     return case, NodeState(
         index=0, name="mega-0", address="10.0.0.2", user="root", host_key="", proxy_command=way
     )

@@ -123,7 +123,7 @@ def test_an_interrupt_ends_in_order_and_the_state_is_what_is_in_the_cloud(tmp_pa
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
-    assert "run the same command again to go on" in err
+    assert "run the same command again to continue" in err
     assert there.unrecorded() == {}
     known = {each for each, kind in there.recorded().items() if kind == "aws:ec2/instance:Instance"}
     assert known == set(there.cloud.instances())

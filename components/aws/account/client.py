@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 
 from orch.catalog.aws.machines import Market, QuotaRow, unit_quota, vcpu_quota
 from orch.components.aws.account import errors
-from orch.components.aws.account.client_errors import client_error, pages, told
-from orch.components.aws.account.existing import Lookup, used
+from orch.components.aws.account.client_errors import client_error, pages, translate_errors
+from orch.components.aws.account.existing import Lookup, quota_usage
 from orch.components.aws.account.facts import (
     Allowance,
     AwsFacts,
@@ -33,68 +33,72 @@ class Session(Protocol):
 
 
 @lru_cache(maxsize=64)
-def _client(made: Session, service: str, region: str, endpoint: str | None) -> Any:
+def _client(session: Session, service: str, region: str, endpoint: str | None) -> Any:
     """One client of a session, which takes a while to make."""
     config: Any = importlib.import_module("botocore.config")
     more = {"endpoint_url": endpoint} if endpoint else {}
     settings = config.Config(
         connect_timeout=5, read_timeout=30, retries={"max_attempts": 5, "mode": "standard"}
     )
-    with told("log in"):
-        return made.client(service, region_name=region, config=settings, **more)
+    with translate_errors("log in"):
+        return session.client(service, region_name=region, config=settings, **more)
 
 
 class RegionClient:
     """One region, asked through one client per service."""
 
-    def __init__(self, made: Session, region: str, endpoint: str | None) -> None:
-        self._session = made
+    def __init__(self, session: Session, region: str, endpoint: str | None) -> None:
+        self._session = session
         self._endpoint = endpoint
         self.region = region
 
     def client(self, service: str) -> Any:
         return _client(self._session, service, self.region, self._endpoint)
 
-    def facts(self, question: Lookups) -> AwsFacts:
-        look = Lookup(self.client("ec2"))
-        vpc, subnets, groups = self._network(question, look)
-        market: Market = "spot" if question.spot else "on-demand"
-        quota, account = vcpu_quota(question.instance_type, market), self._account()
-        counted = used(self.client("ec2"), account, quota, market, question.own) if question.quotas else None
+    def facts(self, lookups: Lookups) -> AwsFacts:
+        lookup = Lookup(self.client("ec2"))
+        vpc, subnets, groups = self._network(lookups, lookup)
+        market: Market = "spot" if lookups.spot else "on-demand"
+        quota, account = vcpu_quota(lookups.instance_type, market), self._account()
+        usage = (
+            quota_usage(self.client("ec2"), account, quota, market, lookups.own) if lookups.quotas else None
+        )
         return AwsFacts(
             account=account,
             region=self.region,
             zones=self.zones(),
-            image=self._image(question.image),
-            bastion_image=self._image(question.bastion_image),
+            image=self._image(lookups.image),
+            bastion_image=self._image(lookups.bastion_image),
             vpc=vpc,
             subnets=subnets,
             groups=groups,
-            reservation=self.reservation(question.reservation) if question.reservation else None,
-            vcpus=self._allowance(quota, counted.vcpus) if counted and quota else None,
-            addresses=self._addresses() if question.addresses else None,
-            interfaces=self._allowance(unit_quota("interface"), counted.interfaces) if counted else None,
-            cards=self._cards(question.instance_type),
-            missing=tuple(look.missing),
-            elsewhere=self._elsewhere(look.missing) if look.missing else {},
-            several=look.several,
-            outside=look.outside,
-            unread=self._unread(),
+            reservation=self.reservation(lookups.reservation) if lookups.reservation else None,
+            vcpus=self._allowance(quota, usage.vcpus) if usage and quota else None,
+            addresses=self._addresses() if lookups.addresses else None,
+            interfaces=self._allowance(unit_quota("interface"), usage.interfaces) if usage else None,
+            cards=self._cards(lookups.instance_type),
+            missing=tuple(lookup.missing),
+            elsewhere=self._elsewhere(lookup.missing) if lookup.missing else {},
+            ambiguous=lookup.ambiguous,
+            in_other_vpc=lookup.in_other_vpc,
+            console_refusal=self._console_refusal(),
         )
 
-    def _unread(self) -> str | None:
-        """What AWS says where an instance's console may not be read; a policy may still allow it by tags that
-        the fleet's instances will have."""
+    def _console_refusal(self) -> str | None:
+        """AWS's message where an instance's console may not be read.
+
+        A policy may still allow it by tags that the fleet's instances will have.
+        """
         try:
             self.client("ec2").get_console_output(InstanceId=NO_INSTANCE, DryRun=True)
         except client_error() as error:
-            said = error.response.get("Error", {})
-            if errors.by_code(said.get("Code", "")).kind == "permission":
-                return f"GetConsoleOutput: {said['Code']}: {said.get('Message', '')}"
+            response = error.response.get("Error", {})
+            if errors.by_code(response.get("Code", "")).kind == "permission":
+                return f"GetConsoleOutput: {response['Code']}: {response.get('Message', '')}"
         return None
 
     def zones(self) -> tuple[Zone, ...]:
-        with told(f"list the zones of {self.region}"):
+        with translate_errors(f"list the zones of {self.region}"):
             answer = self.client("ec2").describe_availability_zones()
         return tuple(
             Zone(str(each["ZoneId"]), str(each["ZoneName"]))
@@ -103,43 +107,43 @@ class RegionClient:
 
     def offered(self, types: Collection[str]) -> dict[str, tuple[str, ...]]:
         """Ids of the zones that have each of the types."""
-        wanted, found = sorted(types), dict[str, list[str]]()
-        for start in range(0, len(wanted), 200):  # the most values that a filter takes
-            only = [{"Name": "instance-type", "Values": wanted[start : start + 200]}]
-            with told(f"ask which zones of {self.region} have the types"):
+        names, zones_by_type = sorted(types), dict[str, list[str]]()
+        for start in range(0, len(names), 200):  # the most values that a filter takes
+            filters = [{"Name": "instance-type", "Values": names[start : start + 200]}]
+            with translate_errors(f"ask which zones of {self.region} have the types"):
                 rows = list(
                     pages(
                         self.client("ec2"),
                         "describe_instance_type_offerings",
                         "InstanceTypeOfferings",
                         LocationType="availability-zone-id",
-                        Filters=only,
+                        Filters=filters,
                     )
                 )
             for row in rows:
-                found.setdefault(str(row["InstanceType"]), []).append(str(row["Location"]))
-        return {name: tuple(sorted(zones)) for name, zones in found.items()}
+                zones_by_type.setdefault(str(row["InstanceType"]), []).append(str(row["Location"]))
+        return {name: tuple(sorted(zones)) for name, zones in zones_by_type.items()}
 
     def _account(self) -> str:
-        with told("log in"):
+        with translate_errors("log in"):
             return str(self.client("sts").get_caller_identity()["Account"])
 
     # Networks
 
     def _network(
-        self, question: Lookups, look: Lookup
+        self, lookups: Lookups, lookup: Lookup
     ) -> tuple[Vpc | None, tuple[Subnet, ...], tuple[SecurityGroup, ...]]:
-        wanted = question.network
+        network = lookups.network
         ec2 = self.client("ec2")
-        vpc = _vpc(wanted.vpc, look) if wanted.vpc else None
+        vpc = _vpc(network.vpc, lookup) if network.vpc else None
         subnets: tuple[Subnet, ...] = ()
-        given: list[Mapping[str, Any]] = []
-        if wanted.subnets:
-            given = look.subnets(wanted.subnets, vpc.id if vpc else None)
-            if vpc is None and wanted.vpc is None and given:
-                vpc = _vpc(str(given[0]["VpcId"]), look)
+        given_rows: list[Mapping[str, Any]] = []
+        if network.subnets:
+            given_rows = lookup.subnets(network.subnets, vpc.id if vpc else None)
+            if vpc is None and network.vpc is None and given_rows:
+                vpc = _vpc(str(given_rows[0]["VpcId"]), lookup)
         if vpc is not None:
-            with told("list the subnets"):
+            with translate_errors("list the subnets"):
                 rows = list(
                     pages(
                         ec2, "describe_subnets", "Subnets", Filters=[{"Name": "vpc-id", "Values": [vpc.id]}]
@@ -153,7 +157,7 @@ class RegionClient:
                         Filters=[{"Name": "vpc-id", "Values": [vpc.id]}],
                     )
                 )
-            chosen = {str(row["SubnetId"]) for row in given}
+            chosen_ids = {str(row["SubnetId"]) for row in given_rows}
             subnets = tuple(
                 Subnet(
                     id=str(row["SubnetId"]),
@@ -162,40 +166,38 @@ class RegionClient:
                     cidr=str(row["CidrBlock"]),
                     free=int(row["AvailableIpAddressCount"]),
                     egress=_egress(str(row["SubnetId"]), tables),
-                    nodes=not wanted.subnets or str(row["SubnetId"]) in chosen,
+                    nodes=not network.subnets or str(row["SubnetId"]) in chosen_ids,
                 )
                 for row in sorted(rows, key=lambda row: row["SubnetId"])
             )
-        rows = look.of("security-group", wanted.groups, vpc.id if vpc else None)
+        rows = lookup.of("security-group", network.groups, vpc.id if vpc else None)
         groups = tuple(SecurityGroup(str(row["GroupId"]), str(row["VpcId"]), _to_itself(row)) for row in rows)
         return vpc, subnets, groups
 
     def _elsewhere(self, missing: Sequence[str]) -> dict[str, str]:
         """In which other region of the account a given VPC or subnet is."""
-        with told("list the regions"):
+        with translate_errors("list the regions"):
             answer = self.client("ec2").describe_regions()
-        left = {each for each in missing if each.startswith(("vpc-", "subnet-"))}
-        found: dict[str, str] = {}
+        unresolved = {each for each in missing if each.startswith(("vpc-", "subnet-"))}
+        regions: dict[str, str] = {}
         for name in sorted(str(each["RegionName"]) for each in answer["Regions"]):
-            if name == self.region or not left:
+            if name == self.region or not unresolved:
                 continue
             other = RegionClient(self._session, name, self._endpoint)
-            for each in sorted(left):
+            for each in sorted(unresolved):
                 kind: Literal["vpc", "subnet"] = "vpc" if each.startswith("vpc-") else "subnet"
                 if Lookup(other.client("ec2")).of(kind, (each,)):
-                    found[each] = name
-                    left.discard(each)
-        return found
+                    regions[each] = name
+                    unresolved.discard(each)
+        return regions
 
     # Capacity, images, quotas
 
-    def reservation(self, wanted: str) -> Reservation | None:
+    def reservation(self, reservation_id: str) -> Reservation | None:
         ec2 = self.client("ec2")
-        with told(f"look for the reservation {wanted}"):
-            # By a filter: an id of another region would be an error otherwise.
-            field = {"Name": "capacity-reservation-id", "Values": [wanted]}
+        with translate_errors(f"look for the reservation {reservation_id}"):
             try:
-                answer = ec2.describe_capacity_reservations(CapacityReservationIds=[wanted])
+                answer = ec2.describe_capacity_reservations(CapacityReservationIds=[reservation_id])
             except client_error() as error:
                 if errors.by_code(error.response["Error"]["Code"]).kind != "parameter":
                     raise
@@ -203,7 +205,7 @@ class RegionClient:
             rows = [
                 row
                 for row in answer["CapacityReservations"]
-                if row["CapacityReservationId"] in field["Values"]
+                if row["CapacityReservationId"] == reservation_id
             ]
         if not rows:
             return None
@@ -225,29 +227,29 @@ class RegionClient:
             tenancy=str(row.get("Tenancy", "default")),
         )
 
-    def _image(self, wanted: ImageLookup | None) -> Image | None:
-        if wanted is None:
+    def _image(self, lookup: ImageLookup | None) -> Image | None:
+        if lookup is None:
             return None
         ec2 = self.client("ec2")
-        found = wanted.id
-        if wanted.parameter is not None:
-            with told(f"look up the newest image of {wanted.parameter}"):
+        image_id = lookup.id
+        if lookup.parameter is not None:
+            with translate_errors(f"look up the newest image of {lookup.parameter}"):
                 try:
-                    answer = self.client("ssm").get_parameter(Name=wanted.parameter)
+                    answer = self.client("ssm").get_parameter(Name=lookup.parameter)
                 except client_error() as error:
                     if error.response["Error"]["Code"] != "ParameterNotFound":
                         raise
                     return None
-            found = str(answer["Parameter"]["Value"])
-        with told("look for the machine image"):
-            if found is not None:
-                rows = _rows_or_none(lambda: ec2.describe_images(ImageIds=[found])["Images"])
+            image_id = str(answer["Parameter"]["Value"])
+        with translate_errors("look for the machine image"):
+            if image_id is not None:
+                rows = _rows_or_none(lambda: ec2.describe_images(ImageIds=[image_id])["Images"])
             else:
                 filters = [
-                    {"Name": "name", "Values": [wanted.name]},
+                    {"Name": "name", "Values": [lookup.name]},
                     {"Name": "state", "Values": ["available"]},
                 ]
-                rows = ec2.describe_images(Owners=[wanted.owner], Filters=filters)["Images"]
+                rows = ec2.describe_images(Owners=[lookup.owner], Filters=filters)["Images"]
         if not rows:
             return None
         row = max(rows, key=lambda row: (str(row.get("CreationDate", "")), str(row["ImageId"])))
@@ -259,9 +261,9 @@ class RegionClient:
         ]
         return Image(str(row["ImageId"]), str(row.get("Name", "")), device, max(sizes, default=0))
 
-    def _allowance(self, quota: QuotaRow, there: int | None) -> Allowance | None:
+    def _allowance(self, quota: QuotaRow, used: int | None) -> Allowance | None:
         client = self.client("service-quotas")
-        with told(f"read the quota {quota.code}"):
+        with translate_errors(f"read the quota {quota.code}"):
             try:
                 answer = client.get_service_quota(ServiceCode=quota.service, QuotaCode=quota.code)["Quota"]
             except client_error() as error:
@@ -269,15 +271,15 @@ class RegionClient:
                 if error.response["Error"]["Code"] != "NoSuchResourceException":
                     raise
                 return None
-        return Allowance(quota.code, quota.name, float(answer["Value"]), there)
+        return Allowance(quota.code, quota.name, float(answer["Value"]), used)
 
     def _addresses(self) -> Allowance | None:
-        with told("count the Elastic IPs"):
-            there = len(self.client("ec2").describe_addresses()["Addresses"])
-        return self._allowance(unit_quota("address"), there)
+        with translate_errors("count the Elastic IPs"):
+            used = len(self.client("ec2").describe_addresses()["Addresses"])
+        return self._allowance(unit_quota("address"), used)
 
     def _cards(self, instance_type: str) -> tuple[int, int] | None:
-        with told(f"ask about {instance_type}"):
+        with translate_errors(f"ask about {instance_type}"):
             rows = _rows_or_none(
                 lambda: self.client("ec2").describe_instance_types(InstanceTypes=[instance_type])[
                     "InstanceTypes"
@@ -291,8 +293,8 @@ class RegionClient:
         return (int(cards), int(efa)) if cards else None
 
 
-def _vpc(wanted: str, look: Lookup) -> Vpc | None:
-    rows = look.of("vpc", (wanted,))
+def _vpc(name: str, lookup: Lookup) -> Vpc | None:
+    rows = lookup.of("vpc", (name,))
     return Vpc(str(rows[0]["VpcId"]), str(rows[0]["CidrBlock"])) if rows else None
 
 

@@ -16,32 +16,36 @@ def client_error() -> Any:
 
 
 @contextmanager
-def told(doing: str) -> Generator[None, None, None]:
+def translate_errors(action: str) -> Generator[None, None, None]:
     """boto3's errors as ours."""
-    known: Any = importlib.import_module("botocore.exceptions")
+    exceptions: Any = importlib.import_module("botocore.exceptions")
     try:
         yield
-    except known.ClientError as error:
-        said: Mapping[str, str] = error.response.get("Error", {})
-        found = errors.by_code(said.get("Code", ""), said.get("Message", ""))
+    except exceptions.ClientError as error:
+        response: Mapping[str, str] = error.response.get("Error", {})
+        cloud_error = errors.by_code(response.get("Code", ""), response.get("Message", ""))
         raise CloudRefused(
-            f"{found.meaning}: could not {doing}",
-            error=found,
-            detail=f"{error.operation_name}: {found.code}: {found.message}",
-            hint=found.hint,
-            code=found.orch,
+            f"{cloud_error.meaning}: could not {action}",
+            error=cloud_error,
+            detail=f"{error.operation_name}: {cloud_error.code}: {cloud_error.message}",
+            hint=cloud_error.hint,
+            code=cloud_error.orch,
         ) from error
-    except (known.NoCredentialsError, known.PartialCredentialsError, known.ProfileNotFound) as error:
+    except (
+        exceptions.NoCredentialsError,
+        exceptions.PartialCredentialsError,
+        exceptions.ProfileNotFound,
+    ) as error:
         raise CloudRefused(
             "there are no AWS credentials",
             detail=str(error),
             hint="`aws configure`, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or `creds` in orch.yml",
             code="ORCH303",
         ) from error
-    except known.BotoCoreError as error:
-        raise CloudRefused(f"AWS cannot be reached to {doing}", detail=str(error), code="ORCH358") from error
+    except exceptions.BotoCoreError as error:
+        raise CloudRefused(f"AWS cannot be reached to {action}", detail=str(error), code="ORCH358") from error
 
 
-def pages(client: Any, call: str, key: str, **words: Any) -> Iterator[Mapping[str, Any]]:
-    for page in client.get_paginator(call).paginate(**words):
+def pages(client: Any, call: str, key: str, **arguments: Any) -> Iterator[Mapping[str, Any]]:
+    for page in client.get_paginator(call).paginate(**arguments):
         yield from cast("tuple[Mapping[str, Any], ...]", page.get(key, ()))

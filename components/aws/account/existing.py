@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from orch.catalog.aws.machines import Market, QuotaRow, vcpu_quota
-from orch.components.aws.account.client_errors import pages, told
+from orch.components.aws.account.client_errors import pages, translate_errors
 from orch.components.cloud_errors import CloudRefused
 
 Kind = Literal["vpc", "subnet", "security-group"]
@@ -29,64 +29,66 @@ _CALLS: Mapping[Kind, tuple[str, str, str, str, str]] = {
 
 @dataclass
 class Lookup:
-    """What became of the pieces that were looked for: `missing`, `several` and `outside` as in `AwsFacts`."""
+    """A lookup of given pieces of a network; those not found are in the fields, as in `AwsFacts`."""
 
     ec2: Any
     missing: list[str] = field(default_factory=list[str])
-    several: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    outside: dict[str, str] = field(default_factory=dict[str, str])
+    ambiguous: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    in_other_vpc: dict[str, str] = field(default_factory=dict[str, str])
 
-    def of(self, kind: Kind, wanted: Sequence[str], vpc: str | None = None) -> list[Row]:
+    def of(self, kind: Kind, names: Sequence[str], vpc: str | None = None) -> list[Row]:
         """The row of each that is there and the only one of its name: within `vpc`, where that is known."""
-        found: list[Row] = []
+        rows_found: list[Row] = []
         call, key, prefix, identity, by_id = _CALLS[kind]
-        for each in wanted:
+        for each in names:
             filters = [{"Name": by_id if each.startswith(prefix) else "tag:Name", "Values": [each]}]
             if vpc is not None and not each.startswith(prefix):
                 filters.append({"Name": "vpc-id", "Values": [vpc]})
-            with told(f"look for {each}"):
+            with translate_errors(f"look for {each}"):
                 rows = list(pages(self.ec2, call, key, Filters=filters))
             if not rows:
                 self.missing.append(each)
             elif len(rows) > 1:
-                self.several[each] = tuple(sorted(str(row[identity]) for row in rows))
+                self.ambiguous[each] = tuple(sorted(str(row[identity]) for row in rows))
             else:
-                found.append(rows[0])
-        return found
+                rows_found.append(rows[0])
+        return rows_found
 
-    def subnets(self, wanted: Sequence[str], vpc: str | None) -> list[Row]:
+    def subnets(self, names: Sequence[str], vpc: str | None) -> list[Row]:
         """The same of subnets; those of another VPC than `vpc`, or than the first's, are noted."""
-        found = self.of("subnet", wanted, vpc)
-        home = vpc or (str(found[0]["VpcId"]) if found else None)
-        self.outside |= {str(row["SubnetId"]): str(row["VpcId"]) for row in found if row["VpcId"] != home}
-        return [row for row in found if row["VpcId"] == home]
+        rows = self.of("subnet", names, vpc)
+        vpc_id = vpc or (str(rows[0]["VpcId"]) if rows else None)
+        self.in_other_vpc |= {
+            str(row["SubnetId"]): str(row["VpcId"]) for row in rows if row["VpcId"] != vpc_id
+        }
+        return [row for row in rows if row["VpcId"] == vpc_id]
 
 
 RUNS = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
 
 
 @dataclass(frozen=True)
-class Used:
+class QuotaUsage:
     """vCPUs of one quota, and network interfaces; None where these credentials may not look."""
 
     vcpus: int | None = None
     interfaces: int | None = None
 
 
-def used(ec2: Any, account: str, quota: QuotaRow | None, market: Market, own: str) -> Used:
+def quota_usage(ec2: Any, account: str, quota: QuotaRow | None, market: Market, own: str) -> QuotaUsage:
     """`own`: how the tag `orch:stack` of the fleet's own resources ends. Raises CloudRefused."""
     try:
-        with told("count what runs"):
+        with translate_errors("count what runs"):
             instances = list(_instances(ec2))
-            held = list(_reservations(ec2, account, own)) if quota is not None else []
-            ours = {str(each["InstanceId"]) for each in instances if _is_own(each, own)}
-            others = [each for each in instances if each["InstanceId"] not in ours]
-            there = None if quota is None else _vcpus(ec2, _types(others, held, quota, market))
-            return Used(there, _interfaces(ec2, ours))
+            reservations = list(_reservations(ec2, account, own)) if quota is not None else []
+            own_ids = {str(each["InstanceId"]) for each in instances if _is_own(each, own)}
+            others = [each for each in instances if each["InstanceId"] not in own_ids]
+            vcpus = None if quota is None else _vcpus(ec2, _types(others, reservations, quota, market))
+            return QuotaUsage(vcpus, _interfaces(ec2, own_ids))
     except CloudRefused as refused:
         if refused.error is None or refused.error.kind != "permission":
             raise
-        return Used()
+        return QuotaUsage()
 
 
 def _instances(ec2: Any) -> Iterator[Row]:
@@ -103,29 +105,31 @@ def _reservations(ec2: Any, account: str, own: str) -> Iterator[Row]:
             yield each
 
 
-def _types(instances: Sequence[Row], held: Sequence[Row], quota: QuotaRow, market: Market) -> Counter[str]:
+def _types(
+    instances: Sequence[Row], reservations: Sequence[Row], quota: QuotaRow, market: Market
+) -> Counter[str]:
     """How many of each type count against a quota. What runs in a reservation does not count again."""
-    found = Counter[str]()
+    counts = Counter[str]()
     for each in instances:
-        bought = {None: "on-demand", "spot": "spot"}.get(each.get("InstanceLifecycle"))
-        if bought == market and each.get("CapacityReservationId") is None:
-            found[str(each["InstanceType"])] += 1
+        instance_market = {None: "on-demand", "spot": "spot"}.get(each.get("InstanceLifecycle"))
+        if instance_market == market and each.get("CapacityReservationId") is None:
+            counts[str(each["InstanceType"])] += 1
     if market == "on-demand":
-        for each in held:
-            found[str(each["InstanceType"])] += int(each["TotalInstanceCount"])
-    return Counter({name: count for name, count in found.items() if vcpu_quota(name, market) == quota})
+        for each in reservations:
+            counts[str(each["InstanceType"])] += int(each["TotalInstanceCount"])
+    return Counter({name: count for name, count in counts.items() if vcpu_quota(name, market) == quota})
 
 
-def _vcpus(ec2: Any, found: Counter[str]) -> int:
-    if not found:
+def _vcpus(ec2: Any, counts: Counter[str]) -> int:
+    if not counts:
         return 0
-    rows = list(pages(ec2, "describe_instance_types", "InstanceTypes", InstanceTypes=sorted(found)))
-    return sum(int(row["VCpuInfo"]["DefaultVCpus"]) * found[str(row["InstanceType"])] for row in rows)
+    rows = list(pages(ec2, "describe_instance_types", "InstanceTypes", InstanceTypes=sorted(counts)))
+    return sum(int(row["VCpuInfo"]["DefaultVCpus"]) * counts[str(row["InstanceType"])] for row in rows)
 
 
-def _interfaces(ec2: Any, ours: set[str]) -> int:
+def _interfaces(ec2: Any, own_ids: set[str]) -> int:
     rows = pages(ec2, "describe_network_interfaces", "NetworkInterfaces")
-    return sum((each.get("Attachment") or {}).get("InstanceId") not in ours for each in rows)
+    return sum((each.get("Attachment") or {}).get("InstanceId") not in own_ids for each in rows)
 
 
 def _is_own(each: Row, own: str) -> bool:

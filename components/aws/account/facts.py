@@ -94,10 +94,13 @@ class Allowance:
 class AwsFacts:
     """One region of one account. What was not asked is empty or None.
 
-    `cards`: cards and EFA interfaces of the instance type as the cloud tells them. `missing`: given things
-    that are not there, by their id or name. `elsewhere`: those found in another region. `several`: names that
-    more than one has, with their ids. `outside`: given subnets of another VPC than the first, and which.
-    `unread`: what AWS says where consoles may not be read.
+    `cards`: network cards and EFA interfaces of the instance type, as AWS reports them.
+
+    Of the given pieces of a network, by id or name, `missing` are those that do not exist here; `elsewhere`:
+    the region where such a piece is; `ambiguous`: the ids of all pieces with that name; `in_other_vpc`: the
+    VPC of a subnet that is not in that of the first.
+
+    `console_refusal`: the message of AWS where consoles may not be read.
     """
 
     account: str
@@ -115,9 +118,9 @@ class AwsFacts:
     cards: tuple[int, int] | None = None
     missing: tuple[str, ...] = ()
     elsewhere: Mapping[str, str] = field(default_factory=dict[str, str])
-    several: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    outside: Mapping[str, str] = field(default_factory=dict[str, str])
-    unread: str | None = None
+    ambiguous: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    in_other_vpc: Mapping[str, str] = field(default_factory=dict[str, str])
+    console_refusal: str | None = None
 
     def zone(self, zone_id: str) -> Zone | None:
         return next((zone for zone in self.zones if zone.id == zone_id), None)

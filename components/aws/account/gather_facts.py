@@ -13,7 +13,7 @@ from typing import Any
 
 from orch.catalog.sdks import require_sdk
 from orch.components.aws.account.client import RegionClient, Session
-from orch.components.aws.account.client_errors import CloudRefused, pages, told
+from orch.components.aws.account.client_errors import CloudRefused, pages, translate_errors
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.account.lookups import Lookups
 from orch.spec.models.backends.aws import AwsSettings
@@ -27,107 +27,111 @@ _ED25519 = re.compile(r"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI[A-Za-z0-9+/]{43}(?
 HOME = "us-east-1"
 
 
-def session(settings: AwsSettings) -> Session:
+def open_session(settings: AwsSettings) -> Session:
     """A session with the credentials of `orch.yml`, else those the SDK finds.
 
     Raises NoSdk when the SDK is not installed, CloudRefused when the profile is unknown.
     """
     boto3 = require_sdk("boto3", "AWS")
     creds = settings.creds
-    with told("log in"):
+    with translate_errors("log in"):
         if isinstance(creds, AccessKeyCreds):
             return boto3.Session(aws_access_key_id=creds.access_key, aws_secret_access_key=creds.secret_key)
-        found = boto3.Session(profile_name=creds.profile if isinstance(creds, AwsDefaultCreds) else None)
+        boto_session = boto3.Session(
+            profile_name=creds.profile if isinstance(creds, AwsDefaultCreds) else None
+        )
         if isinstance(creds, AwsDefaultCreds) and creds.role_arn:
-            answer = found.client("sts", region_name=HOME).assume_role(
+            answer = boto_session.client("sts", region_name=HOME).assume_role(
                 RoleArn=creds.role_arn, RoleSessionName="orch"
             )
-            taken = answer["Credentials"]
+            credentials = answer["Credentials"]
             return boto3.Session(
-                aws_access_key_id=taken["AccessKeyId"],
-                aws_secret_access_key=taken["SecretAccessKey"],
-                aws_session_token=taken["SessionToken"],
+                aws_access_key_id=credentials["AccessKeyId"],
+                aws_secret_access_key=credentials["SecretAccessKey"],
+                aws_session_token=credentials["SessionToken"],
             )
-        return found
+        return boto_session
 
 
-def ask(made: Session, question: Lookups, endpoint: str | None = None) -> AwsFacts:
+def ask(session: Session, lookups: Lookups, endpoint: str | None = None) -> AwsFacts:
     """All that one plan needs of a region.
 
     Raises CloudRefused.
     """
-    return RegionClient(made, question.region, endpoint).facts(question)
+    return RegionClient(session, lookups.region, endpoint).facts(lookups)
 
 
-def zones(made: Session, regions: Sequence[str], endpoint: str | None = None) -> dict[str, tuple[Zone, ...]]:
+def zones(
+    session: Session, regions: Sequence[str], endpoint: str | None = None
+) -> dict[str, tuple[Zone, ...]]:
     """The zones of regions as the account names them; a region that is not enabled is left out."""
-    found: dict[str, tuple[Zone, ...]] = {}
+    zones_by_region: dict[str, tuple[Zone, ...]] = {}
     for region in regions:
         try:
-            found[region] = RegionClient(made, region, endpoint).zones()
+            zones_by_region[region] = RegionClient(session, region, endpoint).zones()
         except CloudRefused as refused:
             if refused.error is None or refused.error.kind not in ("credentials", "permission"):
                 raise
-    return found
+    return zones_by_region
 
 
 def offered(
-    made: Session, region: str, types: Collection[str], endpoint: str | None = None
+    session: Session, region: str, types: Collection[str], endpoint: str | None = None
 ) -> dict[str, tuple[str, ...]]:
     """Ids of a region's zones that have each of the types; nothing where the account has not enabled it."""
-    if region not in _enabled(made, endpoint):
+    if region not in _enabled(session, endpoint):
         return {}
-    return RegionClient(made, region, endpoint).offered(types)
+    return RegionClient(session, region, endpoint).offered(types)
 
 
 @lru_cache(maxsize=16)
-def _enabled(made: Session, endpoint: str | None) -> frozenset[str]:
-    with told("list the regions"):
-        answer = RegionClient(made, HOME, endpoint).client("ec2").describe_regions()
+def _enabled(session: Session, endpoint: str | None) -> frozenset[str]:
+    with translate_errors("list the regions"):
+        answer = RegionClient(session, HOME, endpoint).client("ec2").describe_regions()
     return frozenset(str(each["RegionName"]) for each in answer["Regions"])
 
 
 def reservation(
-    made: Session, wanted: str, regions: Sequence[str], endpoint: str | None = None
+    session: Session, reservation_id: str, regions: Sequence[str], endpoint: str | None = None
 ) -> Reservation | None:
     """The Capacity Reservation or Block of that id, looked for in `regions`."""
     for region in regions:
-        found = RegionClient(made, region, endpoint).reservation(wanted)
-        if found is not None:
-            return found
+        match = RegionClient(session, region, endpoint).reservation(reservation_id)
+        if match is not None:
+            return match
     return None
 
 
 def topology(
-    made: Session, region: str, instances: Sequence[str], endpoint: str | None = None
+    session: Session, region: str, instances: Sequence[str], endpoint: str | None = None
 ) -> dict[str, tuple[str, ...]]:
     """Network nodes above each instance, the outermost first; those not told of yet are left out."""
-    ec2 = RegionClient(made, region, endpoint).client("ec2")
-    found: dict[str, tuple[str, ...]] = {}
+    ec2 = RegionClient(session, region, endpoint).client("ec2")
+    network_nodes: dict[str, tuple[str, ...]] = {}
     for start in range(0, len(instances), 100):  # the most that one call takes
-        with told("read where the instances are"):
+        with translate_errors("read where the instances are"):
             answer = ec2.describe_instance_topology(InstanceIds=list(instances[start : start + 100]))
         for each in answer.get("Instances", ()):
             if each.get("NetworkNodes"):
-                found[str(each["InstanceId"])] = tuple(str(node) for node in each["NetworkNodes"])
-    return found
+                network_nodes[str(each["InstanceId"])] = tuple(str(node) for node in each["NetworkNodes"])
+    return network_nodes
 
 
 def host_keys(
-    made: Session, region: str, instances: Sequence[str], endpoint: str | None = None
+    session: Session, region: str, instances: Sequence[str], endpoint: str | None = None
 ) -> dict[str, str]:
     """The Ed25519 host keys that instances show on their consoles, as in known_hosts, by instance; who shows
     none yet is left out.
 
     Only a machine's root and AWS write to a console, and AWS alone passes it on. Raises CloudRefused.
     """
-    ec2 = RegionClient(made, region, endpoint).client("ec2")
+    ec2 = RegionClient(session, region, endpoint).client("ec2")
 
     def console(instance: str, *, latest: bool) -> str:
-        with told("read the host keys on the nodes' consoles"):
+        with translate_errors("read the host keys on the nodes' consoles"):
             return ec2.get_console_output(InstanceId=instance, Latest=latest).get("Output") or ""
 
-    def shown(instance: str) -> str | None:
+    def read_key(instance: str) -> str | None:
         try:
             return host_key_of(console(instance, latest=True))
         except CloudRefused as refused:
@@ -143,7 +147,7 @@ def host_keys(
             raise
 
     with ThreadPoolExecutor(CONSOLES_AT_ONCE) as threads:
-        keys = dict(zip(instances, threads.map(shown, instances), strict=True))
+        keys = dict(zip(instances, threads.map(read_key, instances), strict=True))
     return {instance: key for instance, key in keys.items() if key is not None}
 
 
@@ -151,44 +155,46 @@ def host_key_of(console: str) -> str | None:
     """The key in the first block of host keys: the one of the boot, before anybody could log in."""
     _, _, after = console.partition("-----BEGIN SSH HOST KEY KEYS-----")
     block, ended, _ = after.partition("-----END SSH HOST KEY KEYS-----")
-    found = _ED25519.search(block) if ended else None
-    return found[0] if found else None
+    match = _ED25519.search(block) if ended else None
+    return match[0] if match else None
 
 
 def tagged(
-    made: Session, region: str, stack: str, endpoint: str | None = None
+    session: Session, region: str, stack: str, endpoint: str | None = None
 ) -> tuple[tuple[str, str, str], ...]:
     """Live resources with a stack's tag, as (id, kind, `orch:urn`): what a killed `up` may have begun."""
-    ec2 = RegionClient(made, region, endpoint).client("ec2")
-    with told("look for resources by tag"):
+    ec2 = RegionClient(session, region, endpoint).client("ec2")
+    with translate_errors("look for resources by tag"):
         rows = list(
             pages(ec2, "describe_tags", "Tags", Filters=[{"Name": "tag:orch:stack", "Values": [stack]}])
         )
         owners = {str(row["ResourceId"]): str(row["ResourceType"]) for row in rows}
         if not owners:
             return ()
-        marks = {
+        urns = {
             str(row["ResourceId"]): str(row["Value"])
             for row in pages(ec2, "describe_tags", "Tags", Filters=[{"Name": "key", "Values": ["orch:urn"]}])
             if row["ResourceId"] in owners
         }
         instances = [each for each, kind in owners.items() if kind == "instance"]
-        gone = _ended(ec2, instances) if instances else set[str]()
+        ended = _ended(ec2, instances) if instances else set[str]()
     return tuple(
-        (each, kind, marks.get(each, "")) for each, kind in sorted(owners.items()) if each not in gone
+        (each, kind, urns.get(each, "")) for each, kind in sorted(owners.items()) if each not in ended
     )
 
 
 def _ended(ec2: Any, instances: Sequence[str]) -> set[str]:
     """Terminated instances keep their tags for an hour."""
-    found = pages(
+    reservations = pages(
         ec2,
         "describe_instances",
         "Reservations",
         Filters=[{"Name": "instance-id", "Values": list(instances)}],
     )
     states = {
-        str(each["InstanceId"]): str(each["State"]["Name"]) for page in found for each in page["Instances"]
+        str(each["InstanceId"]): str(each["State"]["Name"])
+        for page in reservations
+        for each in page["Instances"]
     }
     ended = ("terminated", "shutting-down")
     return {each for each in instances if states.get(each, "terminated") in ended}

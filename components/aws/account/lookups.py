@@ -70,7 +70,7 @@ class Lookups:
     quotas: bool = True
 
 
-def wanted_network(fleet: Fleet, settings: AwsSettings, region: str) -> NetworkLookup:
+def network_lookup(fleet: Fleet, settings: AwsSettings, region: str) -> NetworkLookup:
     """The network a fleet wants in a region."""
     block = fleet.network or Network()
     subnets = block.subnets.get(region, ()) if isinstance(block.subnets, dict) else block.subnets
@@ -92,7 +92,7 @@ def layout(fleet: Fleet, candidate: CloudCandidate) -> tuple[Interface, ...]:
     return interfaces(nics()[candidate.type.name], efa=efa)
 
 
-def wanted_image(fleet: Fleet, settings: AwsSettings, candidate: CloudCandidate) -> ImageLookup | None:
+def image_lookup(fleet: Fleet, settings: AwsSettings, candidate: CloudCandidate) -> ImageLookup | None:
     """The image of the nodes; None when none is written and the catalogue has none for the type."""
     written = fleet.os_image.get("aws") if isinstance(fleet.os_image, dict) else fleet.os_image
     kind = image_kind(candidate.type)
@@ -102,9 +102,11 @@ def wanted_image(fleet: Fleet, settings: AwsSettings, candidate: CloudCandidate)
         return (
             ImageLookup(user, id=written) if written.startswith("ami-") else ImageLookup(user, name=written)
         )
-    own: OsImage | None = {"cpu": settings.os_images.cpu, "nvidia": settings.os_images.nvidia}.get(kind)
-    if own is not None:
-        return ImageLookup(own.user, name=own.name, owner=own.owner)
+    configured: OsImage | None = {"cpu": settings.os_images.cpu, "nvidia": settings.os_images.nvidia}.get(
+        kind
+    )
+    if configured is not None:
+        return ImageLookup(configured.user, name=configured.name, owner=configured.owner)
     return ImageLookup(row.user, parameter=row.parameter) if row else None
 
 
@@ -116,7 +118,7 @@ def bastion_image(candidate: CloudCandidate) -> ImageLookup:
     return ImageLookup(row.user, parameter=row.parameter)
 
 
-def question(
+def needed_lookups(
     fleet: Fleet,
     settings: AwsSettings,
     candidate: CloudCandidate,
@@ -127,13 +129,13 @@ def question(
 ) -> Lookups:
     """What has to be asked for a plan. An image that the stack has pinned is asked for by its id; no quota is
     where all nodes are there. `indices`: the nodes, None: as many as the file asks for."""
-    network = wanted_network(fleet, settings, candidate.region)
+    network = network_lookup(fleet, settings, candidate.region)
     return Lookups(
         region=candidate.region,
         instance_type=candidate.type.name,
         spot=candidate.spot,
         network=network,
-        image=pinned(wanted_image(fleet, settings, candidate), "image", candidate, previous),
+        image=pinned(image_lookup(fleet, settings, candidate), "image", candidate, previous),
         bastion_image=pinned(bastion_image(candidate), "bastion_image", candidate, previous),
         reservation=fleet.reservation,
         addresses=not network.given or network.public_ips is True,
@@ -143,13 +145,13 @@ def question(
 
 
 def pinned(
-    wanted: ImageLookup | None, pin: str, candidate: CloudCandidate, previous: PriorState
+    lookup: ImageLookup | None, pin: str, candidate: CloudCandidate, previous: PriorState
 ) -> ImageLookup | None:
     """The image by the id that was pinned, when the same is wanted in the same region."""
     pins = previous.pins
-    if wanted is None or pin not in pins:
-        return wanted
+    if lookup is None or pin not in pins:
+        return lookup
     region = pins.get(f"{pin}_region", pins.get("region"))  # an id is of one region
-    if (region, pins.get(f"{pin}_of")) != (candidate.region, wanted.of):
-        return wanted
-    return ImageLookup(wanted.user, id=pins[pin])
+    if (region, pins.get(f"{pin}_of")) != (candidate.region, lookup.of):
+        return lookup
+    return ImageLookup(lookup.user, id=pins[pin])

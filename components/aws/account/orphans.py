@@ -13,9 +13,9 @@ from typing import Any
 
 from orch.components.aws.account import gather_facts
 from orch.components.aws.account.client import RegionClient
-from orch.components.aws.account.client_errors import client_error, told
+from orch.components.aws.account.client_errors import client_error, translate_errors
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot
-from orch.components.cloud.removal import again
+from orch.components.cloud.removal import retry_until_gone
 from orch.spec.models.backends import entry_of
 from orch.spec.models.backends.aws import AwsSettings
 
@@ -27,41 +27,41 @@ WITH_OTHERS = ("volume", "network-interface")
 ENDED = ("cancelled", "expired", "failed", "deleted", "deleting", "terminated", "shutting-down")
 
 
-def delete_orphans(crash: StackSnapshot) -> tuple[str, ...]:
+def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
     """Remove what is not recorded; what was removed, each with its id.
 
     Raises CloudRefused.
     """
-    settings = entry_of(crash.settings, AwsSettings)
+    settings = entry_of(snapshot.settings, AwsSettings)
     regions = sorted(
-        {str(each.inputs["region"]) for each in crash.known if each.type == "pulumi:providers:aws"}
+        {str(each.inputs["region"]) for each in snapshot.recorded if each.type == "pulumi:providers:aws"}
     )
-    marks = sorted(filter(None, {_mark(each) for each in crash.of("aws:")}))
-    if not regions or not marks:
+    stack_tags = sorted(filter(None, {_stack_tag(each) for each in snapshot.of("aws:")}))
+    if not regions or not stack_tags:
         return ()
-    session = crash.session("aws") or gather_facts.session(settings)
-    done: list[str] = []
+    session = snapshot.session("aws") or gather_facts.open_session(settings)
+    removed: list[str] = []
     for name in regions:
-        crash.still_held()
+        snapshot.still_held()
         region = RegionClient(session, name, settings.endpoint_url)
         ec2 = region.client("ec2")
-        found: dict[str, dict[str, str]] = {}
-        for mark in marks:
-            for each, kind, urn in gather_facts.tagged(session, name, mark, settings.endpoint_url):
-                if each not in crash.ids and kind not in WITH_OTHERS:
-                    found.setdefault(kind, {})[each] = urn.rpartition("::")[2]
-        done += _untagged(ec2, region.client("iam"), crash.begun, marks)
+        orphans: dict[str, dict[str, str]] = {}
+        for stack_tag in stack_tags:
+            for each, kind, urn in gather_facts.tagged(session, name, stack_tag, settings.endpoint_url):
+                if each not in snapshot.ids and kind not in WITH_OTHERS:
+                    orphans.setdefault(kind, {})[each] = urn.rpartition("::")[2]
+        removed += _untagged(ec2, region.client("iam"), snapshot.unfinished, stack_tags)
         for kind, remove in ORDER:
-            here = _left(ec2, kind, found.get(kind, {}), crash.ids)
-            if here:
-                crash.still_held()
-                with told(f"remove what a call that did not end left: {', '.join(here)}"):
-                    remove(ec2, list(here))
-                done += [f"{label} ({each})" for each, label in here.items()]
-    return tuple(done)
+            existing = _still_existing(ec2, kind, orphans.get(kind, {}), snapshot.ids)
+            if existing:
+                snapshot.still_held()
+                with translate_errors(f"remove what a call that did not end left: {', '.join(existing)}"):
+                    remove(ec2, list(existing))
+                removed += [f"{label} ({each})" for each, label in existing.items()]
+    return tuple(removed)
 
 
-def _mark(each: RecordedResource) -> str | None:
+def _stack_tag(each: RecordedResource) -> str | None:
     tags = each.inputs.get("tags")
     return str(tags["orch:stack"]) if isinstance(tags, Mapping) and "orch:stack" in tags else None
 
@@ -69,17 +69,19 @@ def _mark(each: RecordedResource) -> str | None:
 # What has no tags, or is not of EC2
 
 
-def _untagged(ec2: Any, iam: Any, begun: Sequence[RecordedResource], marks: Collection[str]) -> Iterator[str]:
-    for each in begun:
+def _untagged(
+    ec2: Any, iam: Any, unfinished: Sequence[RecordedResource], stack_tags: Collection[str]
+) -> Iterator[str]:
+    for each in unfinished:
         remove = BY_INPUTS.get(each.type)
         if remove is None:
             continue
-        with told(f"remove {each.name}, which a call that did not end had begun"), _unless_gone():
-            if remove(ec2, iam, each.inputs, marks):
+        with translate_errors(f"remove {each.name}, which a call that did not end had begun"), _unless_gone():
+            if remove(ec2, iam, each.inputs, stack_tags):
                 yield each.name
 
 
-def _association(ec2: Any, iam: Any, inputs: Mapping[str, Any], marks: Collection[str]) -> bool:
+def _association(ec2: Any, iam: Any, inputs: Mapping[str, Any], stack_tags: Collection[str]) -> bool:
     tables = ec2.describe_route_tables(RouteTableIds=[inputs["routeTableId"]])["RouteTables"]
     ids = [
         each["RouteTableAssociationId"]
@@ -92,28 +94,28 @@ def _association(ec2: Any, iam: Any, inputs: Mapping[str, Any], marks: Collectio
     return bool(ids)
 
 
-def _attachment(ec2: Any, iam: Any, inputs: Mapping[str, Any], marks: Collection[str]) -> bool:
+def _attachment(ec2: Any, iam: Any, inputs: Mapping[str, Any], stack_tags: Collection[str]) -> bool:
     iam.detach_role_policy(RoleName=inputs["role"], PolicyArn=inputs["policyArn"])
     return True
 
 
-def _policy(ec2: Any, iam: Any, inputs: Mapping[str, Any], marks: Collection[str]) -> bool:
+def _policy(ec2: Any, iam: Any, inputs: Mapping[str, Any], stack_tags: Collection[str]) -> bool:
     iam.delete_role_policy(RoleName=inputs["role"], PolicyName=inputs["name"])
     return True
 
 
-def _profile(ec2: Any, iam: Any, inputs: Mapping[str, Any], marks: Collection[str]) -> bool:
-    found = iam.get_instance_profile(InstanceProfileName=inputs["name"])["InstanceProfile"]
-    if not _ours(found, marks):
+def _profile(ec2: Any, iam: Any, inputs: Mapping[str, Any], stack_tags: Collection[str]) -> bool:
+    profile = iam.get_instance_profile(InstanceProfileName=inputs["name"])["InstanceProfile"]
+    if not _is_of_stack(profile, stack_tags):
         return False
-    for role in found.get("Roles", ()):
+    for role in profile.get("Roles", ()):
         iam.remove_role_from_instance_profile(InstanceProfileName=inputs["name"], RoleName=role["RoleName"])
     iam.delete_instance_profile(InstanceProfileName=inputs["name"])
     return True
 
 
-def _role(ec2: Any, iam: Any, inputs: Mapping[str, Any], marks: Collection[str]) -> bool:
-    if not _ours(iam.get_role(RoleName=inputs["name"])["Role"], marks):
+def _role(ec2: Any, iam: Any, inputs: Mapping[str, Any], stack_tags: Collection[str]) -> bool:
+    if not _is_of_stack(iam.get_role(RoleName=inputs["name"])["Role"], stack_tags):
         return False
     iam.delete_role(RoleName=inputs["name"])
     return True
@@ -128,9 +130,9 @@ BY_INPUTS: Mapping[str, Callable[[Any, Any, Mapping[str, Any], Collection[str]],
 }
 
 
-def _ours(row: Mapping[str, Any], marks: Collection[str]) -> bool:
+def _is_of_stack(row: Mapping[str, Any], stack_tags: Collection[str]) -> bool:
     """Whether something with a name of its own carries the stack's tag."""
-    return any(tag["Key"] == "orch:stack" and tag["Value"] in marks for tag in row.get("Tags", ()))
+    return any(tag["Key"] == "orch:stack" and tag["Value"] in stack_tags for tag in row.get("Tags", ()))
 
 
 @contextmanager
@@ -149,24 +151,30 @@ def _is_gone(code: str) -> bool:
 # What EC2 has tags of
 
 
-def _left(ec2: Any, kind: str, found: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
+def _still_existing(
+    ec2: Any, kind: str, labels: Mapping[str, str], recorded_ids: Collection[str]
+) -> dict[str, str]:
     """Those that are there still: some kinds are listed for an hour after their end."""
-    if not found:
+    if not labels:
         return {}
-    with told("look at what a call that did not end left"):
+    with translate_errors("look at what a call that did not end left"):
         if kind == "placement-group":
             # The engine knows them by name.
-            rows = ec2.describe_placement_groups(GroupIds=list(found))["PlacementGroups"]
-            return {row["GroupName"]: found[row["GroupId"]] for row in rows if row["GroupName"] not in known}
+            rows = ec2.describe_placement_groups(GroupIds=list(labels))["PlacementGroups"]
+            return {
+                row["GroupName"]: labels[row["GroupId"]]
+                for row in rows
+                if row["GroupName"] not in recorded_ids
+            }
         if kind == "capacity-reservation":
-            rows = ec2.describe_capacity_reservations(CapacityReservationIds=list(found))
+            rows = ec2.describe_capacity_reservations(CapacityReservationIds=list(labels))
             states = {row["CapacityReservationId"]: row["State"] for row in rows["CapacityReservations"]}
         elif kind == "natgateway":
-            rows = ec2.describe_nat_gateways(NatGatewayIds=list(found))["NatGateways"]
+            rows = ec2.describe_nat_gateways(NatGatewayIds=list(labels))["NatGateways"]
             states = {row["NatGatewayId"]: row["State"] for row in rows}
         else:
-            return dict(found)
-    return {each: label for each, label in found.items() if states.get(each, "deleted") not in ENDED}
+            return dict(labels)
+    return {each: label for each, label in labels.items() if states.get(each, "deleted") not in ENDED}
 
 
 def _instances(ec2: Any, ids: Sequence[str]) -> None:
@@ -184,7 +192,7 @@ def _addresses(ec2: Any, ids: Sequence[str]) -> None:
     for row in ec2.describe_addresses(AllocationIds=ids)["Addresses"]:
         if "AssociationId" in row:
             ec2.disassociate_address(AssociationId=row["AssociationId"])
-        _again(lambda each=row["AllocationId"]: ec2.release_address(AllocationId=each))
+        _remove_when_unused(lambda each=row["AllocationId"]: ec2.release_address(AllocationId=each))
 
 
 def _route_tables(ec2: Any, ids: Sequence[str]) -> None:
@@ -192,26 +200,30 @@ def _route_tables(ec2: Any, ids: Sequence[str]) -> None:
         for each in row.get("Associations", ()):
             if not each.get("Main"):
                 ec2.disassociate_route_table(AssociationId=each["RouteTableAssociationId"])
-        _again(lambda each=row["RouteTableId"]: ec2.delete_route_table(RouteTableId=each))
+        _remove_when_unused(lambda each=row["RouteTableId"]: ec2.delete_route_table(RouteTableId=each))
 
 
 def _internet_gateways(ec2: Any, ids: Sequence[str]) -> None:
     for row in ec2.describe_internet_gateways(InternetGatewayIds=ids)["InternetGateways"]:
         each = row["InternetGatewayId"]
-        for tie in row.get("Attachments", ()):
-            ends = {"InternetGatewayId": each, "VpcId": tie["VpcId"]}
-            _again(lambda ends=ends: ec2.detach_internet_gateway(**ends))
+        for attachment in row.get("Attachments", ()):
+            arguments = {"InternetGatewayId": each, "VpcId": attachment["VpcId"]}
+            _remove_when_unused(lambda arguments=arguments: ec2.detach_internet_gateway(**arguments))
         ec2.delete_internet_gateway(InternetGatewayId=each)
 
 
 def _each(call: str, key: str) -> Callable[[Any, Sequence[str]], None]:
     def remove(ec2: Any, ids: Sequence[str]) -> None:
         # Of several that name each other (security groups), some go only after the others.
-        left = list(ids)
-        for _ in range(len(left)):
-            left = [each for each in left if not _goes(lambda each=each: getattr(ec2, call)(**{key: each}))]
-        for each in left:
-            _again(lambda each=each: getattr(ec2, call)(**{key: each}))
+        remaining = list(ids)
+        for _ in range(len(remaining)):
+            remaining = [
+                each
+                for each in remaining
+                if not _try_remove(lambda each=each: getattr(ec2, call)(**{key: each}))
+            ]
+        for each in remaining:
+            _remove_when_unused(lambda each=each: getattr(ec2, call)(**{key: each}))
 
     return remove
 
@@ -233,7 +245,7 @@ ORDER: tuple[tuple[str, Callable[[Any, Sequence[str]], None]], ...] = (
 IN_USE = ("DependencyViolation", "InvalidPlacementGroup.InUse", "InvalidIPAddress.InUse", "ResourceInUse")
 
 
-def _goes(remove: Callable[[], object]) -> bool:
+def _try_remove(remove: Callable[[], object]) -> bool:
     """Whether it is removed now; False when something still uses it."""
     try:
         with _unless_gone():
@@ -245,8 +257,8 @@ def _goes(remove: Callable[[], object]) -> bool:
     return True
 
 
-def _again(remove: Callable[[], object]) -> None:
+def _remove_when_unused(remove: Callable[[], object]) -> None:
     """Remove it as soon as nothing uses it any more. What stays in use is refused by the last try."""
-    if not again(lambda: _goes(remove)):
+    if not retry_until_gone(lambda: _try_remove(remove)):
         with _unless_gone():
             remove()

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from orch.catalog.gcp.machines import gcp_quotas, network_quota
 from orch.components.cloud_errors import CloudError, CloudRefused
 from orch.components.gcp.account import errors
-from orch.components.gcp.account.client_errors import not_found, told
+from orch.components.gcp.account.client_errors import not_found, translate_errors
 from orch.components.gcp.account.facts import Allowance, GcpFacts, Image, Member, Network, Reservation, Subnet
 from orch.components.gcp.account.lookups import ImageLookup, Lookups, short
 from orch.components.gcp.userdata import SHOWN
@@ -30,44 +30,44 @@ class Session(Protocol):
 class ProjectClient:
     """A project, asked through one client per kind of resource."""
 
-    def __init__(self, made: Session) -> None:
-        self._session = made
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._clients: dict[str, Any] = {}
-        self.project = made.project
+        self.project = session.project
 
     def client(self, name: str) -> Any:
         if name not in self._clients:
-            with told("log in"):
+            with translate_errors("log in"):
                 self._clients[name] = self._session.client(name)
         return self._clients[name]
 
-    def facts(self, question: Lookups) -> GcpFacts:
+    def facts(self, lookups: Lookups) -> GcpFacts:
         missing: list[str] = []
-        networks = self._networks(question, missing)
+        networks = self._networks(lookups, missing)
         return GcpFacts(
             project=self.project,
-            region=question.region,
-            zones=self.zones(question.region),
-            offered=self._there(
-                "MachineTypesClient", zone=question.zone, machine_type=question.instance_type
-            ),
-            profile=self._profile(question.profile),
-            image=self._image(question.image),
-            bastion_image=self._image(question.bastion_image),
+            region=lookups.region,
+            zones=self.zones(lookups.region),
+            offered=self._exists("MachineTypesClient", zone=lookups.zone, machine_type=lookups.instance_type),
+            profile=self._profile(lookups.profile),
+            image=self._image(lookups.image),
+            bastion_image=self._image(lookups.bastion_image),
             networks=networks,
-            reservation=self.reservation(question.reservation, (question.zone,))
-            if question.reservation
+            reservation=self.reservation(lookups.reservation, (lookups.zone,))
+            if lookups.reservation
             else None,
-            capacity=self._region_quota(question.region, question.metric) if question.metric else None,
-            network_quota=self._network_quota() if question.made_networks else None,
+            capacity=self._region_quota(lookups.region, lookups.metric) if lookups.metric else None,
+            network_quota=self._network_quota() if lookups.made_networks else None,
             missing=tuple(missing),
-            own=len(self.members(question.zone, "orch-group", question.own)) if question.own else 0,
-            unread=self._unread(question.zone),
+            own=len(self.members(lookups.zone, "orch-group", lookups.own)) if lookups.own else 0,
+            attribute_refusal=self._attribute_refusal(lookups.zone),
         )
 
-    def _unread(self, zone: str) -> str | None:
-        """What GCP says where guest attributes may not be read: before it looks whether there is such an
-        instance."""
+    def _attribute_refusal(self, zone: str) -> str | None:
+        """The message of GCP where guest attributes may not be read.
+
+        GCP checks the permission before it looks for the instance.
+        """
         try:
             self.guest_attribute(zone, NO_INSTANCE, SHOWN)
         except CloudRefused as refused:
@@ -76,43 +76,43 @@ class ProjectClient:
         return None
 
     def zones(self, region: str) -> tuple[str, ...]:
-        with told(f"list the zones of {region}"):
+        with translate_errors(f"list the zones of {region}"):
             rows = list(self.client("ZonesClient").list(project=self.project))
         return tuple(sorted(str(row.name) for row in rows if short(str(row.region)) == region))
 
-    def _there(self, client: str, **which: str) -> bool:
-        with told(f"ask about {' '.join(which.values())}"):
+    def _exists(self, client: str, **arguments: str) -> bool:
+        with translate_errors(f"ask about {' '.join(arguments.values())}"):
             try:
-                self.client(client).get(project=self.project, **which)
+                self.client(client).get(project=self.project, **arguments)
             except not_found():
                 return False
         return True
 
     def _profile(self, name: str | None) -> bool | None:
-        return None if name is None else self._there("NetworkProfilesClient", network_profile=name)
+        return None if name is None else self._exists("NetworkProfilesClient", network_profile=name)
 
     # Networks
 
-    def _networks(self, question: Lookups, missing: list[str]) -> tuple[Network, ...]:
-        if not question.networks:
+    def _networks(self, lookups: Lookups, missing: list[str]) -> tuple[Network, ...]:
+        if not lookups.networks:
             return ()
-        host = question.host_project or self.project
-        with told("look for the networks"):
-            subnets = list(self.client("SubnetworksClient").list(project=host, region=question.region))
+        host = lookups.host_project or self.project
+        with translate_errors("look for the networks"):
+            subnets = list(self.client("SubnetworksClient").list(project=host, region=lookups.region))
             rules = list(self.client("FirewallsClient").list(project=host))
-            routers = list(self.client("RoutersClient").list(project=host, region=question.region))
-        found: list[Network] = []
-        for name in question.networks:
-            with told(f"look for the VPC {name}"):
+            routers = list(self.client("RoutersClient").list(project=host, region=lookups.region))
+        networks: list[Network] = []
+        for name in lookups.networks:
+            with translate_errors(f"look for the VPC {name}"):
                 try:
                     row = self.client("NetworksClient").get(project=host, network=name)
                 except not_found():
                     missing.append(name)
                     continue
-            own = sorted(
+            network_subnets = sorted(
                 (each for each in subnets if short(str(each.network)) == name), key=lambda each: each.name
             )
-            found.append(
+            networks.append(
                 Network(
                     name=name,
                     mtu=int(row.mtu or 1460),
@@ -120,39 +120,39 @@ class ProjectClient:
                     subnets=tuple(
                         Subnet(
                             str(each.name),
-                            question.region,
+                            lookups.region,
                             str(each.ip_cidr_range) or None,
                             str(each.stack_type or "IPV4_ONLY"),
                         )
-                        for each in own
+                        for each in network_subnets
                     ),
                     nat=any(short(str(each.network)) == name and each.nats for each in routers),
                     within=any(_lets_in(rule, name) for rule in rules),
                 )
             )
-        return tuple(found)
+        return tuple(networks)
 
     # Capacity, images, quotas
 
-    def reservation(self, wanted: str, zones: Sequence[str]) -> Reservation | None:
+    def reservation(self, path: str, zones: Sequence[str]) -> Reservation | None:
         """The reservation of that name, in the first of `zones` that has it."""
-        parts = wanted.strip("/").split("/")
-        project = parts[1] if wanted.startswith(RESERVATION_LEAST) else self.project
+        parts = path.strip("/").split("/")
+        project = parts[1] if path.startswith(RESERVATION_LEAST) else self.project
         name = parts[parts.index("reservations") + 1] if "reservations" in parts else parts[-1]
         for zone in zones:
-            with told(f"look for the reservation {wanted}"):
+            with translate_errors(f"look for the reservation {path}"):
                 try:
                     row = self.client("ReservationsClient").get(project=project, zone=zone, reservation=name)
                 except not_found():
                     continue
-            held = row.specific_reservation
+            specific = row.specific_reservation
             return Reservation(
                 name=name,
                 project=project,
                 zone=zone,
-                instance_type=str(held.instance_properties.machine_type),
-                total=int(held.count),
-                used=int(held.in_use_count),
+                instance_type=str(specific.instance_properties.machine_type),
+                total=int(specific.count),
+                used=int(specific.in_use_count),
                 status=str(row.status),
                 specific=bool(row.specific_reservation_required),
                 policy=next(iter(row.resource_policies.values()), None),
@@ -160,29 +160,29 @@ class ProjectClient:
             )
         return None
 
-    def _image(self, wanted: ImageLookup | None) -> Image | None:
-        if wanted is None:
+    def _image(self, lookup: ImageLookup | None) -> Image | None:
+        if lookup is None:
             return None
-        project, client = wanted.project or self.project, self.client("ImagesClient")
-        with told("look for the machine image"):
+        project, client = lookup.project or self.project, self.client("ImagesClient")
+        with translate_errors("look for the machine image"):
             try:
-                if wanted.family is not None:
-                    row = client.get_from_family(project=project, family=wanted.family)
+                if lookup.family is not None:
+                    row = client.get_from_family(project=project, family=lookup.family)
                 else:
-                    row = client.get(project=project, image=wanted.name)
+                    row = client.get(project=project, image=lookup.name)
             except not_found():
                 return None
         name = str(row.name)
         return Image(f"projects/{project}/global/images/{name}", name, int(row.disk_size_gb))
 
     def _region_quota(self, region: str, metric: str) -> Allowance | None:
-        with told(f"read the quotas of {region}"):
+        with translate_errors(f"read the quotas of {region}"):
             row = self.client("RegionsClient").get(project=self.project, region=region)
         name = next(each.name for each in gcp_quotas() if each.metric == metric)
         return _allowance(row.quotas, metric, name)
 
     def _network_quota(self) -> Allowance | None:
-        with told("read the quotas of the project"):
+        with translate_errors("read the quotas of the project"):
             row = self.client("ProjectsClient").get(project=self.project)
         quota = network_quota()
         return _allowance(row.quotas, quota.metric, quota.name)
@@ -191,7 +191,7 @@ class ProjectClient:
 
     def members(self, zone: str, label: str, value: str) -> tuple[Member, ...]:
         """Instances with a label, the oldest first: members of a group have names that the cloud chose."""
-        with told("list the nodes"):
+        with translate_errors("list the nodes"):
             rows = list(
                 self.client("InstancesClient").list(
                     request={"project": self.project, "zone": zone, "filter": f"labels.{label}={value}"}
@@ -201,7 +201,7 @@ class ProjectClient:
 
     def guest_attribute(self, zone: str, instance: str, path: str) -> str | None:
         """What an instance has written at `NAMESPACE/KEY`; None while it has not."""
-        with told(f"read the host key that {instance} shows"):
+        with translate_errors(f"read the host key that {instance} shows"):
             try:
                 row = self.client("InstancesClient").get_guest_attributes(
                     request={
@@ -218,7 +218,7 @@ class ProjectClient:
 
     def refused_request(self, zone: str, group: str, request: str) -> CloudError | None:
         """Why a resize request will never be fulfilled: it failed, or somebody cancelled it."""
-        with told(f"look at the request {request}"):
+        with translate_errors(f"look at the request {request}"):
             row = self.client("InstanceGroupManagerResizeRequestsClient").get(
                 project=self.project, zone=zone, instance_group_manager=group, resize_request=request
             )
@@ -230,7 +230,7 @@ class ProjectClient:
 
     def labelled(self, zone: str, value: str) -> tuple[tuple[str, str], ...]:
         """Instances of a stack by name, and the mark of the resource each was made for."""
-        with told("look for resources by label"):
+        with translate_errors("look for resources by label"):
             rows = list(
                 self.client("InstancesClient").list(
                     request={"project": self.project, "zone": zone, "filter": f"labels.orch-stack={value}"}
@@ -247,13 +247,13 @@ def carries_key(user_data: str) -> bool:
 def _member(row: Any) -> Member:
     nic = row.network_interfaces[0]
     public = next((str(each.nat_i_p) for each in nic.access_configs if each.nat_i_p), None)
-    told_host = str(row.resource_status.physical_host or "")
+    physical_host = str(row.resource_status.physical_host or "")
     return Member(
         name=str(row.name),
         address=str(nic.network_i_p),
         public=public,
         created=str(row.creation_timestamp),
-        host=tuple(part for part in told_host.split("/") if part),
+        host=tuple(part for part in physical_host.split("/") if part),
         id=str(row.id),
         keyed=any(each.key == "user-data" and carries_key(str(each.value)) for each in row.metadata.items),
     )

@@ -22,7 +22,7 @@ def not_found() -> Any:
 
 
 @contextmanager
-def told(doing: str) -> Generator[None, None, None]:
+def translate_errors(action: str) -> Generator[None, None, None]:
     """Google's errors as ours."""
     api, auth = sdk("google.api_core.exceptions"), sdk("google.auth.exceptions")
     try:
@@ -30,15 +30,15 @@ def told(doing: str) -> Generator[None, None, None]:
     except api.GoogleAPICallError as error:
         reason = getattr(error, "reason", None) or next(iter(codes_of(error)), None)
         message = str(getattr(error, "message", error))
-        found = (
+        cloud_error = (
             errors.by_code(reason, message) if reason else errors.by_status(int(error.code or 500), message)
         )
         raise CloudRefused(
-            f"{found.meaning}: could not {doing}",
-            error=found,
-            detail=f"{found.code}: {message}",
-            hint=found.hint,
-            code=found.orch,
+            f"{cloud_error.meaning}: could not {action}",
+            error=cloud_error,
+            detail=f"{cloud_error.code}: {message}",
+            hint=cloud_error.hint,
+            code=cloud_error.orch,
         ) from error
     except auth.DefaultCredentialsError as error:
         raise CloudRefused(
@@ -55,11 +55,11 @@ def told(doing: str) -> Generator[None, None, None]:
             code="ORCH303",
         ) from error
     except (api.RetryError, OSError) as error:
-        raise CloudRefused(f"GCP cannot be reached to {doing}", detail=str(error), code="ORCH358") from error
+        raise CloudRefused(f"GCP cannot be reached to {action}", detail=str(error), code="ORCH358") from error
 
 
 def codes_of(error: Any) -> tuple[str, ...]:
     """The short codes of an error: those of the answer, or of the operation that failed."""
-    told = [each["reason"] for each in error.errors or () if isinstance(each, dict) and each.get("reason")]
+    reasons = [each["reason"] for each in error.errors or () if isinstance(each, dict) and each.get("reason")]
     operation = getattr(error.response, "error", None)
-    return tuple(map(str, (*told, *(each.code for each in getattr(operation, "errors", ())))))
+    return tuple(map(str, (*reasons, *(each.code for each in getattr(operation, "errors", ())))))

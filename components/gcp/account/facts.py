@@ -84,7 +84,7 @@ class GcpFacts:
     `zones`: those of the region. `offered`: whether the zone has the type; `profile`: whether it has the
     network profile the type needs. `missing`: given things that are not there, by name.
     `own`: instances that the fleet has in the zone already, recorded or not: `capacity` counts them too.
-    `unread`: what GCP says where guest attributes may not be read.
+    `attribute_refusal`: the message of GCP where guest attributes may not be read.
     """
 
     project: str
@@ -100,7 +100,7 @@ class GcpFacts:
     network_quota: Allowance | None = None
     missing: tuple[str, ...] = ()
     own: int = 0
-    unread: str | None = None
+    attribute_refusal: str | None = None
 
     def network(self, name: str) -> Network | None:
         return next((each for each in self.networks if each.name == name), None)

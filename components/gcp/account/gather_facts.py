@@ -14,14 +14,14 @@ from typing import Any
 
 from orch.components.cloud_errors import CloudError
 from orch.components.gcp.account.client import ProjectClient, Session
-from orch.components.gcp.account.client_errors import CloudRefused, sdk, told
+from orch.components.gcp.account.client_errors import CloudRefused, sdk, translate_errors
 from orch.components.gcp.account.facts import GcpFacts, Member, Reservation
 from orch.components.gcp.account.lookups import Lookups
 from orch.components.gcp.userdata import SHOWN
 from orch.spec.models.backends.credentials import GcpServiceAccountCreds
 from orch.spec.models.backends.gcp import GcpSettings
 
-__all__ = ["CloudRefused", "Session", "ask", "members", "reservation", "session", "tagged"]
+__all__ = ["CloudRefused", "Session", "ask", "members", "open_session", "reservation", "tagged"]
 
 
 # A project may read 1,500 times a minute.
@@ -40,76 +40,76 @@ class Credentials:
         return getattr(sdk("google.cloud.compute_v1"), name)(credentials=self._credentials)
 
 
-def session(settings: GcpSettings) -> Session:
+def open_session(settings: GcpSettings) -> Session:
     """Log in.
 
     Raises NoSdk, and CloudRefused when there are no credentials or no project is named.
     """
     creds = settings.creds
-    with told("log in"):
+    with translate_errors("log in"):
         if isinstance(creds, GcpServiceAccountCreds):
             info = _key(creds)
             service = sdk("google.oauth2.service_account").Credentials
-            found = service.from_service_account_info(
+            credentials = service.from_service_account_info(
                 info, scopes=["https://www.googleapis.com/auth/cloud-platform"]
             )
             project: str | None = info.get("project_id")
         else:
-            found, project = sdk("google.auth").default()
+            credentials, project = sdk("google.auth").default()
     if not (settings.project_id or project):
         raise CloudRefused(
             "no GCP project is named",
             hint="write `project_id` in orch.yml, or `gcloud config set project …`",
             code="ORCH303",
         )
-    return Credentials(found, str(settings.project_id or project))
+    return Credentials(credentials, str(settings.project_id or project))
 
 
 def _key(creds: GcpServiceAccountCreds) -> dict[str, Any]:
-    where = creds.filename or "`data`"
+    source = creds.filename or "`data`"
     try:
         text = Path(creds.filename).expanduser().read_text("utf-8") if creds.filename else creds.data or ""
-        read = json.loads(text)
-        if isinstance(read, dict):
-            return read
+        key = json.loads(text)
+        if isinstance(key, dict):
+            return key
         reason = "it is no object"
     except (OSError, ValueError) as error:
         reason = str(error)
     raise CloudRefused(
-        f"the key of the service account in {where} does not read", detail=reason, code="ORCH303"
+        f"the key of the service account in {source} does not read", detail=reason, code="ORCH303"
     )
 
 
-def ask(made: Session, question: Lookups) -> GcpFacts:
+def ask(session: Session, lookups: Lookups) -> GcpFacts:
     """All that one plan needs of a zone.
 
     Raises CloudRefused.
     """
-    return ProjectClient(made).facts(question)
+    return ProjectClient(session).facts(lookups)
 
 
 def reservation(
-    made: Session, wanted: str, regions: Sequence[str], zones: Sequence[str]
+    session: Session, name: str, regions: Sequence[str], zones: Sequence[str]
 ) -> Reservation | None:
     """The reservation of that name, looked for in `zones`, else in all of `regions`."""
-    project = ProjectClient(made)
-    where = tuple(zones) or tuple(zone for region in regions for zone in project.zones(region))
-    return project.reservation(wanted, where)
+    project = ProjectClient(session)
+    searched_zones = tuple(zones) or tuple(zone for region in regions for zone in project.zones(region))
+    return project.reservation(name, searched_zones)
 
 
-def members(made: Session, zone: str, group: str) -> tuple[Member, ...]:
+def members(session: Session, zone: str, group: str) -> tuple[Member, ...]:
     """The nodes of a fleet as they run, the oldest first. `group`: the value of their label `orch-group`."""
-    return ProjectClient(made).members(zone, "orch-group", group)
+    return ProjectClient(session).members(zone, "orch-group", group)
 
 
-def host_keys(made: Session, zone: str, instances: Sequence[str]) -> dict[str, str]:
+def host_keys(session: Session, zone: str, instances: Sequence[str]) -> dict[str, str]:
     """The Ed25519 host keys that instances show as guest attributes, as in known_hosts, by name; who shows
     none yet is left out.
 
     Only programs on the machine itself write its guest attributes, and jobs get no answer where they would.
     Raises CloudRefused.
     """
-    project = ProjectClient(made)
+    project = ProjectClient(session)
     project.client("InstancesClient")
 
     def attribute(name: str) -> str | None:
@@ -121,16 +121,16 @@ def host_keys(made: Session, zone: str, instances: Sequence[str]) -> dict[str, s
             raise
 
     with ThreadPoolExecutor(ATTRIBUTES_AT_ONCE) as threads:
-        shown = threads.map(attribute, instances)
-        found = dict(zip(instances, shown, strict=True))
-    return {name: key for name, key in found.items() if key is not None and _ED25519.fullmatch(key)}
+        values = threads.map(attribute, instances)
+        keys = dict(zip(instances, values, strict=True))
+    return {name: key for name, key in keys.items() if key is not None and _ED25519.fullmatch(key)}
 
 
-def refused_request(made: Session, zone: str, group: str, request: str) -> CloudError | None:
+def refused_request(session: Session, zone: str, group: str, request: str) -> CloudError | None:
     """Why a group's resize request will never be fulfilled; None while it may be, and once it is."""
-    return ProjectClient(made).refused_request(zone, group, request)
+    return ProjectClient(session).refused_request(zone, group, request)
 
 
-def tagged(made: Session, zone: str, stack: str) -> tuple[tuple[str, str], ...]:
+def tagged(session: Session, zone: str, stack: str) -> tuple[tuple[str, str], ...]:
     """Live instances with a stack's label, as (name, `orch-urn`): what a killed `up` may have begun."""
-    return ProjectClient(made).labelled(zone, stack)
+    return ProjectClient(session).labelled(zone, stack)

@@ -29,19 +29,19 @@ def labels(*layers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _key(text: str) -> str:
-    made = label(text)
-    return made if made[:1].isalpha() else f"l{made}"[:LONGEST]
+    key = label(text)
+    return key if key[:1].isalpha() else f"l{key}"[:LONGEST]
 
 
 def label_findings(tags: Mapping[str, str]) -> Iterator[Finding]:
     """Tags of the file that GCP spells differently."""
     for key, value in tags.items():
-        made = _key(key), label(value)
-        if made != (key, value):
+        spelled = _key(key), label(value)
+        if spelled != (key, value):
             yield Finding(
                 "ORCH231",
                 f"tags.{key}",
-                f"GCP takes this tag as `{made[0]}: {made[1]}` only",
+                f"GCP takes this tag as `{spelled[0]}: {spelled[1]}` only",
                 detail="labels have lower-case letters, digits, `_` and `-`, 63 at most",
                 severity=Severity.WARNING,
             )

@@ -87,7 +87,7 @@ class Lookups:
     own: str | None
 
 
-def wanted_network(fleet: Fleet, settings: GcpSettings, region: str) -> NetworkLookup:
+def network_lookup(fleet: Fleet, settings: GcpSettings, region: str) -> NetworkLookup:
     """The networks a fleet wants in a region."""
     block = fleet.network or Network()
     subnets = block.subnets.get(region, ()) if isinstance(block.subnets, dict) else block.subnets
@@ -115,11 +115,11 @@ def shape_of(fleet: Fleet, candidate: CloudCandidate) -> Shape:
     """The candidate's shape, with the interfaces of its fabric only where the fleet wants one."""
     from dataclasses import replace
 
-    each = shapes()[candidate.type.name]
+    shape = shapes()[candidate.type.name]
     plain = fleet.network is not None and fleet.network.interconnect == "ethernet"
-    if each.fast and fleet.placement == "cluster" and not plain:
-        return each
-    return replace(each, fabric="ethernet", hosts=1, datas=0, rdmas=0, rdma_subnets=0, profile="", gbps=0)
+    if shape.fast and fleet.placement == "cluster" and not plain:
+        return shape
+    return replace(shape, fabric="ethernet", hosts=1, datas=0, rdmas=0, rdma_subnets=0, profile="", gbps=0)
 
 
 def image_fabric(candidate: CloudCandidate) -> str:
@@ -127,7 +127,7 @@ def image_fabric(candidate: CloudCandidate) -> str:
     return shapes()[candidate.type.name].fabric
 
 
-def wanted_image(fleet: Fleet, settings: GcpSettings, candidate: CloudCandidate) -> ImageLookup | None:
+def image_lookup(fleet: Fleet, settings: GcpSettings, candidate: CloudCandidate) -> ImageLookup | None:
     """The image of the nodes; None when none is written and the catalogue has none for the type."""
     written = fleet.os_image.get("gcp") if isinstance(fleet.os_image, dict) else fleet.os_image
     if written:
@@ -167,7 +167,7 @@ def flex_start(fleet: Fleet) -> bool:
     return options(fleet)[1].get("provisioning") == "flex-start"
 
 
-def question(
+def needed_lookups(
     fleet: Fleet,
     settings: GcpSettings,
     candidate: CloudCandidate,
@@ -177,31 +177,31 @@ def question(
 ) -> Lookups:
     """What has to be asked for a plan. An image that the stack has pinned is asked for by its name; nodes are
     looked for where some have to be made. `indices`: the nodes, None: as many as the file asks for."""
-    network = wanted_network(fleet, settings, candidate.region)
-    each = shape_of(fleet, candidate)
+    network = network_lookup(fleet, settings, candidate.region)
+    shape = shape_of(fleet, candidate)
     # What waits in a queue counts as preemptible. Source: Google Cloud "About Flex-start VMs", quota.
     preemptible = candidate.spot or flex_start(fleet)
     quota = type_quota(candidate.type.name, "spot" if preemptible else "on-demand")
-    looked_for = "scope" in previous.pins and not (candidate.kept and all_there(fleet, previous, indices))
+    count_own = "scope" in previous.pins and not (candidate.kept and all_there(fleet, previous, indices))
     return Lookups(
         region=candidate.region,
         zone=candidate.zone,
         instance_type=candidate.type.name,
         networks=network.names,
         host_project=network.host_project,
-        profile=f"{candidate.zone}-{each.profile}" if each.profile else None,
-        image=pinned(wanted_image(fleet, settings, candidate), "image", previous),
+        profile=f"{candidate.zone}-{shape.profile}" if shape.profile else None,
+        image=pinned(image_lookup(fleet, settings, candidate), "image", previous),
         bastion_image=pinned(bastion_image(), "bastion_image", previous),
         reservation=fleet.reservation,
         metric=quota.metric if quota else None,
         made_networks=network.shared is None,
-        own=label(base_name(fleet.name, previous.pins["scope"])) if looked_for else None,
+        own=label(base_name(fleet.name, previous.pins["scope"])) if count_own else None,
     )
 
 
-def pinned(wanted: ImageLookup | None, pin: str, previous: PriorState) -> ImageLookup | None:
+def pinned(lookup: ImageLookup | None, pin: str, previous: PriorState) -> ImageLookup | None:
     """The image by the name that was pinned, when the same is wanted."""
     pins = previous.pins
-    if wanted is None or pin not in pins or pins.get(f"{pin}_of") != wanted.of:
-        return wanted
-    return ImageLookup(wanted.project, name=short(pins[pin]))
+    if lookup is None or pin not in pins or pins.get(f"{pin}_of") != lookup.of:
+        return lookup
+    return ImageLookup(lookup.project, name=short(pins[pin]))

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot
-from orch.components.cloud.removal import again
+from orch.components.cloud.removal import retry_until_gone
 from orch.components.gcp.account import errors, gather_facts
 from orch.components.gcp.account.client import ProjectClient
-from orch.components.gcp.account.client_errors import codes_of, not_found, sdk, told
+from orch.components.gcp.account.client_errors import codes_of, not_found, sdk, translate_errors
 from orch.components.gcp.account.labels import label
 from orch.components.gcp.account.lookups import short
 from orch.spec.models.backends import entry_of
@@ -38,8 +38,8 @@ class Marks:
 
     @classmethod
     def of(cls, recorded: Iterable[RecordedResource]) -> Marks:
-        found = (_MARK.search(str(each.inputs.get("description") or "")) for each in recorded)
-        return cls(frozenset(match[1] for match in found if match))
+        matches = (_MARK.search(str(each.inputs.get("description") or "")) for each in recorded)
+        return cls(frozenset(match[1] for match in matches if match))
 
     @property
     def labels(self) -> frozenset[str]:
@@ -60,36 +60,36 @@ class Orphan:
     remove: Callable[[], Any]
 
 
-def delete_orphans(crash: StackSnapshot) -> tuple[str, ...]:
+def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
     """Remove what is not recorded; what was removed, each with its path.
 
     Raises CloudRefused.
     """
     places = {
         (str(each.inputs["project"]), str(each.inputs["region"]))
-        for each in crash.known
+        for each in snapshot.recorded
         if each.type == "pulumi:providers:gcp" and "region" in each.inputs
     }
-    marks = Marks.of(crash.of("gcp:"))
+    marks = Marks.of(snapshot.of("gcp:"))
     if not places or not marks.words:
         return ()
-    session = crash.session("gcp") or gather_facts.session(entry_of(crash.settings, GcpSettings))
-    done: list[str] = []
+    session = snapshot.session("gcp") or gather_facts.open_session(entry_of(snapshot.settings, GcpSettings))
+    removed: list[str] = []
     for project, region in sorted(places):
-        there = Orphans(session, project, region, crash, marks)
-        for step in there.steps():
-            crash.still_held()
-            with told("look at what a call that did not end left"):
-                found = list(step())
-            for each in found:
-                with told(f"remove what a call that did not end left: {each.path}"):
+        orphans = Orphans(session, project, region, snapshot, marks)
+        for step in orphans.steps():
+            snapshot.still_held()
+            with translate_errors("look at what a call that did not end left"):
+                batch = list(step())
+            for each in batch:
+                with translate_errors(f"remove what a call that did not end left: {each.path}"):
                     _remove(each)
-            done += [f"{each.name} ({each.path})" for each in found]
-    return tuple(done)
+            removed += [f"{each.name} ({each.path})" for each in batch]
+    return tuple(removed)
 
 
 def _remove(each: Orphan) -> None:
-    def goes() -> bool:
+    def try_remove() -> bool:
         try:
             each.remove().result(timeout=WAIT_S)
         except not_found():
@@ -100,7 +100,7 @@ def _remove(each: Orphan) -> None:
             return False
         return True
 
-    if not again(goes):
+    if not retry_until_gone(try_remove):
         each.remove().result(timeout=WAIT_S)
 
 
@@ -108,11 +108,11 @@ class Orphans:
     """What one region of a project holds of a stack beyond what is recorded."""
 
     def __init__(
-        self, session: gather_facts.Session, project: str, region: str, crash: StackSnapshot, marks: Marks
+        self, session: gather_facts.Session, project: str, region: str, snapshot: StackSnapshot, marks: Marks
     ) -> None:
-        self._asked = ProjectClient(session)
+        self._project_client = ProjectClient(session)
         self._project, self._region = project, region
-        self._crash, self._marks = crash, marks
+        self._snapshot, self._marks = snapshot, marks
         self._zones: Sequence[str] | None = None
 
     def steps(self) -> Iterator[Callable[[], Iterator[Orphan]]]:
@@ -129,50 +129,54 @@ class Orphans:
 
     def zones(self) -> Sequence[str]:
         if self._zones is None:
-            self._zones = self._asked.zones(self._region)
+            self._zones = self._project_client.zones(self._region)
         return self._zones
 
     def requests(self) -> Iterator[Orphan]:
         """Requests that are not recorded, and what they gave; those of a group that goes, before it."""
-        client = self._asked.client("InstanceGroupManagerResizeRequestsClient")
+        client = self._project_client.client("InstanceGroupManagerResizeRequestsClient")
         for zone in self.zones():
             for group in self._groups(zone):
-                where = {
+                group_path = {
                     "project": self._project,
                     "zone": zone,
                     "instance_group_manager": str(group.name),
                 }
-                rows = list(client.list(**where))
-                known = [row for row in rows if self._known(row)]
+                rows = list(client.list(**group_path))
+                recorded = [row for row in rows if self._known(row)]
                 for row in rows:
-                    if row in known:
+                    if row in recorded:
                         continue
-                    words = {**where, "resize_request": str(row.name)}
+                    arguments = {**group_path, "resize_request": str(row.name)}
                     if str(row.state) in QUEUED:
-                        yield Orphan(str(row.name), _path(row), lambda words=words: client.cancel(**words))
-                    yield Orphan(str(row.name), _path(row), lambda words=words: client.delete(**words))
-                if len(known) < len(rows) and self._known(group):
-                    yield from self._members(where, sum(int(row.resize_by) for row in known))
+                        yield Orphan(
+                            str(row.name), _path(row), lambda arguments=arguments: client.cancel(**arguments)
+                        )
+                    yield Orphan(
+                        str(row.name), _path(row), lambda arguments=arguments: client.delete(**arguments)
+                    )
+                if len(recorded) < len(rows) and self._known(group):
+                    yield from self._members(group_path, sum(int(row.resize_by) for row in recorded))
 
-    def _members(self, where: dict[str, str], kept: int) -> Iterator[Orphan]:
+    def _members(self, group_path: dict[str, str], kept: int) -> Iterator[Orphan]:
         """The youngest members of a group, beyond so many."""
-        client = self._asked.client("InstanceGroupManagersClient")
-        group = where["instance_group_manager"]
+        client = self._project_client.client("InstanceGroupManagersClient")
+        group = group_path["instance_group_manager"]
         rows = [
             row
-            for row in self._asked.client("InstancesClient").list(
-                project=where["project"], zone=where["zone"]
+            for row in self._project_client.client("InstancesClient").list(
+                project=group_path["project"], zone=group_path["zone"]
             )
             if self._bears(row) and _is_member(row) and _group(row) == group
         ]
-        young = sorted(rows, key=lambda row: (str(row.creation_timestamp), str(row.name)))[kept:]
-        if young:
-            resource = {"instances": [str(row.self_link) for row in young]}
+        youngest = sorted(rows, key=lambda row: (str(row.creation_timestamp), str(row.name)))[kept:]
+        if youngest:
+            resource = {"instances": [str(row.self_link) for row in youngest]}
             yield Orphan(
-                f"{len(young)} members of {group}",
-                ", ".join(_path(row) for row in young),
+                f"{len(youngest)} members of {group}",
+                ", ".join(_path(row) for row in youngest),
                 lambda: client.delete_instances(
-                    **where, instance_group_managers_delete_instances_request_resource=resource
+                    **group_path, instance_group_managers_delete_instances_request_resource=resource
                 ),
             )
 
@@ -182,40 +186,44 @@ class Orphans:
 
     def instances(self) -> Iterator[Orphan]:
         """Nodes and bastions. Members of a group are its own to make and remove."""
-        client = self._asked.client("InstancesClient")
+        client = self._project_client.client("InstancesClient")
         for zone in self.zones():
             for row in client.list(project=self._project, zone=zone):
                 if self._bears(row) and not _is_member(row) and not self._known(row):
-                    words = {"project": self._project, "zone": zone, "instance": str(row.name)}
-                    yield Orphan(str(row.name), _path(row), lambda words=words: client.delete(**words))
+                    arguments = {"project": self._project, "zone": zone, "instance": str(row.name)}
+                    yield Orphan(
+                        str(row.name), _path(row), lambda arguments=arguments: client.delete(**arguments)
+                    )
 
     def routers(self) -> Iterator[Orphan]:
         """Also one that is recorded, with a NAT that is not: it is made anew with it."""
-        begun = {str(each.inputs.get("name")) for each in self._crash.begun if each.type == NAT}
-        nats = {name for name in begun if name}
+        unfinished = {str(each.inputs.get("name")) for each in self._snapshot.unfinished if each.type == NAT}
+        nats = {name for name in unfinished if name}
         yield from self._marked("RoutersClient", "router", nats, region=self._region)
 
-    def _marked(self, client: str, key: str, also: Collection[str] = (), **where: str) -> Iterator[Orphan]:
+    def _marked(self, client: str, key: str, also: Collection[str] = (), **location: str) -> Iterator[Orphan]:
         """Resources of a kind whose description bears the stack's mark. `also`: recorded ones that go too."""
-        made = self._asked.client(client)
-        for row in made.list(project=self._project, **where):
+        service = self._project_client.client(client)
+        for row in service.list(project=self._project, **location):
             name = self._marks.name(row)
             if name is None or (self._known(row) and str(row.name) not in also):
                 continue
             if str(row.name) in also and self._known(row) and not row.nats:
                 continue
-            words = {"project": self._project, **where, key: str(row.name)}
-            yield Orphan(name, _path(row), lambda words=words: made.delete(**words))
+            arguments = {"project": self._project, **location, key: str(row.name)}
+            yield Orphan(name, _path(row), lambda arguments=arguments: service.delete(**arguments))
 
     def _groups(self, zone: str) -> list[Any]:
-        rows = self._asked.client("InstanceGroupManagersClient").list(project=self._project, zone=zone)
+        rows = self._project_client.client("InstanceGroupManagersClient").list(
+            project=self._project, zone=zone
+        )
         return [row for row in rows if self._marks.name(row) is not None]
 
     def _bears(self, row: Any) -> bool:
         return dict(row.labels).get("orch-stack") in self._marks.labels
 
     def _known(self, row: Any) -> bool:
-        return _path(row) in self._crash.ids
+        return _path(row) in self._snapshot.ids
 
 
 def _is_member(row: Any) -> bool:

@@ -175,7 +175,7 @@ def test_a_given_group_must_let_its_members_in(account: Account) -> None:
 def test_a_reservation_is_looked_up_and_decides_the_zone(account: Account) -> None:
     reserved = account.reservation(4)
     plan = account.compiled(reservation=reserved, nodes="4").plan
-    assert (plan.zone, plan.capacity.id, plan.capacity.made) == ("use1-az4", reserved, None)
+    assert (plan.zone, plan.capacity.id, plan.capacity.reserved_nodes) == ("use1-az4", reserved, None)
 
 
 def test_a_reservation_of_four_does_not_hold_eight(account: Account) -> None:
@@ -451,9 +451,9 @@ def test_a_quota_is_judged_again_where_nodes_that_are_there_are_replaced(account
     cluster = {"nodes": "2", "placement": "cluster", "instance_types": ["p5.48xlarge"]}
     up = account.compiled(**cluster, network={"interconnect": "ethernet"}).plan
     there = frozenset(f"{up.fleet}-{index}" for index in range(2))
-    before = PriorState({"backend": "aws", "indices": "0-1", **up.pins}, there=there)
+    before = PriorState({"backend": "aws", "indices": "0-1", **up.pins}, existing_nodes=there)
     account.cloud.turn(quotas={P_QUOTA: 2000, "L-DF5E4CA3": 5})
-    assert account.compiled(before, **cluster, network={"interconnect": "ethernet"}).plan.settled
+    assert account.compiled(before, **cluster, network={"interconnect": "ethernet"}).plan.layout_unchanged
     with pytest.raises(PlanErrors, match="network interfaces"):
         account.compiled(before, **cluster)
 

@@ -14,7 +14,7 @@ from planning import request_of
 from orch.catalog.aws.machines import nics
 from orch.components.aws.account.facts import Reservation
 from orch.components.aws.backend import AwsBackend
-from orch.components.aws.candidates import CloudCandidate, candidates, in_written_zones, settled
+from orch.components.aws.candidates import CloudCandidate, candidates, in_written_zones, with_known_zone
 from orch.components.aws.nics import interfaces
 from orch.components.registry import compile_fleet
 from orch.components.request import PriorState
@@ -100,7 +100,7 @@ def test_a_region_is_asked_once_for_all_its_types() -> None:
         return {"g6.24xlarge": ("use1-az2",)} if region == "us-east-1" else {}
 
     model = fleet(resources={"gpu": "L4:4"}, regions=["us-east-1", "us-west-2"])
-    known = settled(model, candidates(model, SETTINGS, CATALOG), offered, lambda place: True)
+    known = with_known_zone(model, candidates(model, SETTINGS, CATALOG), offered, lambda place: True)
     assert (known[0].type.name, known[0].zone) == ("g6.24xlarge", "use1-az2")
     assert set(asked) == {("us-east-1", 2), ("us-west-2", 2)}
 

@@ -97,8 +97,8 @@ def test_each_case_registers_what_its_plan_says(name: str) -> None:
     )
     (template,) = kept.of("aws:ec2/launchTemplate:LaunchTemplate")
     assert len(template[1]["networkInterfaces"]) == len(plan.interfaces)
-    assert len(kept.of("aws:ec2/capacityReservation:")) == (plan.capacity.made is not None)
-    assert len(kept.of("aws:ec2/placementGroup:")) == (plan.group is not None and plan.group.made)
+    assert len(kept.of("aws:ec2/capacityReservation:")) == (plan.capacity.reserved_nodes is not None)
+    assert len(kept.of("aws:ec2/placementGroup:")) == (plan.group is not None and plan.group.new)
 
 
 def test_sixteen_nodes_add_sixteen_resources() -> None:

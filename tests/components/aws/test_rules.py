@@ -109,7 +109,7 @@ def test_a_quota_is_left_out_where_the_whole_fleet_is_there(
 ) -> None:
     """A part of it that is there counts beside another that grows."""
     fleet = Fleet.model_validate({"type": "fleet", "name": "p5", "backends": ["aws"], "nodes": str(wanted)})
-    prior = PriorState({"indices": "0-2"}, there=frozenset(f"p5-{index}" for index in there))
+    prior = PriorState({"indices": "0-2"}, existing_nodes=frozenset(f"p5-{index}" for index in there))
     assert all_there(fleet, prior, planned) is whole
 
 
@@ -162,7 +162,7 @@ def test_nodes_of_a_version_that_left_the_metadata_open_are_told_once_and_kept()
     case.data["pins"] = {key: value for key, value in now.items() if key != "boot.metadata"}
     (told,) = [each for each in case.plan().warnings if each.code == "ORCH232"]
     assert "can read their instance metadata" in told.summary
-    assert case.plan().settled, "nodes that run stay as they are"
+    assert case.plan().layout_unchanged, "nodes that run stay as they are"
     case.data["pins"] = dict(case.plan().pins)
     assert not [each for each in case.plan().warnings if each.code == "ORCH232"]
 

@@ -275,7 +275,9 @@ def test_nodes_are_looked_for_where_some_have_to_be_made(there: tuple[int, ...],
     wanted, settings = fleet(nodes="1", instance_types=["a2-highgpu-8g"]), GcpSettings()
     (first, *_) = candidates(wanted, settings, CATALOG)
     made = GcpBackend().deployment(request_of(wanted, settings, session=Account()), first)
-    prior = PriorState(dict(made.plan.pins), there=frozenset(f"{wanted.name}-{index}" for index in there))
+    prior = PriorState(
+        dict(made.plan.pins), existing_nodes=frozenset(f"{wanted.name}-{index}" for index in there)
+    )
     (kept,) = candidates(wanted, settings, CATALOG, previous=prior)
     account = Account(InstancesClient__list=lambda **_: [])
     GcpBackend().deployment(request_of(wanted, settings, previous=prior, session=account), kept)
@@ -306,7 +308,7 @@ def test_a_quota_is_judged_for_what_is_new_in_all_groups(killed: int, limit: int
     pins = {"backend": "gcp", "project": "acme-ml", "region": "us-central1", "scope": "abc123", **own}
     pins |= {"zone": "us-central1-a", "indices": "0-1"}
     more = json.dumps([{"number": "1", "zone": "us-central1-c", "indices": "2-5", **own}])
-    previous = PriorState(pins, begun={**pins, "indices": "0-5", "groups": more})
+    previous = PriorState(pins, unfinished={**pins, "indices": "0-5", "groups": more})
     settings = GcpSettings()
     places = candidates(wanted, settings, CATALOG)
     last = next(each for each in places if each.zone == "us-central1-f")

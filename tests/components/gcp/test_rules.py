@@ -15,7 +15,7 @@ from orch.catalog.gcp.machines import gcp_codes, shapes
 from orch.components import cloud_errors
 from orch.components.gcp.account import errors
 from orch.components.gcp.account.labels import label, labels
-from orch.components.gcp.account.lookups import ImageLookup, wanted_image
+from orch.components.gcp.account.lookups import ImageLookup, image_lookup
 from orch.components.gcp.candidates import candidates
 from orch.components.request import PriorState
 from orch.spec import InvalidConfiguration, load_paths
@@ -138,7 +138,7 @@ def test_running_nodes_keep_their_template_when_only_scripts_change() -> None:
         "pins": pins,
     }
     second = Case("x", changed).plan()
-    assert second.settled
+    assert second.layout_unchanged
     assert (second.layout, second.template == first.template) == (first.layout, False)
 
 
@@ -185,7 +185,7 @@ def test_long_labels_stay_apart() -> None:
 )
 def test_images_are_written_as_gcp_writes_them(written: str, wanted: ImageLookup) -> None:
     (first, *_) = candidates(fleet(os_image=written), GcpSettings(), CATALOG)
-    assert wanted_image(fleet(os_image=written), GcpSettings(), first) == wanted
+    assert image_lookup(fleet(os_image=written), GcpSettings(), first) == wanted
 
 
 # Errors
