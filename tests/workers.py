@@ -1,4 +1,4 @@
-"""Tests in several processes at once (`pytest -n 3`, pytest-xdist): who runs what, when, and how it ends.
+"""Tests in several processes at once (`pytest -n 4`, pytest-xdist): who runs what, when, and how it ends.
 
 A file's tests run in one process, which makes the file's fixtures once. Fixtures of a session are made once
 in each process that needs them: whatever has a name or a number of its own outside the process (containers,
