@@ -147,15 +147,18 @@ class ForkServer:
         timeout: float = 300,
         *,
         code: str = "",
+        stdin: int | None = None,
     ) -> tuple[int, str, str]:
         """Exit code (negative: the signal), what it printed, and what it told. Raises TimeoutExpired.
 
-        With `code` it is that which runs, with the words as its `sys.argv`, and not the command line.
+        With `code` it is that which runs, with the words as its `sys.argv`, and not the command line. `stdin`
+        is closed here.
         """
         asked = {"words": [*words], "folder": str(folder), "environment": {**environment}}
         out, err = os.pipe(), os.pipe()
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        with self._line({**asked, **({"code": code} if code else {})}, (nothing, out[1], err[1])) as line:
+        asked |= {"code": code} if code else {}
+        read = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin
+        with self._line(asked, (read, out[1], err[1])) as line:
             return _follow(line, out[0], err[0], [*words], timeout)
 
     def start(
@@ -186,10 +189,13 @@ class Forked:
         self.pid = int(self._told.readline())
 
     def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
-    def wait(self) -> int:
-        """Its exit code, negative for a signal."""
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, negative for a signal. It is killed when it does not end in time."""
+        if not select.select([self._told], [], [], timeout)[0]:
+            self.send_signal(signal.SIGKILL)
         with self._told:
             return int(self._told.readline())
 
