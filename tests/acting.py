@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -231,11 +232,20 @@ def fleets_of(backend: str, names: tuple[str, ...]) -> dict[str, FleetState]:
     return {name: FleetState(name=name, stack=name, backend=backend, nodes=nodes, **more) for name in names}
 
 
+@cache
+def empty_ledger() -> bytes:
+    """The file of a ledger that was just made, which takes longer than a plan."""
+    with TemporaryDirectory() as folder:
+        open_ledger(f"sqlite:///{folder}/ledger.db").close()
+        return Path(folder, "ledger.db").read_bytes()
+
+
 def run_on(backend: str, **given: Any) -> Act:
     """`given` is what a command line may hold: `name`, `arguments`, `variables`."""
 
     def act(document: Document, folder: Path, told: list[str]) -> None:
         here = fleets_of(backend, document.model.__dict__["fleets"] or ("lab",))
+        (folder / "ledger.db").write_bytes(empty_ledger())
         ledger = open_ledger(f"sqlite:///{folder / 'ledger.db'}")
         place = RunnerContext(folder / ".orch", ledger, cast(Connector, Unreachable()))
         try:

@@ -46,7 +46,7 @@ class Case:
 
     @classmethod
     def of(cls, name: str) -> Case:
-        return cls(name, yaml.safe_load((GOLDEN / f"{name}.yml").read_text()))
+        return cls(name, yaml.load((GOLDEN / f"{name}.yml").read_text(), yaml.CSafeLoader))
 
     @property
     def fleet(self) -> Fleet:

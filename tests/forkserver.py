@@ -140,21 +140,64 @@ class ForkServer:
         self._folder.cleanup()
 
     def call(
-        self, words: Sequence[str], folder: Path, environment: Mapping[str, str], timeout: float
+        self,
+        words: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        timeout: float = 300,
+        *,
+        code: str = "",
+        stdin: int | None = None,
     ) -> tuple[int, str, str]:
-        """Exit code (negative: the signal), what it printed, and what it told. Raises TimeoutExpired."""
+        """Exit code (negative: the signal), what it printed, and what it told. Raises TimeoutExpired.
+
+        With `code` it is that which runs, with the words as its `sys.argv`, and not the command line. `stdin`
+        is closed here.
+        """
         asked = {"words": [*words], "folder": str(folder), "environment": {**environment}}
         out, err = os.pipe(), os.pipe()
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        with socket.socket(socket.AF_UNIX) as line:
-            line.connect(self.address)
-            streams = (nothing, out[1], err[1])
-            text = json.dumps(asked).encode()
-            socket.send_fds(line, [len(text).to_bytes(8, "big")], streams)
-            line.sendall(text)
-            for each in streams:
-                os.close(each)
+        asked |= {"code": code} if code else {}
+        read = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin
+        with self._line(asked, (read, out[1], err[1])) as line:
             return _follow(line, out[0], err[0], [*words], timeout)
+
+    def start(
+        self, code: str, words: Sequence[str], environment: Mapping[str, str], streams: tuple[int, int, int]
+    ) -> Forked:
+        """Run code in this folder, in a session of its own, with streams that are closed here."""
+        asked = {"words": [*words], "folder": os.getcwd(), "environment": {**environment}}
+        return Forked(self._line({**asked, "code": code, "session": True}, streams))
+
+    def _line(self, asked: Mapping[str, object], streams: tuple[int, int, int]) -> socket.socket:
+        """Ask for a fork; where its PID and its exit code are told. The streams are closed here."""
+        line = socket.socket(socket.AF_UNIX)
+        line.connect(self.address)
+        text = json.dumps(asked).encode()
+        socket.send_fds(line, [len(text).to_bytes(8, "big")], streams)
+        line.sendall(text)
+        for each in streams:
+            os.close(each)
+        return line
+
+
+class Forked:
+    """One that was started and goes on."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._told = line.makefile()
+        line.close()
+        self.pid = int(self._told.readline())
+
+    def send_signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, negative for a signal. It is killed when it does not end in time."""
+        if not select.select([self._told], [], [], timeout)[0]:
+            self.send_signal(signal.SIGKILL)
+        with self._told:
+            return int(self._told.readline())
 
 
 def _follow(
@@ -318,9 +361,12 @@ def _main() -> None:
     os.environ.update(asked["environment"])
     os.chdir(asked["folder"])
     sys.argv = asked["words"]
-    if "code" in asked:
+    if "pid" in asked:
         os.umask(asked["umask"])
         _be_started_by(asked["pid"])
+    if "session" in asked:
+        os.setsid()
+    if "code" in asked:
         exec(asked["code"], {"__name__": "__main__"})
         return
     sys.executable = interpreter or sys.executable

@@ -18,7 +18,7 @@ class Reads:
         self.classes: set[tuple[str, str]] = set()
 
     def of(self, owner: object, name: str) -> bool:
-        if isinstance(owner, Range):
+        if type(owner) is Range:
             return (id(owner), name) in self.objects
         return (type(owner).__name__, name) in self.classes
 
@@ -32,11 +32,13 @@ def traced() -> Iterator[Reads]:
 
     def told(self: Section, name: str) -> Any:
         kind = type(self)
-        if kind not in fields:
-            fields[kind] = frozenset(kind.model_fields)
-        if name in fields[kind]:
-            reads.objects.add((id(self), name))
+        names = fields.get(kind)
+        if names is None:
+            names = fields[kind] = frozenset(kind.model_fields)
+        if name in names:
             reads.classes.add((kind.__name__, name))
+            if kind is Range:
+                reads.objects.add((id(self), name))
         return plain(self, name)
 
     Section.__getattribute__ = told  # type: ignore[method-assign]

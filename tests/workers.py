@@ -86,6 +86,11 @@ FIRST = (
     "tests/e2e/",
     "tests/components/aws/test_engine.py",
     "tests/providers/simulated/test_in_the_engine.py",
+    # Of the quick ones: each is one process's for a tenth of them all.
+    "tests/test_every_property.py",
+    "tests/test_hostile_values.py",
+    "tests/templates/test_every_template.py",
+    "tests/spec/",
 )
 
 

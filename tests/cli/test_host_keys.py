@@ -18,7 +18,7 @@ from pathlib import Path
 import paramiko
 import pytest
 from paramiko import common
-from support import ORCH, Folder, Said
+from support import ORCH, Folder, Said, fork_server
 
 from orch.runner.ledger.run_folder import new_key_pair
 from orch.runner.ssh.host_keys import fingerprint
@@ -127,20 +127,11 @@ class Site:
         ours, theirs = pty.openpty()
         try:
             os.write(ours, answers.encode())
-            done = subprocess.run(
-                [*ORCH, *words],
-                cwd=self.folder.path,
-                env={**os.environ, "HOME": str(self.home), "SSH_AUTH_SOCK": ""},
-                stdin=theirs,
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=False,
-            )
+            environment = {**os.environ, "HOME": str(self.home), "SSH_AUTH_SOCK": ""}
+            code, out, err = fork_server().call([*ORCH, *words], self.folder.path, environment, stdin=theirs)
         finally:
             os.close(ours)
-            os.close(theirs)
-        return done.returncode, done.stdout + done.stderr
+        return code, out + err
 
 
 @pytest.fixture

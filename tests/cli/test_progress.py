@@ -7,12 +7,12 @@ import os
 import re
 import signal
 import struct
-import subprocess
-import sys
 import termios
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
+from support import fork_server
 
 from orch.cli.output.progress import Tally
 from orch.cli.output.ticking import clock
@@ -159,20 +159,11 @@ def on_a_terminal(
     ours, theirs = os.openpty()
     if columns:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    with subprocess.Popen(
-        [sys.executable, "-c", script, *words],
-        stdin=theirs,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        text=True,
-        env=environment(**more),
-        start_new_session=True,
-        # A shell's background jobs ignore SIGINT, and so would what a test starts in one.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-    ) as process:
-        os.close(theirs)
-        assert process.stdout is not None
-        out = process.stdout.readline()
+    read, write = os.pipe()
+    streams = (theirs, write, os.dup(theirs))
+    process = fork_server().start(script, ["-c", *words], environment(**more), streams)
+    with os.fdopen(read) as printed:
+        out = printed.readline()
         told = b""
         if send is not None:
             while b"waiting for" not in told:
@@ -184,21 +175,13 @@ def on_a_terminal(
             except OSError:  # nobody has the terminal any more
                 break
             told += part
-        out += process.stdout.read()
-        code = process.wait()
+        out += printed.read()
     os.close(ours)
-    return code, out, told.decode()
+    return process.wait(), out, told.decode()
 
 
 def in_a_pipe(script: str, *words: str, **more: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", script, *words],
-        capture_output=True,
-        text=True,
-        env=environment(**more),
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
+    return fork_server().call(["-c", *words], Path.cwd(), environment(**more), code=script)
 
 
 def test_a_terminal_has_one_view_of_what_is_done_and_waited_for() -> None:

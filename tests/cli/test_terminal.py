@@ -5,14 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import os
-import resource
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from oldrows import FLEET
-from support import ORCH, Folder
+from support import ORCH, Folder, fork_server
 
 import orch.cli
 from orch.cli.errors import say
@@ -48,17 +46,20 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
+LIMITED = """
+import resource, sys
+from orch.cli.main import main
+
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
+sys.exit(main())
+"""
+
+
 def limited(folder: Folder, *words: str) -> tuple[int, str, str]:
     """`orch` with a gigabyte of memory and half a minute of CPU: a bomb ends it, not the machine."""
 
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-        resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
-
-    done = subprocess.run(
-        [*ORCH, *words], cwd=folder.path, capture_output=True, text=True, preexec_fn=limit, check=False
-    )
-    return done.returncode, done.stdout, done.stderr
+    return fork_server().call([*ORCH, *words], folder.path, os.environ, code=LIMITED)
 
 
 def test_rows_of_a_ledger_that_others_write_too_are_shown_as_what_they_are(folder: Folder) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from leaves import all_leaves, valid, written
+from support import fork_server
 from typer.testing import CliRunner
 
 import orch
@@ -102,20 +103,28 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(root, outside, home)
 
 
-def watched(repository: Repository, *words: str) -> tuple[dict[str, Any], str]:
-    """What `orch` did, and all that it said."""
+def watched(repository: Repository, *words: str, anew: bool = False) -> tuple[dict[str, Any], str]:
+    """What `orch` did, and all that it said. `anew`: in an interpreter of its own, whose imports are watched
+    too."""
     target = repository.root.parent / "watched.json"
+    target.unlink(missing_ok=True)
     environment = {**os.environ, **SECRETS, "HOME": str(repository.home)}
-    done = subprocess.run(
-        [sys.executable, str(WATCHED), str(target), *words],
-        cwd=repository.root,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert target.exists(), done.stderr
-    return json.loads(target.read_text()), done.stdout + done.stderr
+    command = [str(WATCHED), str(target), *words]
+    if anew:
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=repository.root,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        said = done.stdout + done.stderr
+    else:
+        _, out, err = fork_server().call(command, repository.root, environment, code=WATCHED.read_text())
+        said = out + err
+    assert target.exists(), said
+    return json.loads(target.read_text()), said
 
 
 def check_innocent(repository: Repository, found: dict[str, Any], said: str) -> None:
@@ -142,9 +151,20 @@ def check_innocent(repository: Repository, found: dict[str, Any], said: str) -> 
 @pytest.mark.parametrize("format", ["human", "json", "github", "sarif"])
 def test_validate_reads_nothing_but_the_repository(repository: Repository, format: str) -> None:
     repository.write(HOSTILE)
-    found, said = watched(repository, "validate", ".", "--untrusted", "--format", format)
+    words = ("validate", ".", "--untrusted", "--format", format)
+    found, said = watched(repository, *words, anew=format == "human")
     check_innocent(repository, found, said)
     assert found["code"] == 3
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_what_a_trusted_file_makes_it_do_is_seen(repository: Repository, anew: bool) -> None:
+    repository.write(HOSTILE)
+    found, said = watched(repository, "validate", str(repository.outside), "task.yml", "fleet.yml", anew=anew)
+    assert found["code"] == 3, said
+    assert set(SECRETS) <= set(found["variables"])
+    assert str(repository.outside / "secret.yml") in found["opened"]
+    assert str(repository.outside) in found["looked_at"]
 
 
 def test_each_refused_use_is_a_finding_at_its_line(repository: Repository) -> None:
@@ -170,7 +190,7 @@ def test_each_refused_use_is_a_finding_at_its_line(repository: Repository) -> No
 @pytest.mark.parametrize("backend", HARMLESS)
 def test_preview_of_a_fleet_asks_nobody_and_starts_nothing(repository: Repository, backend: str) -> None:
     repository.write({"fleet.yml": HARMLESS[backend], "orch.yml": HOSTILE["orch.yml"]})
-    found, said = watched(repository, "preview", "fleet.yml", "--untrusted")
+    found, said = watched(repository, "preview", "fleet.yml", "--untrusted", anew=True)
     check_innocent(repository, found, said)
     assert found["code"] == 0, said
     assert "not looked at: the state" in said

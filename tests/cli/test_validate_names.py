@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import ORCH, fork_server
+
+# As with PYTHONIOENCODING=utf-8:strict.
+STRICT = """
+import sys
+from orch.cli.main import main
+
+sys.stdout, sys.stderr = (open(each, "w", 1, encoding="utf-8", errors="strict") for each in (1, 2))
+sys.exit(main())
+"""
 
 
 @pytest.mark.parametrize("where", ["relative", "absolute"])
@@ -16,15 +24,10 @@ import pytest
 def test_a_file_whose_name_is_no_text_is_told_of(tmp_path: Path, format: str, where: str) -> None:
     (tmp_path / os.fsdecode(b"k\xff.yml")).write_text("type: task\nimage: x\nnodes: many\n")
     folder = "." if where == "relative" else str(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-m", "orch.cli.main", "validate", folder, "--format", format],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
-        capture_output=True,
-        check=False,
-    )
-    said = (done.stdout + done.stderr).decode("utf-8")
-    assert (done.returncode, "ORCH112" in said) == (3, True), said
+    words = [*ORCH, "validate", folder, "--format", format]
+    code, out, err = fork_server().call(words, tmp_path, os.environ, code=STRICT)
+    said = out + err
+    assert (code, "ORCH112" in said) == (3, True), said
     if format == "json":
         (found,) = json.loads(said)["diagnostics"]
         assert found["file"].endswith("/k\\udcff.yml")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -280,6 +281,13 @@ def test_the_rows_show_every_value_of_a_template(name: str) -> None:
     assert shown == set(range(1, count + 1))
 
 
+@cache
+def read_by(shell: str, text: str) -> tuple[int, str]:
+    """What a shell that only reads a text ends with and says; some are one text whatever the values hold."""
+    read = subprocess.run([shell, "-n"], input=text, capture_output=True, text=True, check=False)
+    return read.returncode, read.stderr
+
+
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 @pytest.mark.parametrize("name", SHELL)
 def test_a_shell_reads_it_whatever_the_values_hold(name: str, shell: str) -> None:
@@ -287,9 +295,8 @@ def test_a_shell_reads_it_whatever_the_values_hold(name: str, shell: str) -> Non
         shell = "bash"
     for hostile in (TRAP, *HOSTILE):
         for values in list(CASES[name](hostile))[: None if hostile == TRAP else 1]:
-            text = render(name, **values)
-            read = subprocess.run([shell, "-n"], input=text, capture_output=True, text=True, check=False)
-            assert (read.returncode, read.stderr) == (0, ""), (hostile, read.stderr)
+            code, told = read_by(shell, render(name, **values))
+            assert (code, told) == (0, ""), (hostile, told)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda text: text[:12].encode("unicode_escape").decode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -99,11 +100,33 @@ class Account:
         )
 
 
+class Clouds(Cloud):
+    """Sends each call to the account of the test under way: clients, which take a while to make, are made
+    once for all of them."""
+
+    def __init__(self) -> None:
+        self.now: Cloud | None = None
+
+    def call(self, *words: Any, **more: Any) -> Any:
+        assert self.now is not None
+        return self.now.call(*words, **more)
+
+
+@pytest.fixture(scope="module")
+def clouds() -> tuple[Clouds, Any]:
+    clouds = Clouds()
+    return clouds, client_hook.session(clouds)
+
+
 @pytest.fixture
-def account(tmp_path: Path) -> Account:
+def account(tmp_path: Path, clouds: tuple[Clouds, Any]) -> Iterator[Account]:
     cloud = Cloud.create(tmp_path / "cloud")
     cloud.turn(quotas={P_QUOTA: 2000})
-    return Account(cloud, client_hook.session(cloud))
+    here, session = clouds
+    here.now = cloud
+    yield Account(cloud, session)
+    here.now = None
+    gather_facts._enabled.cache_clear()  # what is kept of this account
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from base64 import b64decode
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pulumi
@@ -85,11 +86,16 @@ def register(
     return kept, FleetState.model_validate(states[0])
 
 
+@cache
+def of_case(name: str) -> tuple[Registered, FleetState]:
+    """What `register` gives of a case alone, for all who only look at it."""
+    return register(Case.of(name))
+
+
 @pytest.mark.parametrize("name", [name for name in cases() if not name.startswith("bad-")])
 def test_each_case_registers_what_its_plan_says(name: str) -> None:
-    case = Case.of(name)
-    plan = case.plan()
-    kept, state = register(case, plan)
+    plan = Case.of(name).plan()
+    kept, state = of_case(name)
     nodes = dict(kept.of("aws:ec2/instance:Instance"))
     assert [node.name for node in state.nodes] == [node.name for node in plan.nodes]
     assert set(nodes) == {node.name for node in plan.nodes} | (
@@ -112,8 +118,8 @@ def _with(case: Case, nodes: int) -> dict[str, Any]:
 
 
 def test_all_that_takes_tags_can_be_found_again() -> None:
-    kept, _ = register(Case.of("given-network"))
-    kept_too, _ = register(Case.of("p5"))
+    kept, _ = of_case("given-network")
+    kept_too, _ = of_case("p5")
     untagged = Counter(
         typ
         for typ, _, inputs in [*kept.resources, *kept_too.resources]
@@ -132,7 +138,7 @@ def common(kept: Registered) -> str:
 
 
 def test_all_nodes_start_with_one_text_that_holds_no_secret() -> None:
-    kept, state = register(Case.of("p5"))
+    kept, state = of_case("p5")
     (part,) = email.message_from_string(common(kept)).get_payload()
     text = gzip.decompress(part.get_payload(decode=True)).decode()
     assert text.startswith("#cloud-config\n")
@@ -146,7 +152,7 @@ def test_all_nodes_start_with_one_text_that_holds_no_secret() -> None:
 
 
 def test_user_data_with_steps_of_the_file_is_a_secret() -> None:
-    kept, _ = register(Case.of("scripts"))
+    kept, _ = of_case("scripts")
     (template,) = kept.of("aws:ec2/launchTemplate:LaunchTemplate")
     assert SECRET in template[1]["userData"].values()
 
@@ -190,7 +196,7 @@ def test_instances_read_their_names_where_their_tags_can_be_paths() -> None:
 
 
 def test_nodes_are_reached_over_the_bastion_through_ssm() -> None:
-    _, state = register(Case.of("p5"))
+    _, state = of_case("p5")
     jump = state.nodes[0].ssh.jump[0]
     assert jump.proxy_command is not None
     assert jump.proxy_command.startswith("aws ssm start-session --region us-east-1 --target train-bastion-id")
@@ -198,28 +204,28 @@ def test_nodes_are_reached_over_the_bastion_through_ssm() -> None:
 
 
 def test_ranks_follow_what_the_cloud_tells_of_the_network() -> None:
-    _, state = register(Case.of("p5"))
+    _, state = of_case("p5")
     assert [node.topology for node in state.nodes] == [("nn-1", f"train-{i}-id") for i in range(4)]
-    _, plain = register(Case.of("g5"))
+    _, plain = of_case("g5")
     assert {node.topology for node in plain.nodes} == {()}
 
 
 def test_public_nodes_are_reached_straight_at_their_elastic_ips() -> None:
-    kept, state = register(Case.of("public-ips"))
+    kept, state = of_case("public-ips")
     assert {node.ssh.address for node in state.nodes} == {"203.0.113.9"}
     assert len(kept.of("aws:ec2/eip:Eip")) == 2
     assert all(not node.ssh.jump for node in state.nodes)
 
 
 def test_without_ssh_networks_no_rule_lets_the_world_in() -> None:
-    kept, _ = register(Case.of("p5"))
+    kept, _ = of_case("p5")
     rules = [rule for _, inputs in kept.of("aws:ec2/securityGroup:") for rule in inputs.get("ingress", ())]
     assert rules
     assert not [rule for rule in rules if rule.get("cidrBlocks")]
 
 
 def test_what_leads_ssm_in_may_do_nothing_else() -> None:
-    kept, _ = register(Case.of("p5"))
+    kept, _ = of_case("p5")
     assert not kept.of("aws:iam/rolePolicyAttachment:")
     ((_, policy),) = kept.of("aws:iam/rolePolicy:")
     (allowed,) = json.loads(policy["policy"])["Statement"]
@@ -230,7 +236,7 @@ def test_what_leads_ssm_in_may_do_nothing_else() -> None:
 
 
 def test_the_bastion_s_disk_is_encrypted() -> None:
-    kept, _ = register(Case.of("p5"))
+    kept, _ = of_case("p5")
     assert dict(kept.of("aws:ec2/instance:Instance"))["train-bastion"]["rootBlockDevice"] == {
         "encrypted": True
     }

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import cloudconfig
@@ -117,11 +118,16 @@ def register(
     return kept, FleetState.model_validate(states[0])
 
 
+@cache
+def of_case(name: str) -> tuple[Registered, FleetState]:
+    """What `register` gives of a case alone, for all who only look at it."""
+    return register(Case.of(name))
+
+
 @pytest.mark.parametrize("name", PLANNED)
 def test_each_case_registers_what_its_plan_says(name: str) -> None:
-    case = Case.of(name)
-    plan = case.plan()
-    kept, state = register(case, plan)
+    plan = Case.of(name).plan()
+    kept, state = of_case(name)
     assert [node.name for node in state.nodes] == [node.name for node in plan.nodes]
     alone = [] if plan.group else sorted(node.name for node in plan.nodes)
     assert [name for name, _ in kept.of(NODE)] == alone
@@ -149,7 +155,7 @@ def _with(case: Case, nodes: int) -> dict[str, Any]:
 def test_all_that_is_made_can_be_found_again() -> None:
     lost = Counter[str]()
     for name in ("a3-mega", "a4x-max", "flex-start"):
-        for typ, _, inputs in register(Case.of(name))[0].resources:
+        for typ, _, inputs in of_case(name)[0].resources:
             if not typ.startswith("gcp:"):
                 continue
             words = inputs.get("description", "") if typ in UNLABELLED else inputs.get("labels", {})
@@ -162,7 +168,7 @@ def test_all_that_is_made_can_be_found_again() -> None:
 
 def test_labels_are_what_gcp_takes() -> None:
     for name in ("a3-mega", "flex-start", "open-to-the-world"):
-        for _, _, inputs in register(Case.of(name))[0].resources:
+        for _, _, inputs in of_case(name)[0].resources:
             for key, value in inputs.get("labels", {}).items():
                 assert key == key.lower()
                 assert value == value.lower()
@@ -179,7 +185,7 @@ def test_names_fit_whatever_the_fleet_is_called() -> None:
 
 
 def test_the_rdma_network_has_the_profile_of_its_zone() -> None:
-    kept, _ = register(Case.of("a3-ultra"))
+    kept, _ = of_case("a3-ultra")
     profiles = [inputs.get("networkProfile") for _, inputs in kept.of("network:Network")]
     assert profiles == [None, None, "projects/acme-ml/global/networkProfiles/us-central1-b-vpc-roce"]
 
@@ -191,7 +197,7 @@ def common(kept: Registered) -> Any:
 
 
 def test_all_nodes_start_with_one_text_that_holds_no_secret() -> None:
-    kept, state = register(Case.of("a3-mega"))
+    kept, state = of_case("a3-mega")
     metadata = common(kept)
     assert metadata["enable-guest-attributes"] == "TRUE"
     text = cloudconfig.unwrapped(metadata["user-data"])
@@ -206,7 +212,7 @@ def test_all_nodes_start_with_one_text_that_holds_no_secret() -> None:
 
 
 def test_user_data_with_steps_of_the_file_is_a_secret() -> None:
-    assert SECRET in common(register(Case.of("scripts"))[0]).values()
+    assert SECRET in common(of_case("scripts")[0]).values()
 
 
 def shown_keys(state: FleetState) -> list[tuple[str | None, str]]:
@@ -260,7 +266,7 @@ def test_a_node_that_never_comes_up_is_none_and_the_others_are() -> None:
 
 
 def test_nodes_are_reached_over_the_bastion_through_iap() -> None:
-    _, state = register(Case.of("a3-mega"))
+    _, state = of_case("a3-mega")
     jump = state.nodes[0].ssh.jump[0]
     assert jump.proxy_command is not None
     assert jump.proxy_command.startswith("gcloud compute start-iap-tunnel orch-train-abc123-bastion 22 ")
@@ -268,25 +274,25 @@ def test_nodes_are_reached_over_the_bastion_through_iap() -> None:
 
 
 def test_a_lone_private_node_is_reached_through_iap_itself() -> None:
-    _, state = register(Case.of("cpu-smallest"))
+    _, state = of_case("cpu-smallest")
     assert state.nodes[0].ssh.proxy_command is not None
     assert not state.nodes[0].ssh.jump
 
 
 def test_public_nodes_are_reached_straight() -> None:
-    _, state = register(Case.of("cpu"))
+    _, state = of_case("cpu")
     assert {node.ssh.address for node in state.nodes} == {"203.0.113.7"}
 
 
 def test_ranks_follow_the_physical_host() -> None:
-    _, state = register(Case.of("a3-ultra"))
+    _, state = of_case("a3-ultra")
     assert [node.topology[:2] for node in state.nodes] == [("b1", f"s{place % 2}") for place in range(4)]
-    _, plain = register(Case.of("cpu"))
+    _, plain = of_case("cpu")
     assert {node.topology for node in plain.nodes} == {()}
 
 
 def test_a_queue_is_one_group_and_a_request_per_batch() -> None:
-    kept, state = register(Case.of("flex-start-grown"))
+    kept, state = of_case("flex-start-grown")
     requests = kept.of("resizeRequest:ResizeRequest")
     assert [inputs["resizeBy"] for _, inputs in requests] == [8, 4]
     assert [inputs["requestedRunDuration"]["seconds"] for _, inputs in requests] == ["172800"] * 2
@@ -297,7 +303,7 @@ def test_a_queue_is_one_group_and_a_request_per_batch() -> None:
 
 
 def test_spot_nodes_that_are_taken_leave_nothing() -> None:
-    (template,) = register(Case.of("spot"))[0].of("instanceTemplate:InstanceTemplate")
+    (template,) = of_case("spot")[0].of("instanceTemplate:InstanceTemplate")
     assert template[1]["scheduling"] == {
         "provisioningModel": "SPOT",
         "onHostMaintenance": "TERMINATE",
@@ -308,7 +314,7 @@ def test_spot_nodes_that_are_taken_leave_nothing() -> None:
 
 
 def test_without_ssh_networks_no_rule_lets_the_world_in() -> None:
-    kept, _ = register(Case.of("a3-mega"))
+    kept, _ = of_case("a3-mega")
     ranges = [each for _, inputs in kept.of("firewall:Firewall") for each in inputs.get("sourceRanges", ())]
     assert ranges
     assert not [each for each in ranges if not each.startswith("10.") and each != "35.235.240.0/20"]
@@ -336,7 +342,7 @@ def test_shared_networks_are_a_stack_of_their_own() -> None:
 def test_nodes_have_no_account_unless_one_is_named() -> None:
     template = "instanceTemplate:InstanceTemplate"
     for name in ("cpu", "a3-mega", "flex-start"):
-        ((_, inputs),) = register(Case.of(name))[0].of(template)
+        ((_, inputs),) = of_case(name)[0].of(template)
         assert "serviceAccount" not in inputs
-    ((_, inputs),) = register(Case.of("given-by-the-backend"))[0].of(template)
+    ((_, inputs),) = of_case("given-by-the-backend")[0].of(template)
     assert inputs["serviceAccount"]["email"] == "nodes@acme-ml.iam.gserviceaccount.com"

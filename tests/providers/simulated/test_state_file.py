@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
-import subprocess
+import sqlite3
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import until
+from forkserver import Forked
+from support import fork_server, until
 
 from orch.rehearsal.account import SimulationError
 from orch.rehearsal.aws.account import Cloud
@@ -29,9 +32,15 @@ for _ in range(int(sys.argv[4])):
 """
 
 
-def launcher(account: Any, times: int) -> subprocess.Popen[bytes]:
-    words = [str(account.cloud.path), account.image, account.subnet, str(times)]
-    return subprocess.Popen([sys.executable, "-c", LAUNCHER, *words])
+def launcher(account: Any, times: int) -> Forked:
+    words = ["-c", str(account.cloud.path), account.image, account.subnet, str(times)]
+    return fork_server().start(LAUNCHER, words, os.environ, (os.dup(0), os.dup(1), os.dup(2)))
+
+
+def instances(account: Any) -> int:
+    """How many there are, without reading them all."""
+    with closing(sqlite3.connect(account.cloud.path, timeout=60)) as file:
+        return int(file.execute("SELECT count(*) FROM things WHERE kind = 'instance'").fetchone()[0])
 
 
 def test_several_processes_write_at_once_and_nothing_is_lost_or_twice(account: Any) -> None:
@@ -48,9 +57,9 @@ def test_a_process_killed_while_it_writes_leaves_whole_calls_only(account: Any) 
     account.subnet = account.add_subnet("10.0.64.0/18", "us-east-1a")
     account.cloud.turn(quotas={"L-1216C47A": 100_000})
     for _ in range(5):
-        before = len(account.cloud.instances())
-        process = launcher(account, 1000)
-        until(lambda seen=before: len(account.cloud.instances()) > seen + 3, 120, "a few launches")
+        before = instances(account)
+        process = launcher(account, 3000)
+        until(lambda seen=before: instances(account) > seen + 3, 120, "a few launches")
         process.send_signal(signal.SIGKILL)
         process.wait()
     docs = account.cloud.instances()
@@ -158,14 +167,13 @@ def test_a_dry_run_says_that_it_would_have_succeeded(account: Any, refused: Any)
 # -- the command line --------------------------------------------------------------------------------------
 
 
+COMMAND_LINE = "import runpy; runpy.run_module('orch.rehearsal', run_name='__main__')"
+
+
 def command(account: Any, *words: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "orch.rehearsal", str(account.cloud.path), *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return json.loads(done.stdout) if done.returncode == 0 else done.stderr
+    words = ("orch.rehearsal", str(account.cloud.path), *words)
+    code, out, err = fork_server().call(words, Path.cwd(), os.environ, code=COMMAND_LINE)
+    return json.loads(out) if code == 0 else err
 
 
 def test_the_command_line_changes_the_cloud_behind_the_back(account: Any) -> None:
