@@ -20,7 +20,7 @@ test: set-up-test ## all tests in four processes; ARGS="-m quick": without engin
 soak: set-up-test ## the trials that repeat what a test of the suite shows once, an hour or more
 	$(BIN)/orch engine install
 	$(BIN)/python -m orch.images node job mpi
-	$(BIN)/pytest -n 3 -m soak $(ARGS)
+	$(BIN)/pytest -n 4 -m soak $(ARGS)
 
 fuzz: set-up-test ## 100,000 mutated documents through `orch validate`
 	ORCHCTL_FUZZ_RUNS=100000 $(BIN)/pytest tests/spec/test_fuzz.py --timeout 0

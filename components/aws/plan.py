@@ -105,8 +105,8 @@ class AwsPlan(CloudPlan):
 
     `profile`: an instance profile that was given; `ssm`: who gets one of our own, to be reached through SSM.
     `confidential`: the user data may hold secrets. `host_keys`: by node, the instance that showed its host
-    key, and the key. `tags_readable`: an
-    instance may read its own tags. `tags` are on everything.
+    key, and the key. `tags_readable`: an instance may read its own
+    tags. `tags` are on everything.
     """
 
     zone_name: str

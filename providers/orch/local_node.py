@@ -335,6 +335,7 @@ def kept_out(container: Any, inputs: Inputs) -> str:
         said = done.output.decode(errors="replace").strip()
         if done.exit_code == 0:
             return said
+        said = said or f"exit code {done.exit_code}"
     except (APIError, OSError) as error:
         said = str(error)
     try:

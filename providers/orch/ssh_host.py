@@ -192,7 +192,8 @@ class SshHostHandler:
         command = Command(as_root(look(registration_id(inputs["stack"]))), "look at the steps of `init`")
         done = self._connector().run(node, command, deadline_s=self._deadline_s)
         if not done.ok:
-            return f"it does not tell of its steps: {done.stderr.strip()[-300:]}"
+            said = done.stderr.strip() or f"exit code {done.exit_code}"
+            return f"it does not tell of its steps: {said[-300:]}"
         return done.stdout.strip()
 
     def _connector(self) -> Connector:

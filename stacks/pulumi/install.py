@@ -162,7 +162,7 @@ def _build(root: Path, progress: Progress) -> None:
     if go is None or version is None or version < GO_MINIMUM:
         raise EngineMissing(
             "the Pulumi engine can neither be downloaded nor built here",
-            detail="the download was failure, and "
+            detail="the download failed, and "
             + (
                 "there is no Go"
                 if go is None
