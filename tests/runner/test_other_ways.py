@@ -68,10 +68,12 @@ def test_a_task_runs_on_two_nodes_that_are_folders_of_this_machine(
     run: Callable[..., RunRow], place: RunnerContext, boxes: FolderLab, tmp_path: Path
 ) -> None:
     (tmp_path / "given.txt").write_text("a file of the task\n")
+    # Both nodes are this machine: each unpacks both files, also while the other reads its own.
+    file = f"{tmp_path}/target-$NODE_RANK/given.txt"
     row = run(
         commands=[
             'echo "rank $NODE_RANK of $NNODES, the first is at $MASTER_ADDR, $SECRET"',
-            f"cat {tmp_path}/target-$NODE_RANK/given.txt",
+            f"until grep -x 'a file of the task' {file} 2>/dev/null; do sleep 0.1; done",
         ],
         files=[f"given.txt:{tmp_path}/target-0/given.txt", f"given.txt:{tmp_path}/target-1/given.txt"],
         env={"SECRET": "it's here"},
