@@ -32,47 +32,17 @@ from pathlib import Path
 from typing import Any
 
 # What verbs load when they are called. No SDK of a cloud: some tests hide those.
-LOADED = (
-    *(
-        "orch.cli.main",
-        "orch.cli.fleet",
-        "orch.cli.provision",
-        "orch.cli.hosts.check",
-        "orch.cli.output.run",
-        "orch.cli.output.plan_tree",
-    ),
-    *(
-        "orch.cli.apply",
-        "orch.cli.doctor",
-        "orch.cli.show",
-        "orch.cli.output.fleet",
-        "orch.cli.offers",
-    ),
-    *(
-        "orch.cli.hosts.node_names",
-        "orch.cli.output.review",
-        "orch.cli.output.untrusted",
-    ),
-    *(
-        "orch.stacks.operations",
-        "orch.rehearsal.project",
-        "orch.runner.runs.lifecycle",
-        "orch.runner.ssh.pool",
-    ),
-    *(
-        "orch.runner.ledger.ledger",
-        "orch.runner.hosts.survey",
-        "orch.components.registry",
-        "orch.catalog.load",
-    ),
-    *(
-        "orch.components.aws.backend",
-        "orch.components.gcp.backend",
-        "orch.components.local.resources",
-        "orch.components.ssh.resources",
-    ),
-    *("jinja2", "pulumi.automation._server", "rich.console", "rich.table", "sqlalchemy.dialects.sqlite"),
-)
+_VERBS_LOAD = """
+orch.cli.main orch.cli.apply orch.cli.doctor orch.cli.fleet orch.cli.offers orch.cli.provision orch.cli.show
+orch.cli.hosts.check orch.cli.hosts.node_names orch.cli.output.fleet orch.cli.output.plan_tree
+orch.cli.output.review orch.cli.output.run orch.cli.output.untrusted
+orch.stacks.operations orch.rehearsal.project orch.runner.runs.lifecycle orch.runner.ssh.pool
+orch.runner.ledger.ledger orch.runner.hosts.survey orch.catalog.load orch.components.registry
+orch.components.aws.backend orch.components.gcp.backend orch.components.local.resources
+orch.components.ssh.resources
+jinja2 pulumi.automation._server rich.console rich.table sqlalchemy.dialects.sqlite
+"""
+LOADED = tuple(_VERBS_LOAD.split())
 
 # What serves our own resources and the simulated clouds. None of Google's libraries: protobuf takes either
 # them or the SDK of providers.

@@ -23,26 +23,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from forkserver import interpreter
+from forkserver import LOADED, interpreter
 
-LIBRARIES = """
-orch.cli.main orch.cli.provision orch.cli.fleet orch.cli.output.fleet orch.cli.output.plan
-orch.cli.hosts.node_names orch.cli.output.review orch.cli.output.run orch.cli.output.untrusted
-orch.runner.ledger.ledger orch.runner.runs.lifecycle
+# The clouds' SDKs, and the accounts of a rehearsal.
+_CLOUDS = """
 orch.components.aws.account.gather_facts orch.components.aws.resources
-orch.components.gcp.account.gather_facts orch.components.gcp.resources orch.components.ssh.problems
-orch.components.aws.backend orch.components.gcp.backend orch.components.local.backend
-orch.components.ssh.backend
-orch.rehearsal.aws.client_hook orch.rehearsal.gcp.account orch.rehearsal.gcp.client_hook
-orch.rehearsal.aws.hooks orch.rehearsal.gcp.hooks orch.rehearsal.nodes orch.rehearsal.aws.api.actions
-orch.rehearsal.aws.data.tables orch.rehearsal.gcp.api.methods orch.catalog.refresh jinja2 grpc._server
-orch.rehearsal.aws.api.compute orch.rehearsal.aws.api.network orch.rehearsal.aws.api.account_services
-orch.rehearsal.aws.api.iam orch.rehearsal.aws.api.tags orch.rehearsal.gcp.api.compute
-orch.rehearsal.gcp.api.network orch.rehearsal.gcp.api.operations orch.rehearsal.gcp.api.quotas
-sqlalchemy.dialects.sqlite
-orch.stacks.operations orch.rehearsal.project boto3.session google.auth.credentials
-google.cloud.compute_v1 pulumi.automation._server requests
+orch.components.gcp.account.gather_facts orch.components.gcp.resources
+orch.rehearsal.nodes orch.rehearsal.aws.client_hook orch.rehearsal.aws.hooks orch.rehearsal.gcp.account
+orch.rehearsal.gcp.client_hook orch.rehearsal.gcp.hooks orch.rehearsal.aws.api.account_services
+orch.rehearsal.aws.api.actions orch.rehearsal.aws.api.compute orch.rehearsal.aws.api.iam
+orch.rehearsal.aws.api.network orch.rehearsal.aws.api.tags orch.rehearsal.gcp.api.compute
+orch.rehearsal.gcp.api.methods orch.rehearsal.gcp.api.network orch.rehearsal.gcp.api.operations
+orch.rehearsal.gcp.api.quotas boto3.session google.auth.credentials google.cloud.compute_v1 grpc._server
+orch.catalog.refresh requests
 """
+LIBRARIES = (*LOADED, *_CLOUDS.split())
 LONGEST = 1 << 17
 """Bytes of what is asked: words, folder and environment."""
 
@@ -130,7 +125,7 @@ def read_services() -> None:
 
 
 def read_libraries() -> None:
-    for library in LIBRARIES.split():
+    for library in LIBRARIES:
         importlib.import_module(library)
     # Types of a cloud are read when they are first named.
     aws = importlib.import_module("pulumi_aws")
