@@ -138,6 +138,8 @@ CODES = {
     "ORCH243": "The job is smaller than an instance that has no blocks",
     "ORCH244": "The task is larger than its fleet",
     # money
+    # storage
+    "ORCH262": "The kind of file system belongs to another backend",
     "ORCH281": "The fleet is over the budget",
     "ORCH282": "The budget cannot be checked",
     # the project
