@@ -289,7 +289,7 @@ def _free_port() -> int:
     raise ProviderError(f"no port is free of {PORTS[0]} to {PORTS[-1]}", code="ORCH340")
 
 
-# It asks for two seconds: an exec of its own for each question costs five times the CPU (measured).
+# It asks for two seconds: an exec of its own for each question costs more than asking does.
 DOCKER_ANSWERS = (
     "for try in $(seq 20); do docker version -f '{{.Server.Version}}' && exit; sleep 0.1; done; exit 1"
 )
