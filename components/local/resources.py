@@ -65,6 +65,8 @@ class LocalFleet(pulumi.ComponentResource):
                 "unreachable_grace_s": UNREACHABLE_GRACE_S,
                 "image": plan.job_image,
                 "env": plan.env,
+                # What says of its nodes that a job gets no devices there.
+                **({"simulated": True} if plan.gpus.count else {}),
                 "nodes": nodes,
             }
         )
@@ -97,6 +99,7 @@ class LocalFleet(pulumi.ComponentResource):
                 "status": "running",
                 # Each a secret of its own: a plan tells which of them changes.
                 **({"init": init_inputs} if init_inputs else {}),
+                **({"placeholders": list(plan.placeholders)} if plan.placeholders else {}),
             },
             opts=pulumi.ResourceOptions(parent=self),
         )
@@ -114,6 +117,7 @@ class LocalFleet(pulumi.ComponentResource):
             "memory_mib": node.memory_mib,
             "arch": plan.arch,
             "blocks": plan.blocks,
+            **({"gpus": plan.gpus.model_dump()} if plan.gpus.count else {}),
         }
 
 
