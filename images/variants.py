@@ -82,8 +82,8 @@ def recipe(name: str) -> Recipe | None:
     if not kind and version == DEFAULT_PYTHON:
         return Recipe("python", own_image=DEFAULT)
     if release is not None:
-        torch = _WHEELS.get(kind, "debian")
-        return Recipe("python", release=release, arguments=(("TORCH", torch), *packages))
+        torch = (("TORCH", _WHEELS[kind]),) if kind else (("TORCH", "debian"), ("USE_LIBUV", "0"))
+        return Recipe("python", release=release, arguments=(*torch, *packages))
     torch = _WHEELS.get(kind, _CPU_WHEELS)
     official = f"python:{version}-slim-bookworm"
     return Recipe("python", registry_image=official, arguments=(("TORCH", torch), *packages))

@@ -26,7 +26,7 @@ EXPLAINED = Explained(
         ChangeRow(_NODE, "cpus", "cpus"),
         ChangeRow(_NODE, "memory_mib", "memory", " MiB"),
         ChangeRow(_NODE, "image", "image"),
-        ChangeRow(_NODE, "placeholders", "device files of simulated accelerators"),
+        ChangeRow(_NODE, r"placeholders.*", "gpus"),
     ),
     lost="what is in their containers",
 )

@@ -12,7 +12,7 @@ from orch.catalog.devices import model_of
 from orch.catalog.records import gpu_key
 from orch.spec.findings import PlanError
 from orch.spec.grammar.values import render_size
-from orch.spec.models.resources import GpuSpec
+from orch.spec.models.resources import GpuSpec, Range
 from orch.spec.state import Gpus
 
 _DEVICES = {
@@ -20,7 +20,6 @@ _DEVICES = {
     "amd": "/dev/dri/card{}",
     "intel": "/dev/accel/accel{}",
     "google": "/dev/accel{}",
-    "tenstorrent": "/dev/tenstorrent/{}",
     "aws": "/dev/neuron{}",
 }
 
@@ -54,7 +53,10 @@ def simulated_gpus(kinds: Sequence[GpuSpec], asked: GpuSpec, blocks: int | str) 
 
 
 def placeholders(gpus: Gpus) -> tuple[str, ...]:
-    """Paths of the device files that such accelerators would have on a node."""
+    """Paths of the device files that such accelerators would have on a node.
+
+    None where `orch check` would take them for cards: those of Tenstorrent are counted by their files.
+    """
     pattern = _DEVICES.get(gpus.vendor or "")
     return tuple(pattern.format(index) for index in range(gpus.count)) if pattern else ()
 
@@ -70,7 +72,7 @@ def _fitting(kind: GpuSpec, asked: GpuSpec) -> Iterator[Gpus]:
     name = kind.names[0] if kind.names else None
     model = model_of(name) if name is not None else None
     vendor = model.vendor if model is not None else kind.vendor or "nvidia"
-    capability = model.compute_capability if model is not None else None
+    capability = _end(kind.compute_capability) or (model.compute_capability if model is not None else None)
     keys = model.keys if model is not None else {gpu_key(name)} if name is not None else set[str]()
     if asked.vendor not in (None, vendor) or (
         asked.names and not keys.intersection(_model_keys(asked.names))
@@ -80,8 +82,8 @@ def _fitting(kind: GpuSpec, asked: GpuSpec) -> Iterator[Gpus]:
         capability is None or capability not in asked.compute_capability
     ):
         return
-    limit = int(kind.count.max or kind.count.min or 1)
-    for memory in _memories(kind, model.sizes_mib if model is not None else ()):
+    limit = int(_end(kind.count) or 1)
+    for memory in _memories(kind, limit, model.sizes_mib if model is not None else ()):
         if asked.memory_mib is not None and (memory is None or memory not in asked.memory_mib):
             continue
         for count in range(limit, 0, -1):
@@ -106,16 +108,23 @@ def _model_keys(names: Sequence[str]) -> frozenset[str]:
     )
 
 
-def _memories(kind: GpuSpec, sizes: Sequence[int]) -> Sequence[int | None]:
+def _memories(kind: GpuSpec, count: int, sizes: Sequence[int]) -> Sequence[int | None]:
     """MiB of one accelerator: as written, else those that the model is sold with, the largest first."""
-    if kind.memory_mib is not None:
-        return (int(kind.memory_mib.max or kind.memory_mib.min or 0) or None,)
+    memory, total = _end(kind.memory_mib), _end(kind.total_memory_mib)
+    if memory or total:
+        return (int(memory or (total or 0) // count),)
     return sorted(sizes, reverse=True) or (None,)
+
+
+def _end(size: Range | None) -> float | None:
+    """What a machine has of a range: its upper end, else the lower one."""
+    lower, upper = (size.min, size.max) if size is not None else (None, None)
+    return upper if upper is not None else lower
 
 
 def _text(gpu: GpuSpec) -> str:
     """`A100:80GB:8`, as `simulate_gpu` may be written."""
-    memory = gpu.memory_mib and (gpu.memory_mib.min or gpu.memory_mib.max)
+    memory = _end(gpu.memory_mib)
     parts = [gpu.names[0]] if gpu.names else [gpu.vendor] if gpu.vendor else []
     parts += [render_size(int(memory))] if memory else []
-    return ":".join([*parts, str(int(gpu.count.max or gpu.count.min or 1))])
+    return ":".join([*parts, str(int(_end(gpu.count) or 1))])
