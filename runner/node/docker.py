@@ -137,7 +137,15 @@ def _build_here(image: str, processor: Processor) -> None:
         return
     if images.can_build(image):
         name = image.removeprefix(PREFIX).partition(":")[0]
-        images.ensure(name, progress=lambda text: processor.handle(Notice(text)))
+        try:
+            images.ensure(name, progress=lambda text: processor.handle(Notice(text)))
+        except images.ImageError as error:
+            # A run's end tells summary and detail, and what to do is what matters here.
+            raise ImageUnavailable(
+                error.summary,
+                detail="; what to do: ".join(filter(None, (error.detail, error.hint))),
+                reason="creating_container_error",
+            ) from error
         return
     raise ImageUnavailable(
         f"the image {image} is not on this machine",
