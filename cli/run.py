@@ -15,7 +15,7 @@ import typer
 from orch.cli import completion
 from orch.cli.background import LOG, drive_behind, see_through, supervise, why_undriven
 from orch.cli.context import ALSO, Detach, Json, OnFleet, Profile, Rehearse, Variables, project_at
-from orch.cli.errors import coloured, end, say, tell
+from orch.cli.errors import UsageError, coloured, end, say, tell
 from orch.cli.output.ticking import still
 from orch.spec.errors import ExitCode, OrchError
 
@@ -95,6 +95,13 @@ def start(
         from orch.runner.errors import BadTask
 
         raise BadTask("there is no task in it", where=file, hint="a task begins with `type: task`")
+    if name is not None and len(tasks) > 1:
+        raise UsageError(
+            f"`--name` names one run, and {file} has {len(tasks)} tasks",
+            hint="give each task a `name` of its own",
+        )
+    if arguments:
+        _warn_of_unused(tasks)
     if len(documents) > len(tasks) and not mixed:
         tell("note: only tasks are run; documents of other types are left out")
     with open_runner(None if file == "-" else file, as_json=as_json, rehearse=rehearse) as (project, runner):
@@ -243,6 +250,17 @@ def _load(file: str, variables: dict[str, str], profile: str | None) -> tuple[Do
     return load(file, launch=("task",), environ={**os.environ, **variables}, profile=profile)
 
 
+def _warn_of_unused(tasks: Sequence[Document]) -> None:
+    """Tell which tasks have no place for the words after `--`."""
+    from orch.spec.loader.document import scalars
+
+    for document in tasks:
+        if not any("run.args" in scalar.text for _, scalar in scalars(document.draft.node)):
+            span = document.span()
+            place = f"{span.file}:{span.line}"
+            tell(f"warning: {place}: no `${{{{ run.args }}}}` here uses the words after `--`")
+
+
 def _is_task(document: Document) -> bool:
     from orch.spec.models import Task
 
@@ -261,6 +279,7 @@ def _submit(
 ) -> RunRow:
     from orch import images
     from orch.runner.errors import NoFit
+    from orch.runner.launch.job_image import job_image
     from orch.runner.launch.seats import choose_fleet
     from orch.runner.runs.lifecycle import submit
     from orch.spec.models import Task
@@ -275,11 +294,14 @@ def _submit(
         fleet = choose_fleet(runner, task, _candidates(project, stacks, task, fleet_name), fleet_name)
     except NoFit as error:
         raise _as_diagnostic(error, project, document) from error
+    image = job_image(task, fleet, project.default_image, project.images)
+    if image.instead_of is not None:
+        tell(f"image {image.instead_of}: {image.reference} is used in its place (`images` of orch.yml)")
     return submit(
         runner,
         task,
         with_variables(stacks[fleet.stack], fleet),
-        image=images.resolve(task.image or fleet.image or project.default_image),
+        image=images.resolve(image.reference),
         base=document.directory,
         name=name,
         stem=_stem(document.file),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from orch.cli.output.fleet import FleetRow
     from orch.runner.ledger.records import RunRow
     from orch.runner.runs.lifecycle import RunnerContext
+    from orch.spec.state import FleetState
     from orch.stacks.errors import NoSuchFleet
     from orch.stacks.project import Project
 
@@ -109,7 +110,7 @@ def _fleet_text(project: Project, fleet: FleetRow, runs: Sequence[RunRow]) -> st
     hourly = sum(node.price_hourly or 0 for node in state.nodes) + (state.beside_hourly or 0)
     pairs: Pairs = [
         ("fleet", f"{state.name} ({fleet_status(fleet.statuses)})"),
-        ("backend", state.backend + (" (simulated)" if state.simulated else "")),
+        ("backend", state.backend + _simulated(state)),
         ("where", ", ".join(map(str, locations))),
         ("type", ", ".join(map(str, types))),
         ("nodes", str(len(state.nodes))),
@@ -122,6 +123,13 @@ def _fleet_text(project: Project, fleet: FleetRow, runs: Sequence[RunRow]) -> st
         ("state", project.state_url),
     ]
     return "\n".join([*_lines(pairs), "", fleet_table([fleet], verbose=True, colour=coloured(sys.stdout))])
+
+
+def _simulated(state: FleetState) -> str:
+    """What of a fleet is simulated: the cloud of a rehearsal, of local nodes their accelerators alone."""
+    if not state.simulated:
+        return ""
+    return " (accelerators simulated)" if state.backend == "local" else " (simulated)"
 
 
 def _run_text(runner: RunnerContext, row: RunRow) -> str:

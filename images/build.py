@@ -21,9 +21,10 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from orch.images import docker
-from orch.images.base import HUB_IMAGE, ensure_base
+from orch.images.base import HUB_IMAGE, ensure_base, ensure_official
 from orch.images.docker import Progress
 from orch.images.errors import BuildFailed, UnknownImage
+from orch.images.variants import Recipe, described, recipe, variants
 
 PREFIX = "orch/"
 NAMES = ("node", "job", "mpi")
@@ -34,8 +35,14 @@ _BUILD_TIMES = {"node": "about 20 s", "job": "about 1 min", "mpi": "about 15 s"}
 
 
 def names() -> tuple[str, ...]:
-    """The images this version can build."""
+    """The images this version always needs; `variants()` are built when a job asks for one."""
     return NAMES
+
+
+def can_build(image: str) -> bool:
+    """Whether this version builds exactly this image: a full tag under `orch/`."""
+    name = image.removeprefix(PREFIX).partition(":")[0]
+    return is_ours(image) and name in (*NAMES, *variants()) and tag(name) == image
 
 
 def is_ours(image: str) -> bool:
@@ -56,7 +63,7 @@ def resolve(image: str) -> str:
 
 def tag(name: str, folder: Path | None = None) -> str:
     """`orch/NAME:HASH` of the image's folder, or of another `folder`. Builds nothing. Raises UnknownImage."""
-    digest = hashlib.sha256(HUB_IMAGE.encode())
+    digest = hashlib.sha256(_identity(recipe(name)).encode())
     for path, data in _content(folder if folder is not None else _folder(name)):
         digest.update(f"\0{path}\0{len(data)}\0".encode())
         digest.update(data)
@@ -69,6 +76,9 @@ def ensure(name: str, *, progress: Progress) -> str:
     Returns at once, without a message, if it does. Two concurrent processes build it once. Raises
     DockerUnavailable, BaseUnavailable, BuildFailed, UnknownImage.
     """
+    made = recipe(name)
+    if made is not None and made.own_image is not None:
+        ensure(made.own_image.removeprefix(PREFIX), progress=progress)
     return build_once(name, _folder(name), cache=user_cache_path("orch") / "images", progress=progress)
 
 
@@ -83,16 +93,41 @@ def build_once(name: str, folder: Path, *, cache: Path, progress: Progress) -> s
     ):
         if not docker.has_image(reference):
             log = cache / f"{reference.replace('/', '-').replace(':', '-')}.log"
-            _build(reference, folder, log, progress, expected=_BUILD_TIMES.get(name, "a while"))
+            expected = _BUILD_TIMES.get(name, "a while")
+            _build(reference, folder, log, progress, expected=expected, recipe=recipe(name))
     return reference
 
 
-def _build(reference: str, folder: Path, log: Path, progress: Progress, *, expected: str) -> None:
+def _identity(recipe: Recipe | None) -> str:
+    """What a tag says of an image beside its folder: the base's name, and the arguments of the build."""
+    if recipe is None:
+        return HUB_IMAGE
+    own = recipe.own_image and resolve(recipe.own_image)
+    base = own or recipe.registry_image or f"debian:{recipe.release}-slim"
+    return "\0".join((base, *(f"{key}={value}" for key, value in recipe.arguments)))
+
+
+def _base(recipe: Recipe | None, log: Path, progress: Progress) -> str:
+    """The image that another one stands on, made sure of. Raises BaseUnavailable."""
+    if recipe is None:
+        return ensure_base(log, progress)
+    if recipe.own_image is not None:
+        return resolve(recipe.own_image)
+    if recipe.registry_image is not None:
+        return ensure_official(recipe.registry_image, log, progress)
+    return ensure_base(log, progress, recipe.release or "")
+
+
+def _build(
+    reference: str, folder: Path, log: Path, progress: Progress, *, expected: str, recipe: Recipe | None
+) -> None:
     log.write_text("")
-    base = ensure_base(log, progress)
+    base = _base(recipe, log, progress)
     progress(f"building {reference} on {base} ({expected} where the mirror is near; log: {log})")
     command = ["docker", "build", "--force-rm", "--tag", reference, "--label", f"orch.base={base}"]
     command += ["--build-arg", f"BASE={base}"]
+    for key, value in recipe.arguments if recipe is not None else ():
+        command += ["--build-arg", f"{key}={value}"]
     for variable in _PROXY_VARIABLES:
         if variable in os.environ:
             command += ["--build-arg", variable]
@@ -109,10 +144,12 @@ def _build(reference: str, folder: Path, log: Path, progress: Progress, *, expec
 
 
 def _folder(name: str) -> Path:
-    folder = Path(str(files("orch.images"))) / name
-    if name not in NAMES or not folder.is_dir():
+    made = recipe(name)
+    folder = Path(str(files("orch.images"))) / (made.folder if made is not None else name)
+    if (made is None and name not in NAMES) or not folder.is_dir():
         raise UnknownImage(
-            f"there is no image {PREFIX}{name}", hint="known: " + ", ".join(PREFIX + known for known in NAMES)
+            f"there is no image {PREFIX}{name}",
+            hint="known: " + ", ".join((*(PREFIX + known for known in NAMES), described())),
         )
     return folder
 

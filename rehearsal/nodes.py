@@ -299,19 +299,14 @@ def _hostname(name: str) -> str:
 def _make_files(container: str, names: tuple[str, ...]) -> None:
     """Create placeholder devices: copies of /dev/null, which a job can be given."""
     from orch.images.client import connect
+    from orch.providers.orch.handler import ProviderError
+    from orch.providers.orch.local_node import make_placeholders
 
-    if not names:
-        return
-    script = "mkdir -p /dev/infiniband; " + "; ".join(
-        f"[ -e {one} ] || mknod -m 666 {one} c 1 3" for one in names
-    )
-    result: Any = connect().containers.get(container).exec_run(["sh", "-ec", script])
-    if result.exit_code:
-        raise SimulationError(
-            f"the node {container} has no placeholders for its devices",
-            detail=result.output.decode(errors="replace").strip(),
-            hint="turn the knob `nodes.placeholders` off",
-        )
+    try:
+        make_placeholders(connect().containers.get(container), names)
+    except ProviderError as error:
+        hint = "turn the knob `nodes.placeholders` off"
+        raise SimulationError(error.summary, detail=error.detail, hint=hint) from error
 
 
 def _close_metadata(container: str, script: bytes) -> None:

@@ -33,7 +33,7 @@ class RankChanged:
 class ImageProgress:
     """Progress of an image that is sent to a node: at the start, at each percent and at the end.
 
-    `total_bytes` is None for a pull.
+    `total_bytes` is None for a pull; `seconds` is what it took, at the end.
     """
 
     node: str
@@ -41,6 +41,7 @@ class ImageProgress:
     done_bytes: int
     total_bytes: int | None
     finished: bool = False
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ CODES = {
     # a task
     "ORCH163": "A link leads out of the folder",
     "ORCH164": "The command is one of Slurm",
+    "ORCH167": "The program is not among what the task sends",
     # documents together
     "ORCH170": "Two documents have one type and name",
     "ORCH171": "A host is in two fleets",

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from orch.spec.models.project import ProjectSettings
     from orch.spec.state import FleetState, NodeState
 
-DEFAULT_IMAGE = "orch/job"
-
 COMPRESSED = (".gz", ".zst")
 """Suffixes of a state's file that the engine has compressed."""
 
@@ -39,9 +37,11 @@ class Project:
     state_url: str
     secrets_provider: str | None
     ledger_url: str
-    default_image: str
+    default_image: str | None
     backends: tuple[BackendSettings, ...] = ()
     tags: dict[str, str] = field(default_factory=dict[str, str])
+    # Image of a job -> the one that is used in its place.
+    images: dict[str, str] = field(default_factory=dict[str, str])
     # Existing hosts may leave a fleet although jobs run on them.
     force: bool = False
 
@@ -243,9 +243,10 @@ def _load(root: Path) -> Project:
         state_url=state_url,
         secrets_provider=settings.secrets_provider,
         ledger_url=settings.ledger or f"sqlite:///{root / '.orch' / 'ledger.db'}",
-        default_image=settings.defaults.image or DEFAULT_IMAGE,
+        default_image=settings.defaults.image,
         backends=settings.configured,
         tags=dict(settings.tags),
+        images=dict(settings.images),
     )
 
 

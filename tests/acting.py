@@ -68,6 +68,7 @@ from orch.spec.models import Fleet
 from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.gcp import GcpSettings
 from orch.spec.models.backends.local import LocalSettings
+from orch.spec.models.project import ProjectSettings
 from orch.spec.state import FleetState, Gpus, NodeState
 from orch.stacks.project import find
 from orch.stacks.state import StackState
@@ -315,6 +316,8 @@ def use_project(document: Document, folder: Path, told: list[str]) -> Steps:
     project = find(folder)
     project.tunnels()
     yield
+    # Ranges are told apart as objects, and the project has read its own.
+    of_document = cast(ProjectSettings, document.model).configured
     for settings in project.backends:
         if isinstance(settings, LocalSettings):
             fleet = fleet_of("local", {})
@@ -322,7 +325,7 @@ def use_project(document: Document, folder: Path, told: list[str]) -> Steps:
                 "orch.components.local.backend.ask", lambda image: LocalFacts(64, 1 << 20, image or "")
             ):
                 compile_fleet(
-                    PlanRequest(fleet, project.backends, PriorState(), "abc", root=folder, folder=folder)
+                    PlanRequest(fleet, of_document, PriorState(), "abc", root=folder, folder=folder)
                 )
         elif isinstance(settings, AwsSettings):
             told.append(ssm_command("us-east-1", settings, "i-0").replace("%%", "%"))

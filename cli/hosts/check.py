@@ -119,13 +119,15 @@ def _of_name(project: Project, name: str) -> Survey:
 def _of_file(project: Project, fleet: Fleet, folder: Path, unseen: AcceptNew) -> Survey:
     """The survey of a fleet as its file describes it, up or not; host keys pinned by an `up` are required."""
     from orch.components.ssh import facts
+    from orch.images import default_image
     from orch.stacks.errors import NoSuchFleet
     from orch.stacks.fleets import fleet_state
 
     nodes: Sequence[NodeState] = ()
     with suppress(NoSuchFleet):
         nodes = fleet_state(project, fleet.name).nodes
-    return facts.check(fleet, folder, known=nodes, unseen=unseen, default_image=project.default_image)
+    image = project.default_image or default_image(None)
+    return facts.check(fleet, folder, known=nodes, unseen=unseen, default_image=image)
 
 
 Groups = dict[str, "list[HostReport]"]

@@ -45,6 +45,7 @@ def fleet_json(fleet: FleetRow) -> dict[str, Any]:
         "name": fleet.state.name,
         "backend": fleet.state.backend,
         "status": fleet_status(fleet.statuses),
+        "simulated": fleet.state.simulated,
         "nodes": [_node_json(*each) for each in fleet.nodes()],
     }
 
@@ -107,7 +108,7 @@ def _cells(
         "ZONE": node.zone or "-",
         "TYPE": node.instance_type or "-",
         "ID": record.id or "-",
-        "GPU": _gpus(node.gpus),
+        "GPU": _gpus(node.gpus) + (" (simulated)" if state.simulated and node.gpus.count else ""),
         "CPUS": "all" if node.cpus is None else f"{node.cpus:g}",
         "MEMORY": "all" if node.memory_mib is None else _gib(node.memory_mib),
         "DISK": "-" if node.disk_mib is None else _gib(node.disk_mib),

@@ -84,7 +84,8 @@ def _event_text(event: Event) -> str | None:
 def _progress_text(event: ImageProgress) -> str | None:
     """A line at the beginning and one at the end; `Pending.status` has what is between."""
     if event.finished:
-        return f"node {event.node}: has the image {event.image}"
+        size = f"{event.total_bytes >> 20} MiB in " if event.total_bytes else "in "
+        return f"node {event.node}: has the image {event.image} ({size}{duration(event.seconds)})"
     if event.total_bytes is None:
         return f"node {event.node}: pulling the image {event.image}"
     if event.done_bytes == 0:
@@ -115,13 +116,19 @@ def run_json(row: RunRow) -> dict[str, Any]:
     }
 
 
+# How long images, files and nodes are waited for before the end of a run tells it.
+TOLD_WAIT_S = 10
+
+
 def summary(row: RunRow) -> str:
     """How a run ended, and where to look next."""
     took = f" in {duration(row.finished_at - row.started_at)}" if row.finished_at and row.started_at else ""
+    waited = row.started_at - row.created_at if row.started_at else 0
+    before = f"; it began after {duration(waited)}" if waited >= TOLD_WAIT_S else ""
     if row.status == "done":
-        return f"run {row.name}: done{took} on {_count(len(row.ranks), 'node')}"
+        return f"run {row.name}: done{took} on {_count(len(row.ranks), 'node')}{before}"
     if row.status == "terminated":
-        return f"run {row.name}: stopped{took}"
+        return f"run {row.name}: stopped{took}{before}"
     lines = [f"run {row.name}: {row.status}{took}: {row.message or row.reason}"]
     width = max(len(rank.node) for rank in row.ranks)
     lines += [f"  rank {rank.rank}  {rank.node:<{width}}  {rank_text(rank)}" for rank in row.ranks]

@@ -29,8 +29,9 @@ from orch.spec.loader.fence import fence_around
 from orch.spec.loader.text import MAX_BYTES, content
 from orch.spec.loader.untrusted import Fence
 from orch.spec.models import Fleet
-from orch.spec.models.backends import effective, provisioned
+from orch.spec.models.backends import effective, entry_of, provisioned
 from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.backends.local import LocalSettings
 from orch.spec.rules.unsupported import backends_hint
 from orch.spec.suggest import counted, few
 from orch.stacks.errors import ProjectError
@@ -131,7 +132,8 @@ def outlook(fleet: Fleet, settings: Sequence[BackendSettings], folder: Path, fen
             hint=backends_hint(each.type for each in settings),
         )
     if backends[0] == "local":
-        return _local(fleet, _scripts_outside(fleet, folder, fence))
+        local = entry_of(settings, LocalSettings)
+        return _local(fleet, local, _scripts_outside(fleet, folder, fence))
     return _cloud(fleet, backends, settings, _scripts_outside(fleet, folder, fence))
 
 
@@ -148,8 +150,8 @@ def _hosts(fleet: Fleet, scripts: tuple[str, ...]) -> Forecast:
     )
 
 
-def _local(fleet: Fleet, scripts: tuple[str, ...]) -> Forecast:
-    plan = plan_local(fleet, _ANY_MACHINE, PriorState(), "outlook")
+def _local(fleet: Fleet, settings: LocalSettings, scripts: tuple[str, ...]) -> Forecast:
+    plan = plan_local(fleet, _ANY_MACHINE, PriorState(), "outlook", settings=settings)
     limits = [f"{each.cpus:g} CPUs" if each.cpus else "CPUs shared" for each in plan.nodes[:1]] + [
         f"{each.memory_mib} MiB" if each.memory_mib else "memory shared" for each in plan.nodes[:1]
     ]

@@ -12,6 +12,7 @@ from orch.components.explain import ChangeRow, Explained, Traits
 from orch.components.init_steps import scripts
 from orch.components.local.facts import LocalFacts, ask
 from orch.components.local.plan import LocalPlan, plan
+from orch.components.local.simulated_gpus import described
 from orch.components.request import PlanRequest
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.local import LocalSettings
@@ -19,12 +20,13 @@ from orch.spec.models.backends.local import LocalSettings
 _NODE = "orch:local:Node"
 
 EXPLAINED = Explained(
-    traits={"cpus": "CPUs", "memory": "memory", "image": "node image"},
+    traits={"cpus": "CPUs", "memory": "memory", "gpus": "accelerators", "image": "node image"},
     new_nodes=frozenset({"image"}),
     rows=(
         ChangeRow(_NODE, "cpus", "cpus"),
         ChangeRow(_NODE, "memory_mib", "memory", " MiB"),
         ChangeRow(_NODE, "image", "image"),
+        ChangeRow(_NODE, r"placeholders.*", "gpus"),
     ),
     lost="what is in their containers",
 )
@@ -37,6 +39,7 @@ def traits(plan: LocalPlan) -> dict[str, str]:
     return {
         "cpus": f"{cpus:g}" if cpus else "all of this machine's",
         "memory": f"{memory} MiB" if memory else "all of this machine's",
+        **({"gpus": f"{described(plan.gpus)}, simulated"} if plan.gpus.count else {}),
         "image": plan.image,
     }
 
@@ -64,7 +67,8 @@ class LocalBackend(Backend[ThisMachine, LocalFacts, LocalPlan]):
 
     def plan(self, request: PlanRequest, candidate: ThisMachine, facts: LocalFacts) -> LocalPlan:
         texts = scripts(request.fleet, request.folder)
-        return plan(request.fleet, facts, request.previous, request.scope, texts)
+        settings = self.settings_of(request)
+        return plan(request.fleet, facts, request.previous, request.scope, texts, settings=settings)
 
     def deploy(self, request: PlanRequest, candidate: ThisMachine, plan: LocalPlan) -> Deployment:
         return replace(super().deploy(request, candidate, plan), images=(plan.image,), place=None)

@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from orch.catalog.records import Arch
 from orch.components import init_steps
 from orch.components.local.facts import LocalFacts
+from orch.components.local.simulated_gpus import described, placeholders, simulated_gpus
 from orch.components.request import PriorState
 from orch.components.scratch import folder_scratch
 from orch.runner.node.init_steps import Step, steps
 from orch.runner.node.mounts import fleet_mounts
 from orch.spec.findings import PlanError
 from orch.spec.grammar.blocks import blocks_of
+from orch.spec.grammar.values import Problem
 from orch.spec.models import Fleet
-from orch.spec.state import FleetMount, NodeScratch
+from orch.spec.models.backends.local import LocalSettings
+from orch.spec.state import FleetMount, Gpus, NodeScratch
 
 FIRST_ADDRESS = 10
 """Node i has the address FIRST_ADDRESS + i of its /24; the gateway has 1."""
@@ -41,7 +44,8 @@ class LocalNodePlan:
 class LocalPlan:
     """A whole local fleet.
 
-    `scope` tells this project's containers from another project's of the same fleet name.
+    `scope` tells this project's containers from another project's of the same fleet name. `gpus`: what each
+    node has in number, without devices; `placeholders`: device files of such accelerators, nothing behind.
     """
 
     fleet: str
@@ -60,6 +64,8 @@ class LocalPlan:
     scratch: NodeScratch | None
     nodes: tuple[LocalNodePlan, ...]
     reasons: tuple[str, ...]
+    gpus: Gpus
+    placeholders: tuple[str, ...] = ()
 
     @property
     def pins(self) -> dict[str, str]:
@@ -77,6 +83,8 @@ def plan(
     previous: PriorState,
     scope: str,
     scripts: Mapping[str, str] | None = None,
+    *,
+    settings: LocalSettings | None = None,
 ) -> LocalPlan:
     """The containers and the network of `fleet`. `scripts`: the text of `init[].file`, by path.
 
@@ -84,8 +92,10 @@ def plan(
     moves. CPUs and memory limit a node only where the file asks for them: the defaults guide the choice of
     cloud machines, and a laptop smaller than they are can still hold the fleet.
 
-    Raises PlanError: ORCH210 (more than this machine has), ORCH211 (accelerators), ORCH212 (too many nodes).
+    Raises PlanError: ORCH147 (blocks that the accelerators do not make), ORCH210 (more than this machine has,
+    or than `settings` let nodes use), ORCH211 (accelerators), ORCH212 (too many nodes).
     """
+    settings = settings or LocalSettings()
     if fleet.nodes is None:
         raise PlanError("ORCH141", "a local fleet needs `nodes`", path="", hint="write `nodes: 2`")
     count = fleet.nodes.target
@@ -96,7 +106,11 @@ def plan(
             path="nodes",
             hint=f"ask for at most {MAX_NODES}, or rehearse with fewer",
         )
+    gpus = simulated_gpus(settings.simulate_gpu, fleet.resources.gpu, fleet.blocks)
     cpus, memory = _limits(fleet, facts)
+    cpus = _share("cpu", cpus, settings.cpus, count, " CPUs")
+    memory_share = _share("memory", memory, settings.memory_mib, count, " MiB")
+    memory = memory_share if memory_share is None else int(memory_share)
     scope = previous.pins.get("scope", scope)
     image = previous.pins.get("node_image", facts.node_image)
     base = f"orch-{fleet.name}-{scope}"
@@ -110,6 +124,10 @@ def plan(
         else f"memory per node: all {facts.memory_mib} MiB, shared",
         "interconnect: Ethernet between containers, which says nothing about a real fabric's speed",
     ]
+    if gpus.count:
+        reasons.insert(
+            3, f"accelerators per node: {described(gpus)}, simulated: jobs get their number and no device"
+        )
     if image != facts.node_image:
         reasons.append(f"node image {image} stays; this orch would make new nodes from {facts.node_image}")
     scratch = folder_scratch(fleet, "none")
@@ -124,7 +142,7 @@ def plan(
         image=image,
         placement=fleet.placement,
         arch=facts.arch,
-        blocks=blocks_of(fleet.blocks, 0, cpus or facts.cpus),
+        blocks=_blocks(fleet, gpus, cpus or facts.cpus),
         job_image=fleet.image,
         env={key: value for key, value in fleet.env.items() if value is not None},
         mounts=fleet_mounts(fleet.mounts),
@@ -137,20 +155,39 @@ def plan(
             for i in range(count)
         ),
         reasons=tuple(reasons),
+        gpus=gpus,
+        placeholders=placeholders(gpus),
     )
+
+
+def _blocks(fleet: Fleet, gpus: Gpus, cpus: float) -> int:
+    try:
+        return blocks_of(fleet.blocks, gpus.count, cpus)
+    except Problem as problem:
+        raise PlanError(problem.code, problem.summary, path="blocks", hint=problem.hint) from None
+
+
+def _share(resource: str, limit: float | None, total: float | None, count: int, unit: str) -> float | None:
+    """A node's limit where the nodes of a fleet may use `total` together: as written, else an even part.
+
+    Raises PlanError("ORCH210").
+    """
+    if total is None or not count:
+        return limit
+    setting = "cpus" if resource == "cpu" else resource
+    if limit is not None and limit * count > total:
+        raise PlanError(
+            "ORCH210",
+            f"{count} nodes of {limit:g}{unit} exceed the {total:g}{unit} of `{setting}` in `orch.yml`",
+            path=f"resources.{resource}",
+            hint=f"ask for less, or raise `{setting}` of the backend `local`",
+        )
+    return limit if limit is not None else total / count
 
 
 def _limits(fleet: Fleet, facts: LocalFacts) -> tuple[float | None, int | None]:
     resources = fleet.resources
     written = resources.model_fields_set
-    if "gpu" in written and 0 not in resources.gpu.count:
-        raise PlanError(
-            "ORCH211",
-            "local nodes have no accelerators",
-            path="resources.gpu",
-            detail="they are containers on this machine, and this version passes no device into them",
-            hint="remove `gpu` for a rehearsal without accelerators",
-        )
     cpus: float | None = None
     memory: int | None = None
     count, size = resources.cpu.count, resources.memory_mib

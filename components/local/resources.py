@@ -66,6 +66,8 @@ class LocalFleet(pulumi.ComponentResource):
                 "image": plan.job_image,
                 "env": plan.env,
                 **({"mounts": [mount.model_dump() for mount in plan.mounts]} if plan.mounts else {}),
+                # What says of its nodes that a job gets no devices there.
+                **({"simulated": True} if plan.gpus.count else {}),
                 "nodes": nodes,
             }
         )
@@ -98,6 +100,7 @@ class LocalFleet(pulumi.ComponentResource):
                 "status": "running",
                 # Each a secret of its own: a plan tells which of them changes.
                 **({"init": init_inputs} if init_inputs else {}),
+                **({"placeholders": list(plan.placeholders)} if plan.placeholders else {}),
             },
             opts=pulumi.ResourceOptions(parent=self),
         )
@@ -116,6 +119,7 @@ class LocalFleet(pulumi.ComponentResource):
             "arch": plan.arch,
             "blocks": plan.blocks,
             **({"scratch": plan.scratch.model_dump()} if plan.scratch else {}),
+            **({"gpus": plan.gpus.model_dump()} if plan.gpus.count else {}),
         }
 
 

@@ -2,7 +2,7 @@
 
 Inputs: `name` (container), `hostname`, `stack`, `network`, `ip`, `image`, `cpus` and `memory_mib` (null = the
 machine's), `authorized_key`, `host_key_seed` (Ed25519 private seed, hex, secret), `status` ("running"), and
-`init` where it has steps (their records, secret).
+`init` where it has steps (their records, secret), `placeholders` where it has device files without devices.
 Outputs: `ssh_address`, `ssh_port` (published on the loopback address, so that it also works where containers'
 addresses are not routed). Its host key is put in before the first start: known_hosts is complete before the
 first connect.
@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import io
 import random
+import shlex
 import socket
 import tarfile
 import time
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from cryptography.hazmat.primitives import serialization
@@ -72,9 +74,14 @@ class LocalNodeHandler:
 
     def replaces(self, key: str, old: Any, new: Any) -> bool:
         # Docker changes a memory limit in place but cannot lift it.
-        return key not in {"cpus", "memory_mib", "status", "authorized_key", "init"} or (
-            key == "memory_mib" and new is None
-        )
+        return key not in {
+            "cpus",
+            "memory_mib",
+            "status",
+            "authorized_key",
+            "init",
+            "placeholders",
+        } or (key == "memory_mib" and new is None)
 
     def create(self, inputs: Inputs) -> tuple[str, State]:
         client = connect()
@@ -82,6 +89,7 @@ class LocalNodeHandler:
         _remove_leftover(client, name, inputs["stack"])
         container, port = _started(client, inputs)
         _wait_ready(container, name, port)
+        make_placeholders(container, inputs.get("placeholders") or ())
         if not inputs.get("init"):
             return name, _outputs(container)
         try:
@@ -117,6 +125,10 @@ class LocalNodeHandler:
             elif container.status != "running":
                 container.start()
             _wait_ready(container, resource_id, int(state["ssh_port"]))
+            wanted = inputs.get("placeholders") or ()
+            make_placeholders(
+                container, wanted, without=set(state.get("placeholders") or ()).difference(wanted)
+            )
             # Those that failed keep it out also when they are in no record: they were taken back.
             if inputs.get("init") or state.get("init") or kept_out(container, inputs):
                 run_steps(resource_id, inputs, new=False)
@@ -363,6 +375,27 @@ def run_steps(name: str, inputs: Inputs, *, new: bool) -> None:
     said, errors = (each.decode(errors="replace") if each else "" for each in done.output)
     if done.exit_code != 0:
         raise step_error(inputs["hostname"], name, done.exit_code, said, errors)
+
+
+def make_placeholders(container: Any, paths: Iterable[str], without: Iterable[str] = ()) -> None:
+    """Create device files without devices, copies of /dev/null, on a node; remove those `without`.
+
+    Raises ProviderError.
+    """
+    lines = [f"rm -f {shlex.quote(path)}" for path in sorted(without)]
+    for path in paths:
+        folder, file = shlex.quote(path.rpartition("/")[0]), shlex.quote(path)
+        lines.append(f"mkdir -p {folder}; [ -e {file} ] || mknod -m 666 {file} c 1 3")
+    if not lines:
+        return
+    result: Any = container.exec_run(["sh", "-ec", "; ".join(lines)])
+    if result.exit_code:
+        raise ProviderError(
+            f"the node {container.name} has no placeholders for its devices",
+            detail=result.output.decode(errors="replace").strip(),
+            hint="remove `simulate_gpu` of the backend `local` in `orch.yml`",
+            code="ORCH342",
+        )
 
 
 def archive(files: dict[str, str]) -> bytes:

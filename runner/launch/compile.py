@@ -29,6 +29,9 @@ from orch.spec.state import FleetState
 if TYPE_CHECKING:
     from orch.spec.models import Task
 
+START_DOCKER = "sh /usr/local/lib/orch/start-docker.sh"
+"""Of the image `orch/docker`: starts the job's own Docker daemon, or says why there can be none."""
+
 
 @dataclass(frozen=True)
 class RunRequest:
@@ -105,6 +108,8 @@ def compile_run(request: RunRequest) -> CompiledRun:
                 script=_script(task, launchers[rank], context, values[rank], request.run_args),
                 working_dir=working_dir,
                 mounts=_mounts(task, request.fleet, values[rank]),
+                max_cpus=task.resources.cpu.count.max,
+                max_memory_mib=_whole_mib(task.resources.memory_mib.max),
             )
         )
         facts = RunFacts(
@@ -152,7 +157,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
         shell=_shell(task),
         entrypoint=tuple(shlex.split(task.entrypoint)) if task.entrypoint and first.name != "image" else (),
         user=task.user,
-        privileged=task.privileged,
+        privileged=task.privileged or task.docker,
         shm_size_mib=task.resources.shm_size_mib,
         hostfile=hostfile(addresses, slots if needs_slots else None, first.dialect),
         dialect=first.dialect,
@@ -169,9 +174,15 @@ def compile_run(request: RunRequest) -> CompiledRun:
         ),
     )
     warnings = [f"ORCH193: {name} is set by orch itself; the value given is not used" for name in ignored]
-    if task.privileged and any(0 < seat.gpus < seat.node.gpus.count for seat in seats):
+    if plan.privileged and any(0 < seat.gpus < seat.node.gpus.count for seat in seats):
         warnings.append("a privileged job sees all accelerators of its node, not only those of its blocks")
+    if plan.privileged and plan.on_containers:
+        warnings.append("nodes are containers here: a privileged job has what they have, and no devices")
     return CompiledRun(plan, tuple(environments), tuple(warnings))
+
+
+def _whole_mib(size: float | None) -> int | None:
+    return None if size is None else int(size)
 
 
 def _fabric(fleet: FleetState, seats: Sequence[Seat]) -> Fabric | None:
@@ -198,7 +209,8 @@ def _script(
 
     Braces, not `a && b`: a part may end in a comment or hold a here-document.
     """
-    parts = [render_command(command, values, run_args) for command in task.commands]
+    parts = [START_DOCKER] if task.docker else []
+    parts += [render_command(command, values, run_args) for command in task.commands]
     launch = launcher.script(context)
     if launch is not None:
         parts.append(launch)

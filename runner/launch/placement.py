@@ -193,7 +193,7 @@ def _node_misfit(task: Task, node: NodeState) -> Misfit | None:
         if size not in gpu.memory_mib:
             summary = f"node {node.name} has GPUs of {size / 1024:g}GB, the task asks for other ones"
             return Misfit(summary, path="resources.gpu")
-    return _gpu_misfit(task, node) or _upper_limit_misfit(task, node) or _gpu_count_misfit(task, node)
+    return _gpu_misfit(task, node) or _gpu_count_misfit(task, node)
 
 
 def _machine_misfit(task: Task, node: NodeState) -> Misfit | None:
@@ -244,22 +244,6 @@ def _gpu_misfit(task: Task, node: NodeState) -> Misfit | None:
             f"node {node.name} has GPUs of compute capability {capability:g}, the task asks for another one"
         )
         return Misfit(summary, path="resources.gpu")
-    return None
-
-
-def _upper_limit_misfit(task: Task, node: NodeState) -> Misfit | None:
-    """Upper limits of CPUs and memory, against the job's share of the node."""
-    resources, share = task.resources, Seat(node, _blocks(task, node)).share
-    limits: list[tuple[str, float | None, float | None]] = [
-        ("CPUs", share.cpus, resources.cpu.count.max),
-        ("MiB of memory", share.memory_mib, resources.memory_mib.max),
-    ]
-    for resource, amount, maximum in limits:
-        if amount is not None and maximum is not None and amount > maximum:
-            summary = (
-                f"a job gets {amount:g} {resource} of node {node.name}, the task asks for {maximum:g} at most"
-            )
-            return Misfit(summary, path=_PATHS[resource])
     return None
 
 

@@ -55,7 +55,11 @@ class StagedFile(_Frozen):
 
 
 class RankPlan(_Frozen):
-    """One rank: its node, the blocks it takes there, and the shell text it runs."""
+    """One rank: its node, the blocks it takes there, and the shell text it runs.
+
+    `max_cpus`, `max_memory_mib`: upper ends of the task's `resources`, limits of the container beside those
+    of its blocks.
+    """
 
     rank: int
     node: NodeState
@@ -63,6 +67,8 @@ class RankPlan(_Frozen):
     script: str
     working_dir: str | None = None
     mounts: tuple[RunMount, ...] = ()
+    max_cpus: float | None = None
+    max_memory_mib: int | None = None
 
     @property
     def whole(self) -> bool:
@@ -118,6 +124,17 @@ class RunPlan(_Frozen):
         Run names are unique in one ledger only, and people with ledgers of their own share servers.
         """
         return f"orch-{self.run}-{self.attempt}-{rank}-{self.run_id[:8]}"
+
+    @property
+    def rehearsed(self) -> bool:
+        """Whether its nodes stand in for machines of a cloud. Local nodes may count accelerators that are not
+        there, and are themselves all the same."""
+        return self.simulated and self.backend != "local"
+
+    @property
+    def on_containers(self) -> bool:
+        """Whether the nodes are containers on somebody's machine: local ones, and those of a rehearsal."""
+        return self.simulated or self.backend == "local"
 
     @property
     def nodes(self) -> tuple[NodeState, ...]:

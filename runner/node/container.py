@@ -20,7 +20,7 @@ from orch.runner.errors import (
 )
 from orch.runner.launch.block_resources import share_of
 from orch.runner.launch.environment import FIRST_RENDEZVOUS_PORT, host_names
-from orch.runner.launch.run_plan import RunPlan
+from orch.runner.launch.run_plan import RankPlan, RunPlan
 from orch.runner.node.accelerators import DeviceAccess, device_access
 from orch.runner.node.claims import ABANDONED_AFTER_S, Claim, busy_error
 from orch.runner.node.commands import NODE_HOME, Command, StdinSource, argv, as_root
@@ -43,6 +43,15 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _MESSAGE = re.compile(r"^orch:(\w+)=(.*)$", re.MULTILINE)
 _NO_SPACE = re.compile(
     r"no space left on device|disk quota exceeded|wrote only \d+ of \d+ bytes", re.IGNORECASE
+)
+
+# Docker gives a privileged container every capability there is. A node that is a container has few of them,
+# so `--privileged` fails there. These are what it has (providers/orch/local_node.py), without devices.
+_CONTAINER_NODE_PRIVILEGES = (
+    *(f"--cap-add={name}" for name in ("SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "IPC_LOCK")),
+    "--security-opt=seccomp=unconfined",
+    "--security-opt=apparmor=unconfined",
+    "--cgroupns=private",
 )
 
 
@@ -74,7 +83,7 @@ def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command
                 "source": mount.source,
                 "bind": f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}",
                 "optional": mount.optional,
-                "check": "none" if plan.simulated else mount.check,
+                "check": "none" if plan.rehearsed else mount.check,
             }
             for mount in rank_plan.mounts
         ],
@@ -107,7 +116,7 @@ def _scratch(plan: RunPlan, rank: int) -> NodeScratch | None:
     scratch = plan.ranks[rank].node.scratch
     if scratch is None or any(mount.target == scratch.path for mount in plan.ranks[rank].mounts):
         return None
-    return scratch.model_copy(update={"check": "none"}) if plan.simulated else scratch
+    return scratch.model_copy(update={"check": "none"}) if plan.rehearsed else scratch
 
 
 def _accelerators(access: DeviceAccess | None, *, whole: bool) -> tuple[str, ...]:
@@ -168,19 +177,32 @@ def _options(plan: RunPlan, rank: int) -> list[str]:
     if plan.user is not None:
         options.append(f"--user={plan.user}")
     if plan.privileged:
-        options.append("--privileged")
+        options += _CONTAINER_NODE_PRIVILEGES if plan.on_containers else ["--privileged"]
     if plan.shm_size_mib is not None:
         options.append(f"--shm-size={plan.shm_size_mib}m")
     if plan.slurm:
         names = host_names(plan.run, len(plan.ranks))
         addresses = (n.internal_ip or "127.0.0.1" for n in plan.nodes)
         options += [f"--add-host={name}:{address}" for name, address in zip(names, addresses, strict=True)]
-    if not rank_plan.whole:
-        # Time, not certain CPUs: which are near a block's accelerators, or one core's two threads, differs
-        # from host to host.
-        share = share_of(rank_plan.node, rank_plan.blocks)
-        options += [] if share.cpus is None else [f"--cpus={share.cpus:g}"]
-        options += [] if share.memory_mib is None else [f"--memory={share.memory_mib}m"]
+    return options + _limits(rank_plan)
+
+
+def _limits(rank_plan: RankPlan) -> list[str]:
+    """Options for the share of the blocks, and for less where the task has lower upper ends."""
+    # Time, not certain CPUs: which are near a block's accelerators, or one core's two threads, differs from
+    # host to host.
+    share = share_of(rank_plan.node, rank_plan.blocks)
+    most_cpus, most_memory = rank_plan.max_cpus, rank_plan.max_memory_mib
+    options: list[str] = []
+    if most_cpus and (share.cpus is None or most_cpus < share.cpus):
+        # Docker refuses `--cpus` of more than it has, which nobody may know here.
+        options += ["--cpu-period=100000", f"--cpu-quota={int(most_cpus * 100_000)}"]
+    elif share.cpus is not None and not rank_plan.whole:
+        options.append(f"--cpus={share.cpus:g}")
+    if most_memory and (share.memory_mib is None or most_memory < share.memory_mib):
+        options.append(f"--memory={most_memory}m")
+    elif share.memory_mib is not None and not rank_plan.whole:
+        options.append(f"--memory={share.memory_mib}m")
     return options
 
 

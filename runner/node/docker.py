@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -134,9 +135,17 @@ def _build_here(image: str, processor: Processor) -> None:
     """Make sure that this machine holds one of our images; an older version's cannot be made again."""
     if local_docker.has_image(image):
         return
-    name = image.removeprefix(PREFIX).partition(":")[0]
-    if name in images.names() and images.resolve(f"orch/{name}") == image:
-        images.ensure(name, progress=lambda text: processor.handle(Notice(text)))
+    if images.can_build(image):
+        name = image.removeprefix(PREFIX).partition(":")[0]
+        try:
+            images.ensure(name, progress=lambda text: processor.handle(Notice(text)))
+        except images.ImageError as error:
+            # A run's end tells summary and detail, and what to do is what matters here.
+            raise ImageUnavailable(
+                error.summary,
+                detail="; what to do: ".join(filter(None, (error.detail, error.hint))),
+                reason="creating_container_error",
+            ) from error
         return
     raise ImageUnavailable(
         f"the image {image} is not on this machine",
@@ -167,6 +176,7 @@ class _Told:
 
 def _stream(connector: Connector, node: NodeState, source: Source, processor: Processor) -> None:
     image, total = source.image, source.size
+    began = time.monotonic()
 
     def send(read: Callable[[], Iterator[bytes]]) -> Completed:
         told = _Told(
@@ -191,10 +201,12 @@ def _stream(connector: Connector, node: NodeState, source: Source, processor: Pr
         done = send(lambda: saved(image))
     if not done.ok:
         raise container.failure(done, f"node {node.name} could not load the image {image}")
-    processor.handle(ImageProgress(node.name, image, total or 0, total, finished=True))
+    seconds = time.monotonic() - began
+    processor.handle(ImageProgress(node.name, image, total or 0, total, finished=True, seconds=seconds))
 
 
 def _pull(connector: Connector, node: NodeState, image: str, processor: Processor) -> None:
+    began = time.monotonic()
     processor.handle(ImageProgress(node.name, image, 0, None))
     # Somebody may have brought it by other means since it was missed.
     here = argv("docker", "image", "inspect", "-f", "ok", "--", image)
@@ -211,7 +223,8 @@ def _pull(connector: Connector, node: NodeState, image: str, processor: Processo
             hint="is the name right, and can the node reach that registry?",
             reason="creating_container_error",
         )
-    processor.handle(ImageProgress(node.name, image, 0, None, finished=True))
+    seconds = time.monotonic() - began
+    processor.handle(ImageProgress(node.name, image, 0, None, finished=True, seconds=seconds))
 
 
 RUNTIMES: Mapping[str, JobRuntime] = {"docker": DockerRuntime()}

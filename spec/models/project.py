@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SkipValidation
 
-from orch.spec.grammar.characters import check_line
+from orch.spec.grammar.characters import check_image, check_line
 from orch.spec.grammar.values import Problem, Problems
 from orch.spec.models.backends import AnyBackend, settings_model
 from orch.spec.models.backends.base import BackendSettings
@@ -75,6 +75,22 @@ def _policies(value: object) -> object:
     return policies
 
 
+def _images(value: object) -> object:
+    """Image -> image, each checked as `image` of a task is."""
+    if not isinstance(value, dict):
+        hint = "write `IMAGE: OTHER IMAGE` lines below it"
+        raise Problem("ORCH112", f"`images` cannot be {describe(value)}", hint=hint)
+    images: dict[str, str] = {}
+    for key, item in cast("dict[str, object]", value).items():
+        try:
+            images[check_image(text(key))] = check_image(text(item))
+        except Problem as problem:
+            problem.at = (key, *problem.at)
+            raise
+    return images
+
+
+Images = Annotated[dict[str, str], Reads(_images, json_schema.mapping(json_schema.TEXT, "{image: image}"))]
 Policies = Annotated[
     dict[str, Policy],
     Reads(
@@ -217,6 +233,11 @@ class ProjectSettings(Section):
         default=(), description="Chosen with `--profile`."
     )
     tags: Tags = Field(default={}, description="Tags of everything made.")
+    images: Images = Field(
+        default={},
+        description="Images that are used in place of others, for nodes that cannot reach a registry: "
+        "`{nvcr.io/nvidia/pytorch:24.01-py3: my.registry/pytorch:24.01, orch/python3.12: orch/job}`.",
+    )
     all_backends: BackendList = Field(
         default=(), validation_alias="backends", description="Where fleets may be created."
     )

@@ -119,14 +119,15 @@ class Run(Terms):
         default=None, description="Name of the run; the file's name and four characters if not given."
     )
     image: Image | None = Field(
-        default=None, description="Container image; the fleet's, else the project's, if not given."
+        default=None,
+        description="Container image; the fleet's, else the project's, else a default image if not given.",
     )
     python: Annotated[
         Literal["3.9", "3.10", "3.11", "3.12", "3.13", "3.14"] | None,
         Reads(
             _python, json_schema.either(" ".join(PYTHONS), {"type": "number"}, json_schema.words(*PYTHONS))
         ),
-    ] = Field(default=None, description="Of the default image.")
+    ] = Field(default=None, description="Python version of the default image.")
     nvcc: Flag = Field(default=False, description="The default image with the CUDA compiler.")
     docker: Flag = Field(default=False, description="The default image with Docker; implies `privileged`.")
     shell: Annotated[str, checked(check_program)] | None = Field(

@@ -114,6 +114,23 @@ def torchrun_has_program(draft: Draft) -> Findings:
         )
 
 
+def program_is_sent(draft: Draft) -> Findings:
+    """A script by a relative path is in the container only where something puts it there."""
+    task = _task(draft)
+    program = (task.torchrun.program if task.torchrun is not None else None) or ""
+    if not program.endswith(".py") or program.startswith(("/", "~", "$")):
+        return
+    if task.files or task.repos or task.volumes or task.commands or task.working_dir or task.image:
+        return
+    yield draft.diagnostic(
+        "ORCH167",
+        ("torchrun", "program") if draft.node_at(("torchrun", "program")) is not None else ("torchrun",),
+        f"nothing brings {program} into the container",
+        severity=Severity.WARNING,
+        hint=f"add `files: [{program}]` or `repos: [.]`, or name an `image` that holds it",
+    )
+
+
 def elastic_fits(draft: Draft) -> Findings:
     task = _task(draft)
     host = task.torchrun.rdzv.host if task.torchrun is not None else None
@@ -212,6 +229,7 @@ RULES = (
     Rule(("groups",), group_addresses_exist),
     Rule(("commands", "groups"), commands_of_slurm),
     Rule(("torchrun",), torchrun_has_program),
+    Rule(("torchrun", "files", "repos", "volumes", "commands", "working_dir", "image"), program_is_sent),
     Rule(("torchrun", "nodes"), elastic_fits),
     Rule(("mpirun", "startup_order", "stop_criteria"), mpirun_decides),
 )

@@ -18,6 +18,7 @@ from orch.spec.loader.reference_scopes import scope_of
 from orch.spec.loader.source import Mapping, Node, Scalar, Sequence
 from orch.spec.models import BackendSettings, Fleet
 from orch.spec.models.backends import effective, provisioned, settings_model, title
+from orch.spec.models.backends.local import LocalSettings
 from orch.spec.models.project import ProjectSettings
 from orch.spec.models.run import Run
 from orch.spec.suggest import listed
@@ -75,9 +76,6 @@ ROWS: dict[str, dict[str, str | None]] = {
         **_CHOICE,
         "backends": _OFFER,
         "backend": _OFFER,
-        "python": "name an `image` that holds it",
-        "nvcc": "name an `image` that holds it",
-        "docker": None,
         "registry_auth": "log in on the machine beforehand, or use an image that needs no login",
         "repos": "copy what is needed with `files`",
         "single_branch": "copy what is needed with `files`",
@@ -107,10 +105,6 @@ ROWS: dict[str, dict[str, str | None]] = {
             for key, hint in {
                 "engine": None,
                 "subnet": None,
-                "cpus": "limit nodes with `resources` of the fleet",
-                "memory": "limit nodes with `resources` of the fleet",
-                "gpus": None,
-                "simulate_gpu": None,
             }.items()
         },
     },
@@ -354,6 +348,17 @@ def _switches(draft: Draft) -> Findings:
                     yield _refusal(draft, path, f"`{property_path(path)}`", hint, key=True)
 
 
+def _real_devices(draft: Draft) -> Findings:
+    """Of this machine's accelerators, `gpus: none` alone is what is so."""
+    for base, values in _bases(draft):
+        for index, backend in enumerate(values):
+            if isinstance(backend, LocalSettings) and "gpus" in backend.model_fields_set:
+                path = (*base, index, "gpus")
+                if backend.gpus != "none":
+                    hint = "write `none`; `simulate_gpu` gives nodes accelerators in number, without devices"
+                    yield _refusal(draft, path, f"`{property_path(path)}: {backend.gpus}`", hint)
+
+
 _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
     "fleet": (
         _usable,
@@ -365,5 +370,5 @@ _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
         _mounts_in_part,
     ),
     "task": (_volumes,),
-    "project": (_other_backends, _switches),
+    "project": (_other_backends, _switches, _real_devices),
 }

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import Field
 
 from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.fields import json_schema
+from orch.spec.models.fields.base import Section, plain
+from orch.spec.models.fields.parsing import Misread, Path, Reads, read_as
 from orch.spec.models.fields.types import Image, Size, Text, choice, whole
 from orch.spec.models.resources import GpuSpec
+
+
+def _kinds(value: object) -> tuple[Section, ...]:
+    """One kind of accelerator, or a list of them."""
+    if not isinstance(value, (list, tuple)):
+        return (read_as(GpuSpec, value),)
+    kinds: list[Section] = []
+    wrong: list[tuple[Path, type[Section], object]] = []
+    for index, item in enumerate(cast("list[object]", value)):
+        try:
+            kinds.append(read_as(GpuSpec, item, (index,)))
+        except Misread as error:
+            wrong += error.parts
+    if wrong:
+        raise Misread(wrong)  # type: ignore[arg-type]
+    return tuple(kinds)
+
+
+SimulatedGpus = Annotated[
+    tuple[GpuSpec, ...],
+    Reads(_kinds, json_schema.GPU, beside=True, write=lambda kinds: [plain(each) for each in kinds]),
+]
 
 
 class LocalSettings(BackendSettings):
@@ -26,12 +51,14 @@ class LocalSettings(BackendSettings):
     node_image: Image | None = Field(default=None, description="Image of the node containers.")
     subnet: Text | None = Field(default=None, description="Network of the nodes; a free one if not given.")
     cpus: Annotated[int | None, whole(1, 4096)] = Field(
-        default=None, description="CPUs nodes may use in all."
+        default=None, description="CPUs the nodes of a fleet may use together."
     )
     memory_mib: Size | None = Field(
-        default=None, validation_alias="memory", description="Memory nodes may use in all."
+        default=None, validation_alias="memory", description="Memory the nodes of a fleet may use together."
     )
     gpus: Text = Field(default="all", description="`all`, `none`, or ids separated by commas.")
-    simulate_gpu: GpuSpec | None = Field(
-        default=None, description="Pretend to have these, without devices: for tests."
+    simulate_gpu: SimulatedGpus = Field(
+        default=(),
+        description="Accelerators that nodes have in number only, for tries without devices: `H100:8`, or a "
+        "list of kinds. A node takes the first kind that the fleet's `gpu` fits, and as many as it permits.",
     )
