@@ -237,6 +237,7 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
         for skip in (0, 3)
     ),
     "node-observe.sh.j2": node(),
+    "node-pull.sh.j2": lambda v: ({"image": v, "logged_in": logged_in} for logged_in in (True, False)),
     "node-release.sh.j2": node(),
     "node-start.sh.j2": started,
     "node-stop.sh.j2": lambda v: (
@@ -364,6 +365,7 @@ def left_by(name: str, hostile: str) -> set[str]:
 
 ARRIVES: Sequence[tuple[str, str, Callable[[str], tuple[str, ...]]]] = (
     ("node-observe.sh.j2", "docker", lambda v: ("--", v)),
+    ("node-pull.sh.j2", "docker", lambda v: ("inspect", "-f", "ok", "--", v)),
     ("node-release.sh.j2", "docker", lambda v: ("rm", "-f", "-v", "--", v)),
     ("node-stop.sh.j2", "docker", lambda v: ("kill", "--", v)),
     ("node-start.sh.j2", "docker", lambda v: (f"--label={v}", v, "--", v)),
