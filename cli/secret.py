@@ -28,7 +28,7 @@ Name = Annotated[
 ]
 
 
-@app.command("set")
+@app.command("set", epilog='Example: printf %s "$TOKEN" | orch secret set hf_token')
 def set_secret(
     name: Name,
     value: Annotated[
@@ -45,8 +45,6 @@ def set_secret(
     """Set a secret: asks for its value on a terminal, else reads it from standard input.
 
     The line end of a value of one line is dropped; a value of several lines is kept as it is.
-
-    Example: printf %s "$TOKEN" | orch secret set hf_token
     """
     from orch.cli.output.progress import watching
     from orch.spec.grammar.interpolate import check_secret_name
@@ -71,7 +69,7 @@ def set_secret(
     say(f"secret {name}: {'set' if is_new else 'replaced'}")
 
 
-@app.command("list")
+@app.command("list", epilog="Example: orch secret list --json")
 def list_secrets(as_json: Json = False) -> None:
     """List the names of the secrets and when each was set. Values are never shown."""
     set_at = _store().set_at
@@ -90,7 +88,7 @@ def list_secrets(as_json: Json = False) -> None:
         tell("no secret is set in this project; `orch secret set NAME` sets one")
 
 
-@app.command("delete")
+@app.command("delete", epilog="Example: orch secret delete hf_token")
 def delete_secret(name: Name) -> None:
     """Delete a secret. Older copies of the state keep it encrypted: change what it opens, too."""
     from orch.cli.output.progress import watching

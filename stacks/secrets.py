@@ -161,7 +161,13 @@ def _check(name: str, value: str) -> None:
         check_secret_name(name)
     except Problem as problem:
         raise BadSecret(problem.summary, hint=problem.hint, code=problem.code) from problem
-    size = len(value.encode())
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise BadSecret(
+            f"the value of {name} is no text in UTF-8",
+            hint="set its base64 form, and decode it in the job",
+        ) from None
     if not value:
         raise BadSecret(f"the value of {name} is empty", hint="`orch secret delete` removes a secret")
     if "\0" in value:

@@ -27,7 +27,7 @@ def shared_by(recorded: StackExport | None) -> frozenset[str]:
 
 def users(project: Project, shared: str, *, without: str) -> tuple[str, ...]:
     """Fleets of the project that use a shared stack now, or are about to; without the fleet `without`."""
-    names = (name for name in stacks(project) if not name.startswith(SHARED) and name != without)
+    names = (name for name in stacks(project) if "." not in name and name != without)
     fleets = [StackState(project, name) for name in names]
     return tuple(
         fleet.name
