@@ -78,7 +78,7 @@ class Registry:
 @contextmanager
 def registry(node: str, user: str, password: str) -> Iterator[Registry]:
     """A registry for the containers of a node."""
-    image, name = registry_image(), f"{node}-registry"
+    image, name = registry_image(), f"registry-{node}"
     users = f"{user}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}\n"
     serve = ("docker-registry", "serve", "/registry/config.yml")
     docker("create", "--name", name, "--network", f"container:{node}", image, *serve)
