@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from orch.cli import provision, run
 from orch.cli.context import Detach, File, OnFleet, Profile, Rehearse, Variables, Yes, project_at
-from orch.cli.diagnostics import settings_near
+from orch.cli.diagnostics import secrets_near, settings_near
 from orch.cli.errors import UsageError, tell
 from orch.spec.suggest import few
 
@@ -45,7 +46,13 @@ def apply(
     if name is not None:
         name = RunName.parse(name)
     settings = settings_near(profile=profile)
-    loaded = load_paths([file], environ=environ, launch=("fleet", "task"), common=settings)
+    loaded = load_paths(
+        [file],
+        environ=environ,
+        launch=("fleet", "task"),
+        common=settings,
+        secrets=partial(secrets_near, file),
+    )
     documents = loaded.require().documents
     models = [document.model for document in documents]
     fleets = [model.name for model in models if isinstance(model, Fleet)]

@@ -40,6 +40,11 @@ def nodes(incomplete: str) -> list[str]:
     return _quietly(incomplete, _nodes)
 
 
+def secrets(incomplete: str) -> list[str]:
+    """Secrets of the project."""
+    return _quietly(incomplete, _secrets)
+
+
 def _quietly(incomplete: str, list_names: Callable[[Project], Iterable[str]]) -> list[str]:
     from orch.stacks.project import find
 
@@ -76,6 +81,12 @@ def _nodes(project: Project) -> Iterable[str]:
     from orch.stacks.state import existing_nodes
 
     return [node["name"] for recorded in _plain(project).values() for node in existing_nodes(recorded)]
+
+
+def _secrets(project: Project) -> Iterable[str]:
+    from orch.stacks.secrets import known_names
+
+    return sorted(known_names(project, local_only=True) or ())
 
 
 def _plain(project: Project) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from orch.cli.errors import tell
@@ -37,11 +38,23 @@ def load(
         environ=environ,
         untrusted=untrusted,
         backends=backends,
+        secrets=None if untrusted is not None else partial(secrets_near, path),
         common=settings_near(profile=profile, untrusted=untrusted is not None),
     ).require()
     if loaded.diagnostics:
         tell(render_human(loaded.diagnostics))
     return loaded.documents
+
+
+def secrets_near(path: str, *, local_only: bool = False) -> frozenset[str] | None:
+    """Names of the secrets of the project of a file (`-`: of the folder here).
+
+    `local_only`: without the engine or a network, None where that does not tell. Raises ProjectError,
+    StackError."""
+    from orch.stacks.project import find
+    from orch.stacks.secrets import known_names
+
+    return known_names(find(None if path == "-" else path), local_only=local_only)
 
 
 def settings_near(*, profile: str | None = None, untrusted: bool = False) -> Callable[[str], Common | None]:

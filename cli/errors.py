@@ -15,6 +15,7 @@ import typer
 from typer.exceptions import TyperException
 
 from orch.cli.output.redaction import masked
+from orch.spec.confidential import hidden
 from orch.spec.errors import ExitCode, OrchError, visible_lines
 
 
@@ -39,12 +40,12 @@ def coloured(stream: IO[str]) -> bool:
 
 def tell(text: str) -> None:
     """A line for people, on stderr: stdout is for data."""
-    print(visible_lines(text), file=sys.stderr, flush=True)
+    print(visible_lines(hidden(text)), file=sys.stderr, flush=True)
 
 
 def say(text: str) -> None:
     """The same on stdout: an answer that people read. What programs read is printed as it is."""
-    print(visible_lines(text))
+    print(visible_lines(hidden(text)))
 
 
 def run(app: Callable[[], object]) -> NoReturn:

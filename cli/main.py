@@ -188,6 +188,12 @@ VERBS = (
         "orch stop train-k3f9",
     ),
     Verb(
+        "secret",
+        "secret:app",
+        "Secrets of this project, encrypted in its state: set, list, delete.",
+        BOTH,
+    ),
+    Verb(
         "exec",
         "hosts.exec:execute",
         "Run a command on every node of a fleet. Equal output is shown once, under the names of its nodes.",

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
     from orch.runner.errors import NoFit
     from orch.runner.ledger.records import RunRow
     from orch.runner.runs.lifecycle import RunnerContext
+    from orch.runner.runs.run_secrets import Secrets
     from orch.spec import Document
     from orch.spec.models import Task
     from orch.spec.state import FleetState
     from orch.stacks.project import Project
+    from orch.stacks.secrets import SecretStore
     from orch.stacks.state import StackState
 
 Run = Annotated[
@@ -238,10 +241,25 @@ def open_runner(
     # With --json stdout holds one object, so live logs go to stderr.
     live = Live(sys.stderr if as_json else sys.stdout, colour=coloured(sys.stderr if as_json else sys.stdout))
     try:
-        yield project, RunnerContext(project.dot, ledger, connector, live)
+        yield (
+            project,
+            RunnerContext(project.dot, ledger, connector, live, secrets=_secrets_of(project)),
+        )
     finally:
         connector.close()
         ledger.close()
+
+
+def _secrets_of(project: Project) -> Secrets:
+    """What decrypts secrets of the project for its runs, and opens its store when the first is needed."""
+
+    @cache
+    def store() -> SecretStore:
+        from orch.stacks.secrets import SecretStore
+
+        return SecretStore(project)
+
+    return lambda names: store().values(names) if names else {}
 
 
 def _load(file: str, variables: dict[str, str], profile: str | None) -> tuple[Document, ...]:

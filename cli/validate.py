@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,8 +47,9 @@ def command(
 ) -> None:
     """Check configurations without touching anything.
 
-    Looks at nothing outside the files: what is missing out there is a warning, and so is what this version
-    of orch would refuse to launch. Exit code 0: nothing is wrong; 3: something is.
+    Looks at nothing outside the files but the names of the project's secrets: what is missing out there is a
+    warning, and so is what this version of orch would refuse to launch. Exit code 0: nothing is wrong; 3:
+    something is.
 
     Example: orch validate fleet.yml train.yml --format github
     """
@@ -72,7 +74,8 @@ def validate(
     from orch.spec.formats import render_github, render_sarif
 
     settings = settings_near(untrusted=untrusted is not None)
-    loaded = load_paths(paths, untrusted=untrusted, common=settings)
+    secrets = None if untrusted is not None else partial(_known_secrets, paths)
+    loaded = load_paths(paths, untrusted=untrusted, common=settings, secrets=secrets)
     diagnostics = ordered((*loaded.diagnostics, *_advice(loaded.documents, names=untrusted is None)))
     diagnostics = as_errors(diagnostics) if strict else diagnostics
     failed = any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
@@ -93,6 +96,21 @@ def validate(
             more = f" and {len(below) - SHOWN_FOLDERS} more" if len(below) > SHOWN_FOLDERS else ""
             tell(f"note: folders in a folder are not read; configurations are in {few}{more}")
     return ExitCode.CONFIG if failed else ExitCode.OK
+
+
+def _known_secrets(paths: list[str]) -> frozenset[str] | None:
+    """Names of the secrets of the projects of `paths`, None where files of this machine do not tell.
+
+    A project that cannot be used is no mistake of the files."""
+    from orch.cli.diagnostics import secrets_near
+    from orch.spec.errors import OrchError
+
+    try:
+        known = [secrets_near(path, local_only=True) for path in paths]
+    except OrchError:
+        return None
+    names = [each for each in known if each is not None]
+    return frozenset[str]().union(*names) if len(names) == len(known) else None
 
 
 def _repository() -> Path:

@@ -39,7 +39,10 @@ def _escaped(value: object, kind: str, path: tuple[str | int, ...]) -> object:
         return [
             _escaped(item, kind, (*path, index)) for index, item in enumerate(cast("list[object]", value))
         ]
-    if isinstance(value, str) and scope_of(kind, path).site is ReferenceSite.READ:
+    if not isinstance(value, str):
+        return value
+    site = scope_of(kind, path).site
+    if site is ReferenceSite.READ or (site is ReferenceSite.LAUNCH and "${{" not in value):
         return _escape(value)
     return value
 

@@ -168,10 +168,11 @@ class NodeState(_Frozen):
 
     `access`: how it is reached, by kind; `runtime`: how a job is started there. Those of a node over SSH with
     Docker are recorded as they were before there were kinds, `address`, `port` and so on beside the others.
-    `env` reaches every job on the node. `disk_mib`: the size of what jobs write to, a cloud's root disk, or
-    where a host's Docker keeps its data. `rack` orders ranks before `topology` does. `made_by`: the resource
-    of the stack that made it, where it is none of its own. `machine`: the cloud's id of the machine that
-    showed its host key through the cloud, where it makes its own.
+    `env` reaches every job on the node; it is text that waits for secrets (spec/grammar/interpolate.py).
+    `disk_mib`: the size of what jobs write to, a cloud's root disk, or where a host's Docker keeps its data.
+    `rack` orders ranks before `topology` does. `made_by`: the resource of the stack that made it, where it is
+    none of its own. `machine`: the cloud's id of the machine that showed its host key through the cloud,
+    where it makes its own.
     """
 
     index: int
@@ -237,7 +238,7 @@ class FleetState(_Frozen):
     """A provisioned fleet.
 
     `unreachable_grace_s`: how long a silent node may stay silent before its run is given up. `beside_hourly`:
-    what it costs without its nodes, in US dollars an hour.
+    what it costs without its nodes, in US dollars an hour. `env`: as that of a node.
     """
 
     schema_version: int = SCHEMA

@@ -21,7 +21,8 @@ from orch.stacks.state import StackState, deployment, outputs, secret_output, st
 
 def known_fleets(project: Project) -> dict[str, StackState]:
     """The fleets that are up in this project, by name, sorted; reads the state of each."""
-    states = {name: StackState(project, name) for name in stacks(project)}
+    # Stacks with a dot in their name are no fleets: shared networks, secrets.
+    states = {name: StackState(project, name) for name in stacks(project) if "." not in name}
     return {name: stack for name, stack in states.items() if "fleet" in stack.outputs}
 
 

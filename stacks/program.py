@@ -28,6 +28,7 @@ from orch.spec.state import SCHEMA
 from orch.stacks.errors import NoSuchFleet
 from orch.stacks.lockfile import read_lock
 from orch.stacks.project import Project, find
+from orch.stacks.secrets import with_secrets
 from orch.stacks.state import deployment, refuse_newer
 from orch.stacks.state import outputs as state_outputs
 from orch.stacks.variables import values_of, without_values
@@ -138,8 +139,8 @@ def main(root: Path | str = ".") -> None:
             project = find(folder)
             compiled = compile_fleet(
                 PlanRequest(
-                    fleet,
-                    project.backends,
+                    with_secrets(project, fleet),
+                    project.filled_backends(),
                     replace(PriorState.of_outputs(outputs), locked=read_lock(project.lock_file, fleet.name)),
                     scope_of(project),
                     root=folder,

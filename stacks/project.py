@@ -97,7 +97,14 @@ class Project:
         """Environment variables for tunnel commands (SSM, IAP), from keys of orch.yml."""
         from orch.components.registry import tunnel_environment
 
-        return tunnel_environment(self.backends)
+        return tunnel_environment(self.filled_backends())
+
+    def filled_backends(self) -> tuple[BackendSettings, ...]:
+        """Its backends with the secrets that their credentials name. Raises StackError."""
+        from orch.stacks.secrets import backends_with_secrets
+
+        project: Any = self  # pyright takes this file for two modules
+        return backends_with_secrets(project)
 
     def checkpoint(self, stack: str) -> Path | None:
         """The file that holds a stack's state, or None when the state is elsewhere."""

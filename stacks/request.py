@@ -12,6 +12,7 @@ from orch.spec.models import Fleet
 from orch.stacks.lockfile import read_lock
 from orch.stacks.program import scope_of
 from orch.stacks.project import Project
+from orch.stacks.secrets import with_secrets
 from orch.stacks.state import StackState, unfinished_pins
 
 
@@ -49,8 +50,8 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
     )
     return compile_fleet(
         PlanRequest(
-            request.fleet,
-            project.backends,
+            with_secrets(project, request.fleet),
+            project.filled_backends(),
             previous,
             scope_of(project),
             root=project.root,

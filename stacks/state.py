@@ -191,8 +191,11 @@ def unfinished_pins(recorded: StackExport | None) -> dict[str, str]:
     return {}
 
 
-def secret_output(project: Project, stack: str, name: str, what: str, *words: str) -> str:
-    """A secret output of a stack, decrypted by the engine (half a second). `what` names it in the error.
+def secret_output(
+    project: Project, stack: str, name: str, what: str, *words: str, of: str | None = None
+) -> str:
+    """A secret output of a stack, decrypted by the engine (half a second). `what` names it in the error, `of`
+    whose it is: the fleet's by default.
 
     Raises StackError."""
     engine = engines.require()
@@ -204,7 +207,7 @@ def secret_output(project: Project, stack: str, name: str, what: str, *words: st
     )
     if result.code:
         raise StackError(
-            f"{what} of the fleet {stack} cannot be decrypted",
+            f"{what} of {of or f'the fleet {stack}'} cannot be decrypted",
             detail=result.stderr.strip()[-400:],
             hint="the passphrase or secrets provider of the state is needed",
             code="ORCH354",

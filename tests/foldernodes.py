@@ -26,6 +26,7 @@ from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.claims import Claim
 from orch.runner.node.commands import NODE_HOME, Command
 from orch.runner.node.connector import Address, Completed, Connector, NodeResult
+from orch.runner.node.registry import RegistryLogin
 from orch.runner.node.runtime import ObservedRank, StartedRank
 from orch.spec.state import FleetState, NodeState, OtherAccess
 
@@ -141,9 +142,14 @@ class ProcessRuntime:
     """A rank's job is a process group of its node."""
 
     def provide_image(
-        self, connector: Connector, nodes: Sequence[NodeState], image: str, processor: Processor
+        self,
+        connector: Connector,
+        nodes: Sequence[NodeState],
+        image: str,
+        processor: Processor,
+        login: RegistryLogin | None = None,
     ) -> tuple[NodeResult[None], ...]:
-        del connector, image, processor
+        del connector, image, processor, login
         return tuple(NodeResult(node) for node in nodes)
 
     def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> StartedRank:

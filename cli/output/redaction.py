@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import re
-import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-MASK = "(secret)"
-
-SHORTEST = 6
-"""Characters of the shortest value that is masked: shorter ones occur anywhere by chance."""
+from orch.spec.confidential import forms, hidden, without
 
 _VALUED = frozenset({"--name", "-n", "--fleet", "--profile", "-P"})
 """Other options of verbs with `--env` that take the next word."""
@@ -28,19 +23,18 @@ def masked(
     environ: Mapping[str, str] | None = None,
     more: Iterable[str] = (),
 ) -> str:
-    """The text with secrets masked: values of `--env`, of variables named like secrets, and those in `more`.
+    """The text with secrets masked: values of `--env` and of `secret set`, of variables named like secrets,
+    of the project's secrets that were decrypted, and those in `more`.
 
     `argv` and `environ` are this process's own by default.
     """
-    variables = [*_env_options(sys.argv if argv is None else argv)]
+    argv = sys.argv if argv is None else argv
+    variables = [*_env_options(argv)]
     environ = os.environ if environ is None else environ
     values = [environ.get(item, "") if "=" not in item else item.partition("=")[2] for item in variables]
     values += [value for name, value in environ.items() if _SECRET_NAME.search(name)]
-    values += more
-    forms = {form for value in values if len(value) >= SHORTEST for form in _forms(value)}
-    for form in sorted(forms, key=len, reverse=True):
-        text = text.replace(form, MASK)
-    return text
+    values += [*_set_values(argv), *more]
+    return hidden(without(text, {form for value in values for form in forms(value)}))
 
 
 def _env_options(argv: Sequence[str]) -> Iterator[str]:
@@ -68,26 +62,32 @@ def _env_options(argv: Sequence[str]) -> Iterator[str]:
                 break
 
 
-def _forms(value: str) -> set[str]:
-    """A value as it is, and as Python, JSON and a shell write it, also inside of one another."""
-    once = _written(value)
-    return {value, shlex.quote(value), *once, *(again for each in once for again in _written(each))}
-
-
-def _written(value: str) -> set[str]:
-    """Within quotes: which of them is escaped depends on what stands around the value."""
-    escaped = "".join(each if each in "'\"" else repr(each)[1:-1] for each in value)
-    return {escaped, escaped.replace("'", "\\'"), escaped.replace('"', '\\"'), json.dumps(value)[1:-1]}
+def _set_values(argv: Sequence[str]) -> Iterator[str]:
+    """The value in `secret set NAME VALUE`, and whatever else stands behind the name."""
+    if "set" not in argv[2:3] or argv[1] != "secret":
+        return
+    positional: list[str] = []
+    words = iter(argv[3:])
+    for word in words:
+        if word == "--":
+            positional += words
+        elif word == "--from-file":
+            next(words, "")
+        elif not word.startswith("-"):
+            positional.append(word)
+    yield from positional[1:]
 
 
 def cover_arguments() -> None:
-    """Overwrite the values of `--env K=V` where the kernel shows this process's command line to all users.
+    """Overwrite the values of `--env K=V` and `secret set NAME VALUE` where the kernel shows this process's
+    command line to all users.
 
     As mysql does with a password. They are seen until then, a moment; a run, or what drives it in the
     background, may last for days. On Linux only.
     """
     variables = [item for item in _env_options(sys.argv) if item.partition("=")[2]]
-    if not variables:
+    values = [*_set_values(sys.argv)]
+    if not variables and not values:
         return
     try:
         # Fields 48 and 49 of proc(5), counted from behind the name, which may hold anything.
@@ -105,4 +105,6 @@ def cover_arguments() -> None:
         covered = covered.replace(
             argument + b"\0", os.fsencode(name) + b"=" + b"*" * len(os.fsencode(value)) + b"\0"
         )
+    for value in filter(None, map(os.fsencode, values)):
+        covered = covered.replace(b"\0" + value + b"\0", b"\0" + b"*" * len(value) + b"\0")
     ctypes.memmove(start, covered, len(covered))

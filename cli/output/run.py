@@ -21,6 +21,7 @@ from orch.runner.events import (
     RunChanged,
 )
 from orch.runner.launch.environment import fold
+from orch.spec.confidential import hidden
 from orch.spec.errors import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Live:
                 return
             text = _event_text(event)
             if text is not None:
-                print(visible_lines(text), file=sys.stderr, flush=True)
+                print(visible_lines(hidden(text)), file=sys.stderr, flush=True)
 
     def status(self) -> str:
         """What a starting run waits for; "" when there is nothing to say."""

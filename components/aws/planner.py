@@ -176,7 +176,7 @@ def plan(
         ssm=decision.profile_for,
         nodes=tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
         cloud_init=cloud_init,
-        confidential=bool(fleet.init),
+        confidential=bool(fleet.init or any(mount.options for mount in fleet.mounts)),
         host_keys={
             node.name: (node.machine, node.ssh.host_key)
             for node in previous.nodes

@@ -189,7 +189,7 @@ def plan(
         service_account=context.settings.vm_service_account,
         nodes=tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
         cloud_init=cloud_init,
-        confidential=bool(fleet.init),
+        confidential=bool(fleet.init or any(mount.options for mount in fleet.mounts)),
         host_keys={
             node.name: (node.machine, node.ssh.host_key)
             for node in previous.nodes

@@ -23,7 +23,7 @@ from orch.runner.launch.launcher import LaunchContext, Launcher, MpirunLauncher,
 from orch.runner.launch.placement import Seat
 from orch.runner.launch.run_plan import FabricAccess, RankPlan, RunMount, RunPlan, StagedFile
 from orch.runner.runs.packing import resolve_source
-from orch.spec.grammar.interpolate import render_args, render_command, render_text
+from orch.spec.grammar.interpolate import literal, render_args, render_command, render_for_launch, render_text
 from orch.spec.state import FleetState
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class CompiledRun:
-    """The plan, the environment of each rank, and warnings for the user."""
+    """The plan, the environment of each rank as text for `fill_secrets`, and warnings for the user."""
 
     plan: RunPlan
     environments: tuple[dict[str, str], ...]
@@ -112,6 +112,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
                 max_memory_mib=_whole_mib(task.resources.memory_mib.max),
             )
         )
+        job = values[rank]
         facts = RunFacts(
             number=request.number,
             run_id=run_id,
@@ -119,7 +120,15 @@ def compile_run(request: RunRequest) -> CompiledRun:
             fleet=request.fleet.name,
             backend=request.fleet.backend,
             nodes=tuple(
-                RankNode(s.node.name, address, s.gpus, count, s.share.cpus, s.node.region, env=s.node.env)
+                RankNode(
+                    s.node.name,
+                    address,
+                    s.gpus,
+                    count,
+                    s.share.cpus,
+                    s.node.region,
+                    env=_for_launch(s.node.env, job),
+                )
                 for s, address, count in zip(seats, addresses, slots, strict=True)
             ),
             attempt=request.attempt,
@@ -127,11 +136,11 @@ def compile_run(request: RunRequest) -> CompiledRun:
             launcher=first.name,
             slurm=slurm,
             ntasks_per_node=task.ntasks_per_node if "ntasks_per_node" in task.model_fields_set else None,
-            working_dir=working_dir,
+            working_dir=None if working_dir is None else literal(working_dir),
             fabric_env=network_fabric.env if network_fabric else {},
-            fleet_env=request.fleet.env,
-            task_env={k: render_text(v, values[rank], request.run_args) for k, v in variables.items()},
-            cli_env=request.cli_env,
+            fleet_env=_for_launch(request.fleet.env, job),
+            task_env={k: render_for_launch(v, job, request.run_args) for k, v in variables.items()},
+            cli_env={k: literal(v) for k, v in request.cli_env.items()},
         )
         environment = rank_environment(facts, rank)
         ignored.update(dict.fromkeys(environment.ignored))
@@ -183,6 +192,11 @@ def compile_run(request: RunRequest) -> CompiledRun:
 
 def _whole_mib(size: float | None) -> int | None:
     return None if size is None else int(size)
+
+
+def _for_launch(env: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a fleet or node for one job. Without `${{` they are final."""
+    return {k: render_for_launch(v, values) if "${{" in v else v for k, v in env.items()}
 
 
 def _fabric(fleet: FleetState, seats: Sequence[Seat]) -> Fabric | None:

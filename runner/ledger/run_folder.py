@@ -19,6 +19,7 @@ _NUMBER = "number"
 _ENVIRONMENT = "environment.json"
 _KEYS = "keys.json"
 _FILES = "files.tar"
+_REGISTRY = "registry.json"
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,20 @@ class RunFolder:
         write_private(self.path / _ENVIRONMENT, json.dumps(list(environments)))
 
     def environments(self) -> tuple[dict[str, str], ...]:
-        """The environment of each rank. Raises RunFailed on another machine, or after the run has started."""
+        """The environment of each rank, with references to secrets as they are written.
+
+        Raises RunFailed on another machine, or after the run has ended."""
         return tuple(json.loads(self._read(_ENVIRONMENT)))
+
+    def write_registry_auth(self, username: str, password: str) -> None:
+        write_private(self.path / _REGISTRY, json.dumps([username, password]))
+
+    def registry_auth(self) -> tuple[str, str] | None:
+        """User and password of the image's registry, as they are written; None for none."""
+        if not (self.path / _REGISTRY).exists():
+            return None
+        username, password = json.loads(self._read(_REGISTRY))
+        return username, password
 
     def keys(self, ranks: int) -> RunKeys:
         """The run's keys, created at the first call."""
@@ -75,7 +88,7 @@ class RunFolder:
 
     def forget_secrets(self) -> None:
         """Remove the files that only the start needs."""
-        for name in (_ENVIRONMENT, _KEYS, _FILES):
+        for name in (_ENVIRONMENT, _KEYS, _FILES, _REGISTRY):
             (self.path / name).unlink(missing_ok=True)
 
     def _read(self, name: str) -> str:
@@ -120,6 +133,16 @@ def find_folder(dot: Path, name: RunName, number: int) -> RunFolder:
     if _number_of(path) not in (None, number):
         path = path.with_name(f"{name}~{number}")
     return RunFolder(path, number)
+
+
+def folders_with_secrets(dot: Path) -> tuple[tuple[str, RunFolder], ...]:
+    """Folders that still have what only the start of their run needs, each with the name of its run."""
+    found: list[tuple[str, RunFolder]] = []
+    for file in sorted((dot / "runs").glob(f"*/{_ENVIRONMENT}")):
+        number = _number_of(file.parent)
+        if number is not None:
+            found.append((file.parent.name.removesuffix(f"~{number}"), RunFolder(file.parent, number)))
+    return tuple(found)
 
 
 def _number_of(path: Path) -> int | None:

@@ -26,6 +26,7 @@ from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node import container
 from orch.runner.node.commands import Command, StdinSource, argv, as_root
 from orch.runner.node.connector import Completed, Connector, NodeResult, fan_out
+from orch.runner.node.registry import RegistryLogin, is_refusal, pull_script, registry_of
 from orch.runner.node.runtime import JobRuntime, ObservedRank, StartedRank
 from orch.spec.state import NodeState
 
@@ -41,7 +42,12 @@ class DockerRuntime:
     """Jobs are containers of the node's own Docker; what is run there are the scripts of `container.py`."""
 
     def provide_image(
-        self, connector: Connector, nodes: Sequence[NodeState], image: str, processor: Processor
+        self,
+        connector: Connector,
+        nodes: Sequence[NodeState],
+        image: str,
+        processor: Processor,
+        login: RegistryLogin | None = None,
     ) -> tuple[NodeResult[None], ...]:
         """See `JobRuntime`: images of ours are streamed from this machine, nodes pull all others."""
         if images.is_ours(image):
@@ -50,7 +56,7 @@ class DockerRuntime:
                 return fan_out(
                     nodes, lambda node: _stream(connector, node, source, processor), at_once=STREAMS
                 )
-        return fan_out(nodes, lambda node: _pull(connector, node, image, processor), at_once=STREAMS)
+        return fan_out(nodes, lambda node: _pull(connector, node, image, processor, login), at_once=STREAMS)
 
     def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> StartedRank:
         result = connector.run(plan.ranks[rank].node, container.start_command(plan, rank, archive))
@@ -205,17 +211,36 @@ def _stream(connector: Connector, node: NodeState, source: Source, processor: Pr
     processor.handle(ImageProgress(node.name, image, total or 0, total, finished=True, seconds=seconds))
 
 
-def _pull(connector: Connector, node: NodeState, image: str, processor: Processor) -> None:
+def _pull(
+    connector: Connector, node: NodeState, image: str, processor: Processor, login: RegistryLogin | None
+) -> None:
     began = time.monotonic()
     processor.handle(ImageProgress(node.name, image, 0, None))
-    # Somebody may have brought it by other means since it was missed.
-    here = argv("docker", "image", "inspect", "-f", "ok", "--", image)
-    script = f"{here} >/dev/null 2>&1 || {argv('docker', 'pull', '-q', '--', image)}"
-    done = connector.run(node, Command(as_root(script), f"pull {image}", timeout_s=TRANSFER_S))
+    # Somebody may have brought it by other means since it was missed: the script looks again.
+    command = Command(
+        as_root(pull_script(image, logged_in=login is not None)),
+        f"pull {image}",
+        stdin=login.configuration if login is not None else None,
+        timeout_s=TRANSFER_S,
+    )
+    done = connector.run(node, command)
     if not done.ok:
         told = container.failure(done, f"node {node.name} cannot get the image {image}")
         if type(told) is not RunFailed:
             raise told
+        if is_refusal(told.detail or ""):
+            registry = registry_of(image)
+            raise ImageUnavailable(
+                f"the registry {registry} lets nobody in"
+                if login is None
+                else f"the registry {registry} refuses the log-in of {login.shown}",
+                where=node.name,
+                detail=told.detail,
+                hint="write `registry_auth` in the task"
+                if login is None
+                else f"are user and password of `registry_auth` right, and may they read {image}?",
+                reason="creating_container_error",
+            )
         raise ImageUnavailable(
             told.summary,
             where=node.name,

@@ -16,6 +16,7 @@ from orch.runner.errors import ImageUnavailable
 from orch.runner.events import Processor
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.connector import Connector, NodeResult
+from orch.runner.node.registry import RegistryLogin
 from orch.spec.state import NodeState
 
 
@@ -58,9 +59,17 @@ class JobRuntime(Protocol):
     """Carries out one rank's job on its node, `plan.ranks[rank].node`."""
 
     def provide_image(
-        self, connector: Connector, nodes: Sequence[NodeState], image: str, processor: Processor
+        self,
+        connector: Connector,
+        nodes: Sequence[NodeState],
+        image: str,
+        processor: Processor,
+        login: RegistryLogin | None = None,
     ) -> tuple[NodeResult[None], ...]:
-        """Make `image` present on `nodes`. A node's result may carry ImageUnavailable or NodeDiskFull."""
+        """Make `image` present on `nodes`, with a log-in to its registry where one is given.
+
+        A node's result may carry ImageUnavailable or NodeDiskFull.
+        """
         ...
 
     def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> StartedRank:

@@ -25,6 +25,7 @@ from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.runtime import ObservedRank
+from orch.spec.confidential import hidden
 from orch.spec.errors import OrchError
 
 
@@ -262,5 +263,5 @@ def start_reason(error: OrchError) -> str:
 
 
 def error_text(error: OrchError) -> str:
-    """An error in one line: summary and detail."""
-    return f"{error.summary}: {error.detail}" if error.detail else error.summary
+    """An error in one line: summary and detail, for the ledger too."""
+    return hidden(f"{error.summary}: {error.detail}" if error.detail else error.summary)

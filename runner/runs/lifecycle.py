@@ -18,7 +18,7 @@ from orch.runner.launch.run_plan import plan_of
 from orch.runner.launch.seats import choose_seats
 from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.records import Desired, RunRow
-from orch.runner.ledger.run_folder import open_folder
+from orch.runner.ledger.run_folder import folders_with_secrets, open_folder
 from orch.runner.ledger.run_names import RunName
 from orch.runner.node.stage import check_files, pack_files
 from orch.runner.processes import process_owner
@@ -27,6 +27,7 @@ from orch.runner.runs.driver import Driver
 from orch.runner.runs.follow import follow
 from orch.runner.runs.packing import resolve_source
 from orch.runner.runs.ranks import collect_ranks
+from orch.runner.runs.run_secrets import names_in
 from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState
 
@@ -57,10 +58,12 @@ def submit(
 
     `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
     Raises BadRunName, RunConflict (a run of that name is active), NodeCordoned, NodeUnfit, NoFit, BadTask,
-    HostfileIncomplete or LedgerUnusable.
+    HostfileIncomplete or LedgerUnusable, and what `runner.secrets` raises.
     """
     requested_name = name if name is not None else task.name
     run_name = RunName.generate(stem) if requested_name is None else RunName.parse(requested_name)
+    # A secret that is missing is told before anything is submitted.
+    runner.secrets(names_in(task, fleet))
     seats = choose_seats(runner, task, fleet)
     compiled: list[CompiledRun] = []
     messages: list[str] = []
@@ -85,6 +88,8 @@ def submit(
         folder = open_folder(runner.dot, run_name, number)
         try:
             folder.write_environments(result.environments)
+            if task.registry_auth is not None:
+                folder.write_registry_auth(task.registry_auth.username, task.registry_auth.password)
             messages.extend(pack_files(result.plan, folder.files))
         except OSError as error:
             raise LedgerUnusable(
@@ -183,6 +188,16 @@ def reconcile_once(runner: RunnerContext, rows: Sequence[RunRow] | None = None) 
             continue
         if _has_readable_plan(runner, row, warn=False):
             _collect_late(runner, row, owner)
+    _forget_ended(runner)
+
+
+def _forget_ended(runner: RunnerContext) -> None:
+    """Remove from this machine the variables of runs that somebody elsewhere has ended."""
+    folders = folders_with_secrets(runner.dot)
+    ended = {(row.name, row.id) for row in runner.ledger.runs() if not row.active} if folders else set()
+    for name, folder in folders:
+        if (name, folder.number) in ended:
+            folder.forget_secrets()
 
 
 def _has_readable_plan(runner: RunnerContext, row: RunRow, *, warn: bool = True) -> bool:

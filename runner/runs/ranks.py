@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from orch.runner.errors import NodePreparing, RunFailed
+from orch.runner.errors import NodePreparing
 from orch.runner.events import FilesProgress, Notice, Preparing
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import RunPlan
@@ -19,6 +19,7 @@ from orch.runner.node.first_boot import LOOK_AGAIN_S, PREPARE_S
 from orch.runner.node.runtime import ImageMissing, ObservedRank, StartedRank
 from orch.runner.node.stage import StageWithProgress, stage
 from orch.runner.runs.context import RunContext
+from orch.runner.runs.run_secrets import filled_environments, filled_login
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 
@@ -47,9 +48,9 @@ def start_ranks(
     Nodes that are still being prepared are waited for, as long as `still_wanted` says so.
     """
     try:
-        environments = context.folder.environments()
+        environments = filled_environments(context.folder, context.secrets)
         keys = context.folder.keys(len(plan.ranks)) if plan.ssh_between else None
-    except RunFailed as error:
+    except OrchError as error:
         return StartResults(errors=tuple((rank, error) for rank in ranks))
     files = context.folder.files if plan.files else None
     rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
@@ -150,11 +151,15 @@ def _provide(context: RunContext, plan: RunPlan, nodes: Sequence[NodeState]) -> 
     for node in nodes:
         by_runtime.setdefault(node.runtime, []).append(node)
     results: list[NodeResult[None]] = []
+    try:
+        login = filled_login(context.folder, plan.image, context.secrets)
+    except OrchError as error:
+        return [NodeResult(node, error=error) for node in nodes]
     for nodes_of_runtime in by_runtime.values():
         try:
             runtime = context.runtime(nodes_of_runtime[0])
             results += runtime.provide_image(
-                context.connector, nodes_of_runtime, plan.image, context.processor
+                context.connector, nodes_of_runtime, plan.image, context.processor, login
             )
         except OrchError as error:
             results += [NodeResult(node, error=error) for node in nodes_of_runtime]

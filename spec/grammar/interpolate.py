@@ -1,10 +1,15 @@
 """`${{ namespace.name }}`: which references a text holds, and what becomes of them.
 
-Two moments. When a file is read, `${{ env.X }}` is replaced from the caller's environment
-(`fill_environment`). When a job starts, `${{ orch.node_rank }}` (or `dstack.node_rank`) and `${{ run.args
-}}` are replaced on each node (`render_text`, `render_command`, `render_args`). In text `$$` stands for `$`;
-in commands only `$${{` is an escape, so that `$$` stays the shell's process id. A lone `$` is never
+Three moments. When a file is read, `${{ env.X }}` is replaced from the caller's environment
+(`fill_environment`). When a job is compiled, `${{ orch.node_rank }}` (or `dstack.node_rank`) and `${{
+run.args }}` are replaced for each node (`render_text`, `render_command`, `render_args`). When something is
+launched, `${{ secrets.X }}` is replaced from the project's store (`fill_secrets`). In text `$$` stands for
+`$`; in commands only `$${{` is an escape, so that `$$` stays the shell's process id. A lone `$` is never
 touched.
+
+Text that waits for secrets (`ReferenceSite.LAUNCH`) has one of two forms. Without `${{` it is final. With
+`${{` it is a template: a reference stands for itself, and each `$` of its own is written `$$`. So a text that
+only looks like a reference is never taken for one, and text without references is the same in both forms.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ class ReferenceSite(Enum):
 
     READ = "known when the file is read"
     TEXT = "known when the job starts"
+    LAUNCH = "secrets are known when it is launched"
     COMMAND = "known when the job starts, in text for a shell"
 
 
@@ -79,10 +85,11 @@ def check(reference: Reference, site: ReferenceSite, namespaces: Collection[str]
         raise Problem(
             "ORCH131", "a secret in a command is visible in process lists", hint="pass it through `env`"
         )
-    if family in ("env", "secrets"):
-        what = "a variable" if family == "env" else "a secret"
+    if family == "env":
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", reference.name):
-            raise Problem("ORCH172", f"{shown(reference.name)} is not the name of {what}")
+            raise Problem("ORCH172", f"{shown(reference.name)} is not the name of a variable")
+    elif family == "secrets":
+        check_secret_name(reference.name)
     elif family == "groups":
         if not re.fullmatch(r"groups\[[0-9]{1,6}\]", name) or not _NODE_ADDRESS.fullmatch(reference.name):
             hint = "write `${{ groups[0].nodes[0].IP_ADDRESS }}`"
@@ -139,7 +146,10 @@ def fill_environment(
             return value
         return value.replace("${{", "$${{") if site is ReferenceSite.COMMAND else value.replace("$", "$$")
 
-    return _pattern(site).sub(fill, text), filled, tuple(dict.fromkeys(unset))
+    result = _pattern(site).sub(fill, text)
+    if site is ReferenceSite.LAUNCH:
+        result = _shortest(result)
+    return result, filled, tuple(dict.fromkeys(unset))
 
 
 def render_text(text: str, values: Mapping[str, str], run_args: Sequence[str] = ()) -> str:
@@ -165,6 +175,61 @@ def render_args(
         else:
             rendered.append(render_text(arg, values, run_args))
     return tuple(rendered)
+
+
+def render_for_launch(text: str, values: Mapping[str, str], run_args: Sequence[str] = ()) -> str:
+    """The text of `env` for one job, ready for `fill_secrets`."""
+    known = _filler(values, shlex.join(run_args), "$")
+
+    def fill(match: re.Match[str]) -> str:
+        filled = known(match)
+        return match.group() if filled == match.group() else filled.replace("$", "$$")
+
+    return _shortest(_TEXT.sub(fill, text))
+
+
+def literal(value: str) -> str:
+    """A value as text for `fill_secrets`, which gives the value back."""
+    return value.replace("$", "$$") if "${{" in value else value
+
+
+def fill_secrets(text: str, secrets: Mapping[str, str]) -> str:
+    """The final text; references to names that `secrets` does not have stay as they are."""
+    if "${{" not in text:
+        return text
+
+    def fill(match: re.Match[str]) -> str:
+        if match.group(1) is None:
+            return "$"
+        namespace, _, name = match.group(1).strip().partition(".")
+        return secrets.get(name.strip(), match.group()) if namespace.strip() == "secrets" else match.group()
+
+    return _TEXT.sub(fill, text)
+
+
+def secret_names(*texts: str) -> frozenset[str]:
+    """The secrets that texts for `fill_secrets` refer to."""
+    names: set[str] = set()
+    for text in texts:
+        for match in _TEXT.finditer(text) if "${{" in text else ():
+            namespace, _, name = (match.group(1) or "").strip().partition(".")
+            if namespace.strip() == "secrets":
+                names.add(name.strip())
+    return frozenset(names)
+
+
+def check_secret_name(name: str) -> str:
+    """The name. Raises Problem ORCH172 for one that no secret can have; dstack takes the same ones."""
+    if re.fullmatch(r"[A-Za-z0-9_-]{1,200}", name):
+        return name
+    hint = "write letters, digits, `_` and `-`, 200 at most"
+    raise Problem("ORCH172", f"{shown(name)} is not the name of a secret", hint=hint)
+
+
+def _shortest(template: str) -> str:
+    """A template as final text where no `${{` is left in it."""
+    final = _TEXT.sub(lambda match: "$" if match.group(1) is None else match.group(), template)
+    return template if "${{" in final else final
 
 
 def split_words(text: str) -> tuple[str, ...]:

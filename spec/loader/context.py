@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadContext:
-    """What documents are read with. `secrets`: the names in the project's store, None where it was not read.
+    """What documents are read with. `secrets` gives the names in the project's store, None where it is not
+    read; it is called at the first reference to one.
 
     `launch` names the kinds of documents whose values are needed now: there, what is missing is an error. Of
     others it is a warning, for they may be launched elsewhere or later. `env_values` are the variables that
@@ -24,7 +25,7 @@ class LoadContext:
     """
 
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
-    secrets: frozenset[str] | None = None
+    secrets: Callable[[], frozenset[str] | None] = lambda: None
     launch: frozenset[str] = frozenset()
     fence: Fence | None = None
     backends: tuple[str, ...] = ()

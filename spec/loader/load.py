@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -134,7 +135,7 @@ def load_paths(
     paths: Sequence[Path | str],
     *,
     environ: Mapping[str, str] | None = None,
-    secrets: Iterable[str] | None = None,
+    secrets: Iterable[str] | Callable[[], Iterable[str] | None] | None = None,
     launch: bool | Iterable[str] = False,
     untrusted: Iterable[str] | None = None,
     backends: Iterable[str] = (),
@@ -144,7 +145,8 @@ def load_paths(
 
     Never raises for what a file holds: everything wrong is in `Loaded.diagnostics`, by file, line and
     column. `environ` serves `${{ env.X }}`, by default this process's environment; `secrets` are the names in
-    the project's store, None where it was not looked at. What is missing there is a warning. In documents of
+    the project's store, or read them at the first reference; None where it is not looked at. What is missing
+    there is a warning. In documents of
     the kinds in `launch` (True: all) it is an error, and so is a property that this version does not act on.
 
     `untrusted` is given for files of strangers (see untrusted.py): what they may name outside. Nothing of the
@@ -159,7 +161,7 @@ def load_paths(
     kinds = (MODELS if launch else ()) if isinstance(launch, bool) else launch
     context = LoadContext(
         environ,
-        None if secrets is None else frozenset(secrets),
+        _read_once(secrets),
         frozenset(kinds),
         backends=tuple(dict.fromkeys(backends)),
     )
@@ -194,6 +196,19 @@ def load_paths(
         and not bad.within(draft.node.span)
     )
     return Loaded(documents, diagnostics)
+
+
+def _read_once(
+    secrets: Iterable[str] | Callable[[], Iterable[str] | None] | None,
+) -> Callable[[], frozenset[str] | None]:
+    """What gives the names of secrets, and reads them when they are asked for first."""
+
+    @cache
+    def names() -> frozenset[str] | None:
+        known = secrets() if callable(secrets) else secrets
+        return None if known is None else frozenset(known)
+
+    return names
 
 
 def _filled(model: AnyModel, environ: Mapping[str, str]) -> AnyModel:

@@ -265,8 +265,10 @@ class _Walk:
 
     def check_secret(self, reference: interpolate.Reference, path: Path_) -> None:
         """Adds a diagnostic for a secret that the store does not have, where its names are known."""
-        known, name = self.draft.context.secrets, reference.name
-        if reference.namespace != "secrets" or known is None or name in known:
+        if reference.namespace != "secrets":
+            return
+        known, name = self.draft.context.secrets(), reference.name
+        if known is None or name in known:
             return
         longer = next((other for other in sorted(known) if other.startswith(name)), None)
         close = f"did you mean '{longer}'?" if longer else hint_for(name, sorted(known))

@@ -21,7 +21,7 @@ def _scope(site: ReferenceSite, *namespaces: str) -> Scope:
 
 
 _READ = _scope(ReferenceSite.READ)
-_SECRET = _scope(ReferenceSite.READ, "secrets")
+_SECRET = _scope(ReferenceSite.LAUNCH, "secrets")
 _JOB = _scope(ReferenceSite.TEXT, "orch")
 _ENV = _scope(ReferenceSite.TEXT, "orch", "secrets")
 _ARGS = _scope(ReferenceSite.TEXT, "orch", "run")
@@ -36,7 +36,7 @@ _RUN = {
 _SCOPES: dict[str, dict[str, Scope]] = {
     "task": {**_RUN, "commands": _COMMAND},
     "dev-environment": {**_RUN, "init": _COMMAND},
-    "fleet": {"env": _scope(ReferenceSite.READ, "orch", "secrets")},
+    "fleet": {"env": _scope(ReferenceSite.LAUNCH, "orch", "secrets")},
 }
 _GROUP = {
     "commands": _scope(ReferenceSite.COMMAND, "orch", "run", "groups"),

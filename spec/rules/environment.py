@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TypeVar, cast
 
 from orch.spec.diagnostics import Diagnostic, Severity
+from orch.spec.grammar import interpolate
 from orch.spec.loader.document import Draft, Path_, env_path
 from orch.spec.models import Fleet, Host, InitStep
 from orch.spec.models.run import Run
@@ -66,10 +67,13 @@ def resolve_env(
 def filled(fleet: Fleet, environ: Mapping[str, str]) -> Fleet:
     """The fleet with the caller's values of variables that have none of their own, as far as they are set."""
 
+    def own(name: str) -> str | None:
+        return interpolate.literal(environ[name]) if name in environ else None
+
     def given(part: Bearer) -> Bearer:
         if None not in part.env.values():
             return part
-        env = {name: environ.get(name) if value is None else value for name, value in part.env.items()}
+        env = {name: value if value is not None else own(name) for name, value in part.env.items()}
         return part.model_copy(update={"env": env})
 
     fleet = given(fleet)

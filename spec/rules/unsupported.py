@@ -76,7 +76,6 @@ ROWS: dict[str, dict[str, str | None]] = {
         **_CHOICE,
         "backends": _OFFER,
         "backend": _OFFER,
-        "registry_auth": "log in on the machine beforehand, or use an image that needs no login",
         "repos": "copy what is needed with `files`",
         "single_branch": "copy what is needed with `files`",
         "ports": None,
@@ -164,7 +163,7 @@ def _rows(draft: Draft, node: Node, path: Path_, pattern: str) -> Findings:
 
 
 def _references(draft: Draft) -> Findings:
-    """Secrets, addresses of groups, array indexes, and what only a job knows in a fleet's `env`."""
+    """Addresses of groups, and array indexes."""
     for path, scalar in scalars(draft.node):
         if "${{" not in scalar.text:
             continue
@@ -174,13 +173,7 @@ def _references(draft: Draft) -> Findings:
             continue  # told when it was read
         for reference in references:
             shown = f"`${{{{ {reference} }}}}`"
-            if reference.namespace == "secrets":
-                yield _refusal(draft, path, shown, "take the value from your environment: `${{ env.NAME }}`")
-            elif (
-                reference.namespace.startswith("groups[")
-                or reference.name == "array_task_id"
-                or (draft.kind == "fleet" and reference.namespace in ("orch", "dstack"))
-            ):
+            if reference.namespace.startswith("groups[") or reference.name == "array_task_id":
                 yield _refusal(draft, path, shown, None)
 
 

@@ -4,8 +4,6 @@ removed with the last. It is locked, and recovered after a kill, like a fleet's 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from functools import partial
 
 from orch.components.deployment import SHARED, SharedNetworks
@@ -13,13 +11,9 @@ from orch.stacks.errors import EngineFailed, Interrupted, StackError, StackLocke
 from orch.stacks.program import shared_program
 from orch.stacks.project import Project
 from orch.stacks.pulumi.changes import PropertyDrift, find_drift
-from orch.stacks.pulumi.operation import EngineCall, Listener, Note, engine, init, plain
-from orch.stacks.pulumi.recovery import recover
+from orch.stacks.pulumi.operation import EngineCall, Listener, engine, init, plain
+from orch.stacks.pulumi.recovery import recover, when_free
 from orch.stacks.state import StackExport, StackState, outputs, stacks, unfinished_pins
-
-# Other fleets hold the stack while they create networks, for a minute or two.
-PATIENCE_S = 300.0
-PAUSE_S = 1.0
 
 # The engine's tag on a fleet's stack that names its shared stack, set before that is created.
 SHARED_TAG = "orch:shared"
@@ -33,7 +27,7 @@ def shared_by(recorded: StackExport | None) -> frozenset[str]:
 
 def users(project: Project, shared: str, *, without: str) -> tuple[str, ...]:
     """Fleets of the project that use a shared stack now, or are about to; without the fleet `without`."""
-    names = (name for name in stacks(project) if not name.startswith(SHARED) and name != without)
+    names = (name for name in stacks(project) if "." not in name and name != without)
     fleets = [StackState(project, name) for name in names]
     return tuple(
         fleet.name
@@ -68,7 +62,7 @@ def bring_shared(fleet: StackState, shared: SharedNetworks, run: EngineCall) -> 
             # The last fleet that used it has just removed it.
             engine(stack, words, run, shared_program(shared))
 
-    _when_free(stack, run.listener, bring)
+    when_free(stack, run.listener, bring)
 
 
 def release(fleet: StackState, names: frozenset[str], run: EngineCall) -> None:
@@ -77,7 +71,7 @@ def release(fleet: StackState, names: frozenset[str], run: EngineCall) -> None:
         plain(fleet, ["stack", "tag", "rm", SHARED_TAG])
     for name in sorted(names):
         stack = fleet.sibling(name)
-        _when_free(stack, run.listener, partial(_remove, stack, run, fleet.name))
+        when_free(stack, run.listener, partial(_remove, stack, run, fleet.name))
 
 
 def _remove(stack: StackState, run: EngineCall, without: str) -> None:
@@ -135,19 +129,3 @@ def _tagged_stack(fleet: StackState) -> str | None:
             return None  # removed meanwhile
         raise
     return json.loads(output or "{}").get(SHARED_TAG)
-
-
-def _when_free(stack: StackState, listener: Listener, change: Callable[[], None]) -> None:
-    """Change a stack, after waiting for another fleet's `up` or `down` that holds it. Raises StackLocked."""
-    ends, noted = time.monotonic() + PATIENCE_S, False
-    while True:
-        try:
-            return change()
-        except StackLocked as locked:
-            stack.invalidate()
-            if time.monotonic() > ends:
-                raise
-            if not noted:
-                listener(Note(f"waiting for {stack.name}: {locked.where}", lasts=True))
-                noted = True
-            time.sleep(PAUSE_S)

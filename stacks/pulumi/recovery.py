@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -12,11 +13,16 @@ from typing import Any
 
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot
 from orch.components.registry import delete_orphans, may_have_orphans
+from orch.stacks.errors import StackLocked
 from orch.stacks.project import COMPRESSED, Project
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.locks import break_dead_locks, locks, stack_locked
 from orch.stacks.pulumi.operation import Listener, Note, plain, while_held
 from orch.stacks.state import StackExport, StackState
+
+# Others hold a stack that fleets share while they create networks, for a minute or two.
+PATIENCE_S = 300.0
+PAUSE_S = 1.0
 
 # How often a stack is read again because somebody changed it meanwhile.
 TRIES = 5
@@ -155,6 +161,22 @@ def _half_written_files(project: Project, stack: str) -> list[Path]:
     return files
 
 
+def when_free(stack: StackState, listener: Listener, change: Callable[[], None]) -> None:
+    """Change a stack, after waiting for another call that holds it. Raises StackLocked."""
+    ends, noted = time.monotonic() + PATIENCE_S, False
+    while True:
+        try:
+            return change()
+        except StackLocked as locked:
+            stack.invalidate()
+            if time.monotonic() > ends:
+                raise
+            if not noted:
+                listener(Note(f"waiting for {stack.name}: {locked.where}", lasts=True))
+                noted = True
+            time.sleep(PAUSE_S)
+
+
 def snapshot_of(recorded: StackExport | None, project: Project) -> StackSnapshot:
     """The recorded resources of a stack, and those whose creation had begun."""
     recorded = recorded or {}
@@ -164,7 +186,7 @@ def snapshot_of(recorded: StackExport | None, project: Project) -> StackSnapshot
         for operation in recorded.get("pending_operations") or ()
         if operation["type"] == "creating"
     ]
-    return StackSnapshot(tuple(resources), tuple(begun), project.backends, project.session)
+    return StackSnapshot(tuple(resources), tuple(begun), project.filled_backends(), project.session)
 
 
 def _recorded(resource: dict[str, Any]) -> RecordedResource:

@@ -14,6 +14,7 @@ from typer.models import OptionInfo
 from orch.cli import errors
 from orch.cli.output.redaction import _VALUED, masked  # pyright: ignore[reportPrivateUsage]
 from orch.cli.run import run
+from orch.spec.confidential import remember
 
 CANARY = "hf_canary'42\"\\"
 
@@ -64,6 +65,35 @@ def test_the_caller_s_own_secrets_are_masked_by_their_names() -> None:
     assert masked(text, [], environ) == "401 for (secret) at /root/home with tok"
 
 
+@pytest.mark.parametrize("words", [["name", CANARY], ["--", "name", CANARY], ["name", "--", CANARY]])
+def test_a_crash_does_not_tell_the_secret_that_was_to_be_set(words: list[str]) -> None:
+    assert masked(f"at {CANARY!r}", ["orch", "secret", "set", *words], {}) == "at '(secret)'"
+
+
+def test_a_crash_does_not_tell_a_secret_that_was_decrypted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["orch", "run", "t.yml"])
+    value = f"{CANARY}-decrypted"
+    remember([value])
+
+    def crash() -> None:
+        subprocess.run(["false", value], check=True)
+
+    with pytest.raises(SystemExit):
+        errors.run(crash)
+    told = capsys.readouterr().err
+    file = Path(re.findall(r"trace is in (\S+);", told)[0])
+    trace = file.read_text()
+    file.unlink()
+    assert "in crash" in trace
+    assert "canary" not in told + trace
+    errors.tell(f"warning: {value}")
+    errors.say(f"told: {value}")
+    shown = capsys.readouterr()
+    assert (shown.err, shown.out) == ("warning: (secret)\n", "told: (secret)\n")
+
+
 def test_words_for_the_job_are_none_of_orch_s_options() -> None:
     assert masked("epochs", ["orch", "run", "t.yml", "--", "-epochs"], {}) == "epochs"
 
@@ -93,7 +123,7 @@ def test_the_command_line_that_all_users_see_is_covered() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["-de", "T=secret"], ["-deT=secret"], ["-n", "--", "-e", "T=secret"], ["-ne", "-eT=secret"]]
+    "words", [["-de", "T=hidden"], ["-deT=hidden"], ["-n", "--", "-e", "T=hidden"], ["-ne", "-eT=hidden"]]
 )
 def test_it_is_covered_however_options_are_joined(words: list[str]) -> None:
     code = (
@@ -101,7 +131,20 @@ def test_it_is_covered_however_options_are_joined(words: list[str]) -> None:
         "print(open('/proc/self/cmdline').read())"
     )
     command = [sys.executable, "-c", code, "run", "t.yml", *words]
-    assert "secret" not in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "hidden" not in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_secret_that_is_set_by_a_word_is_covered_too() -> None:
+    code = (
+        "from orch.cli.output.redaction import cover_arguments; cover_arguments(); "
+        "print(open('/proc/self/cmdline').read())"
+    )
+    for words in (["set", "name", "hidden value"], ["set", "--", "name", "hidden value"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "secret", *words], capture_output=True, text=True, check=True
+        )
+        assert "hidden" not in done.stdout
+        assert "name" in done.stdout
 
 
 def test_every_option_that_takes_a_word_beside_env_is_known_to_the_masking() -> None:

@@ -12,6 +12,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,14 +21,18 @@ from canaries import Canary, Nest, Watch
 from containershell import inside
 from hostlab import Client, HostLab
 from labmachine import docker
+from registrylab import APP, registry
 from stocked import stocked
-from support import Said, containers, until, verbs
+from support import ORCH, Said, containers, until, verbs
 
 EXPORTED = ("fleet", "host", "task", "bare", "creds", "rotated", "bare_cli")
 """Canaries that the caller has in the environment; every process it starts inherits them."""
 
 WRITTEN = ("literal", "cli", "init", "registry", "attached")
 """Canaries that are given otherwise: in a file, or as words."""
+
+STORED = ("stored", "login")
+"""Canaries that are set as secrets of the project, by standard input; files refer to them."""
 
 
 @dataclass(frozen=True)
@@ -58,35 +63,45 @@ def quoted(canary: Canary) -> str:
 def files(nest: Nest) -> dict[str, str]:
     literal = quoted(nest["literal"])
     env = {name: f"${{{{ env.CANARY_{name.upper()} }}}}" for name in EXPORTED}
+    stored, login = (f"'${{{{ secrets.{name} }}}}'" for name in STORED)
     local = "type: fleet\nname: nest\nbackend: local\nnodes: 1\nresources: {memory: 1GB}\n"
     checks = "".join(
         f'  - test "$(printf %s "${name}" | sha256sum | cut -c1-64)" = {digest(nest[of])}\n'
         for name, of in {"FLEET": "fleet", "LITERAL": "literal", "TASK": "task", "CLI": "cli"}.items()
     )
+    checks += "".join(f"  - {is_stored(nest, name)}\n" for name in ("STORED", "STORED_TASK"))
     bare = f'  - test "$(printf %s "$CANARY_BARE" | sha256sum | cut -c1-64)" = {digest(nest["bare"])}\n'
     task = "type: task\nimage: orch/mpi\nresources: {cpu: 1, memory: 512MB}\n"
-    given = f"env:\n  - TASK={env['task']}\n  - CANARY_BARE\n"
+    given = f"env:\n  - TASK={env['task']}\n  - CANARY_BARE\n  - 'STORED_TASK=${{{{ secrets.stored }}}}'\n"
+    private = task.replace("orch/mpi", APP) + "fleets: [nest]\ncommands: [echo pulled]\n"
     host = f"{{hostname: gpu9, env: {{HOST: '{env['host']}'}}}}"
     return {
         "orch.yml": f"project: canaries\nbackends:\n  - type: local\n    node_image: '{stocked('mpi')}'\n"
         "  - type: aws\n    regions: [us-east-1]\n"
         f"    creds: {{type: access_key, access_key: AKIACANARY, secret_key: '{env['creds']}'}}\n",
-        "local.yml": f"{local}env:\n  FLEET: '{env['fleet']}'\n  LITERAL: {literal}\n",
+        "local.yml": f"{local}env:\n  FLEET: '{env['fleet']}'\n  LITERAL: {literal}\n  STORED: {stored}\n"
+        f"init:\n  - run: |\n      {is_stored(nest, 'INIT')}\n    env: {{INIT: {stored}}}\n",
         "hosts.yml": f"type: fleet\nname: servers\nenv: {{FLEET: '{env['fleet']}'}}\nssh_config:\n"
         f"  hosts: [{host}]\n",
         "cloud.yml": "type: fleet\nname: cloud\nbackends: [aws]\nregions: [us-east-1]\n"
         f"instance_types: [p5.48xlarge]\nnodes: 1\nenv: {{FLEET: '{env['fleet']}'}}\n"
-        f"init:\n  - run: pip install x\n    env: {{INIT: {quoted(nest['init'])}}}\n",
+        f"init:\n  - run: pip install x\n    env: {{INIT: {quoted(nest['init'])}, STORED: {stored}}}\n",
         "job.yml": f"{task}name: job\nfleets: [nest]\n{given}commands:\n{checks}{bare}  - echo all arrived\n",
         "long.yml": f"{task}name: long\nfleets: [nest]\n{given}commands: [echo begun, sleep 600]\n",
         "fails.yml": f"{task}name: fails\nfleets: [nest]\n{given}commands: [exit 3]\n",
         "on-host.yml": f"{task}name: onhost\nfleets: [servers]\ncommands:\n"
         f'  - test "$(printf %s "$HOST" | sha256sum | cut -c1-64)" = {digest(nest["host"])}\n',
-        "registry.yml": f"{task}name: registry\nregistry_auth:\n  username: u\n"
-        f"  password: {quoted(nest['registry'])}\ncommands: ['true']\n",
+        "registry.yml": f"{private}name: registry\nregistry_auth:\n  username: team\n"
+        f"  password: {quoted(nest['registry'])}\n",
+        "private.yml": f"{private}name: private\nregistry_auth: {{username: team, password: {login}}}\n",
         "wrong.yml": f"{local}env:\n  FLEET: '{env['fleet']}'\n  LITERAL: {literal}\nnods: 2\n",
         "more.yml": f"{local}env: {{LITERAL: {literal}}}\n".replace("memory: 1GB", "cpu: 4000"),
     }
+
+
+def is_stored(nest: Nest, name: str) -> str:
+    """Shell text that fails unless a variable is the secret `stored`."""
+    return f'test "$(printf %s "${name}" | sha256sum | cut -c1-64)" = {digest(nest["stored"])}'
 
 
 def digest(canary: Canary) -> str:
@@ -123,7 +138,11 @@ VERBS: dict[str, tuple[str, ...]] = {
     "engine version": ("engine", "version"),
     "unlock": ("unlock", "nest", "--yes"),
     "init": ("init",),
-    "run of a login": ("run", "registry.yml"),
+    "secret on a command line": ("secret", "set", "other", "@cli"),
+    "secrets": ("secret", "list", "--json"),
+    "secret of the past": ("secret", "delete", "other"),
+    "run of a wrong login": ("run", "registry.yml"),
+    "run of a private image": ("run", "private.yml"),
     "run": ("run", "job.yml", "--env", "CLI=@cli", "--env", "CANARY_BARE_CLI"),
     "run on a host": ("run", "on-host.yml", "--json"),
     "run that fails": ("run", "fails.yml", "-e", "CLI=@cli", "--json"),
@@ -148,9 +167,12 @@ VERBS: dict[str, tuple[str, ...]] = {
     "down of hosts": ("down", "servers", "--yes", "--json"),
 }
 STEPS: tuple[tuple[str, ...], ...] = (
-    (*list(VERBS)[:10], "doctor", "run of a login", "offers", "engine version"),
+    (*list(VERBS)[:10], "doctor", "offers", "engine version"),
     ("preview of a cloud, as data", "up"),
     ("up of hosts", "run"),
+    ("secret on a command line", "run of a wrong login"),
+    ("secrets", "run of a private image"),
+    ("secret of the past",),
     ("fleets", "fleets, as data", "fleet", "fleet ids", "check", "drift", "refresh", "engine env", "unlock"),
     ("init",),
     ("apply", "show of a run", "show", "ssh"),
@@ -176,7 +198,7 @@ FAILING = {
         "validate, as data",
         "preview, wrong",
         "preview, too large",
-        "run of a login",
+        "run of a wrong login",
     ),
     *("run that fails", "exec that fails", "run without a key", "logs of none"),
 }
@@ -189,7 +211,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """All verbs called in one project; then its fleets are removed."""
     path = tmp_path_factory.mktemp("canary")
     (path / "lab").mkdir()
-    lab, nest = HostLab(path / "lab"), Nest(*EXPORTED, *WRITTEN)
+    lab, nest = HostLab(path / "lab"), Nest(*EXPORTED, *WRITTEN, *STORED)
     try:
         server = lab.server("gpu9", lab.network())
         lab.ssh_config(path / "home", server)
@@ -215,7 +237,28 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def call_all(place: Place) -> None:
+    with ExitStack() as open_registry:
+        for name in STORED:
+            set_secret(place, name)
+        call_steps(place, open_registry)
+    (node,) = containers(place.client, "nest")
+    for name, container in (("node", node), ("server", place.server)):
+        place.during[f"files of the {name}"] = left_on(place, container)
+
+
+def set_secret(place: Place, name: str) -> None:
+    value = place.nest[name].value.encode()
+    command = [*ORCH, "secret", "set", name]
+    done = subprocess.run(command, cwd=place.path, input=value, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    place.said[f"secret {name}"] = Said(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def call_steps(place: Place, open_registry: ExitStack) -> None:
     for step in STEPS:
+        if "run of a wrong login" in step:
+            (node,) = containers(place.client, "nest")
+            open_registry.enter_context(registry(node, "team", place.nest["login"].value))
         if "preview of a takeover after" in step:
             write_as_formerly(place)
         with ThreadPoolExecutor(2) as both:
@@ -223,9 +266,6 @@ def call_all(place: Place) -> None:
         if "run in the background" in step:
             until(lambda: "begun" in place.client.orch("logs", "long").out, 120, "the job has begun")
             place.during.update(inspected(place))
-    (node,) = containers(place.client, "nest")
-    for name, container in (("node", node), ("server", place.server)):
-        place.during[f"files of the {name}"] = left_on(place, container)
 
 
 def call(place: Place, what: str) -> None:
@@ -304,8 +344,10 @@ def test_all_verbs_did_what_they_are_for(place: Place) -> None:
     assert [each for each in verbs() if each not in apart and not called(each)] == []
     for what, said in place.said.items():
         assert what in DEPENDING or (said.code != 0) == (what in FAILING), (what, said)
-    assert set(place.said) == set(VERBS)
+    assert set(place.said) == {*VERBS, *(f"secret {name}" for name in STORED)}
     assert "all arrived" in place.said["run"].out
+    assert "refuses the log-in of team" in place.said["run of a wrong login"].err
+    assert "pulled" in place.said["run of a private image"].out
 
 
 def test_no_verb_tells_a_secret(place: Place) -> None:
@@ -362,7 +404,13 @@ def test_no_command_line_and_no_foreign_environment_shows_one(place: Place) -> N
 
 def allowed(what: str, line: str, names: frozenset[str]) -> bool:
     """What a caller typed stands on that command's line; what it exported, all children inherit."""
-    return names <= (set(EXPORTED) if what == "environ" else {"cli"} if " run " in line else set())
+    return names <= (
+        set(EXPORTED)
+        if what == "environ"
+        else {"cli"}
+        if " run " in line or " secret set " in line
+        else set()
+    )
 
 
 def test_neither_docker_nor_the_machines_keep_one(place: Place) -> None:

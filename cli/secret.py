@@ -1,0 +1,136 @@
+"""`orch secret set`, `list`, `delete`: the secrets of this project."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orch.cli import completion
+from orch.cli.context import Json, project_at
+from orch.cli.errors import UsageError, print_json, say, tell
+
+if TYPE_CHECKING:
+    from orch.stacks.secrets import SecretStore
+
+app = typer.Typer(no_args_is_help=True)
+
+SCHEMA = 1
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="What `${{ secrets.NAME }}` refers to.", autocompletion=completion.secrets
+    ),
+]
+
+
+@app.command("set", epilog='Example: printf %s "$TOKEN" | orch secret set hf_token')
+def set_secret(
+    name: Name,
+    value: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[VALUE]", help="The value. Others see command lines: leave it out.", show_default=False
+        ),
+    ] = None,
+    from_file: Annotated[
+        Path | None,
+        typer.Option("--from-file", metavar="FILE", help="Read the value from a file.", show_default=False),
+    ] = None,
+) -> None:
+    """Set a secret: asks for its value on a terminal, else reads it from standard input.
+
+    The line end of a value of one line is dropped; a value of several lines is kept as it is.
+    """
+    from orch.cli.output.progress import watching
+    from orch.spec.grammar.interpolate import check_secret_name
+    from orch.spec.grammar.values import Problem
+
+    if value is not None and from_file is not None:
+        raise UsageError("a secret has one value", hint="leave out VALUE or --from-file")
+    try:
+        check_secret_name(name)
+    except Problem as problem:
+        raise UsageError(problem.summary, hint=problem.hint, code=problem.code) from problem
+    if value is not None:
+        tell(
+            "warning: the value was on the command line, where other users and your shell's history see it\n"
+            f"  hint: `orch secret set {name}` asks for it, or reads standard input"
+        )
+    store = _store()
+    if value is None:
+        value = _read(name, from_file)
+    with watching() as listener:
+        is_new = store.set(name, value, listener)
+    say(f"secret {name}: {'set' if is_new else 'replaced'}")
+
+
+@app.command("list", epilog="Example: orch secret list --json")
+def list_secrets(as_json: Json = False) -> None:
+    """List the names of the secrets and when each was set. Values are never shown."""
+    set_at = _store().set_at
+    if as_json:
+        print_json(
+            {
+                "schema": SCHEMA,
+                "secrets": [{"name": name, "set_at": moment} for name, moment in set_at.items()],
+            }
+        )
+    elif set_at:
+        width = max(len("NAME"), *map(len, set_at))
+        for name, moment in {"NAME": "SET", **set_at}.items():
+            say(f"{name:<{width}}  {moment}")
+    else:
+        tell("no secret is set in this project; `orch secret set NAME` sets one")
+
+
+@app.command("delete", epilog="Example: orch secret delete hf_token")
+def delete_secret(name: Name) -> None:
+    """Delete a secret. Older copies of the state keep it encrypted: change what it opens, too."""
+    from orch.cli.output.progress import watching
+
+    with watching() as listener:
+        _store().delete(name, listener)
+    say(f"secret {name}: deleted")
+
+
+def _store() -> SecretStore:
+    from orch.stacks.secrets import SecretStore
+
+    project = project_at()
+    project.prepare()
+    return SecretStore(project)
+
+
+def _read(name: str, file: Path | None) -> str:
+    """The value from a file, a terminal or standard input. Raises UsageError."""
+    if file is not None:
+        try:
+            return _text(file.read_bytes(), str(file))
+        except OSError as error:
+            raise UsageError(
+                "the file with the value cannot be read",
+                where=str(file),
+                detail=error.strerror or str(error),
+            ) from error
+    if sys.stdin.isatty():
+        return getpass.getpass(f"value of {name}: ")
+    return _text(sys.stdin.buffer.read(), "standard input")
+
+
+def _text(data: bytes, where: str) -> str:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            "a secret is text in UTF-8, and this is none",
+            where=where,
+            detail=f"byte {error.start} is no part of it",
+            hint="set its base64 form, and decode it in the job",
+        ) from None
+    one_line = text.removesuffix("\n").removesuffix("\r")
+    return text if "\n" in one_line else one_line

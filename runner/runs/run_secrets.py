@@ -1,0 +1,62 @@
+"""The secrets of a run: which it refers to, and what they are when its containers start.
+
+The folder of a run keeps its variables and the log-in to its registry as they are written, with references.
+Whoever starts its ranks fills them in, from what the project's store has then: the process that submitted the
+run, or one that took over. The values go to the nodes as input, and lie in no file of this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from orch.runner.errors import RunFailed
+from orch.runner.ledger.run_folder import RunFolder
+from orch.runner.node.registry import RegistryLogin
+from orch.spec.grammar.interpolate import fill_secrets, secret_names
+from orch.spec.state import FleetState
+
+if TYPE_CHECKING:
+    from orch.spec.models import Task
+
+Secrets = Callable[[Collection[str]], Mapping[str, str]]
+"""The values of secrets by name. Raises OrchError for one that is not set, or that cannot be decrypted."""
+
+
+def no_store(names: Collection[str]) -> Mapping[str, str]:
+    """The secrets of who has no store."""
+    if missing := sorted(names):
+        raise RunFailed(f"no store of secrets is open here, and the run needs {', '.join(missing)}")
+    return {}
+
+
+def names_in(task: Task, fleet: FleetState) -> frozenset[str]:
+    """The secrets that a task on a fleet may refer to."""
+    texts = [value for value in task.env.values() if value is not None]
+    texts += fleet.env.values()
+    texts += [value for node in fleet.nodes for value in node.env.values()]
+    if task.registry_auth is not None:
+        texts += [task.registry_auth.username, task.registry_auth.password]
+    return secret_names(*texts)
+
+
+def filled_environments(folder: RunFolder, secrets: Secrets) -> tuple[dict[str, str], ...]:
+    """The final environment of each rank. Raises RunFailed, and what `secrets` raises."""
+    environments = folder.environments()
+    values = _values([text for each in environments for text in each.values()], secrets)
+    return tuple({name: fill_secrets(text, values) for name, text in each.items()} for each in environments)
+
+
+def filled_login(folder: RunFolder, image: str, secrets: Secrets) -> RegistryLogin | None:
+    """The log-in to the registry of the run's image; None for a run without one. Raises as above."""
+    written = folder.registry_auth()
+    if written is None:
+        return None
+    values = _values(written, secrets)
+    username, password = (fill_secrets(text, values) for text in written)
+    return RegistryLogin.of(image, username, password, shown=written[0])
+
+
+def _values(texts: Sequence[str], secrets: Secrets) -> Mapping[str, str]:
+    names = secret_names(*texts)
+    return secrets(names) if names else {}
