@@ -21,7 +21,7 @@ from orch.runner.launch.environment import (
 from orch.runner.launch.hostfile import Dialect, hostfile, internal_addresses
 from orch.runner.launch.launcher import LaunchContext, Launcher, MpirunLauncher, TorchrunLauncher
 from orch.runner.launch.placement import Seat
-from orch.runner.launch.run_plan import FabricAccess, RankPlan, RunMount, RunPlan, StagedFile
+from orch.runner.launch.run_plan import FabricAccess, RankPlan, RankPort, RunMount, RunPlan, StagedFile
 from orch.runner.runs.packing import resolve_source
 from orch.spec.grammar.interpolate import render_args, render_command, render_text
 from orch.spec.state import FleetState
@@ -105,6 +105,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
                 script=_script(task, launchers[rank], context, values[rank], request.run_args),
                 working_dir=working_dir,
                 mounts=_mounts(task, values[rank]),
+                ports=_ports(task) if rank == 0 else (),
             )
         )
         facts = RunFacts(
@@ -156,7 +157,8 @@ def compile_run(request: RunRequest) -> CompiledRun:
         shm_size_mib=task.resources.shm_size_mib,
         hostfile=hostfile(addresses, slots if needs_slots else None, first.dialect),
         dialect=first.dialect,
-        ssh_between=first.ssh_between and len(seats) > 1,
+        ssh_between=len(seats) > 1,
+        elastic=first.elastic if len(seats) > 1 else None,
         slurm=slurm,
         tasks_per_node=task.ntasks_per_node if first.name == "commands" else 1,
         fabric=_access(network_fabric),
@@ -223,6 +225,10 @@ def _target(item: object) -> str:
     return str(path) if path else Path(str(item.local_path)).name  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def _ports(task: Task) -> tuple[RankPort, ...]:
+    return tuple(RankPort(job=port.container_port, local=port.local_port) for port in task.ports)
+
+
 def _mounts(task: Task, values: Mapping[str, str]) -> tuple[RunMount, ...]:
     return tuple(
         RunMount(
@@ -279,9 +285,9 @@ class PlainLauncher:
     name: Literal["commands", "image"] = "commands"
     counts_slots: bool = False
     dialect: Dialect = "openmpi"
-    ssh_between: bool = False
     startup_order: None = None
     stop_criteria: None = None
+    elastic: None = None
 
     def tasks_per_node(self, gpus: int) -> int:
         return max(1, gpus)

@@ -50,6 +50,16 @@ class StagedFile(_Frozen):
     target: str
 
 
+class RankPort(_Frozen):
+    """A port of a rank's job, which is its node's, and the port of the caller's machine that leads to it.
+
+    `local` is None for any free port.
+    """
+
+    job: int
+    local: int | None = None
+
+
 class RankPlan(_Frozen):
     """One rank: its node, the blocks it takes there, and the shell text it runs."""
 
@@ -59,11 +69,22 @@ class RankPlan(_Frozen):
     script: str
     working_dir: str | None = None
     mounts: tuple[RunMount, ...] = ()
+    ports: tuple[RankPort, ...] = ()
 
     @property
     def whole(self) -> bool:
         """Whether the rank has all of its node."""
         return self.blocks >= self.node.blocks
+
+
+class Elastic(_Frozen):
+    """A run that goes on without some of its ranks.
+
+    `least` of them must be left, and `rendezvous_rank` among them: its node holds what they meet by.
+    """
+
+    least: int
+    rendezvous_rank: int = 0
 
 
 class RunPlan(_Frozen):
@@ -94,6 +115,7 @@ class RunPlan(_Frozen):
     hostfile: str
     dialect: Dialect = "openmpi"
     ssh_between: bool = False
+    elastic: Elastic | None = None
     slurm: bool = False
     # How often `commands` start on each node, when no launcher does.
     tasks_per_node: int = 1
@@ -114,6 +136,11 @@ class RunPlan(_Frozen):
         Run names are unique in one ledger only, and people with ledgers of their own share servers.
         """
         return f"orch-{self.run}-{self.attempt}-{rank}-{self.run_id[:8]}"
+
+    @property
+    def names_hosts(self) -> bool:
+        """Whether jobs know the run's nodes by name."""
+        return self.slurm or len(self.ranks) > 1
 
     @property
     def nodes(self) -> tuple[NodeState, ...]:
