@@ -14,7 +14,9 @@ from orch.templates import render
 
 # Programs that take a configuration of ssh by `-F`.
 _CLIENTS = ("ssh", "scp", "sftp")
+# `Include` is of OpenSSH 7.3.
 _CONFIG = """\
+IgnoreUnknown Include
 Host {names}
   Port {port}
   IdentityFile /run/orch/state/ssh/id

@@ -172,7 +172,7 @@ def test_an_elastic_torchrun_may_lose_nodes_down_to_its_least():
         (
             {"mpi": "mpich"},
             "-f FILE -bind-to none -launcher ssh -launcher-exec /run/orch/bin/ssh -iface eth7 "
-            "-genv A b -x y -n 4 ./a.out",
+            "-genvnone -genv A b -x y -n 4 ./a.out",
         ),
         ({"mpi": "mpich", "bind_to": "core"}, "-f FILE -bind-to core -launcher ssh"),
         ({"mpi": "mpich", "np": 3}, "-x y -n 3 ./a.out"),
@@ -181,7 +181,7 @@ def test_an_elastic_torchrun_may_lose_nodes_down_to_its_least():
         (
             {"mpi": "intel"},
             "-machinefile FILE -bootstrap ssh -bootstrap-exec /run/orch/bin/ssh -genv I_MPI_PIN disable "
-            "-iface eth7 -genv A b -x y -n 4 ./a.out",
+            "-iface eth7 -genvnone -genv A b -x y -n 4 ./a.out",
         ),
         ({"mpi": "intel", "bind_to": "socket"}, "-genv I_MPI_PIN_DOMAIN socket -iface"),
         ({"mpi": "openmpi", "bind_to": "core"}, "--hostfile FILE -np 4 --map-by slot --bind-to core --mca"),
