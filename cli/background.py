@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import traceback
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
     from orch.runner.ledger.records import RunRow
+    from orch.runner.runs.forwards import LocalPorts
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.stacks.project import Project
 
@@ -24,9 +26,13 @@ LOG = "driver.log"
 ENDED = "the driver ended: "
 
 
-def see_through(project: Project, runner: RunnerContext, row: RunRow) -> RunRow:
-    """Drive or follow a run to its end. On Ctrl-C or a closed terminal, a background process takes over."""
+def see_through(project: Project, runner: RunnerContext, row: RunRow, ports: LocalPorts) -> RunRow:
+    """Drive or follow a run to its end; `ports` lead to its jobs meanwhile.
+
+    On Ctrl-C or a closed terminal, a background process takes over.
+    """
     from orch.cli.output.run import Live
+    from orch.runner.launch.run_plan import plan_of
     from orch.runner.ledger.run_names import as_argument
     from orch.runner.private import private_file
     from orch.runner.runs.lifecycle import drive
@@ -39,8 +45,12 @@ def see_through(project: Project, runner: RunnerContext, row: RunRow) -> RunRow:
         signal.signal(number, leave)
     live = runner.processor
     try:
-        with still(live.status if isinstance(live, Live) else str):
-            return drive(runner, row)
+        with (
+            still(live.status if isinstance(live, Live) else str),
+            ports.forward(runner.connector, plan_of(row), live) as forwarding,
+        ):
+            forwarding.follow(row.status)
+            return drive(replace(runner, processor=forwarding), row)
     except KeyboardInterrupt:
         # A terminal that is closed may send several. Not SIG_IGN, which the other process would inherit.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -55,6 +55,14 @@ Profile = Annotated[
     str | None,
     typer.Option("--profile", "-P", metavar="NAME", help="The profile of orch.yml to read tasks with."),
 ]
+Port = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--port",
+        metavar="[LOCAL:]JOB",
+        help="Forward this port of the job, from another one here than the task says; repeatable.",
+    ),
+]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return at once; the run goes on.")]
 Untrusted = Annotated[
     bool,

@@ -15,14 +15,17 @@ import typer
 
 from orch.cli import completion
 from orch.cli.background import LOG, drive_behind, see_through, supervise, why_undriven
-from orch.cli.context import ALSO, Detach, Json, OnFleet, Profile, Rehearse, Variables, project_at
+from orch.cli.context import ALSO, Detach, Json, OnFleet, Port, Profile, Rehearse, Variables, project_at
 from orch.cli.errors import UsageError, coloured, end, say, tell
 from orch.cli.output.ticking import still
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
     from orch.runner.errors import NoFit
+    from orch.runner.events import PortForwarded
+    from orch.runner.launch.run_plan import RankPort
     from orch.runner.ledger.records import RunRow
+    from orch.runner.runs.forwards import LocalPorts
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.runner.runs.run_secrets import Secrets
     from orch.spec import Document
@@ -50,6 +53,7 @@ def run(
     name: Annotated[str | None, typer.Option("--name", "-n", help="The run's name.")] = None,
     env: Variables = None,
     profile: Profile = None,
+    port: Port = None,
     detach: Detach = False,
     as_json: Json = False,
     rehearse: Rehearse = False,
@@ -68,6 +72,7 @@ def run(
         as_json=as_json,
         rehearse=rehearse,
         profile=profile,
+        ports=port or (),
     )
 
 
@@ -83,13 +88,20 @@ def start(
     rehearse: bool = False,
     mixed: bool = False,
     profile: str | None = None,
+    ports: Sequence[str] = (),
 ) -> None:
     """Run the tasks of a file. `mixed`: the caller acts on the other documents, so there is no note."""
+    other_ports = ports_of(ports)
+    if other_ports and detach:
+        raise typer.BadParameter(
+            "nothing is forwarded with --detach; `orch attach RUN --port ...` does", param_hint="--port"
+        )
     if name is not None:
         from orch.runner.ledger.run_names import RunName
 
         name = RunName.parse(name)
     from orch.runner.launch.environment import fold
+    from orch.runner.runs.forwards import LocalPorts
 
     variables = variables_of(env)
     documents = _load(file, variables, profile)
@@ -109,24 +121,27 @@ def start(
         tell("note: only tasks are run; documents of other types are left out")
     with open_runner(None if file == "-" else file, as_json=as_json, rehearse=rehearse) as (project, runner):
         for document in tasks:
-            with still(lambda: "asking the nodes and packing files"):
-                row = _submit(
-                    project,
-                    runner,
-                    document,
-                    arguments=arguments,
-                    fleet_name=fleet,
-                    name=name,
-                    variables=variables,
-                )
-            if detach:
-                drive_behind(runner, row)
-                _print_run(row) if as_json else say(row.name)
-                continue
-            if not as_json:
-                tell(f"run {row.name} on fleet {row.fleet}: {fold([rank.node for rank in row.ranks])}")
-            row = see_through(project, runner, row)
-            _show_end(row, as_json=as_json)
+            with LocalPorts() as held:
+                if not detach:
+                    _hold_ports(held, document, other_ports)
+                with still(lambda: "asking the nodes and packing files"):
+                    row = _submit(
+                        project,
+                        runner,
+                        document,
+                        arguments=arguments,
+                        fleet_name=fleet,
+                        name=name,
+                        variables=variables,
+                    )
+                if detach:
+                    drive_behind(runner, row)
+                    _print_run(row) if as_json else say(row.name)
+                    continue
+                if not as_json:
+                    tell(f"run {row.name} on fleet {row.fleet}: {fold([rank.node for rank in row.ranks])}")
+                row = see_through(project, runner, row, held)
+                _show_end(row, as_json=as_json, forwards=held.open)
             code = _code(row)
             if code != ExitCode.OK:
                 end(code)
@@ -194,18 +209,26 @@ def logs(
 
 def attach(
     name: Run,
+    port: Port = None,
     in_background: Annotated[bool, typer.Option("--supervise", hidden=True)] = False,
     as_json: Json = False,
     rehearse: Rehearse = False,
 ) -> None:
-    """Follow a run from where its log stopped, and take over if nobody drives it. Ctrl-C detaches again."""
-    with open_runner(None, as_json=as_json, rehearse=rehearse) as (project, runner):
+    """Follow a run from where its log stopped, and take over if nobody drives it. Ctrl-C detaches again.
+
+    Its ports are forwarded meanwhile.
+    """
+    from orch.runner.runs.forwards import LocalPorts
+
+    other_ports = ports_of(port or ())
+    with open_runner(None, as_json=as_json, rehearse=rehearse) as (project, runner), LocalPorts() as held:
         row = runner.ledger.get(name)
         if in_background:
             end(supervise(runner, row))
         if row.active:
-            row = see_through(project, runner, row)
-        _show_end(row, as_json=as_json)
+            _hold_ports_of_run(held, row, other_ports)
+            row = see_through(project, runner, row, held)
+        _show_end(row, as_json=as_json, forwards=held.open)
         end(_code(row))
 
 
@@ -366,19 +389,80 @@ def _candidates(
     return {name: fleet_of(stacks[name]) for name in names}
 
 
-def _show_end(row: RunRow, *, as_json: bool) -> None:
+def _hold_ports(held: LocalPorts, document: Document, others: Sequence[RankPort]) -> None:
+    """Take the ports of this machine that lead to a task's job. Raises PortTaken at the task's property."""
+    from orch.runner.errors import PortTaken
+    from orch.runner.runs.forwards import PortRequest, replaced
+    from orch.spec.models import Task
+
+    task = document.model
+    if not isinstance(task, Task):
+        raise TypeError(f"not a task: {type(task).__name__}")
+    written = [PortRequest(port.container_port, port.local_port) for port in task.ports]
+    for request in replaced(written, others):
+        try:
+            held.hold(request)
+        except PortTaken as error:
+            if request in written:
+                error.where = str(document.span(("ports", written.index(request))))
+            raise
+
+
+def _hold_ports_of_run(held: LocalPorts, row: RunRow, others: Sequence[RankPort]) -> None:
+    """Take the ports that lead to a run's jobs. One that is taken is told, and not forwarded.
+
+    Raises PortTaken for one of `others`, which were asked for now.
+    """
+    from orch.runner.errors import PortTaken
+    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.run_names import as_argument
+    from orch.runner.runs.forwards import replaced, requested_ports
+
+    written = requested_ports(plan_of(row))
+    for request in replaced(written, others):
+        try:
+            held.hold(request)
+        except PortTaken as error:
+            if request not in written:
+                raise
+            tell(
+                f"warning: {error.summary}: port {request.job} of the run is not forwarded\n"
+                f"  hint: `orch attach {as_argument(row.name)} --port OTHER:{request.job}`, "
+                f"or `*:{request.job}` for any free one"
+            )
+
+
+def ports_of(items: Sequence[str]) -> tuple[RankPort, ...]:
+    """Ports of `--port` options: `JOB`, `LOCAL:JOB` or `*:JOB`. Raises BadParameter."""
+    from pydantic import ValidationError
+
+    from orch.runner.launch.run_plan import RankPort
+    from orch.spec.models.mounts import PortMapping
+
+    ports: list[RankPort] = []
+    for item in items:
+        try:
+            port = PortMapping.model_validate(item)
+        except ValidationError:
+            hint = "write 8080, 9000:8080 or *:8080, with ports from 1 to 65535"
+            raise typer.BadParameter(f"{item!r} is not a port: {hint}", param_hint="--port") from None
+        ports.append(RankPort(job=port.container_port, local=port.local_port))
+    return tuple(ports)
+
+
+def _show_end(row: RunRow, *, as_json: bool, forwards: Sequence[PortForwarded] = ()) -> None:
     from orch.cli.output.run import summary
 
     if as_json:
-        _print_run(row)
+        _print_run(row, forwards)
     else:
         tell(summary(row))
 
 
-def _print_run(row: RunRow) -> None:
+def _print_run(row: RunRow, forwards: Sequence[PortForwarded] = ()) -> None:
     from orch.cli.output.run import SCHEMA, run_json
 
-    print(json.dumps({"schema": SCHEMA, **run_json(row)}), flush=True)
+    print(json.dumps({"schema": SCHEMA, **run_json(row, forwards)}), flush=True)
 
 
 def _code(row: RunRow) -> ExitCode:

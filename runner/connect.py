@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -74,8 +75,10 @@ class ConnectorByKind:
     def receive(self, node: NodeState, source: str, target: Path) -> None:
         self.of(node).receive(node, source, target)
 
-    def forward(self, node: NodeState, port: int) -> AbstractContextManager[int]:
-        return self.of(node).forward(node, port)
+    def forward(
+        self, node: NodeState, port: int, *, listener: socket.socket | None = None
+    ) -> AbstractContextManager[int]:
+        return self.of(node).forward(node, port, listener=listener)
 
     def terminal(self, node: NodeState, folder: Path, more: Sequence[str]) -> list[str]:
         return self.of(node).terminal(node, folder, more)

@@ -72,6 +72,10 @@ class RunConflict(RunnerError):
     exit_code = ExitCode.CONFLICT
 
 
+class PortTaken(RunConflict):
+    """A port of this machine that a run shall be reached at is another program's, or not ours to take."""
+
+
 class NodesBusy(RunConflict):
     """The blocks a run needs are claimed by another run."""
 

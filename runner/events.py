@@ -62,6 +62,16 @@ class Preparing:
 
 
 @dataclass(frozen=True)
+class PortForwarded:
+    """A port of a rank's job is reached at `address` of this machine while it is attached to the run."""
+
+    rank: int
+    node: str
+    port: int
+    address: str
+
+
+@dataclass(frozen=True)
 class LogLine:
     """One line a rank wrote; `time` is the node's RFC 3339 stamp, `text` has no line end."""
 
@@ -79,7 +89,9 @@ class Notice:
     level: str = "note"
 
 
-Event = RunChanged | RankChanged | ImageProgress | FilesProgress | Preparing | LogLine | Notice
+Event = (
+    RunChanged | RankChanged | ImageProgress | FilesProgress | Preparing | PortForwarded | LogLine | Notice
+)
 
 
 class Processor(Protocol):

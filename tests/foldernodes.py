@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -46,6 +47,29 @@ stamped() {{ while IFS= read -r line; do echo "$(date -u +%Y-%m-%dT%H:%M:%S.%NZ)
 def folder_of(node: NodeState) -> Path:
     assert isinstance(node.access, OtherAccess)
     return Path((node.access.model_extra or {})["folder"])
+
+
+def _pass_on(listener: socket.socket, port: int) -> None:
+    """Connections to `listener` end at a port of this machine."""
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    while True:
+        try:
+            client, _ = listener.accept()
+        except OSError:
+            return
+        try:
+            server = socket.create_connection(("127.0.0.1", port))
+        except OSError:
+            client.close()
+            continue
+        for ends in ((client, server), (server, client)):
+            threading.Thread(target=copy, args=ends, daemon=True).start()
 
 
 class FolderConnector:
@@ -119,9 +143,17 @@ class FolderConnector:
         shutil.copy(folder_of(node) / source, target)
 
     @contextmanager
-    def forward(self, node: NodeState, port: int) -> Iterator[int]:
+    def forward(self, node: NodeState, port: int, *, listener: socket.socket | None = None) -> Iterator[int]:
+        """The node is this machine: `port` itself where any will do."""
         del node
-        yield port
+        if listener is None:
+            yield port
+            return
+        with listener:
+            threading.Thread(target=_pass_on, args=(listener, port), daemon=True).start()
+            yield listener.getsockname()[1]
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
 
     def terminal(self, node: NodeState, folder: Path, more: Sequence[str]) -> list[str]:
         del folder

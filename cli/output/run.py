@@ -16,6 +16,7 @@ from orch.runner.events import (
     ImageProgress,
     LogLine,
     Notice,
+    PortForwarded,
     Preparing,
     RankChanged,
     RunChanged,
@@ -73,6 +74,8 @@ def _event_text(event: Event) -> str | None:
         return f"{event.level}: {event.text}"
     if isinstance(event, ImageProgress):
         return _progress_text(event)
+    if isinstance(event, PortForwarded):
+        return f"{event.address} -> port {event.port} of rank {event.rank} on node {event.node}"
     if isinstance(event, RunChanged):
         status = {"provisioning": "starting", "running": "running"}.get(event.status)
         return f"run {event.run}: {status}" if status else None
@@ -94,8 +97,11 @@ def _progress_text(event: ImageProgress) -> str | None:
     return None
 
 
-def run_json(row: RunRow) -> dict[str, Any]:
-    """One run as `run`, `attach`, `stop` and `ps` print it."""
+def run_json(row: RunRow, forwards: Sequence[PortForwarded] = ()) -> dict[str, Any]:
+    """One run as `run`, `attach`, `stop` and `ps` print it.
+
+    `forwards`: the ports that led to its jobs while the command was attached.
+    """
     return {
         "run": row.name,
         "status": row.status,
@@ -111,6 +117,10 @@ def run_json(row: RunRow) -> dict[str, Any]:
                 "reason": rank.reason,
             }
             for rank in row.ranks
+        ],
+        "forwards": [
+            {"address": each.address, "rank": each.rank, "node": each.node, "port": each.port}
+            for each in forwards
         ],
         "started_at": moment(row.started_at),
         "finished_at": moment(row.finished_at),

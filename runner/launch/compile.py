@@ -21,7 +21,7 @@ from orch.runner.launch.environment import (
 from orch.runner.launch.hostfile import Dialect, hostfile, internal_addresses
 from orch.runner.launch.launcher import LaunchContext, Launcher, MpirunLauncher, TorchrunLauncher
 from orch.runner.launch.placement import Seat
-from orch.runner.launch.run_plan import FabricAccess, RankPlan, RunMount, RunPlan, StagedFile
+from orch.runner.launch.run_plan import FabricAccess, RankPlan, RankPort, RunMount, RunPlan, StagedFile
 from orch.runner.runs.packing import resolve_source
 from orch.spec.grammar.interpolate import literal, render_args, render_command, render_for_launch, render_text
 from orch.spec.state import FleetState
@@ -110,6 +110,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
                 mounts=_mounts(task, request.fleet, values[rank]),
                 max_cpus=task.resources.cpu.count.max,
                 max_memory_mib=_whole_mib(task.resources.memory_mib.max),
+                ports=_ports(task) if rank == 0 else (),
             )
         )
         job = values[rank]
@@ -170,7 +171,8 @@ def compile_run(request: RunRequest) -> CompiledRun:
         shm_size_mib=task.resources.shm_size_mib,
         hostfile=hostfile(addresses, slots if needs_slots else None, first.dialect),
         dialect=first.dialect,
-        ssh_between=first.ssh_between and len(seats) > 1,
+        ssh_between=len(seats) > 1,
+        elastic=first.elastic if len(seats) > 1 else None,
         slurm=slurm,
         tasks_per_node=task.ntasks_per_node if first.name == "commands" else 1,
         fabric=_access(network_fabric),
@@ -249,6 +251,10 @@ def _target(item: object) -> str:
     return str(path) if path else Path(str(item.local_path)).name  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def _ports(task: Task) -> tuple[RankPort, ...]:
+    return tuple(RankPort(job=port.container_port, local=port.local_port) for port in task.ports)
+
+
 def _mounts(task: Task, fleet: FleetState, values: Mapping[str, str]) -> tuple[RunMount, ...]:
     """The fleet's shared file systems, and the task's volumes, which win where they have the same place."""
     own = tuple(
@@ -319,9 +325,9 @@ class PlainLauncher:
     name: Literal["commands", "image"] = "commands"
     counts_slots: bool = False
     dialect: Dialect = "openmpi"
-    ssh_between: bool = False
     startup_order: None = None
     stop_criteria: None = None
+    elastic: None = None
 
     def tasks_per_node(self, gpus: int) -> int:
         return max(1, gpus)

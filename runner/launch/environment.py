@@ -21,6 +21,8 @@ SET_ON_NODE = ("MASTER_PORT", "ORCH_IFNAME", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_
 RENDEZVOUS = frozenset({"MASTER_ADDR", "NODE_RANK", "NNODES", "NPROC_PER_NODE", "WORLD_SIZE", *SET_ON_NODE})
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
+_ADDRESS = re.compile(r"[0-9.]+")
 _FOLDABLE = re.compile(r"[^][{}(),!&^@%*/\s]+")
 _RUN_NAMESPACE = uuid.UUID("6f0e3a52-6a0a-4b6e-9d0c-0f7d5f1f2a11")
 
@@ -169,9 +171,16 @@ def _rendezvous(run: RunFacts, rank: int) -> dict[str, str]:
     return values
 
 
-def host_names(run: str, nodes: int) -> tuple[str, ...]:
-    """Host names for jobs that expect Slurm, one per rank; in a job each resolves to the internal address."""
-    return tuple(f"{run}-{rank}" for rank in range(nodes))
+def host_names(run: str, nodes: Sequence[str]) -> tuple[str, ...]:
+    """What the nodes of a run are called inside its jobs, by rank: each has this host name there, and all
+    resolve to internal addresses.
+
+    A node's own name; `RUN-RANK` for one that is an address, or no host name (RFC 1123, 63 characters).
+    """
+    return tuple(
+        name if _HOST_NAME.fullmatch(name) and not _ADDRESS.fullmatch(name) else f"{run}-{rank}"
+        for rank, name in enumerate(nodes)
+    )
 
 
 def fold(names: Sequence[str]) -> str:
@@ -195,7 +204,8 @@ def _slurm(run: RunFacts, rank: int) -> dict[str, str]:
         per_node, total = node.gpus, gpus
     else:
         per_node, total = 1, count
-    names = fold(host_names(run.name, count))
+    hosts = host_names(run.name, [n.name for n in run.nodes])
+    names = fold(hosts)
     values = {
         # Never SLURM_JOBID: alone it makes Open MPI 4.1 refuse its hostfile.
         "SLURM_JOB_ID": str(run.number),
@@ -204,6 +214,7 @@ def _slurm(run: RunFacts, rank: int) -> dict[str, str]:
         "SLURM_JOB_NUM_NODES": str(count),
         "SLURM_NNODES": str(count),
         "SLURM_NODEID": str(rank),
+        "SLURMD_NODENAME": hosts[rank],
         "SLURM_NODELIST": names,
         "SLURM_JOB_NODELIST": names,
         "SLURM_NTASKS": str(total),

@@ -7,8 +7,9 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from orch.runner.launch.environment import MPI_HOSTFILE, SSH_PORT
+from orch.runner.launch.environment import SSH_PORT
 from orch.runner.launch.hostfile import Dialect
+from orch.runner.launch.run_plan import Elastic
 from orch.templates import ShellText, render
 
 if TYPE_CHECKING:
@@ -44,11 +45,6 @@ class Launcher(Protocol):
     def dialect(self) -> Dialect: ...
 
     @property
-    def ssh_between(self) -> bool:
-        """Whether ranks log in to each other, so that the run needs keys of its own."""
-        ...
-
-    @property
     def startup_order(self) -> Literal["any", "master-first", "workers-first"] | None:
         """The order the launcher needs, whatever the task says."""
         ...
@@ -56,6 +52,11 @@ class Launcher(Protocol):
     @property
     def stop_criteria(self) -> Literal["all-done", "master-done"] | None:
         """When the launcher considers the run finished, whatever the task says."""
+        ...
+
+    @property
+    def elastic(self) -> Elastic | None:
+        """How many ranks may leave a run that goes on; None: it ends with the first that does."""
         ...
 
     def tasks_per_node(self, gpus: int) -> int:
@@ -115,9 +116,15 @@ class TorchrunLauncher:
     name: Literal["torchrun"] = "torchrun"
     counts_slots: bool = True
     dialect: Dialect = "openmpi"
-    ssh_between: bool = False
     startup_order: None = None
     stop_criteria: None = None
+
+    @property
+    def elastic(self) -> Elastic | None:
+        block = self.block
+        if block.nnodes is None or block.nnodes[0] == block.nnodes[1]:
+            return None
+        return Elastic(least=block.nnodes[0], rendezvous_rank=block.rdzv.host or 0)
 
     def tasks_per_node(self, gpus: int) -> int:
         return self.block.nproc_per_node or max(1, gpus)
@@ -129,8 +136,7 @@ class TorchrunLauncher:
     def backend(self) -> Literal["static", "c10d"]:
         """The rendezvous backend: the one the task sets, else the fastest that supports its settings."""
         block = self.block
-        elastic = block.nnodes is not None and block.nnodes[0] != block.nnodes[1]
-        return block.rdzv.backend or ("c10d" if elastic or block.max_restarts > 0 else "static")
+        return block.rdzv.backend or ("c10d" if self.elastic or block.max_restarts > 0 else "static")
 
     def _flags(self, context: LaunchContext) -> list[str]:
         block, backend = self.block, self.backend()
@@ -195,9 +201,9 @@ class MpirunLauncher:
     task_env: tuple[str, ...] = ()
     name: Literal["mpirun"] = "mpirun"
     counts_slots: bool = True
-    ssh_between: bool = True
     startup_order: Literal["workers-first"] = "workers-first"
     stop_criteria: Literal["master-done"] = "master-done"
+    elastic: None = None
 
     @property
     def dialect(self) -> Dialect:
@@ -216,7 +222,11 @@ class MpirunLauncher:
             addresses=context.addresses,
             port=SSH_PORT,
             total=self.block.np or sum(context.slots),
-            hostfile=MPI_HOSTFILE,
+            machines=tuple(
+                word
+                for address, slots in zip(context.addresses, context.slots, strict=True)
+                for word in (address, str(slots))
+            ),
             mpi=self.block.mpi,
             bind_to=self.block.bind_to,
             mca=(*(_ETHERNET if ethernet else ()), *_KEEPALIVE),

@@ -54,6 +54,16 @@ class StagedFile(_Frozen):
     target: str
 
 
+class RankPort(_Frozen):
+    """A port of a rank's job, which is its node's, and the port of the caller's machine that leads to it.
+
+    `local` is None for any free port.
+    """
+
+    job: int
+    local: int | None = None
+
+
 class RankPlan(_Frozen):
     """One rank: its node, the blocks it takes there, and the shell text it runs.
 
@@ -69,11 +79,22 @@ class RankPlan(_Frozen):
     mounts: tuple[RunMount, ...] = ()
     max_cpus: float | None = None
     max_memory_mib: int | None = None
+    ports: tuple[RankPort, ...] = ()
 
     @property
     def whole(self) -> bool:
         """Whether the rank has all of its node."""
         return self.blocks >= self.node.blocks
+
+
+class Elastic(_Frozen):
+    """A run that goes on without some of its ranks.
+
+    `least` of them must be left, and `rendezvous_rank` among them: its node holds what they meet by.
+    """
+
+    least: int
+    rendezvous_rank: int = 0
 
 
 class RunPlan(_Frozen):
@@ -104,6 +125,7 @@ class RunPlan(_Frozen):
     hostfile: str
     dialect: Dialect = "openmpi"
     ssh_between: bool = False
+    elastic: Elastic | None = None
     slurm: bool = False
     # How often `commands` start on each node, when no launcher does.
     tasks_per_node: int = 1
@@ -135,6 +157,11 @@ class RunPlan(_Frozen):
     def on_containers(self) -> bool:
         """Whether the nodes are containers on somebody's machine: local ones, and those of a rehearsal."""
         return self.simulated or self.backend == "local"
+
+    @property
+    def names_hosts(self) -> bool:
+        """Whether jobs know the run's nodes by name."""
+        return self.slurm or len(self.ranks) > 1
 
     @property
     def nodes(self) -> tuple[NodeState, ...]:

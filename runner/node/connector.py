@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -103,10 +104,13 @@ class Connector(Protocol):
         """Copy a file of a node to `target` on this machine. Raises HostUnreachable, RunnerError."""
         ...
 
-    def forward(self, node: NodeState, port: int) -> AbstractContextManager[int]:
+    def forward(
+        self, node: NodeState, port: int, *, listener: socket.socket | None = None
+    ) -> AbstractContextManager[int]:
         """A port of this machine's loopback that leads to `port` of the node's, while the block lasts.
 
-        Raises HostUnreachable.
+        `listener`: a listening socket of this machine to use, closed with the block. A connection that the
+        node's port does not take is closed; the others go on.
         """
         ...
 

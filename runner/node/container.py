@@ -32,6 +32,7 @@ from orch.spec.state import NodeScratch
 from orch.templates import render
 
 BUSY, NO_IMAGE, FAILED, NO_STAGE, NO_DOCKER, CORDONED, PREPARING, UNFIT = 40, 41, 42, 44, 45, 46, 47, 48
+PORT_TAKEN = 49
 # How long lifting the barrier waits to see commands begin: most do within one tick, and it saves a look.
 GO_TICKS = 20
 # Seconds after its deadline at which a container is killed, and after which it is killed again.
@@ -93,6 +94,7 @@ def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command
         part=None
         if access is None or (rank_plan.whole and access.whole)
         else _partial_access(access, share_of(node, 1).gpus),
+        hosts=plan.names_hosts,
         simulated=plan.simulated,
         privileged=plan.privileged,
         fabric=plan.fabric,
@@ -100,6 +102,8 @@ def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command
         options=argv(
             *_options(plan, rank), *_accelerators(access, whole=rank_plan.whole), *_fabric_options(plan)
         ),
+        ports=tuple(dict.fromkeys(port.job for port in rank_plan.ports)),
+        port_taken=PORT_TAKEN,
         find_port=rank == 0,
         first_port=FIRST_RENDEZVOUS_PORT,
     )
@@ -180,10 +184,8 @@ def _options(plan: RunPlan, rank: int) -> list[str]:
         options += _CONTAINER_NODE_PRIVILEGES if plan.on_containers else ["--privileged"]
     if plan.shm_size_mib is not None:
         options.append(f"--shm-size={plan.shm_size_mib}m")
-    if plan.slurm:
-        names = host_names(plan.run, len(plan.ranks))
-        addresses = (n.internal_ip or "127.0.0.1" for n in plan.nodes)
-        options += [f"--add-host={name}:{address}" for name, address in zip(names, addresses, strict=True)]
+    if plan.names_hosts:
+        options.append(f"--hostname={host_names(plan.run, [node.name for node in plan.nodes])[rank]}")
     return options + _limits(rank_plan)
 
 
@@ -238,6 +240,15 @@ def read_start(plan: RunPlan, rank: int, result: Completed) -> StartedRank:
             f"node {result.node} is still being prepared",
             where=result.node,
             hint=f"`orch exec {plan.fleet} -- journalctl -u orch-prepare` shows how far it is",
+        )
+    if result.exit_code == PORT_TAKEN:
+        port = _number(result, "port", values.get("port", ""), 1, 65535)
+        raise RunFailed(
+            f"port {port} of node {result.node} is taken",
+            where=result.node,
+            detail="another program of the node listens there, and jobs share its network",
+            hint="have the job listen on another port, or run it on another node",
+            reason="ports_binding_failed",
         )
     if result.exit_code == UNFIT:
         raise unfit_error(result.node, values.get("unfit", ""))

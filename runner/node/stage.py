@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orch.runner.errors import BadTask
-from orch.runner.launch.environment import SSH_PORT
+from orch.runner.launch.logins import hosts_text, login_files
 from orch.runner.launch.run_plan import RunPlan, StagedFile
 from orch.runner.ledger.run_folder import RunKeys
 from orch.runner.runs.packing import pack
@@ -128,13 +128,16 @@ def stage_files(
             shell=plan.shell,
             entrypoint=plan.entrypoint,
             tasks=plan.tasks_per_node,
+            logins=keys is not None,
         ),
         "bin/torch-env": render("torch-env.sh.j2"),
     }
     if plan.slurm:
         texts["bin/scontrol"] = render("scontrol.sh.j2")
+    if plan.names_hosts:
+        texts["hosts"] = hosts_text(plan)
     if keys is not None:
-        texts |= _login_files(plan, rank, keys)
+        texts |= login_files(plan, rank, keys)
     return texts
 
 
@@ -151,21 +154,3 @@ def target_text(item: StagedFile) -> ShellText:
     if item.target.startswith("~/"):
         return ShellText('"$HOME"/' + shlex.quote(item.target[2:]))
     return ShellText(shlex.quote(item.target))
-
-
-def _login_files(plan: RunPlan, rank: int, keys: RunKeys) -> dict[str, str]:
-    """Files for logins between ranks: pinned host keys, and the run's key, accepted from its nodes only."""
-    addresses = [node.internal_ip or "127.0.0.1" for node in plan.nodes]
-    texts = {
-        "bin/rsh": render("rsh.sh.j2"),
-        "mpi/hostkey": keys.hosts[rank].private,
-        "mpi/authorized_keys": f'from="{",".join(addresses)}",no-agent-forwarding,no-X11-forwarding,'
-        f"no-port-forwarding,no-pty {keys.client.public}\n",
-        "mpi/known_hosts": "".join(
-            f"[{address}]:{SSH_PORT} {host.public}\n"
-            for address, host in zip(addresses, keys.hosts, strict=True)
-        ),
-    }
-    if rank == 0:
-        texts["mpi/id"] = keys.client.private
-    return texts

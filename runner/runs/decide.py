@@ -110,9 +110,10 @@ class RunView:
 
 def decide(plan: RunPlan, view: RunView, ranks: Sequence[ObservedRank]) -> Act:
     """The next act. `ranks` holds one observation per rank, in rank order."""
-    lost = {rank for rank, seconds in (view.silent_s or {}).items() if seconds >= plan.unreachable_grace_s}
-    lost |= view.given_up
-    verdict = view.verdict or _verdict(plan, view, ranks, lost)
+    lost = _lost(plan, view)
+    departed = departed_ranks(plan, view, ranks)
+    remaining = [rank for rank in ranks if rank.rank not in departed]
+    verdict = view.verdict or _verdict(plan, view, remaining, lost - departed)
     if verdict is not None:
         kill = view.desired == "abort"
         alive = [rank.rank for rank in ranks if rank.alive and (kill or "stopping" not in rank.marks)]
@@ -124,7 +125,7 @@ def decide(plan: RunPlan, view: RunView, ranks: Sequence[ObservedRank]) -> Act:
             return Stop(tuple(overdue), verdict, kill=True)
         pending = [rank for rank in ranks if rank.alive or (rank.state == "silent" and rank.rank not in lost)]
         return Wait() if pending else Collect(verdict)
-    if any(rank.state == "silent" for rank in ranks):
+    if any(rank.state == "silent" for rank in remaining):
         return Wait()
     if view.phase in (Phase.SUBMITTED, Phase.STARTING):
         absent = tuple(rank.rank for rank in ranks if rank.state == "absent")
@@ -134,9 +135,34 @@ def decide(plan: RunPlan, view: RunView, ranks: Sequence[ObservedRank]) -> Act:
     if waiting:
         released = _releasable(plan, ranks, waiting)
         return ReleaseBarrier(released) if released else Wait()
-    if view.phase is not Phase.RUNNING and all(rank.ended or "started" in rank.marks for rank in ranks):
+    if view.phase is not Phase.RUNNING and all(rank.ended or "started" in rank.marks for rank in remaining):
         return MarkRunning()
     return Wait()
+
+
+def departed_ranks(plan: RunPlan, view: RunView, ranks: Sequence[ObservedRank]) -> frozenset[int]:
+    """The ranks that an elastic run has lost and goes on without; none where it cannot.
+
+    Their node does not answer any more, their container is gone, or it ended badly.
+    """
+    if plan.elastic is None or view.phase not in (Phase.GOING, Phase.RUNNING):
+        return frozenset()
+    lost = _lost(plan, view)
+    departed = frozenset(
+        rank.rank
+        for rank in ranks
+        if rank.state == "absent"
+        or (rank.state == "silent" and rank.rank in lost)
+        or rank_reason(rank) == "container_exited_with_error"
+    )
+    whole = plan.elastic.rendezvous_rank not in departed and len(ranks) - len(departed) >= plan.elastic.least
+    return departed if whole else frozenset()
+
+
+def _lost(plan: RunPlan, view: RunView) -> set[int]:
+    """Ranks whose node has not answered for so long that it is not waited for."""
+    silent = {rank for rank, seconds in (view.silent_s or {}).items() if seconds >= plan.unreachable_grace_s}
+    return silent | view.given_up
 
 
 def _releasable(
@@ -155,7 +181,7 @@ def _releasable(
 
 
 def _verdict(plan: RunPlan, view: RunView, ranks: Sequence[ObservedRank], lost: set[int]) -> Verdict | None:
-    """The verdict of the run, None while it is open."""
+    """The verdict of the run, None while it is open. `ranks` are those that it has not gone on without."""
     if view.desired == "stop":
         return Verdict("terminated", "stopped_by_user")
     if view.desired == "abort":
@@ -185,7 +211,7 @@ def _verdict(plan: RunPlan, view: RunView, ranks: Sequence[ObservedRank], lost: 
         absent = [rank for rank in ranks if rank.state == "absent"]
         if absent:
             return Verdict("failed", "job_failed", describe(plan, absent[0]))
-    if ranks[0].ended and plan.stop_criteria == "master-done":
+    if ranks[0].ended and ranks[0].rank == 0 and plan.stop_criteria == "master-done":
         return Verdict("done", "all_jobs_done")
     if all(rank.ended for rank in ranks):
         return Verdict("done", "all_jobs_done")

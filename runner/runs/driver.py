@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from orch.runner.errors import HostUnreachable, LedgerUnusable
 from orch.runner.events import Notice, RankChanged, RunChanged
+from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.records import Lease, RunRow
@@ -29,6 +30,7 @@ from orch.runner.runs.decide import (
     Verdict,
     Wait,
     decide,
+    departed_ranks,
     end_reason,
     error_text,
     rank_status,
@@ -66,6 +68,7 @@ class Driver:
         self._follow_logs = follow_logs
         self._followers: dict[int, logs.Follower] = {}
         self._ended: dict[int, ObservedRank] = {}
+        self._departed: frozenset[int] = frozenset()
         self._reported_status: dict[int, str] = {}
         self._wake = threading.Event()
         self._ledger_lost_since: float | None = None
@@ -122,6 +125,7 @@ class Driver:
             return False
         observations = self._observe()
         self._record_changes(observations)
+        self._tell_departures(observations)
         act = decide(self._plan, self._view(), observations)
         if isinstance(act, Wait):
             return True
@@ -336,6 +340,19 @@ class Driver:
 
     def _change_rank(self, rank: int, **values: object) -> None:
         self._context.ledger.change_rank(self._lease, self._row.attempt, rank, **values)
+
+    def _tell_departures(self, observations: Sequence[ObservedRank]) -> None:
+        """Tell once which ranks an elastic run goes on without."""
+        departed = departed_ranks(self._plan, self._view(), observations)
+        new, self._departed = departed - self._departed, departed
+        if new:
+            names = fold([self._plan.ranks[rank].node.name for rank in sorted(new)])
+            left = len(observations) - len(departed)
+            self._context.processor.handle(
+                Notice(
+                    f"{names} left the run, which goes on with {left} of {len(observations)} nodes", "warning"
+                )
+            )
 
     def _tell_run(self, status: str, reason: str | None = None, message: str | None = None) -> None:
         self._context.processor.handle(RunChanged(self._row.name, status, reason, message))

@@ -18,10 +18,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import paramiko
-from fabric.tunnels import Tunnel
 
-from orch.runner.errors import ForwardingRefused, HostUnreachable, UnsafeName
+from orch.runner.errors import ForwardingRefused, HostUnreachable, RunnerError, UnsafeName
 from orch.runner.ssh.safe_text import refuse_host, refuse_user, safe_host
+
+# Bytes read at once from a forwarded connection: as many as a packet of the connection to the node holds.
+FORWARD_CHUNK = 1 << 15
 
 _TOKEN = re.compile(r"%([hnpr%])")
 _NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL})
@@ -172,41 +174,82 @@ class ProxySocket(socket.socket):
 
 
 @contextmanager
-def forwarded(open_channel: Callable[[], paramiko.Channel]) -> Iterator[int]:
-    """A free port of this machine's loopback while the block lasts; each connection to it gets a channel.
+def forwarded(
+    open_channel: Callable[[], paramiko.Channel], listener: socket.socket | None = None
+) -> Iterator[int]:
+    """A port of this machine's loopback while the block lasts; each connection to it gets a channel.
 
-    Fabric's `Tunnel` carries the bytes. Its `forward_local` takes a number for the port, which another
-    process may have by then, looks for connections a hundred times a second, and ends at the first one that
-    is refused: with a job whose port is not open yet, for good.
+    `listener`: the socket to take connections from, any free port if not given; closed with the block. One
+    whose channel is refused is closed, and the next one gets another try.
     """
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        stop = threading.Event()
-        tunnels: list[Tunnel] = []
+    with listener or socket.create_server(("127.0.0.1", 0)) as server:
+        links: set[_Link] = set()
 
         def accept() -> None:
-            while not stop.is_set():
+            while True:
                 try:
-                    client, _ = listener.accept()
+                    client, _ = server.accept()
                 except OSError:
                     return
                 try:
-                    tunnels.append(Tunnel(channel=open_channel(), sock=client, finished=stop))
-                except HostUnreachable:
+                    link = _Link(client, open_channel())
+                except RunnerError:
                     client.close()
                     continue
-                tunnels[-1].start()
+                links.difference_update([each for each in links if each.over])
+                links.add(link)
 
         thread = threading.Thread(target=accept, name="orch-forward", daemon=True)
         thread.start()
         try:
-            yield listener.getsockname()[1]
+            yield server.getsockname()[1]
         finally:
-            stop.set()
             with suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
+                server.shutdown(socket.SHUT_RDWR)  # wakes `accept`
             thread.join(5.0)
-            for tunnel in tunnels:
-                tunnel.join(5.0)
+            for link in list(links):
+                link.close()
+
+
+class _Link:
+    """A client and its channel: what comes from one goes to the other.
+
+    Each direction has a thread and ends by itself: who has sent all may still receive, and a side that does
+    not read holds up nothing but what is for it.
+    """
+
+    def __init__(self, client: socket.socket, channel: paramiko.Channel) -> None:
+        self._client, self._channel = client, channel
+        self._going = 2
+        self._guard = threading.Lock()
+        up = (client.recv, channel.sendall, channel.shutdown_write)
+        down = (channel.recv, client.sendall, lambda: client.shutdown(socket.SHUT_WR))
+        for direction in (up, down):
+            threading.Thread(target=self._carry, args=direction, name="orch-forward", daemon=True).start()
+
+    @property
+    def over(self) -> bool:
+        return self._going == 0
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._client.shutdown(socket.SHUT_RDWR)  # wakes who reads it
+        self._channel.close()
+        self._client.close()
+
+    def _carry(
+        self, receive: Callable[[int], bytes], send: Callable[[bytes], object], end: Callable[[], object]
+    ) -> None:
+        try:
+            while data := receive(FORWARD_CHUNK):
+                send(data)
+            end()
+        except (OSError, EOFError, paramiko.SSHException):
+            self.close()
+        with self._guard:
+            self._going -= 1
+        if self.over:
+            self.close()
 
 
 def _connect_error(address: str, port: int, error: OSError, timeout_s: float) -> HostUnreachable:

@@ -7,6 +7,7 @@ parts of Fabric are used, and why commands are not run by its own `run`.
 from __future__ import annotations
 
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,6 +47,8 @@ T = TypeVar("T")
 # A host behind a jump host is opened while at most this many others are: sshd drops random ones above
 # MaxStartups (10).
 HANDSHAKES_PER_JUMP = 8
+# How long a server may take to open a session on a connection that may be dead.
+ANSWER_S = 5.0
 # Errors that another try would only repeat.
 _FINAL = (HostKeyRefused, LoginRefused, ForwardingRefused, PortRefused, UnsafeName)
 
@@ -82,7 +85,7 @@ class SshConnector:
         self._deadline_s = deadline_s
         self._tunnels = dict(tunnels or {})
         self._guard = threading.Lock()
-        self._slots: dict[tuple[str, str, int, str], _Slot] = {}
+        self._slots: dict[tuple[str, ...], _Slot] = {}
         self._jumps: dict[tuple[Jump, ...], _Slot] = {}
         self._handshakes: dict[tuple[Jump, ...], threading.BoundedSemaphore] = {}
         self._keyring = Keyring()
@@ -125,8 +128,11 @@ class SshConnector:
 
     def drop(self, node: NodeState) -> None:
         """Close the connection of a node that stopped answering, or will not be needed again."""
+        self._drop(node)
+
+    def _drop(self, node: NodeState, purpose: str = "") -> None:
         with self._guard:
-            slot = self._slots.get(_key(node))
+            slot = self._slots.get(_key(node, purpose))
         if slot is None:
             return
         connection, slot.connection = slot.connection, None
@@ -142,10 +148,20 @@ class SshConnector:
         self._copy(node, source, lambda sftp: sftp.get(source, str(target)))
 
     @contextmanager
-    def forward(self, node: NodeState, port: int) -> Iterator[int]:
-        """See `Connector.forward`."""
-        with forwarded(lambda: self._channel_to(node, port)) as local:
-            yield local
+    def forward(self, node: NodeState, port: int, *, listener: socket.socket | None = None) -> Iterator[int]:
+        """See `Connector.forward`.
+
+        A forwarded port has a connection of its own, made for the first client: whatever its clients do, the
+        node's logs and commands go on.
+        """
+        purpose = f"port {port} {object()}"
+        try:
+            with forwarded(lambda: self._channel_to(node, port, purpose), listener) as local:
+                yield local
+        finally:
+            self._drop(node, purpose)
+            with self._guard:
+                self._slots.pop(_key(node, purpose), None)
 
     def terminal(self, node: NodeState, folder: Path, more: Sequence[str]) -> list[str]:
         """See `Connector.terminal`: the `ssh` command, with a configuration of its own in `folder`."""
@@ -167,12 +183,11 @@ class SshConnector:
                 f"{path} could not be copied", where=node.name, detail=error.strerror or str(error)
             ) from error
 
-    def _channel_to(self, node: NodeState, port: int) -> paramiko.Channel:
+    def _channel_to(self, node: NodeState, port: int, purpose: str) -> paramiko.Channel:
         """A channel that ends at a port of the node's loopback.
 
-        A port that refuses it is of this channel alone: all else that the node's connection carries goes on.
-        A node that does not answer at all is another matter: its loopback always does. Raises
-        HostUnreachable.
+        A port that refuses it, or does not answer, is of this channel alone: others over the same connection
+        go on. A node that does not answer at all is another matter. Raises HostUnreachable.
         """
         patience = self._patience()
 
@@ -183,13 +198,14 @@ class SshConnector:
             except ForwardingRefused:
                 raise
             except HostUnreachable as error:
-                if not isinstance(error.__cause__, paramiko.ChannelException):
+                # A listener whose queue is full keeps the node's sshd waiting, which answers all else.
+                if not isinstance(error.__cause__, paramiko.ChannelException) and not _answers(wire):
                     raise
                 raise PortRefused(
                     f"port {port} of {label} takes no connection", where=node.name, detail=error.detail
                 ) from error
 
-        return self._with_connection(node, patience, open_channel)
+        return self._with_connection(node, patience, open_channel, purpose)
 
     @contextmanager
     def stream_to(self, peer: SshEndpoint, patience: Patience) -> Iterator[Stream]:
@@ -220,9 +236,9 @@ class SshConnector:
         finally:
             turn.release()
 
-    def _slot(self, node: NodeState) -> _Slot:
+    def _slot(self, node: NodeState, purpose: str) -> _Slot:
         with self._guard:
-            return self._slots.setdefault(_key(node), _Slot())
+            return self._slots.setdefault(_key(node, purpose), _Slot())
 
     def _patience(self, connect_s: float | None = None, total_s: float | None = None) -> Patience:
         return Patience(
@@ -236,12 +252,14 @@ class SshConnector:
             node, patience, lambda connection: _wire(connection).open_session(timeout=max(0.1, patience.left))
         )
 
-    def _with_connection(self, node: NodeState, patience: Patience, use: Callable[[Connection], T]) -> T:
-        """`use` with the node's connection, which is made or remade as needed.
+    def _with_connection(
+        self, node: NodeState, patience: Patience, use: Callable[[Connection], T], purpose: str = ""
+    ) -> T:
+        """`use` with the node's connection for `purpose`, which is made or remade as needed.
 
         One at a time: the library keeps the reason of a refusal per connection, not per try.
         """
-        slot = self._slot(node)
+        slot = self._slot(node, purpose)
         pause = 0.2
         while True:
             try:
@@ -256,7 +274,7 @@ class SshConnector:
                 # A session too many (sshd's MaxSessions, 10) is refused while the others go on: left alone.
                 full = isinstance(error, paramiko.ChannelException) and slot.open is not None
                 if not full:
-                    self.drop(node)
+                    self._drop(node, purpose)
                 pause = min(pause * 2, 5.0)
                 wait = pause * random.uniform(0.5, 1.0)
                 if self._closed or patience.once or wait >= patience.left:
@@ -319,8 +337,19 @@ def _wire(connection: Connection) -> paramiko.Transport:
     return connection.transport
 
 
-def _key(node: NodeState) -> tuple[str, str, int, str]:
-    return (node.name, node.ssh.address, node.ssh.port, node.ssh.host_key)
+def _answers(wire: paramiko.Transport) -> bool:
+    """Whether the server at the other end opens a session, or says that it does not."""
+    try:
+        wire.open_session(timeout=ANSWER_S).close()
+    except paramiko.ChannelException:
+        return True
+    except (paramiko.SSHException, EOFError, OSError):
+        return False
+    return True
+
+
+def _key(node: NodeState, purpose: str) -> tuple[str, ...]:
+    return (node.name, node.ssh.address, str(node.ssh.port), node.ssh.host_key, purpose)
 
 
 def jump_failed(peer: SshEndpoint, error: BaseException) -> JumpUnreachable:

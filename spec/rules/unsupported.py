@@ -78,7 +78,6 @@ ROWS: dict[str, dict[str, str | None]] = {
         "backend": _OFFER,
         "repos": "copy what is needed with `files`",
         "single_branch": "copy what is needed with `files`",
-        "ports": None,
         "groups": None,
         "array": None,
         "instances": "choose with `fleets`",

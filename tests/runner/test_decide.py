@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orch.runner.launch.run_plan import RankPlan, RunPlan
+from orch.runner.launch.run_plan import Elastic, RankPlan, RunPlan
 from orch.runner.node.runtime import ObservedRank
 from orch.runner.runs.decide import (
     Act,
@@ -18,6 +18,7 @@ from orch.runner.runs.decide import (
     Verdict,
     Wait,
     decide,
+    departed_ranks,
 )
 from orch.spec.state import NodeState
 
@@ -192,3 +193,54 @@ def test_max_duration_holds_where_the_nodes_clock_died():
     act = decide(plan(max_duration_s=60), RunView("run", Phase.RUNNING), seen("late", "up", "up"))
     assert isinstance(act, Stop)
     assert act.verdict.message == "rank 0 on node n0 reached max_duration (60 s)"
+
+
+# --- elastic runs: one of three ranks may go
+
+ELASTIC = Elastic(least=2, rendezvous_rank=0)
+
+
+@pytest.mark.parametrize(
+    ("states", "act"),
+    [
+        (("up", "up", SILENT), Wait()),
+        (("up", "up", ABSENT), Wait()),
+        (("up", "up", 1), Wait()),
+        ((0, "up", 137), Wait()),
+        ((0, 0, SILENT), Collect(DONE)),
+        ((0, 0, 1), Collect(DONE)),
+        (
+            ("up", 1, 3),
+            Stop((0,), Verdict("failed", "job_failed", "rank 1 on node n1 exited with code 1")),
+        ),
+        (
+            (1, "up", "up"),
+            Stop((1, 2), Verdict("failed", "job_failed", "rank 0 on node n0 exited with code 1")),
+        ),
+    ],
+)
+def test_an_elastic_run_goes_on_while_enough_ranks_and_the_rendezvous_are_left(
+    states: tuple[str | int, ...], act: Act
+):
+    silent = {rank: 31.0 for rank, state in enumerate(states) if state == SILENT}
+    view = RunView("run", Phase.RUNNING, silent_s=silent)
+    assert decide(plan(elastic=ELASTIC), view, seen(*states)) == act
+
+
+def test_an_elastic_run_waits_as_long_for_a_node_that_does_not_answer_as_any_other():
+    assert (
+        departed_ranks(plan(elastic=ELASTIC), RunView("run", Phase.RUNNING), seen("up", "up", SILENT))
+        == set()
+    )
+
+
+def test_an_elastic_run_that_has_not_begun_needs_all_its_ranks():
+    view = RunView("run", Phase.STARTING)
+    assert decide(plan(elastic=ELASTIC), view, seen(READY, READY, ABSENT)) == Start((2,))
+
+
+def test_max_duration_ends_an_elastic_run_too():
+    expired = ObservedRank(2, "exited", 143, marks=frozenset({"go", "started", "expired"}))
+    act = decide(plan(elastic=ELASTIC), RunView("run", Phase.RUNNING), (*seen("up", "up"), expired))
+    assert isinstance(act, Stop)
+    assert act.verdict.status == "failed"

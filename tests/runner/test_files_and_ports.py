@@ -96,3 +96,38 @@ def test_a_port_that_refuses_a_connection_leaves_all_else_of_the_node_alone(
     assert [type(each) for each in ended] == [Completed], ended
     assert isinstance(ended[0], Completed)
     assert ended[0].exit_code == 0
+
+
+def test_a_port_whose_job_takes_no_more_clients_keeps_those_that_it_has(pair: Pair) -> None:
+    connector = SshConnector(connect_timeout_s=3.0, deadline_s=60.0)
+    listen = "perl -MSocket -e 'socket(S,PF_INET,SOCK_STREAM,0);setsockopt(S,SOL_SOCKET,SO_REUSEADDR,1);"
+    listen += 'bind(S,sockaddr_in(8733,INADDR_LOOPBACK));listen(S,0);$|=1;print"up\\n";sleep 600\''
+    ready, over = threading.Event(), threading.Event()
+    server = threading.Thread(
+        target=lambda: connector.run(
+            pair[0], Command(listen, timeout_s=600), on_line=lambda _: ready.set(), until=over
+        )
+    )
+    server.start()
+    try:
+        assert ready.wait(60)
+        with (
+            connector.forward(pair[0], 8733) as port,
+            socket.create_connection(("127.0.0.1", port), 10) as first,
+        ):
+            first.sendall(b"waits to be taken")
+            closed = 0
+            while closed < 2:  # whom the kernel still takes waits as the first does
+                with socket.create_connection(("127.0.0.1", port), 10) as link:
+                    link.settimeout(30)
+                    try:
+                        closed += link.recv(1) == b""
+                    except TimeoutError:
+                        continue
+            first.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                first.recv(1)
+    finally:
+        over.set()
+        server.join(60)
+        connector.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 
 from orch.runner.errors import BadTask, HostfileIncomplete, NoFit
 from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run
+from orch.runner.launch.environment import host_names
 from orch.runner.launch.hostfile import hostfile, internal_addresses
 from orch.runner.launch.launcher import quote_word
 from orch.runner.launch.placement import NodeAvailability, blocks_needed, place_task
+from orch.runner.launch.run_plan import Elastic, RankPort
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState
 
@@ -155,15 +158,79 @@ def test_torchrun_flags_follow_the_block(block: dict[str, object], there: list[s
     assert not any(text in script for text in not_there), script
 
 
-def test_mpirun_orders_ranks_and_needs_logins_between_them():
-    plan = compiled(fleet(node(0), node(1)), nodes=2, mpirun="./a.out").plan
-    assert (plan.startup_order, plan.stop_criteria, plan.ssh_between) == (
-        "workers-first",
-        "master-done",
-        True,
+def test_an_elastic_torchrun_may_lose_nodes_down_to_its_least():
+    on = fleet(node(0), node(1))
+    block = {"program": "t.py", "nnodes": "1..2", "rdzv": {"host": 1}}
+    assert compiled(on, nodes=2, torchrun=block).plan.elastic == Elastic(least=1, rendezvous_rank=1)
+    assert compiled(on, nodes=2, torchrun={**block, "nnodes": "2..2"}).plan.elastic is None
+    assert compiled(on, nodes=2, torchrun="t.py").plan.elastic is None
+
+
+@pytest.mark.parametrize(
+    ("block", "words"),
+    [
+        (
+            {"mpi": "mpich"},
+            "-f FILE -bind-to none -launcher ssh -launcher-exec /run/orch/bin/ssh -iface eth7 "
+            "-genvnone -genv A b -x y -n 4 ./a.out",
+        ),
+        ({"mpi": "mpich", "bind_to": "core"}, "-f FILE -bind-to core -launcher ssh"),
+        ({"mpi": "mpich", "np": 3}, "-x y -n 3 ./a.out"),
+        # Intel MPI Library Developer Reference, "Global Hydra Options" and "Environment Variables for Process
+        # Pinning".
+        (
+            {"mpi": "intel"},
+            "-machinefile FILE -bootstrap ssh -bootstrap-exec /run/orch/bin/ssh -genv I_MPI_PIN disable "
+            "-iface eth7 -genvnone -genv A b -x y -n 4 ./a.out",
+        ),
+        ({"mpi": "intel", "bind_to": "socket"}, "-genv I_MPI_PIN_DOMAIN socket -iface"),
+        ({"mpi": "openmpi", "bind_to": "core"}, "--hostfile FILE -np 4 --map-by slot --bind-to core --mca"),
+    ],
+)
+def test_each_mpi_gets_its_own_flags_and_lines(block: dict[str, object], words: str, tmp_path: Path):
+    task = {"program": "./a.out", "extra": "-x y", "export": ["A"], "nproc_per_node": 2, **block}
+    # What the job itself reads is its own affair.
+    script = (
+        compiled(fleet(node(0), node(1)), nodes=2, mpirun={**task, "hostfile": "plain"}).plan.ranks[0].script
     )
+    (tmp_path / "ssh").touch(0o755)
+    (tmp_path / "mpirun").write_text(
+        '#!/bin/sh\nfor w; do case $w in */machines) cat "$w" >&2; w=FILE;; esac; printf "%s\\n" "$w"; done'
+    )
+    (tmp_path / "mpirun").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "A": "b", "ORCH_IFNAME": "eth7"}
+    text = script.replace("/run/orch/bin/ssh", f"{tmp_path}/ssh").replace(
+        "/run/orch/state/ssh", str(tmp_path)
+    )
+    done = subprocess.run(["sh", "-c", text], env=environment, capture_output=True, text=True, check=True)
+    told = " ".join(done.stdout.split()).replace(f"{tmp_path}/ssh", "/run/orch/bin/ssh")
+    assert words in told
+    line = "{} slots={}\n" if block["mpi"] == "openmpi" else "{}:{}\n"
+    assert done.stderr == "".join(line.format(f"10.0.0.{n}", 2) for n in (1, 2))
+
+
+def test_mpirun_orders_ranks():
+    plan = compiled(fleet(node(0), node(1)), nodes=2, mpirun="./a.out").plan
+    assert (plan.startup_order, plan.stop_criteria) == ("workers-first", "master-done")
     assert "mpirun" not in plan.ranks[1].script.replace("mpirun needs", "")
-    assert not compiled(fleet(node(0)), mpirun="./a.out").plan.ssh_between
+
+
+@pytest.mark.parametrize("task", [{"mpirun": "./a.out"}, {"torchrun": "t.py"}, {"commands": ["true"]}])
+def test_ranks_of_every_distributed_run_log_in_to_each_other(task: dict[str, object]):
+    assert compiled(fleet(node(0), node(1)), nodes=2, **task).plan.ssh_between
+    assert not compiled(fleet(node(0)), **task).plan.ssh_between
+
+
+def test_a_port_of_the_task_is_one_of_rank_0():
+    plan = compiled(fleet(node(0), node(1)), nodes=2, commands=["true"], ports=["8080:80", "*:22"]).plan
+    assert [rank.ports for rank in plan.ranks] == [(RankPort(job=80, local=8080), RankPort(job=22)), ()]
+
+
+def test_nodes_are_called_by_their_names_in_jobs_where_those_are_host_names():
+    assert host_names("job", ["gpu-1", "gpu2.lan", "10.0.0.3", "x_y", "a" * 64]) == (
+        *("gpu-1", "gpu2.lan"),
+        *("job-2", "job-3", "job-4"),
+    )
 
 
 def test_scripts_are_valid_shell():

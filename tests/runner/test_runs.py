@@ -270,10 +270,18 @@ def test_instance_volumes_are_mounted_and_optional_ones_may_be_missing(run: Run,
 
 
 def test_slurm_variables_come_when_the_text_mentions_them(run: Run, place: RunnerContext, pair: Pair):
-    run(commands=["echo $SLURM_NODELIST $SLURM_PROCID", "scontrol show hostnames", "getent hosts job-1"])
-    *said, found = lines(place, 1)
-    assert said == ["job-[0-1] 1", "job-0", "job-1"]
-    assert found.split() == [pair[1].internal_ip, "job-1"]
+    first, second = (node.name for node in pair)
+    run(
+        commands=[
+            "echo $SLURM_PROCID $(hostname) $SLURMD_NODENAME",
+            "scontrol show hostnames $SLURM_JOB_NODELIST",
+            f"getent hosts job-1 {first} {second}",
+        ]
+    )
+    *said, by_run, one, other = lines(place, 1)
+    assert said == [f"1 {second} {second}", first, second]
+    assert by_run.split() == other.split() == [pair[1].internal_ip, second, "job-1"]
+    assert one.split() == [pair[0].internal_ip, first, "job-0"]
 
 
 def test_commands_start_several_times_per_node_when_asked(run: Run, place: RunnerContext):
@@ -325,12 +333,6 @@ def test_an_image_without_mpirun_is_told(run: Run, place: RunnerContext):
     row = run(mpirun="./a.out", nodes=1, commands=["rm /usr/bin/mpirun"])
     assert row.ranks[0].exit_code == 127
     assert any("has no mpirun" in line for line in lines(place))
-
-
-def test_an_image_without_sshd_is_told(run: Run, place: RunnerContext):
-    row = run(mpirun="hostname", commands=["rm /usr/sbin/sshd"], stop_duration=5)
-    assert row.status == "failed"
-    assert any("has no sshd" in line for line in lines(place))
 
 
 def test_an_image_without_torchrun_is_told(run: Run, place: RunnerContext):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import time
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
 from containershell import inside
-from support import Folder, containers
+from support import Folder, containers, until
 
 COUNT = """\
 type: task
@@ -84,6 +86,52 @@ def test_interrupting_detaches_says_how_to_come_back_and_the_run_goes_on(project
     let_go_on(project, "left")
     row = wait_for(project, "left", "done")
     assert [node["exit_code"] for node in row["nodes"]] == [0, 0]  # type: ignore[index, union-attr, attr-defined]
+
+
+SERVE = """\
+type: task
+image: orch/mpi
+stop_duration: 1
+ports: ["{port}:8742"]
+commands: ["echo served > page; exec python3 -m http.server 8742 --bind 127.0.0.1"]
+"""
+
+
+def test_ports_lead_to_the_job_while_a_command_is_attached_and_others_can_be_chosen(project: Folder) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        project.write("serve.yml", SERVE.format(port=taken))
+        refused = project.orch("run", "serve.yml", "--name", "refused")
+        assert refused.code == 9, refused.err
+        assert f"serve.yml:4:9: error: port {taken} of this machine is taken" in refused.err
+        detached = project.orch("run", "serve.yml", "--name", "served", "--detach", "--json")
+        assert (detached.code, detached.json["forwards"]) == (0, []), detached.err
+        assert "refused" not in {row["run"] for row in project.orch("ps", "-a", "--json").json["runs"]}
+        attached = project.start("attach", "served", "--json")
+        assert attached.stderr is not None
+        told = attached.stderr.readline()
+        assert f"port {taken} of this machine is taken: port 8742 of the run is not forwarded" in told
+        assert "--port OTHER:8742" in attached.stderr.readline()
+        wait_for(project, "served", "running")
+        again = project.start("attach", "served", "--json", "--port", "*:8742")
+        assert again.stderr is not None
+        line = next(line for line in again.stderr if " -> " in line)
+        address, _, rest = line.partition(" -> ")
+        assert rest.startswith("port 8742 of rank 0 on node laptop-")
+        until(lambda: page(f"http://{address}/page") == "served\n", 120, "the job's page is there")
+        stopped = project.orch("stop", "served", "--json")
+        assert stopped.json["forwards"] == []
+        ended = json.loads(again.communicate(timeout=120)[0])
+        assert [(each["address"], each["port"]) for each in ended["forwards"]] == [(address, 8742)]
+        assert json.loads(attached.communicate(timeout=120)[0])["forwards"] == []
+
+
+def page(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return answer.read().decode()
+    except OSError:
+        return ""
 
 
 def test_a_killed_command_line_loses_nothing(project: Folder) -> None:

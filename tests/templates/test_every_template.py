@@ -142,6 +142,9 @@ def started(v: str) -> Iterator[Values]:
         "access": SimpleNamespace(group=v, folders=(v,)),
         "fabric": SimpleNamespace(devices=(v,), optional_devices=(v,)),
         "options": argv(f"--label={v}", v),
+        "hosts": True,
+        "ports": (v,),
+        "port_taken": 49,
         "find_port": True,
         "first_port": 29500,
     }
@@ -160,6 +163,7 @@ def started(v: str) -> Iterator[Values]:
 
 def entries(v: str) -> Iterator[Values]:
     given = {"barrier_ticks": 3, "slurm": True, "entrypoint": (v, v), "image_command": False, "tasks": 1}
+    given["logins"] = True
     files = [
         {"target": target_text(StagedFile(source="s", target=target)), "folder": folder, "name": v}
         for target in (v, f"~/{v}", f"{v}/")
@@ -175,7 +179,7 @@ def mpiruns(v: str) -> Iterator[Values]:
     given = {
         "port": 10022,
         "total": 4,
-        "hostfile": v,
+        "machines": (v, v),
         "mpi": v,
         "bind_to": v,
         "mca": ((v, v),),
@@ -268,8 +272,10 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
         for kill, stop_s in ((True, 5), (False, 5), (False, None))
         for values in node(kill=kill, stop_duration_s=stop_s)(v)
     ),
-    "rsh.sh.j2": nothing,
     "scontrol.sh.j2": nothing,
+    "ssh-client.sh.j2": nothing,
+    "ssh-serve.sh.j2": lambda v: iter([{"address": v, "port": 10022}]),
+    "ssh-session.sh.j2": nothing,
     "torch-env.sh.j2": nothing,
 }
 SHELL = [name for name in NAMES if name.endswith(".sh.j2")]
@@ -405,7 +411,7 @@ def test_values_arrive_as_they_were(
     shell = "bash" if (FOLDER / name).read_text().startswith("#!/bin/bash") else "sh"
     for values in CASES[name](hostile):
         if name == "mpirun.sh.j2":
-            values |= {"mpi": "openmpi", "hostfile": "h", "extra": quote_words(), "torch_env": False}
+            values |= {"mpi": "openmpi", "extra": quote_words(), "torch_env": False}
         if name == "cloud-init-prepare.sh.j2":
             values |= {"gpus": 0, "efa": 0, "scratch": None}
         if name == "node-start.sh.j2":

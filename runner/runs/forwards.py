@@ -1,0 +1,155 @@
+"""Ports of a job that are reached at this machine's loopback while a command is attached to its run.
+
+A port here is taken before the run is submitted, so that one which another program has is told in time; it
+leads to the job from the moment the run is running until the command leaves.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+
+from orch.runner.errors import PortTaken
+from orch.runner.events import Event, PortForwarded, Processor, RunChanged
+from orch.runner.launch.run_plan import RankPort, RunPlan
+from orch.runner.node.connector import Connector
+
+LOOPBACK = "127.0.0.1"
+# Statuses of a run whose commands may listen.
+_OPEN = ("running", "terminating")
+
+
+@dataclass(frozen=True)
+class PortRequest:
+    """A port of a rank's job that this machine shall reach. `local` is None for any free port here."""
+
+    job: int
+    local: int | None = None
+    rank: int = 0
+
+
+def requested_ports(plan: RunPlan) -> tuple[PortRequest, ...]:
+    """The `ports` of a run's task."""
+    return tuple(PortRequest(port.job, port.local, rank.rank) for rank in plan.ranks for port in rank.ports)
+
+
+def replaced(ports: Iterable[PortRequest], others: Iterable[RankPort]) -> tuple[PortRequest, ...]:
+    """`ports` with `others` in place of those that lead to the same port of a job.
+
+    What nothing there leads to is a port of rank 0.
+    """
+    ports, others = tuple(ports), tuple(others)
+    ranks = {port.job: port.rank for port in reversed(ports)}
+    jobs = {port.job for port in others}
+    return (
+        *(port for port in ports if port.job not in jobs),
+        *(PortRequest(port.job, port.local, ranks.get(port.job, 0)) for port in others),
+    )
+
+
+class LocalPorts:
+    """Ports of this machine that are held for a run until the block is left."""
+
+    def __init__(self) -> None:
+        self._held: list[tuple[PortRequest, socket.socket]] = []
+        self.open: tuple[PortForwarded, ...] = ()
+
+    def __enter__(self) -> LocalPorts:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for _, listener in self._held:
+            listener.close()
+
+    def hold(self, request: PortRequest) -> None:
+        """Take the port. Raises PortTaken."""
+        listener = socket.socket()
+        try:
+            # A port that a command before this one has just left is free.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((LOOPBACK, request.local or 0))
+            # Bound alone it could be listened on by another program meanwhile.
+            listener.listen()
+        except OSError as error:
+            listener.close()
+            raise _taken(request, error) from error
+        self._held.append((request, listener))
+
+    def forward(self, connector: Connector, plan: RunPlan, processor: Processor) -> Forwarding:
+        """The forwarding of the held ports to the jobs of a run; `processor` is told of each."""
+        return Forwarding(self, tuple(self._held), connector, plan, processor)
+
+
+class Forwarding:
+    """A processor that passes every event on, and opens the ports when the run is running.
+
+    Until the block is left; a client that comes before something listens in the job is closed.
+    """
+
+    def __init__(
+        self,
+        ports: LocalPorts,
+        held: tuple[tuple[PortRequest, socket.socket], ...],
+        connector: Connector,
+        plan: RunPlan,
+        processor: Processor,
+    ) -> None:
+        self._ports, self._held, self._plan = ports, held, plan
+        self._connector, self._processor = connector, processor
+        self._forwards = ExitStack()
+
+    def __enter__(self) -> Forwarding:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._forwards.close()
+
+    def handle(self, event: Event, /) -> None:
+        self._processor.handle(event)
+        if isinstance(event, RunChanged):
+            self.follow(event.status)
+
+    def follow(self, status: str) -> None:
+        """Open the ports if a run of this status may have something that listens; once."""
+        if status not in _OPEN or self._ports.open:
+            return
+        forwards: list[PortForwarded] = []
+        for request, listener in self._held:
+            node = self._plan.ranks[request.rank].node
+            local = self._forwards.enter_context(
+                self._connector.forward(node, request.job, listener=listener)
+            )
+            forwards.append(PortForwarded(request.rank, node.name, request.job, f"{LOOPBACK}:{local}"))
+        self._ports.open = tuple(forwards)
+        for forward in forwards:
+            self._processor.handle(forward)
+
+
+def _taken(request: PortRequest, error: OSError) -> PortTaken:
+    free = f'`"*:{request.job}"` takes any free port'
+    if error.errno == errno.EACCES:
+        return PortTaken(
+            f"port {request.local} of this machine is not yours to listen on",
+            detail="ports below 1024 are root's",
+            hint=f'write `"8{request.job:03}:{request.job}"`, or another one from 1024 on; {free}',
+        )
+    if error.errno == errno.EADDRINUSE and request.local is not None:
+        return PortTaken(
+            f"port {request.local} of this machine is taken",
+            detail="another program listens there, or another command that is attached to a run",
+            hint=f"{free}, and `--port OTHER:{request.job}` another one for this time",
+        )
+    return PortTaken(
+        f"port {request.local or 'any'} of this machine cannot be listened on",
+        detail=os.strerror(error.errno) if error.errno else str(error),
+        hint=free,
+    )
