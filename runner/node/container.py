@@ -18,9 +18,9 @@ from orch.runner.errors import (
     NodePreparing,
     RunFailed,
 )
-from orch.runner.launch.block_resources import share_of
+from orch.runner.launch.block_resources import limit_options, share_of
 from orch.runner.launch.environment import FIRST_RENDEZVOUS_PORT, host_names
-from orch.runner.launch.run_plan import RankPlan, RunPlan
+from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.accelerators import DeviceAccess, device_access
 from orch.runner.node.claims import ABANDONED_AFTER_S, Claim, busy_error
 from orch.runner.node.commands import NODE_HOME, Command, StdinSource, argv, as_root
@@ -186,26 +186,9 @@ def _options(plan: RunPlan, rank: int) -> list[str]:
         options.append(f"--shm-size={plan.shm_size_mib}m")
     if plan.names_hosts:
         options.append(f"--hostname={host_names(plan.run, [node.name for node in plan.nodes])[rank]}")
-    return options + _limits(rank_plan)
-
-
-def _limits(rank_plan: RankPlan) -> list[str]:
-    """Options for the share of the blocks, and for less where the task has lower upper ends."""
-    # Time, not certain CPUs: which are near a block's accelerators, or one core's two threads, differs from
-    # host to host.
-    share = share_of(rank_plan.node, rank_plan.blocks)
-    most_cpus, most_memory = rank_plan.max_cpus, rank_plan.max_memory_mib
-    options: list[str] = []
-    if most_cpus and (share.cpus is None or most_cpus < share.cpus):
-        # Docker refuses `--cpus` of more than it has, which nobody may know here.
-        options += ["--cpu-period=100000", f"--cpu-quota={int(most_cpus * 100_000)}"]
-    elif share.cpus is not None and not rank_plan.whole:
-        options.append(f"--cpus={share.cpus:g}")
-    if most_memory and (share.memory_mib is None or most_memory < share.memory_mib):
-        options.append(f"--memory={most_memory}m")
-    elif share.memory_mib is not None and not rank_plan.whole:
-        options.append(f"--memory={share.memory_mib}m")
-    return options
+    return options + limit_options(
+        rank_plan.node, rank_plan.blocks, rank_plan.max_cpus, rank_plan.max_memory_mib
+    )
 
 
 def read_start(plan: RunPlan, rank: int, result: Completed) -> StartedRank:
