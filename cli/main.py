@@ -188,6 +188,13 @@ VERBS = (
         "orch stop train-k3f9",
     ),
     Verb(
+        "cp",
+        "copy:copy",
+        "Copy files and folders from or to the containers of a run, or a node.",
+        RUNS,
+        "orch cp train-k3f9/0:/out/model.pt .",
+    ),
+    Verb(
         "exec",
         "hosts.exec:execute",
         "Run a command on every node of a fleet. Equal output is shown once, under the names of its nodes.",

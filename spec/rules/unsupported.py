@@ -78,8 +78,6 @@ ROWS: dict[str, dict[str, str | None]] = {
         "nvcc": "name an `image` that holds it",
         "docker": None,
         "registry_auth": "log in on the machine beforehand, or use an image that needs no login",
-        "repos": "copy what is needed with `files`",
-        "single_branch": "copy what is needed with `files`",
         "ports": None,
         "groups": None,
         "array": None,

@@ -21,7 +21,7 @@ import orch.templates
 from orch.components.cloud.cloudinit import filled
 from orch.runner.launch.launcher import quote_words
 from orch.runner.launch.run_plan import StagedFile
-from orch.runner.node.commands import argv
+from orch.runner.node.commands import LOOKUP, argv
 from orch.runner.node.first_boot import FAILED_STEPS
 from orch.runner.node.stage import target_text
 from orch.templates import ShellText, environment, render
@@ -123,6 +123,9 @@ def started(v: str) -> Iterator[Values]:
         "ifname_for": (v,),
         "image": v,
         "image_command": True,
+        "trees": (v, v),
+        "lookup": LOOKUP,
+        "no_files": 49,
         "mounts": [{"source": v, "bind": v, "optional": optional} for optional in (True, False)],
         "access": SimpleNamespace(group=v, folders=(v,)),
         "fabric": SimpleNamespace(devices=(v,), optional_devices=(v,)),
@@ -140,12 +143,19 @@ def started(v: str) -> Iterator[Values]:
 
 def entries(v: str) -> Iterator[Values]:
     given = {"barrier_ticks": 3, "slurm": True, "entrypoint": (v, v), "image_command": False, "tasks": 1}
+    given |= {"repo": False, "own_folder": False}
     files = [
-        {"target": target_text(StagedFile(source="s", target=target)), "folder": folder, "name": v}
+        {
+            "target": target_text(StagedFile(source="s", target=target)),
+            "folder": folder,
+            "name": v,
+            "if_exists": if_exists,
+        }
         for target in (v, f"~/{v}", f"{v}/")
-        for folder in (True, False)
+        for folder, if_exists in ((True, None), (False, None), (True, "skip"), (True, "error"))
     ]
     yield {**given, "files": files, "shell": v}
+    yield {**given, "files": files, "shell": v, "repo": True, "own_folder": True}
     yield {**given, "files": [], "shell": "sh", "tasks": 2}
     yield {**given, "files": [], "shell": "sh"}
     yield {**given, "files": [], "shell": "sh", "image_command": True}
@@ -237,6 +247,12 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
         for skip in (0, 3)
     ),
     "node-observe.sh.j2": node(),
+    "node-receive.sh.j2": lambda v: (
+        values
+        for base in (v, "")
+        for values in node(tree=v, token=v, lookup=LOOKUP, base=base, trees=9, need_kib=5)(v)
+    ),
+    "node-read.sh.j2": node(path="/p", no_path=50),
     "node-release.sh.j2": node(),
     "node-start.sh.j2": started,
     "node-stop.sh.j2": lambda v: (
@@ -244,6 +260,7 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
         for kill, stop_s in ((True, 5), (False, 5), (False, None))
         for values in node(kill=kill, stop_duration_s=stop_s)(v)
     ),
+    "node-write.sh.j2": node(path="/p"),
     "rsh.sh.j2": nothing,
     "scontrol.sh.j2": nothing,
     "torch-env.sh.j2": nothing,
@@ -381,6 +398,8 @@ def test_values_arrive_as_they_were(
     for values in CASES[name](hostile):
         if name == "mpirun.sh.j2":
             values |= {"mpi": "openmpi", "hostfile": "h", "extra": quote_words(), "torch_env": False}
+        if name == "node-start.sh.j2":
+            values |= {"trees": ()}
         if name == "cloud-init-prepare.sh.j2":
             values |= {"gpus": 0, "efa": 0, "scratch": None}
         done = sandbox.run(render(name, **values), shell)
