@@ -13,16 +13,18 @@ from pathlib import Path
 
 from orch.runner.errors import BadTask
 
-_USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
+_USERINFO = re.compile(r"(?:(?<=https://)|(?<=http://))[^/@\s]*@|(?<=://)[^/@\s:]*:[^/@\s]*@")
 _REFUSED = re.compile(
     r"Authentication failed|could not read (Username|Password)|Permission denied|terminal prompts disabled"
     r"|[Rr]epository .*not found|HTTP Basic: Access denied|returned error: 40[134]|Invalid username or",
 )
+# Said after every error of ssh.
+_GENERAL = "Could not read from remote repository"
 _NO_SETTINGS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "gc.auto=0", "maintenance.auto=false")
 
 
 def redacted(url: str) -> str:
-    """A URL without a user and a password; the user of `git@host:path` stays, it is no secret."""
+    """A URL without a user and a password; a user of SSH alone stays, it is no secret."""
     return _USERINFO.sub("", url)
 
 
@@ -85,7 +87,8 @@ def ask_remote(words: Sequence[str], label: str) -> str:
 
 
 def told(stderr: str) -> str | None:
-    """The line of git's that tells the most, without credentials."""
-    lines = [redacted(line) for line in stderr.strip().splitlines()]
-    telling = [line for line in lines if line.startswith(("fatal:", "error:", "remote:")) or "denied" in line]
-    return (telling or lines or [None])[0]
+    """The line of git's, or of its ssh's, that tells the most, without credentials."""
+    lines = [redacted(line) for line in stderr.strip().splitlines() if _GENERAL not in line]
+    causes = [line for line in lines if re.search(r"denied|failed|refused|not found|timed out", line)]
+    telling = [line for line in lines if line.startswith(("fatal:", "error:", "remote:"))]
+    return (causes or telling or lines or [None])[0]

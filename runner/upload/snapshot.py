@@ -1,9 +1,8 @@
 """What runs take along, kept on this machine as it was when they were submitted: `.orch/uploads/`.
 
 Files are read once per change: their digests are remembered with size, times and inode, as in git's index.
-Contents lie one after the other in packs, each content once; a file larger than LARGE is not copied, and is
-read from where it lies when it is sent. Contents that no run has used for a while go when the packs take more
-than KEPT bytes.
+Contents lie one after the other in packs, each once; a file larger than LARGE is not copied, and is read from
+where it lies when it is sent. Contents that no run has used for a while go when packs exceed KEPT bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ SETTLED_NS = 2_000_000_000
 
 _SCHEMA = """
 create table if not exists seen(
-  path text primary key, size integer, mtime integer, ctime integer, inode integer, content text,
+  path blob primary key, size integer, mtime integer, ctime integer, inode integer, content text,
   secret integer, used_at real);
 create table if not exists kept(content text primary key, pack text, start integer);
 create table if not exists pack(name text primary key, size integer, used_at real);
@@ -105,7 +104,7 @@ class Snapshots:
             rest = wanted - places.keys()
             for content, path in _among(db, "select content, path from seen where content", rest):
                 if os.path.exists(path):
-                    places[content] = (Path(path), 0)
+                    places[content] = (Path(os.fsdecode(path)), 0)
         if lacking := wanted - places.keys():
             raise _gone(f"{len(lacking)} of its files are no longer kept")
         return ContentReader(places)
@@ -128,7 +127,7 @@ class Snapshots:
             for row in _among(
                 db,
                 "select path, size, mtime, ctime, inode, content, secret, used_at from seen where path",
-                [each.source for each in files],
+                [os.fsencode(each.source) for each in files],
             )
         }
         known = {
@@ -140,7 +139,7 @@ class Snapshots:
         key_files: list[str] = []
         for entry in files:
             facts: tuple[int, int, int, int] | None = _facts(entry.status)
-            row = seen.get(entry.source)
+            row = seen.get(os.fsencode(entry.source))
             copied = copy_all or entry.status.st_size <= LARGE
             if row is not None and row[:4] == facts and (row[4] in known or not copied):
                 content, secret = row[4], bool(row[5])
@@ -152,7 +151,7 @@ class Snapshots:
                     facts = (-1, *facts[1:])  # read again the next time
             contents[entry.source] = content
             if facts is not None:
-                rows.append((entry.source, *facts, content, int(secret), now))
+                rows.append((os.fsencode(entry.source), *facts, content, int(secret), now))
             if secret and not entry.named:
                 key_files.append(entry.path)
         db.executemany("insert or replace into seen values(?, ?, ?, ?, ?, ?, ?, ?)", rows)
@@ -196,7 +195,7 @@ def _tree_entry(entry: SelectedEntry, content: str) -> TreeEntry:
     return TreeEntry(entry.path, "file", sent_mode(mode), entry.private, entry.status.st_size, content)
 
 
-def _among(db: sqlite3.Connection, select: str, values: Iterable[str]) -> Iterator[tuple]:
+def _among(db: sqlite3.Connection, select: str, values: Iterable[str | bytes]) -> Iterator[tuple]:
     """Rows of `select … where COLUMN` for which the column is among `values`."""
     values = list(values)
     for first in range(0, len(values), 500):
@@ -269,6 +268,7 @@ class _PackWriter:
                 [(content, name, start) for content, start in self._rows],
             )
             self._db.execute("insert into pack values(?, ?, ?)", (name, self._size, time.time()))
+            self._db.commit()  # others who submit do not wait for the rest
         else:
             self._staged.unlink()
         self._size, self._rows = 0, []

@@ -212,3 +212,27 @@ def test_what_is_no_repository_and_who_is_refused_is_told_before_anything_is_don
     text = refused(f"https://ada:{SECRET}@127.0.0.1:9/team/private.git")
     assert "https://127.0.0.1:9/team/private.git cannot be reached" in text
     assert SECRET not in text
+
+
+@pytest.mark.parametrize(
+    ("said", "summary", "detail"),
+    [
+        ("git@forge.test: Permission denied (publickey).", "refuses you", "Permission denied (publickey)."),
+        ("Host key verification failed.", "cannot be reached", "Host key verification failed."),
+    ],
+)
+def test_a_remote_over_ssh_that_takes_no_key_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, summary: str, detail: str
+) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 255\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("GIT_SSH_COMMAND", str(ssh))
+    task = Task.model_validate(
+        {"name": "job", "commands": ["true"], "repos": ["git@forge.test:team/private.git"]}
+    )
+    with pytest.raises(BadTask) as caught:
+        check_sources(tmp_path, task)
+    assert summary in caught.value.summary
+    assert detail in (caught.value.detail or "")
+    assert "git@forge.test:team/private.git" in caught.value.text()

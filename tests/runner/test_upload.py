@@ -87,7 +87,7 @@ echo disk {kib} $1 $(({kib} - $1)) 1% /
 
 
 def test_a_tree_is_made_of_what_is_there_and_the_difference(box: Box) -> None:
-    box.put(**{"a.py": "one", "deep/b": b"\0" * 10_000, "gone": "x"})
+    box.put(**{"a.py": "one", "deep/b": b"\0" * 10_000, "gone": "x", os.fsdecode(b"latin-\xe9"): "z"})
     (box.path / "source" / "deep" / "secret").write_text("hush")
     (box.path / "source" / "deep" / "secret").chmod(0o600)
     (box.path / "source" / "link").symlink_to("a.py")
@@ -106,6 +106,7 @@ def test_a_tree_is_made_of_what_is_there_and_the_difference(box: Box) -> None:
     assert (box.trees / second / "open" / "a.py").read_text() == "two"
     assert (box.trees / second / "open" / "odd \n -name").read_text() == "y"
     assert not (box.trees / second / "open" / "gone").exists()
+    assert (box.trees / second / "open" / os.fsdecode(b"latin-\xe9")).read_text() == "z"
     assert (box.trees / second / "open" / "deep" / "b").stat().st_ino == held
     # A base that no job has becomes the new tree.
     box.put(**{"a.py": "three"})
