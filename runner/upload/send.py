@@ -47,6 +47,9 @@ class Uploads:
     processor: Processor
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _trees: dict[str, Tree | None] = field(default_factory=dict[str, "Tree | None"])
+    _bases: dict[tuple[str, tuple[str, ...]], str | None] = field(
+        default_factory=dict[tuple[str, tuple[str, ...]], "str | None"]
+    )
     _archives: dict[tuple[str, str | None], _Archive] = field(
         default_factory=dict[tuple[str, "str | None"], "_Archive"]
     )
@@ -91,15 +94,23 @@ class Uploads:
                     hint="submit it again",
                     reason="executor_error",
                 )
-            known = (self._tree(each) for each in present)
-            base = nearest(tree, [each for each in known if each is not None][:LOOKED_AT])
-            key = (tree_id, base.id if base else None)
+            key = (tree_id, self._nearest(tree, present))
+            base = self._tree(key[1]) if key[1] is not None else None
             if key not in self._archives:
                 change = delta(tree, base)
                 reader = Snapshots(self.dot).reader(change.add)
                 reader.prepare()
                 self._archives[key] = _Archive(tree_id, change, reader)
             return self._archives[key]
+
+    def _nearest(self, tree: Tree, present: Sequence[str]) -> str | None:
+        """The name of a node's tree that this machine knows too and that shares the most with `tree`."""
+        known = tuple(each for each in present if self._tree(each) is not None)[:LOOKED_AT]
+        if (tree.id, known) not in self._bases:
+            candidates = [each for each in map(self._tree, known) if each is not None]
+            base = nearest(tree, candidates)
+            self._bases[tree.id, known] = base.id if base else None
+        return self._bases[tree.id, known]
 
     def _tree(self, tree_id: str) -> Tree | None:
         if tree_id not in self._trees:
