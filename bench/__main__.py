@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bench import cluster, fanout, launch, preview, startup, validate
+from bench import cluster, fanout, launch, preview, startup, upload, validate
 
 ALL = {
     "startup": startup.figures,
@@ -13,6 +13,7 @@ ALL = {
     "preview": preview.figures,
     "launch": launch.figures,
     "fanout": fanout.figures,
+    "upload": upload.figures,
     "cluster": cluster.figures,
 }
 

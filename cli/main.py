@@ -188,6 +188,13 @@ VERBS = (
         "orch stop train-k3f9",
     ),
     Verb(
+        "cp",
+        "copy:copy",
+        "Copy files and folders from or to the containers of a run, or a node.",
+        RUNS,
+        "orch cp train-k3f9/0:/out/model.pt .",
+    ),
+    Verb(
         "secret",
         "secret:app",
         "Secrets of this project, encrypted in its state: set, list, delete.",

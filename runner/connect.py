@@ -58,6 +58,7 @@ class ConnectorByKind:
         deadline_s: float | None = None,
         connect_timeout_s: float | None = None,
         on_line: Callable[[str], None] | None = None,
+        on_data: Callable[[bytes], None] | None = None,
         until: threading.Event | None = None,
     ) -> Completed:
         return self.of(node).run(
@@ -66,6 +67,7 @@ class ConnectorByKind:
             deadline_s=deadline_s,
             connect_timeout_s=connect_timeout_s,
             on_line=on_line,
+            on_data=on_data,
             until=until,
         )
 

@@ -58,7 +58,7 @@ from orch.runner.node.container import (
     start_command,
     stop_command,
 )
-from orch.runner.node.stage import Stage, stage_files
+from orch.runner.node.stage import stage_files
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.naming import names
 from orch.runner.ssh.targets import SshTarget
@@ -276,7 +276,7 @@ def run_on(backend: str, **given: Any) -> Act:
             for rank in range(len(plan.ranks)):
                 staged = stage_files(plan, rank, environments[rank], None)
                 told += [staged["env"], *(text for name, text in staged.items() if name.endswith(".sh"))]
-                nothing = Stage(b"", None)
+                nothing = (b"",)
                 made = [start_command(plan, rank, nothing), go_command(plan, rank, 29_500)]
                 made += [
                     ask(plan, rank) for ask in (observe_command, stop_command, release_command, log_command)

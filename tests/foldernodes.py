@@ -28,12 +28,18 @@ from orch.runner.node.claims import Claim
 from orch.runner.node.commands import NODE_HOME, Command
 from orch.runner.node.connector import Address, Completed, Connector, NodeResult
 from orch.runner.node.registry import RegistryLogin
-from orch.runner.node.runtime import ObservedRank, StartedRank
+from orch.runner.node.runtime import FilesMissing, ObservedRank, StartedRank
 from orch.spec.state import FleetState, NodeState, OtherAccess
 
 _START = """\
 mkdir -p {home}/claims && ln -s {claim} {home}/claims/0 || exit 40
-mkdir -p {stage}/state && tar -xf - -C {stage} || exit 42
+lacks=
+for tree in {trees}; do [ -e {home}/files/trees/$tree ] || {{ echo $tree; lacks=1; }}; done
+[ -z "$lacks" ] || {{ echo have; ls -1t {home}/files/trees 2>/dev/null; rm {home}/claims/0; exit 49; }}
+mkdir -p {stage}/state {stage}/files && tar -xf - -C {stage} || exit 42
+printf '%s\n' {trees} > {stage}/trees
+index=0
+for tree in {trees}; do ln -s {home}/files/trees/$tree {stage}/files/$index; index=$((index + 1)); done
 for file in entry.sh job.sh env hostfile; do sed -i s,/run/orch,{stage},g {stage}/$file; done
 stamped() {{ while IFS= read -r line; do echo "$(date -u +%Y-%m-%dT%H:%M:%S.%NZ) $line"; done; }}
 : > {stage}/log
@@ -83,6 +89,7 @@ class FolderConnector:
         deadline_s: float | None = None,
         connect_timeout_s: float | None = None,
         on_line: Callable[[str], None] | None = None,
+        on_data: Callable[[bytes], None] | None = None,
         until: threading.Event | None = None,
     ) -> Completed:
         del deadline_s, connect_timeout_s
@@ -109,6 +116,8 @@ class FolderConnector:
             guard = threading.Thread(target=self._end, args=(process, command, until, over), daemon=True)
             guard.start()
             lines: list[str] = []
+            while on_data is not None and (data := process.stdout.read1(1 << 16)):
+                on_data(data)
             for line in process.stdout:
                 text = line.decode()
                 on_line(text.rstrip("\n")) if on_line is not None else lines.append(text)
@@ -187,8 +196,15 @@ class ProcessRuntime:
     def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> StartedRank:
         name = plan.container(rank)
         claim = Claim.now(name, plan.run, plan.ranks[rank].node.blocks).line
-        text = _START.format(home=NODE_HOME, stage=_stage(plan, rank), claim=shlex.quote(claim))
+        trees = tuple(file.tree for file in plan.files)
+        text = _START.format(
+            home=NODE_HOME, stage=_stage(plan, rank), claim=shlex.quote(claim), trees=shlex.join(trees)
+        )
         done = self._run(connector, plan, rank, text, b"".join(archive))
+        if done.exit_code == 49:
+            lacks, _, have = done.stdout.partition("have")
+            trees, present = tuple(lacks.split()), tuple(have.split())
+            raise FilesMissing("files are missing", where=done.node, trees=trees, present=present)
         if not done.ok:
             raise RunnerError(f"rank {rank} could not be started", where=done.node, detail=done.stderr)
         return StartedRank(rank, free_port() if rank == 0 else None, (0,))
@@ -262,6 +278,30 @@ class ProcessRuntime:
         command = Command(text, "read the log", timeout_s=None)
         done = connector.run(plan.ranks[rank].node, command, on_line=tell, until=until)
         return done.exit_code != 44
+
+    def read_path(
+        self, connector: Connector, plan: RunPlan, rank: int, path: str, on_data: Callable[[bytes], None]
+    ) -> bool:
+        folder, _, name = path.rpartition("/")
+        text = (
+            f"[ -e {shlex.quote(path)} ] || exit 44; tar -cf - -C {shlex.quote(folder)}/ {shlex.quote(name)}"
+        )
+        command = Command(text, "read a path", timeout_s=None)
+        done = connector.run(plan.ranks[rank].node, command, on_data=on_data)
+        if done.exit_code not in (0, 44):
+            raise RunnerError("it cannot be read", where=done.node, detail=done.stderr)
+        return done.ok
+
+    def write_path(
+        self, connector: Connector, plan: RunPlan, rank: int, path: str, archive: Iterable[bytes]
+    ) -> None:
+        text = f"mkdir -p {shlex.quote(path)} && tar -xf - -C {shlex.quote(path)}"
+        done = self._run(connector, plan, rank, text, b"".join(archive))
+        if not done.ok:
+            raise RunnerError("it cannot be written", where=done.node, detail=done.stderr)
+
+    def is_folder(self, connector: Connector, plan: RunPlan, rank: int, path: str) -> bool:
+        return self._run(connector, plan, rank, f"[ -d {shlex.quote(path)} ]").ok
 
     def health_check(self) -> str:
         return ":"

@@ -199,6 +199,7 @@ _FIRST = {
     ("Schedule", "cron"): "0 3 * * *",
     ("Jump", "hostname"): "login.example",
     ("Volume", "backend"): "aws",
+    ("OutputPath", "path"): "/out",
 }
 
 

@@ -5,6 +5,7 @@ Generated from the models: a property that is added is asked for here at once.
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -197,6 +198,10 @@ def test_each_property_of_a_fleet_is_refused_or_acted_on(tmp_path: Path, backend
 )
 def test_each_property_of_a_task_is_refused_or_acted_on(tmp_path: Path, backend: str) -> None:
     (tmp_path / "here").mkdir()
+    # `repos` names this folder.
+    commit = ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "1")
+    for words in (("init", "-q"), commit):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
     assert idle(tmp_path, "task", {}, acting.run_on(backend)) == {}
 
 

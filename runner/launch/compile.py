@@ -21,13 +21,22 @@ from orch.runner.launch.environment import (
 from orch.runner.launch.hostfile import Dialect, hostfile, internal_addresses
 from orch.runner.launch.launcher import LaunchContext, Launcher, MpirunLauncher, TorchrunLauncher
 from orch.runner.launch.placement import Seat
-from orch.runner.launch.run_plan import FabricAccess, RankPlan, RankPort, RunMount, RunPlan, StagedFile
-from orch.runner.runs.packing import resolve_source
+from orch.runner.launch.run_plan import (
+    FabricAccess,
+    OutputPlan,
+    RankPlan,
+    RankPort,
+    RunMount,
+    RunPlan,
+    StagedFile,
+)
+from orch.runner.upload.selection import resolve_source, target_of
 from orch.spec.grammar.interpolate import literal, render_args, render_command, render_for_launch, render_text
 from orch.spec.state import FleetState
 
 if TYPE_CHECKING:
     from orch.spec.models import Task
+    from orch.spec.models.mounts import FileMount
 
 START_DOCKER = "sh /usr/local/lib/orch/start-docker.sh"
 """Of the image `orch/docker`: starts the job's own Docker daemon, or says why there can be none."""
@@ -53,6 +62,15 @@ class RunRequest:
     run_args: tuple[str, ...] = ()
     cli_env: Mapping[str, str] = field(default_factory=dict[str, str])
     caller_env: Mapping[str, str] = field(default_factory=dict[str, str])
+    repo: RepoName | None = None
+
+
+@dataclass(frozen=True)
+class RepoName:
+    """A repository's REPO_ID, and its folder or URL without credentials."""
+
+    id: str
+    label: str
 
 
 @dataclass(frozen=True)
@@ -138,6 +156,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
             slurm=slurm,
             ntasks_per_node=task.ntasks_per_node if "ntasks_per_node" in task.model_fields_set else None,
             working_dir=None if working_dir is None else literal(working_dir),
+            repo_id=request.repo.id if request.repo else None,
             fabric_env=network_fabric.env if network_fabric else {},
             fleet_env=_for_launch(request.fleet.env, job),
             task_env={k: render_for_launch(v, job, request.run_args) for k, v in variables.items()},
@@ -176,13 +195,15 @@ def compile_run(request: RunRequest) -> CompiledRun:
         slurm=slurm,
         tasks_per_node=task.ntasks_per_node if first.name == "commands" else 1,
         fabric=_access(network_fabric),
-        files=tuple(
-            StagedFile(
-                source=str(resolve_source(request.base, item.local_path)),
-                target=_target(item),
+        # The repository first: `files` may go into it.
+        outputs=tuple(
+            OutputPlan(
+                path=item.path,
+                to=str(Path(request.base, Path(item.to).expanduser()).absolute()) if item.to else None,
             )
-            for item in task.files
+            for item in task.outputs
         ),
+        files=(*_repository(request), *(_staged(request.base, item) for item in task.files)),
     )
     warnings = [f"ORCH193: {name} is set by orch itself; the value given is not used" for name in ignored]
     if plan.privileged and any(0 < seat.gpus < seat.node.gpus.count for seat in seats):
@@ -246,9 +267,20 @@ def _arguments(task: Task) -> tuple[str, ...]:
     return block.args if block is not None else ()
 
 
-def _target(item: object) -> str:
-    path = getattr(item, "path", None)
-    return str(path) if path else Path(str(item.local_path)).name  # pyright: ignore[reportAttributeAccessIssue]
+def _repository(request: RunRequest) -> tuple[StagedFile, ...]:
+    if request.repo is None:
+        return ()
+    (repo,) = request.task.repos
+    return (StagedFile(source=request.repo.label, target=repo.path, if_exists=repo.if_exists),)
+
+
+def _staged(base: Path, item: FileMount) -> StagedFile:
+    source = resolve_source(base, item.local_path)
+    return StagedFile(
+        source=str(source.path),
+        target=target_of(item.local_path, item.path, source.pattern),
+        pattern=source.pattern,
+    )
 
 
 def _ports(task: Task) -> tuple[RankPort, ...]:

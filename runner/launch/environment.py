@@ -56,6 +56,7 @@ class RunFacts:
     slurm: bool = False
     ntasks_per_node: int | None = None
     working_dir: str | None = None
+    repo_id: str | None = None
     fabric_env: Mapping[str, str] = field(default_factory=dict[str, str])
     fleet_env: Mapping[str, str] = field(default_factory=dict[str, str])
     task_env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -135,6 +136,8 @@ def _identity(run: RunFacts, rank: int) -> dict[str, str]:
     }
     if run.working_dir is not None:
         common["WORKING_DIR"] = run.working_dir
+    if run.repo_id is not None:
+        common["REPO_ID"] = run.repo_id
     values = {f"{prefix}{key}": value for key, value in common.items() for prefix in ("DSTACK_", "ORCH_")}
     values |= {
         "ORCH_FLEET": run.fleet,

@@ -48,10 +48,26 @@ class FabricAccess(_Frozen):
 
 
 class StagedFile(_Frozen):
-    """A file or folder of this machine and where it goes in the container."""
+    """A file or folder of this machine and where it goes in the container.
+
+    `pattern`: of a folder only what it matches. `tree` is the content that was kept when the run was
+    submitted (`upload/tree.py`), empty before that and in plans of earlier versions.
+    """
 
     source: str
     target: str
+    pattern: str | None = None
+    folder: bool = True
+    tree: str = ""
+    # Of a repository alone: what becomes of a job that finds something where it goes.
+    if_exists: Literal["error", "skip"] | None = None
+
+
+class OutputPlan(_Frozen):
+    """A path of every job that is collected when it ends, and the folder of this machine it goes to."""
+
+    path: str
+    to: str | None = None
 
 
 class RankPort(_Frozen):
@@ -130,6 +146,7 @@ class RunPlan(_Frozen):
     # How often `commands` start on each node, when no launcher does.
     tasks_per_node: int = 1
     files: tuple[StagedFile, ...] = ()
+    outputs: tuple[OutputPlan, ...] = ()
     fabric: FabricAccess = FabricAccess()
 
     @field_validator("run", "run_id")

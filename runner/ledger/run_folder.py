@@ -18,6 +18,7 @@ from orch.runner.private import private_folder, write_private
 _NUMBER = "number"
 _ENVIRONMENT = "environment.json"
 _KEYS = "keys.json"
+# Where earlier versions kept what the task took along.
 _FILES = "files.tar"
 _REGISTRY = "registry.json"
 
@@ -50,9 +51,9 @@ class RunFolder:
         return self.path / "logs"
 
     @property
-    def files(self) -> Path:
-        """The archive of the task's `files`."""
-        return self.path / _FILES
+    def outputs(self) -> Path:
+        """What was collected of its ranks: a folder for each."""
+        return self.path / "outputs"
 
     def log(self, rank: int) -> Path:
         """A rank's log: lines of `TIME TEXT`."""

@@ -56,3 +56,17 @@ def as_root(script: str) -> str:
     """
     quoted = shlex.quote(f"LC_ALL=C; export LC_ALL\n{script}")
     return f'if [ "$(id -u)" = 0 ]; then exec sh -c {quoted}; else exec sudo -n sh -c {quoted}; fi'
+
+
+LOOKUP = ShellText(
+    """\
+# One at a time looks at the trees or changes them, where the host has flock(1).
+locked=
+lock() { ! command -v flock >/dev/null 2>&1 || { exec 6>"$F/lock" && flock 6 && locked=1; }; }
+unlock() { [ -z "$locked" ] || exec 6>&-; }
+boot() { cat /proc/sys/kernel/random/boot_id 2>/dev/null || echo none; }
+# Whether a tree is on the disk as it was sent: written since the machine started, or before it was told so.
+whole() { [ -e "$1/synced" ] || [ "$(cat "$1/boot" 2>/dev/null)" = "$(boot)" ]; }
+"""
+)
+"""Shell functions of scripts that look at the trees of files on a node (`upload/send.py` brings them)."""

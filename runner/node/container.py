@@ -23,16 +23,18 @@ from orch.runner.launch.environment import FIRST_RENDEZVOUS_PORT, host_names
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.accelerators import DeviceAccess, device_access
 from orch.runner.node.claims import ABANDONED_AFTER_S, Claim, busy_error
-from orch.runner.node.commands import NODE_HOME, Command, StdinSource, argv, as_root
+from orch.runner.node.commands import LOOKUP, NODE_HOME, Command, StdinSource, argv, as_root
 from orch.runner.node.connector import Completed
 from orch.runner.node.cordon import Cordon
 from orch.runner.node.first_boot import FAILED_STEPS, unfit_error
-from orch.runner.node.runtime import ImageMissing, ObservedRank, StartedRank
+from orch.runner.node.runtime import FilesMissing, ImageMissing, ObservedRank, StartedRank
 from orch.spec.state import NodeScratch
 from orch.templates import render
 
 BUSY, NO_IMAGE, FAILED, NO_STAGE, NO_DOCKER, CORDONED, PREPARING, UNFIT = 40, 41, 42, 44, 45, 46, 47, 48
-PORT_TAKEN = 49
+PORT_TAKEN, NO_FILES, NO_PATH = 49, 50, 51
+# A copy takes as long as it takes: what ends it is its connection.
+COPY_S = 24 * 3600.0
 # How long lifting the barrier waits to see commands begin: most do within one tick, and it saves a look.
 GO_TICKS = 20
 # Seconds after its deadline at which a container is killed, and after which it is killed again.
@@ -41,6 +43,7 @@ SLACK_S = 30
 # What Docker calls the states of a container, and our word for none.
 _STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead", "absent"})
 _NUMBER = re.compile(r"[0-9]{1,9}")
+_TREE = re.compile(r"[0-9a-f]{64}")
 _MESSAGE = re.compile(r"^orch:(\w+)=(.*)$", re.MULTILINE)
 _NO_SPACE = re.compile(
     r"no space left on device|disk quota exceeded|wrote only \d+ of \d+ bytes", re.IGNORECASE
@@ -79,6 +82,9 @@ def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command
         ifname_for=("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if len(plan.ranks) > 1 else (),
         image=plan.image,
         image_command=plan.launcher == "image",
+        trees=tuple(file.tree for file in plan.files),
+        lookup=LOOKUP,
+        no_files=NO_FILES,
         mounts=[
             {
                 "source": mount.source,
@@ -194,7 +200,8 @@ def _options(plan: RunPlan, rank: int) -> list[str]:
 def read_start(plan: RunPlan, rank: int, result: Completed) -> StartedRank:
     """The result of `start_command`.
 
-    Raises NodesBusy, NodeCordoned, NodePreparing, NodeUnfit, ImageMissing, NodeDiskFull or RunFailed.
+    Raises NodesBusy, NodeCordoned, NodePreparing, NodeUnfit, FilesMissing, ImageMissing, NodeDiskFull or
+    RunFailed.
     """
     messages = [(key, value) for key, value in _MESSAGE.findall(result.stdout)]
     values = dict(reversed(messages))
@@ -235,6 +242,15 @@ def read_start(plan: RunPlan, rank: int, result: Completed) -> StartedRank:
         )
     if result.exit_code == UNFIT:
         raise unfit_error(result.node, values.get("unfit", ""))
+    if result.exit_code == NO_FILES:
+        raise FilesMissing(
+            f"node {result.node} does not hold the files of the run",
+            where=result.node,
+            trees=tuple(
+                dict.fromkeys(value for key, value in messages if key == "lacks" and _TREE.fullmatch(value))
+            ),
+            present=tuple(each for each in values.get("trees", "").split() if _TREE.fullmatch(each)),
+        )
     if result.exit_code == NO_IMAGE:
         raise ImageMissing(
             f"node {result.node} does not hold the image {plan.image}",
@@ -352,6 +368,20 @@ def hold_command(plan: RunPlan, rank: int) -> Command:
     """Refresh a rank's claims while it has no container yet."""
     name = plan.container(rank)
     return Command(as_root(render("node-hold.sh.j2", home=NODE_HOME, name=name)), f"hold {name}")
+
+
+def read_path_command(plan: RunPlan, rank: int, path: str) -> Command:
+    """A file or folder of one rank's container as a tar archive, also after the job's end."""
+    name = plan.container(rank)
+    text = render("node-read.sh.j2", name=name, path=path, no_path=NO_PATH)
+    return Command(as_root(text), f"read {path} of {name}", timeout_s=COPY_S)
+
+
+def write_path_command(plan: RunPlan, rank: int, path: str, archive: Iterable[bytes]) -> Command:
+    """Unpack a tar archive in a folder of one rank's running container."""
+    name = plan.container(rank)
+    text = render("node-write.sh.j2", name=name, path=path)
+    return Command(as_root(text), f"write {path} of {name}", StdinSource(archive), COPY_S)
 
 
 def log_command(

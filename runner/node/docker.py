@@ -133,6 +133,29 @@ class DockerRuntime:
             )
         return True
 
+    def read_path(
+        self, connector: Connector, plan: RunPlan, rank: int, path: str, on_data: Callable[[bytes], None]
+    ) -> bool:
+        result = connector.run(
+            plan.ranks[rank].node, container.read_path_command(plan, rank, path), on_data=on_data
+        )
+        if result.exit_code == container.NO_PATH:
+            return False
+        if not result.ok:
+            raise container.failure(result, f"{path} of rank {rank} cannot be read")
+        return True
+
+    def write_path(
+        self, connector: Connector, plan: RunPlan, rank: int, path: str, archive: Iterable[bytes]
+    ) -> None:
+        result = connector.run(plan.ranks[rank].node, container.write_path_command(plan, rank, path, archive))
+        if not result.ok:
+            raise container.failure(result, f"{path} of rank {rank} cannot be written")
+
+    def is_folder(self, connector: Connector, plan: RunPlan, rank: int, path: str) -> bool:
+        words = argv("docker", "exec", "--user", "0", "--", plan.container(rank), "test", "-d", path)
+        return connector.run(plan.ranks[rank].node, Command(as_root(words), f"look at {path}")).ok
+
     def health_check(self) -> str:
         return "docker version --format '{{.Server.Version}}' 2>&1 >/dev/null | sed 's/^/Docker: /'"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from orch.runner.errors import ImageUnavailable
+from orch.runner.errors import ImageUnavailable, RunFailed
 from orch.runner.events import Processor
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.connector import Connector, NodeResult
@@ -55,6 +55,17 @@ class ImageMissing(ImageUnavailable):
     """The node does not have the image yet."""
 
 
+class FilesMissing(RunFailed):
+    """The node lacks trees of the run's files; it keeps `present`, the one used last first."""
+
+    def __init__(
+        self, summary: str, *, trees: tuple[str, ...], present: tuple[str, ...], **fields: str | None
+    ) -> None:
+        super().__init__(summary, reason="creating_container_error", **fields)
+        self.trees = trees
+        self.present = present
+
+
 class JobRuntime(Protocol):
     """Carries out one rank's job on its node, `plan.ranks[rank].node`."""
 
@@ -75,7 +86,9 @@ class JobRuntime(Protocol):
     def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> StartedRank:
         """Claim the rank's blocks, unpack `archive` (`stage.py`) and start the job behind its barrier.
 
-        Raises NodesBusy, NodeCordoned, NodePreparing, NodeUnfit, ImageMissing, NodeDiskFull or RunFailed.
+        The job finds the tree of `plan.files[N]`, which it cannot change, in `/run/orch/files/N`. Raises
+        NodesBusy, NodeCordoned, NodePreparing, NodeUnfit, FilesMissing, ImageMissing, NodeDiskFull or
+        RunFailed; after the two that say what is missing the blocks stay claimed.
         """
         ...
 
@@ -130,6 +143,29 @@ class JobRuntime(Protocol):
 
         Raises RunFailed when the runtime does not answer.
         """
+        ...
+
+    def read_path(
+        self, connector: Connector, plan: RunPlan, rank: int, path: str, on_data: Callable[[bytes], None]
+    ) -> bool:
+        """The file or folder `path` of the rank's job as a tar archive whose first entry is named as it is.
+
+        Also of a job that has ended and was not removed. False where there is no such path, or no such job.
+        Raises RunFailed.
+        """
+        ...
+
+    def write_path(
+        self, connector: Connector, plan: RunPlan, rank: int, path: str, archive: Iterable[bytes]
+    ) -> None:
+        """Unpack a tar archive into the folder `path` of the rank's job, which runs; it is made if missing.
+
+        Raises NodeDiskFull, RunFailed.
+        """
+        ...
+
+    def is_folder(self, connector: Connector, plan: RunPlan, rank: int, path: str) -> bool:
+        """Whether `path` of the rank's running job is a folder."""
         ...
 
     def health_check(self) -> str:

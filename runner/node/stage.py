@@ -1,7 +1,7 @@
 """The archive a job's container starts from: what becomes `/run/orch` in it.
 
-One tar stream per rank: first the small files made for that rank, then the task's `files`, the same bytes
-for all ranks and read from disk while they are sent.
+One small tar per rank, of the files that are made for it. What the task takes along (`files`, `repos`) comes
+before it and once per content: `upload/send.py`.
 """
 
 from __future__ import annotations
@@ -9,98 +9,34 @@ from __future__ import annotations
 import io
 import shlex
 import tarfile
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
-from orch.runner.errors import BadTask
 from orch.runner.launch.logins import hosts_text, login_files
 from orch.runner.launch.run_plan import RunPlan, StagedFile
 from orch.runner.ledger.run_folder import RunKeys
-from orch.runner.runs.packing import pack
 from orch.templates import ShellText, render
 
 # Two hours of waiting for the other ranks: as long as an image may take to any of them (`images.TRANSFER_S`).
 BARRIER_TICKS = 2 * 3600 * 20
-CHUNK = 1 << 18
-TELL_EVERY_S = 1.0
 
 _SHELL_OWN = frozenset({"UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO"})
 """Variables that `sh` does not let anybody set where it is bash."""
 
 
-@dataclass(frozen=True)
-class Stage:
-    """One rank's archive, which can be iterated again for a second attempt."""
-
-    head: bytes
-    files: Path | None
-
-    @property
-    def size(self) -> int:
-        """Its size in bytes."""
-        return len(self.head) + (self.files.stat().st_size if self.files is not None else 1024)
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield self.head
-        if self.files is not None:
-            with self.files.open("rb") as stream:
-                while chunk := stream.read(CHUNK):
-                    yield chunk
-        else:
-            yield b"\0" * 1024
-
-
-@dataclass(frozen=True)
-class StageWithProgress:
-    """An archive that reports the number of bytes sent once a second."""
-
-    archive: Stage
-    tell: Callable[[int], None]
-
-    def __iter__(self) -> Iterator[bytes]:
-        sent_bytes, last_report = 0, time.monotonic()
-        for chunk in self.archive:
-            yield chunk
-            sent_bytes += len(chunk)
-            if time.monotonic() - last_report >= TELL_EVERY_S:
-                last_report = time.monotonic()
-                self.tell(sent_bytes)
-        self.tell(sent_bytes)
-
-
-def check_files(sources: Iterable[str | Path]) -> None:
-    """Raises BadTask that names every file missing on this machine."""
-    missing = [str(source) for source in sources if not Path(source).exists()]
-    if missing:
-        raise BadTask(
-            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not here",
-            hint="`files` are looked for beside the file that names them",
-        )
-
-
-def pack_files(plan: RunPlan, target: Path) -> tuple[str, ...]:
-    """Write the task's files as one archive at `target`; returns notes for the user. No files: no archive."""
-    return pack(plan.files, target) if plan.files else ()
-
-
-def stage(
-    plan: RunPlan, rank: int, environment: Mapping[str, str], keys: RunKeys | None, files: Path | None
-) -> Stage:
+def stage(plan: RunPlan, rank: int, environment: Mapping[str, str], keys: RunKeys | None) -> bytes:
     """The archive of one rank."""
     buffer = io.BytesIO()
-    # Not closed: the end mark would hide the files that follow.
-    archive = tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT)  # noqa: SIM115
-    for name, text in stage_files(plan, rank, environment, keys).items():
-        member = tarfile.TarInfo(name)
-        data = text.encode()
-        member.size = len(data)
-        # The parent folder on the node is root's alone; in the container any `user` must be able to read
-        # these.
-        member.mode = 0o755 if name.startswith("bin/") or name.endswith(".sh") else 0o644
-        archive.addfile(member, io.BytesIO(data))
-    return Stage(buffer.getvalue(), files)
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for name, text in stage_files(plan, rank, environment, keys).items():
+            member = tarfile.TarInfo(name)
+            data = text.encode()
+            member.size = len(data)
+            # The parent folder on the node is root's alone; in the container any `user` must be able to read
+            # these.
+            member.mode = 0o755 if name.startswith("bin/") or name.endswith(".sh") else 0o644
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
 
 
 def stage_files(
@@ -117,11 +53,15 @@ def stage_files(
             files=[
                 {
                     "target": target_text(item),
-                    "folder": Path(item.source).is_dir(),
+                    "folder": item.folder,
                     "name": Path(item.source).name,
+                    "if_exists": item.if_exists,
                 }
                 for item in plan.files
             ],
+            repo=any(item.if_exists for item in plan.files),
+            own_folder=rank_plan.working_dir is None
+            and any(item.if_exists and not item.target.startswith(("/", "~")) for item in plan.files),
             barrier_ticks=BARRIER_TICKS,
             slurm=plan.slurm,
             image_command=plan.launcher == "image",

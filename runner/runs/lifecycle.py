@@ -13,21 +13,20 @@ from typing import TYPE_CHECKING
 
 from orch.runner.errors import BadRunName, LedgerUnusable, RunnerError
 from orch.runner.events import Notice
-from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run, set_variables
+from orch.runner.launch.compile import CompiledRun, RepoName, RunRequest, compile_run, set_variables
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.launch.seats import choose_seats
 from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.records import Desired, RunRow
 from orch.runner.ledger.run_folder import folders_with_secrets, open_folder
 from orch.runner.ledger.run_names import RunName
-from orch.runner.node.stage import check_files, pack_files
 from orch.runner.processes import process_owner
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.driver import Driver
 from orch.runner.runs.follow import follow
-from orch.runner.runs.packing import resolve_source
 from orch.runner.runs.ranks import collect_ranks
 from orch.runner.runs.run_secrets import names_in
+from orch.runner.upload.keep import check_sources, keep_files, repository_of
 from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState
 
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 def check_task(task: Task, base: Path, caller_env: Mapping[str, str]) -> None:
     """Check a task before there are nodes: unset variables, missing files. Raises BadTask."""
     set_variables(task.env, caller_env)
-    check_files(resolve_source(base, item.local_path) for item in task.files)
+    check_sources(base, task)
 
 
 def submit(
@@ -82,15 +81,16 @@ def submit(
                 run_args=tuple(run_args),
                 cli_env=cli_env or {},
                 caller_env=caller_env or {},
+                repo=RepoName(repository.id, repository.label) if repository else None,
             )
         )
-        check_files(item.source for item in result.plan.files)
+        plan, told = keep_files(runner.dot, result.plan, repository)
+        messages.extend(told)
         folder = open_folder(runner.dot, run_name, number)
         try:
             folder.write_environments(result.environments)
             if task.registry_auth is not None:
                 folder.write_registry_auth(task.registry_auth.username, task.registry_auth.password)
-            messages.extend(pack_files(result.plan, folder.files))
         except OSError as error:
             raise LedgerUnusable(
                 "the folder of a run cannot be written",
@@ -98,9 +98,10 @@ def submit(
                 detail=error.strerror or str(error),
             ) from error
         compiled.append(result)
-        return result.plan.model_dump_json()
+        return plan.model_dump_json()
 
-    row = runner.ledger.create(run_name, fleet.name, [seat.node.name for seat in seats], build)
+    with repository_of(runner.dot, base, task) as repository:
+        row = runner.ledger.create(run_name, fleet.name, [seat.node.name for seat in seats], build)
     for warning in compiled[0].warnings:
         runner.processor.handle(Notice(warning, "warning"))
     for line in messages:

@@ -5,27 +5,31 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from orch.runner.errors import NodePreparing
-from orch.runner.events import FilesProgress, Notice, Preparing
+from orch.runner.errors import NodePreparing, RunFailed
+from orch.runner.events import Notice, Preparing
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node import logs
 from orch.runner.node.claims import ABANDONED_AFTER_S
 from orch.runner.node.connector import NodeResult, fan_out
 from orch.runner.node.first_boot import LOOK_AGAIN_S, PREPARE_S
-from orch.runner.node.runtime import ImageMissing, ObservedRank, StartedRank
-from orch.runner.node.stage import StageWithProgress, stage
+from orch.runner.node.runtime import FilesMissing, ImageMissing, ObservedRank, StartedRank
+from orch.runner.node.stage import stage
 from orch.runner.runs.context import RunContext
+from orch.runner.runs.outputs import collect_outputs
 from orch.runner.runs.run_secrets import filled_environments, filled_login
+from orch.runner.upload.send import Uploads
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 
 # Often enough that a node which is away at one time or another still has a fresh claim.
 HOLD_EVERY_S = ABANDONED_AFTER_S / 6
 LOOK_DEADLINE_S = 3.0
+# Files, the image, and once more where a node has removed one of them meanwhile.
+PROVISIONS = 3
 
 
 @dataclass(frozen=True)
@@ -52,41 +56,38 @@ def start_ranks(
         keys = context.folder.keys(len(plan.ranks)) if plan.ssh_between else None
     except OrchError as error:
         return StartResults(errors=tuple((rank, error) for rank in ranks))
-    files = context.folder.files if plan.files else None
+    if any(not file.tree for file in plan.files):
+        error = RunFailed(
+            "this run cannot be started by this version of orch",
+            detail="an earlier one submitted it",
+            hint="submit it again",
+        )
+        return StartResults(errors=tuple((rank, error) for rank in ranks))
     rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
 
     def start(node: NodeState) -> StartedRank:
         rank = rank_of[node.name]
-        archive = stage(plan, rank, environments[rank], keys, files)
-        size = archive.size
-
-        def tell(sent_bytes: int, *, finished: bool = False) -> None:
-            context.processor.handle(FilesProgress(node.name, sent_bytes, size, finished))
-
-        tell(0)
-        try:
-            return context.runtime(node).start(
-                context.connector, plan, rank, StageWithProgress(archive, tell)
-            )
-        finally:
-            tell(size, finished=True)
+        archive = stage(plan, rank, environments[rank], keys)
+        return context.runtime(node).start(context.connector, plan, rank, (archive,))
 
     results = fan_out([plan.ranks[rank].node for rank in ranks], start)
     if any(isinstance(result.error, NodePreparing) for result in results):
         with holding(context, plan, ranks):
             results = _retry_when_prepared(context, results, start, still_wanted)
         context.processor.handle(Preparing(()))
-    missing = [result.node for result in results if isinstance(result.error, ImageMissing)]
-    if missing and len(missing) == sum(not result.ok for result in results):
-        for node in missing:
-            on_pull(rank_of[node.name])
-        with holding(context, plan, ranks):
-            pull_results = _provide(context, plan, missing)
-        retried = {r.node.name: r for r in fan_out([r.node for r in pull_results if r.ok], start)}
-        failed = {
-            r.node.name: NodeResult[StartedRank](r.node, error=r.error) for r in pull_results if not r.ok
-        }
-        results = tuple({**retried, **failed}.get(result.node.name, result) for result in results)
+    # A node says first that it lacks files, then that it lacks the image.
+    with closing(Uploads(context.folder.path.parents[1], context.processor)) as uploads:
+        for _ in range(PROVISIONS):
+            lacking = [result for result in results if isinstance(result.error, (ImageMissing, FilesMissing))]
+            if not lacking or len(lacking) != sum(not result.ok for result in results):
+                break
+            with holding(context, plan, ranks):
+                provided = _provide(context, plan, uploads, lacking, lambda node: on_pull(rank_of[node.name]))
+            retried = {r.node.name: r for r in fan_out([r.node for r in provided if r.ok], start)}
+            failed = {
+                r.node.name: NodeResult[StartedRank](r.node, error=r.error) for r in provided if not r.ok
+            }
+            results = tuple({**retried, **failed}.get(result.node.name, result) for result in results)
     return StartResults(
         tuple(result.value for result in results if result.value is not None),
         tuple((rank_of[result.node.name], result.error) for result in results if result.error is not None),
@@ -128,7 +129,8 @@ def _retry_when_prepared(
     while time.monotonic() < deadline:
         waiting = [result.node for result in results if isinstance(result.error, NodePreparing)]
         if not waiting or any(
-            result.error is not None and not isinstance(result.error, (NodePreparing, ImageMissing))
+            result.error is not None
+            and not isinstance(result.error, (NodePreparing, ImageMissing, FilesMissing))
             for result in results
         ):
             break
@@ -146,7 +148,29 @@ def _retry_when_prepared(
     return results
 
 
-def _provide(context: RunContext, plan: RunPlan, nodes: Sequence[NodeState]) -> Sequence[NodeResult[None]]:
+def _provide(
+    context: RunContext,
+    plan: RunPlan,
+    uploads: Uploads,
+    lacking: Sequence[NodeResult[StartedRank]],
+    on_pull: Callable[[NodeState], None],
+) -> Sequence[NodeResult[None]]:
+    """Bring nodes what they said they lack."""
+    files = {each.node.name: each.error for each in lacking if isinstance(each.error, FilesMissing)}
+
+    def send(node: NodeState) -> None:
+        uploads.send(context.connector, node, files[node.name])
+
+    results = list(fan_out([each.node for each in lacking if each.node.name in files], send))
+    nodes = [each.node for each in lacking if each.node.name not in files]
+    for node in nodes:
+        on_pull(node)
+    return [*results, *_provide_image(context, plan, nodes)]
+
+
+def _provide_image(
+    context: RunContext, plan: RunPlan, nodes: Sequence[NodeState]
+) -> Sequence[NodeResult[None]]:
     by_runtime: dict[str, list[NodeState]] = {}
     for node in nodes:
         by_runtime.setdefault(node.runtime, []).append(node)
@@ -238,7 +262,7 @@ def _by_node(plan: RunPlan, ranks: Sequence[int]) -> dict[str, int]:
 def collect_rank(
     context: RunContext, plan: RunPlan, rank: int, *, tell: bool, deadline_s: float = 10.0
 ) -> None:
-    """Complete a rank's log, then remove the rank from its node. Raises RunnerError."""
+    """Complete a rank's log, bring its outputs, then remove the rank from its node. Raises RunnerError."""
     node = plan.ranks[rank].node
     logs.fetch_rest(
         context.connector,
@@ -249,4 +273,5 @@ def collect_rank(
         processor=context.processor if tell else None,
         deadline_s=deadline_s,
     )
+    collect_outputs(context, plan, rank, tell=tell)
     context.runtime(node).remove(context.connector, plan, rank, deadline_s=deadline_s)

@@ -34,11 +34,13 @@ class CommandChannel:
         on_line: Callable[[str], None] | None,
         until: threading.Event | None,
         started: float,
+        on_data: Callable[[bytes], None] | None = None,
     ) -> None:
         self._node = node
         self._command = command
         self._channel = channel
         self._on_line = on_line
+        self._on_data = on_data
         self._until = until
         self._started = started
         self._out = bytearray()
@@ -134,6 +136,9 @@ class CommandChannel:
             poll.poll(250)
 
     def _take(self, data: bytes) -> None:
+        if self._on_data is not None:
+            self._on_data(data)
+            return
         self._out += data
         if self._on_line is None:
             return

@@ -20,6 +20,7 @@ from orch.spec.models.fields.types import (
     Flag,
     LocalPath,
     Text,
+    absolute,
     check_mounted,
     checked,
     choice,
@@ -30,9 +31,10 @@ from orch.spec.models.fields.types import (
 
 
 class FileMount(Section):
-    """A file or folder copied into every job. `local_path` starts at the document's folder, `path` at the
-    working directory. Of a folder, `.orch`, `.git` and what `.gitignore`, `.dstackignore` or `.orchignore`
-    name stay behind. Copies belong to the job's user; modes are kept, but for the group's.
+    """A file or folder copied into every job, or what a pattern matches: `data/*.csv`, `src/**/*.py`.
+    `local_path` starts at the document's folder, `path` at the working directory. Of a folder, `.orch`,
+    `.git` and what `.gitignore`, `.dstackignore` or `.orchignore` name stay behind. Copies belong to the
+    job's user; modes are kept, but for the group's.
     """
 
     noun: ClassVar[str] = "an entry of `files`"
@@ -64,6 +66,28 @@ class FileMount(Section):
         return "write `local` or `local:destination`"
 
 
+class OutputPath(Section):
+    """A file or folder of every job that is collected when the job ends, also when it failed. `to` starts at
+    the document's folder; of several ranks each has a folder in it, named after its rank.
+    """
+
+    noun: ClassVar[str] = "an entry of `outputs`"
+    short: ClassVar[tuple[Form, ...]] = (json_schema.PATH,)
+
+    path: Annotated[str, absolute("an output")] = Field(description="In the container.")
+    to: LocalPath | None = Field(
+        default=None, description="On this machine; the run's folder, `.orch/runs/RUN/outputs`, if not given."
+    )
+
+    @classmethod
+    def expand(cls, data: object) -> object:
+        return {"path": data} if isinstance(data, str) else data
+
+    @classmethod
+    def form(cls) -> str:
+        return "write `/path`, or `{path: /path, to: folder}`"
+
+
 _URL = re.compile(r"((?:https?|ssh|git)://[^/\s]+/[^:\s]+|[\w.-]+@[\w.-]+:[^:\s]+)(?::(\S+))?")
 
 
@@ -79,7 +103,9 @@ def _remote(url: str) -> str:
 
 
 class Repo(Section):
-    """A Git repository, cloned with the changes that are not committed yet."""
+    """A Git repository: a working copy as it is now, with what is not committed yet, or a remote one, cloned
+    by your own git. `branch` and `hash` take a commit instead of the working copy as it is.
+    """
 
     noun: ClassVar[str] = "an entry of `repos`"
     short: ClassVar[tuple[Form, ...]] = (json_schema.PATH,)
@@ -90,7 +116,10 @@ class Repo(Section):
     )
     branch: Text | None = Field(default=None, description="Branch; the remote's own if not given.")
     hash: Text | None = Field(default=None, description="Commit.")
-    path: FilePath = Field(default=".", description="Where it is put, from the working directory.")
+    path: FilePath = Field(
+        default=".",
+        description="Where it is put, from the working directory; `/workflow` where an image starts in `/`.",
+    )
     if_exists: Annotated[Literal["error", "skip"], choice("error", "skip")] = Field(
         default="error", description="When something is there already."
     )

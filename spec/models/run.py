@@ -31,7 +31,7 @@ from orch.spec.models.fields.types import (
     text,
     whole,
 )
-from orch.spec.models.mounts import FileMount, PortMapping, RegistryAuth, Repo, VolumeMount
+from orch.spec.models.mounts import FileMount, OutputPath, PortMapping, RegistryAuth, Repo, VolumeMount
 from orch.spec.models.resources import Resources
 from orch.spec.models.retry import Retry
 from orch.spec.models.scheduling import Checkpoint, InstanceRef, Schedule, Signal, UtilizationPolicy
@@ -150,6 +150,9 @@ class Run(Terms):
     )
     files: Annotated[tuple[FileMount, ...], rows("files")] = Field(
         default=(), description="Copied into every job."
+    )
+    outputs: Annotated[tuple[OutputPath, ...], rows("paths")] = Field(
+        default=(), description="Collected from every job when it ends, also when it failed."
     )
     volumes: Annotated[tuple[VolumeMount, ...], rows("volumes")] = Field(
         default=(), description="Volumes and folders of the node to mount."

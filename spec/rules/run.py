@@ -82,6 +82,18 @@ def one_repository(draft: Draft) -> Findings:
             )
 
 
+def branch_of_a_repository(draft: Draft) -> Findings:
+    if draft.written("single_branch") and not _run(draft).repos:
+        yield draft.diagnostic(
+            "ORCH191",
+            ("single_branch",),
+            "`single_branch` does nothing without `repos`",
+            key=True,
+            severity=Severity.WARNING,
+            hint="add `repos: [.]`, or remove the line",
+        )
+
+
 def mounts_differ(draft: Draft) -> Findings:
     first: dict[str, int] = {}
     for index, volume in enumerate(_run(draft).volumes):
@@ -184,6 +196,7 @@ RULES = (
     Rule(("image", "python", "nvcc", "docker"), one_image),
     Rule(("spot_policy", "reservation"), fleet.reservation_is_not_spot),
     Rule(("repos",), one_repository),
+    Rule(("repos", "single_branch"), branch_of_a_repository),
     Rule(("files",), links_stay_within),
     Rule(("volumes",), mounts_differ),
     Rule(("volumes",), volume_keys_fit),

@@ -76,8 +76,6 @@ ROWS: dict[str, dict[str, str | None]] = {
         **_CHOICE,
         "backends": _OFFER,
         "backend": _OFFER,
-        "repos": "copy what is needed with `files`",
-        "single_branch": "copy what is needed with `files`",
         "groups": None,
         "array": None,
         "instances": "choose with `fleets`",

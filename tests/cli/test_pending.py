@@ -9,7 +9,6 @@ import pytest
 
 from orch.cli.output.run import Pending
 from orch.runner.events import Event, FilesProgress, ImageProgress, LogLine, Preparing, RunChanged
-from orch.runner.node.stage import Stage, StageWithProgress
 
 BEGUN = RunChanged("train", "provisioning")
 MIB = 1 << 20
@@ -56,13 +55,6 @@ def test_what_a_run_waits_for(events: list[Event], words: str) -> None:
         pending.hear(event)
     pending.hear(LogLine(0, "p5-0", "", "a line changes nothing"))
     assert pending.status() == words
-
-
-def test_an_archive_tells_how_much_of_it_was_taken() -> None:
-    told: list[int] = []
-    archive = Stage(b"x" * 1000, None)
-    assert b"".join(StageWithProgress(archive, told.append)) == b"".join(archive)
-    assert told[-1] == archive.size
 
 
 SCRIPT = """

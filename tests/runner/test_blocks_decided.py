@@ -88,7 +88,7 @@ def test_a_container_gets_the_limits_of_its_blocks_and_a_whole_node_none():
     def text(**more: object) -> str:
         on, read = fleet(node(0)), task(**more)
         plan = compile_run(RunRequest(read, "job", 1, on, place_task(read, on), "image", Path("/base"))).plan
-        return start_command(plan, 0, stage(plan, 0, {}, None, None)).text
+        return start_command(plan, 0, (stage(plan, 0, {}, None),)).text
 
     part = text(resources={"gpu": 2})
     assert "--cpus=32 --memory=524288m" in part

@@ -89,7 +89,7 @@ class Node:
         )
 
     def start(self, of: RunPlan) -> subprocess.CompletedProcess[str]:
-        return self.run(container.start_command(of, 0, stage(of, 0, {}, None, None)))
+        return self.run(container.start_command(of, 0, (stage(of, 0, {}, None),)))
 
     def claim(self, holder: str, age_s: int) -> Path:
         path = self.home / "claims" / "0"

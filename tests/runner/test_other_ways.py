@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from foldernodes import FolderLab, ProcessRuntime, folder_of
 
 from orch.runner.connect import open_connector
 from orch.runner.errors import RunnerError
-from orch.runner.events import LogLine, Recorder
+from orch.runner.events import FilesProgress, LogLine, Notice, Recorder
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.cordon import mark
@@ -190,3 +191,92 @@ def test_no_address_and_no_host_key_is_known_outside_the_ssh_connector() -> None
     ssh = re.compile(r"\.ssh\.\w|\.(host_key|known_hosts|proxy_command)\b")
     lines = {file: re.sub(r"from orch\..*", "", file.read_text()) for file in files}
     assert [str(file) for file, text in lines.items() if ssh.search(text)] == []
+
+
+def test_outputs_are_collected_from_every_rank_also_when_the_run_fails(
+    run: Callable[..., RunRow], place: RunnerContext, boxes: FolderLab, tmp_path: Path
+) -> None:
+    out = tmp_path / "made"
+    row = run(
+        commands=[
+            f"mkdir -p {out}/$NODE_RANK/deep && cd {out}/$NODE_RANK && printf 'a\\000b' > deep/model.bin",
+            "ln -s deep/model.bin near; ln -s /etc/passwd away; mkfifo pipe; echo log > log.txt",
+            "exit 3",
+        ],
+        outputs=[f"{out}/0", {"path": f"{out}/1/log.txt", "to": "results"}, "/no/such/thing"],
+        shell="sh",
+    )
+    assert row.status == "failed"
+    outputs = tmp_path / ".orch" / "runs" / "job" / "outputs"
+    for rank in ("0", "1"):  # both nodes are this machine
+        kept = outputs / rank / str(out).lstrip("/") / "0"
+        assert (kept / "deep" / "model.bin").read_bytes() == b"a\0b"
+        assert (kept / "near").read_bytes() == b"a\0b"
+        assert not (kept / "away").is_symlink()
+        assert not (kept / "pipe").exists()
+        assert (tmp_path / "results" / rank / "log.txt").read_text() == "log\n"
+    assert isinstance(place.processor, Recorder)
+    told = [event.text for event in place.processor.events if isinstance(event, Notice)]
+    assert any(f"rank 1: collected {out}/0, 2 files, 7 bytes" in text for text in told)
+    assert "rank 0: there is no /no/such/thing, nothing is collected of it" in told
+    assert left(boxes) == []
+
+
+def test_a_rank_keeps_its_job_until_its_outputs_are_here(
+    run: Callable[..., RunRow], place: RunnerContext, boxes: FolderLab, tmp_path: Path
+) -> None:
+    (tmp_path / "taken").write_text("a file, where a folder has to be")
+    made = tmp_path / "made"
+    row = run(
+        nodes=1,
+        commands=[f"mkdir {made} && echo x > {made}/x"],
+        outputs=[{"path": str(made), "to": "taken"}],
+        shell="sh",
+    )
+    assert row.status == "done"
+    assert not row.ranks[0].collected
+    assert len(left(boxes)) == 2
+    (tmp_path / "taken").unlink()
+    lifecycle.reconcile_once(place)
+    assert (tmp_path / "taken" / "x").read_text() == "x\n"
+    assert left(boxes) == []
+
+
+def test_a_repository_and_files_are_sent_once_and_then_what_changed(
+    run: Callable[..., RunRow], place: RunnerContext, boxes: FolderLab, tmp_path: Path
+) -> None:
+    def sent() -> list[int]:
+        assert isinstance(place.processor, Recorder)
+        told = [event.total_bytes for event in place.processor.events if isinstance(event, FilesProgress)]
+        place.processor.events.clear()
+        return sorted(set(told))
+
+    code, target = tmp_path / "code", tmp_path / "target"
+    code.mkdir()
+    (code / "big").write_bytes(b"x" * 3_000_000)
+    (code / "train.py").write_text("one")
+    for words in (
+        ("init", "-q"),
+        ("add", "-A"),
+        ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "1"),
+    ):
+        subprocess.run(["git", *words], cwd=code, check=True)
+    task: dict[str, object] = {
+        "nodes": 1,
+        "repos": [f"code:{target}"],
+        "files": [f"code/big:{tmp_path}/alone"],
+        "commands": ["cd $DSTACK_REPO_DIR && cat train.py && git status --porcelain && cat ../alone | wc -c"],
+        "shell": "sh",
+    }
+    for text, least, most in (("one", 6_000_000, 7_000_000), ("two", 500, 20_000), ("two", 0, 0)):
+        (code / "train.py").write_text(text)
+        shutil.rmtree(target, ignore_errors=True)
+        row = run(**task)
+        assert row.status == "done", lines(place, 0)
+        changed = ["two M train.py"] if text == "two" else ["one"]
+        assert lines(place, 0) == [*changed, "3000000"] if text == "two" else True
+        sizes = sent()
+        assert (not sizes) if not most else (least < sizes[-1] < most), sizes
+    row = run(**task)  # the folder is not empty now
+    assert (row.status, row.ranks[0].exit_code) == ("failed", 125)
+    assert f"orch: {target} is not empty" in lines(place, 0)[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,9 @@ from orch.runner.errors import BadTask
 from orch.runner.launch.compile import RunRequest, compile_run
 from orch.runner.launch.placement import place_task
 from orch.runner.launch.run_plan import RunPlan
-from orch.runner.node.stage import pack_files
+from orch.runner.upload.keep import keep_files
+from orch.runner.upload.snapshot import Snapshots
+from orch.runner.upload.tree import TreeEntry, delta, nearest
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 
@@ -31,12 +32,17 @@ def plan(base: Path, *files: str) -> RunPlan:
     return compile_run(request).plan
 
 
-def packed(base: Path, *files: str) -> tuple[dict[str, tarfile.TarInfo], str]:
-    """Members of the archive by the path that a job sees, and all that is said of it."""
-    target = base.parent / f"{base.name}.tar"
-    told = pack_files(plan(base, *files), target)
-    with tarfile.open(target) as archive:
-        return {member.name: member for member in archive}, "\n".join(told)
+def packed(base: Path, *files: str) -> tuple[dict[str, TreeEntry], str]:
+    """Entries of the trees by the path that a job sees, and all that is said of them."""
+    dot = base.parent / f"{base.name}.orch"
+    made, told = keep_files(dot, plan(base, *files))
+    entries: dict[str, TreeEntry] = {}
+    for index, file in enumerate(made.files):
+        tree = Snapshots(dot).tree(file.tree)
+        assert tree is not None
+        for entry in tree.entries:
+            entries[f"{index}/{entry.place}" if file.folder else f"{index}"] = entry
+    return entries, "\n".join(told)
 
 
 def put(folder: Path, **files: str) -> Path:
@@ -61,7 +67,7 @@ def project(tmp_path: Path) -> Path:
 
 def test_a_folder_goes_without_keys_states_and_history(project: Path) -> None:
     members, _ = packed(project, ".")
-    assert {"files/0/train.py", "files/0/src/a.py", "files/0/lib/b.py"} <= set(members)
+    assert {"0/open/train.py", "0/open/src/a.py", "0/open/lib/b.py"} <= set(members)
     assert [name for name in members if {".orch", ".git"} & set(Path(name).parts)] == []
 
 
@@ -91,7 +97,7 @@ def test_ignore_files_are_read_as_git_reads_them(tmp_path: Path) -> None:
         },
     )
     members, told = packed(home, ".")
-    files = {name.removeprefix("files/0/") for name, member in members.items() if member.isreg()}
+    files = {name.removeprefix("0/open/") for name, member in members.items() if member.kind == "file"}
     kept = {"keep.ckpt", "sub/b.ckpt", "sub/data/y"}
     assert files == {".gitignore", ".dstackignore", ".orchignore", "sub/.gitignore", *kept}
     assert "6 entries stay here" in told
@@ -120,7 +126,7 @@ def test_the_choice_is_git_s_own(tmp_path: Path) -> None:
         subprocess.run(["git", *words], cwd=home, check=True)
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=home, check=True, capture_output=True, text=True)
     members, _ = packed(home, ".")
-    found = {name.removeprefix("files/0/") for name, member in members.items() if member.isreg()}
+    found = {name.removeprefix("0/open/") for name, member in members.items() if member.kind == "file"}
     assert found == set(listed.stdout.strip("\0").split("\0"))
 
 
@@ -129,14 +135,16 @@ def test_what_is_named_is_packed_whatever_an_ignore_file_says(tmp_path: Path) ->
         tmp_path / "w",
         **{"orch.yml": "", ".gitignore": "data/\n*.bin\n", "data__x": "", "w.bin": "", "src__y.bin": ""},
     )
-    assert "files/0/x" in packed(home, "data")[0]
-    assert packed(home, "w.bin")[0]["files/0"].isreg()
-    assert "files/0/y.bin" not in packed(home, "src")[0]
+    assert "0/open/x" in packed(home, "data")[0]
+    assert packed(home, "w.bin")[0]["0"].kind == "file"
+    assert "0/open/y.bin" not in packed(home, "src")[0]
 
 
-def test_the_archive_is_its_owner_s_alone(project: Path) -> None:
+def test_what_is_kept_of_a_run_is_its_owner_s_alone(project: Path) -> None:
     packed(project, ".")
-    assert (project.parent / "work.tar").stat().st_mode & 0o777 == 0o600
+    kept = list((project.parent / "work.orch").rglob("*"))
+    assert {path.suffix for path in kept if path.is_file()} == {".db", ".pack"}
+    assert {path.stat().st_mode & 0o077 for path in kept} == {0}
 
 
 def test_modes_are_kept_and_all_is_readable_on_its_way(tmp_path: Path) -> None:
@@ -145,14 +153,11 @@ def test_modes_are_kept_and_all_is_readable_on_its_way(tmp_path: Path) -> None:
         (home / name).chmod(mode)
     members, _ = packed(home, ".")
     shared = {name: member.mode for name, member in members.items()}
-    assert shared["files/0/run"] == 0o755
-    assert shared["files/0/lent"] == 0o755
-    assert shared["files/0.private/secret"] == 0o644
-    assert shared["files/0.private/closed/in"] & 0o444 == 0o444
-    assert "files/0/secret" not in shared
-    assert {(member.uid, member.gid, member.uname) for member in members.values() if member.uname} == {
-        (0, 0, "root")
-    }
+    assert shared["0/open/run"] == 0o755
+    assert shared["0/open/lent"] == 0o755
+    assert shared["0/private/secret"] == 0o644
+    assert shared["0/private/closed/in"] & 0o444 == 0o444
+    assert "0/open/secret" not in shared
 
 
 def test_keys_in_a_folder_are_named(tmp_path: Path) -> None:
@@ -178,15 +183,94 @@ def test_keys_in_a_folder_are_named(tmp_path: Path) -> None:
     assert "looks like" not in packed(home, "deploy")[1]  # whoever names it means it
 
 
-def test_a_link_out_of_the_folder_is_told_and_not_followed(tmp_path: Path) -> None:
+def test_a_link_out_of_the_folder_is_refused_and_one_within_is_kept(tmp_path: Path) -> None:
     put(tmp_path, outside="secret text")
-    home = put(tmp_path / "w", inside="x")
+    home = put(tmp_path / "w", inside="x", sub__y="")
+    (home / "near").symlink_to("inside")
+    (home / "sub" / "back").symlink_to("../inside")
+    members, _ = packed(home, ".")
+    links = {name: entry.content for name, entry in members.items() if entry.kind == "link"}
+    assert links == {"0/open/near": "inside", "0/open/sub/back": "../inside"}
     (home / "abs").symlink_to(tmp_path / "outside")
     (home / "up").symlink_to("../outside")
-    (home / "near").symlink_to("inside")
-    members, told = packed(home, ".")
-    assert [members[f"files/0/{name}"].issym() for name in ("abs", "up", "near")] == [True] * 3
-    assert "abs, up leads out of its folder" in told
+    with pytest.raises(BadTask) as caught:
+        packed(home, ".")
+    assert "abs, up in" in caught.value.summary
+    assert ".orchignore" in caught.value.text()
+    put(home, **{".orchignore": "/abs\n/up\n"})
+    assert "0/open/near" in packed(home, ".")[0]
+
+
+def test_a_pattern_takes_what_it_matches_with_the_folders_on_the_way(tmp_path: Path) -> None:
+    home = put(tmp_path / "w", **{"src/one.py": "", "src/two.txt": "", "src/deep/three.py": ""})
+    put(home, **{"orch.yml": "", ".gitignore": "left.py\n", "src/left.py": "", "src/empty/x": ""})
+    assert set(packed(home, "src/*.py")[0]) == {"0/open/one.py"}
+    every, told = packed(home, "src/**/*.py:there", "src/d*")
+    assert {name for name in every if name[0] == "0"} == {
+        "0/open/one.py",
+        "0/open/deep",
+        "0/open/deep/three.py",
+    }
+    assert {name for name in every if name[0] == "1"} == {"1/open/deep", "1/open/deep/three.py"}
+    assert told == "note: packed 3 files, 0 bytes"
+    assert [file.target for file in plan(home, "src/*.py", "src/*.py:there", "*.txt").files] == [
+        *("src", "there", "."),
+    ]
+    with pytest.raises(BadTask, match=r"nothing in .*src matches \*\.rs"):
+        packed(home, "src/*.rs")
+    put(home, **{"odd[1].txt": "x"})
+    assert packed(home, "odd[1].txt")[0]["0"].kind == "file"  # what is there is no pattern
+
+
+def test_only_what_changed_is_read_again_and_the_same_content_has_the_same_name(tmp_path: Path) -> None:
+    home = put(tmp_path / "w", a="one", b="two", c="two")
+    for name in "abc":
+        os.utime(home / name, (1, 1))
+    dot = tmp_path / ".orch"
+    first = keep_files(dot, plan(home, "."))[0].files[0].tree
+    (pack,) = (dot / "uploads").glob("*.pack")
+    assert pack.read_bytes() == b"onetwo"  # each content once
+    assert keep_files(dot, plan(home, "."))[0].files[0].tree == first
+    assert list((dot / "uploads").glob("*.pack")) == [pack]
+    put(home, a="new")
+    second = keep_files(dot, plan(home, "."))[0].files[0].tree
+    assert second != first
+    put(home, a="one")
+    assert keep_files(dot, plan(home, "."))[0].files[0].tree == first
+    old, new = Snapshots(dot).tree(first), Snapshots(dot).tree(second)
+    assert old is not None
+    assert new is not None
+    change = delta(new, nearest(new, [old]))
+    assert [entry.place for entry in change.add] == ["open/a"]
+    assert change.drop == ("open/a",)
+
+
+def test_a_file_that_became_a_folder_is_removed_before_what_the_folder_holds(tmp_path: Path) -> None:
+    home = put(tmp_path / "w", a="one", gone__x="", stays__y="")
+    dot = tmp_path / ".orch"
+    trees = [keep_files(dot, plan(home, "."))[0].files[0].tree]
+    (home / "a").unlink()
+    put(home, a__b="two", stays__z="")
+    (home / "gone" / "x").unlink()
+    (home / "gone").rmdir()
+    (home / "stays").chmod(0o777)
+    trees.append(keep_files(dot, plan(home, "."))[0].files[0].tree)
+    old, new = (Snapshots(dot).tree(each) for each in trees)
+    assert new is not None
+    change = delta(new, old)
+    assert set(change.drop) == {"open/a", "open/gone", "open/gone/x"}
+    added = {"open/a": "folder", "open/a/b": "file", "open/stays": "folder", "open/stays/z": "file"}
+    assert {entry.place: entry.kind for entry in change.add} == added
+
+
+def test_much_is_told_of(tmp_path: Path) -> None:
+    home = put(tmp_path / "w")
+    home.mkdir()
+    with (home / "data").open("wb") as file:
+        file.truncate(201_000_000)
+    told = packed(home, ".")[1].splitlines()
+    assert told[0] == "note: packed 1 file, 201.0 MB"
+    assert told[1].startswith("note: 201.0 MB go to every node, only once")
 
 
 @pytest.mark.parametrize("entry", ["link", "link/x", "./link"])
@@ -197,7 +281,7 @@ def test_an_entry_that_is_such_a_link_is_refused(tmp_path: Path, entry: str) -> 
     with pytest.raises(BadTask) as caught:
         packed(home, entry)
     assert str(tmp_path / "private") in caught.value.text()
-    assert "files/0/x" in packed(home, "../private")[0]  # that is what is meant
+    assert "0/open/x" in packed(home, "../private")[0]  # that is what is meant
 
 
 def test_pipes_and_sockets_stay_here_with_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +314,7 @@ def test_what_git_keeps_is_not_packed_even_when_it_is_named(project: Path, path:
 def test_what_is_only_called_like_git_is_packed(project: Path) -> None:
     put(project, **{".gitignore": "x", ".github__ci.yml": "x"})
     members, _ = packed(project, ".gitignore", ".github")
-    assert {"files/0", "files/1/ci.yml"} <= members.keys()
+    assert {"0", "1/open/ci.yml"} <= members.keys()
 
 
 def test_a_folder_that_is_named_keeps_what_other_patterns_leave_out(tmp_path: Path) -> None:
@@ -238,7 +322,7 @@ def test_a_folder_that_is_named_keeps_what_other_patterns_leave_out(tmp_path: Pa
     put(home / "build" / "x", **{"a.py": "", "key.pem": "", ".env": "", "secret": "", "y__b.pem": ""})
     for named in ("build", "build/x"):
         members, _ = packed(home, named)
-        files = {Path(name).name for name, member in members.items() if member.isfile()}
+        files = {Path(name).name for name, member in members.items() if member.kind == "file"}
         assert files == {"a.py"}
 
 
@@ -249,5 +333,4 @@ def test_a_folder_that_its_owner_may_not_write_takes_private_files_all_the_same(
     (home / "data").chmod(0o555)
     members, _ = packed(home, "data")
     (home / "data").chmod(0o755)
-    assert "files/0.private/key" in members
-    assert [member.mode & 0o700 for member in members.values() if member.isdir()] == [0o700] * 2
+    assert "0/private/key" in members

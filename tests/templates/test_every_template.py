@@ -21,7 +21,7 @@ import orch.templates
 from orch.components.cloud.cloudinit import filled
 from orch.runner.launch.launcher import quote_words
 from orch.runner.launch.run_plan import StagedFile
-from orch.runner.node.commands import argv
+from orch.runner.node.commands import LOOKUP, argv
 from orch.runner.node.first_boot import FAILED_STEPS
 from orch.runner.node.mounts import unmount
 from orch.runner.node.stage import target_text
@@ -134,6 +134,9 @@ def started(v: str) -> Iterator[Values]:
         "ifname_for": (v,),
         "image": v,
         "image_command": True,
+        "trees": (v, v),
+        "lookup": LOOKUP,
+        "no_files": 50,
         "mounts": [
             {"source": v, "bind": v, "optional": optional, "check": check}
             for optional in (True, False)
@@ -163,13 +166,19 @@ def started(v: str) -> Iterator[Values]:
 
 def entries(v: str) -> Iterator[Values]:
     given = {"barrier_ticks": 3, "slurm": True, "entrypoint": (v, v), "image_command": False, "tasks": 1}
-    given["logins"] = True
+    given |= {"logins": True, "repo": False, "own_folder": False}
     files = [
-        {"target": target_text(StagedFile(source="s", target=target)), "folder": folder, "name": v}
+        {
+            "target": target_text(StagedFile(source="s", target=target)),
+            "folder": folder,
+            "name": v,
+            "if_exists": if_exists,
+        }
         for target in (v, f"~/{v}", f"{v}/")
-        for folder in (True, False)
+        for folder, if_exists in ((True, None), (False, None), (True, "skip"), (True, "error"))
     ]
     yield {**given, "files": files, "shell": v}
+    yield {**given, "files": files, "shell": v, "repo": True, "own_folder": True}
     yield {**given, "files": [], "shell": "sh", "tasks": 2}
     yield {**given, "files": [], "shell": "sh"}
     yield {**given, "files": [], "shell": "sh", "image_command": True}
@@ -266,12 +275,19 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
         values for scratch in (None, SimpleNamespace(path=v)) for values in node(scratch=scratch)(v)
     ),
     "node-pull.sh.j2": lambda v: ({"image": v, "logged_in": logged_in} for logged_in in (True, False)),
+    "node-receive.sh.j2": lambda v: (
+        values
+        for base in (v, "")
+        for values in node(tree=v, token=v, lookup=LOOKUP, base=base, trees=9, need_kib=5)(v)
+    ),
+    "node-read.sh.j2": node(path="/p", no_path=51),
     "node-start.sh.j2": started,
     "node-stop.sh.j2": lambda v: (
         values
         for kill, stop_s in ((True, 5), (False, 5), (False, None))
         for values in node(kill=kill, stop_duration_s=stop_s)(v)
     ),
+    "node-write.sh.j2": node(path="/p"),
     "scontrol.sh.j2": nothing,
     "ssh-client.sh.j2": nothing,
     "ssh-serve.sh.j2": lambda v: iter([{"address": v, "port": 10022}]),
@@ -417,7 +433,7 @@ def test_values_arrive_as_they_were(
         if name == "node-start.sh.j2":
             # Nothing is mounted here.
             unchecked = [mount for mount in values["mounts"] if mount["check"] == "none"]
-            values |= {"mounts": unchecked, "scratch": None}
+            values |= {"mounts": unchecked, "scratch": None, "trees": ()}
         done = sandbox.run(render(name, **values), shell)
     wanted = words(hostile)
     assert any(

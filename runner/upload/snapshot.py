@@ -1,0 +1,352 @@
+"""What runs take along, kept on this machine as it was when they were submitted: `.orch/uploads/`.
+
+Files are read once per change: their digests are remembered with size, times and inode, as in git's index.
+Contents lie one after the other in packs, each once; a file larger than LARGE is not copied, and is read from
+where it lies when it is sent. Contents that no run has used for a while go when packs exceed KEPT bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import sqlite3
+import stat
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from orch.runner.errors import BadTask, LedgerUnusable, RunFailed
+from orch.runner.private import private_file, private_folder
+from orch.runner.upload.selection import KEY_SIZE, SelectedEntry, sent_mode, text_of_a_key
+from orch.runner.upload.tree import Tree, TreeEntry, tree_of, unpacked
+
+LARGE = 64 << 20
+KEPT = 2 << 30
+PACK = 256 << 20
+# A run may wait this long for its nodes.
+UNUSED_S = 86_400.0
+FORGOTTEN_S = 30 * 86_400.0
+CHUNK = 1 << 18
+# A file that changed in the last moment may change again within one tick of its file system's clock.
+SETTLED_NS = 2_000_000_000
+
+_SCHEMA = """
+create table if not exists seen(
+  path blob primary key, size integer, mtime integer, ctime integer, inode integer, content text,
+  secret integer, used_at real);
+create table if not exists kept(content text primary key, pack text, start integer);
+create table if not exists pack(name text primary key, size integer, used_at real);
+create table if not exists tree(id text primary key, manifest blob, used_at real);
+create index if not exists kept_pack on kept(pack);
+"""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A tree that was kept, and its files that hold what looks like a key."""
+
+    tree: Tree
+    key_files: tuple[str, ...]
+
+
+class Snapshots:
+    """The contents of a project's runs. Processes may share the folder."""
+
+    def __init__(self, dot: Path) -> None:
+        self._folder = dot / "uploads"
+
+    def keep(self, entries: Sequence[SelectedEntry], *, copy_all: bool = False) -> Kept:
+        """Keep the contents of `entries` and return their tree. `copy_all`: large files too.
+
+        Raises BadTask for a file that cannot be read or that changes meanwhile, LedgerUnusable when the
+        folder cannot be written.
+        """
+        try:
+            with self._open() as db, closing(_PackWriter(self._folder, db)) as writer:
+                kept = self._keep(db, writer, entries, copy_all)
+                writer.finish()
+                db.execute(
+                    "insert or replace into tree values(?, ?, ?)",
+                    (kept.tree.id, kept.tree.packed(), time.time()),
+                )
+                self._forget(db, kept.tree)
+        except (OSError, sqlite3.Error) as error:
+            raise LedgerUnusable(
+                "what the run takes along cannot be kept on this machine",
+                where=str(self._folder),
+                detail=getattr(error, "strerror", None) or str(error),
+                hint="is `.orch` writable, and is there space on the disk?",
+            ) from error
+        return kept
+
+    def tree(self, tree_id: str) -> Tree | None:
+        """A tree that was kept; None for one that is forgotten."""
+        with self._open() as db:
+            row = db.execute("select manifest from tree where id = ?", (tree_id,)).fetchone()
+        return unpacked(row[0]) if row else None
+
+    def reader(self, entries: Iterable[TreeEntry]) -> ContentReader:
+        """What reads the contents of some files.
+
+        Raises RunFailed when one of them is no longer kept.
+        """
+        wanted = {entry.content for entry in entries if entry.kind == "file"}
+        places: dict[str, tuple[Path, int]] = {}
+        with self._open() as db:
+            for content, pack, start in _among(
+                db, "select content, pack, start from kept where content", wanted
+            ):
+                places[content] = (self._folder / pack, start)
+            rest = wanted - places.keys()
+            for content, path in _among(db, "select content, path from seen where content", rest):
+                if os.path.exists(path):
+                    places[content] = (Path(os.fsdecode(path)), 0)
+        if lacking := wanted - places.keys():
+            raise _gone(f"{len(lacking)} of its files are no longer kept")
+        return ContentReader(places)
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        private_folder(self._folder)
+        path = private_file(self._folder / "index.db")
+        with closing(sqlite3.connect(path, timeout=60.0)) as db:
+            db.executescript(_SCHEMA)
+            with db:
+                yield db
+
+    def _keep(
+        self, db: sqlite3.Connection, writer: _PackWriter, entries: Sequence[SelectedEntry], copy_all: bool
+    ) -> Kept:
+        files = [entry for entry in entries if entry.is_file]
+        seen = {
+            row[0]: row[1:]
+            for row in _among(
+                db,
+                "select path, size, mtime, ctime, inode, content, secret, used_at from seen where path",
+                [os.fsencode(each.source) for each in files],
+            )
+        }
+        known = {
+            row[0]
+            for row in _among(db, "select content from kept where content", [row[4] for row in seen.values()])
+        }
+        now, rows = time.time(), list[tuple[object, ...]]()
+        contents: dict[str, str] = {}
+        key_files: list[str] = []
+        for entry in files:
+            facts: tuple[int, int, int, int] | None = _facts(entry.status)
+            row = seen.get(os.fsencode(entry.source))
+            copied = copy_all or entry.status.st_size <= LARGE
+            if row is not None and row[:4] == facts and (row[4] in known or not copied):
+                content, secret = row[4], bool(row[5])
+                if row[6] > now - UNUSED_S:
+                    facts = None
+            else:
+                content, secret = writer.add(entry, copied=copied)
+                if time.time_ns() - max(facts[1:3]) < SETTLED_NS and copied:
+                    facts = (-1, *facts[1:])  # read again the next time
+            contents[entry.source] = content
+            if facts is not None:
+                rows.append((os.fsencode(entry.source), *facts, content, int(secret), now))
+            if secret and not entry.named:
+                key_files.append(entry.path)
+        db.executemany("insert or replace into seen values(?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        tree = tree_of(_tree_entry(entry, contents.get(entry.source, "")) for entry in entries if entry.path)
+        db.executemany(
+            "update pack set used_at = ? where name = ?",
+            [
+                (now, name)
+                for (name,) in set(_among(db, "select pack from kept where content", set(contents.values())))
+            ],
+        )
+        return Kept(tree, tuple(key_files))
+
+    def _forget(self, db: sqlite3.Connection, tree: Tree) -> None:
+        """Remove the packs that were used longest ago while there are too many bytes of them."""
+        now = time.time()
+        total = db.execute("select coalesce(sum(size), 0) from pack").fetchone()[0]
+        for name, size, used_at in db.execute(
+            "select name, size, used_at from pack order by used_at"
+        ).fetchall():
+            if total <= KEPT or used_at > now - UNUSED_S:
+                break
+            db.execute("delete from kept where pack = ?", (name,))
+            db.execute("delete from pack where name = ?", (name,))
+            (self._folder / name).unlink(missing_ok=True)
+            total -= size
+        db.execute("delete from seen where used_at < ?", (now - FORGOTTEN_S,))
+        db.execute("delete from tree where used_at < ? and id != ?", (now - FORGOTTEN_S, tree.id))
+
+
+def _facts(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def _tree_entry(entry: SelectedEntry, content: str) -> TreeEntry:
+    mode = entry.status.st_mode
+    if stat.S_ISDIR(mode):
+        return TreeEntry(entry.path, "folder", sent_mode(mode), entry.private)
+    if stat.S_ISLNK(mode):
+        return TreeEntry(entry.path, "link", sent_mode(mode), entry.private, 0, os.readlink(entry.source))
+    return TreeEntry(entry.path, "file", sent_mode(mode), entry.private, entry.status.st_size, content)
+
+
+def _among(db: sqlite3.Connection, select: str, values: Iterable[str | bytes]) -> Iterator[tuple]:
+    """Rows of `select … where COLUMN` for which the column is among `values`."""
+    values = list(values)
+    for first in range(0, len(values), 500):
+        some = values[first : first + 500]
+        yield from db.execute(f"{select} in ({','.join('?' * len(some))})", some)
+
+
+class _PackWriter:
+    """Appends contents to new packs; a pack counts once it has its name."""
+
+    def __init__(self, folder: Path, db: sqlite3.Connection) -> None:
+        self._folder = folder
+        self._db = db
+        self._stream: BinaryIO | None = None
+        self._staged = folder / f".pack.{secrets.token_hex(8)}"
+        self._size = 0
+        self._rows: list[tuple[str, int]] = []
+        self._added: set[str] = set()
+
+    def add(self, entry: SelectedEntry, *, copied: bool) -> tuple[str, bool]:
+        """The digest of a file, and whether its text looks like a key; its content is kept if `copied`."""
+        digest, size, head = hashlib.sha256(), 0, b""
+        stream = self._pack() if copied else None
+        start = self._size
+        try:
+            with open(entry.source, "rb", buffering=0) as source:
+                while chunk := source.read(CHUNK):
+                    head = head or chunk
+                    size += len(chunk)
+                    digest.update(chunk)
+                    if stream is not None:
+                        stream.write(chunk)
+                changed = (
+                    _facts(os.fstat(source.fileno())) != _facts(entry.status) or size != entry.status.st_size
+                )
+        except OSError as error:
+            if error.filename is None:
+                raise
+            raise _unreadable(entry, error.strerror or str(error)) from error
+        if changed:
+            raise _unreadable(entry, "it changed while it was read")
+        content = digest.hexdigest()
+        if stream is not None:
+            known = (
+                content in self._added
+                or self._db.execute("select 1 from kept where content = ?", (content,)).fetchone()
+            )
+            if known:
+                stream.seek(start)
+                stream.truncate()
+            else:
+                self._rows.append((content, start))
+                self._added.add(content)
+                self._size += size
+            if self._size >= PACK:
+                self.finish()
+        return content, size <= KEY_SIZE and text_of_a_key(head, size)
+
+    def finish(self) -> None:
+        """Give the pack its name, and record what it holds."""
+        if self._stream is None:
+            return
+        self._stream.close()
+        self._stream = None
+        if self._rows:
+            name = f"{secrets.token_hex(8)}.pack"
+            self._staged.rename(self._folder / name)
+            self._db.executemany(
+                "insert or ignore into kept values(?, ?, ?)",
+                [(content, name, start) for content, start in self._rows],
+            )
+            self._db.execute("insert into pack values(?, ?, ?)", (name, self._size, time.time()))
+            self._db.commit()  # others who submit do not wait for the rest
+        else:
+            self._staged.unlink()
+        self._size, self._rows = 0, []
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._staged.unlink(missing_ok=True)
+
+    def _pack(self) -> BinaryIO:
+        if self._stream is None:
+            self._stream = private_file(self._staged).open("r+b")
+        return self._stream
+
+
+def _unreadable(entry: SelectedEntry, why: str) -> BadTask:
+    return BadTask(
+        f"{entry.source} cannot be packed",
+        detail=why,
+        hint="make it readable, leave it as it is while it is packed, or name it in .orchignore",
+    )
+
+
+def _gone(why: str) -> RunFailed:
+    return RunFailed(
+        "the files of this run cannot be sent", detail=why, hint="submit it again", reason="executor_error"
+    )
+
+
+class ContentReader:
+    """Reads contents by their digests; several threads may use one. Its files are open until `close`."""
+
+    def __init__(self, places: dict[str, tuple[Path, int]]) -> None:
+        self._places = places
+        self._open: dict[Path, int] = {}
+
+    def prepare(self) -> None:
+        """Open the packs, so that nobody takes them away while they are read. Raises RunFailed."""
+        for path, _ in self._places.values():
+            if path.suffix == ".pack" and path not in self._open:
+                try:
+                    self._open[path] = os.open(path, os.O_RDONLY)
+                except OSError as error:
+                    raise _gone(str(error)) from error
+
+    def read(self, entry: TreeEntry) -> Iterator[bytes]:
+        """The content of a file in pieces. Raises RunFailed when it is not what it was."""
+        path, start = self._places[entry.content]
+        descriptor = self._open.get(path)
+        if descriptor is not None:
+            yield from _pieces(descriptor, start, entry.size, path)
+            return
+        digest = hashlib.sha256()
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise _gone(str(error)) from error
+        try:
+            for piece in _pieces(descriptor, start, entry.size, path):
+                digest.update(piece)
+                yield piece
+        finally:
+            os.close(descriptor)
+        if digest.hexdigest() != entry.content:
+            raise _gone(f"{path} has changed since the run was submitted")
+
+    def close(self) -> None:
+        for descriptor in self._open.values():
+            with suppress(OSError):
+                os.close(descriptor)
+        self._open.clear()
+
+
+def _pieces(descriptor: int, start: int, size: int, path: Path) -> Iterator[bytes]:
+    end = start + size
+    while start < end:
+        piece = os.pread(descriptor, min(CHUNK, end - start), start)
+        if not piece:
+            raise _gone(f"{path} is shorter than it was")
+        start += len(piece)
+        yield piece
