@@ -77,6 +77,8 @@ CODES = {
     # a task
     "ORCH163": "A link leads out of the folder",
     "ORCH164": "The command is one of Slurm",
+    "ORCH165": "Two groups have one name",
+    "ORCH166": "No fleet may run all groups",
     # documents together
     "ORCH170": "Two documents have one type and name",
     "ORCH171": "A host is in two fleets",
@@ -137,6 +139,8 @@ CODES = {
     "ORCH242": "A distributed task asks for part of an instance",
     "ORCH243": "The job is smaller than an instance that has no blocks",
     "ORCH244": "The task is larger than its fleet",
+    "ORCH245": "No fleet fits the task",
+    "ORCH246": "No fleet has a node of this name",
     # money
     "ORCH281": "The fleet is over the budget",
     "ORCH282": "The budget cannot be checked",

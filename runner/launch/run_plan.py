@@ -51,7 +51,10 @@ class StagedFile(_Frozen):
 
 
 class RankPlan(_Frozen):
-    """One rank: its node, the blocks it takes there, and the shell text it runs."""
+    """One rank: its node, the blocks it takes there, and the shell text it runs.
+
+    `group`: the group of the task that it is of, where that has groups; then `shm_size_mib` is the group's.
+    """
 
     rank: int
     node: NodeState
@@ -59,6 +62,8 @@ class RankPlan(_Frozen):
     script: str
     working_dir: str | None = None
     mounts: tuple[RunMount, ...] = ()
+    group: str | None = None
+    shm_size_mib: int | None = None
 
     @property
     def whole(self) -> bool:
@@ -99,6 +104,7 @@ class RunPlan(_Frozen):
     tasks_per_node: int = 1
     files: tuple[StagedFile, ...] = ()
     fabric: FabricAccess = FabricAccess()
+    tags: dict[str, str] = {}
 
     @field_validator("run", "run_id")
     @classmethod
@@ -114,6 +120,12 @@ class RunPlan(_Frozen):
         Run names are unique in one ledger only, and people with ledgers of their own share servers.
         """
         return f"orch-{self.run}-{self.attempt}-{rank}-{self.run_id[:8]}"
+
+    def starts_image(self, rank: int) -> bool:
+        """Whether a rank starts the image's own program: nothing else of the task runs there."""
+        return self.launcher == "image" or (
+            self.ranks[rank].group is not None and not self.ranks[rank].script
+        )
 
     @property
     def nodes(self) -> tuple[NodeState, ...]:
@@ -139,3 +151,17 @@ def plan_of(row: RunRow) -> RunPlan:
             detail=f"it is of run {plan.run}, number {plan.number}",
         )
     return plan
+
+
+def groups_and_tags(row: RunRow) -> tuple[dict[int, str], dict[str, str]]:
+    """Rank -> its group, and the tags of a run; none where the plan has none or cannot be read.
+
+    Most plans have neither, which their text shows without reading it all.
+    """
+    if '"group":"' not in row.plan and '"tags":{"' not in row.plan:
+        return {}, {}
+    try:
+        plan = plan_of(row)
+    except RunnerError:
+        return {}, {}
+    return {rank.rank: rank.group for rank in plan.ranks if rank.group is not None}, plan.tags

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 
 from orch.runner.errors import NoFit, RunnerError
 from orch.runner.events import Notice
+from orch.runner.launch.conditions import check_names
+from orch.runner.launch.node_fit import Seat
 from orch.runner.launch.placement import (
     IDLE,
     NodeAvailability,
-    Seat,
     cordoned_message,
     misfit,
     no_fit,
     place_task,
     unfit_message,
 )
+from orch.runner.launch.rank_groups import requested_fleets
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.node.status import NodeStatus, node_statuses
 from orch.spec.state import FleetState
@@ -139,7 +141,7 @@ def fitting(task: Task, fleets: Mapping[str, FleetState], requested: str | None)
     """
     if not fleets:
         raise NoFit("there is no fleet to run on", hint="run `orch up FILE` first")
-    names = (requested,) if requested is not None else task.fleets or tuple(sorted(fleets))
+    names = (requested,) if requested is not None else requested_fleets(task) or tuple(sorted(fleets))
     unknown = [name for name in names if name not in fleets]
     if len(unknown) == len(names):
         raise NoFit(
@@ -147,6 +149,7 @@ def fitting(task: Task, fleets: Mapping[str, FleetState], requested: str | None)
             detail=f"provisioned: {', '.join(sorted(fleets))}",
             hint="run `orch up FILE` first, or name another fleet with `--fleet`",
         )
+    check_names(task, [fleets[name] for name in names if name in fleets])
     misfits = {name: misfit(task, fleets[name]) for name in names if name in fleets}
     fleets_that_fit = tuple(fleets[name] for name, reason in misfits.items() if reason is None)
     if not fleets_that_fit:

@@ -65,7 +65,7 @@ def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command
         internal_ip=node.internal_ip,
         ifname_for=("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if len(plan.ranks) > 1 else (),
         image=plan.image,
-        image_command=plan.launcher == "image",
+        image_command=plan.starts_image(rank),
         mounts=[
             {
                 "source": mount.source,
@@ -144,6 +144,8 @@ def _options(plan: RunPlan, rank: int) -> list[str]:
         "attempt": plan.attempt,
         "rank": rank,
         "fleet": plan.fleet,
+        **({"group": rank_plan.group} if rank_plan.group is not None else {}),
+        **{f"tag.{key}": value for key, value in plan.tags.items()},
     }
     options += [f"--label=orch.{key}={value}" for key, value in labels.items()]
     if rank_plan.working_dir is not None:
@@ -152,8 +154,9 @@ def _options(plan: RunPlan, rank: int) -> list[str]:
         options.append(f"--user={plan.user}")
     if plan.privileged:
         options.append("--privileged")
-    if plan.shm_size_mib is not None:
-        options.append(f"--shm-size={plan.shm_size_mib}m")
+    shm_size_mib = plan.shm_size_mib if rank_plan.shm_size_mib is None else rank_plan.shm_size_mib
+    if shm_size_mib is not None:
+        options.append(f"--shm-size={shm_size_mib}m")
     if plan.slurm:
         names = host_names(plan.run, len(plan.ranks))
         addresses = (n.internal_ip or "127.0.0.1" for n in plan.nodes)

@@ -124,7 +124,7 @@ def stage_files(
             ],
             barrier_ticks=BARRIER_TICKS,
             slurm=plan.slurm,
-            image_command=plan.launcher == "image",
+            image_command=plan.starts_image(rank),
             shell=plan.shell,
             entrypoint=plan.entrypoint,
             tasks=plan.tasks_per_node,

@@ -1,10 +1,10 @@
 """`${{ namespace.name }}`: which references a text holds, and what becomes of them.
 
 Two moments. When a file is read, `${{ env.X }}` is replaced from the caller's environment
-(`fill_environment`). When a job starts, `${{ orch.node_rank }}` (or `dstack.node_rank`) and `${{ run.args
-}}` are replaced on each node (`render_text`, `render_command`, `render_args`). In text `$$` stands for `$`;
-in commands only `$${{` is an escape, so that `$$` stays the shell's process id. A lone `$` is never
-touched.
+(`fill_environment`). When a job starts, `${{ orch.node_rank }}` (or `dstack.node_rank`), `${{ run.args
+}}` and `${{ groups[0].nodes[0].IP_ADDRESS }}` are replaced on each node (`render_text`, `render_command`,
+`render_args`). In text `$$` stands for `$`; in commands only `$${{` is an escape, so that `$$` stays the
+shell's process id. A lone `$` is never touched.
 """
 
 from __future__ import annotations
@@ -143,7 +143,10 @@ def fill_environment(
 
 
 def render_text(text: str, values: Mapping[str, str], run_args: Sequence[str] = ()) -> str:
-    """The final text of `env`, `volumes`, `working_dir` for one job. `values` maps `JOB_VALUES` to text."""
+    """The final text of `env`, `volumes`, `working_dir` for one job.
+
+    `values` maps `JOB_VALUES` to text, and whole references to the addresses of a task's groups.
+    """
     return _TEXT.sub(_filler(values, shlex.join(run_args), "$"), text)
 
 
@@ -185,9 +188,12 @@ def _filler(values: Mapping[str, str], run_args: str, escaped: str) -> Callable[
     def fill(match: re.Match[str]) -> str:
         if match.group(1) is None:
             return escaped
-        namespace, _, name = match.group(1).strip().partition(".")
+        namespace, _, name = (part.strip() for part in match.group(1).partition("."))
         if namespace in ("orch", "dstack") and name in values:
             return values[name]
+        if namespace.startswith("groups[") and _NODE_ADDRESS.fullmatch(name):
+            group, node = group_address(Reference(namespace, name, *match.span()))
+            return values.get(f"groups[{group}].nodes[{node}].IP_ADDRESS", match.group())
         return run_args if (namespace, name) == ("run", "args") else match.group()
 
     return fill

@@ -71,9 +71,7 @@ ROWS: dict[str, dict[str, str | None]] = {
         "resources.shm_size": "write it in the task's `resources`: it is of a job",
     },
     "task": {
-        **_CHOICE,
-        "backends": _OFFER,
-        "backend": _OFFER,
+        "retry": None,
         "python": "name an `image` that holds it",
         "nvcc": "name an `image` that holds it",
         "docker": None,
@@ -81,12 +79,9 @@ ROWS: dict[str, dict[str, str | None]] = {
         "repos": "copy what is needed with `files`",
         "single_branch": "copy what is needed with `files`",
         "ports": None,
-        "groups": None,
+        "groups[].ports": None,
         "array": None,
-        "instances": "choose with `fleets`",
-        "exclude_nodes": None,
         "idle_duration": None,
-        "creation_policy": None,
         "preempt": None,
         "signal": None,
         "checkpoint": None,
@@ -169,7 +164,7 @@ def _rows(draft: Draft, node: Node, path: Path_, pattern: str) -> Findings:
 
 
 def _references(draft: Draft) -> Findings:
-    """Secrets, addresses of groups, array indexes, and what only a job knows in a fleet's `env`."""
+    """Secrets, array indexes, and what only a job knows in a fleet's `env`."""
     for path, scalar in scalars(draft.node):
         if "${{" not in scalar.text:
             continue
@@ -181,10 +176,8 @@ def _references(draft: Draft) -> Findings:
             shown = f"`${{{{ {reference} }}}}`"
             if reference.namespace == "secrets":
                 yield _refusal(draft, path, shown, "take the value from your environment: `${{ env.NAME }}`")
-            elif (
-                reference.namespace.startswith("groups[")
-                or reference.name == "array_task_id"
-                or (draft.kind == "fleet" and reference.namespace in ("orch", "dstack"))
+            elif reference.name == "array_task_id" or (
+                draft.kind == "fleet" and reference.namespace in ("orch", "dstack")
             ):
                 yield _refusal(draft, path, shown, None)
 
@@ -291,6 +284,17 @@ def _nodes_on_demand(draft: Draft) -> Findings:
     yield draft.diagnostic("ORCH197", ("nodes",), summary, severity=Severity.WARNING, hint=hint)
 
 
+def _nodes_for_runs(draft: Draft) -> Findings:
+    if draft.written("creation_policy") and cast(Run, draft.partial).creation_policy == "reuse-or-create":
+        yield draft.diagnostic(
+            "ORCH197",
+            ("creation_policy",),
+            "this version makes no nodes for a run: it uses those that are up",
+            severity=Severity.WARNING,
+            hint="write `reuse`, and bring nodes up with `orch up`",
+        )
+
+
 def _volumes(draft: Draft) -> Findings:
     for index, volume in enumerate(cast(Run, draft.partial).volumes):
         if volume.kind != "folder":
@@ -335,6 +339,6 @@ def _switches(draft: Draft) -> Findings:
 
 _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
     "fleet": (_usable, _options, _idleness, _nodes_on_demand, _architecture, _steps_at_boots),
-    "task": (_volumes,),
+    "task": (_volumes, _nodes_for_runs),
     "project": (_other_backends, _switches),
 }
