@@ -275,7 +275,9 @@ def _submit(
         stacks = known_fleets(project)
         if fleet_name is not None:
             task = on_fleet(task, fleet_name)
-        fleet = choose_fleet(runner, task, _candidates(project, stacks, task, fleet_name), fleet_name)
+        candidates = _candidates(project, stacks, task, fleet_name)
+        others = [node["name"] for name in stacks if name not in candidates for node in stacks[name].nodes]
+        fleet = choose_fleet(runner, task, candidates, fleet_name, elsewhere=others)
     except NoFit as error:
         raise _as_diagnostic(error, project, document) from error
     return submit(

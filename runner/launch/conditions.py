@@ -6,7 +6,7 @@ default of `spot_policy` guides what is bought, and excludes no node that exists
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -146,33 +146,38 @@ def _sentence(path: str, unmet: Sequence[Unmet], nodes: int) -> str:
     return f"`{path}` asks for {unmet[0].asks}, {have} {few(values, 3)}"
 
 
-def check_names(task: Task, fleets: Sequence[FleetState]) -> None:
+def check_names(task: Task, fleets: Sequence[FleetState], elsewhere: Collection[str] = ()) -> None:
     """Raises NoFit (ORCH246) for a node in `instances` or `exclude_nodes` that no fleet has.
 
-    Of folded names at least one must be there: a fleet may be without some of its nodes for a time.
+    `elsewhere`: names of nodes of other fleets. Of folded names at least one must be there: a fleet may be
+    without some of its nodes for a time.
     """
-    nodes = [(fleet, node) for fleet in fleets for node in fleet.nodes]
-    known = {name for _, node in nodes for name in names_of(node)}
+    known = {name for fleet in fleets for node in fleet.nodes for name in names_of(node)} | set(elsewhere)
+    by_name = {fleet.name: fleet for fleet in fleets}
     for index, reference in enumerate(task.instances):
-        if not any(names_node(reference, fleet, node) for fleet, node in nodes):
-            word = reference.fleet if reference.instance is not None else reference.name or reference.hostname
-            others = (each.name for each in fleets) if reference.instance is not None else known
+        path, name = f"instances.{index}", reference.name or reference.hostname
+        if name is not None and name not in known:
             raise _unknown(
-                text_of(reference), fleets, f"instances.{index}", hint_for(str(word), sorted(others))
+                f"no fleet here has a node {shown(name)}", fleets, path, hint_for(name, sorted(known))
             )
+        if reference.fleet is not None and reference.fleet not in by_name:
+            guess = hint_for(reference.fleet, by_name)
+            raise _unknown(f"the run may go to no fleet {shown(reference.fleet)}", fleets, path, guess)
+        if reference.fleet is not None and not any(
+            names_node(reference, by_name[reference.fleet], node) for node in by_name[reference.fleet].nodes
+        ):
+            raise _unknown(f"fleet {reference.fleet} has no node {reference.instance}", fleets, path, None)
     for index, folded in enumerate(task.exclude_nodes):
         if known.isdisjoint(unfold(folded)):
-            raise _unknown(folded, fleets, f"exclude_nodes.{index}", hint_for(folded, sorted(known)))
+            summary = f"no fleet here has a node {shown(folded)}"
+            raise _unknown(summary, fleets, f"exclude_nodes.{index}", hint_for(folded, sorted(known)))
 
 
-def _unknown(text: str, fleets: Sequence[FleetState], path: str, guess: str | None) -> NoFit:
-    here = f"fleet {fleets[0].name} has" if len(fleets) == 1 else "no fleet here has"
-    named = text if text.startswith("node ") else shown(text)
+def _unknown(summary: str, fleets: Sequence[FleetState], path: str, guess: str | None) -> NoFit:
+    there = (f"{each.name}: {fold([node.name for node in each.nodes]) or 'no node'}" for each in fleets)
     return NoFit(
-        f"{here} {'no ' if len(fleets) == 1 else ''}{named}",
-        detail="; ".join(
-            f"{each.name}: {fold([node.name for node in each.nodes]) or 'no node'}" for each in fleets
-        ),
+        summary,
+        detail="; ".join(there),
         hint=guess or "name a node that `orch fleet` lists",
         code="ORCH246",
         path=path,

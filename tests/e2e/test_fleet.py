@@ -110,7 +110,7 @@ def test_each_node_tells_since_when_it_is_there_and_what_docker_calls_it(up: Fol
 
 WRONG_RUNS = {
     "instances: [e2eflet-0]": (
-        "3:13: error ORCH246: fleet e2efleet has no 'e2eflet-0'",
+        "3:13: error ORCH246: no fleet here has a node 'e2eflet-0'",
         "e2efleet: e2efleet-[0-1]",
         "did you mean 'e2efleet-0'?",
     ),
@@ -130,7 +130,7 @@ WRONG_RUNS = {
         "lower the `nodes` of its groups",
     ),
     "groups: [{commands: [a]}, {commands: [b], resources: {gpu: 8}}]": (
-        "3:59: error ORCH245",
+        "3:60: error ORCH245",
         "node e2efleet-0 has 0 GPUs, group 1 asks for 8",
         "or change `groups[1].resources.gpu` of the task",
     ),

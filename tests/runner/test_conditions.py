@@ -146,13 +146,19 @@ def test_each_fleet_is_told_with_the_reason_nearest_to_fitting_the_nearest_fleet
 def test_a_node_that_no_fleet_has_is_told_with_a_guess_and_the_nodes_there_are() -> None:
     error = refusal(CLOUD, HERE, instances=["n0", "bx-1"])
     assert (error.code, error.path) == ("ORCH246", "instances.1")
-    assert error.summary == "no fleet here has 'bx-1'"
+    assert error.summary == "no fleet here has a node 'bx-1'"
     assert (error.detail, error.hint) == ("here: box-[0-1]; pool: n[0-3]", "did you mean 'box-1'?")
     error = refusal(CLOUD, HERE, requested="here", instances=[{"fleet": "here", "instance": 7}])
-    assert error.summary == "fleet here has no node 7 of fleet here"
+    assert error.summary == "fleet here has no node 7"
     assert refusal(CLOUD, HERE, instances=[{"fleet": "hre", "instance": 0}]).hint == "did you mean 'here'?"
     error = refusal(CLOUD, HERE, exclude_nodes=["n[0-9]", "box-2"])
     assert (error.path, error.hint) == ("exclude_nodes.1", "did you mean 'box-0'?")
+
+
+def test_a_run_on_one_fleet_may_exclude_nodes_of_others() -> None:
+    asked = task(exclude_nodes=["n2", "box-0"])
+    assert refusal(HERE, exclude_nodes=["n2"]).code == "ORCH246"
+    assert fitting(asked, {"here": HERE}, "here", elsewhere=["n0", "n2"]) == (HERE,)
 
 
 def test_folded_names_may_hold_nodes_that_are_not_there_now() -> None:
