@@ -142,6 +142,8 @@ CODES = {
     "ORCH245": "No fleet fits the task",
     "ORCH246": "No fleet has a node of this name",
     # money
+    # storage
+    "ORCH262": "The kind of file system belongs to another backend",
     "ORCH281": "The fleet is over the budget",
     "ORCH282": "The budget cannot be checked",
     # the project

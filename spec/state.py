@@ -23,8 +23,9 @@ from pydantic import (
     model_validator,
 )
 
-SCHEMA = 4
-"""4: nodes have `machine`.
+SCHEMA = 5
+"""5: nodes have `scratch`, fleets `mounts`.
+4: nodes have `machine`.
 3: nodes have `arch` and `disk_mib`.
 2: variables are no part of the recorded fleet; who knows only 1 would start jobs without them."""
 
@@ -135,6 +136,33 @@ class Gpus(_Frozen):
     toolkit: bool = True
 
 
+class NodeScratch(_Frozen):
+    """The folder of a node in which each job gets one of its own, at the same path in its container.
+
+    `check`: what has to be at `path` first: a mount point, a folder, or nothing, and it is made. Without that
+    a job starts without scratch, or not at all where it is `required`. `clean`: a job's folder is removed
+    with the job.
+    """
+
+    path: str
+    check: Literal["mount", "folder", "none"] = "mount"
+    clean: bool = True
+    required: bool = False
+
+
+class FleetMount(_Frozen):
+    """A shared file system of a fleet, at the same path in every container.
+
+    `check`: what has to be at `path` of a node: a mount point, or a folder. Without that no job starts there,
+    or one that is `optional` is left out.
+    """
+
+    path: str
+    check: Literal["mount", "folder"] = "mount"
+    read_only: bool = False
+    optional: bool = False
+
+
 class NodeState(_Frozen):
     """One node as provisioning left it.
 
@@ -169,6 +197,7 @@ class NodeState(_Frozen):
     machine: str | None = None
     spot: bool = False
     reservation: str | None = None
+    scratch: NodeScratch | None = None
 
     @property
     def ssh(self) -> SshAccess:
@@ -198,7 +227,7 @@ class NodeState(_Frozen):
         data = write(self)
         if data.get("runtime") == "docker":
             del data["runtime"]
-        for name in ("spot", "reservation"):
+        for name in ("spot", "reservation", "scratch"):
             if not data.get(name):
                 data.pop(name, None)
         if isinstance(self.access, SshAccess) and isinstance(data.get("access"), dict):
@@ -226,6 +255,7 @@ class FleetState(_Frozen):
     env: dict[str, str] = {}
     unreachable_grace_s: float = 120.0
     beside_hourly: float | None = None
+    mounts: tuple[FleetMount, ...] = ()
     nodes: tuple[NodeState, ...] = ()
 
     @field_validator("nodes")

@@ -67,13 +67,18 @@ def closest(word: str, candidates: Iterable[str]) -> str | None:
     best: tuple[float, str] | None = None
     for candidate in candidates:
         candidate_key = candidate.lower().replace("-", "_")
-        likeness = 1.0 if candidate_key == key else SequenceMatcher(None, key, candidate_key).ratio()
         allowed = 2 if len(key) > 4 else 1
         begins = len(key) > 2 and candidate_key.startswith(key)
         near = begins or _edits(key, candidate_key, allowed) <= allowed
-        if not near and (likeness < 0.6 or len(key) <= 4):
+        if not near and len(key) <= 4:
             continue
-        if best is None or likeness > best[0]:
+        matcher = SequenceMatcher(None, key, candidate_key)
+        least = 0.0 if near else 0.6
+        # Each is an upper bound of the next and much cheaper.
+        if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least:
+            continue
+        likeness = 1.0 if candidate_key == key else matcher.ratio()
+        if likeness >= least and (best is None or likeness > best[0]):
             best = (likeness, candidate)
     return best[1] if best else None
 

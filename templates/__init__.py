@@ -70,7 +70,7 @@ def environment(kind: str) -> Environment:
     return made
 
 
-FIRST_BOOT = ("cloud-init-", "gcp-", "init-steps.")
+FIRST_BOOT = ("cloud-init-", "gcp-", "init-")
 """How the names of templates begin that become user data."""
 
 

@@ -1,12 +1,13 @@
 """What plans and runs each kind of document, without a cloud and without nodes: `act(document, folder)`.
 
-An act adds to `told` the shell text that it would send elsewhere, but for what templates render.
+An act goes on step by step, so that who has seen enough of it ends it there. It adds to `told` the shell text
+that it would send elsewhere, but for what templates render.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
@@ -71,20 +72,21 @@ from orch.spec.state import FleetState, Gpus, NodeState
 from orch.stacks.project import find
 from orch.stacks.state import StackState
 
-Act = Callable[[Document, Path, list[str]], None]
+Steps = Iterator[None]
+Act = Callable[[Document, Path, list[str]], Steps]
 
 
-def fleets(plan: Callable[[Fleet, Path], None]) -> Act:
+def fleets(plan: Callable[[Fleet, Path], Steps]) -> Act:
     """The act of a backend's plan."""
 
-    def act(document: Document, folder: Path, told: list[str]) -> None:
+    def act(document: Document, folder: Path, told: list[str]) -> Steps:
         assert isinstance(document.model, Fleet)
-        plan(document.model, folder)
+        yield from plan(document.model, folder)
 
     return act
 
 
-def plan_on_aws(fleet: Fleet, folder: Path, given: AwsSettings | None = None) -> None:
+def plan_on_aws(fleet: Fleet, folder: Path, given: AwsSettings | None = None) -> Steps:
     class OnAws(aws_cases.Case):
         @property
         def fleet(self) -> Fleet:
@@ -94,14 +96,14 @@ def plan_on_aws(fleet: Fleet, folder: Path, given: AwsSettings | None = None) ->
         def settings(self) -> AwsSettings:
             return given or AwsSettings()
 
-    made = plan_on_cloud(
+    made = yield from plan_on_cloud(
         AwsBackend(), OnAws("given", {}), lambda *asked: aws_wanted.needed_lookups(*asked, "scope"), folder
     )
     if given is not None or fleet.__dict__["network"] is not None:
         register_on_aws(made, given or AwsSettings())
 
 
-def plan_on_gcp(fleet: Fleet, folder: Path, given: GcpSettings | None = None) -> None:
+def plan_on_gcp(fleet: Fleet, folder: Path, given: GcpSettings | None = None) -> Steps:
     class OnGcp(gcp_cases.Case):
         @property
         def fleet(self) -> Fleet:
@@ -112,19 +114,23 @@ def plan_on_gcp(fleet: Fleet, folder: Path, given: GcpSettings | None = None) ->
             return given or GcpSettings()
 
     max_wait_s(fleet)
-    made = plan_on_cloud(GcpBackend(), OnGcp("given", {}), gcp_wanted.needed_lookups, folder)
+    made = yield from plan_on_cloud(GcpBackend(), OnGcp("given", {}), gcp_wanted.needed_lookups, folder)
     if given is not None or fleet.__dict__["network"] is not None:
         register_on_gcp(made, given or GcpSettings())
 
 
 def plan_on_cloud(
     backend: CloudBackend[Any, Any], case: Any, question: Callable[..., object], folder: Path
-) -> Any:
+) -> Generator[None, None, Any]:
     places = case.candidates()
+    yield
     question(case.fleet, case.settings, places[0], PriorState())
     scripts(case.fleet, folder)
+    yield
     request = request_of(case.fleet, case.settings, folder=folder, session=object())
-    return backend.deploy(request, places[0], case.plan(places[0])).plan
+    plan = backend.deploy(request, places[0], case.plan(places[0])).plan
+    yield
+    return plan
 
 
 class Given(pulumi.runtime.Mocks):
@@ -157,14 +163,16 @@ def register_on_gcp(plan: Any, settings: GcpSettings) -> None:
     registered(Given(), lambda: GcpFleet(plan, settings, lambda names: {}, lambda group, count: ()).state)
 
 
-def plan_locally(fleet: Fleet, folder: Path) -> None:
+def plan_locally(fleet: Fleet, folder: Path) -> Steps:
+    yield
     machine = LocalFacts(cpus=64, memory_mib=1 << 20, node_image="orch/node")
     plan_local(fleet, machine, PriorState(), "abc", scripts(fleet, folder))
 
 
-def plan_hosts(fleet: Fleet, folder: Path) -> None:
+def plan_hosts(fleet: Fleet, folder: Path) -> Steps:
     """Asked where nothing listens, and planned as if all were fit."""
     ask_hosts(fleet, folder)
+    yield
     request = PlanRequest(fleet, (), PriorState(), "abc", root=folder, folder=folder)
     plan_ssh(request, fit_hosts(fleet), scripts(fleet, folder))
 
@@ -243,7 +251,7 @@ def empty_ledger() -> bytes:
 def run_on(backend: str, **given: Any) -> Act:
     """`given` is what a command line may hold: `name`, `arguments`, `variables`."""
 
-    def act(document: Document, folder: Path, told: list[str]) -> None:
+    def act(document: Document, folder: Path, told: list[str]) -> Steps:
         here = fleets_of(backend, document.model.__dict__["fleets"] or ("lab",))
         (folder / "ledger.db").write_bytes(empty_ledger())
         ledger = open_ledger(f"sqlite:///{folder / 'ledger.db'}")
@@ -261,6 +269,7 @@ def run_on(backend: str, **given: Any) -> Act:
                     fleet_name=None,
                     **{"arguments": (), "name": None, "variables": {}, **given},
                 )
+            yield
             plan = plan_of(row)
             environments = place.context(row).folder.environments()
             for rank in range(len(plan.ranks)):
@@ -302,9 +311,10 @@ def nobody_answers() -> Iterator[None]:
         yield
 
 
-def use_project(document: Document, folder: Path, told: list[str]) -> None:
+def use_project(document: Document, folder: Path, told: list[str]) -> Steps:
     project = find(folder)
     project.tunnels()
+    yield
     for settings in project.backends:
         if isinstance(settings, LocalSettings):
             fleet = fleet_of("local", {})
@@ -319,22 +329,24 @@ def use_project(document: Document, folder: Path, told: list[str]) -> None:
             with nobody_answers():
                 if settings.__dict__["creds"] is not None:
                     aws_ask.open_session(settings)
+                yield
                 places = [fleet_of("aws", more) for more in FLEETS["aws"]]
-                all_of(partial(plan_on_aws, fleet, folder, settings) for fleet in places)
+                yield from all_of(partial(plan_on_aws, fleet, folder, settings) for fleet in places)
         elif isinstance(settings, GcpSettings):
             told.append(iap_command("acme", "us-west1-b", settings, "node").replace("%%", "%"))
             with nobody_answers():
                 gcp_ask.open_session(settings)
+                yield
                 places = [fleet_of("gcp", more) for more in FLEETS["gcp"]]
-                all_of(partial(plan_on_gcp, fleet, folder, settings) for fleet in places)
+                yield from all_of(partial(plan_on_gcp, fleet, folder, settings) for fleet in places)
 
 
-def all_of(steps: Iterable[Callable[[], object]]) -> None:
-    """Take each step, whatever became of those before. Raises the first error."""
+def all_of(acts: Iterable[Callable[[], Steps]]) -> Steps:
+    """The steps of each act, whatever became of those before. Raises the first error."""
     errors = list[OrchError]()
-    for step in steps:
+    for act in acts:
         try:
-            step()
+            yield from act()
         except OrchError as error:
             errors.append(error)
     if errors:

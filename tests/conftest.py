@@ -12,6 +12,7 @@ import pytest
 from forkserver import interpreter
 from hostlab import Room, server_room
 from hypothesis import HealthCheck, settings
+from memoryfolder import use_memory
 from support import ROOT, Folder
 
 from orch.stacks.pulumi.install import require
@@ -20,6 +21,7 @@ pytest_plugins = ("workers",)
 
 # A fourth of what a short call of the engine or of `docker` takes is Go's search for garbage.
 os.environ |= {"GOGC": "off", "GOMEMLIMIT": "512MiB"}
+use_memory()
 
 # How long an example takes on a machine that does other things as well says nothing.
 settings.register_profile("tests", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])

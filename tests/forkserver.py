@@ -19,6 +19,7 @@ import importlib
 import io
 import json
 import os
+import runpy
 import select
 import selectors
 import signal
@@ -75,39 +76,11 @@ def anew(words: Sequence[str], environment: Mapping[str, str]) -> bool:
     return any(name.startswith(_READ_AT_START) for name in changed)
 
 
-class ForkServer:
-    """A process that forks, and calls through it. It ends with the process that started it.
+class ForkCalls:
+    """Calls through a process that forks, which listens at an address."""
 
-    `loaded` are the modules that it imports when it is first asked. Engines of the command line have their
-    providers forked as well when it is given an `interpreter` for them.
-    """
-
-    def __init__(self, loaded: Sequence[str] = LOADED, interpreter: str = "") -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="orch-fork-")
-        self.address = f"{self._folder.name}/s"
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(self.address)
-        listener.listen(64)
-        ours, theirs = socket.socketpair()
-        self._alive = ours
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, __file__, str(listener.fileno()), str(theirs.fileno())),
-                *(",".join(loaded), interpreter),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=(listener.fileno(), theirs.fileno()),
-        )
-        listener.close()
-        theirs.close()
-        atexit.register(self.close)
-
-    def close(self) -> None:
-        """End it; what it forked goes on."""
-        self._alive.close()
-        self._process.wait()
-        self._folder.cleanup()
+    def __init__(self, address: str) -> None:
+        self.address = address
 
     def call(
         self,
@@ -132,11 +105,18 @@ class ForkServer:
             return _follow(line, out[0], err[0], [*words], timeout)
 
     def start(
-        self, code: str, words: Sequence[str], environment: Mapping[str, str], streams: tuple[int, int, int]
+        self,
+        code: str,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        streams: tuple[int, int, int],
+        folder: Path | None = None,
     ) -> Forked:
-        """Run code in this folder, in a session of its own, with streams that are closed here."""
-        asked = {"words": [*words], "folder": os.getcwd(), "environment": {**environment}}
-        return Forked(self._line({**asked, "code": code, "session": True}, streams))
+        """Run code, or without it the command line, in a session of its own, with streams that are closed
+        here; in this folder unless another is given."""
+        asked: dict[str, object] = {"words": [*words], "folder": str(folder or os.getcwd()), "session": True}
+        asked |= {"code": code} if code else {}
+        return Forked(self._line({**asked, "environment": {**environment}}, streams))
 
     def _line(self, asked: Mapping[str, object], streams: tuple[int, int, int]) -> socket.socket:
         """Ask for a fork; where its PID and its exit code are told. The streams are closed here."""
@@ -148,6 +128,41 @@ class ForkServer:
         for each in streams:
             os.close(each)
         return line
+
+
+class ForkServer(ForkCalls):
+    """A process that forks, and calls through it. It ends with the process that started it.
+
+    `loaded` are the modules that it imports when it is first asked, and files that it runs. Engines of the
+    command line have their providers forked as well when it is given an `interpreter` for them.
+    """
+
+    def __init__(self, loaded: Sequence[str] = LOADED, interpreter: str = "") -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="orch-fork-")
+        super().__init__(f"{self._folder.name}/s")
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(self.address)
+        listener.listen(64)
+        ours, theirs = socket.socketpair()
+        self._alive = ours
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, __file__, str(listener.fileno()), str(theirs.fileno())),
+                *(",".join(loaded), interpreter),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(listener.fileno(), theirs.fileno()),
+        )
+        listener.close()
+        theirs.close()
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """End it; what it forked goes on."""
+        self._alive.close()
+        self._process.wait()
+        self._folder.cleanup()
 
 
 class Forked:
@@ -162,9 +177,13 @@ class Forked:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
+    def ends(self, timeout: float | None = None) -> bool:
+        """Whether it ends in time."""
+        return bool(select.select([self._told], [], [], timeout)[0])
+
     def wait(self, timeout: float | None = None) -> int:
         """Its exit code, negative for a signal. It is killed when it does not end in time."""
-        if not select.select([self._told], [], [], timeout)[0]:
+        if not self.ends(timeout):
             self.send_signal(signal.SIGKILL)
         with self._told:
             return int(self._told.readline())
@@ -231,10 +250,26 @@ class Interpreter:
         atexit.register(self._folder.cleanup)
 
 
+GIVEN: dict[str, str] = {}
+"""What the process that started this one has: its interpreter, and by what they load where servers listen."""
+
+
 @functools.cache
 def interpreter() -> str:
     """For processes whose engines start providers: one that has those forked."""
-    return Interpreter().executable
+    return GIVEN.get("interpreter") or Interpreter().executable
+
+
+@functools.cache
+def server_of(loaded: tuple[str, ...] = LOADED) -> ForkCalls:
+    """The one with these modules, from its first call on: one for all processes of a run of the tests."""
+    address = GIVEN.get(",".join(loaded))
+    return ForkCalls(address) if address else ForkServer(loaded, interpreter())
+
+
+def given(*loaded: tuple[str, ...]) -> dict[str, str]:
+    """What processes of tests are given, so that what a server imports is imported once for them all."""
+    return {"interpreter": interpreter()} | {",".join(each): server_of(each).address for each in loaded}
 
 
 # In the process that forks
@@ -244,7 +279,7 @@ def _serve(listener: socket.socket, alive: socket.socket, loaded: Sequence[str])
     """Answer until the caller has ended; in each process that is forked, return what it is to do."""
     if alive not in select.select([listener, alive], [], [])[0]:
         for name in loaded:
-            importlib.import_module(name)
+            runpy.run_path(name) if name.endswith(".py") else importlib.import_module(name)
         if "orch.cli.main" in loaded:
             main = importlib.import_module("orch.cli.main")
             for verb in main.VERBS:

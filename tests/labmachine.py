@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from containershell import inside
+
 from orch.spec.state import Jump, NodeState
 
 
@@ -80,7 +82,7 @@ class Machine:
 
     def run(self, script: str, check: bool = True) -> str:
         """What a shell of root on the server prints."""
-        return docker("exec", self.container, "sh", "-c", script, check=check)
+        return inside(self.container, script, check)
 
     def put(self, path: str, text: str, mode: int = 0o644) -> None:
         docker("cp", "-", f"{self.container}:/", data=archive({path: (text, mode)}))

@@ -12,18 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from containershell import inside
+from labmachine import docker
 from support import free_port
 
 from orch import images
 from orch.runner.ledger.run_folder import new_key_pair
 from orch.spec.state import FleetState, NodeState
-
-
-def docker(*words: str, data: bytes | None = None, check: bool = True) -> str:
-    done = subprocess.run(["docker", *words], input=data, capture_output=True, check=False)
-    if check and done.returncode:
-        raise AssertionError(f"docker {' '.join(words)}: {done.stderr.decode()}")
-    return done.stdout.decode().strip()
 
 
 @dataclass
@@ -87,9 +82,7 @@ class Lab:
             cpus=2,
             memory_mib=2048,
         )
-        wait_until(
-            lambda: bool(docker("exec", name, "docker", "version", "-f", "{{.Server.Version}}", check=False))
-        )
+        wait_until(lambda: bool(inside(name, "docker version -f '{{.Server.Version}}'", check=False)))
         return state
 
     def fleet(self, *nodes: NodeState, grace_s: float = 60.0) -> FleetState:

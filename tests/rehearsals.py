@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import warm
 import yaml
 from _pytest.mark import ParameterSet
 from stocked import stocked
 from support import Folder, Said, at_work, kill, until
-from warm import waiting
 
 from orch.rehearsal.account import SimulatedAccount
 from orch.rehearsal.aws.account import Cloud
@@ -88,12 +88,12 @@ class Rehearsed(Folder):
         return there
 
     def orch(self, *words: str, env: dict[str, str] | None = None, timeout: float = 300) -> Said:
-        started = waiting().start(words, self.path, {**os.environ, **(env or {})})
+        started = warm.start(words, self.path, {**os.environ, **(env or {})})
         out, err = started.communicate(timeout)
         return Said(started.returncode or 0, out, err)
 
     def start(self, *words: str) -> Any:
-        return waiting().start(words, self.path, os.environ)
+        return warm.start(words, self.path, os.environ)
 
     @property
     def account_file(self) -> Path:

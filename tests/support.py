@@ -13,12 +13,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forkserver import ForkServer, anew, interpreter
+from forkserver import ForkCalls, anew, server_of
 
 from orch.stacks.program import scope_of
 from orch.stacks.project import find
@@ -27,10 +26,9 @@ ROOT = Path(__file__).resolve().parent.parent
 ORCH = [str(Path(sys.executable).parent / "orch")]
 
 
-@cache
-def fork_server() -> ForkServer:
-    """One for each process of tests, from the first call of the command line on."""
-    return ForkServer(interpreter=interpreter())
+def fork_server() -> ForkCalls:
+    """One for all processes of tests, from the first call of the command line on."""
+    return server_of()
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Generated from the models: a property that is added is asked for here at once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,7 +14,7 @@ import acting
 import pytest
 from acting import Act
 from leaves import Leaf, about, documents_read, leaves, values_of, written, wrong_in_itself
-from tracing import traced
+from tracing import Reads, traced
 
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanError
@@ -126,28 +127,34 @@ def acted_on(folder: Path, leaf: Leaf, base: Mapping[str, Any], act: Act) -> tup
         if found := [each for each in (*not_acted_on(document.draft), *told) if about(each.path, leaf)]:
             return True, f"{value}: {found[0].code} at {found[0].path}"
         said = ""
-        with traced() as reads:
+        *_, (owner, name) = holders(document.model, leaf)
+        held = owner.__dict__[name]
+        with traced() as reads, closing(act(document, folder, [])) as steps:
             try:
-                act(document, folder, [])
+                for _ in steps:
+                    if reads.of(owner, name) and not unseen(held, reads):
+                        break
             except PlanError as error:
                 findings = getattr(error, "findings", (error,))
                 said = next((each.code for each in findings if about(each.path, leaf)), "")
             except OrchError:
                 pass
-        *_, (owner, name) = holders(document.model, leaf)
         if said:
             return True, f"{value}: {said}"
-        held = owner.__dict__[name]
         if not reads.of(owner, name):
             return False, f"{value}: nothing looks at it"
-        if isinstance(held, Range):
-            unseen = [
-                end for end in ("min", "max") if getattr(held, end) is not None and not reads.of(held, end)
-            ]
-            if unseen:
-                return False, f"{value}: nothing looks at its {unseen[0]}"
+        if ends := unseen(held, reads):
+            return False, f"{value}: nothing looks at its {ends[0]}"
         return True, f"{value}: read"
     return single(leaf), f"nothing valid can be written: {sorted(wrong)}"
+
+
+def unseen(held: object, reads: Reads) -> list[str]:
+    """Ends of a range that nothing has looked at."""
+    if not isinstance(held, Range):
+        return []
+    ends = {end: held.__dict__[end] for end in ("min", "max")}
+    return [end for end, value in ends.items() if value is not None and not reads.of(held, end)]
 
 
 def single(leaf: Leaf) -> bool:

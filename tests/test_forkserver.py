@@ -35,13 +35,14 @@ def test_what_does_not_end_in_time_is_ended(folder: Folder) -> None:
     assert folder.orch("ps").code == 0
 
 
-def test_words_and_variables_that_an_interpreter_reads_once_get_one_of_their_own() -> None:
+def test_words_and_variables_that_an_interpreter_reads_once_get_one_of_their_own(folder: Folder) -> None:
     own = dict(os.environ)
     assert not anew(["up", "fleet.yml"], {**own, "HOME": "/elsewhere"})
     assert anew(["engine", "env"], own)
     assert anew(["run", "t.yml", "--env", "TOKEN=x"], own)
     assert anew(["ps"], {**own, "PYTHONPATH": "/elsewhere"})
-    assert sys.executable in fork_server()._process.args  # type: ignore[operator]
+    code = "import sys; print(sys.executable)"
+    assert fork_server().call(["-c"], folder.path, own, code=code) == (0, f"{sys.executable}\n", "")
 
 
 def test_what_an_engine_starts_is_what_the_true_interpreter_starts() -> None:

@@ -110,7 +110,8 @@ class Examined:
 def act_on(act: Act, document: Document, folder: Path, examined: Examined) -> None:
     told = list[str]()
     with rendered() as texts, suppress(OrchError):
-        act(document, folder, told)
+        for _ in act(document, folder, told):
+            pass
     for name, text in (*texts, *(("a command", text) for text in told)):
         examined.look(name, text)
 

@@ -14,9 +14,12 @@ import sys
 from collections.abc import Generator, Mapping
 from types import FrameType
 
+import forkserver
 import pytest
+import warm
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 # Each of their tests has all it needs for itself (or a fixture that is worth making in each process).
 APART = frozenset(
@@ -158,12 +161,24 @@ def _put_back(found: Mapping[str, str | None]) -> None:
 # for circles every 700 objects, as Python does, is a third of what quick tests take.
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(100_000, 20, 100)  # as the command line has it
+    forkserver.GIVEN.update(getattr(config, "workerinput", {}).get("fork_servers", {}))
 
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    gc.freeze()  # pytest looks through all of it five times more
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    """A worker calls through the processes of the one that started it, which import once for all workers."""
+    node.workerinput["fork_servers"] = forkserver.given(forkserver.LOADED, warm.LIBRARIES)
 
 
 @pytest.hookimpl(trylast=True)

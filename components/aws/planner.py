@@ -50,6 +50,8 @@ from orch.components.cloud.sizing import (
     user_data_findings,
 )
 from orch.components.request import PriorState
+from orch.components.scratch import disk_scratch
+from orch.runner.node.mounts import fleet_mounts
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
@@ -199,7 +201,9 @@ def plan(
         blocks=blocks(fleet, candidate.type),
         job_image=fleet.image,
         env={key: value for key, value in fleet.env.items() if value is not None},
+        mounts=fleet_mounts(fleet.mounts),
         protect=fleet.protect,
+        scratch=disk_scratch(fleet, scratch(fleet, each.disks)),
         price=price,
         hourly=round((price or 0.0) * demand.nodes + fixed, 6),
         unpriced=tuple(told.unpriced(decision, price, bastion, block=block)),

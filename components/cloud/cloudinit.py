@@ -11,7 +11,7 @@ from textwrap import wrap
 
 from orch.components.init_steps import pinned, short
 from orch.components.request import PriorState
-from orch.runner.node.init_steps import INIT, Step, steps
+from orch.runner.node.init_steps import INIT, Step, mark_of, mount_steps, steps
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
 from orch.spec.models import Fleet
@@ -105,10 +105,11 @@ def first_boot_pins(fleet: Fleet, scripts: Mapping[str, str]) -> dict[str, str]:
     """Marks of what a node is given at its first boot alone: one for each property, where it is written, and
     one for what keeps jobs from the instance metadata."""
     texts = {
+        "mounts": mark_of(mount_steps(fleet)) if fleet.mounts else "",
         "authorized_keys": repr(sorted(fleet.authorized_keys)) if fleet.authorized_keys else "",
         METADATA: "closed to jobs",
     }
-    return pinned(steps(fleet, scripts)) | {
+    return pinned(steps(fleet, scripts)[len(mount_steps(fleet)) :]) | {
         f"boot.{name}": short(text) for name, text in texts.items() if text
     }
 
@@ -117,7 +118,7 @@ def first_boot_findings(previous: PriorState, pins: Mapping[str, str], live: int
     """Warnings of changes that the `live` running nodes do not get."""
     if not live:
         return
-    for name in ("init", "authorized_keys"):
+    for name in ("init", "mounts", "authorized_keys"):
         key = f"boot.{name}"
         if previous.pins.get(key) != pins.get(key):
             yield Finding(
@@ -151,9 +152,12 @@ def bastion_config(fleet: str, nodes: Sequence[str]) -> str:
 
 
 def scratch(fleet: Fleet, disks: int) -> Scratch | None:
-    """What becomes of the local disks; None: they are left alone."""
+    """What becomes of the local disks; None: they are left alone.
+
+    When folders of jobs are removed is not of the disks: a node stays as it is when that changes.
+    """
     if isinstance(fleet.scratch, Scratch):
-        return fleet.scratch
+        return fleet.scratch.model_copy(update={"clean": "job"})
     if fleet.scratch is True or (fleet.scratch == "auto" and disks):
         return Scratch()
     return None

@@ -31,6 +31,7 @@ def fleet_state(
         "image": plan.job_image,
         "env": dict(plan.env),
         "beside_hourly": plan.bastion.price if plan.bastion else None,
+        **({"mounts": [mount.model_dump() for mount in plan.mounts]} if plan.mounts else {}),
         "nodes": list(nodes),
     }
 
@@ -75,6 +76,7 @@ def node_state(
         "instance_type": group.instance_type,
         "topology": list(topology),
         "price_hourly": group.price,
+        **({"scratch": dict(group.scratch)} if group.scratch else {}),
         **({"made_by": made_by} if made_by is not None else {}),
         **({"spot": True} if group.spot else {}),
         **({"reservation": reservation} if reservation is not None else {}),

@@ -10,6 +10,7 @@ from typing import Literal
 from orch.catalog.fabrics import Fabric
 from orch.catalog.records import Arch
 from orch.spec.findings import Finding
+from orch.spec.state import FleetMount
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ class CloudPlan(ABC):
     blocks: int
     job_image: str | None
     env: Mapping[str, str]
+    mounts: tuple[FleetMount, ...]
     protect: bool
+    scratch: Mapping[str, str | bool] | None
     price: float | None
     hourly: float
     unpriced: tuple[str, ...]

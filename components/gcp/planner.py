@@ -12,7 +12,12 @@ from orch.catalog.fabrics import fabric
 from orch.catalog.gcp.machines import Shape, gcp_image
 from orch.catalog.records import Catalog
 from orch.components.cloud.backend import place_reason
-from orch.components.cloud.cloudinit import bastion_config, first_boot_findings, first_boot_pins, wrapped
+from orch.components.cloud.cloudinit import (
+    bastion_config,
+    first_boot_findings,
+    first_boot_pins,
+    wrapped,
+)
 from orch.components.cloud.indices import folded, live_indices, node_indices
 from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud.plan import Bastion, Node
@@ -46,6 +51,8 @@ from orch.components.gcp.capacity import Demand
 from orch.components.gcp.plan import Access, Disk, GcpPlan, base_name
 from orch.components.gcp.ssh_access import cidr_findings, iap_key_findings
 from orch.components.request import PriorState
+from orch.components.scratch import disk_scratch
+from orch.runner.node.mounts import fleet_mounts
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
@@ -204,7 +211,9 @@ def plan(
         blocks=blocks(fleet, candidate.type),
         job_image=fleet.image,
         env={key: value for key, value in fleet.env.items() if value is not None},
+        mounts=fleet_mounts(fleet.mounts),
         protect=fleet.protect,
+        scratch=disk_scratch(fleet, userdata.node_scratch(fleet, shape, os)),
         price=candidate.price,
         hourly=round((candidate.price or 0.0) * demand.nodes + fixed, 6),
         unpriced=tuple(told.unpriced(decision, candidate.price, bastion)),

@@ -32,6 +32,25 @@ Members = Callable[[str, int], Sequence[Member]]
 HostKeys = Callable[[Sequence[str]], Mapping[str, str]]
 
 
+# Where the provider repeats a resource's labels.
+_LABEL_COPIES = frozenset({"effectiveLabels", "pulumiLabels"})
+
+
+def _without_secret_labels(
+    args: pulumi.ResourceTransformationArgs,
+) -> pulumi.ResourceTransformationResult:
+    """Record the provider's copies of a node's labels in plain text, as the labels themselves are.
+
+    The SDK asks the engine to encrypt both copies of every resource, since a program may put a secret into a
+    label. No label of a fleet is one, and a secret per node is what the engine's memory and time go into
+    (docs/architecture.md, "The engine").
+    """
+    opts = pulumi.ResourceOptions.merge(args.opts, None)
+    secret = [name for name in opts.additional_secret_outputs or () if name not in _LABEL_COPIES]
+    opts.additional_secret_outputs = secret or None
+    return pulumi.ResourceTransformationResult(args.props, opts)
+
+
 class GcpFleet(pulumi.ComponentResource):
     """The whole fleet. `state` is its FleetState, `identity` the client's private key (secret).
 
@@ -200,6 +219,7 @@ class GcpFleet(pulumi.ComponentResource):
                 replace_on_changes=['labels["orch-layout"]'],
                 # The provider returns the metadata of the template.
                 additional_secret_outputs=["metadata"] if plan.confidential else None,
+                transformations=[_without_secret_labels],
             ),
         )
 

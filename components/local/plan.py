@@ -10,10 +10,13 @@ from orch.catalog.records import Arch
 from orch.components import init_steps
 from orch.components.local.facts import LocalFacts
 from orch.components.request import PriorState
+from orch.components.scratch import folder_scratch
 from orch.runner.node.init_steps import Step, steps
+from orch.runner.node.mounts import fleet_mounts
 from orch.spec.findings import PlanError
 from orch.spec.grammar.blocks import blocks_of
 from orch.spec.models import Fleet
+from orch.spec.state import FleetMount, NodeScratch
 
 FIRST_ADDRESS = 10
 """Node i has the address FIRST_ADDRESS + i of its /24; the gateway has 1."""
@@ -50,9 +53,11 @@ class LocalPlan:
     blocks: int
     job_image: str | None
     env: dict[str, str]
+    mounts: tuple[FleetMount, ...]
     authorized_keys: tuple[str, ...]
     protect: bool
     init: tuple[Step, ...]
+    scratch: NodeScratch | None
     nodes: tuple[LocalNodePlan, ...]
     reasons: tuple[str, ...]
 
@@ -107,6 +112,9 @@ def plan(
     ]
     if image != facts.node_image:
         reasons.append(f"node image {image} stays; this orch would make new nodes from {facts.node_image}")
+    scratch = folder_scratch(fleet, "none")
+    if scratch is not None:
+        reasons.append(f"scratch: each job has a folder of its own below {scratch.path} of its node")
     init = steps(fleet, scripts or {})
     reasons += init_steps.reasons(init, previous.pins, min(count, len(previous.nodes)), "node")
     return LocalPlan(
@@ -119,9 +127,11 @@ def plan(
         blocks=blocks_of(fleet.blocks, 0, cpus or facts.cpus),
         job_image=fleet.image,
         env={key: value for key, value in fleet.env.items() if value is not None},
+        mounts=fleet_mounts(fleet.mounts),
         authorized_keys=fleet.authorized_keys,
         protect=fleet.protect,
         init=init,
+        scratch=scratch,
         nodes=tuple(
             LocalNodePlan(i, f"{fleet.name}-{i}", f"{base}-{i}", FIRST_ADDRESS + i, cpus, memory)
             for i in range(count)

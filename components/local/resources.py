@@ -65,6 +65,7 @@ class LocalFleet(pulumi.ComponentResource):
                 "unreachable_grace_s": UNREACHABLE_GRACE_S,
                 "image": plan.job_image,
                 "env": plan.env,
+                **({"mounts": [mount.model_dump() for mount in plan.mounts]} if plan.mounts else {}),
                 "nodes": nodes,
             }
         )
@@ -114,6 +115,7 @@ class LocalFleet(pulumi.ComponentResource):
             "memory_mib": node.memory_mib,
             "arch": plan.arch,
             "blocks": plan.blocks,
+            **({"scratch": plan.scratch.model_dump()} if plan.scratch else {}),
         }
 
 

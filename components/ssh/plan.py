@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 from orch.catalog.records import arch_of
 from orch.components import init_steps
 from orch.components.request import NewHostKey, NodeProblem, NodeWarning, PlanRequest
+from orch.components.scratch import folder_scratch
 from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.problems import KeysUnaccepted, Unfit, judge_host, new_keys_of
 from orch.runner.hosts.host_facts import HostFacts
 from orch.runner.hosts.survey import HostReport
 from orch.runner.node.init_steps import Step, steps
+from orch.runner.node.mounts import fleet_mounts
 from orch.runner.ssh.naming import hop_names, names, pins
 from orch.runner.ssh.targets import SshTarget
 from orch.spec.findings import PlanError
@@ -29,7 +31,7 @@ from orch.spec.grammar.blocks import blocks_of
 from orch.spec.grammar.values import Problem
 from orch.spec.models import Fleet
 from orch.spec.models.ssh import Host
-from orch.spec.state import Gpus, NodeState, without_commands
+from orch.spec.state import FleetMount, Gpus, NodeState, without_commands
 from orch.spec.suggest import counted
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class SshPlan:
     interconnect: str
     image: str | None
     env: dict[str, str]
+    mounts: tuple[FleetMount, ...]
     protect: bool
     authorized_keys: tuple[str, ...]
     init: tuple[Step, ...]
@@ -153,6 +156,7 @@ def plan(request: PlanRequest, facts: SshFacts, scripts: Mapping[str, str] | Non
         interconnect=_interconnect(fleet, reports.values()),
         image=fleet.image,
         env={key: value for key, value in fleet.env.items() if value is not None},
+        mounts=fleet_mounts(fleet.mounts),
         protect=fleet.protect,
         authorized_keys=fleet.authorized_keys,
         init=init,
@@ -257,6 +261,7 @@ def _host_plan(
             "memory_mib": record.get("memory_mib"),
             "arch": arch_of(record.get("arch")),
             "disk_mib": _disk_mib(host_facts, former),
+            "scratch": folder_scratch(request.fleet, "folder"),
             "gpus": Gpus(
                 count=count,
                 vendor=record.get("gpu_vendor"),

@@ -46,6 +46,7 @@ class SshFleet(pulumi.ComponentResource):
                 "unreachable_grace_s": UNREACHABLE_GRACE_S,
                 "image": plan.image,
                 "env": plan.env,
+                **({"mounts": [mount.model_dump() for mount in plan.mounts]} if plan.mounts else {}),
                 "nodes": [host.node.model_dump(mode="json") for host in plan.hosts],
             }
         )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from orch.runner.node.claims import ABANDONED_AFTER_S
 from orch.runner.node.commands import NODE_HOME, Command, as_root
+from orch.runner.node.mounts import unmount
 from orch.templates import render
 
 BUSY = 40
@@ -57,5 +58,6 @@ def leave(stack: str, user: str, *, force: bool = False) -> Command:
         busy=BUSY,
         left_after_s=ABANDONED_AFTER_S,
         force=force,
+        unmount=unmount(registration_id(stack)),
     )
     return Command(as_root(text), "leave the host", timeout_s=120.0)

@@ -113,7 +113,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
                 blocks=seat.blocks,
                 script=_script(task, groups[rank], launchers[rank], context, render),
                 working_dir=working_dir,
-                mounts=_mounts(task, values[rank]),
+                mounts=_mounts(task, request.fleet, values[rank]),
                 group=groups[rank].name,
                 shm_size_mib=groups[rank].resources.shm_size_mib if task.groups else None,
             )
@@ -245,8 +245,9 @@ def _target(item: object) -> str:
     return str(path) if path else Path(str(item.local_path)).name  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _mounts(task: Task, values: Mapping[str, str]) -> tuple[RunMount, ...]:
-    return tuple(
+def _mounts(task: Task, fleet: FleetState, values: Mapping[str, str]) -> tuple[RunMount, ...]:
+    """The fleet's shared file systems, and the task's volumes, which win where they have the same place."""
+    own = tuple(
         RunMount(
             source=render_text(volume.instance_path, values),
             target=render_text(volume.path, values),
@@ -255,6 +256,19 @@ def _mounts(task: Task, values: Mapping[str, str]) -> tuple[RunMount, ...]:
         )
         for volume in task.volumes
     )
+    targets = {mount.target for mount in own}
+    shared = (
+        RunMount(
+            source=mount.path,
+            target=mount.path,
+            read_only=mount.read_only,
+            optional=mount.optional,
+            check=mount.check,
+        )
+        for mount in fleet.mounts
+        if mount.path not in targets
+    )
+    return (*shared, *own)
 
 
 def set_variables(env: Mapping[str, str | None], caller_env: Mapping[str, str]) -> dict[str, str]:

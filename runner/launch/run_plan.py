@@ -22,12 +22,16 @@ class _Frozen(BaseModel):
 
 
 class RunMount(_Frozen):
-    """A directory of the node in the container; `optional` ones are left out where the node has none."""
+    """A directory of the node in the container; `optional` ones are left out where the node has none.
+
+    `check`: what has to be at `source`: anything, or a mount point or a folder of the fleet's `mounts`.
+    """
 
     source: str
     target: str
     read_only: bool = False
     optional: bool = False
+    check: Literal["none", "folder", "mount"] = "none"
 
 
 class FabricAccess(_Frozen):

@@ -7,6 +7,7 @@ in it are checked before use.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 
 from orch.runner.errors import (
@@ -27,6 +28,7 @@ from orch.runner.node.connector import Completed
 from orch.runner.node.cordon import Cordon
 from orch.runner.node.first_boot import FAILED_STEPS, unfit_error
 from orch.runner.node.runtime import ImageMissing, ObservedRank, StartedRank
+from orch.spec.state import NodeScratch
 from orch.templates import render
 
 BUSY, NO_IMAGE, FAILED, NO_STAGE, NO_DOCKER, CORDONED, PREPARING, UNFIT = 40, 41, 42, 44, 45, 46, 47, 48
@@ -50,6 +52,7 @@ def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command
     node = rank_plan.node
     claim = Claim.now(plan.container(rank), plan.run, node.blocks)
     access = None if plan.simulated else device_access(node.gpus)
+    scratch = _scratch(plan, rank)
     text = render(
         "node-start.sh.j2",
         home=NODE_HOME,
@@ -71,10 +74,13 @@ def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command
                 "source": mount.source,
                 "bind": f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}",
                 "optional": mount.optional,
+                "check": "none" if plan.simulated else mount.check,
             }
             for mount in rank_plan.mounts
         ],
         access=access,
+        scratch=scratch,
+        scratch_export=f"export ORCH_SCRATCH={shlex.quote(scratch.path)}" if scratch else "",
         part=None
         if access is None or (rank_plan.whole and access.whole)
         else _partial_access(access, share_of(node, 1).gpus),
@@ -91,6 +97,17 @@ def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command
     return Command(
         as_root(text), f"start {plan.container(rank)}", stdin=StdinSource(archive), timeout_s=300.0
     )
+
+
+def _scratch(plan: RunPlan, rank: int) -> NodeScratch | None:
+    """Where the job gets a folder of its own. A mount of its task at the same path wins.
+
+    A rehearsed node is a container without the disks of the machine that it stands for.
+    """
+    scratch = plan.ranks[rank].node.scratch
+    if scratch is None or any(mount.target == scratch.path for mount in plan.ranks[rank].mounts):
+        return None
+    return scratch.model_copy(update={"check": "none"}) if plan.simulated else scratch
 
 
 def _accelerators(access: DeviceAccess | None, *, whole: bool) -> tuple[str, ...]:
@@ -308,8 +325,14 @@ def stop_command(plan: RunPlan, rank: int, *, kill: bool = False) -> Command:
 
 def release_command(plan: RunPlan, rank: int) -> Command:
     """Remove a rank's container and stage, and release its blocks."""
-    script = as_root(render("node-release.sh.j2", home=NODE_HOME, name=plan.container(rank)))
-    return Command(script, f"remove {plan.container(rank)}", timeout_s=120.0)
+    scratch = plan.ranks[rank].node.scratch
+    text = render(
+        "node-release.sh.j2",
+        home=NODE_HOME,
+        name=plan.container(rank),
+        scratch=scratch if scratch and scratch.clean else None,
+    )
+    return Command(as_root(text), f"remove {plan.container(rank)}", timeout_s=120.0)
 
 
 def hold_command(plan: RunPlan, rank: int) -> Command:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from orch.runner.node.commands import NODE_HOME, Command, as_root
+from orch.runner.node.mounts import mount_script, unmount
 from orch.templates import render
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ INIT = f"{NODE_HOME}/init"
 FAILED, AT_IT = 40, 41
 """Exit codes of a preparation."""
 
+MOUNTS = "mounts"
+"""The name of the step that mounts shared file systems."""
+
+# How long they may take to be mounted together.
+MOUNT_S = 600
 # How long another `up` on the same host is waited for, and how much of what a step said is told.
 WAIT_S = 30
 LAST_LINES = 15
@@ -73,8 +79,20 @@ class Step:
 
 
 def steps(fleet: Fleet, scripts: Mapping[str, str]) -> tuple[Step, ...]:
-    """The steps of `init`. `scripts`: the text of `init[].file` by path."""
-    return tuple(_step(index, step, scripts) for index, step in enumerate(fleet.init))
+    """What prepares a node of the fleet: its mounts, then the steps of `init`.
+
+    `scripts`: the text of `init[].file` by path.
+    """
+    mounts = mount_steps(fleet)
+    return (*mounts, *(_step(index, step, scripts) for index, step in enumerate(fleet.init, len(mounts))))
+
+
+def mount_steps(fleet: Fleet) -> tuple[Step, ...]:
+    """The one step that mounts the fleet's shared file systems, where it has any."""
+    if not fleet.mounts:
+        return ()
+    script = mount_script(fleet.mounts)
+    return (Step(MOUNTS, "00", script, when="change", timeout_s=MOUNT_S, user="root", env={}),)
 
 
 def recorded(records: Mapping[str, str] | None) -> tuple[Step, ...]:
@@ -115,6 +133,7 @@ def preparation(fleet_mark: str, steps: Sequence[Step], *, new: bool) -> str:
         own=f"/run/orch-init-{fleet_mark}",
         steps=steps,
         marks=sent_marks(steps),
+        unmount=None if any(step.name == MOUNTS for step in steps) else unmount(fleet_mark),
         new=new,
         failed=FAILED,
         busy=AT_IT,

@@ -24,9 +24,9 @@ from orch.spec.models.fields.types import (
     Size,
     Text,
     User,
-    absolute,
     choice,
     duration,
+    mounted,
     names_of,
     switch,
     text,
@@ -129,7 +129,7 @@ class Mount(Section):
         Literal["nfs", "efs", "fsx-lustre", "filestore", "lustre", "host"],
         choice("nfs", "efs", "fsx-lustre", "filestore", "lustre", "host"),
     ] = Field(description="Its kind.")
-    path: Annotated[str, absolute()] = Field(description="Where it is mounted.")
+    path: Annotated[str, mounted()] = Field(description="Where it is mounted.")
     id: Text | None = Field(default=None, description="An existing one, by its cloud's id.")
     source: Text | None = Field(default=None, description="An existing one, as `server:/export`.")
     create: Annotated[Create | None, switch(Create)] = Field(default=None, description="A new one.")
@@ -137,6 +137,11 @@ class Mount(Section):
     read_only: Flag = Field(default=False, description="Mount it read-only.")
     optional: Flag = Field(default=False, description="A failure to mount it does not keep the node out.")
     in_jobs: Flag = Field(default=True, description="The same path in every container.")
+
+    @property
+    def cloud(self) -> str | None:
+        """The backend whose machines alone reach it; None: any may."""
+        return {"efs": "aws", "fsx-lustre": "aws", "filestore": "gcp"}.get(self.type)
 
     @classmethod
     def form(cls) -> str:
@@ -150,11 +155,13 @@ def _raid(value: object) -> int:
 
 
 class Scratch(Section):
-    """Local NVMe disks as one file system."""
+    """Where jobs get folders of their own, `ORCH_SCRATCH`: on clouds the local NVMe disks as one file system,
+    elsewhere a folder that is there.
+    """
 
     noun: ClassVar[str] = "`scratch`"
 
-    path: Annotated[str, absolute()] = Field(default="/scratch", description="Where it is mounted.")
+    path: Annotated[str, mounted()] = Field(default="/scratch", description="Where it is mounted.")
     raid: Annotated[Literal[0], Reads(_raid, json_schema.number(0, 0))] = Field(
         default=0, description="Level; striping only."
     )
@@ -162,9 +169,9 @@ class Scratch(Section):
         default="xfs", description="File system."
     )
     clean: Annotated[Literal["job", "never"], choice("job", "never")] = Field(
-        default="job", description="Later: when what a job left is removed."
+        default="job", description="`job`: a job's folder is removed with the job."
     )
-    required: Flag = Field(default=False, description="Keep a node without such disks out.")
+    required: Flag = Field(default=False, description="Give a node without it no jobs.")
 
     @classmethod
     def form(cls) -> str:

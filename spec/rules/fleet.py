@@ -10,7 +10,7 @@ from orch.spec.grammar.blocks import blocks_of, divisors
 from orch.spec.grammar.values import Problem
 from orch.spec.loader.document import Draft
 from orch.spec.models import Fleet, Volume
-from orch.spec.models.backends import effective
+from orch.spec.models.backends import effective, title
 from orch.spec.models.selection import has_no_driver
 from orch.spec.rules import environment
 from orch.spec.rules.rule import Findings, Rule
@@ -182,6 +182,28 @@ def mounts_have_one_origin(draft: Draft) -> Findings:
             )
 
 
+def _provisioned_on(draft: Draft) -> tuple[str, ...]:
+    """Where a fleet goes, as far as the file or orch.yml says."""
+    written = _fleet(draft).written_backends
+    return effective(written, draft.context.backends) if written or draft.context.backends else ()
+
+
+def mounts_are_of_the_backend(draft: Draft) -> Findings:
+    """File systems of one cloud are reached from its machines alone."""
+    fleet = _fleet(draft)
+    used = {"ssh"} if draft.written("ssh_config") else set(_provisioned_on(draft))
+    for index, mount in enumerate(fleet.mounts):
+        cloud = mount.cloud
+        if cloud is not None and used and cloud not in used:
+            yield draft.diagnostic(
+                "ORCH262",
+                ("mounts", index, "type"),
+                f"{mount.type} is a file system of {title(cloud)}, and this fleet goes to "
+                f"{listed([title(name) for name in sorted(used)])}",
+                hint=f"write `backends: [{cloud}]`, or `type: nfs` with the address of a server",
+            )
+
+
 def mount_paths_differ(draft: Draft) -> Findings:
     first: dict[str, int] = {}
     for index, mount in enumerate(_fleet(draft).mounts):
@@ -229,6 +251,7 @@ RULES = (
     Rule(("init",), init_steps_are_whole),
     Rule(("mounts",), mounts_have_one_origin),
     Rule(("mounts",), mount_paths_differ),
+    Rule(("mounts", "backends", "ssh_config"), mounts_are_of_the_backend),
     *environment.RULES,
     Rule(("init",), environment.variables_of_steps),
 )

@@ -59,8 +59,9 @@ ROWS: dict[str, dict[str, str | None]] = {
         "os_image": _LOCAL,
         "init": "put the steps into the job's image or `commands`",
         "mounts": "use `volumes` of the task",
-        "scratch": _LOCAL,
-        "scratch.clean": "remove what a job leaves in its own commands",
+        "mounts[].create": "mount one that exists: give its `source`, or the `id` of an EFS",
+        "scratch": None,
+        "scratch.fs": "only disks of clouds' machines are given a file system",
         "health": None,
         "topology": None,
         "gang": None,
@@ -244,6 +245,26 @@ def _steps_at_boots(draft: Draft) -> Findings:
             yield _refusal(draft, ("init", index, "when"), summary, hint)
 
 
+_MOUNT_SOURCES = {
+    "fsx-lustre": "write `source: DNS-NAME@tcp:/MOUNT-NAME`, as `aws fsx describe-file-systems` tells both",
+    "lustre": "write `source: MGS@tcp:/NAME`",
+    "filestore": "write `source: ADDRESS:/SHARE`, as `gcloud filestore instances describe` tells both",
+    "host": "write `source: /folder/of/node`",
+}
+
+
+def _mounts_in_part(draft: Draft) -> Findings:
+    """File systems of one cloud in a fleet that may go to another, and ids that only a cloud can look up."""
+    for index, mount in enumerate(cast(Fleet, draft.partial).mounts):
+        others = [title(name) for name in _backends(draft) if mount.cloud not in (None, name)]
+        if others:
+            summary = f"`mounts[{index}]`, {mount.type}, on {', '.join(others)}"
+            yield _refusal(draft, ("mounts", index), summary, f"write `backends: [{mount.cloud}]`")
+        elif mount.id is not None and mount.type != "efs":
+            hint = _MOUNT_SOURCES.get(mount.type, "write `source: server:/export`")
+            yield _refusal(draft, ("mounts", index, "id"), f"{mount.type} by an id", hint)
+
+
 def _architecture(draft: Draft) -> Findings:
     if "local" in _backends(draft) and cast(Fleet, draft.partial).resources.cpu.arch is not None:
         yield draft.diagnostic(
@@ -338,7 +359,15 @@ def _switches(draft: Draft) -> Findings:
 
 
 _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
-    "fleet": (_usable, _options, _idleness, _nodes_on_demand, _architecture, _steps_at_boots),
+    "fleet": (
+        _usable,
+        _options,
+        _idleness,
+        _nodes_on_demand,
+        _architecture,
+        _steps_at_boots,
+        _mounts_in_part,
+    ),
     "task": (_volumes, _nodes_for_runs),
     "project": (_other_backends, _switches),
 }

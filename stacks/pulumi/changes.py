@@ -29,6 +29,9 @@ _WITH_LEAVES = ("update", "replace", "create-replacement")
 
 GONE = "(gone)"
 
+# Where GCP's provider repeats `labels`.
+_COPIES = frozenset({"effectiveLabels", "pulumiLabels"})
+
 
 @dataclass(frozen=True)
 class PropertyDrift:
@@ -215,6 +218,7 @@ class _Refresh:
             pairs = [
                 (path, *values_at(recorded, actual, path, kind.get("diffKind", "")))
                 for path, kind in (data.get("detailedDiff") or {}).items()
+                if not _COPIES.intersection(path_steps(path)[:1])
             ]
         differing = {path: (before, now) for path, before, now in pairs if before != now}
         drift = [

@@ -34,7 +34,6 @@ AWS: dict[str, dict[str, Any]] = {
     "type": {"instance_types": ["p5en.48xlarge"]},
     "scratch elsewhere": {"scratch": {"path": "/data"}},
     "another file system": {"scratch": {"fs": "ext4"}},
-    "scratch is kept": {"scratch": {"clean": "never"}},
     "scratch is required": {"scratch": {"required": True}},
     "no scratch": {"scratch": False},
 }

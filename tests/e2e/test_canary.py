@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from canaries import Canary, Nest, Watch
+from containershell import inside
 from hostlab import Client, HostLab
 from labmachine import docker
 from stocked import stocked
@@ -261,12 +262,12 @@ def write_as_formerly(place: Place) -> None:
 def inspected(place: Place) -> dict[str, set[str]]:
     """What Docker tells of the node, and the node's Docker of the job that runs on it."""
     (node,) = containers(place.client, "nest")
-    jobs = docker("exec", node, "docker", "ps", "-aq").split()
+    jobs = inside(node, "docker ps -aq").split()
     assert jobs
     return {
         "docker inspect of the node": place.nest.in_bytes(docker("inspect", node).encode()),
         "docker inspect of its jobs": place.nest.in_bytes(
-            docker("exec", node, "docker", "inspect", *jobs).encode()
+            inside(node, f"docker inspect {' '.join(jobs)}").encode()
         ),
         "docker logs of the node": place.nest.in_bytes(docker("logs", node).encode()),
     }

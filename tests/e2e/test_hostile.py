@@ -6,11 +6,11 @@ no command of the stranger's ran where orch was called.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from containershell import inside
 from hostlab import Client, Room
 from labmachine import left_behind
 from stocked import stocked
@@ -169,10 +169,7 @@ def listing(container: str) -> set[str]:
         for path in ("/proc", "/sys", "/dev", "/var/lib/docker", "/run", "/template", "/var/log")
     )
     find = rf"find / \( {prune} \) -prune -o -type f -printf '%m %u %s %p\n' -o -printf '%m %u %y %p\n'"
-    done = subprocess.run(
-        ["docker", "exec", container, "sh", "-c", find], capture_output=True, text=True, check=True
-    )
-    return set(done.stdout.splitlines())
+    return set(inside(container, find).splitlines())
 
 
 @pytest.mark.timeout(900)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
+from containershell import shell_of
 from hostlab import Room
 from labmachine import left_behind
 
@@ -31,6 +32,20 @@ def test_each_server_lets_its_user_in_and_the_last_one_only_through_the_jump_hos
     gpu4 = room.servers[3]
     direct = ["ssh", "-F", "/dev/null", "-o", "ConnectTimeout=60", f"ops@{gpu4.address(room.fabric)}", "true"]
     assert "refused" in subprocess.run(direct, capture_output=True, text=True, check=False).stderr
+
+
+def test_the_shell_that_waits_in_a_server_says_what_docker_exec_says(room: Room) -> None:
+    container = room.servers[2].container
+    shell = shell_of(container)
+    for script in ("echo out; echo err >&2; exit 3", "cat; printf 'no line'", "syntax (", "seq 99999"):
+        words = ["docker", "exec", container, "sh", "-c", script]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert shell.run(script) == (done.returncode, done.stdout, done.stderr)
+    assert shell.run("echo said; kill -9 $PPID; sleep 9")[:2] == (137, "said\n")  # the one that waits
+    assert shell.run("echo again") == (0, "again\n", "")
+    code, _, told = shell_of(f"{container}-none").run("true")
+    assert code == 1
+    assert "No such container" in told
 
 
 def test_the_pretended_gpus_are_seen_in_a_container_of_the_server(room: Room) -> None:

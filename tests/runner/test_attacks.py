@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from nodelab import Lab, docker
+from containershell import inside
+from nodelab import Lab
 
 from orch import images
 from orch.runner.events import LogLine, Recorder
@@ -51,7 +52,7 @@ def submit(place: RunnerContext, fleet: FleetState, **task: object) -> RunRow:
 
 
 def on(node: NodeState, script: str) -> str:
-    return docker("exec", node.name, "sh", "-c", script)
+    return inside(node.name, script)
 
 
 def lines(place: RunnerContext) -> list[str]:

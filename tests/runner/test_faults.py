@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from containershell import inside
 from nodelab import Lab, docker, wait_until
 from stocked import stocked
 
@@ -60,8 +61,8 @@ def harmed(pair: tuple[NodeState, NodeState]) -> Iterator[tuple[NodeState, NodeS
     docker("unpause", pair[1].name, check=False)
     docker("start", pair[1].name)
     for node in pair:
-        docker("exec", node.name, "rm", "-rf", "/srv/gate")
-    wait_until(lambda: bool(docker("exec", pair[1].name, "docker", "version", check=False)))
+        inside(node.name, "rm -rf /srv/gate")
+    wait_until(lambda: bool(inside(pair[1].name, "docker version", check=False)))
 
 
 def test_a_node_killed_in_mid_run_fails_the_run_and_stops_the_other(
@@ -239,7 +240,7 @@ def test_a_container_removed_behind_our_back_fails_the_run(
     # Docker kills a container before it removes it: who looks between the two sees that it has exited.
     driver.send_signal(signal.SIGSTOP)
     time.sleep(1)  # the answer to what it asked last
-    docker("exec", pair[1].name, "sh", "-c", "docker rm -f $(docker ps -q --filter label=orch.rank=1)")
+    inside(pair[1].name, "docker rm -f $(docker ps -q --filter label=orch.rank=1)")
     driver.send_signal(signal.SIGCONT)
     driver.wait(60)
     row = place.ledger.get("job")
@@ -258,7 +259,7 @@ def test_a_paused_node_that_comes_back_in_time_does_not_fail_the_run(
     wait_until(lambda: place.ledger.get("job").ranks[1].silent_since is not None, 60)
     docker("unpause", harmed[1].name)
     for node in harmed:
-        docker("exec", node.name, "touch", "/srv/gate/open")
+        inside(node.name, "touch /srv/gate/open")
     assert driver.wait(90) == 0
     assert place.ledger.get("job").status == "done"
 
@@ -271,7 +272,7 @@ def test_max_duration_holds_without_any_controller(
     wait_until(lambda: place.ledger.get("job").status == "running")
     driver.kill()
     driver.communicate()
-    wait_until(lambda: not any(docker("exec", node.name, "docker", "ps", "-q") for node in pair), 60)
+    wait_until(lambda: not any(inside(node.name, "docker ps -q") for node in pair), 60)
     lifecycle.reconcile_once(place)
     row = place.ledger.get("job")
     assert row.status == "failed"

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from containershell import inside
 from hostlab import Room
 from nodelab import Lab, docker
 
@@ -147,7 +148,7 @@ def test_a_changed_host_key_is_refused_and_both_fingerprints_are_told(pair: Pair
     assert time.monotonic() - began < 20, "waiting would not help, so it is not tried again"
     assert caught.value.exit_code == ExitCode.HOSTS
     assert (caught.value.detail or "").count("SHA256:") == 2
-    assert docker("exec", pair[0].name, "ls", "/tmp/must-not-exist", check=False) == ""
+    assert inside(pair[0].name, "ls /tmp/must-not-exist", check=False) == ""
 
 
 def test_a_key_of_another_type_is_refused_too(pair: Pair):
@@ -227,7 +228,7 @@ def test_a_proxy_command_is_used(pair: Pair, tmp_path: Path):
 
 def test_a_connection_that_was_cut_is_made_again(transport: SshConnector, pair: Pair):
     assert transport.run(pair[1], Command("true")).ok
-    docker("exec", pair[1].name, "pkill", "-f", "sshd: root", check=False)
+    inside(pair[1].name, "pkill -f '[s]shd: root'", check=False)
     assert transport.run(pair[1], Command("echo back")).stdout == "back\n"
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from nodelab import docker
+from containershell import inside
 from support import Folder, containers
 
 COUNT = """\
@@ -30,7 +30,7 @@ GATED += 'volumes: ["/srv/gate:/gate"]\n'
 
 def let_go_on(project: Folder, run: str) -> None:
     for node in containers(project, "laptop"):
-        docker("exec", node, "touch", f"/srv/gate/{run}")
+        inside(node, f"touch /srv/gate/{run}")
 
 
 @pytest.fixture

@@ -54,17 +54,16 @@ def every_form(found: tuple[Diagnostic, ...]) -> str:
     return "\n".join(form(found) for form in (render_human, render_json, render_github, render_sarif))
 
 
-@pytest.mark.parametrize("canary", CANARIES)
-def test_no_property_quotes_what_came_from_the_environment(tmp_path: Path, canary: str) -> None:
-    told = 0
+def test_no_property_quotes_what_came_from_the_environment(tmp_path: Path) -> None:
+    told = dict.fromkeys(CANARIES, 0)
     for leaf in distinct_leaves():
         for text in ("${{ env.TOKEN }}", "a${{ env.TOKEN }}:${{env.TOKEN}}"):
-            document = next(leaf.documents(text))
-            path = written(tmp_path, leaf, document)
-            found = load_paths([path], environ={"TOKEN": canary}, launch=True).diagnostics
-            told += bool(found)
-            assert not leaks(every_form(found), canary), (str(leaf), render_human(found))
-    assert told > 500
+            path = written(tmp_path, leaf, next(leaf.documents(text)))
+            for canary in CANARIES:
+                if found := load_paths([path], environ={"TOKEN": canary}, launch=True).diagnostics:
+                    told[canary] += 1
+                    assert not leaks(every_form(found), canary), (canary, str(leaf), render_human(found))
+    assert min(told.values()) > 500
 
 
 def test_a_password_in_the_wrong_place_is_told_by_its_reference(

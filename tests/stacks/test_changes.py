@@ -203,6 +203,14 @@ def test_drift_names_what_is_gone_and_what_differs() -> None:
     ]
 
 
+def test_a_label_that_differs_is_told_once_though_its_provider_repeats_it() -> None:
+    copies = ("labels", "pulumiLabels", "effectiveLabels")
+    kept, there = ({"inputs": {}, "outputs": {copy: {"owner": who} for copy in copies}} for who in "ab")
+    diff = {f"{copy}.owner": {"diffKind": "update"} for copy in copies}
+    (found,) = find_drift(refreshed("a", old=kept, new=there, detailedDiff=diff))
+    assert (found.path, found.registered, found.observed) == ("labels.owner", "a", "b")
+
+
 def test_members_of_a_set_are_told_by_what_they_are_and_not_by_their_place() -> None:
     """A provider counts a set's members in an order of its own."""
     inside, ssh = {"port": 0, "self": True}, {"port": 22, "peer": "bastion"}

@@ -23,6 +23,7 @@ from orch.runner.launch.launcher import quote_words
 from orch.runner.launch.run_plan import StagedFile
 from orch.runner.node.commands import argv
 from orch.runner.node.first_boot import FAILED_STEPS
+from orch.runner.node.mounts import unmount
 from orch.runner.node.stage import target_text
 from orch.templates import ShellText, environment, render
 
@@ -87,7 +88,17 @@ def init_of(v: str) -> dict[str, Any]:
 
 def sent_init(v: str) -> Iterator[Values]:
     given = {**init_of(v), "marks": {"00": "ran/0.0"}, "failed": 40, "busy": 41, "wait_s": 1, "lines": 9}
+    given["unmount"] = unmount("0123456789ab")
     yield from ({**given, "new": new} for new in (True, False))
+
+
+def mounted(v: str) -> Iterator[Values]:
+    line = {"source": v, "path": v, "text": v, "helper": (v, v, v)}
+    for optional in (True, False):
+        kinds = [SimpleNamespace(**line, kind=kind, optional=optional) for kind in ("nfs", "")]
+        by_id = SimpleNamespace(**{**line, "source": "fs-1.efs.REGION.x"}, kind="nfs4", optional=optional)
+        yield {"owner": v, "lines": [*kinds, by_id]}
+        yield {"owner": None, "lines": kinds}
 
 
 def aws_prepare(v: str) -> Iterator[Values]:
@@ -123,7 +134,11 @@ def started(v: str) -> Iterator[Values]:
         "ifname_for": (v,),
         "image": v,
         "image_command": True,
-        "mounts": [{"source": v, "bind": v, "optional": optional} for optional in (True, False)],
+        "mounts": [
+            {"source": v, "bind": v, "optional": optional, "check": check}
+            for optional in (True, False)
+            for check in ("none", "folder", "mount")
+        ],
         "access": SimpleNamespace(group=v, folders=(v,)),
         "fabric": SimpleNamespace(devices=(v,), optional_devices=(v,)),
         "options": argv(f"--label={v}", v),
@@ -135,7 +150,12 @@ def started(v: str) -> Iterator[Values]:
             for blocks in (1, 2):
                 more = {"simulated": simulated, "left_out": v if simulated else "", "blocks": blocks}
                 more["privileged"] = simulated
+                more |= {"scratch": None, "scratch_export": v}
                 yield {**given, **more, "part": {**part, "joined": joined}}
+    for check in ("mount", "folder", "none"):
+        for required in (True, False):
+            scratch = SimpleNamespace(path=v, check=check, required=required)
+            yield {**given, **more, "part": None, "scratch": scratch}
 
 
 def entries(v: str) -> Iterator[Values]:
@@ -222,7 +242,8 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "host-listen.sh.j2": lambda v: iter([{"address": v, "lives_s": 1}]),
     "host-reach.sh.j2": lambda v: iter([{"at_once": 2}]),
     "host-register.sh.j2": host(),
-    "host-unregister.sh.j2": host(busy=40, force=False, left_after_s=3600),
+    "host-unregister.sh.j2": host(busy=40, force=False, left_after_s=3600, unmount=unmount("0123456789ab")),
+    "init-mounts.sh.j2": mounted,
     "init-steps.sh.j2": lambda v: iter([init_of(v)]),
     "mpirun.sh.j2": mpiruns,
     "node-go.sh.j2": lambda v: (
@@ -237,7 +258,9 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
         for skip in (0, 3)
     ),
     "node-observe.sh.j2": node(),
-    "node-release.sh.j2": node(),
+    "node-release.sh.j2": lambda v: (
+        values for scratch in (None, SimpleNamespace(path=v)) for values in node(scratch=scratch)(v)
+    ),
     "node-start.sh.j2": started,
     "node-stop.sh.j2": lambda v: (
         values
@@ -383,6 +406,10 @@ def test_values_arrive_as_they_were(
             values |= {"mpi": "openmpi", "hostfile": "h", "extra": quote_words(), "torch_env": False}
         if name == "cloud-init-prepare.sh.j2":
             values |= {"gpus": 0, "efa": 0, "scratch": None}
+        if name == "node-start.sh.j2":
+            # Nothing is mounted here.
+            unchecked = [mount for mount in values["mounts"] if mount["check"] == "none"]
+            values |= {"mounts": unchecked, "scratch": None}
         done = sandbox.run(render(name, **values), shell)
     wanted = words(hostile)
     assert any(

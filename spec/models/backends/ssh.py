@@ -16,7 +16,7 @@ class SshSettings(BackendSettings):
 
     noun: ClassVar[str] = "the backend `ssh`"
     title: ClassVar[str] = "SSH"
-    supports: ClassVar[frozenset[str]] = frozenset({"init", "tags", "topology"})
+    supports: ClassVar[frozenset[str]] = frozenset({"init", "mounts", "scratch", "tags", "topology"})
 
     type: Annotated[Literal["ssh", "remote"], choice("ssh", "remote")] = Field(
         default="ssh", description="`ssh`, or its other name `remote`."

@@ -10,8 +10,11 @@ import pytest
 from gcp_engine import Stack, stack
 
 from orch.spec.models import Fleet
+from orch.stacks.pulumi.masking import SECRET_MARK
 
 TYPE = "g2-standard-8"
+COPIES_OF_LABELS = ["effectiveLabels", "pulumiLabels"]
+SECRET = {SECRET_MARK: "1b47061264138c4ac30d75fd1eb44270"}
 
 pytestmark = pytest.mark.usefixtures("forked_providers")
 
@@ -39,12 +42,16 @@ def ids(lab: Stack) -> dict[str, str]:
 def test_a_fleet_grows_shrinks_is_replaced_and_gets_a_bastion_as_its_file_says(lab: Stack) -> None:
     lab.up(fleet())
     before = ids(lab)
+    # The engine encrypts every secret anew at each write: a node has none of its own.
+    assert secrets_of_nodes(lab) == {"train-0": [], "train-1": []}
     # A newer start script is for new nodes: growing touches none.
     grown = pending(lab.up(fleet(3, init=["echo new"])))
     assert ("create", "train-2") in grown
     assert {name for op, name in grown if op != "create"} <= {"train-template"}
     after = ids(lab)
     assert before.items() < after.items()
+    # But steps of the file, which may hold secrets.
+    assert secrets_of_nodes(lab)["train-2"] == ["metadata"]
     assert len(lab.cloud.things("instance-template")) == 1
     assert pending(lab.preview(fleet(3, init=["echo new"]))) == []
 
@@ -80,6 +87,19 @@ def test_a_fleet_grows_shrinks_is_replaced_and_gets_a_bastion_as_its_file_says(l
     assert lab.cloud.everything() == {}
 
 
+def secrets_of_nodes(lab: Stack) -> dict[str, list[str]]:
+    """Node -> its outputs that the state holds as secrets."""
+    file = lab.project.checkpoint("train")
+    assert file is not None
+    return {
+        resource["urn"].rpartition("::")[2]: [
+            name for name, value in resource["outputs"].items() if SECRET_MARK in str(value)
+        ]
+        for resource in json.loads(file.read_text())["checkpoint"]["latest"]["resources"]
+        if resource["type"].endswith(":InstanceFromTemplate")
+    }
+
+
 def test_nodes_that_an_earlier_version_made_stay_as_they_are_with_the_keys_it_gave_them(lab: Stack) -> None:
     lab.up(fleet())
     shown = {node.name: node.ssh.host_key for node in lab.state().nodes}
@@ -96,11 +116,13 @@ def test_nodes_that_an_earlier_version_made_stay_as_they_are_with_the_keys_it_ga
         assert node.ssh.host_key.startswith("ssh-ed25519 ")
         assert node.ssh.host_key != shown[node.name]
     assert new.machine == ids(lab)["train-2"]
+    assert secrets_of_nodes(lab) == dict.fromkeys(("train-0", "train-1"), COPIES_OF_LABELS) | {"train-2": []}
     assert pending(lab.preview(fleet(3))) == []
 
 
 def as_an_earlier_version_left_it(lab: Stack) -> None:
-    """Each node with metadata of its own, which has its host key; no word of the machine in the state."""
+    """Each node with metadata of its own, which has its host key, and its labels kept as a secret; no word of
+    the machine in the state."""
     own = {"user-data": "#cloud-config\nssh_keys:\n  ed25519_private: |\n    secret\n"}
     items = [{"key": key, "value": value} for key, value in own.items()]
     for each in lab.live(TYPE):
@@ -113,6 +135,10 @@ def as_an_earlier_version_left_it(lab: Stack) -> None:
     for resource in kept["checkpoint"]["latest"]["resources"]:
         if resource["type"].endswith(":InstanceFromTemplate"):
             resource["inputs"]["metadata"] = resource["outputs"]["metadata"] = own
+            resource["additionalSecretOutputs"] = COPIES_OF_LABELS
+            for copy in COPIES_OF_LABELS:
+                plaintext = json.dumps(resource["outputs"][copy])
+                resource["outputs"][copy] = {**SECRET, "plaintext": plaintext}
         for node in resource.get("outputs", {}).get("fleet", {}).get("nodes", ()):
             del node["machine"]
     file.write_text(json.dumps(kept))

@@ -1,0 +1,98 @@
+"""Shared file systems of a fleet on its nodes: the step that mounts them, what containers get of them. Pure.
+
+Each has a line in /etc/fstab, with the option `x-orch=OWNER` that mount(8) keeps to itself: so it is there
+again after a reboot, and who leaves a host finds its own lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orch.spec.models.blocks import Mount
+from orch.spec.state import FleetMount
+from orch.templates import ShellText, render
+
+# Type and options of mount(8) by kind, as the clouds' guides give them: EFS "Mounting with the NFS client",
+# Filestore "Mounting file shares on Compute Engine clients", FSx "Mounting from an Amazon EC2 instance". The
+# options of the file come after them and win.
+_KINDS = {
+    "nfs": ("nfs", ("hard",)),
+    "efs": ("nfs4", ("nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport",)),
+    "filestore": ("nfs", ("hard,timeo=600,retrans=3,resvport",)),
+    "lustre": ("lustre", ("relatime,flock",)),
+    "fsx-lustre": ("lustre", ("relatime,flock",)),
+    "host": ("none", ("bind",)),
+}
+_HELPERS = {
+    "nfs": ("mount.nfs", "nfs-common", "nfs-utils"),
+    "nfs4": ("mount.nfs4", "nfs-common", "nfs-utils"),
+    "lustre": ("mount.lustre", "lustre-client-utils", "lustre-client"),
+    "none": ("mount", "mount", "util-linux"),
+}
+# Its address holds the region, which the machine knows.
+_EFS = "{}.efs.REGION.amazonaws.com:/"
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of fstab(5). A folder of the node that is mounted by its owner has none: `kind` is empty."""
+
+    source: str
+    path: str
+    kind: str
+    options: str
+    optional: bool
+
+    @property
+    def helper(self) -> tuple[str, str, str]:
+        """What mounts it, and the packages that have it for apt and for yum."""
+        return _HELPERS[self.kind]
+
+    @property
+    def text(self) -> str:
+        """The line, without what tells its owner."""
+        return " ".join(map(_field, (self.source, self.path, self.kind, self.options)))
+
+
+def mount_script(mounts: Sequence[Mount]) -> str:
+    """The step that mounts them on a node, and unmounts what its owner had there before.
+
+    The owner of a line is the folder that the step lies in.
+    """
+    return render("init-mounts.sh.j2", lines=[_line(mount) for mount in mounts], owner=None)
+
+
+def unmount(registration: str) -> ShellText:
+    """Shell text that unmounts what a stack's steps have mounted on a node, by the id of the stack there."""
+    owner = f"orch-init-{registration}"
+    script = render("init-mounts.sh.j2", lines=[], owner=owner)
+    return ShellText(f"! grep -qs x-orch={owner} /etc/fstab || (\n{script})")
+
+
+def fleet_mounts(mounts: Sequence[Mount]) -> tuple[FleetMount, ...]:
+    """What every container gets of them."""
+    return tuple(
+        FleetMount(
+            path=mount.path,
+            check="folder" if _line(mount).kind == "" else "mount",
+            read_only=mount.read_only,
+            optional=mount.optional,
+        )
+        for mount in mounts
+        if mount.in_jobs
+    )
+
+
+def _line(mount: Mount) -> _Line:
+    kind, options = _KINDS[mount.type]
+    source = mount.source or _EFS.format(mount.id)
+    if mount.type == "host" and source == mount.path:
+        return _Line(source, mount.path, "", "", mount.optional)
+    written = (*options, mount.options, "ro" if mount.read_only else None, "_netdev", "nofail")
+    return _Line(source, mount.path, kind, ",".join(filter(None, written)), mount.optional)
+
+
+def _field(text: str) -> str:
+    """A field of fstab(5), which ends at a blank."""
+    return text.replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011").replace("#", "\\043")
