@@ -100,7 +100,7 @@ def start(
         from orch.runner.ledger.run_names import RunName
 
         name = RunName.parse(name)
-    from orch.runner.launch.environment import fold
+    from orch.cli.output.run import nodes_text
     from orch.runner.runs.forwards import LocalPorts
 
     variables = variables_of(env)
@@ -139,7 +139,7 @@ def start(
                     _print_run(row) if as_json else say(row.name)
                     continue
                 if not as_json:
-                    tell(f"run {row.name} on fleet {row.fleet}: {fold([rank.node for rank in row.ranks])}")
+                    tell(f"run {row.name} on fleet {row.fleet}: {nodes_text(row)}")
                 row = see_through(project, runner, row, held)
                 _show_end(row, as_json=as_json, forwards=held.open)
             code = _code(row)
@@ -321,6 +321,7 @@ def _submit(
     from orch import images
     from orch.runner.errors import NoFit
     from orch.runner.launch.job_image import job_image
+    from orch.runner.launch.rank_groups import on_fleet
     from orch.runner.launch.seats import choose_fleet
     from orch.runner.runs.lifecycle import submit
     from orch.spec.models import Task
@@ -332,7 +333,11 @@ def _submit(
         raise TypeError(f"not a task: {type(task).__name__}")
     try:
         stacks = known_fleets(project)
-        fleet = choose_fleet(runner, task, _candidates(project, stacks, task, fleet_name), fleet_name)
+        if fleet_name is not None:
+            task = on_fleet(task, fleet_name)
+        candidates = _candidates(project, stacks, task, fleet_name)
+        others = [node["name"] for name in stacks if name not in candidates for node in stacks[name].nodes]
+        fleet = choose_fleet(runner, task, candidates, fleet_name, elsewhere=others)
     except NoFit as error:
         raise _as_diagnostic(error, project, document) from error
     image = job_image(task, fleet, project.default_image, project.images)
@@ -353,9 +358,10 @@ def _submit(
 
 
 def _as_diagnostic(error: NoFit, project: Project, document: Document) -> OrchError:
-    """A NoFit error that has a code, as a diagnostic at the task's property, related to its fleets."""
-    if error.code is None:
+    """A NoFit error that is about a property, as a diagnostic at its place, related to its fleets."""
+    if error.code is None and not error.fleets:
         return error
+    from orch.runner.launch.placement import parts_of
     from orch.spec import InvalidConfiguration
     from orch.spec.diagnostics import Related
     from orch.stacks.errors import NoSuchFleet
@@ -369,7 +375,12 @@ def _as_diagnostic(error: NoFit, project: Project, document: Document) -> OrchEr
             continue
         related.append(Related(fleet_document.span(), f"fleet '{name}'"))
     diagnostic = document.draft.diagnostic(
-        error.code, error.path.split("."), error.summary, hint=error.hint, related=tuple(related)
+        error.code or "ORCH245",
+        parts_of(error.path),
+        error.summary,
+        detail=error.detail,
+        hint=error.hint,
+        related=tuple(related),
     )
     return InvalidConfiguration((diagnostic,))
 
@@ -380,11 +391,12 @@ def _candidates(
     """The candidate fleets of a task by name, from the `stacks` of the fleets that are up.
 
     All of them when none of the requested fleets is up: the error message then names them."""
+    from orch.runner.launch.rank_groups import requested_fleets
     from orch.stacks.fleets import fleet_of, not_up
 
     if fleet_name is not None and fleet_name not in stacks:
         raise not_up(project, fleet_name)
-    requested = (fleet_name,) if fleet_name is not None else task.fleets
+    requested = (fleet_name,) if fleet_name is not None else requested_fleets(task)
     names = [name for name in stacks if name in requested] or list(stacks)
     return {name: fleet_of(stacks[name]) for name in names}
 

@@ -133,10 +133,11 @@ def _simulated(state: FleetState) -> str:
 
 
 def _run_text(runner: RunnerContext, row: RunRow) -> str:
-    from orch.cli.output.run import duration, moment, rank_text
+    from orch.cli.output.run import duration, moment, rank_lines
+    from orch.runner.launch.run_plan import groups_and_tags
     from orch.runner.processes import describe_owner
 
-    plan = _plan_facts(row)
+    plan, (_, tags) = _plan_facts(row), groups_and_tags(row)
     end = row.finished_at or row.now
     reason = row.message or row.reason
     pairs: Pairs = [
@@ -152,16 +153,15 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
         ("launcher", str(plan["launcher"])),
         ("image", str(plan["image"])),
         ("files", ", ".join(plan["files"])),
+        ("tags", ", ".join(f"{key}={value}" for key, value in tags.items())),
         ("folder", str(runner.context(row).folder.path)),
     ]
-    width = max(len(rank.node) for rank in row.ranks)
-    ranks = [f"  rank {rank.rank}  {rank.node:<{width}}  {rank_text(rank)}" for rank in row.ranks]
     rank = next((rank.rank for rank in row.ranks if rank.exit_code), 0)
     tail = [f"  | {visible(line)}" for line in _last_lines(runner, row, rank)]
     return "\n".join(
         [
             *_lines(pairs),
-            *ranks,
+            *rank_lines(row),
             *([f"  the last lines of rank {rank}:"] if tail else []),
             *tail,
             f"  its log: orch logs {row.name}",

@@ -73,12 +73,16 @@ class PortForwarded:
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line a rank wrote; `time` is the node's RFC 3339 stamp, `text` has no line end."""
+    """One line a rank wrote; `time` is the node's RFC 3339 stamp, `text` has no line end.
+
+    `group`: the group of the task that the rank is of, where that has groups.
+    """
 
     rank: int
     node: str
     time: str
     text: str
+    group: str | None = None
 
 
 @dataclass(frozen=True)

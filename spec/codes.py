@@ -77,6 +77,8 @@ CODES = {
     # a task
     "ORCH163": "A link leads out of the folder",
     "ORCH164": "The command is one of Slurm",
+    "ORCH165": "Two groups have one name",
+    "ORCH166": "No fleet may run all groups",
     "ORCH167": "The program is not among what the task sends",
     # documents together
     "ORCH170": "Two documents have one type and name",
@@ -138,6 +140,8 @@ CODES = {
     "ORCH242": "A distributed task asks for part of an instance",
     "ORCH243": "The job is smaller than an instance that has no blocks",
     "ORCH244": "The task is larger than its fleet",
+    "ORCH245": "No fleet fits the task",
+    "ORCH246": "No fleet has a node of this name",
     # money
     # storage
     "ORCH262": "The kind of file system belongs to another backend",

@@ -172,7 +172,8 @@ class NodeState(_Frozen):
     `disk_mib`: the size of what jobs write to, a cloud's root disk, or where a host's Docker keeps its data.
     `rack` orders ranks before `topology` does. `made_by`: the resource of the stack that made it, where it is
     none of its own. `machine`: the cloud's id of the machine that showed its host key through the cloud,
-    where it makes its own.
+    where it makes its own. `spot`: bought at the spot market. `reservation`: the cloud's id or name of the
+    reservation it is in.
     """
 
     index: int
@@ -195,6 +196,8 @@ class NodeState(_Frozen):
     price_hourly: float | None = None
     made_by: str | None = None
     machine: str | None = None
+    spot: bool = False
+    reservation: str | None = None
     scratch: NodeScratch | None = None
 
     @property
@@ -225,8 +228,9 @@ class NodeState(_Frozen):
         data = write(self)
         if data.get("runtime") == "docker":
             del data["runtime"]
-        if data.get("scratch") is None:
-            data.pop("scratch", None)
+        for name in ("spot", "reservation", "scratch"):
+            if not data.get(name):
+                data.pop(name, None)
         if isinstance(self.access, SshAccess) and isinstance(data.get("access"), dict):
             access: dict[str, Any] = data.pop("access")
             access.pop("kind", None)

@@ -105,11 +105,11 @@ def listed(words: Iterable[str]) -> str:
     return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + " or " + quoted[-1]
 
 
-def few(names: Iterable[str], most: int = 4) -> str:
+def few(names: Iterable[str], most: int = 4, separator: str = ", ") -> str:
     """`a, b, c, d and 3 more`."""
     found = tuple(names)
     more = f" and {len(found) - most} more" if len(found) > most else ""
-    return ", ".join(found[:most]) + more
+    return separator.join(found[:most]) + more
 
 
 def counted(number: int, noun: str) -> str:

@@ -16,6 +16,7 @@ from orch.spec.state import SCHEMA, Access, FleetState, NodeState
 from orch.spec.suggest import few, hint_for
 from orch.stacks.errors import NoSuchFleet, StackError
 from orch.stacks.project import Project, find, is_stack_name
+from orch.stacks.records import is_spot_throughout
 from orch.stacks.state import StackState, deployment, outputs, secret_output, stacks
 
 
@@ -55,6 +56,8 @@ def fleet_of(stack: StackState) -> FleetState:
         ) from error
     existing = {node["name"] for node in stack.nodes}
     nodes = tuple(node for node in state.nodes if node.name in existing)
+    if is_spot_throughout(stack.recorded):
+        nodes = tuple(node.model_copy(update={"spot": True}) for node in nodes)
     if recorded.get("identity") is not None:
         identity = str(_identity_file(project, name, state))
         nodes = tuple(_with_access(node, node.access.with_key(identity)) for node in nodes)

@@ -30,17 +30,25 @@ UNKNOWN = NodeRecord()
 
 def node_records(recorded: StackExport | None) -> dict[str, NodeRecord]:
     """The existing nodes of a stack, by name."""
-    spot = (outputs(recorded).get("pins") or {}).get("spot") == "true"
+    nodes = existing_nodes(recorded)
+    all_spot = is_spot_throughout(recorded)
     resources: dict[str, dict[str, Any]] = {}
     for each in (recorded or {}).get("resources") or ():
         if each.get("custom") and each.get("id") and not each.get("delete"):
             resources.setdefault(name_of(each["urn"]), each)
     records: dict[str, NodeRecord] = {}
-    for node in existing_nodes(recorded):
+    for node in nodes:
         resource = resources.get(node.get("made_by") or node["name"], {})
         node_id = None if node.get("made_by") else resource.get("id")
+        spot = bool(node.get("spot", all_spot))
         records[node["name"]] = NodeRecord(node_id, parse_time(resource.get("created")), spot)
     return records
+
+
+def is_spot_throughout(recorded: StackExport | None) -> bool:
+    """Whether a former version bought all nodes at the spot market: it recorded that of the fleet alone."""
+    fleet, pins = outputs(recorded).get("fleet") or {}, outputs(recorded).get("pins") or {}
+    return pins.get("spot") == "true" and not any(node.get("spot") for node in fleet.get("nodes") or ())
 
 
 def parse_time(text: object) -> datetime | None:

@@ -22,6 +22,7 @@ from orch.runner.events import (
     RunChanged,
 )
 from orch.runner.launch.environment import fold
+from orch.runner.launch.run_plan import groups_and_tags
 from orch.spec.confidential import hidden
 from orch.spec.errors import visible, visible_lines
 
@@ -63,7 +64,8 @@ class Live:
         `docker logs` has it."""
         if not self._prefix:
             return line.text
-        head = f"[{line.rank} {visible(line.node)}]"
+        group = "" if line.group is None else f"{group_text(line.group)} "
+        head = f"[{line.rank} {group}{visible(line.node)}]"
         if self._colour:
             head = f"\x1b[{_COLOURS[line.rank % len(_COLOURS)]}m{head}\x1b[0m"
         return f"{head} {line.text}"
@@ -98,10 +100,11 @@ def _progress_text(event: ImageProgress) -> str | None:
 
 
 def run_json(row: RunRow, forwards: Sequence[PortForwarded] = ()) -> dict[str, Any]:
-    """One run as `run`, `attach`, `stop` and `ps` print it.
+    """One run as `run`, `attach`, `stop` and `ps` print it. A rank has `group` where the task has groups.
 
     `forwards`: the ports that led to its jobs while the command was attached.
     """
+    groups, tags = groups_and_tags(row)
     return {
         "run": row.name,
         "status": row.status,
@@ -115,6 +118,7 @@ def run_json(row: RunRow, forwards: Sequence[PortForwarded] = ()) -> dict[str, A
                 "exit_code": rank.exit_code,
                 "status": rank.status,
                 "reason": rank.reason,
+                **({"group": groups[rank.rank]} if rank.rank in groups else {}),
             }
             for rank in row.ranks
         ],
@@ -122,6 +126,7 @@ def run_json(row: RunRow, forwards: Sequence[PortForwarded] = ()) -> dict[str, A
             {"address": each.address, "rank": each.rank, "node": each.node, "port": each.port}
             for each in forwards
         ],
+        "tags": tags,
         "started_at": moment(row.started_at),
         "finished_at": moment(row.finished_at),
     }
@@ -141,12 +146,41 @@ def summary(row: RunRow) -> str:
     if row.status == "terminated":
         return f"run {row.name}: stopped{took}{before}"
     lines = [f"run {row.name}: {row.status}{took}: {row.message or row.reason}"]
-    width = max(len(rank.node) for rank in row.ranks)
-    lines += [f"  rank {rank.rank}  {rank.node:<{width}}  {rank_text(rank)}" for rank in row.ranks]
+    lines += rank_lines(row)
     failed_rank = next((rank.rank for rank in row.ranks if rank.status == "failed"), 0)
     if row.started_at is not None:
         lines.append(f"  its log: orch logs {row.name} --node {failed_rank}")
     return "\n".join(lines)
+
+
+def rank_lines(row: RunRow) -> list[str]:
+    """A line for each rank: its node, its group where the task has groups, its status."""
+    groups, _ = groups_and_tags(row)
+    texts = {rank: group_text(group) for rank, group in groups.items()}
+    width, group_width = max(len(rank.node) for rank in row.ranks), max(map(len, texts.values()), default=0)
+    return [
+        f"  rank {rank.rank}  {rank.node:<{width}}  "
+        + (f"{texts.get(rank.rank, ''):<{group_width}}  " if texts else "")
+        + rank_text(rank)
+        for rank in row.ranks
+    ]
+
+
+def nodes_text(row: RunRow) -> str:
+    """The nodes of a run, folded: `gpu-[0-3]`, with groups `head: cpu-0; rest: gpu-[0-3]`."""
+    groups, _ = groups_and_tags(row)
+    nodes: dict[str | None, list[str]] = {}
+    for rank in row.ranks:
+        nodes.setdefault(groups.get(rank.rank), []).append(rank.node)
+    return "; ".join(
+        fold(names) if group is None else f"{group_text(group)}: {fold(names)}"
+        for group, names in nodes.items()
+    )
+
+
+def group_text(group: str) -> str:
+    """A group in a line of text; the number of one without a name is led by the word."""
+    return f"group {group}" if group.isdigit() else visible(group)
 
 
 def rank_text(rank: RankRow) -> str:
@@ -163,8 +197,6 @@ def runs_table(rows: Sequence[RunRow], *, colour: bool) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    from orch.runner.launch.environment import fold
-
     table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
     for heading in ("RUN", "FLEET", "NODES", "STATUS", "SUBMITTED", "TOOK"):
         table.add_column(heading)
@@ -173,7 +205,7 @@ def runs_table(rows: Sequence[RunRow], *, colour: bool) -> str:
         cells = (
             row.name,
             row.fleet,
-            fold([rank.node for rank in row.ranks]),
+            nodes_text(row),
             _status_text(row),
             f"{duration(row.now - row.created_at)} ago",
             duration(end - row.started_at) if row.started_at else "-",

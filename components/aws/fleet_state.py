@@ -64,6 +64,7 @@ def fleet_state(plan: AwsPlan, settings: AwsSettings, stack: str, outputs: Fleet
             proxy_command=ssm_command(plan.region, settings, outputs.ids[position]) if ssm else None,
             topology=outputs.topology[position] if outputs.topology else (),
             disk_gb=groups[node.name].disk.size_gb,
+            reservation=groups[node.name].capacity.id,
         )
         for position, (node, key) in enumerate(zip(plan.all_nodes, outputs.host_keys, strict=True))
         if key is not None

@@ -48,8 +48,13 @@ def node_state(
     topology: Sequence[str],
     disk_gb: int,
     made_by: str | None = None,
+    reservation: str | None = None,
 ) -> dict[str, Any]:
-    """A node of a group. `address`: where SSH reaches it; `internal`: its address in the fleet's network."""
+    """A node of a group.
+
+    `address`: where SSH reaches it; `internal`: its address in the fleet's network; `reservation`: the one
+    that the group's nodes are in.
+    """
     return {
         "index": node.index,
         "name": node.name,
@@ -73,6 +78,8 @@ def node_state(
         "price_hourly": group.price,
         **({"scratch": dict(group.scratch)} if group.scratch else {}),
         **({"made_by": made_by} if made_by is not None else {}),
+        **({"spot": True} if group.spot else {}),
+        **({"reservation": reservation} if reservation is not None else {}),
     }
 
 

@@ -104,6 +104,7 @@ def fleet_state(plan: GcpPlan, settings: GcpSettings, stack: str, outputs: Fleet
             topology=machine.host,
             disk_gb=groups[node.name].disk.size_gb,
             made_by=makers.get(node.name),
+            reservation=groups[node.name].reservation,
         )
         for node, machine in zip(plan.all_nodes, outputs.machines, strict=True)
         if machine.id in outputs.host_keys

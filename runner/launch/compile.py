@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -20,7 +22,8 @@ from orch.runner.launch.environment import (
 )
 from orch.runner.launch.hostfile import Dialect, hostfile, internal_addresses
 from orch.runner.launch.launcher import LaunchContext, Launcher, MpirunLauncher, TorchrunLauncher
-from orch.runner.launch.placement import Seat
+from orch.runner.launch.node_fit import Seat
+from orch.runner.launch.rank_groups import RankGroup, group_of_rank, node_addresses, rank_groups
 from orch.runner.launch.run_plan import (
     FabricAccess,
     OutputPlan,
@@ -90,8 +93,11 @@ def compile_run(request: RunRequest) -> CompiledRun:
     """
     task, seats = request.task, request.seats
     addresses = internal_addresses([seat.node for seat in seats])
+    all_groups = rank_groups(task)
+    groups, peers = group_of_rank(all_groups), node_addresses(all_groups, addresses)
     values = tuple(
-        {"node_rank": str(rank), "job_num": str(rank), "run_name": request.name} for rank in range(len(seats))
+        ChainMap({"node_rank": str(rank), "job_num": str(rank), "run_name": request.name}, peers)
+        for rank in range(len(seats))
     )
     launchers = tuple(launcher_of(task, value, request.run_args) for value in values)
     first = launchers[0]
@@ -99,8 +105,10 @@ def compile_run(request: RunRequest) -> CompiledRun:
     needs_slots = first.counts_slots or any(seat.gpus for seat in seats)
     run_id = run_identifier(request.fleet.stack, request.number, request.name, request.token)
     network_fabric = _fabric(request.fleet, seats)
-    variables = set_variables(task.env, {**request.caller_env, **request.cli_env})
-    slurm = wants_slurm(task.slurm_env, (*task.commands, *_arguments(task), *(variables.values())))
+    given = {**request.caller_env, **request.cli_env}
+    variables = {group.place: set_variables(group.env, given) for group in all_groups}
+    texts = (text for group in all_groups for text in (*group.commands, *variables[group.place].values()))
+    slurm = wants_slurm(task.slurm_env, (*texts, *_arguments(task)))
     ranks: list[RankPlan] = []
     environments: list[dict[str, str]] = []
     ignored: dict[str, None] = {}
@@ -112,6 +120,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
             run=request.name,
             interconnect=request.fleet.interconnect,
         )
+        render = partial(render_command, values=values[rank], run_args=request.run_args)
         working_dir = (
             render_text(task.working_dir, values[rank], request.run_args)
             if task.working_dir is not None
@@ -123,12 +132,14 @@ def compile_run(request: RunRequest) -> CompiledRun:
                 # The ledger keeps plans, and no values of variables: those may be secret.
                 node=seat.node.model_copy(update={"env": {}}),
                 blocks=seat.blocks,
-                script=_script(task, launchers[rank], context, values[rank], request.run_args),
+                script=_script(task, groups[rank], launchers[rank], context, render),
                 working_dir=working_dir,
                 mounts=_mounts(task, request.fleet, values[rank]),
-                max_cpus=task.resources.cpu.count.max,
-                max_memory_mib=_whole_mib(task.resources.memory_mib.max),
+                max_cpus=groups[rank].resources.cpu.count.max,
+                max_memory_mib=_whole_mib(groups[rank].resources.memory_mib.max),
                 ports=_ports(task) if rank == 0 else (),
+                group=groups[rank].name,
+                shm_size_mib=groups[rank].resources.shm_size_mib if task.groups else None,
             )
         )
         job = values[rank]
@@ -147,8 +158,9 @@ def compile_run(request: RunRequest) -> CompiledRun:
                     s.share.cpus,
                     s.node.region,
                     env=_for_launch(s.node.env, job),
+                    group=group.name,
                 )
-                for s, address, count in zip(seats, addresses, slots, strict=True)
+                for s, address, count, group in zip(seats, addresses, slots, groups, strict=True)
             ),
             attempt=request.attempt,
             interconnect=request.fleet.interconnect,
@@ -159,13 +171,17 @@ def compile_run(request: RunRequest) -> CompiledRun:
             repo_id=request.repo.id if request.repo else None,
             fabric_env=network_fabric.env if network_fabric else {},
             fleet_env=_for_launch(request.fleet.env, job),
-            task_env={k: render_for_launch(v, job, request.run_args) for k, v in variables.items()},
+            task_env={
+                k: render_for_launch(v, job, request.run_args)
+                for k, v in variables[groups[rank].place].items()
+            },
             cli_env={k: literal(v) for k, v in request.cli_env.items()},
         )
         environment = rank_environment(facts, rank)
         ignored.update(dict.fromkeys(environment.ignored))
         environments.append(environment.values)
-    _check_names(environments[0])
+    for environment in {group.place: each for group, each in zip(groups, environments, strict=True)}.values():
+        _check_names(environment)
     plan = RunPlan(
         run=request.name,
         number=request.number,
@@ -187,7 +203,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
         entrypoint=tuple(shlex.split(task.entrypoint)) if task.entrypoint and first.name != "image" else (),
         user=task.user,
         privileged=task.privileged or task.docker,
-        shm_size_mib=task.resources.shm_size_mib,
+        shm_size_mib=task.resources.shm_size_mib if not task.groups else None,
         hostfile=hostfile(addresses, slots if needs_slots else None, first.dialect),
         dialect=first.dialect,
         ssh_between=len(seats) > 1,
@@ -195,6 +211,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
         slurm=slurm,
         tasks_per_node=task.ntasks_per_node if first.name == "commands" else 1,
         fabric=_access(network_fabric),
+        tags=dict(task.tags),
         # The repository first: `files` may go into it.
         outputs=tuple(
             OutputPlan(
@@ -240,14 +257,18 @@ def _access(network_fabric: Fabric | None) -> FabricAccess:
 
 
 def _script(
-    task: Task, launcher: Launcher, context: LaunchContext, values: Mapping[str, str], run_args: Sequence[str]
+    task: Task,
+    group: RankGroup,
+    launcher: Launcher,
+    context: LaunchContext,
+    render: Callable[[str], str],
 ) -> str:
     """The commands and the launcher as one text, each part running only if those before it succeeded.
 
     Braces, not `a && b`: a part may end in a comment or hold a here-document.
     """
     parts = [START_DOCKER] if task.docker else []
-    parts += [render_command(command, values, run_args) for command in task.commands]
+    parts += [render(command) for command in group.commands]
     launch = launcher.script(context)
     if launch is not None:
         parts.append(launch)
@@ -347,7 +368,8 @@ def launcher_of(task: Task, values: Mapping[str, str], run_args: Sequence[str]) 
         return MpirunLauncher(
             task.mpirun, render_args(task.mpirun.args, values, run_args), task_env=tuple(task.env)
         )
-    return PlainLauncher("commands" if task.commands else "image")
+    has_commands = any(group.commands for group in rank_groups(task))
+    return PlainLauncher("commands" if has_commands else "image")
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ class RankNode:
     cpus: float | None = None
     region: str | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
+    group: str | None = None
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,8 @@ def _identity(run: RunFacts, rank: int) -> dict[str, str]:
     }
     if node.region is not None:
         values["ORCH_REGION"] = node.region
+    if node.group is not None:
+        values["ORCH_GROUP"] = node.group
     if run.ifname is not None:
         values["ORCH_IFNAME"] = run.ifname
     return values

@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from orch.catalog.devices import model_of, nominal_mib
-from orch.catalog.records import gpu_key
 from orch.runner.errors import NodeCordoned, NoFit
-from orch.runner.launch.block_resources import BlockResources, share_of
+from orch.runner.launch.conditions import Conditions, Unmet, misfit_of, summary_of
+from orch.runner.launch.environment import fold
+from orch.runner.launch.matching import match
+from orch.runner.launch.node_fit import Misfit, Seat, blocks_of_rank, node_misfits
+from orch.runner.launch.rank_groups import RankGroup, rank_groups
 from orch.runner.node.first_boot import unfit_error
+from orch.spec.diagnostics import property_path
 from orch.spec.state import FleetState, NodeState
-from orch.spec.suggest import counted
+from orch.spec.suggest import counted, few
 
 if TYPE_CHECKING:
     from orch.spec.models import Task
-    from orch.spec.models.resources import Range
-
-
-@dataclass(frozen=True)
-class Seat:
-    """A node as one rank gets it: the number of its blocks, and their resources."""
-
-    node: NodeState
-    blocks: int
-
-    @property
-    def share(self) -> BlockResources:
-        return share_of(self.node, self.blocks)
-
-    @property
-    def gpus(self) -> int:
-        return self.share.gpus
 
 
 @dataclass(frozen=True)
@@ -53,39 +38,90 @@ class NodeAvailability:
 IDLE = NodeAvailability()
 
 
-@dataclass(frozen=True)
-class Misfit:
-    """Why a task cannot run on a fleet even when all of it is idle. `path` is the task's property."""
-
-    summary: str
-    code: str | None = None
-    hint: str | None = None
-    path: str = "resources"
-
-
 def misfit(task: Task, fleet: FleetState) -> Misfit | None:
-    """Why `task` cannot run on `fleet` even when all of it is idle; None when it can."""
-    if task.nodes > 1 and fleet.placement != "cluster":
+    """Why `task` cannot run on `fleet` even when all of it is idle, the reason nearest to fitting; None when
+    it can."""
+    groups = rank_groups(task)
+    nodes, nodes_path = groups[0].all_nodes, "groups" if task.groups else "nodes"
+    if nodes > 1 and fleet.placement != "cluster":
         return Misfit(
             "distributed tasks need a fleet with `placement: cluster`",
             "ORCH241",
             f"add `placement: cluster` to {fleet.name}",
-            "nodes",
+            nodes_path,
         )
-    if len(fleet.nodes) < task.nodes:
+    if len(fleet.nodes) < nodes:
         return Misfit(
-            f"it has {counted(len(fleet.nodes), 'node')}, the task needs {task.nodes}", path="nodes"
+            f"it has {counted(len(fleet.nodes), 'node')}, the task needs {nodes}",
+            path=nodes_path,
+            gap=1 - len(fleet.nodes) / nodes,
         )
-    reasons = [reason for node in fleet.nodes if (reason := _node_misfit(task, node)) is not None]
-    if len(fleet.nodes) - len(reasons) < task.nodes:
-        return reasons[0]
-    return None
+    fits = _fits(task, groups, fleet)
+    matching = match([fits[node.name] for node in fleet.nodes], [group.nodes for group in groups])
+    if not matching.short:
+        return None
+    short = [groups[index] for index in matching.short]
+    if len(short) > 1:
+        usable = [node.name for node in fleet.nodes if fits[node.name].intersection(matching.short)]
+        return Misfit(
+            f"groups {' and '.join(group.name or '' for group in short)} need "
+            f"{sum(group.nodes for group in short)} nodes together, it has "
+            f"{counted(len(usable), 'node')} that fit one of them: {fold(usable)}",
+            path="groups",
+            gap=1 - len(usable) / sum(group.nodes for group in short),
+        )
+    return _nearest(task, short[0], fleet)
+
+
+def _fits(task: Task, groups: Sequence[RankGroup], fleet: FleetState) -> dict[str, frozenset[int]]:
+    """Node name -> the groups, by index, whose ranks can run there when it is idle."""
+    conditions = Conditions.of(task)
+    return {
+        node.name: frozenset(
+            index
+            for index, group in enumerate(groups)
+            if group.allows(fleet.name) and next(node_misfits(group, node), None) is None
+        )
+        if not conditions.unmet(fleet, node)
+        else frozenset()
+        for node in fleet.nodes
+    }
+
+
+def _nearest(task: Task, group: RankGroup, fleet: FleetState) -> Misfit:
+    """Why too few nodes of `fleet` fit `group`: what the nearest node that is needed does not have."""
+    if not group.allows(fleet.name):
+        summary = f"{group.noun} may run on {' or '.join(group.fleets)} only"
+        return Misfit(summary, path=f"{group.place}fleets")
+    conditions = Conditions.of(task)
+    unmet = {node.name: conditions.unmet(fleet, node) for node in fleet.nodes}
+    by_path: dict[str, list[Unmet]] = {}
+    for each in (one for found in unmet.values() for one in found):
+        by_path.setdefault(each.path, []).append(each)
+    reasons: list[Misfit] = []
+    for node in fleet.nodes:
+        lacking = tuple(node_misfits(group, node))
+        if not (unmet[node.name] or lacking):
+            continue
+        if unmet[node.name]:
+            paths = [each.path for each in unmet[node.name]]
+            reason = misfit_of(unmet[node.name], summary_of(by_path, paths, len(fleet.nodes)))
+            reason = replace(reason, failing=reason.failing + len(lacking))
+        else:
+            reason = replace(lacking[0], failing=len(lacking) - 1, path=group.place + lacking[0].path)
+        reasons.append(reason)
+    fitting = len(fleet.nodes) - len(reasons)
+    reason = sorted(reasons, key=lambda each: each.distance)[max(0, group.nodes - fitting - 1)]
+    if not fitting or reason.code is not None:
+        return reason
+    fit = f"{fitting} of the {group.nodes} nodes that {group.noun} needs {'fits' if fitting == 1 else 'fit'}"
+    return replace(reason, summary=f"{fit}; {reason.summary}")
 
 
 def place_task(
     task: Task, fleet: FleetState, availability: Mapping[str, NodeAvailability] | None = None
 ) -> tuple[Seat, ...]:
-    """Nodes in rank order, neighbours together: by rack, by the topology, by number.
+    """Nodes in rank order: group by group, within each neighbours together, by rack, topology, number.
 
     Cordoned nodes and nodes whose preparation failed are excluded. Nodes without enough free blocks, and
     nodes that do not answer, are used only when no others are left. A job that needs part of a node goes
@@ -97,28 +133,36 @@ def place_task(
     if reason is not None:
         raise no_fit(task, {fleet.name: reason})
     availability = availability or {}
-    fitting = [node for node in fleet.nodes if _node_misfit(task, node) is None]
+    groups = rank_groups(task)
+    fits = _fits(task, groups, fleet)
+    sizes = [group.nodes for group in groups]
+    fitting = [node for node in fleet.nodes if fits[node.name]]
     prepared = [node for node in fitting if availability.get(node.name, IDLE).unfit is None]
-    if len(prepared) < task.nodes:
+    if match([fits[node.name] for node in prepared], sizes).short:
         first = next(node.name for node in fitting if node not in prepared)
         raise unfit_error(first, availability[first].unfit or "")
     schedulable = [node for node in prepared if availability.get(node.name, IDLE).cordon is None]
-    if len(schedulable) < task.nodes:
-        raise NodeCordoned(
-            cordoned_message(fleet, availability) or "",
-            where=f"fleet {fleet.name}",
-            detail=f"{len(schedulable)} other nodes fit this task, it needs {task.nodes}",
-            hint="let a node take jobs again with `orch cordon --undo NODE`",
-        )
 
     def order(node: NodeState) -> tuple[object, ...]:
         available = availability.get(node.name, IDLE)
-        free = node.blocks - available.busy
-        tight = free if task.nodes == 1 else 0
-        return (not available.usable, free < _blocks(task, node), tight, *_neighbours(node))
+        free, needed = node.blocks - available.busy, blocks_of_rank(groups[0], node)
+        tight = free if not groups[0].distributed else 0
+        return (not available.usable, free < needed, tight, *_neighbours(node))
 
-    nodes = sorted(sorted(schedulable, key=order)[: task.nodes], key=_neighbours)
-    return tuple(Seat(node, _blocks(task, node)) for node in nodes)
+    schedulable.sort(key=order)
+    matching = match([fits[node.name] for node in schedulable], sizes)
+    if matching.short:
+        raise NodeCordoned(
+            cordoned_message(fleet, availability) or "",
+            where=f"fleet {fleet.name}",
+            detail=f"{len(schedulable)} other nodes fit this task, it needs {sum(sizes)}",
+            hint="let a node take jobs again with `orch cordon --undo NODE`",
+        )
+    return tuple(
+        Seat(node, blocks_of_rank(group, node))
+        for group, positions in zip(groups, matching.groups, strict=True)
+        for node in sorted((schedulable[position] for position in positions), key=_neighbours)
+    )
 
 
 def cordoned_message(fleet: FleetState, availability: Mapping[str, NodeAvailability]) -> str | None:
@@ -139,182 +183,17 @@ def _nodes_message(fleet: FleetState, word: str, reasons: Mapping[str, str | Non
     return f"{len(descriptions)} {verb} {word}: {', '.join(descriptions)}" if descriptions else None
 
 
-def blocks_needed(task: Task, node: NodeState) -> int:
-    """How many blocks a one-node job takes: the fewest with the minimums of its `resources`.
-
-    Shared memory counts as memory of the job.
-    """
-    if node.blocks <= 1:
-        return node.blocks
-    minimums, capacity = _minimums(task), _capacity(node)
-    shm = task.resources.shm_size_mib
-    if shm is not None:
-        minimums["MiB of memory"] = max(minimums.get("MiB of memory", 0), shm)
-    share = max(
-        (
-            math.ceil(minimums[resource] * node.blocks / capacity[resource])
-            for resource in minimums
-            if capacity.get(resource)
-        ),
-        default=1,
-    )
-    return min(node.blocks, max(1, share))
-
-
-def _blocks(task: Task, node: NodeState) -> int:
-    return node.blocks if task.nodes > 1 else blocks_needed(task, node)
-
-
 def _neighbours(node: NodeState) -> tuple[str, tuple[str, ...], int]:
     return node.rack or "", node.topology, node.index
 
 
-def _node_misfit(task: Task, node: NodeState) -> Misfit | None:
-    capacity = _capacity(node)
-    for resource, minimum in _minimums(task).items():
-        if resource in capacity and capacity[resource] < minimum:
-            path = _PATHS[resource]
-            return Misfit(
-                f"node {node.name} has {capacity[resource]:g} {resource}, the task asks for {minimum:g}",
-                path=path,
-            )
-    if (reason := _machine_misfit(task, node)) is not None:
-        return reason
-    gpu = task.resources.gpu
-    if node.gpus.count and gpu.vendor is not None and node.gpus.vendor not in (None, gpu.vendor):
-        summary = f"node {node.name} has {node.gpus.vendor} accelerators, the task asks for {gpu.vendor}"
-        return Misfit(summary, path="resources.gpu")
-    device = node.gpus.name
-    if gpu.names and device is not None and not _is_one_of(device, gpu.names):
-        summary = f"node {node.name} has {device} GPUs, the task asks for {' or '.join(gpu.names)}"
-        return Misfit(summary, path="resources.gpu")
-    if gpu.memory_mib is not None and node.gpus.memory_mib is not None:
-        size = nominal_mib(device, node.gpus.memory_mib)
-        if size not in gpu.memory_mib:
-            summary = f"node {node.name} has GPUs of {size / 1024:g}GB, the task asks for other ones"
-            return Misfit(summary, path="resources.gpu")
-    return _gpu_misfit(task, node) or _gpu_count_misfit(task, node)
-
-
-def _machine_misfit(task: Task, node: NodeState) -> Misfit | None:
-    """Architecture and disk, where the task sets them; an unknown value does not fit."""
-    resources = task.resources
-    arch, disk = resources.cpu.arch, resources.disk_mib
-    if arch is not None and node.arch != arch:
-        if node.arch is None:
-            summary = f"the architecture of node {node.name} is not known, the task asks for {arch}"
-            return Misfit(summary, hint="`orch up` of its fleet records it", path="resources.cpu")
-        return Misfit(f"node {node.name} is {node.arch}, the task asks for {arch}", path="resources.cpu")
-    if "disk_mib" not in resources.model_fields_set:
-        return None
-    if node.disk_mib is None:
-        summary = f"the disk of node {node.name} is not known, the task asks for one of {_sizes(disk)}"
-        hint = "leave `disk` out for local nodes; of all others `orch up` of their fleet records it"
-        return Misfit(summary, hint=hint, path="resources.disk")
-    if node.disk_mib not in disk:
-        summary = (
-            f"node {node.name} has a disk of {node.disk_mib / 1024:g}GB, the task asks for {_sizes(disk)}"
-        )
-        return Misfit(summary, path="resources.disk")
-    return None
-
-
-def _sizes(sizes: Range) -> str:
-    if sizes.min == sizes.max:
-        return f"{(sizes.min or 0) / 1024:g}GB"
-    low, high = ("" if end is None else f"{end / 1024:g}GB" for end in (sizes.min, sizes.max))
-    return f"{low}..{high}"
-
-
-def _gpu_misfit(task: Task, node: NodeState) -> Misfit | None:
-    """Total memory and compute capability of the node's GPUs, where they are known."""
-    gpu, model = task.resources.gpu, model_of(node.gpus.name) if node.gpus.name is not None else None
-    if gpu.total_memory_mib is not None and node.gpus.memory_mib is not None:
-        total = nominal_mib(node.gpus.name, node.gpus.memory_mib) * Seat(node, _blocks(task, node)).gpus
-        if total not in gpu.total_memory_mib:
-            summary = f"node {node.name} has {total / 1024:g}GB on all GPUs of the job"
-            return Misfit(f"{summary}, the task asks for another size", path="resources.gpu")
-    capability = model.compute_capability if model is not None else None
-    if (
-        gpu.compute_capability is not None
-        and capability is not None
-        and capability not in gpu.compute_capability
-    ):
-        summary = (
-            f"node {node.name} has GPUs of compute capability {capability:g}, the task asks for another one"
-        )
-        return Misfit(summary, path="resources.gpu")
-    return None
-
-
-def _is_one_of(device: str, names: tuple[str, ...]) -> bool:
-    """Whether a device, by its driver's name for it, is of one of the models `names`."""
-    model = model_of(device)
-    keys = model.keys if model is not None else {gpu_key(device)}
-    return any(gpu_key(name) in keys for name in names)
-
-
-def _gpu_count_misfit(task: Task, node: NodeState) -> Misfit | None:
-    """A job takes whole blocks, a distributed one whole nodes: a count below that matches nothing."""
-    maximum, seat = task.resources.gpu.count.max, Seat(node, _blocks(task, node))
-    if not maximum or seat.gpus <= maximum:
-        return None
-    maximum, all_gpus = int(maximum), node.gpus.count
-    requested = f"{maximum} GPU{'s' if maximum > 1 else ''}"
-    if task.nodes > 1 and node.blocks > 1:
-        return Misfit(
-            f"a distributed task takes whole instances (all {node.blocks} blocks), but asks for {requested}",
-            "ORCH242",
-            f"ask for `gpu: {all_gpus}`",
-            "resources.gpu",
-        )
-    if node.blocks > 1:
-        least = f"{seat.blocks} block{'s' if seat.blocks > 1 else ''} of {seat.gpus} GPUs"
-        return Misfit(
-            f"no instance fits: a job takes at least {least}, but asks for {requested}",
-            "ORCH243",
-            f"set `blocks: {all_gpus}` on the fleet, or ask for `gpu: {maximum}..{seat.gpus}`",
-            "resources.gpu",
-        )
-    return Misfit(
-        f"no instance fits: a job takes the whole instance of {all_gpus} GPUs, but asks for {requested}",
-        "ORCH243",
-        f"ask for `gpu: {all_gpus}`"
-        if task.nodes > 1
-        else f"set `blocks: {all_gpus}` on the fleet, or ask for `gpu: {maximum}..{all_gpus}`",
-        "resources.gpu",
-    )
-
-
-_PATHS = {"GPUs": "resources.gpu", "CPUs": "resources.cpu", "MiB of memory": "resources.memory"}
-
-
-def _capacity(node: NodeState) -> dict[str, float]:
-    capacity: dict[str, float] = {"GPUs": node.gpus.count}
-    if node.cpus is not None:
-        capacity["CPUs"] = node.cpus
-    if node.memory_mib is not None:
-        capacity["MiB of memory"] = node.memory_mib
-    return capacity
-
-
-def _minimums(task: Task) -> dict[str, float]:
-    """The minimums that the task sets itself: the language's defaults exclude no existing node."""
-    resources = task.resources
-    set_fields = resources.model_fields_set
-    minimums: dict[str, float] = {}
-    if "gpu" in set_fields and resources.gpu.count.min:
-        minimums["GPUs"] = resources.gpu.count.min
-    if "cpu" in set_fields and resources.cpu.count.min:
-        minimums["CPUs"] = resources.cpu.count.min
-    if "memory_mib" in set_fields and resources.memory_mib.min:
-        minimums["MiB of memory"] = resources.memory_mib.min
-    return minimums
-
-
 def no_fit(task: Task, reasons: Mapping[str, Misfit]) -> NoFit:
-    """The error for a task that fits no fleet: one reason with a code as it is, several fleet by fleet."""
-    first = next(iter(reasons.values()))
+    """The error for a task that fits no fleet, the nearest fleet first.
+
+    One reason with a code is told as it is, others fleet by fleet.
+    """
+    ordered = sorted(reasons.items(), key=lambda item: item[1].distance)
+    first = ordered[0][1]
     if first.code is not None and {reason.code for reason in reasons.values()} == {first.code}:
         where = f"fleet {', '.join(reasons)}"
         return NoFit(
@@ -325,24 +204,45 @@ def no_fit(task: Task, reasons: Mapping[str, Misfit]) -> NoFit:
             path=first.path,
             fleets=tuple(reasons),
         )
-    detail = "; ".join(f"{name}: {reason.summary}" for name, reason in reasons.items())
     if len(reasons) == 1:
         return NoFit(
             f"fleet {next(iter(reasons))} does not fit this task",
             detail=first.summary,
             hint=first.hint or _hint(task, (first,)),
             path=first.path,
+            fleets=tuple(reasons),
         )
     return NoFit(
-        "no fleet fits this task", detail=detail, hint=_hint(task, reasons.values()), path=first.path
+        "no fleet fits this task",
+        detail=few((f"{name}: {reason.summary}" for name, reason in ordered), 8, separator="; "),
+        hint=_hint(task, reasons.values()),
+        path=first.path,
+        fleets=tuple(name for name, _ in ordered),
     )
+
+
+_NODES = {"nodes", "groups"}
 
 
 def _hint(task: Task, reasons: Iterable[Misfit]) -> str:
     """What helps against these reasons: more nodes, or other ones."""
     paths = {reason.path for reason in reasons}
-    if paths == {"nodes"}:
-        return "provision a fleet with `placement: cluster` and enough nodes, or lower `nodes` of the task"
+    if paths <= _NODES:
+        what = "the `nodes` of its groups" if task.groups else "`nodes` of the task"
+        return f"provision a fleet with `placement: cluster` and enough nodes, or lower {what}"
     (path, *more) = sorted(paths)
     fitting = "a fleet whose nodes each have what the task asks for" if task.nodes > 1 else "a fitting fleet"
-    return f"provision {fitting}, or change `{'resources' if more else path}` of the task"
+    if more and all("resources" in each for each in paths - _NODES):
+        path = "resources"
+    what = "what the task asks for" if more and path != "resources" else f"`{place_of(path)}` of the task"
+    return f"provision {fitting}, or change {what}"
+
+
+def place_of(path: str) -> str:
+    """A property's path as files are read: `groups[1].resources.gpu`."""
+    return property_path(parts_of(path))
+
+
+def parts_of(path: str) -> tuple[str | int, ...]:
+    """The parts of a Misfit's path: `groups.1.resources` is of the second group."""
+    return tuple(int(part) if part.isdigit() else part for part in path.split("."))

@@ -84,7 +84,8 @@ class RankPlan(_Frozen):
     """One rank: its node, the blocks it takes there, and the shell text it runs.
 
     `max_cpus`, `max_memory_mib`: upper ends of the task's `resources`, limits of the container beside those
-    of its blocks.
+    of its blocks. `group`: the group of the task that it is of, where that has groups; then `shm_size_mib` is
+    the group's.
     """
 
     rank: int
@@ -96,6 +97,8 @@ class RankPlan(_Frozen):
     max_cpus: float | None = None
     max_memory_mib: int | None = None
     ports: tuple[RankPort, ...] = ()
+    group: str | None = None
+    shm_size_mib: int | None = None
 
     @property
     def whole(self) -> bool:
@@ -148,6 +151,7 @@ class RunPlan(_Frozen):
     files: tuple[StagedFile, ...] = ()
     outputs: tuple[OutputPlan, ...] = ()
     fabric: FabricAccess = FabricAccess()
+    tags: dict[str, str] = {}
 
     @field_validator("run", "run_id")
     @classmethod
@@ -163,6 +167,12 @@ class RunPlan(_Frozen):
         Run names are unique in one ledger only, and people with ledgers of their own share servers.
         """
         return f"orch-{self.run}-{self.attempt}-{rank}-{self.run_id[:8]}"
+
+    def starts_image(self, rank: int) -> bool:
+        """Whether a rank starts the image's own program: nothing else of the task runs there."""
+        return self.launcher == "image" or (
+            self.ranks[rank].group is not None and not self.ranks[rank].script
+        )
 
     @property
     def rehearsed(self) -> bool:
@@ -204,3 +214,17 @@ def plan_of(row: RunRow) -> RunPlan:
             detail=f"it is of run {plan.run}, number {plan.number}",
         )
     return plan
+
+
+def groups_and_tags(row: RunRow) -> tuple[dict[int, str], dict[str, str]]:
+    """Rank -> its group, and the tags of a run; none where the plan has none or cannot be read.
+
+    Most plans have neither, which their text shows without reading it all.
+    """
+    if '"group":"' not in row.plan and '"tags":{"' not in row.plan:
+        return {}, {}
+    try:
+        plan = plan_of(row)
+    except RunnerError:
+        return {}, {}
+    return {rank.rank: rank.group for rank in plan.ranks if rank.group is not None}, plan.tags

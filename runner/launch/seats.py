@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import NoFit, RunnerError
 from orch.runner.events import Notice
+from orch.runner.launch.conditions import check_names
+from orch.runner.launch.node_fit import Seat
 from orch.runner.launch.placement import (
     IDLE,
     NodeAvailability,
-    Seat,
     cordoned_message,
     misfit,
     no_fit,
     place_task,
     unfit_message,
 )
+from orch.runner.launch.rank_groups import requested_fleets
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.node.status import NodeStatus, node_statuses
 from orch.spec.state import FleetState
@@ -34,13 +36,19 @@ CHOICE_S = 5.0
 
 
 def choose_fleet(
-    runner: RunnerContext, task: Task, fleets: Mapping[str, FleetState], requested: str | None
+    runner: RunnerContext,
+    task: Task,
+    fleets: Mapping[str, FleetState],
+    requested: str | None,
+    *,
+    elsewhere: Collection[str] = (),
 ) -> FleetState:
     """The fleet to run `task` on: `requested`, else the best that fits, among the task's `fleets` if set.
 
+    `elsewhere`: names of nodes of fleets that are not among `fleets`; a task may exclude them all the same.
     Nodes are asked only where several fleets fit; a notice then names the choice. Raises NoFit.
     """
-    candidates = fitting(task, fleets, requested)
+    candidates = fitting(task, fleets, requested, elsewhere=elsewhere)
     if len(candidates) == 1:
         return candidates[0]
     # All at once, so that several silent fleets are waited for once.
@@ -131,15 +139,21 @@ class FleetOption:
         return f"{_START_TEXTS[self.start]}, {price}"
 
 
-def fitting(task: Task, fleets: Mapping[str, FleetState], requested: str | None) -> tuple[FleetState, ...]:
+def fitting(
+    task: Task,
+    fleets: Mapping[str, FleetState],
+    requested: str | None,
+    *,
+    elsewhere: Collection[str] = (),
+) -> tuple[FleetState, ...]:
     """The fleets that `task` fits on when they are idle: among `requested`, else the task's `fleets` in
-    their order, else all fleets by name.
+    their order, else all fleets by name. `elsewhere` as in `choose_fleet`.
 
     Raises NoFit saying what each fleet lacks.
     """
     if not fleets:
         raise NoFit("there is no fleet to run on", hint="run `orch up FILE` first")
-    names = (requested,) if requested is not None else task.fleets or tuple(sorted(fleets))
+    names = (requested,) if requested is not None else requested_fleets(task) or tuple(sorted(fleets))
     unknown = [name for name in names if name not in fleets]
     if len(unknown) == len(names):
         raise NoFit(
@@ -147,6 +161,7 @@ def fitting(task: Task, fleets: Mapping[str, FleetState], requested: str | None)
             detail=f"provisioned: {', '.join(sorted(fleets))}",
             hint="run `orch up FILE` first, or name another fleet with `--fleet`",
         )
+    check_names(task, [fleets[name] for name in names if name in fleets], elsewhere)
     misfits = {name: misfit(task, fleets[name]) for name in names if name in fleets}
     fleets_that_fit = tuple(fleets[name] for name, reason in misfits.items() if reason is None)
     if not fleets_that_fit:

@@ -81,7 +81,7 @@ def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command
         internal_ip=node.internal_ip,
         ifname_for=("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if len(plan.ranks) > 1 else (),
         image=plan.image,
-        image_command=plan.launcher == "image",
+        image_command=plan.starts_image(rank),
         trees=tuple(file.tree for file in plan.files),
         lookup=LOOKUP,
         no_files=NO_FILES,
@@ -180,6 +180,8 @@ def _options(plan: RunPlan, rank: int) -> list[str]:
         "attempt": plan.attempt,
         "rank": rank,
         "fleet": plan.fleet,
+        **({"group": rank_plan.group} if rank_plan.group is not None else {}),
+        **{f"tag.{key}": value for key, value in plan.tags.items()},
     }
     options += [f"--label=orch.{key}={value}" for key, value in labels.items()]
     if rank_plan.working_dir is not None:
@@ -188,8 +190,9 @@ def _options(plan: RunPlan, rank: int) -> list[str]:
         options.append(f"--user={plan.user}")
     if plan.privileged:
         options += _CONTAINER_NODE_PRIVILEGES if plan.on_containers else ["--privileged"]
-    if plan.shm_size_mib is not None:
-        options.append(f"--shm-size={plan.shm_size_mib}m")
+    shm_size_mib = plan.shm_size_mib if rank_plan.shm_size_mib is None else rank_plan.shm_size_mib
+    if shm_size_mib is not None:
+        options.append(f"--shm-size={shm_size_mib}m")
     if plan.names_hosts:
         options.append(f"--hostname={host_names(plan.run, [node.name for node in plan.nodes])[rank]}")
     return options + limit_options(

@@ -168,7 +168,8 @@ class Follower:
     def _line(self, line: str) -> None:
         self._file.append(line)
         stamp, text = split_line(line)
-        self._processor.handle(LogLine(self._rank, self._plan.ranks[self._rank].node.name, stamp, text))
+        rank = self._plan.ranks[self._rank]
+        self._processor.handle(LogLine(self._rank, rank.node.name, stamp, text, rank.group))
 
 
 def fetch_rest(
@@ -202,7 +203,7 @@ def fetch_rest(
         file.append(line)
         if processor is not None:
             stamp, text = split_line(line)
-            processor.handle(LogLine(rank, node.name, stamp, text))
+            processor.handle(LogLine(rank, node.name, stamp, text, plan.ranks[rank].group))
 
     try:
         runtime.read_log(connector, plan, rank, keep, skip=file.lines, deadline_s=deadline_s)
@@ -211,7 +212,7 @@ def fetch_rest(
 
 
 def read_stored(
-    folder: RunFolder, rank: int, node: str, *, tail: int | None, since: str | None
+    folder: RunFolder, rank: int, node: str, *, tail: int | None, since: str | None, group: str | None = None
 ) -> Iterator[LogLine]:
     """Lines of a stored log: the last `tail`, from `since` on (RFC 3339, compared as text in UTC)."""
     path = folder.log(rank)
@@ -223,4 +224,4 @@ def read_stored(
             lines = (line for line in lines if line.partition(" ")[0] >= since)
         for line in lines if tail is None else deque(lines, maxlen=tail):
             stamp, text = split_line(line.rstrip("\n"))
-            yield LogLine(rank, node, stamp, text)
+            yield LogLine(rank, node, stamp, text, group)

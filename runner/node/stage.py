@@ -64,7 +64,7 @@ def stage_files(
             and any(item.if_exists and not item.target.startswith(("/", "~")) for item in plan.files),
             barrier_ticks=BARRIER_TICKS,
             slurm=plan.slurm,
-            image_command=plan.launcher == "image",
+            image_command=plan.starts_image(rank),
             shell=plan.shell,
             entrypoint=plan.entrypoint,
             tasks=plan.tasks_per_node,

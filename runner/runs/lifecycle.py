@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from orch.runner.errors import BadRunName, LedgerUnusable, RunnerError
 from orch.runner.events import Notice
 from orch.runner.launch.compile import CompiledRun, RepoName, RunRequest, compile_run, set_variables
+from orch.runner.launch.rank_groups import rank_groups
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.launch.seats import choose_seats
 from orch.runner.ledger.lease import LeaseLost, Renewal
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 
 def check_task(task: Task, base: Path, caller_env: Mapping[str, str]) -> None:
     """Check a task before there are nodes: unset variables, missing files. Raises BadTask."""
-    set_variables(task.env, caller_env)
+    for group in rank_groups(task):
+        set_variables(group.env, caller_env)
     check_sources(base, task)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed, RunnerError
 from orch.runner.events import LogLine, Notice
-from orch.runner.launch.run_plan import RunPlan, plan_of
+from orch.runner.launch.run_plan import RunPlan, groups_and_tags, plan_of
 from orch.runner.ledger.records import RunRow
 from orch.runner.node import logs
 from orch.runner.node.connector import fan_out
@@ -50,8 +50,16 @@ def read_logs(runner: RunnerContext, row: RunRow, selection: Selection, *, follo
     live = [rank.rank for rank in row.ranks if not rank.collected and rank.rank in selection.ranks]
     lines = _fetch(runner, row, selection, live if row.phase not in _BEFORE_LOGS else [])
     folder = runner.context(row).folder
+    groups, _ = groups_and_tags(row)
     stored: list[Iterable[LogLine]] = [
-        logs.read_stored(folder, rank, row.ranks[rank].node, tail=selection.tail, since=selection.since)
+        logs.read_stored(
+            folder,
+            rank,
+            row.ranks[rank].node,
+            tail=selection.tail,
+            since=selection.since,
+            group=groups.get(rank),
+        )
         for rank in selection.ranks
         if rank not in lines
     ]
@@ -164,4 +172,4 @@ def _error_text(error: OrchError) -> str:
 
 def _line(plan: RunPlan, rank: int, text: str) -> LogLine:
     stamp, rest = logs.split_line(text)
-    return LogLine(rank, plan.ranks[rank].node.name, stamp, rest)
+    return LogLine(rank, plan.ranks[rank].node.name, stamp, rest, plan.ranks[rank].group)

@@ -1,11 +1,11 @@
 """`${{ namespace.name }}`: which references a text holds, and what becomes of them.
 
 Three moments. When a file is read, `${{ env.X }}` is replaced from the caller's environment
-(`fill_environment`). When a job is compiled, `${{ orch.node_rank }}` (or `dstack.node_rank`) and `${{
-run.args }}` are replaced for each node (`render_text`, `render_command`, `render_args`). When something is
-launched, `${{ secrets.X }}` is replaced from the project's store (`fill_secrets`). In text `$$` stands for
-`$`; in commands only `$${{` is an escape, so that `$$` stays the shell's process id. A lone `$` is never
-touched.
+(`fill_environment`). When a job is compiled, `${{ orch.node_rank }}` (or `dstack.node_rank`), `${{ run.args
+}}` and `${{ groups[0].nodes[0].IP_ADDRESS }}` are replaced for each node (`render_text`, `render_command`,
+`render_args`). When something is launched, `${{ secrets.X }}` is replaced from the project's store
+(`fill_secrets`). In text `$$` stands for `$`; in commands only `$${{` is an escape, so that `$$` stays the
+shell's process id. A lone `$` is never touched.
 
 Text that waits for secrets (`ReferenceSite.LAUNCH`) has one of two forms. Without `${{` it is final. With
 `${{` it is a template: a reference stands for itself, and each `$` of its own is written `$$`. So a text that
@@ -153,7 +153,10 @@ def fill_environment(
 
 
 def render_text(text: str, values: Mapping[str, str], run_args: Sequence[str] = ()) -> str:
-    """The final text of `env`, `volumes`, `working_dir` for one job. `values` maps `JOB_VALUES` to text."""
+    """The final text of `env`, `volumes`, `working_dir` for one job.
+
+    `values` maps `JOB_VALUES` to text, and whole references to the addresses of a task's groups.
+    """
     return _TEXT.sub(_filler(values, shlex.join(run_args), "$"), text)
 
 
@@ -250,9 +253,12 @@ def _filler(values: Mapping[str, str], run_args: str, escaped: str) -> Callable[
     def fill(match: re.Match[str]) -> str:
         if match.group(1) is None:
             return escaped
-        namespace, _, name = match.group(1).strip().partition(".")
+        namespace, _, name = (part.strip() for part in match.group(1).partition("."))
         if namespace in ("orch", "dstack") and name in values:
             return values[name]
+        if namespace.startswith("groups[") and _NODE_ADDRESS.fullmatch(name):
+            group, node = group_address(Reference(namespace, name, *match.span()))
+            return values.get(f"groups[{group}].nodes[{node}].IP_ADDRESS", match.group())
         return run_args if (namespace, name) == ("run", "args") else match.group()
 
     return fill

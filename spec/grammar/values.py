@@ -279,6 +279,14 @@ def render_money(amount: Decimal) -> str:
 # Names, environment, tags
 
 
+def check_group_name(text: str) -> str:
+    """1 to 40 lower-case letters, digits and dashes, no dash first. Raises Problem ORCH115."""
+    if re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", text):
+        return text
+    hint = "1 to 40 lower-case letters, digits and dashes, such as `workers`"
+    raise Problem("ORCH115", f"{shown(text)} is not the name of a group", hint=hint)
+
+
 def check_name(text: str) -> str:
     """2 to 41 characters: lower-case letters, digits and dashes, a letter first."""
     if re.fullmatch(r"[a-z][a-z0-9-]{1,40}", text):

@@ -254,6 +254,8 @@ def _runs_on(
         if task.broken.intersection(task_needs):
             continue
         names = cast(Run, task.partial).fleets
+        if not names and task.kind == "task":
+            names = tuple(name for group in _task(task).groups for name in group.fleets)
         if names:
             fleets = tuple(fleet for name in dict.fromkeys(names) for fleet in by_name.get(name, ())[:_FEW])
             complete = all(name in by_name for name in names)

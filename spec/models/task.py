@@ -6,8 +6,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from orch.spec.grammar.values import check_group_name
 from orch.spec.models.fields.base import Section
-from orch.spec.models.fields.types import CommandLine, Commands, Env, Name, Names, rows, whole
+from orch.spec.models.fields.json_schema import GROUP_NAME
+from orch.spec.models.fields.types import CommandLine, Commands, Env, Names, checked, rows, whole
 from orch.spec.models.launchers import Mpirun, Torchrun
 from orch.spec.models.mounts import PortMapping
 from orch.spec.models.resources import Resources
@@ -20,7 +22,9 @@ class TaskGroup(Section):
 
     noun: ClassVar[str] = "a group"
 
-    name: Name | None = Field(default=None, description="What tables call it.")
+    name: Annotated[str, checked(check_group_name, GROUP_NAME)] | None = Field(
+        default=None, description="What tables call it; its number if not given."
+    )
     nodes: Annotated[int, whole(1, 100_000)] = Field(default=1, description="How many.")
     resources: Resources = Field(
         default=Resources(), description="What each must have; not inherited from the task."
@@ -30,7 +34,9 @@ class TaskGroup(Section):
         default=(), description="Forwarded to this machine while attached."
     )
     env: Env = Field(default={}, description="Variables besides the task's.")
-    fleets: Names = Field(default=(), description="Fleets that may run it.")
+    fleets: Names = Field(
+        default=(), description="Fleets that may run it; all groups of a run go to one fleet."
+    )
 
     @classmethod
     def form(cls) -> str:

@@ -14,6 +14,7 @@ from orch.spec.loader.document import Draft, Path_, scalars
 from orch.spec.models import Task
 from orch.spec.rules import run
 from orch.spec.rules.rule import Findings, Rule
+from orch.spec.suggest import listed
 
 
 def _task(draft: Draft) -> Task:
@@ -63,6 +64,54 @@ def groups_have_something_to_run(draft: Draft) -> Findings:
             yield draft.diagnostic(
                 "ORCH154", ("groups", index), "this group has nothing to run", hint="add `commands`"
             )
+
+
+def groups_have_names_of_their_own(draft: Draft) -> Findings:
+    """A group without a name has its number for one."""
+    first: dict[str, int] = {}
+    for index, group in enumerate(_task(draft).groups):
+        name = group.name or str(index)
+        other = first.setdefault(name, index)
+        if other != index:
+            yield draft.diagnostic(
+                "ORCH165",
+                ("groups", index, "name"),
+                f"there is another group named '{name}'",
+                hint="give each its own name",
+                related=(Related(draft.span(("groups", other, "name")), "the first one"),),
+            )
+
+
+def groups_share_a_fleet(draft: Draft) -> Findings:
+    """The nodes of one run reach each other by the addresses of one fleet's network."""
+    task = _task(draft)
+    names, before = set(task.fleets), ("fleets",) if task.fleets else ()
+    for index, group in enumerate(task.groups):
+        common = names & set(group.fleets) if names and group.fleets else names or set(group.fleets)
+        if names and not common:
+            yield draft.diagnostic(
+                "ORCH166",
+                ("groups", index, "fleets"),
+                "no fleet may run this group and those before it",
+                detail="all groups of a run go to one fleet: its nodes reach each other",
+                hint="name a fleet that they have in common, or write tasks of their own",
+                related=(Related(draft.span(before), f"these may run on {listed(sorted(names))}"),),
+            )
+            return
+        names, before = common, ("groups", index, "fleets") if group.fleets else before
+
+
+def groups_have_their_own_resources(draft: Draft) -> Findings:
+    if _task(draft).groups and draft.written("resources"):
+        yield draft.diagnostic(
+            "ORCH160",
+            ("resources",),
+            "groups do not take these over: each has `resources` of its own",
+            key=True,
+            severity=Severity.WARNING,
+            hint="write it in each group that needs it",
+            related=(Related(draft.span(("groups",), key=True), "the groups"),),
+        )
 
 
 def group_addresses_exist(draft: Draft) -> Findings:
@@ -226,6 +275,9 @@ RULES = (
     Rule(("commands", "torchrun", "mpirun", "image", "groups", "entrypoint"), something_to_run),
     Rule(("groups", "nodes", "commands", "ports", "entrypoint", "torchrun", "mpirun"), groups_stand_alone),
     Rule(("groups", "image"), groups_have_something_to_run),
+    Rule(("groups",), groups_have_names_of_their_own),
+    Rule(("groups", "fleets"), groups_share_a_fleet),
+    Rule(("groups", "resources"), groups_have_their_own_resources),
     Rule(("groups",), group_addresses_exist),
     Rule(("commands", "groups"), commands_of_slurm),
     Rule(("torchrun",), torchrun_has_program),

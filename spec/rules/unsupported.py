@@ -73,15 +73,10 @@ ROWS: dict[str, dict[str, str | None]] = {
         "resources.shm_size": "write it in the task's `resources`: it is of a job",
     },
     "task": {
-        **_CHOICE,
-        "backends": _OFFER,
-        "backend": _OFFER,
-        "groups": None,
+        "retry": None,
+        "groups[].ports": None,
         "array": None,
-        "instances": "choose with `fleets`",
-        "exclude_nodes": None,
         "idle_duration": None,
-        "creation_policy": None,
         "preempt": None,
         "signal": None,
         "checkpoint": None,
@@ -160,7 +155,7 @@ def _rows(draft: Draft, node: Node, path: Path_, pattern: str) -> Findings:
 
 
 def _references(draft: Draft) -> Findings:
-    """Addresses of groups, and array indexes."""
+    """Array indexes."""
     for path, scalar in scalars(draft.node):
         if "${{" not in scalar.text:
             continue
@@ -170,7 +165,7 @@ def _references(draft: Draft) -> Findings:
             continue  # told when it was read
         for reference in references:
             shown = f"`${{{{ {reference} }}}}`"
-            if reference.namespace.startswith("groups[") or reference.name == "array_task_id":
+            if reference.name == "array_task_id":
                 yield _refusal(draft, path, shown, None)
 
 
@@ -296,6 +291,17 @@ def _nodes_on_demand(draft: Draft) -> Findings:
     yield draft.diagnostic("ORCH197", ("nodes",), summary, severity=Severity.WARNING, hint=hint)
 
 
+def _nodes_for_runs(draft: Draft) -> Findings:
+    if draft.written("creation_policy") and cast(Run, draft.partial).creation_policy == "reuse-or-create":
+        yield draft.diagnostic(
+            "ORCH197",
+            ("creation_policy",),
+            "this version makes no nodes for a run: it uses those that are up",
+            severity=Severity.WARNING,
+            hint="write `reuse`, and bring nodes up with `orch up`",
+        )
+
+
 def _volumes(draft: Draft) -> Findings:
     for index, volume in enumerate(cast(Run, draft.partial).volumes):
         if volume.kind != "folder":
@@ -359,6 +365,6 @@ _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
         _steps_at_boots,
         _mounts_in_part,
     ),
-    "task": (_volumes,),
+    "task": (_volumes, _nodes_for_runs),
     "project": (_other_backends, _switches, _real_devices),
 }

@@ -72,6 +72,15 @@ def test_each_node_tells_how_long_it_is_there_and_whether_it_is_spot() -> None:
     assert "$55.04 spot  12m ago" in second
 
 
+def test_nodes_of_one_fleet_may_be_bought_at_either_market() -> None:
+    state = p5()
+    nodes = (state.nodes[0], state.nodes[1].model_copy(update={"spot": True}))
+    mixed = state.model_copy(update={"nodes": nodes})
+    for pin in ("true", "false"):
+        records = node_records(recorded(mixed, None, None, spot=pin))
+        assert [records[node.name].spot for node in mixed.nodes] == [False, True]
+
+
 def test_verbose_shows_type_place_id_and_addresses_too() -> None:
     shown = fleet_table(
         [row(p5(1), recorded(p5(1), "2026-11-20T11:00:00Z", spot="false"))],

@@ -108,6 +108,49 @@ def test_each_node_tells_since_when_it_is_there_and_what_docker_calls_it(up: Fol
     assert re.search(r"\d+[smh] ago", up.orch("fleet").out)
 
 
+WRONG_RUNS = {
+    "instances: [e2eflet-0]": (
+        "3:13: error ORCH246: no fleet here has a node 'e2eflet-0'",
+        "e2efleet: e2efleet-[0-1]",
+        "did you mean 'e2efleet-0'?",
+    ),
+    "exclude_nodes: ['e2efleet-[0-1]']": (
+        "3:16: error ORCH245",
+        "`exclude_nodes` leaves out e2efleet-[0-1]",
+        "or change `exclude_nodes` of the task",
+    ),
+    "regions: [us-east-1]": (
+        "3:10: error ORCH245",
+        "`regions` asks for us-east-1, its nodes have no region",
+        "or change `regions` of the task",
+    ),
+    "groups: [{commands: [a]}, {nodes: 2, commands: [b]}]": (
+        "3:9: error ORCH245",
+        "it has 2 nodes, the task needs 3",
+        "lower the `nodes` of its groups",
+    ),
+    "groups: [{commands: [a]}, {commands: [b], resources: {gpu: 8}}]": (
+        "3:60: error ORCH245",
+        "node e2efleet-0 has 0 GPUs, group 1 asks for 8",
+        "or change `groups[1].resources.gpu` of the task",
+    ),
+}
+
+
+@pytest.mark.parametrize("line", WRONG_RUNS)
+def test_a_task_that_fits_nowhere_is_told_at_its_place(up: Folder, line: str) -> None:
+    commands = "" if line.startswith("groups") else "commands: [true]\n"
+    up.write("task.yml", f"type: task\nname: job\n{line}\n{commands}")
+    said = up.orch("run", "task.yml")
+    (up.path / "task.yml").unlink()
+    place, told, hint = WRONG_RUNS[line]
+    assert said.code == 3, said.err
+    assert said.err.startswith(f"task.yml:{place}")
+    assert told in said.err
+    assert hint in said.err
+    assert not list(up.path.glob(".orch/runs/job*"))
+
+
 def test_drift_of_an_untouched_fleet_is_empty(up: Folder) -> None:
     said = up.orch("drift", "fleet.yml", "--json")
     assert (said.code, said.json["drift"]) == (0, [])

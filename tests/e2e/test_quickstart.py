@@ -36,6 +36,16 @@ def test_the_mpi_program_checks_its_ring_over_both_nodes(quickstart: Folder) -> 
         assert f"rank {rank} of 4 on {node}: token 6, sum 10" in said.out
 
 
+def test_unlike_groups_are_one_run_whose_ranks_tell_their_group(quickstart: Folder) -> None:
+    said = quickstart.orch("run", "groups.yml", timeout=280)
+    assert said.code == 0, said.err
+    assert "run groups on fleet laptop: server: laptop-0; worker: laptop-1" in said.err
+    assert "[0 server laptop-0] server: 1 worker(s) gave 385, expected 385" in said.out
+    assert "[1 worker laptop-1] worker 1: squared [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]" in said.out
+    (run,) = (run for run in quickstart.orch("ps", "-a", "--json").json["runs"] if run["run"] == "groups")
+    assert [(node["rank"], node["group"]) for node in run["nodes"]] == [(0, "server"), (1, "worker")]
+
+
 def test_nodes_are_busy_while_a_run_holds_them_and_idle_after_it(quickstart: Folder) -> None:
     quickstart.write(
         "hold.yml", "type: task\nname: hold\nnodes: 2\nimage: orch/job\ncommands: [echo held, sleep 280]\n"

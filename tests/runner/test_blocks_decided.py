@@ -9,7 +9,8 @@ import pytest
 from orch.runner.errors import NodeCordoned, NoFit
 from orch.runner.launch.block_resources import BlockResources, share_of
 from orch.runner.launch.compile import RunRequest, compile_run
-from orch.runner.launch.placement import NodeAvailability, blocks_needed, cordoned_message, place_task
+from orch.runner.launch.node_fit import blocks_needed
+from orch.runner.launch.placement import NodeAvailability, cordoned_message, place_task
 from orch.runner.node.container import start_command
 from orch.runner.node.stage import stage
 from orch.spec.grammar.blocks import blocks_of
@@ -114,7 +115,7 @@ def test_a_container_gets_the_limits_of_its_blocks_and_a_whole_node_none():
     ],
 )
 def test_shared_memory_is_memory_of_the_job(resources: dict[str, object], blocks: int):
-    assert blocks_needed(task(resources=resources), node(0)) == blocks
+    assert blocks_needed(task(resources=resources).resources, node(0)) == blocks
 
 
 @pytest.mark.parametrize(

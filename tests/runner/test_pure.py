@@ -7,42 +7,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from pureruns import compiled, fleet, node
 
 from orch.runner.errors import BadTask, HostfileIncomplete, NoFit
-from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run
 from orch.runner.launch.environment import host_names
 from orch.runner.launch.hostfile import hostfile, internal_addresses
 from orch.runner.launch.launcher import quote_word
-from orch.runner.launch.placement import NodeAvailability, blocks_needed, place_task
+from orch.runner.launch.node_fit import blocks_needed
+from orch.runner.launch.placement import NodeAvailability, place_task
 from orch.runner.launch.run_plan import Elastic, RankPort
 from orch.spec.models import Task
-from orch.spec.state import FleetState, Gpus, NodeState
-
-
-def node(index: int, **more: object) -> NodeState:
-    given: dict[str, object] = {
-        "index": index,
-        "name": f"n{index}",
-        "address": "127.0.0.1",
-        "user": "root",
-        "host_key": "ssh-ed25519 AAAA",
-        "internal_ip": f"10.0.0.{index + 1}",
-        "cpus": 8,
-        "memory_mib": 16384,
-    }
-    return NodeState.model_validate(given | more)
-
-
-def fleet(*nodes: NodeState, name: str = "lab", placement: str = "cluster", **more: object) -> FleetState:
-    given = {"name": name, "stack": name, "backend": "local", "placement": placement, "nodes": nodes}
-    return FleetState.model_validate(given | more)
-
-
-def compiled(on: FleetState, **task: object) -> CompiledRun:
-    read = Task.model_validate(task)
-    seats = place_task(read, on)
-    return compile_run(RunRequest(read, "job", 1, on, seats, "image", Path("/base")))
-
+from orch.spec.state import FleetState, Gpus
 
 # --- hostfile
 
@@ -293,7 +268,7 @@ def test_idle_nodes_come_before_occupied_ones():
 def test_a_job_takes_the_fewest_blocks_that_hold_it(gpu: str | None, blocks: int):
     resources = {} if gpu is None else {"gpu": gpu}
     task = Task.model_validate({"commands": ["x"], "resources": resources})
-    assert blocks_needed(task, node(0, gpus=Gpus(count=8), blocks=8)) == blocks
+    assert blocks_needed(task.resources, node(0, gpus=Gpus(count=8), blocks=8)) == blocks
 
 
 def test_a_distributed_job_takes_all_blocks():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,40 @@ def test_a_failing_rank_stops_the_others_and_is_named_with_its_code(
     assert row.finished_at is not None
     assert row.started_at is not None
     assert row.finished_at - row.started_at < 40
+    assert [left_on(node) for node in pair] == ["", ""]
+
+
+def test_groups_run_their_own_commands_in_one_run_and_reach_each_other(
+    run: Run, place: RunnerContext, pair: Pair, left_on: Callable[[NodeState], str]
+):
+    serve = "$s = IO::Socket::INET->new(LocalPort => 4711, Listen => 1) or die; print {$s->accept} q(hello)"
+    head = "/dev/tcp/${{ groups[0].nodes[0].IP_ADDRESS }}/4711"
+    row = run(
+        nodes=1,
+        shell="bash",
+        groups=[
+            {
+                "name": "head",
+                "commands": [f"perl -MIO::Socket::INET -e '{serve}'", 'echo "$ORCH_GROUP served"'],
+            },
+            {
+                "name": "worker",
+                "commands": [
+                    f"until exec 3<>{head}; do sleep 0.2; done 2>/dev/null",
+                    'echo "$ORCH_GROUP, rank $ORCH_NODE_RANK of $NNODES, heard $(cat <&3) from $HEAD"',
+                ],
+                "env": {"HEAD": "${{ groups[0].nodes[0].IP_ADDRESS }}"},
+            },
+        ],
+        tags={"team": "research"},
+    )
+    assert (row.status, row.reason) == ("done", "all_jobs_done")
+    assert lines(place, 0) == ["head served"]
+    assert lines(place, 1) == [f"worker, rank 1 of 2, heard hello from {pair[0].internal_ip}"]
+    recorder = Recorder()
+    read_logs(replace(place, processor=recorder), row, Selection((0, 1)))
+    kept = [event for event in recorder.events if isinstance(event, LogLine)]
+    assert {line.rank: line.group for line in kept} == {0: "head", 1: "worker"}
     assert [left_on(node) for node in pair] == ["", ""]
 
 

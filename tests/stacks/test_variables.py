@@ -74,6 +74,18 @@ def test_a_state_of_the_version_before_gives_runs_their_variables(tmp_path: Path
     assert [node.env for node in state.nodes] == [{"NODE_TOKEN": "hf_node"}, {}]
 
 
+@pytest.mark.parametrize("spot", [True, False])
+def test_a_state_of_the_version_before_tells_the_market_of_all_its_nodes(tmp_path: Path, spot: bool) -> None:
+    project = find(tmp_path)
+    checkpoint = project.checkpoint("f")
+    assert checkpoint is not None
+    checkpoint.parent.mkdir(parents=True)
+    recorded = former()
+    recorded["resources"][0]["outputs"]["pins"]["spot"] = "true" if spot else "false"
+    checkpoint.write_text(json.dumps({"checkpoint": {"latest": recorded}}))
+    assert {node.spot for node in fleet_state(project, "f").nodes} == {spot}
+
+
 def test_what_stands_in_clear_is_named() -> None:
     assert clear_text_names(former()) == ("HF_TOKEN", "NODE_TOKEN")
     assert clear_text_names(None) == ()

@@ -46,6 +46,7 @@ TEXT: Form = {"title": "text", "type": ["string", "number", "boolean"]}
 TEXTS = rows(TEXT, "list of text")
 PATH: Form = {"title": "path", "type": "string"}
 NAME = pattern("name", "[a-z][a-z0-9-]{1,40}")
+GROUP_NAME = pattern("name of a group", "[a-z0-9][a-z0-9-]{0,39}")
 FLAG = either(
     "bool", {"type": "boolean"}, pattern("bool", "yes|no|on|off|Yes|No|On|Off|YES|NO|ON|OFF|true|false")
 )

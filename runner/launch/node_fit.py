@@ -1,0 +1,239 @@
+"""Whether a node holds a rank: what its group asks for against what the node has. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orch.catalog.devices import model_of, nominal_mib
+from orch.catalog.records import gpu_key
+from orch.runner.launch.block_resources import BlockResources, share_of
+from orch.runner.launch.rank_groups import RankGroup
+from orch.spec.state import NodeState
+
+if TYPE_CHECKING:
+    from orch.spec.models.resources import Range, Resources
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A node as one rank gets it: the number of its blocks, and their resources."""
+
+    node: NodeState
+    blocks: int
+
+    @property
+    def share(self) -> BlockResources:
+        return share_of(self.node, self.blocks)
+
+    @property
+    def gpus(self) -> int:
+        return self.share.gpus
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Why a task cannot run on a node, or on a fleet even when all of it is idle.
+
+    `path` is the task's property (`groups.1.resources.gpu`). `failing`: how many reasons there are beside
+    this one. `gap`: how far it is from fitting, from 0 to 1; 1 for what has no size.
+    """
+
+    summary: str
+    code: str | None = None
+    hint: str | None = None
+    path: str = "resources"
+    failing: int = 0
+    gap: float = 1.0
+
+    @property
+    def distance(self) -> tuple[int, float]:
+        """How far the task is from fitting; the least is the nearest."""
+        return self.failing, self.gap
+
+
+def blocks_needed(resources: Resources, node: NodeState) -> int:
+    """How many blocks a one-node job takes: the fewest with the minimums of its `resources`.
+
+    Shared memory counts as memory of the job.
+    """
+    if node.blocks <= 1:
+        return node.blocks
+    minimums, capacity = _minimums(resources), _capacity(node)
+    shm = resources.shm_size_mib
+    if shm is not None:
+        minimums["MiB of memory"] = max(minimums.get("MiB of memory", 0), shm)
+    share = max(
+        (
+            math.ceil(minimums[resource] * node.blocks / capacity[resource])
+            for resource in minimums
+            if capacity.get(resource)
+        ),
+        default=1,
+    )
+    return min(node.blocks, max(1, share))
+
+
+def blocks_of_rank(group: RankGroup, node: NodeState) -> int:
+    """How many blocks of `node` a rank of `group` takes: all of them in a distributed run."""
+    return node.blocks if group.distributed else blocks_needed(group.resources, node)
+
+
+def node_misfits(group: RankGroup, node: NodeState) -> Iterator[Misfit]:
+    """The reasons why a rank of `group` cannot run on `node`, found one after the other."""
+    capacity = _capacity(node)
+    for resource, minimum in _minimums(group.resources).items():
+        if resource in capacity and capacity[resource] < minimum:
+            yield Misfit(
+                f"node {node.name} has {capacity[resource]:g} {resource}, {group.noun} asks for {minimum:g}",
+                path=_PATHS[resource],
+                gap=1 - capacity[resource] / minimum,
+            )
+    for check in (_machine_misfit, _device_misfit, _gpu_misfit, _gpu_count_misfit):
+        if (reason := check(group, node)) is not None:
+            yield reason
+
+
+def _device_misfit(group: RankGroup, node: NodeState) -> Misfit | None:
+    """Vendor, model and memory of the node's accelerators."""
+    gpu = group.resources.gpu
+    if node.gpus.count and gpu.vendor is not None and node.gpus.vendor not in (None, gpu.vendor):
+        summary = f"node {node.name} has {node.gpus.vendor} accelerators, {group.noun} asks for {gpu.vendor}"
+        return Misfit(summary, path="resources.gpu")
+    device = node.gpus.name
+    if gpu.names and device is not None and not _is_one_of(device, gpu.names):
+        summary = f"node {node.name} has {device} GPUs, {group.noun} asks for {' or '.join(gpu.names)}"
+        return Misfit(summary, path="resources.gpu")
+    if gpu.memory_mib is not None and node.gpus.memory_mib is not None:
+        size = nominal_mib(device, node.gpus.memory_mib)
+        if size not in gpu.memory_mib:
+            summary = f"node {node.name} has GPUs of {size / 1024:g}GB, {group.noun} asks for other ones"
+            return Misfit(summary, path="resources.gpu", gap=_gap(size, gpu.memory_mib))
+    return None
+
+
+def _gap(size: float, sizes: Range) -> float:
+    """How far a size is from the nearest one of a range, as a part of the larger one."""
+    bound = sizes.min if sizes.min is not None and size < sizes.min else sizes.max
+    return 1 - min(size, bound or 0) / max(size, bound or 0, 1)
+
+
+def _machine_misfit(group: RankGroup, node: NodeState) -> Misfit | None:
+    """Architecture and disk, where the task sets them; an unknown value does not fit."""
+    resources = group.resources
+    arch, disk = resources.cpu.arch, resources.disk_mib
+    if arch is not None and node.arch != arch:
+        if node.arch is None:
+            summary = f"the architecture of node {node.name} is not known, {group.noun} asks for {arch}"
+            return Misfit(summary, hint="`orch up` of its fleet records it", path="resources.cpu")
+        return Misfit(f"node {node.name} is {node.arch}, {group.noun} asks for {arch}", path="resources.cpu")
+    if "disk_mib" not in resources.model_fields_set:
+        return None
+    if node.disk_mib is None:
+        summary = f"the disk of node {node.name} is not known, {group.noun} asks for one of {_sizes(disk)}"
+        hint = "leave `disk` out for local nodes; of all others `orch up` of their fleet records it"
+        return Misfit(summary, hint=hint, path="resources.disk")
+    if node.disk_mib not in disk:
+        summary = (
+            f"node {node.name} has a disk of {node.disk_mib / 1024:g}GB, {group.noun} asks for {_sizes(disk)}"
+        )
+        return Misfit(summary, path="resources.disk", gap=_gap(node.disk_mib, disk))
+    return None
+
+
+def _sizes(sizes: Range) -> str:
+    if sizes.min == sizes.max:
+        return f"{(sizes.min or 0) / 1024:g}GB"
+    low, high = ("" if end is None else f"{end / 1024:g}GB" for end in (sizes.min, sizes.max))
+    return f"{low}..{high}"
+
+
+def _gpu_misfit(group: RankGroup, node: NodeState) -> Misfit | None:
+    """Total memory and compute capability of the node's GPUs, where they are known."""
+    gpu, model = group.resources.gpu, model_of(node.gpus.name) if node.gpus.name is not None else None
+    if gpu.total_memory_mib is not None and node.gpus.memory_mib is not None:
+        total = (
+            nominal_mib(node.gpus.name, node.gpus.memory_mib) * Seat(node, blocks_of_rank(group, node)).gpus
+        )
+        if total not in gpu.total_memory_mib:
+            summary = f"node {node.name} has {total / 1024:g}GB on all GPUs of the job"
+            return Misfit(
+                f"{summary}, {group.noun} asks for another size",
+                path="resources.gpu",
+                gap=_gap(total, gpu.total_memory_mib),
+            )
+    capability = model.compute_capability if model is not None else None
+    if (
+        gpu.compute_capability is not None
+        and capability is not None
+        and capability not in gpu.compute_capability
+    ):
+        summary = f"node {node.name} has GPUs of compute capability {capability:g}"
+        return Misfit(f"{summary}, {group.noun} asks for another one", path="resources.gpu")
+    return None
+
+
+def _is_one_of(device: str, names: tuple[str, ...]) -> bool:
+    """Whether a device, by its driver's name for it, is of one of the models `names`."""
+    model = model_of(device)
+    keys = model.keys if model is not None else {gpu_key(device)}
+    return any(gpu_key(name) in keys for name in names)
+
+
+def _gpu_count_misfit(group: RankGroup, node: NodeState) -> Misfit | None:
+    """A job takes whole blocks, a distributed one whole nodes: a count below that matches nothing."""
+    maximum, seat = group.resources.gpu.count.max, Seat(node, blocks_of_rank(group, node))
+    if not maximum or seat.gpus <= maximum:
+        return None
+    maximum, all_gpus = int(maximum), node.gpus.count
+    requested = f"{maximum} GPU{'s' if maximum > 1 else ''}"
+    if group.distributed and node.blocks > 1:
+        return Misfit(
+            f"a distributed task takes whole instances (all {node.blocks} blocks), but asks for {requested}",
+            "ORCH242",
+            f"ask for `gpu: {all_gpus}`",
+            "resources.gpu",
+        )
+    if node.blocks > 1:
+        least = f"{seat.blocks} block{'s' if seat.blocks > 1 else ''} of {seat.gpus} GPUs"
+        return Misfit(
+            f"no instance fits: a job takes at least {least}, but asks for {requested}",
+            "ORCH243",
+            f"set `blocks: {all_gpus}` on the fleet, or ask for `gpu: {maximum}..{seat.gpus}`",
+            "resources.gpu",
+        )
+    return Misfit(
+        f"no instance fits: a job takes the whole instance of {all_gpus} GPUs, but asks for {requested}",
+        "ORCH243",
+        f"ask for `gpu: {all_gpus}`"
+        if group.distributed
+        else f"set `blocks: {all_gpus}` on the fleet, or ask for `gpu: {maximum}..{all_gpus}`",
+        "resources.gpu",
+    )
+
+
+_PATHS = {"GPUs": "resources.gpu", "CPUs": "resources.cpu", "MiB of memory": "resources.memory"}
+
+
+def _capacity(node: NodeState) -> dict[str, float]:
+    capacity: dict[str, float] = {"GPUs": node.gpus.count}
+    if node.cpus is not None:
+        capacity["CPUs"] = node.cpus
+    if node.memory_mib is not None:
+        capacity["MiB of memory"] = node.memory_mib
+    return capacity
+
+
+def _minimums(resources: Resources) -> dict[str, float]:
+    """The minimums that the task sets itself: the language's defaults exclude no existing node."""
+    set_fields = resources.model_fields_set
+    minimums: dict[str, float] = {}
+    if "gpu" in set_fields and resources.gpu.count.min:
+        minimums["GPUs"] = resources.gpu.count.min
+    if "cpu" in set_fields and resources.cpu.count.min:
+        minimums["CPUs"] = resources.cpu.count.min
+    if "memory_mib" in set_fields and resources.memory_mib.min:
+        minimums["MiB of memory"] = resources.memory_mib.min
+    return minimums
