@@ -35,6 +35,11 @@ def runs(incomplete: str) -> list[str]:
     return _quietly(incomplete, _runs)
 
 
+def volumes(incomplete: str) -> list[str]:
+    """Volumes that are up."""
+    return _quietly(incomplete, _volumes)
+
+
 def nodes(incomplete: str) -> list[str]:
     """Nodes of all fleets."""
     return _quietly(incomplete, _nodes)
@@ -76,6 +81,12 @@ def _nodes(project: Project) -> Iterable[str]:
     from orch.stacks.state import existing_nodes
 
     return [node["name"] for recorded in _plain(project).values() for node in existing_nodes(recorded)]
+
+
+def _volumes(project: Project) -> Iterable[str]:
+    from orch.stacks.volumes import volume_names
+
+    return volume_names(project) if project.local_state is not None else ()
 
 
 def _plain(project: Project) -> dict[str, Any]:

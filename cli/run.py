@@ -224,6 +224,7 @@ def open_runner(
     from orch.runner.connect import open_connector
     from orch.runner.ledger.ledger import open_ledger
     from orch.runner.runs.lifecycle import RunnerContext
+    from orch.stacks.attaching import project_volumes
 
     project = project_at(path, rehearse=rehearse)
     project.prepare()
@@ -231,7 +232,7 @@ def open_runner(
     # With --json stdout holds one object, so live logs go to stderr.
     live = Live(sys.stderr if as_json else sys.stdout, colour=coloured(sys.stderr if as_json else sys.stdout))
     try:
-        yield project, RunnerContext(project.dot, ledger, connector, live)
+        yield project, RunnerContext(project.dot, ledger, connector, live, volumes=project_volumes(project))
     finally:
         connector.close()
         ledger.close()
@@ -262,8 +263,10 @@ def _submit(
     from orch import images
     from orch.runner.errors import NoFit
     from orch.runner.launch.seats import choose_fleet
+    from orch.runner.launch.volumes import NO_VOLUMES, VolumeMisfit, needs_volumes
     from orch.runner.runs.lifecycle import submit
     from orch.spec.models import Task
+    from orch.stacks.attaching import volumes_for
     from orch.stacks.fleets import known_fleets
     from orch.stacks.variables import with_variables
 
@@ -275,18 +278,22 @@ def _submit(
         fleet = choose_fleet(runner, task, _candidates(project, stacks, task, fleet_name), fleet_name)
     except NoFit as error:
         raise _as_diagnostic(error, project, document) from error
-    return submit(
-        runner,
-        task,
-        with_variables(stacks[fleet.stack], fleet),
-        image=images.resolve(task.image or fleet.image or project.default_image),
-        base=document.directory,
-        name=name,
-        stem=_stem(document.file),
-        run_args=arguments,
-        cli_env=variables,
-        caller_env=dict(os.environ),
-    )
+    try:
+        return submit(
+            runner,
+            task,
+            with_variables(stacks[fleet.stack], fleet),
+            image=images.resolve(task.image or fleet.image or project.default_image),
+            base=document.directory,
+            name=name,
+            stem=_stem(document.file),
+            run_args=arguments,
+            cli_env=variables,
+            caller_env=dict(os.environ),
+            volumes=volumes_for(project, runner.ledger) if needs_volumes(task) else NO_VOLUMES,
+        )
+    except VolumeMisfit as error:
+        raise _as_diagnostic(error, project, document) from error
 
 
 def _as_diagnostic(error: NoFit, project: Project, document: Document) -> OrchError:

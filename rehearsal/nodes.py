@@ -330,13 +330,14 @@ def _close_metadata(container: str, script: bytes) -> None:
 
 def stop(cloud: SimulatedAccount, instance: str) -> None:
     """Remove the container of an instance, and the network with the last of them."""
+    from orch.images.build import resolve
     from orch.images.client import connect
     from orch.providers.orch.local_network import STACK_LABEL, LocalNetworkHandler
     from orch.providers.orch.local_node import LocalNodeHandler
 
     endpoint = cloud.endpoints().get(instance)
     if endpoint is not None:
-        LocalNodeHandler().delete(endpoint.container, {})
+        LocalNodeHandler().delete(endpoint.container, {"image": resolve("orch/node")})
         cloud.forget(instance)
     network = _network(cloud)
     with _network_lock:

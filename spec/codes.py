@@ -137,6 +137,16 @@ CODES = {
     "ORCH242": "A distributed task asks for part of an instance",
     "ORCH243": "The job is smaller than an instance that has no blocks",
     "ORCH244": "The task is larger than its fleet",
+    # volumes
+    "ORCH261": "The volume is in another zone than the node",
+    "ORCH264": "A volume would shrink",
+    "ORCH265": "One node shares the volume with the others over NFS",
+    "ORCH266": "Several nodes mount a volume that one node at a time can have",
+    "ORCH267": "The volume is in use on another node",
+    "ORCH268": "The volume is not up",
+    "ORCH269": "The nodes cannot have this volume",
+    "ORCH270": "The disk type does not allow this",
+    "ORCH271": "The volume could not be mounted",
     # money
     "ORCH281": "The fleet is over the budget",
     "ORCH282": "The budget cannot be checked",

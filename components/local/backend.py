@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from orch.components.base import Backend
 from orch.components.deployment import Deployment
@@ -15,6 +15,9 @@ from orch.components.local.plan import LocalPlan, plan
 from orch.components.request import PlanRequest
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.local import LocalSettings
+
+if TYPE_CHECKING:
+    from orch.components.volumes import VolumeBackend
 
 _NODE = "orch:local:Node"
 
@@ -71,3 +74,8 @@ class LocalBackend(Backend[ThisMachine, LocalFacts, LocalPlan]):
 
     def traits(self, request: PlanRequest, candidate: ThisMachine, plan: LocalPlan) -> Traits:
         return traits(plan)
+
+    def volumes(self) -> VolumeBackend:
+        from orch.components.local.volumes import LocalVolumes
+
+        return LocalVolumes()

@@ -21,7 +21,8 @@ from orch.runner.launch.environment import (
 from orch.runner.launch.hostfile import Dialect, hostfile, internal_addresses
 from orch.runner.launch.launcher import LaunchContext, Launcher, MpirunLauncher, TorchrunLauncher
 from orch.runner.launch.placement import Seat
-from orch.runner.launch.run_plan import FabricAccess, RankPlan, RunMount, RunPlan, StagedFile
+from orch.runner.launch.run_plan import FabricAccess, RankPlan, RunPlan, StagedFile
+from orch.runner.launch.volumes import NO_VOLUMES, Volumes, volumes_of_ranks
 from orch.runner.runs.packing import resolve_source
 from orch.spec.grammar.interpolate import render_args, render_command, render_text
 from orch.spec.state import FleetState
@@ -50,6 +51,7 @@ class RunRequest:
     run_args: tuple[str, ...] = ()
     cli_env: Mapping[str, str] = field(default_factory=dict[str, str])
     caller_env: Mapping[str, str] = field(default_factory=dict[str, str])
+    volumes: Volumes = NO_VOLUMES
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
     needs_slots = first.counts_slots or any(seat.gpus for seat in seats)
     run_id = run_identifier(request.fleet.stack, request.number, request.name, request.token)
     network_fabric = _fabric(request.fleet, seats)
+    volumes, warnings = volumes_of_ranks(task, values, seats, request.fleet, request.volumes)
     variables = set_variables(task.env, {**request.caller_env, **request.cli_env})
     slurm = wants_slurm(task.slurm_env, (*task.commands, *_arguments(task), *(variables.values())))
     ranks: list[RankPlan] = []
@@ -104,7 +107,8 @@ def compile_run(request: RunRequest) -> CompiledRun:
                 blocks=seat.blocks,
                 script=_script(task, launchers[rank], context, values[rank], request.run_args),
                 working_dir=working_dir,
-                mounts=_mounts(task, values[rank]),
+                mounts=volumes[rank].mounts,
+                volumes=volumes[rank].volumes,
             )
         )
         facts = RunFacts(
@@ -168,10 +172,12 @@ def compile_run(request: RunRequest) -> CompiledRun:
             for item in task.files
         ),
     )
-    warnings = [f"ORCH193: {name} is set by orch itself; the value given is not used" for name in ignored]
+    warnings += tuple(
+        f"ORCH193: {name} is set by orch itself; the value given is not used" for name in ignored
+    )
     if task.privileged and any(0 < seat.gpus < seat.node.gpus.count for seat in seats):
-        warnings.append("a privileged job sees all accelerators of its node, not only those of its blocks")
-    return CompiledRun(plan, tuple(environments), tuple(warnings))
+        warnings += ("a privileged job sees all accelerators of its node, not only those of its blocks",)
+    return CompiledRun(plan, tuple(environments), warnings)
 
 
 def _fabric(fleet: FleetState, seats: Sequence[Seat]) -> Fabric | None:
@@ -221,18 +227,6 @@ def _arguments(task: Task) -> tuple[str, ...]:
 def _target(item: object) -> str:
     path = getattr(item, "path", None)
     return str(path) if path else Path(str(item.local_path)).name  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _mounts(task: Task, values: Mapping[str, str]) -> tuple[RunMount, ...]:
-    return tuple(
-        RunMount(
-            source=render_text(volume.instance_path, values),
-            target=render_text(volume.path, values),
-            read_only=volume.read_only,
-            optional=volume.optional,
-        )
-        for volume in task.volumes
-    )
 
 
 def set_variables(env: Mapping[str, str | None], caller_env: Mapping[str, str]) -> dict[str, str]:

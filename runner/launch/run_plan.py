@@ -15,6 +15,7 @@ from orch.runner.launch.hostfile import Dialect
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_names import RunName
 from orch.spec.state import NodeState
+from orch.spec.volume_state import VolumeState
 
 
 class _Frozen(BaseModel):
@@ -22,12 +23,29 @@ class _Frozen(BaseModel):
 
 
 class RunMount(_Frozen):
-    """A directory of the node in the container; `optional` ones are left out where the node has none."""
+    """A directory of the node in the container; `optional` ones are left out where the node has none.
+
+    `presence`: what else happens where it has none: Docker makes it, we make it so that any user may write
+    there (`make`), or the rank does not start (`require`).
+    """
 
     source: str
     target: str
     read_only: bool = False
     optional: bool = False
+    presence: Literal["", "make", "require"] = ""
+
+
+class RunVolume(_Frozen):
+    """A volume that a rank's node must have. `folder`: where the node has it.
+
+    `by_folder`: the node has it already; else it is attached, and mounted at `folder`.
+    """
+
+    state: VolumeState
+    folder: str
+    by_folder: bool = False
+    read_only: bool = False
 
 
 class FabricAccess(_Frozen):
@@ -59,6 +77,7 @@ class RankPlan(_Frozen):
     script: str
     working_dir: str | None = None
     mounts: tuple[RunMount, ...] = ()
+    volumes: tuple[RunVolume, ...] = ()
 
     @property
     def whole(self) -> bool:

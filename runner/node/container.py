@@ -71,6 +71,7 @@ def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command
                 "source": mount.source,
                 "bind": f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}",
                 "optional": mount.optional,
+                "presence": mount.presence,
             }
             for mount in rank_plan.mounts
         ],

@@ -14,6 +14,7 @@ from orch.runner.ledger.run_names import RunName
 from orch.runner.node.connector import Connector
 from orch.runner.node.docker import RUNTIMES, runtime_of
 from orch.runner.node.runtime import JobRuntime
+from orch.runner.node.volumes import NO_VOLUMES, VolumeAttacher
 from orch.spec.state import NodeState
 
 
@@ -26,6 +27,7 @@ class RunContext:
     folder: RunFolder
     processor: Processor
     runtimes: Mapping[str, JobRuntime] = field(default_factory=lambda: RUNTIMES)
+    volumes: VolumeAttacher = NO_VOLUMES
 
     def runtime(self, node: NodeState) -> JobRuntime:
         """The job runtime of a node. Raises RunnerError."""
@@ -36,7 +38,7 @@ class RunContext:
 class RunnerContext:
     """A project as the runner sees it: its `.orch` folder (`dot`), ledger, connector, and event processor.
 
-    `runtimes`: job runtimes by name (`NodeState.runtime`).
+    `runtimes`: job runtimes by name (`NodeState.runtime`). `volumes` attaches disks of clouds to nodes.
     """
 
     dot: Path
@@ -44,6 +46,7 @@ class RunnerContext:
     connector: Connector
     processor: Processor = field(default_factory=Silent)
     runtimes: Mapping[str, JobRuntime] = field(default_factory=lambda: RUNTIMES)
+    volumes: VolumeAttacher = NO_VOLUMES
 
     def runtime(self, node: NodeState) -> JobRuntime:
         """The job runtime of a node. Raises RunnerError."""
@@ -56,4 +59,5 @@ class RunnerContext:
             find_folder(self.dot, RunName.from_ledger(row.name), row.id),
             self.processor,
             self.runtimes,
+            self.volumes,
         )

@@ -16,6 +16,7 @@ from orch.runner.events import Notice
 from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run, set_variables
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.launch.seats import choose_seats
+from orch.runner.launch.volumes import NO_VOLUMES, Volumes
 from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.records import Desired, RunRow
 from orch.runner.ledger.run_folder import open_folder
@@ -52,11 +53,13 @@ def submit(
     run_args: Sequence[str] = (),
     cli_env: Mapping[str, str] | None = None,
     caller_env: Mapping[str, str] | None = None,
+    volumes: Volumes = NO_VOLUMES,
 ) -> RunRow:
     """Write a run into the ledger, and the files to start it from this machine. Changes nothing on the nodes.
 
     `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
-    Raises BadRunName, RunConflict (a run of that name is active), NodeCordoned, NodeUnfit, NoFit, BadTask,
+    `volumes`: those of the project, where the task names some. Raises BadRunName, RunConflict (a run of that
+    name is active, or uses a volume), NodeCordoned, NodeUnfit, NoFit, BadTask,
     HostfileIncomplete or LedgerUnusable.
     """
     requested_name = name if name is not None else task.name
@@ -79,6 +82,7 @@ def submit(
                 run_args=tuple(run_args),
                 cli_env=cli_env or {},
                 caller_env=caller_env or {},
+                volumes=volumes,
             )
         )
         check_files(item.source for item in result.plan.files)

@@ -18,6 +18,7 @@ from orch.runner.node.connector import NodeResult, fan_out
 from orch.runner.node.first_boot import LOOK_AGAIN_S, PREPARE_S
 from orch.runner.node.runtime import ImageMissing, ObservedRank, StartedRank
 from orch.runner.node.stage import StageWithProgress, stage
+from orch.runner.node.volumes import mount_volumes, release_volumes
 from orch.runner.runs.context import RunContext
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
@@ -62,6 +63,7 @@ def start_ranks(
         def tell(sent_bytes: int, *, finished: bool = False) -> None:
             context.processor.handle(FilesProgress(node.name, sent_bytes, size, finished))
 
+        mount_volumes(context.connector, context.volumes, plan, rank)
         tell(0)
         try:
             return context.runtime(node).start(
@@ -245,3 +247,4 @@ def collect_rank(
         deadline_s=deadline_s,
     )
     context.runtime(node).remove(context.connector, plan, rank, deadline_s=deadline_s)
+    release_volumes(context.connector, context.volumes, plan, rank)

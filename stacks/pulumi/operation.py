@@ -169,7 +169,7 @@ def engine(
                 stack.invalidate()
     if result.interrupted:
         raise Interrupted(
-            f"stopped while changing the fleet {name}" if not run.planning else "stopped",
+            f"stopped while changing the {subject(name)}" if not run.planning else "stopped",
             detail="operations under way were finished and recorded" if not run.planning else None,
             hint="run the same command again to continue, or `orch down` to remove the fleet",
         )
@@ -255,6 +255,12 @@ def plain(stack: StackState, words: list[str], stdin: str | None = None) -> Proc
     return result
 
 
+def subject(stack: str) -> str:
+    """What a stack is, in words: `fleet x`, `volume y`."""
+    kind, dot, name = stack.partition(".")
+    return f"{kind} {name}" if dot else f"fleet {stack}"
+
+
 def is_read_only(words: Sequence[str]) -> bool:
     """Whether a command of the engine leaves the recorded state of its stack unchanged."""
     return words[0] == "preview" or "--preview-only" in words or words[:2] in _READ_ONLY
@@ -281,7 +287,7 @@ def _failure(stack: str, verb: str, run: EngineCall, result: ProcessResult) -> S
         return _locked_error(stack, output)
     if result.code < 0:
         return StackError(
-            f"the engine was killed (signal {-result.code}) while changing the fleet {stack}",
+            f"the engine was killed (signal {-result.code}) while changing the {subject(stack)}",
             hint="run `orch up` again: it continues where the engine stopped",
             code="ORCH346",
         )
@@ -297,7 +303,8 @@ def _failure(stack: str, verb: str, run: EngineCall, result: ProcessResult) -> S
     command = {"destroy": "down"}.get(verb, verb)
     failed = sum(bool(urn) for urn in run.errors)
     return EngineFailed(
-        f"{command} failed for fleet {stack}" + (f": {counted(failed, 'resource')} failed" if failed else ""),
+        f"{command} failed for {subject(stack)}"
+        + (f": {counted(failed, 'resource')} failed" if failed else ""),
         detail=detail,
         hint="fix the cause and run the same command again: it continues where it stopped",
         code="ORCH347",

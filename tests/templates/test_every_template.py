@@ -106,6 +106,20 @@ def gcp_prepare(v: str) -> Iterator[Values]:
         yield {**given, "os": "cos", "fabric": fabric, "scratch": None}
 
 
+def volumes(v: str) -> Iterator[Values]:
+    given = {
+        "home": "/var/lib/orch",
+        "name": v,
+        "volume": v,
+        "folder": v,
+        "paths": (v, v),
+        "filesystem": "ext4",
+    }
+    given |= {"appear_s": 0, "preparing": 47, "failed": 42, "foreign": 49}
+    for read_only, simulated in ((False, False), (True, True)):
+        yield {**given, "read_only": read_only, "simulated": simulated, "may_format": not read_only}
+
+
 def started(v: str) -> Iterator[Values]:
     part = {"per_block": 1, "devices": ShellText("echo dev"), "before": v, "after": v}
     given = {
@@ -123,7 +137,10 @@ def started(v: str) -> Iterator[Values]:
         "ifname_for": (v,),
         "image": v,
         "image_command": True,
-        "mounts": [{"source": v, "bind": v, "optional": optional} for optional in (True, False)],
+        "mounts": [
+            {"source": v, "bind": v, "optional": optional, "presence": presence}
+            for optional, presence in ((True, ""), (False, ""), (False, "make"), (False, "require"))
+        ],
         "access": SimpleNamespace(group=v, folders=(v,)),
         "fabric": SimpleNamespace(devices=(v,), optional_devices=(v,)),
         "options": argv(f"--label={v}", v),
@@ -239,6 +256,8 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "node-observe.sh.j2": node(),
     "node-release.sh.j2": node(),
     "node-start.sh.j2": started,
+    "node-volume.sh.j2": volumes,
+    "node-volume-release.sh.j2": lambda v: node(volume=v, folder=v)(v),
     "node-stop.sh.j2": lambda v: (
         values
         for kill, stop_s in ((True, 5), (False, 5), (False, None))
@@ -357,8 +376,8 @@ def test_only_what_is_written_there_runs(name: str, hostile: str, sandbox: Sandb
 
 def left_by(name: str, hostile: str) -> set[str]:
     """What may lie in the working folder after it."""
-    if name == "entry.sh.j2":
-        return {hostile, hostile.split("/", maxsplit=1)[0]}
+    if name in ("entry.sh.j2", "node-start.sh.j2", "node-volume.sh.j2"):
+        return {".ssh", hostile, hostile.split("/", maxsplit=1)[0]}
     return {hostile} if name.endswith(("-prepare.sh.j2", "-end.sh.j2")) else {".ssh"}
 
 
