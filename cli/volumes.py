@@ -406,8 +406,11 @@ def outcome_json(outcome: VolumeOutcome) -> dict[str, Any]:
 
 def _previewed(project: Project, document: Document, volume: Volume, *, as_json: bool) -> VolumeOutcome:
     from orch.cli.output.progress import watching
+    from orch.spec.diagnostics import render_human
     from orch.stacks.volumes import preview_volume
 
+    if warnings := document.effective():
+        tell(render_human(warnings))
     with watching(as_json=as_json) as listener:
         return _placed(document, lambda: preview_volume(project, volume, listener))
 

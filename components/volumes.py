@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from orch.components.registry import backend
 from orch.components.request import CloudAnswer
@@ -115,7 +115,7 @@ def volumes_of(name: str) -> VolumeBackend:
         volumes = None
     if volumes is None:
         raise VolumeError(f"this version has no volumes of {name}", hint="upgrade orch on this machine")
-    return volumes
+    return cast("VolumeBackend", volumes)
 
 
 def plan_volume(request: VolumeRequest) -> VolumePlan:

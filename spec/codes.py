@@ -140,7 +140,6 @@ CODES = {
     # volumes
     "ORCH261": "The volume is in another zone than the node",
     "ORCH264": "A volume would shrink",
-    "ORCH265": "One node shares the volume with the others over NFS",
     "ORCH266": "Several nodes mount a volume that one node at a time can have",
     "ORCH267": "The volume is in use on another node",
     "ORCH268": "The volume is not up",

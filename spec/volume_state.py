@@ -38,11 +38,6 @@ class VolumeState(BaseModel):
     monthly: float | None = None
 
     @property
-    def shared_natively(self) -> bool:
-        """Whether several nodes can use it at the same time by themselves."""
-        return self.backend == "local"
-
-    @property
     def place(self) -> str:
         """Where it lies, in words."""
         return self.zone or self.region or "this machine"

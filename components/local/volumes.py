@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.volumes import VolumeBackend, VolumePlan, VolumeRequest, in_words
-from orch.runner.node.commands import LOCAL_VOLUMES
 from orch.spec.models.backends import entry_of
 from orch.spec.models.backends.local import LocalSettings
 from orch.spec.volume_state import VolumeState
@@ -50,7 +49,9 @@ class LocalVolumes(VolumeBackend):
         return VolumePlan(state, reasons, partial(_register, state, image), (image,))
 
     def folder(self, volume: VolumeState) -> str:
-        return f"{LOCAL_VOLUMES}/{volume.volume_id}"
+        from orch.images.volume_folders import MOUNT
+
+        return f"{MOUNT}/{volume.volume_id}"
 
 
 def _register(state: VolumeState, image: str) -> pulumi.Output[str]:

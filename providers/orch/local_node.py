@@ -23,9 +23,9 @@ from docker.errors import APIError, ImageNotFound, NotFound
 
 from orch.images.client import connect
 from orch.images.errors import DockerUnavailable
+from orch.images.volume_folders import MOUNTED, remove_when_empty
 from orch.providers.orch.handler import OBSERVED, Inputs, ProviderError, State, StepFailed, step_error
 from orch.providers.orch.local_network import STACK_LABEL
-from orch.providers.orch.local_volume import MOUNTED, remove_when_empty
 from orch.runner.hosts.registration import registration_id
 from orch.runner.node.init_steps import INIT, longest_s, look, preparation, recorded
 

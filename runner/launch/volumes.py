@@ -231,9 +231,11 @@ def _check_sharing(task: Task, ranks: Sequence[RankVolumes], seats: Sequence[Sea
             nodes.setdefault(volume.state.name, {})[seat.node.name] = None
             states[volume.state.name] = volume
     for name, users in nodes.items():
-        if len(users) > 1 and not states[name].by_folder:
+        single = states[name].state.sharing == "single"
+        if len(users) > 1 and (single or not states[name].by_folder):
+            why = "is of `sharing: single`" if single else "can be attached to one node at a time"
             raise VolumeMisfit(
-                f"volume {name} can be attached to one node at a time, and {len(users)} nodes would mount it",
+                f"volume {name} {why}, and {len(users)} nodes would mount it",
                 path=_path_of(task, name),
                 hint=f"name one volume for each node: `{name}-${{{{ orch.node_rank }}}}`",
                 code="ORCH266",

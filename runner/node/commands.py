@@ -14,8 +14,6 @@ from orch.templates import ShellText
 
 # The state of runs on a node: `claims/BLOCK` and `runs/CONTAINER/`.
 NODE_HOME = "/var/lib/orch"
-# Where local nodes have the folders of all local volumes.
-LOCAL_VOLUMES = "/var/lib/orch-volumes"
 
 
 @dataclass(frozen=True)

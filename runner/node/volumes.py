@@ -51,12 +51,14 @@ class NoVolumes:
 NO_VOLUMES = NoVolumes()
 
 
-def mount_volumes(connector: Connector, attacher: VolumeAttacher, plan: RunPlan, rank: int) -> None:
-    """Make sure that a rank's node has its volumes mounted. Repeating it changes nothing.
+def mount_volumes(
+    connector: Connector, attacher: VolumeAttacher, plan: RunPlan, rank: int
+) -> tuple[str, ...]:
+    """Make sure that a rank's node has its volumes mounted; returns notices. Repeating it changes nothing.
 
     Raises RunFailed (volume_error), NodePreparing, HostUnreachable.
     """
-    node = plan.ranks[rank].node
+    node, notices = plan.ranks[rank].node, list[str]()
     for volume in plan.ranks[rank].volumes:
         if volume.by_folder:
             continue
@@ -71,7 +73,11 @@ def mount_volumes(connector: Connector, attacher: VolumeAttacher, plan: RunPlan,
                 code=error.code,
                 reason="volume_error",
             ) from error
-        _require_mounted(connector.run(node, mount_command(plan, rank, volume, paths)), volume)
+        result = connector.run(node, mount_command(plan, rank, volume, paths))
+        _require_mounted(result, volume)
+        told = (line.partition("orch:notice=") for line in result.stdout.splitlines())
+        notices += [f"volume {volume.state.name}: {text}" for _, mark, text in told if mark]
+    return tuple(notices)
 
 
 def release_volumes(connector: Connector, attacher: VolumeAttacher, plan: RunPlan, rank: int) -> None:

@@ -63,7 +63,8 @@ def start_ranks(
         def tell(sent_bytes: int, *, finished: bool = False) -> None:
             context.processor.handle(FilesProgress(node.name, sent_bytes, size, finished))
 
-        mount_volumes(context.connector, context.volumes, plan, rank)
+        for notice in mount_volumes(context.connector, context.volumes, plan, rank):
+            context.processor.handle(Notice(notice, "warning"))
         tell(0)
         try:
             return context.runtime(node).start(

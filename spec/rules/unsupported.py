@@ -315,6 +315,9 @@ def _volume(draft: Draft) -> Findings:
         if draft.written(name):
             what = f"`{name}` of a volume of {title(volume.backend)}"
             yield _refusal(draft, (name,), what, "remove it", key=True)
+    if volume.sharing == "nfs" or (volume.sharing == "native" and volume.backend != "local"):
+        hint = "name one volume for each node: `data-${{ orch.node_rank }}`"
+        yield _refusal(draft, ("sharing",), f"`sharing: {volume.sharing}` of a disk", hint)
     if volume.kind != "block":
         hint = "mount a shared file system with `mounts` of the fleet, or use a disk: `kind: block`"
         yield _refusal(draft, ("kind",), f"`kind: {volume.kind}`", hint)

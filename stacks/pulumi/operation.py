@@ -13,7 +13,7 @@ from orch.stacks.errors import Conflict, EngineFailed, Interrupted, StackError, 
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.changes import name_of, type_of, without_values
 from orch.stacks.pulumi.lock_holders import LockMark
-from orch.stacks.pulumi.locks import stack_locked
+from orch.stacks.pulumi.locks import stack_locked, subject
 from orch.stacks.pulumi.process import CALLERS, PRIVATE, Event, HeldWork, ProcessResult, Program, call
 from orch.stacks.pulumi.shims import refuse_shims
 from orch.stacks.state import StackState, work_folder
@@ -253,12 +253,6 @@ def plain(stack: StackState, words: list[str], stdin: str | None = None) -> Proc
             code="ORCH346",
         )
     return result
-
-
-def subject(stack: str) -> str:
-    """What a stack is, in words: `fleet x`, `volume y`."""
-    kind, dot, name = stack.partition(".")
-    return f"{kind} {name}" if dot else f"fleet {stack}"
 
 
 def is_read_only(words: Sequence[str]) -> bool:

@@ -1,11 +1,15 @@
-"""Volumes through the command line: local ones on the nodes of the quickstart."""
+"""Volumes through the command line: local ones on the nodes of the quickstart, EBS in a rehearsal."""
 
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
+from rehearsals import stock_nodes
 from support import Folder
+
+from orch.rehearsal.aws.account import Cloud
 
 VOLUME = "type: volume\nname: {name}\nbackend: local\nsize: 10GB\n"
 TASK = """\
@@ -101,3 +105,58 @@ def test_a_volume_that_a_run_uses_stays_and_the_run_is_named(quickstart: Folder)
     assert quickstart.orch("volume", "list", "--json").json["volumes"] == []
     for file in ("used.yml", "holds.yml"):
         (quickstart.path / file).unlink()
+
+
+FLEET = """\
+---
+type: fleet
+name: volfleet
+backends: [aws]
+regions: [us-east-1]
+zone: us-east-1b
+instance_types: [m7i.large]
+nodes: 1
+"""
+
+
+@pytest.mark.timeout(900)
+def test_an_ebs_volume_follows_the_runs_of_a_rehearsed_fleet(tmp_path: Path) -> None:
+    (tmp_path / "orch.yml").write_text("project: tests\n")
+    stock_nodes(tmp_path, "mpi")
+    folder = Folder(tmp_path)
+    volume = "type: volume\nname: saved\nbackend: aws\nregion: us-east-1\nzone: us-east-1b\nsize: 10GB\n"
+    volume += "protect: false\n"
+    folder.write("all.yml", volume + FLEET)
+
+    def task(name: str, command: str) -> str:
+        folder.write("task.yml", TASK.format(name=name, nodes=1, volume='"saved:/saved"', command=command))
+        text = (tmp_path / "task.yml").read_text().replace("orch/job", "orch/mpi")
+        folder.write("task.yml", text)
+        said = folder.orch("run", "task.yml", "--rehearse", timeout=280)
+        assert said.code == 0, said.err
+        return said.out
+
+    try:
+        said = folder.orch("up", "all.yml", "--rehearse", "--yes", timeout=400)
+        assert said.code == 0, said.err
+        assert said.out.startswith("volume saved: 1 created (1 volume)\nfleet volfleet: ")
+        task("writes", "echo kept >> /saved/file")
+        assert task("reads", "cat /saved/file").splitlines() == ["[0 volfleet-0] kept"]
+        cloud = Cloud(tmp_path / ".orch" / "rehearsal" / "aws.db")
+        actions = [call.action for call in cloud.calls]
+        assert (actions.count("AttachVolume"), actions.count("DetachVolume")) == (2, 2)
+        (doc,) = [
+            each
+            for each in cloud.call("DescribeVolumes")["Volumes"]
+            if any(tag["Key"] == "Name" and tag["Value"] == "saved" for tag in each["Tags"])
+        ]
+        assert (doc["State"], doc["Encrypted"], doc["Size"]) == ("available", True, 10)
+        cloud.call("ModifyVolume", {"VolumeId": doc["VolumeId"], "Size": 20})
+        drifted = folder.orch("drift", "all.yml", "--rehearse")
+        assert drifted.code == 10
+        assert "size: registered 10, found 20" in drifted.out
+    finally:
+        said = folder.orch("down", "all.yml", "--rehearse", "--yes", timeout=300)
+    assert said.code == 0, said.err
+    assert cloud.everything() == {}
+    assert folder.orch("volume", "--rehearse", "--json").json["volumes"] == []

@@ -128,6 +128,26 @@ def test_a_volume_that_another_node_has_names_the_run_that_uses_it() -> None:
     assert (caught.value.code, caught.value.exit_code) == ("ORCH267", 9)
 
 
+@pytest.mark.parametrize(
+    ("on", "volume", "words"),
+    [
+        (
+            on_aws("r-1", "r-1"),
+            ebs("data"),
+            "can be attached to one node at a time, and 2 nodes would mount it",
+        ),
+        (fleet(node(0), node(1)), local("data", sharing="single"), "is of `sharing: single`"),
+    ],
+)
+def test_nodes_do_not_share_what_one_of_them_can_have(
+    on: FleetState, volume: KnownVolume, words: str
+) -> None:
+    with pytest.raises(VolumeMisfit, match=words) as caught:
+        compiled(on, known(volume), "data:/data", nodes=2)
+    assert (caught.value.code, caught.value.path) == ("ORCH266", "volumes.0")
+    assert "data-${{ orch.node_rank }}" in (caught.value.hint or "")
+
+
 def test_paths_that_become_the_same_are_refused() -> None:
     with pytest.raises(BadTask, match="/data/0 is mounted twice") as caught:
         compiled(
