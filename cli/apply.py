@@ -1,4 +1,4 @@
-"""`orch apply FILE`: `up` for the fleets of a file, `run` for its tasks."""
+"""`orch apply FILE`: `up` for the volumes and fleets of a file, `run` for its tasks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def apply(
     from orch.runner.ledger.run_names import RunName
     from orch.runner.runs.lifecycle import check_task
     from orch.spec import load_paths
-    from orch.spec.models import Fleet, Task
+    from orch.spec.models import Fleet, Task, Volume
     from orch.stacks.errors import ProjectError
     from orch.stacks.fleets import require_up
     from orch.stacks.state import StackState
@@ -49,17 +49,17 @@ def apply(
     loaded = load_paths(
         [file],
         environ=environ,
-        launch=("fleet", "task"),
+        launch=("fleet", "task", "volume"),
         common=settings,
         secrets=partial(secrets_near, file),
     )
     documents = loaded.require().documents
     models = [document.model for document in documents]
     fleets = [model.name for model in models if isinstance(model, Fleet)]
-    has_fleets = bool(fleets)
+    has_fleets = bool(fleets) or any(isinstance(model, Volume) for model in models)
     has_tasks = any(isinstance(model, Task) for model in models)
     if not has_fleets and not has_tasks:
-        raise ProjectError("there is neither a fleet nor a task in it", where=file)
+        raise ProjectError("there is neither a fleet nor a task nor a volume in it", where=file)
     if not has_tasks and (name is not None or env or detach or fleet is not None or profile is not None):
         raise UsageError(
             "there is no task in it that --name, --env, --profile, --detach and --fleet could be for",
@@ -70,10 +70,12 @@ def apply(
     for document in documents:
         if isinstance(task := document.model, Task):
             check_task(task, document.directory, environ)
-    if other_kinds := [each.kind for each in documents if each.kind not in ("fleet", "task")]:
-        tell(f"note: only fleets and tasks are applied; left out: {few(dict.fromkeys(other_kinds))}")
+    if other_kinds := [each.kind for each in documents if each.kind not in ("fleet", "task", "volume")]:
+        tell(f"note: only volumes, fleets and tasks are applied; left out: {few(dict.fromkeys(other_kinds))}")
     if has_fleets:
-        source = provision.FleetFile(file, ("fleet",), rehearse, mixed=True, environ=environ, profile=profile)
+        source = provision.FleetFile(
+            file, ("fleet", "volume"), rehearse, mixed=True, environ=environ, profile=profile
+        )
         provision.bring_up(source, NO_CONSENT, yes=yes)
     if has_tasks:
         run.start(

@@ -35,6 +35,11 @@ def runs(incomplete: str) -> list[str]:
     return _quietly(incomplete, _runs)
 
 
+def volumes(incomplete: str) -> list[str]:
+    """Volumes that are up."""
+    return _quietly(incomplete, _volumes)
+
+
 def nodes(incomplete: str) -> list[str]:
     """Nodes of all fleets."""
     return _quietly(incomplete, _nodes)
@@ -87,6 +92,12 @@ def _secrets(project: Project) -> Iterable[str]:
     from orch.stacks.secrets import known_names
 
     return sorted(known_names(project, local_only=True) or ())
+
+
+def _volumes(project: Project) -> Iterable[str]:
+    from orch.stacks.volumes import volume_names
+
+    return volume_names(project) if project.local_state is not None else ()
 
 
 def _plain(project: Project) -> dict[str, Any]:

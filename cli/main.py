@@ -250,6 +250,12 @@ VERBS = (
         FLEETS,
     ),
     Verb(
+        "volume",
+        "volumes:app",
+        "Volumes that are up: list, show, delete, and gc for those that nobody uses.",
+        FLEETS,
+    ),
+    Verb(
         "offers",
         "offers:app",
         "List what the clouds offer for a fleet, the cheapest first.",

@@ -1,15 +1,16 @@
-"""The verbs that plan, create and remove fleets: preview, up, down, drift, refresh, unlock."""
+"""The verbs that plan, create and remove fleets and volumes: preview, up, down, drift, refresh, unlock."""
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orch.cli import volumes
 from orch.cli.context import (
     Allow,
     File,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from orch.components.request import Approvals
     from orch.spec import Document
-    from orch.spec.models import Fleet
+    from orch.spec.models import Fleet, Volume
     from orch.stacks.project import Project
     from orch.stacks.request import FleetRequest
 
@@ -56,27 +57,52 @@ class FleetFile:
     mixed: bool = False
     environ: Mapping[str, str] | None = None
     profile: str | None = None
+    _read: list[tuple[Project, tuple[Document, ...]]] = field(
+        default_factory=list["tuple[Project, tuple[Document, ...]]"], init=False, repr=False, compare=False
+    )
 
-    def fleets(self) -> Iterator[tuple[Project, Document, Fleet]]:
-        """The fleets of the file, with the project it belongs to. Raises ProjectError when it has none."""
-        from orch.spec.models import Fleet
+    def read(self) -> tuple[Project, tuple[Document, ...]]:
+        """The documents of the file, read once, with the project it belongs to.
+
+        Raises ProjectError when it has neither a fleet nor a volume.
+        """
+        from orch.spec.models import Fleet, Volume
         from orch.stacks.errors import ProjectError
 
+        if self._read:
+            return self._read[0]
         project = project_at(None if self.file == "-" else self.file, rehearse=self.rehearse)
         backends = [each.type for each in project.backends]
         documents = load(
             self.file, launch=self.launch, environ=self.environ, backends=backends, profile=self.profile
         )
-        fleets = [(document, document.model) for document in documents if isinstance(document.model, Fleet)]
-        others = len(documents) - len(fleets)
+        others = sum(not isinstance(document.model, (Fleet, Volume)) for document in documents)
         if others and not self.mixed:
             tell(f"note: {others} of {len(documents)} documents are no fleets; start tasks with `orch run`")
-        if not fleets:
+        if others == len(documents):
             raise ProjectError(
                 "there is no fleet in it", where=self.file, hint="a fleet begins with `type: fleet`"
             )
-        for document, fleet in fleets:
-            yield project, document, fleet
+        self._read.append((project, documents))
+        return project, documents
+
+    def fleets(self) -> Iterator[tuple[Project, Document, Fleet]]:
+        """The fleets of the file, with the project it belongs to. Raises as `read`."""
+        from orch.spec.models import Fleet
+
+        project, documents = self.read()
+        for document in documents:
+            if isinstance(document.model, Fleet):
+                yield project, document, document.model
+
+    def volumes(self) -> Iterator[tuple[Project, Document, Volume]]:
+        """The volumes of the file, with the project it belongs to. Raises as `read`."""
+        from orch.spec.models import Volume
+
+        project, documents = self.read()
+        for document in documents:
+            if isinstance(document.model, Volume):
+                yield project, document, document.model
 
     def read_again(self, name: str) -> tuple[Project, Document, Fleet]:
         """The fleet of this name as the file and `orch.yml` describe it now.
@@ -133,8 +159,9 @@ def preview(
     from orch.stacks import operations
 
     approvals = Approvals(unseen="all" if accept_new_host_keys else "none")
-    pending, unfit = False, False
-    for project, document, fleet in FleetFile(file, rehearse=rehearse).fleets():
+    source = FleetFile(file, rehearse=rehearse)
+    pending, unfit = volumes.preview(source.volumes(), as_json=as_json, verbose=verbose), False
+    for project, document, fleet in source.fleets():
         if warnings := document.effective():
             tell(render_human(warnings))
         request = _request(file, document, fleet, approvals)
@@ -184,7 +211,7 @@ def up(
     from orch.components.request import Approvals
 
     bring_up(
-        FleetFile(file, launch=("fleet",), rehearse=rehearse),
+        FleetFile(file, launch=("fleet", "volume"), rehearse=rehearse),
         Approvals(accept_drift, upgrade, force, unseen="all" if accept_new_host_keys else "none"),
         accept_host_keys=accept_host_key or (),
         yes=yes,
@@ -202,7 +229,7 @@ def bring_up(
     as_json: bool = False,
     verbose: bool = False,
 ) -> None:
-    """Bring up the fleets of a file; exits with 7 when hosts are unfit.
+    """Bring up the volumes and then the fleets of a file; exits with 7 when hosts are unfit.
 
     `accept_host_keys`: hosts whose changed key is accepted.
     """
@@ -216,6 +243,7 @@ def bring_up(
         # With `--yes` nobody sees a key; on a terminal each is shown before it is used.
         approvals = replace(approvals, unseen="named")
     unfit = False
+    volumes.bring_up(source.volumes(), yes=yes, as_json=as_json, verbose=verbose)
     for project, document, fleet in source.fleets():
         own_approvals = replace(approvals, rekeyed=rekeyed(fleet, accept_host_keys))
         request = _request(source.file, document, fleet, own_approvals)
@@ -258,9 +286,14 @@ def down(
 ) -> None:
     """Remove a fleet: its nodes, its networks, its state. Existing hosts are left as they were found.
 
-    Nodes that runs are on stay, and the runs are named, unless --force is given.
+    Nodes that runs are on stay, and the runs are named, unless --force is given. Volumes of the file go last;
+    those that are protected stay.
     """
-    remove(target, _targets(target, rehearse=rehearse), indices or (), yes=yes, force=force, as_json=as_json)
+    source = FleetFile(target, rehearse=rehearse) if is_file(target) else None
+    fleets = _fleets_of(source) if source else _targets(target, rehearse=rehearse)
+    remove(target, fleets, indices or (), yes=yes, force=force, as_json=as_json)
+    if source and not indices:
+        volumes.remove_those_of(source.volumes(), yes=yes, as_json=as_json)
 
 
 def remove(
@@ -323,7 +356,10 @@ def _show_drift(
     from orch.cli.output.progress import watching
 
     any_drift = False
-    for project, name in _targets(target, rehearse=rehearse):
+    source = FleetFile(target, rehearse=rehearse) if is_file(target) else None
+    if source is not None:
+        any_drift = volumes.drift(source.volumes(), as_json=as_json, record=code == ExitCode.OK)
+    for project, name in _fleets_of(source) if source else _targets(target, rehearse=rehearse):
         with watching(as_json=as_json) as listener:
             drifts = operation(project, name, listener)
         any_drift = any_drift or bool(drifts)
@@ -377,5 +413,9 @@ def is_file(target: str) -> bool:
 def _targets(target: str, *, rehearse: bool) -> list[tuple[Project, str]]:
     """A file's fleets, or the one fleet of a name in the project here."""
     if is_file(target):
-        return [(project, fleet.name) for project, _, fleet in FleetFile(target, rehearse=rehearse).fleets()]
+        return _fleets_of(FleetFile(target, rehearse=rehearse))
     return [(project_at(rehearse=rehearse), target)]
+
+
+def _fleets_of(source: FleetFile) -> list[tuple[Project, str]]:
+    return [(project, fleet.name) for project, _, fleet in source.fleets()]

@@ -257,6 +257,7 @@ def open_runner(
     from orch.runner.connect import open_connector
     from orch.runner.ledger.ledger import open_ledger
     from orch.runner.runs.lifecycle import RunnerContext
+    from orch.stacks.attaching import project_volumes
 
     project = project_at(path, rehearse=rehearse)
     project.prepare()
@@ -264,10 +265,15 @@ def open_runner(
     # With --json stdout holds one object, so live logs go to stderr.
     live = Live(sys.stderr if as_json else sys.stdout, colour=coloured(sys.stderr if as_json else sys.stdout))
     try:
-        yield (
-            project,
-            RunnerContext(project.dot, ledger, connector, live, secrets=_secrets_of(project)),
+        context = RunnerContext(
+            project.dot,
+            ledger,
+            connector,
+            live,
+            secrets=_secrets_of(project),
+            volumes=project_volumes(project),
         )
+        yield project, context
     finally:
         connector.close()
         ledger.close()
@@ -323,8 +329,10 @@ def _submit(
     from orch.runner.launch.job_image import job_image
     from orch.runner.launch.rank_groups import on_fleet
     from orch.runner.launch.seats import choose_fleet
+    from orch.runner.launch.volumes import NO_VOLUMES, VolumeMisfit, needs_volumes
     from orch.runner.runs.lifecycle import submit
     from orch.spec.models import Task
+    from orch.stacks.attaching import volumes_for
     from orch.stacks.fleets import known_fleets
     from orch.stacks.variables import with_variables
 
@@ -343,18 +351,22 @@ def _submit(
     image = job_image(task, fleet, project.default_image, project.images)
     if image.instead_of is not None:
         tell(f"image {image.instead_of}: {image.reference} is used in its place (`images` of orch.yml)")
-    return submit(
-        runner,
-        task,
-        with_variables(stacks[fleet.stack], fleet),
-        image=images.resolve(image.reference),
-        base=document.directory,
-        name=name,
-        stem=_stem(document.file),
-        run_args=arguments,
-        cli_env=variables,
-        caller_env=dict(os.environ),
-    )
+    try:
+        return submit(
+            runner,
+            task,
+            with_variables(stacks[fleet.stack], fleet),
+            image=images.resolve(image.reference),
+            base=document.directory,
+            name=name,
+            stem=_stem(document.file),
+            run_args=arguments,
+            cli_env=variables,
+            caller_env=dict(os.environ),
+            volumes=volumes_for(project, runner.ledger) if needs_volumes(task) else NO_VOLUMES,
+        )
+    except VolumeMisfit as error:
+        raise _as_diagnostic(error, project, document) from error
 
 
 def _as_diagnostic(error: NoFit, project: Project, document: Document) -> OrchError:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pulumi
 
     from orch.components.cloud.orphans import StackSnapshot
+    from orch.components.volumes import VolumeBackend
 
 
 class Candidate(Protocol):
@@ -202,6 +203,10 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
     def tunnel_environment(self, settings: BackendSettings) -> Mapping[str, str]:
         """What commands that lead to its nodes must find in their environment: secrets among them."""
         return {}
+
+    def volumes(self) -> VolumeBackend | None:
+        """Its volumes, None where it has none."""
+        return None
 
     def settings_of(self, request: PlanRequest) -> Any:
         """Its entry of orch.yml, or the defaults."""

@@ -27,5 +27,9 @@ class BaseUnavailable(ImageError):
     """Neither Docker Hub nor a Debian mirror provides a base image."""
 
 
+class FolderStays(ImageError):
+    """The folder of a local volume could not be removed."""
+
+
 class BuildFailed(ImageError):
     """`docker build` ended with an error."""

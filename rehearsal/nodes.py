@@ -32,6 +32,9 @@ FIRST_ADDRESS = 10
 NETWORK = "node network"
 """Whether the account has a Docker network."""
 
+DISKS = "disks"
+"""Folders that stand for disks of the account."""
+
 _network_lock = threading.Lock()
 _starting: set[str] = set()
 """Instances whose container is being created: until it is attached, the network looks unused."""
@@ -309,6 +312,58 @@ def _make_files(container: str, names: tuple[str, ...]) -> None:
         raise SimulationError(error.summary, detail=error.detail, hint=hint) from error
 
 
+@dataclass(frozen=True)
+class Disk:
+    """A disk of the account, and the path under which an instance has it."""
+
+    name: str
+    path: str
+
+
+def show_disk(
+    cloud: SimulatedAccount, scenario: NodeScenario, instance: str, disk: Disk, *, there: bool
+) -> None:
+    """Show a disk to the node of an instance, or take it away: a folder of this machine stands for it."""
+    from orch.images import volume_folders
+    from orch.images.build import resolve
+    from orch.images.client import connect
+
+    endpoint = cloud.endpoints().get(instance)
+    if endpoint is None:
+        return
+    folder = f"{_network(cloud)}-{disk.name}"
+    if there:
+        volume_folders.make(connect(), scenario.image or resolve("orch/node"), folder)
+        with cloud.store.transaction():
+            cloud.store.put_meta(DISKS, sorted({*(cloud.store.meta(DISKS) or ()), folder}))
+        script = (
+            f"mkdir -p {disk.path.rpartition('/')[0]}; ln -sfn {volume_folders.MOUNT}/{folder} {disk.path}"
+        )
+    else:
+        script = f"rm -f {disk.path}"
+    result: Any = connect().containers.get(endpoint.container).exec_run(["sh", "-ec", script])
+    if result.exit_code:
+        raise SimulationError(
+            f"the node {endpoint.container} does not show its disk",
+            detail=result.output.decode(errors="replace").strip(),
+        )
+
+
+def remove_disks(cloud: SimulatedAccount, *names: str) -> None:
+    """Remove the folders that stand for these disks, all of the account without any."""
+    from orch.images import volume_folders
+    from orch.images.build import resolve
+    from orch.images.client import connect
+
+    with cloud.store.transaction():
+        folders: set[str] = set(cloud.store.meta(DISKS) or ())
+    gone = {f"{_network(cloud)}-{name}" for name in names} & folders if names else folders
+    for folder in sorted(gone):
+        volume_folders.remove(connect(), resolve("orch/node"), folder)
+    with cloud.store.transaction():
+        cloud.store.put_meta(DISKS, sorted(folders - gone))
+
+
 def _close_metadata(container: str, script: bytes) -> None:
     """Run the script that keeps jobs from the instance metadata. If it fails, the node takes no jobs, like
     a real one."""
@@ -325,13 +380,14 @@ def _close_metadata(container: str, script: bytes) -> None:
 
 def stop(cloud: SimulatedAccount, instance: str) -> None:
     """Remove the container of an instance, and the network with the last of them."""
+    from orch.images.build import resolve
     from orch.images.client import connect
     from orch.providers.orch.local_network import STACK_LABEL, LocalNetworkHandler
     from orch.providers.orch.local_node import LocalNodeHandler
 
     endpoint = cloud.endpoints().get(instance)
     if endpoint is not None:
-        LocalNodeHandler().delete(endpoint.container, {})
+        LocalNodeHandler().delete(endpoint.container, {"image": resolve("orch/node")})
         cloud.forget(instance)
     network = _network(cloud)
     with _network_lock:

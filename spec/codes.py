@@ -142,9 +142,17 @@ CODES = {
     "ORCH244": "The task is larger than its fleet",
     "ORCH245": "No fleet fits the task",
     "ORCH246": "No fleet has a node of this name",
-    # money
     # storage
+    "ORCH261": "The volume is in another zone than the node",
     "ORCH262": "The kind of file system belongs to another backend",
+    "ORCH264": "A volume would shrink",
+    "ORCH266": "Several nodes mount a volume that one node at a time can have",
+    "ORCH267": "The volume is in use on another node",
+    "ORCH268": "The volume is not up",
+    "ORCH269": "The nodes cannot have this volume",
+    "ORCH270": "The disk type does not allow this",
+    "ORCH271": "The volume could not be mounted",
+    # money
     "ORCH281": "The fleet is over the budget",
     "ORCH282": "The budget cannot be checked",
     # the project

@@ -98,7 +98,7 @@ def up(project: Project, request: FleetRequest, listener: Listener, *, plan: Pla
         refuse_replaced(stack, compiled, before.fleet, listener)
     recorded = stack.recorded
     shared_before = shared_by(recorded)
-    _ensure_images(compiled.images, listener)
+    ensure_images(compiled.images, listener)
     listener(Activity(f"bringing up the fleet {request.name}"))
     applied, call = bring_up(stack, request, compiled, listener, skip_refresh=skip_refresh)
     _remove_clear_text(project, request.name, recorded, listener)
@@ -264,7 +264,7 @@ def _remove_clear_text(project: Project, name: str, before: StackExport | None, 
     )
 
 
-def _ensure_images(references: Iterable[str], listener: Listener) -> None:
+def ensure_images(references: Iterable[str], listener: Listener) -> None:
     """Build this version's images that are missing. An image that another version pinned is not built: if it
     is missing, the node reports that."""
     from orch.images.build import PREFIX, ensure, is_ours, resolve

@@ -15,15 +15,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from orch import __version__
 from orch.components.deployment import Deployment, SharedNetworks
 from orch.components.registry import compile_fleet
 from orch.components.request import PlanRequest, PriorState
+from orch.components.volumes import STACK as VOLUME_STACK
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanError
-from orch.spec.models import Fleet
+from orch.spec.models import Fleet, Volume
 from orch.spec.state import SCHEMA
 from orch.stacks.errors import NoSuchFleet
 from orch.stacks.lockfile import read_lock
@@ -36,6 +37,7 @@ from orch.stacks.variables import values_of, without_values
 if TYPE_CHECKING:
     from orch.spec import Document
 
+Named = TypeVar("Named", Fleet, Volume)
 SKIPPED_FOLDERS = {".git", ".orch", ".venv", "node_modules", "__pycache__"}
 
 
@@ -130,6 +132,11 @@ def main(root: Path | str = ".") -> None:
 
     folder = Path(root).absolute()
     stack_name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
+    if pulumi.get_stack().startswith(VOLUME_STACK):
+        from orch.stacks.volumes import register_by_hand
+
+        register_by_hand(folder, pulumi.get_stack().removeprefix(VOLUME_STACK), stack_name)
+        return
     try:
         document, fleet = find_fleet(folder, pulumi.get_stack())
         document.effective()
@@ -167,36 +174,41 @@ def find_fleet(root: Path, name: str) -> tuple[Document, Fleet]:
 
     Raises NoSuchFleet when there is none, or several.
     """
+    return find_model(root, name, Fleet, "fleet")
+
+
+def find_model(root: Path, name: str, model: type[Named], noun: str) -> tuple[Document, Named]:
+    """The one document of a kind with this name in the YAML files under `root`. Raises as `find_fleet`."""
     from orch.spec import load_paths
     from orch.spec.defaults import Common
 
     settings = root / "orch.yml"
     common = Common.in_file(str(settings)) if settings.is_file() else None
-    matches: list[tuple[Document, Fleet]] = []
+    matches: list[tuple[Document, Named]] = []
     for path in sorted([*root.rglob("*.yml"), *root.rglob("*.yaml")]):
-        if SKIPPED_FOLDERS & set(path.relative_to(root).parts) or not _mentions_fleet(path):
+        if SKIPPED_FOLDERS & set(path.relative_to(root).parts) or not _mentions(noun, path):
             continue
         loaded = load_paths([path], common=lambda _: common)
         if loaded.failed:
             continue
-        matches += [(document, fleet) for document, fleet in loaded.of(Fleet) if fleet.name == name]
+        matches += [(document, found) for document, found in loaded.of(model) if found.name == name]
     if len(matches) == 1:
         return matches[0]
     if not matches:
         raise NoSuchFleet(
-            f"no valid YAML file here describes the fleet {name}",
+            f"no valid YAML file here describes the {noun} {name}",
             where=str(root),
-            hint=f"the stack's name is the fleet's: select another stack, or write `name: {name}`",
+            hint=f"the stack's name is the {noun}'s: select another stack, or write `name: {name}`",
         )
     raise NoSuchFleet(
-        f"{len(matches)} files describe the fleet {name}",
+        f"{len(matches)} files describe the {noun} {name}",
         where=", ".join(str(document.file.relative_to(root)) for document, _ in matches),
-        hint="one stack belongs to one fleet: rename one of them",
+        hint=f"one stack belongs to one {noun}: rename one of them",
     )
 
 
-def _mentions_fleet(path: Path) -> bool:
+def _mentions(noun: str, path: Path) -> bool:
     try:
-        return path.is_file() and path.stat().st_size <= 1 << 20 and b"fleet" in path.read_bytes()
+        return path.is_file() and path.stat().st_size <= 1 << 20 and noun.encode() in path.read_bytes()
     except OSError:
         return False

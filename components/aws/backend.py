@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
 from orch.components.aws.account import errors, gather_facts
@@ -32,6 +32,9 @@ from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.base import BackendSettings
+
+if TYPE_CHECKING:
+    from orch.components.volumes import VolumeBackend
 
 PINNED_IMAGES = tuple(
     f"{image}{part}" for image in ("image", "bastion_image") for part in ("", "_name", "_of", "_region")
@@ -143,6 +146,11 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
             and errors.is_of_region(error.error)
         )
         return candidate.region if of_region else None
+
+    def volumes(self) -> VolumeBackend:
+        from orch.components.aws.volumes import AwsVolumes
+
+        return AwsVolumes()
 
     def cloud_error(self, text: str) -> CloudError | None:
         return errors.read(text)

@@ -28,6 +28,24 @@ SSM_ACTIONS = (
 Text = pulumi.Output[str]
 
 
+def provider_of(
+    name: str, region: str, settings: AwsSettings, parent: pulumi.Resource | None = None
+) -> aws.Provider:
+    """The provider of a region, with the credentials of orch.yml."""
+    creds = settings.creds
+    arguments: dict[str, Any] = {"region": region}
+    if isinstance(creds, AccessKeyCreds):
+        secret = pulumi.Output.secret
+        arguments |= {"access_key": secret(creds.access_key), "secret_key": secret(creds.secret_key)}
+    elif isinstance(creds, AwsDefaultCreds):
+        arguments |= {"profile": creds.profile} if creds.profile else {}
+        arguments |= {"assume_roles": [{"role_arn": creds.role_arn}]} if creds.role_arn else {}
+    if settings.endpoint_url:
+        names = ("ec2", "iam", "ssm", "sts")
+        arguments["endpoints"] = [dict.fromkeys(names, settings.endpoint_url)]
+    return aws.Provider(name, **arguments, opts=pulumi.ResourceOptions(parent=parent))
+
+
 class NetworkResources:
     """Registers it all as children of `parent`.
 
@@ -51,19 +69,7 @@ class NetworkResources:
         self.bastion = self._bastion_machine(bastion_group)
 
     def _cloud(self, settings: AwsSettings) -> aws.Provider:
-        creds = settings.creds
-        arguments: dict[str, Any] = {"region": self.plan.region}
-        if isinstance(creds, AccessKeyCreds):
-            secret = pulumi.Output.secret
-            arguments |= {"access_key": secret(creds.access_key), "secret_key": secret(creds.secret_key)}
-        elif isinstance(creds, AwsDefaultCreds):
-            arguments |= {"profile": creds.profile} if creds.profile else {}
-            arguments |= {"assume_roles": [{"role_arn": creds.role_arn}]} if creds.role_arn else {}
-        if settings.endpoint_url:
-            names = ("ec2", "iam", "ssm", "sts")
-            arguments["endpoints"] = [dict.fromkeys(names, settings.endpoint_url)]
-        opts = pulumi.ResourceOptions(parent=self._parent)
-        return aws.Provider(f"{self.plan.fleet}-aws", **arguments, opts=opts)
+        return provider_of(f"{self.plan.fleet}-aws", self.plan.region, settings, self._parent)
 
     def tags(self, token: str, name: str, **more: str) -> dict[str, str]:
         """Tags of one resource. `orch:stack` and `orch:urn` find it again when its creation was cut short."""

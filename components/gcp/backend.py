@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
 from orch.components.cloud.backend import CloudBackend, regions_of
@@ -34,6 +34,9 @@ from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.gcp import GcpSettings
 
+if TYPE_CHECKING:
+    from orch.components.volumes import VolumeBackend
+
 PINNED_IMAGES = ("image", "image_of", "bastion_image", "bastion_image_of")
 
 
@@ -48,6 +51,11 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
 
     def open_session(self, settings: GcpSettings) -> gather_facts.Session:
         return gather_facts.open_session(settings)
+
+    def volumes(self) -> VolumeBackend:
+        from orch.components.gcp.volumes import GcpVolumes
+
+        return GcpVolumes()
 
     def candidates(self, request: PlanRequest) -> Sequence[CloudCandidate]:
         """Asks for the fleet's reservation, if it has one."""

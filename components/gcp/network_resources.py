@@ -24,7 +24,7 @@ SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 
 
 def provider_of(
-    name: str, settings: GcpSettings, project: str, region: str, *, parent: pulumi.Resource
+    name: str, settings: GcpSettings, project: str, region: str, *, parent: pulumi.Resource | None
 ) -> gcp.Provider:
     """The provider of one project and region."""
     creds, arguments = settings.creds, dict[str, Any]()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from orch.components.base import Backend
 from orch.components.deployment import Deployment
@@ -16,6 +16,9 @@ from orch.components.local.simulated_gpus import described
 from orch.components.request import PlanRequest
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.local import LocalSettings
+
+if TYPE_CHECKING:
+    from orch.components.volumes import VolumeBackend
 
 _NODE = "orch:local:Node"
 
@@ -75,3 +78,8 @@ class LocalBackend(Backend[ThisMachine, LocalFacts, LocalPlan]):
 
     def traits(self, request: PlanRequest, candidate: ThisMachine, plan: LocalPlan) -> Traits:
         return traits(plan)
+
+    def volumes(self) -> VolumeBackend:
+        from orch.components.local.volumes import LocalVolumes
+
+        return LocalVolumes()

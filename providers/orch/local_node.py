@@ -25,6 +25,7 @@ from docker.errors import APIError, ImageNotFound, NotFound
 
 from orch.images.client import connect
 from orch.images.errors import DockerUnavailable
+from orch.images.volume_folders import MOUNTED, remove_when_empty
 from orch.providers.orch.handler import OBSERVED, Inputs, ProviderError, State, StepFailed, step_error
 from orch.providers.orch.local_network import STACK_LABEL
 from orch.runner.hosts.registration import registration_id
@@ -145,7 +146,10 @@ class LocalNodeHandler:
     def delete(self, resource_id: str, state: State) -> None:
         try:
             # v: the inner Docker's store is an anonymous volume, which would stay behind.
-            connect(self._remove_s).containers.get(resource_id).remove(force=True, v=True)
+            client = connect(self._remove_s)
+            client.containers.get(resource_id).remove(force=True, v=True)
+            if state.get("image"):
+                remove_when_empty(client, state["image"])
         except NotFound:
             return
         except APIError as error:
@@ -214,6 +218,7 @@ def _create_container(client: Any, inputs: Inputs, port: int) -> Any:
             network=network,
             networking_config={network: endpoint},
             ports={"22/tcp": (LOOPBACK, port)},
+            volumes=MOUNTED,
             cgroupns="private",
             cap_add=list(CAPABILITIES),
             security_opt=["seccomp=unconfined", "apparmor=unconfined"],

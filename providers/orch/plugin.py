@@ -24,6 +24,7 @@ HANDLERS = {
     "orch:index:Keys": ("keys", "KeysHandler"),
     "orch:local:Network": ("local_network", "LocalNetworkHandler"),
     "orch:local:Node": ("local_node", "LocalNodeHandler"),
+    "orch:local:Volume": ("local_volume", "LocalVolumeHandler"),
     "orch:ssh:Host": ("ssh_host", "SshHostHandler"),
 }
 

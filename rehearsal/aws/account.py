@@ -136,6 +136,13 @@ class Cloud(SimulatedAccount):
         elif action == "TerminateInstances":
             for change in result["TerminatingInstances"]:
                 nodes.stop(self, change["InstanceId"])
+        elif action == "DeleteVolume":
+            nodes.remove_disks(self, result["VolumeId"])
+        elif action in ("AttachVolume", "DetachVolume"):
+            # Source: EBS user guide, "Identify NVMe volumes": the link that udev makes.
+            link = f"nvme-Amazon_Elastic_Block_Store_{result['VolumeId'].replace('-', '')}"
+            disk = nodes.Disk(result["VolumeId"], f"/dev/disk/by-id/{link}")
+            nodes.show_disk(self, scenario, result["InstanceId"], disk, there=action == "AttachVolume")
 
     def machine(self, instance: str) -> SimulatedMachine | None:
         import base64

@@ -136,6 +136,17 @@ class GcpCloud(SimulatedAccount):
         from orch.rehearsal import nodes
 
         with self.store.transaction():
+            shown: list[tuple[str, str, bool]] = self.store.meta("shown") or []
+            if shown:
+                self.store.put_meta("shown", [])
+        for instance, device, there in shown:
+            # Source: Compute Engine documentation, "Symbolic links for disks": what Google's udev rules make.
+            disk = nodes.Disk(device, f"/dev/disk/by-id/google-{device}")
+            if instance:
+                nodes.show_disk(self, scenario, instance, disk, there=there)
+            else:  # the disk was deleted
+                nodes.remove_disks(self, device)
+        with self.store.transaction():
             dead: list[str] = self.store.meta("dead") or []
             born: list[str] = self.store.meta("born") or []
             if not dead and not born:

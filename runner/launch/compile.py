@@ -29,10 +29,10 @@ from orch.runner.launch.run_plan import (
     OutputPlan,
     RankPlan,
     RankPort,
-    RunMount,
     RunPlan,
     StagedFile,
 )
+from orch.runner.launch.volumes import NO_VOLUMES, Volumes, volumes_of_ranks
 from orch.runner.upload.selection import resolve_source, target_of
 from orch.spec.grammar.interpolate import literal, render_args, render_command, render_for_launch, render_text
 from orch.spec.state import FleetState
@@ -66,6 +66,7 @@ class RunRequest:
     cli_env: Mapping[str, str] = field(default_factory=dict[str, str])
     caller_env: Mapping[str, str] = field(default_factory=dict[str, str])
     repo: RepoName | None = None
+    volumes: Volumes = NO_VOLUMES
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
     needs_slots = first.counts_slots or any(seat.gpus for seat in seats)
     run_id = run_identifier(request.fleet.stack, request.number, request.name, request.token)
     network_fabric = _fabric(request.fleet, seats)
+    volumes, warnings = volumes_of_ranks(task, values, seats, request.fleet, request.volumes)
     given = {**request.caller_env, **request.cli_env}
     variables = {group.place: set_variables(group.env, given) for group in all_groups}
     texts = (text for group in all_groups for text in (*group.commands, *variables[group.place].values()))
@@ -134,7 +136,8 @@ def compile_run(request: RunRequest) -> CompiledRun:
                 blocks=seat.blocks,
                 script=_script(task, groups[rank], launchers[rank], context, render),
                 working_dir=working_dir,
-                mounts=_mounts(task, request.fleet, values[rank]),
+                mounts=volumes[rank].mounts,
+                volumes=volumes[rank].volumes,
                 max_cpus=groups[rank].resources.cpu.count.max,
                 max_memory_mib=_whole_mib(groups[rank].resources.memory_mib.max),
                 ports=_ports(task) if rank == 0 else (),
@@ -222,12 +225,14 @@ def compile_run(request: RunRequest) -> CompiledRun:
         ),
         files=(*_repository(request), *(_staged(request.base, item) for item in task.files)),
     )
-    warnings = [f"ORCH193: {name} is set by orch itself; the value given is not used" for name in ignored]
+    warnings += tuple(
+        f"ORCH193: {name} is set by orch itself; the value given is not used" for name in ignored
+    )
     if plan.privileged and any(0 < seat.gpus < seat.node.gpus.count for seat in seats):
-        warnings.append("a privileged job sees all accelerators of its node, not only those of its blocks")
+        warnings += ("a privileged job sees all accelerators of its node, not only those of its blocks",)
     if plan.privileged and plan.on_containers:
-        warnings.append("nodes are containers here: a privileged job has what they have, and no devices")
-    return CompiledRun(plan, tuple(environments), tuple(warnings))
+        warnings += ("nodes are containers here: a privileged job has what they have, and no devices",)
+    return CompiledRun(plan, tuple(environments), warnings)
 
 
 def _whole_mib(size: float | None) -> int | None:
@@ -306,32 +311,6 @@ def _staged(base: Path, item: FileMount) -> StagedFile:
 
 def _ports(task: Task) -> tuple[RankPort, ...]:
     return tuple(RankPort(job=port.container_port, local=port.local_port) for port in task.ports)
-
-
-def _mounts(task: Task, fleet: FleetState, values: Mapping[str, str]) -> tuple[RunMount, ...]:
-    """The fleet's shared file systems, and the task's volumes, which win where they have the same place."""
-    own = tuple(
-        RunMount(
-            source=render_text(volume.instance_path, values),
-            target=render_text(volume.path, values),
-            read_only=volume.read_only,
-            optional=volume.optional,
-        )
-        for volume in task.volumes
-    )
-    targets = {mount.target for mount in own}
-    shared = (
-        RunMount(
-            source=mount.path,
-            target=mount.path,
-            read_only=mount.read_only,
-            optional=mount.optional,
-            check=mount.check,
-        )
-        for mount in fleet.mounts
-        if mount.path not in targets
-    )
-    return (*shared, *own)
 
 
 def set_variables(env: Mapping[str, str | None], caller_env: Mapping[str, str]) -> dict[str, str]:

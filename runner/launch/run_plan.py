@@ -15,6 +15,7 @@ from orch.runner.launch.hostfile import Dialect
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_names import RunName
 from orch.spec.state import NodeState
+from orch.spec.volume_state import VolumeState
 
 
 class _Frozen(BaseModel):
@@ -24,14 +25,28 @@ class _Frozen(BaseModel):
 class RunMount(_Frozen):
     """A directory of the node in the container; `optional` ones are left out where the node has none.
 
-    `check`: what has to be at `source`: anything, or a mount point or a folder of the fleet's `mounts`.
+    `check`: what has to be at `source`. `none`: nothing, Docker makes a folder. `make`: nothing, we make one
+    in which any user may write. `volume`: the folder of a volume. `folder`, `mount`: a folder or a mount
+    point of the fleet's `mounts`.
     """
 
     source: str
     target: str
     read_only: bool = False
     optional: bool = False
-    check: Literal["none", "folder", "mount"] = "none"
+    check: Literal["none", "make", "volume", "folder", "mount"] = "none"
+
+
+class RunVolume(_Frozen):
+    """A volume that a rank's node must have. `folder`: where the node has it.
+
+    `by_folder`: the node has it already; else it is attached, and mounted at `folder`.
+    """
+
+    state: VolumeState
+    folder: str
+    by_folder: bool = False
+    read_only: bool = False
 
 
 class FabricAccess(_Frozen):
@@ -94,6 +109,7 @@ class RankPlan(_Frozen):
     script: str
     working_dir: str | None = None
     mounts: tuple[RunMount, ...] = ()
+    volumes: tuple[RunVolume, ...] = ()
     max_cpus: float | None = None
     max_memory_mib: int | None = None
     ports: tuple[RankPort, ...] = ()

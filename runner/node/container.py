@@ -90,7 +90,7 @@ def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command
                 "source": mount.source,
                 "bind": f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}",
                 "optional": mount.optional,
-                "check": "none" if plan.rehearsed else mount.check,
+                "check": "none" if plan.rehearsed and mount.check in ("folder", "mount") else mount.check,
             }
             for mount in rank_plan.mounts
         ],

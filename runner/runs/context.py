@@ -14,6 +14,7 @@ from orch.runner.ledger.run_names import RunName
 from orch.runner.node.connector import Connector
 from orch.runner.node.docker import RUNTIMES, runtime_of
 from orch.runner.node.runtime import JobRuntime
+from orch.runner.node.volumes import NO_VOLUMES, VolumeAttacher
 from orch.runner.runs.run_secrets import Secrets, no_store
 from orch.spec.state import NodeState
 
@@ -28,6 +29,7 @@ class RunContext:
     processor: Processor
     runtimes: Mapping[str, JobRuntime] = field(default_factory=lambda: RUNTIMES)
     secrets: Secrets = no_store
+    volumes: VolumeAttacher = NO_VOLUMES
 
     def runtime(self, node: NodeState) -> JobRuntime:
         """The job runtime of a node. Raises RunnerError."""
@@ -38,8 +40,8 @@ class RunContext:
 class RunnerContext:
     """A project as the runner sees it: its `.orch` folder (`dot`), ledger, connector, and event processor.
 
-    `runtimes`: job runtimes by name (`NodeState.runtime`); `secrets` gives the values of the project's
-    secrets, as they are when it is asked.
+    `runtimes`: job runtimes by name (`NodeState.runtime`). `secrets` gives the values of the project's secrets,
+    as they are when it is asked. `volumes` attaches disks of clouds to nodes.
     """
 
     dot: Path
@@ -48,6 +50,7 @@ class RunnerContext:
     processor: Processor = field(default_factory=Silent)
     runtimes: Mapping[str, JobRuntime] = field(default_factory=lambda: RUNTIMES)
     secrets: Secrets = no_store
+    volumes: VolumeAttacher = NO_VOLUMES
 
     def runtime(self, node: NodeState) -> JobRuntime:
         """The job runtime of a node. Raises RunnerError."""
@@ -61,4 +64,5 @@ class RunnerContext:
             self.processor,
             self.runtimes,
             self.secrets,
+            self.volumes,
         )

@@ -17,6 +17,7 @@ from orch.runner.launch.compile import CompiledRun, RepoName, RunRequest, compil
 from orch.runner.launch.rank_groups import rank_groups
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.launch.seats import choose_seats
+from orch.runner.launch.volumes import NO_VOLUMES, Volumes
 from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.records import Desired, RunRow
 from orch.runner.ledger.run_folder import folders_with_secrets, open_folder
@@ -54,12 +55,14 @@ def submit(
     run_args: Sequence[str] = (),
     cli_env: Mapping[str, str] | None = None,
     caller_env: Mapping[str, str] | None = None,
+    volumes: Volumes = NO_VOLUMES,
 ) -> RunRow:
     """Write a run into the ledger, and the files to start it from this machine. Changes nothing on the nodes.
 
     `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
-    Raises BadRunName, RunConflict (a run of that name is active), NodeCordoned, NodeUnfit, NoFit, BadTask,
-    HostfileIncomplete or LedgerUnusable, and what `runner.secrets` raises.
+    `volumes`: those of the project, where the task names some. Raises BadRunName, RunConflict (a run of that
+    name is active, or uses a volume), NodeCordoned, NodeUnfit, NoFit, BadTask, HostfileIncomplete or
+    LedgerUnusable, and what `runner.secrets` raises.
     """
     requested_name = name if name is not None else task.name
     run_name = RunName.generate(stem) if requested_name is None else RunName.parse(requested_name)
@@ -84,6 +87,7 @@ def submit(
                 cli_env=cli_env or {},
                 caller_env=caller_env or {},
                 repo=RepoName(repository.id, repository.label) if repository else None,
+                volumes=volumes,
             )
         )
         plan, told = keep_files(runner.dot, result.plan, repository)

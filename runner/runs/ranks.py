@@ -18,6 +18,7 @@ from orch.runner.node.connector import NodeResult, fan_out
 from orch.runner.node.first_boot import LOOK_AGAIN_S, PREPARE_S
 from orch.runner.node.runtime import FilesMissing, ImageMissing, ObservedRank, StartedRank
 from orch.runner.node.stage import stage
+from orch.runner.node.volumes import mount_volumes, release_volumes
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.outputs import collect_outputs
 from orch.runner.runs.run_secrets import filled_environments, filled_login
@@ -68,6 +69,8 @@ def start_ranks(
     def start(node: NodeState) -> StartedRank:
         rank = rank_of[node.name]
         archive = stage(plan, rank, environments[rank], keys)
+        for notice in mount_volumes(context.connector, context.volumes, plan, rank):
+            context.processor.handle(Notice(notice, "warning"))
         return context.runtime(node).start(context.connector, plan, rank, (archive,))
 
     results = fan_out([plan.ranks[rank].node for rank in ranks], start)
@@ -275,3 +278,4 @@ def collect_rank(
     )
     collect_outputs(context, plan, rank, tell=tell)
     context.runtime(node).remove(context.connector, plan, rank, deadline_s=deadline_s)
+    release_volumes(context.connector, context.volumes, plan, rank)

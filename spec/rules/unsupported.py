@@ -16,7 +16,7 @@ from orch.spec.grammar.values import Problem
 from orch.spec.loader.document import Draft, Path_, scalars
 from orch.spec.loader.reference_scopes import scope_of
 from orch.spec.loader.source import Mapping, Node, Scalar, Sequence
-from orch.spec.models import BackendSettings, Fleet
+from orch.spec.models import BackendSettings, Fleet, Volume
 from orch.spec.models.backends import effective, provisioned, settings_model, title
 from orch.spec.models.backends.local import LocalSettings
 from orch.spec.models.project import ProjectSettings
@@ -29,7 +29,7 @@ _LOCAL = "local nodes have none"
 _OFFER = "there is nothing to choose from among local nodes"
 
 # Kinds of documents that can be launched.
-LAUNCHED = ("fleet", "task", "project")
+LAUNCHED = ("fleet", "task", "volume", "project")
 
 # Where steps of `init` are sent to nodes that are there.
 _SENT = {"local": "local nodes", "ssh": "existing hosts"}
@@ -85,6 +85,11 @@ ROWS: dict[str, dict[str, str | None]] = {
         "depends_on": None,
         "singleton": None,
         "priority": None,
+    },
+    "volume": {
+        "claim_name": None,
+        "storage_class_name": None,
+        "access_modes": None,
     },
     "project": {
         "policies": None,
@@ -302,11 +307,32 @@ def _nodes_for_runs(draft: Draft) -> Findings:
         )
 
 
-def _volumes(draft: Draft) -> Findings:
-    for index, volume in enumerate(cast(Run, draft.partial).volumes):
-        if volume.kind != "folder":
-            hint = "mount a folder of the node: `/folder/of/node:/path`"
-            yield _refusal(draft, ("volumes", index), "a volume by name", hint)
+# What the volumes of a backend do not have.
+_NOT_OF_VOLUMES: dict[str, tuple[str, ...]] = {
+    "local": ("region", "availability_zone", "disk_type", "iops", "throughput", "kms_key", "tags"),
+}
+
+
+def _volume(draft: Draft) -> Findings:
+    volume = cast(Volume, draft.partial)
+    if "backend" in draft.broken:
+        return
+    if "volumes" not in acted_on(volume.backend):
+        able = [name for name in provisioned() if "volumes" in acted_on(name)]
+        yield _refusal(
+            draft, ("backend",), f"a volume of {title(volume.backend)}", f"volumes of {listed(able)} work"
+        )
+        return
+    for name in _NOT_OF_VOLUMES.get(volume.backend, ()):
+        if draft.written(name):
+            what = f"`{name}` of a volume of {title(volume.backend)}"
+            yield _refusal(draft, (name,), what, "remove it", key=True)
+    if volume.sharing == "nfs" or (volume.sharing == "native" and volume.backend != "local"):
+        hint = "name one volume for each node: `data-${{ orch.node_rank }}`"
+        yield _refusal(draft, ("sharing",), f"`sharing: {volume.sharing}` of a disk", hint)
+    if volume.kind != "block":
+        hint = "mount a shared file system with `mounts` of the fleet, or use a disk: `kind: block`"
+        yield _refusal(draft, ("kind",), f"`kind: {volume.kind}`", hint)
 
 
 def _bases(draft: Draft) -> Iterator[tuple[Path_, tuple[BackendSettings, ...]]]:
@@ -365,6 +391,7 @@ _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
         _steps_at_boots,
         _mounts_in_part,
     ),
-    "task": (_volumes, _nodes_for_runs),
+    "task": (_nodes_for_runs,),
+    "volume": (_volume,),
     "project": (_other_backends, _switches, _real_devices),
 }

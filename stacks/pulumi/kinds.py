@@ -14,6 +14,7 @@ _WORDS = {
     "orch:fleet:Gcp": "fleet",
     "orch:fleet:Local": "fleet",
     "orch:fleet:Ssh": "fleet",
+    "orch:local:Volume": "volume",
     "orch:network:Gcp": "network set",
     "aws:ec2/eip:Eip": "elastic IP",
     "aws:ec2/eipAssociation:EipAssociation": "elastic IP association",

@@ -70,9 +70,15 @@ def break_dead_locks(project: Project, stack: str) -> tuple[Lock, ...]:
     return present
 
 
+def subject(stack: str) -> str:
+    """What a stack is, in words: `fleet x`, `volume y`."""
+    kind, dot, name = stack.partition(".")
+    return f"{kind} {name}" if dot else f"fleet {stack}"
+
+
 def stack_locked(stack: str, who: str) -> StackLocked:
     return StackLocked(
-        f"the fleet {stack} is being changed by somebody else",
+        f"the {subject(stack)} is being changed by somebody else",
         where=who,
         hint=f"wait for it to end; if you are sure that it is gone: `orch unlock {stack}`",
         code="ORCH350",

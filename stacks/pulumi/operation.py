@@ -13,7 +13,7 @@ from orch.stacks.errors import Conflict, EngineFailed, Interrupted, StackError, 
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.changes import name_of, type_of, without_values
 from orch.stacks.pulumi.lock_holders import LockMark
-from orch.stacks.pulumi.locks import stack_locked
+from orch.stacks.pulumi.locks import stack_locked, subject
 from orch.stacks.pulumi.process import CALLERS, PRIVATE, Event, HeldWork, ProcessResult, Program, call
 from orch.stacks.pulumi.shims import refuse_shims
 from orch.stacks.state import StackState, work_folder
@@ -169,7 +169,7 @@ def engine(
                 stack.invalidate()
     if result.interrupted:
         raise Interrupted(
-            f"stopped while changing the fleet {name}" if not run.planning else "stopped",
+            f"stopped while changing the {subject(name)}" if not run.planning else "stopped",
             detail="operations under way were finished and recorded" if not run.planning else None,
             hint="run the same command again to continue, or `orch down` to remove the fleet",
         )
@@ -281,7 +281,7 @@ def _failure(stack: str, verb: str, run: EngineCall, result: ProcessResult) -> S
         return _locked_error(stack, output)
     if result.code < 0:
         return StackError(
-            f"the engine was killed (signal {-result.code}) while changing the fleet {stack}",
+            f"the engine was killed (signal {-result.code}) while changing the {subject(stack)}",
             hint="run `orch up` again: it continues where the engine stopped",
             code="ORCH346",
         )
@@ -297,7 +297,8 @@ def _failure(stack: str, verb: str, run: EngineCall, result: ProcessResult) -> S
     command = {"destroy": "down"}.get(verb, verb)
     failed = sum(bool(urn) for urn in run.errors)
     return EngineFailed(
-        f"{command} failed for fleet {stack}" + (f": {counted(failed, 'resource')} failed" if failed else ""),
+        f"{command} failed for {subject(stack)}"
+        + (f": {counted(failed, 'resource')} failed" if failed else ""),
         detail=detail,
         hint="fix the cause and run the same command again: it continues where it stopped",
         code="ORCH347",

@@ -117,6 +117,20 @@ def gcp_prepare(v: str) -> Iterator[Values]:
         yield {**given, "os": "cos", "fabric": fabric, "scratch": None}
 
 
+def volumes(v: str) -> Iterator[Values]:
+    given = {
+        "home": "/var/lib/orch",
+        "name": v,
+        "volume": v,
+        "folder": v,
+        "paths": (v, v),
+        "filesystem": "ext4",
+    }
+    given |= {"appear_s": 0, "preparing": 47, "failed": 42, "foreign": 49}
+    for read_only, simulated in ((False, False), (True, True)):
+        yield {**given, "read_only": read_only, "simulated": simulated, "may_format": not read_only}
+
+
 def started(v: str) -> Iterator[Values]:
     part = {"per_block": 1, "devices": ShellText("echo dev"), "before": v, "after": v}
     given = {
@@ -140,7 +154,7 @@ def started(v: str) -> Iterator[Values]:
         "mounts": [
             {"source": v, "bind": v, "optional": optional, "check": check}
             for optional in (True, False)
-            for check in ("none", "folder", "mount")
+            for check in ("none", "make", "volume", "folder", "mount")
         ],
         "access": SimpleNamespace(group=v, folders=(v,)),
         "fabric": SimpleNamespace(devices=(v,), optional_devices=(v,)),
@@ -282,6 +296,8 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     ),
     "node-read.sh.j2": node(path="/p", no_path=51),
     "node-start.sh.j2": started,
+    "node-volume.sh.j2": volumes,
+    "node-volume-release.sh.j2": lambda v: node(volume=v, folder=v)(v),
     "node-stop.sh.j2": lambda v: (
         values
         for kill, stop_s in ((True, 5), (False, 5), (False, None))
@@ -403,8 +419,8 @@ def test_only_what_is_written_there_runs(name: str, hostile: str, sandbox: Sandb
 
 def left_by(name: str, hostile: str) -> set[str]:
     """What may lie in the working folder after it."""
-    if name == "entry.sh.j2":
-        return {hostile, hostile.split("/", maxsplit=1)[0]}
+    if name in ("entry.sh.j2", "node-start.sh.j2", "node-volume.sh.j2"):
+        return {".ssh", hostile, hostile.split("/", maxsplit=1)[0]}
     return {hostile} if name.endswith(("-prepare.sh.j2", "-end.sh.j2")) else {".ssh"}
 
 

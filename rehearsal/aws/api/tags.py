@@ -21,6 +21,7 @@ KINDS = [
     "instance",
     "key-pair",
     "vpc-endpoint",
+    "volume",
 ]
 
 MOST = 50

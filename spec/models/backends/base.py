@@ -68,6 +68,7 @@ CLOUD_SUPPORTS = frozenset(
         "topology",
         "gang",
         "budget",
+        "volumes",
     }
 )
 """What every cloud that is provisioned acts on."""

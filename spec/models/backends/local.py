@@ -42,7 +42,7 @@ class LocalSettings(BackendSettings):
     noun: ClassVar[str] = "the backend `local`"
     title: ClassVar[str] = "local"
     provisioned: ClassVar[bool] = True
-    supports: ClassVar[frozenset[str]] = frozenset({"init", "mounts", "scratch"})
+    supports: ClassVar[frozenset[str]] = frozenset({"init", "mounts", "scratch", "volumes"})
 
     type: Annotated[Literal["local"], choice("local")] = Field(default="local", description="`local`.")
     engine: Annotated[Literal["auto", "docker", "podman"], choice("auto", "docker", "podman")] = Field(

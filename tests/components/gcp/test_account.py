@@ -5,7 +5,11 @@ from __future__ import annotations
 from apart import passes
 from support import ROOT
 
-SUITES = ("components/gcp/account_suite.py", "providers/gcp/clients_suite.py")
+SUITES = (
+    "components/gcp/account_suite.py",
+    "components/gcp/volumes_suite.py",
+    "providers/gcp/clients_suite.py",
+)
 
 
 def test_what_a_gcp_account_is_asked_and_how_googles_clients_are_answered() -> None:

@@ -13,6 +13,7 @@ from orch.rehearsal.aws.api.compute.capacity import (
     vacate,
     vcpus_left,
 )
+from orch.rehearsal.aws.api.compute.volumes import release
 from orch.rehearsal.aws.api.errors import AwsError, missing
 from orch.rehearsal.aws.api.network.addresses import detach_from
 from orch.rehearsal.store import Doc
@@ -258,7 +259,11 @@ def _finish(request: Request, doc: Doc) -> None:
         detach_from(request, one["NetworkInterfaceId"])
         request.store.remove(one["NetworkInterfaceId"])
     for one in doc["BlockDeviceMappings"]:
-        request.store.remove(one["Ebs"]["VolumeId"])
+        volume = request.store.get(one["Ebs"]["VolumeId"], "volume")
+        if volume is not None and not one["Ebs"].get("DeleteOnTermination", True):
+            release(request, volume)
+        else:
+            request.store.remove(one["Ebs"]["VolumeId"])
     request.store.end(doc["InstanceId"])
 
 

@@ -265,28 +265,6 @@ def describe_images(request: Request) -> Doc:
     return page(request, "Images", select(request, "", fields, docs=matches))
 
 
-# -- volumes -----------------------------------------------------------------------------------------------
-
-
-@action("DescribeVolumes")
-def describe_volumes(request: Request) -> Doc:
-    ids = request.get("VolumeIds") or ()
-    docs = [request.thing("volume", one) for one in ids] if ids else None
-    return page(request, "Volumes", select(request, "volume", {"volume-id": path("VolumeId")}, docs=docs))
-
-
-@action("ModifyVolume")
-def modify_volume(request: Request) -> Doc:
-    doc = request.thing("volume", request["VolumeId"])
-    if (request.get("Size") or doc["Size"]) < doc["Size"]:
-        raise AwsError("InvalidParameterValue", "New size cannot be smaller than existing size")
-    for key in ("Size", "VolumeType", "Iops", "Throughput"):
-        if request.get(key) is not None:
-            doc[key] = request[key]
-    request.add(doc["VolumeId"], "volume", doc)
-    return {"VolumeModification": {"VolumeId": doc["VolumeId"], "ModificationState": "completed"}}
-
-
 # -- topology ----------------------------------------------------------------------------------------------
 
 

@@ -6,11 +6,36 @@ from dataclasses import dataclass
 
 from orch.rehearsal.gcp.api.compute.offerings import image_named
 from orch.rehearsal.gcp.api.errors import GcpError, in_use, invalid, not_found, required
+from orch.rehearsal.gcp.api.labels import checked_labels
 from orch.rehearsal.gcp.api.methods import API, NAME, Request, fingerprint, method
-from orch.rehearsal.gcp.data.tables import Type
+from orch.rehearsal.gcp.data.tables import Type, zones
 from orch.rehearsal.store import Doc
 
 USUAL_TYPE = "pd-standard"
+# Source: Compute Engine documentation, "About Persistent Disk" and "About Google Cloud Hyperdisk".
+SIZES = {
+    "pd-standard": (10, 65_536),
+    "pd-balanced": (10, 65_536),
+    "pd-ssd": (10, 65_536),
+    "pd-extreme": (500, 65_536),
+    "hyperdisk-balanced": (4, 65_536),
+    "hyperdisk-balanced-high-availability": (4, 65_536),
+    "hyperdisk-extreme": (64, 65_536),
+    "hyperdisk-ml": (4, 65_536),
+    "hyperdisk-throughput": (2_048, 32_768),
+}
+WITH_IOPS = {
+    "pd-extreme",
+    "hyperdisk-balanced",
+    "hyperdisk-balanced-high-availability",
+    "hyperdisk-extreme",
+}
+WITH_THROUGHPUT = {
+    "hyperdisk-balanced",
+    "hyperdisk-balanced-high-availability",
+    "hyperdisk-ml",
+    "hyperdisk-throughput",
+}
 DISK_TYPES = {
     "pd-standard",
     "pd-balanced",
@@ -153,6 +178,103 @@ def get(request: Request) -> Doc:
     return {**doc, "users": users} if users else doc
 
 
+@method("disks.insert", "POST", "zones/{zone}/disks")
+def insert(request: Request) -> Doc:
+    if request.words["zone"] not in zones():
+        raise not_found(f"projects/{request.project}/zones/{request.words['zone']}")
+    path, doc = request.new("disk", "disks", "disk", fields=("description", "diskEncryptionKey"))
+    name = str(request.body.get("type") or USUAL_TYPE).rpartition("/")[2]
+    if name not in DISK_TYPES - {"local-ssd"}:
+        type_path = f"projects/{request.project}/{request.scope}/diskTypes/{name}"
+        raise invalid("resource.type", type_path, f"Disk type with name '{name}' does not exist.")
+    least, most = SIZES[name]
+    size = int(request.body.get("sizeGb") or 500)
+    if not least <= size <= most:
+        word, limit = ("smaller", least) if size < least else ("larger", most)
+        raise invalid("resource.sizeGb", size, f"Disk size cannot be {word} than {limit} GB.")
+    for key, able in (("provisionedIops", WITH_IOPS), ("provisionedThroughput", WITH_THROUGHPUT)):
+        if request.body.get(key) and name not in able:
+            raise invalid(f"resource.{key}", request.body[key], f"It cannot be set for disk type '{name}'.")
+        if request.body.get(key):
+            doc[key] = str(request.body[key])
+    tags = checked_labels(request.body.get("labels"), "resource.labels")
+    doc |= {
+        "sizeGb": str(size),
+        "type": f"{API}projects/{request.project}/{request.scope}/diskTypes/{name}",
+        "status": "READY",
+        "labels": tags,
+        "labelFingerprint": fingerprint(tags),
+        "physicalBlockSizeBytes": "4096",
+    }
+    return request.add(path, "disk", doc)
+
+
+@method("disks.resize", "POST", "zones/{zone}/disks/{disk}/resize")
+def resize(request: Request) -> Doc:
+    path = request.path("disks", request.words["disk"])
+    doc = request.thing("disk", path)
+    size = int(request.body.get("sizeGb") or 0)
+    if size <= int(doc["sizeGb"]):
+        why = f"New disk size '{size}' GB must be larger than existing size '{doc['sizeGb']}' GB."
+        raise invalid("sizeGb", size, why)
+    doc["sizeGb"] = str(size)
+    return request.add(path, "disk", doc)
+
+
+@method("instances.attachDisk", "POST", "zones/{zone}/instances/{instance}/attachDisk")
+def attach_disk(request: Request) -> Doc:
+    path = request.path("instances", request.words["instance"])
+    instance, body = request.thing("instance", path), request.body
+    source = request.link("source", body.get("source") or "")
+    disk = request.thing("disk", source)
+    mode = body.get("mode") or "READ_WRITE"
+    if f"/{request.scope}/" not in source:
+        raise invalid("source", source, "The disk and the instance must be in the same zone.")
+    users = [owner for owner, _ in request.store.referrers(source, "disk")]
+    if users and (mode == "READ_WRITE" or disk.get("_mode") == "READ_WRITE"):
+        raise in_use("disk", source, users[0])
+    index = max((int(row["index"]) for row in instance["disks"]), default=-1) + 1
+    device = body.get("deviceName") or f"persistent-disk-{index}"
+    if device in {row["deviceName"] for row in instance["disks"]}:
+        raise invalid("deviceName", device, "It is in use on this instance.")
+    row: Doc = {
+        "kind": "compute#attachedDisk",
+        "type": "PERSISTENT",
+        "mode": mode,
+        "index": index,
+        "boot": False,
+        "autoDelete": bool(body.get("autoDelete")),
+        "deviceName": device,
+        "diskSizeGb": disk["sizeGb"],
+        "interface": body.get("interface", "SCSI"),
+        "source": API + source,
+    }
+    request.add(source, "disk", {**disk, "_mode": mode})
+    request.store.refer(path, source, "disk")
+    instance["disks"] = [*instance["disks"], row]
+    return _changed(request, path, instance, device, there=True)
+
+
+@method("instances.detachDisk", "POST", "zones/{zone}/instances/{instance}/detachDisk")
+def detach_disk(request: Request) -> Doc:
+    path = request.path("instances", request.words["instance"])
+    instance, device = request.thing("instance", path), str(request.params.get("deviceName") or "")
+    row = next((each for each in instance["disks"] if each["deviceName"] == device), None)
+    if row is None:
+        raise invalid("deviceName", device, "No attached disk found with this device name.")
+    request.store.unrefer(path, "disk", row["source"].removeprefix(API))
+    instance["disks"] = [each for each in instance["disks"] if each is not row]
+    return _changed(request, path, instance, device, there=False)
+
+
+def _changed(request: Request, path: str, instance: Doc, device: str, *, there: bool) -> Doc:
+    """The instance with its disks; its local node shows the difference."""
+    if request.cloud.knobs_now().nodes is not None:
+        changes = [*(request.store.meta("shown") or []), [path, device, there]]
+        request.store.put_meta("shown", changes)
+    return request.add(path, "instance", instance)
+
+
 @method("disks.list", "GET", "zones/{zone}/disks")
 def list_disks(request: Request) -> Doc:
     return request.page([doc for _, doc in request.each("disk", request.scope)], "disk")
@@ -173,4 +295,6 @@ def delete(request: Request) -> Doc:
     if users:
         raise in_use("disk", path, users[0][0])
     request.store.remove(path)
+    if request.cloud.knobs_now().nodes is not None:
+        request.store.put_meta("shown", [*(request.store.meta("shown") or []), ["", doc["name"], False]])
     return doc

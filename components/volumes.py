@@ -1,0 +1,171 @@
+"""Volumes: what orch asks of a backend that has them. A backend gives its own by `Backend.volumes`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from orch.components.registry import backend
+from orch.components.request import CloudAnswer
+from orch.spec.errors import ExitCode, OrchError
+from orch.spec.findings import PlanError
+from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.volume import Volume
+from orch.spec.state import NodeState
+from orch.spec.volume_state import VolumeState
+
+if TYPE_CHECKING:
+    import pulumi
+
+STACK = "volume."
+"""How names of stacks of volumes begin; no fleet's name has a dot."""
+
+
+class VolumeError(OrchError):
+    """A volume cannot be attached or detached."""
+
+    exit_code = ExitCode.PROVISION
+
+
+@dataclass(frozen=True)
+class Account:
+    """How a backend is asked: its settings in orch.yml, and the session of a rehearsal, None outside."""
+
+    settings: Sequence[BackendSettings] = ()
+    session: Callable[[str], Any] = lambda backend: None
+
+
+@dataclass(frozen=True)
+class VolumeRequest:
+    """A volume to plan. `previous`: as it was last brought up. `scope` tells this project's from others'."""
+
+    volume: Volume
+    account: Account
+    previous: VolumeState | None
+    scope: str
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    # Zones where nodes of the project are, on the volume's backend.
+    near: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class VolumePlan:
+    """A planned volume: its state but for the id of a new one, and what makes it.
+
+    `register` makes the resource inside a Pulumi program and gives the volume's id. `images`: images of this
+    machine that it needs.
+    """
+
+    state: VolumeState
+    reasons: tuple[str, ...]
+    register: Callable[[], pulumi.Output[str]]
+    images: tuple[str, ...] = ()
+    answer: Callable[[str], CloudAnswer | None] = lambda text: None
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """Where a node finds an attached volume: the paths of its disk, the first that exists is it."""
+
+    paths: tuple[str, ...]
+
+
+class VolumeBackend(ABC):
+    """The volumes of one backend.
+
+    `fixed`: properties of a VolumeState that no volume changes in place, each with its property in the file.
+    `by_folder`: nodes find a volume as a folder, and nothing is attached.
+    """
+
+    fixed: ClassVar[Mapping[str, str]] = {"backend": "backend"}
+    by_folder: ClassVar[bool] = False
+
+    @abstractmethod
+    def plan(self, request: VolumeRequest) -> VolumePlan:
+        """What the volume becomes. May ask the backend. Raises PlanErrors, and what asking raises."""
+
+    def folder(self, volume: VolumeState) -> str:
+        """The folder of nodes that is the volume, where it is `by_folder`."""
+        raise NotImplementedError
+
+    def attach(
+        self, account: Account, volume: VolumeState, node: NodeState, *, read_only: bool
+    ) -> Attachment:
+        """Attach a volume to a node; one that is attached there already is left so.
+
+        Raises VolumeError, with ORCH267 when it is attached to another node.
+        """
+        raise NotImplementedError
+
+    def detach(self, account: Account, volume: VolumeState, node: NodeState) -> None:
+        """Detach a volume from a node and wait until it is free; one that is not attached there is left so.
+
+        Raises VolumeError.
+        """
+        raise NotImplementedError
+
+
+def volumes_of(name: str) -> VolumeBackend:
+    """The volumes of a backend. Raises VolumeError when it has none here."""
+    try:
+        volumes = backend(name).volumes()
+    except KeyError:
+        volumes = None
+    if volumes is None:
+        raise VolumeError(f"this version has no volumes of {name}", hint="upgrade orch on this machine")
+    return cast("VolumeBackend", volumes)
+
+
+def plan_volume(request: VolumeRequest) -> VolumePlan:
+    """The plan of a volume, as its protection allows it.
+
+    Raises PlanErrors: ORCH264 for a smaller size, ORCH348 when a protected volume would be replaced; and what
+    asking the backend raises.
+    """
+    volumes, before = volumes_of(request.volume.backend), request.previous
+    plan = volumes.plan(request)
+    if before is None:
+        return plan
+    name, after = request.volume.name, plan.state
+    if (before.size_mib or 0) > (after.size_mib or before.size_mib or 0):
+        raise PlanError(
+            "ORCH264",
+            f"volume {name} has {in_words(before.size_mib)}, and {in_words(after.size_mib)} are less",
+            path="size",
+            detail="no disk shrinks",
+            hint=f"write `size: {in_words(before.size_mib).replace(' ', '')}`, or copy to a smaller volume",
+        )
+    replacing = replaced_property(volumes, before, after)
+    if replacing is not None and before.protect:
+        attribute, key = replacing
+        raise PlanError(
+            "ORCH348",
+            f"volume {name} is protected, and another `{key}` replaces it: all that is on it would be lost",
+            path=key,
+            detail=f"`{key}` is {getattr(before, attribute)}; the file has {getattr(after, attribute)}",
+            hint="keep it, name a second volume, or first `orch up` this one with `protect: false`",
+        )
+    return plan
+
+
+def replaced_property(
+    volumes: VolumeBackend, before: VolumeState, after: VolumeState
+) -> tuple[str, str] | None:
+    """The first property that cannot change in place and does: of the state, and as the file calls it."""
+    return next(
+        (
+            (attribute, key)
+            for attribute, key in volumes.fixed.items()
+            if getattr(before, attribute) != getattr(after, attribute)
+        ),
+        None,
+    )
+
+
+def in_words(size_mib: int | None) -> str:
+    """A size as people write it: `500 GB`."""
+    if size_mib is None:
+        return "no size"
+    return f"{size_mib / 1024:g} GB" if size_mib % 1024 == 0 else f"{size_mib} MB"

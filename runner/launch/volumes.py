@@ -1,0 +1,260 @@
+"""Which volumes each rank mounts, and whether its node can have them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from orch.runner.errors import BadTask, NoFit, RunConflict, RunnerError
+from orch.runner.launch.node_fit import Seat
+from orch.runner.launch.run_plan import RunMount, RunVolume, plan_of
+from orch.runner.node.commands import NODE_HOME
+from orch.spec.grammar.interpolate import render_text
+from orch.spec.grammar.values import Problem, check_name
+from orch.spec.models.backends import title
+from orch.spec.state import FleetState, NodeState
+from orch.spec.suggest import hint_for
+from orch.spec.volume_state import VolumeState
+
+if TYPE_CHECKING:
+    from orch.runner.ledger.ledger import Ledger
+    from orch.spec.models import Task
+
+
+class VolumeMisfit(NoFit):
+    """A volume that the nodes of a run cannot have."""
+
+
+@dataclass(frozen=True)
+class KnownVolume:
+    """A volume that is up. `folder`: where its nodes have it, None for one that has to be attached."""
+
+    state: VolumeState
+    folder: str | None = None
+
+
+@dataclass(frozen=True)
+class VolumeUse:
+    """A run that uses, or used, a volume on a node. `ended`: seconds since the epoch, None while active."""
+
+    run: str
+    node: str
+    ended: float | None = None
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """The volumes of a project, and the active runs that use each."""
+
+    known: Mapping[str, KnownVolume] = field(default_factory=dict[str, KnownVolume])
+    uses: Mapping[str, Sequence[VolumeUse]] = field(default_factory=dict[str, Sequence[VolumeUse]])
+
+
+NO_VOLUMES = Volumes()
+
+
+@dataclass(frozen=True)
+class RankVolumes:
+    """What one rank mounts, and the volumes that its node must have for it."""
+
+    mounts: tuple[RunMount, ...] = ()
+    volumes: tuple[RunVolume, ...] = ()
+
+
+def needs_volumes(task: Task) -> bool:
+    """Whether a task names volumes of the project."""
+    return any(mount.kind == "network" for mount in task.volumes)
+
+
+def volume_uses(ledger: Ledger, *, active_only: bool = True) -> dict[str, list[VolumeUse]]:
+    """Runs of a ledger by the name of the volume that they use. Runs that cannot be read are left out."""
+    uses: dict[str, list[VolumeUse]] = {}
+    for row in ledger.runs(active_only=active_only):
+        try:
+            plan = plan_of(row)
+        except RunnerError:
+            continue
+        ended = None if row.active else row.finished_at or row.created_at
+        for rank in plan.ranks:
+            for volume in rank.volumes:
+                uses.setdefault(volume.state.name, []).append(VolumeUse(row.name, rank.node.name, ended))
+    return uses
+
+
+def volumes_of_ranks(
+    task: Task,
+    values: Sequence[Mapping[str, str]],
+    seats: Sequence[Seat],
+    fleet: FleetState,
+    volumes: Volumes,
+) -> tuple[tuple[RankVolumes, ...], tuple[str, ...]]:
+    """The mounts of each rank, and warnings: the task's volumes, and the fleet's shared file systems but for
+    those in whose place the task has a volume. `values`: what references are filled in with, by rank.
+
+    Raises BadTask (ORCH115, a name that no volume can have; ORCH153, a path that is mounted twice),
+    VolumeMisfit (ORCH261, 266, 268, 269), RunConflict (ORCH267).
+    """
+    ranks = [
+        _of_rank(task, each, seat.node, fleet, volumes) for each, seat in zip(values, seats, strict=True)
+    ]
+    return tuple(ranks), _check_sharing(task, ranks, seats)
+
+
+def _of_rank(
+    task: Task, values: Mapping[str, str], node: NodeState, fleet: FleetState, volumes: Volumes
+) -> RankVolumes:
+    mounts: list[RunMount] = []
+    attached: dict[str, RunVolume] = {}
+    targets: dict[str, int] = {}
+    for index, mount in enumerate(task.volumes):
+        target = render_text(mount.path, values)
+        if target in targets:
+            raise BadTask(
+                f"{target} is mounted twice, by `volumes[{targets[target]}]` and `volumes[{index}]`",
+                hint="give each volume its own path",
+                code="ORCH153",
+            )
+        targets[target] = index
+        if mount.kind == "folder":
+            source = render_text(mount.instance_path, values)
+            mounts.append(
+                RunMount(source=source, target=target, read_only=mount.read_only, optional=mount.optional)
+            )
+            continue
+        names = [_checked(render_text(name, values), index) for name in mount.names]
+        if mount.kind == "managed":
+            source = f"{NODE_HOME}/instance-volumes/{fleet.name}/{names[0]}"
+            mounts.append(RunMount(source=source, target=target, read_only=mount.read_only, check="make"))
+            continue
+        known = _first_usable(names, index, node, fleet, volumes)
+        read_only = mount.read_only or known.state.read_only
+        volume = RunVolume(
+            state=known.state,
+            folder=known.folder or f"{NODE_HOME}/volumes/{known.state.volume_id}",
+            by_folder=known.folder is not None,
+            read_only=read_only,
+        )
+        before = attached.get(known.state.name)
+        # One that is mounted at two paths can be written to if one of them can.
+        attached[known.state.name] = volume if before is None or not volume.read_only else before
+        mounts.append(RunMount(source=volume.folder, target=target, read_only=read_only, check="volume"))
+    shared = (
+        RunMount(
+            source=mount.path,
+            target=mount.path,
+            read_only=mount.read_only,
+            optional=mount.optional,
+            check=mount.check,
+        )
+        for mount in fleet.mounts
+        if mount.path not in targets
+    )
+    return RankVolumes((*shared, *mounts), tuple(attached.values()))
+
+
+def _checked(name: str, index: int) -> str:
+    try:
+        return check_name(name)
+    except Problem as problem:
+        raise BadTask(
+            f"`volumes[{index}]` names the volume {name!r}: {problem.summary}",
+            hint=problem.hint,
+            code=problem.code,
+        ) from None
+
+
+def _first_usable(
+    names: Sequence[str], index: int, node: NodeState, fleet: FleetState, volumes: Volumes
+) -> KnownVolume:
+    """The first of the volumes that a node can have. Raises the first one's error, with the others' in it."""
+    errors: list[RunnerError] = []
+    for name in names:
+        try:
+            return _usable(name, f"volumes.{index}", node, fleet, volumes)
+        except RunnerError as error:
+            errors.append(error)
+    first = errors[0]
+    if len(errors) > 1:
+        first.detail = "\n".join(
+            f"{name}: {error.summary}" for name, error in zip(names, errors, strict=True)
+        )
+    raise first
+
+
+def _usable(name: str, path: str, node: NodeState, fleet: FleetState, volumes: Volumes) -> KnownVolume:
+    """A volume by its name. Raises VolumeMisfit or RunConflict when the node cannot have it."""
+    known = volumes.known.get(name)
+    if fleet.backend == "ssh":
+        raise VolumeMisfit(
+            f"existing hosts have no volume {name}: what is attached to them is theirs",
+            path=path,
+            fleets=(fleet.name,),
+            hint=f"mount a folder of the host, `/folder:/path`, or add `instance: true` to {name}",
+            code="ORCH269",
+        )
+    if known is None:
+        raise VolumeMisfit(
+            f"the volume {name} is not up in this project",
+            path=path,
+            detail=f"up here: {', '.join(volumes.known) or 'none'}",
+            hint=hint_for(name, list(volumes.known)) or "bring it up first: `orch up volume.yml`",
+            code="ORCH268",
+        )
+    state = known.state
+    if state.backend != fleet.backend:
+        raise VolumeMisfit(
+            f"volume {name} is of {title(state.backend)}, and the nodes of fleet {fleet.name} are of "
+            f"{title(fleet.backend)}",
+            path=path,
+            fleets=(fleet.name,),
+            hint=f"make a volume with `backend: {fleet.backend}`, or use a fleet of {title(state.backend)}",
+            code="ORCH269",
+        )
+    if known.folder is not None:
+        return known
+    for kind, here, there in (("region", node.region, state.region), ("zone", node.zone, state.zone)):
+        if here is not None and there is not None and here != there:
+            raise VolumeMisfit(
+                f"volume {name} is in {kind} {there}, and node {node.name} is in {here}",
+                path=path,
+                fleets=(fleet.name,),
+                detail="a disk can be attached in its own zone only",
+                hint=f"pin the fleet with `availability_zones: [{state.place}]`, or make a volume in {here}",
+                code="ORCH261",
+            )
+    elsewhere = [each for each in volumes.uses.get(name, ()) if each.ended is None and each.node != node.name]
+    if elsewhere:
+        raise RunConflict(
+            f"volume {name} is in use by run {elsewhere[0].run}, on node {elsewhere[0].node}",
+            detail=f"it can be attached to one node at a time; this run would have it on {node.name}",
+            hint=f"wait for it, or end it with `orch stop {elsewhere[0].run}`",
+            code="ORCH267",
+        )
+    return known
+
+
+def _check_sharing(task: Task, ranks: Sequence[RankVolumes], seats: Sequence[Seat]) -> tuple[str, ...]:
+    """Warnings of volumes that several nodes share. Raises VolumeMisfit (ORCH266)."""
+    nodes: dict[str, dict[str, None]] = {}
+    states: dict[str, RunVolume] = {}
+    for rank, seat in zip(ranks, seats, strict=True):
+        for volume in rank.volumes:
+            nodes.setdefault(volume.state.name, {})[seat.node.name] = None
+            states[volume.state.name] = volume
+    for name, users in nodes.items():
+        single = states[name].state.sharing == "single"
+        if len(users) > 1 and (single or not states[name].by_folder):
+            why = "is of `sharing: single`" if single else "can be attached to one node at a time"
+            raise VolumeMisfit(
+                f"volume {name} {why}, and {len(users)} nodes would mount it",
+                path=_path_of(task, name),
+                hint=f"name one volume for each node: `{name}-${{{{ orch.node_rank }}}}`",
+                code="ORCH266",
+            )
+    return ()
+
+
+def _path_of(task: Task, name: str) -> str:
+    index = next((i for i, each in enumerate(task.volumes) if name in each.names), 0)
+    return f"volumes.{index}"

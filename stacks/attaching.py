@@ -1,0 +1,44 @@
+"""The volumes of a project for runs: which there are, and attaching them to nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orch.components.volumes import volumes_of
+from orch.runner.launch.volumes import KnownVolume, Volumes, volume_uses
+from orch.runner.ledger.ledger import Ledger
+from orch.runner.node.volumes import VolumeAttacher
+from orch.spec.state import NodeState
+from orch.spec.volume_state import VolumeState
+from orch.stacks.project import Project
+from orch.stacks.volumes import account_of, known_volumes
+
+
+def volumes_for(project: Project, ledger: Ledger) -> Volumes:
+    """The volumes that are up, and the active runs that use them. Raises StackError, VolumeError."""
+    known: dict[str, KnownVolume] = {}
+    for name, state in known_volumes(project).items():
+        volumes = volumes_of(state.backend)
+        known[name] = KnownVolume(state, volumes.folder(state) if volumes.by_folder else None)
+    return Volumes(known, volume_uses(ledger))
+
+
+@dataclass(frozen=True)
+class ProjectVolumes:
+    """Attaches disks through the clouds of a project."""
+
+    project: Project
+
+    def attach(self, volume: VolumeState, node: NodeState, *, read_only: bool) -> tuple[str, ...]:
+        """See `VolumeAttacher`."""
+        account = account_of(self.project)
+        return volumes_of(volume.backend).attach(account, volume, node, read_only=read_only).paths
+
+    def detach(self, volume: VolumeState, node: NodeState) -> None:
+        """See `VolumeAttacher`."""
+        volumes_of(volume.backend).detach(account_of(self.project), volume, node)
+
+
+def project_volumes(project: Project) -> VolumeAttacher:
+    """What attaches the volumes of a project."""
+    return ProjectVolumes(project)
