@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orch.spec.confidential import forms, hidden, without
 
-_VALUED = frozenset({"--name", "-n", "--fleet", "--profile", "-P"})
+_VALUED = frozenset({"--name", "-n", "--fleet", "--profile", "-P", "--port"})
 """Other options of verbs with `--env` that take the next word."""
 
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.I)

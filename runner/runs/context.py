@@ -40,8 +40,8 @@ class RunContext:
 class RunnerContext:
     """A project as the runner sees it: its `.orch` folder (`dot`), ledger, connector, and event processor.
 
-    `runtimes`: job runtimes by name (`NodeState.runtime`). `secrets` gives the values of the project's secrets,
-    as they are when it is asked. `volumes` attaches disks of clouds to nodes.
+    `runtimes`: job runtimes by name (`NodeState.runtime`). `secrets` gives the values of the project's
+    secrets, as they are when it is asked. `volumes` attaches disks of clouds to nodes.
     """
 
     dot: Path

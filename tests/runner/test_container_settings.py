@@ -30,7 +30,7 @@ def compiled(
 
 
 def started(plan: RunPlan) -> str:
-    return start_command(plan, 0, stage(plan, 0, {}, None, None)).text
+    return start_command(plan, 0, (stage(plan, 0, {}, None),)).text
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from orch.runner.launch.seats import fitting
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.container import start_command
-from orch.runner.node.stage import Stage, stage_files
+from orch.runner.node.stage import stage_files
 from orch.runner.runs.lifecycle import check_task
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus
@@ -199,7 +199,7 @@ def test_each_rank_runs_its_group_s_commands_with_addresses_of_the_others() -> N
 
 def test_containers_have_their_group_and_the_tags_of_the_run_as_labels() -> None:
     plan, _ = plan_and_environments(tags={"team": "a b", "cost": ""})
-    texts = [start_command(plan, rank, Stage(b"", None)).text for rank in range(3)]
+    texts = [start_command(plan, rank, (b"",)).text for rank in range(3)]
     for rank, group in enumerate(["head", "worker", "worker"]):
         assert f"--label=orch.group={group}" in texts[rank]
         assert "'--label=orch.tag.team=a b'" in texts[rank] or "--label=orch.tag.team=a b" in texts[rank]
