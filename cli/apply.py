@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from orch.cli import provision, run
+from orch.cli import provision
 from orch.cli.context import Detach, File, OnFleet, Profile, Rehearse, Variables, Yes, project_at
 from orch.cli.diagnostics import secrets_near, settings_near
 from orch.cli.errors import UsageError, tell
+from orch.cli.runs import run
 from orch.spec.suggest import few
 
 

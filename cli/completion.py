@@ -89,13 +89,13 @@ def _nodes(project: Project) -> Iterable[str]:
 
 
 def _secrets(project: Project) -> Iterable[str]:
-    from orch.stacks.secrets import known_names
+    from orch.stacks.secrets.values import known_names
 
     return sorted(known_names(project, local_only=True) or ())
 
 
 def _volumes(project: Project) -> Iterable[str]:
-    from orch.stacks.volumes import volume_names
+    from orch.stacks.volumes.state import volume_names
 
     return volume_names(project) if project.local_state is not None else ()
 

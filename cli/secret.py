@@ -14,7 +14,7 @@ from orch.cli.context import Json, project_at
 from orch.cli.errors import UsageError, print_json, say, tell
 
 if TYPE_CHECKING:
-    from orch.stacks.secrets import SecretStore
+    from orch.stacks.secrets.store import SecretStore
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -99,7 +99,7 @@ def delete_secret(name: Name) -> None:
 
 
 def _store() -> SecretStore:
-    from orch.stacks.secrets import SecretStore
+    from orch.stacks.secrets.store import SecretStore
 
     project = project_at()
     project.prepare()

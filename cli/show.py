@@ -12,7 +12,7 @@ import typer
 from orch.cli import completion
 from orch.cli.context import Json, Rehearse
 from orch.cli.errors import coloured, print_json, say
-from orch.cli.run import open_runner
+from orch.cli.runs.run import open_runner
 from orch.spec.errors import visible
 
 if TYPE_CHECKING:

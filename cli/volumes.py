@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from orch.spec.models import Volume
     from orch.spec.volume_state import VolumeState
     from orch.stacks.project import Project
-    from orch.stacks.volumes import VolumeOutcome
+    from orch.stacks.volumes.operations import VolumeOutcome
 
     Volumes = Iterable[tuple[Project, Document, Volume]]
 
@@ -59,7 +59,7 @@ def volume_list(as_json: Json = False, rehearse: Rehearse = False) -> None:
 @app.command("show", epilog="Example: orch volume show data")
 def volume_show(name: Name, as_json: Json = False, rehearse: Rehearse = False) -> None:
     """All there is to know of one volume."""
-    from orch.stacks.volumes import no_such_volume
+    from orch.stacks.volumes.state import no_such_volume
 
     project = project_at(rehearse=rehearse)
     row = next((each for each in _rows(project) if each.state.name == name), None)
@@ -89,7 +89,7 @@ def volume_delete(
     """Delete a volume and all that is on it. A protected one asks for its name."""
     from orch.cli.errors import UsageError, end
     from orch.cli.output.review import confirm, need_terminal
-    from orch.stacks.volumes import exists, no_such_volume, stack_of, volume_of
+    from orch.stacks.volumes.state import exists, no_such_volume, stack_of, volume_of
 
     project = project_at(rehearse=rehearse)
     stack = stack_of(project, name)
@@ -218,7 +218,7 @@ class VolumeRow:
 
 
 def _rows(project: Project) -> list[VolumeRow]:
-    from orch.stacks.volumes import created_at, known_volumes, stack_of
+    from orch.stacks.volumes.state import created_at, known_volumes, stack_of
 
     uses, now = _uses(project, active_only=False), time.time()
     return [
@@ -285,7 +285,7 @@ def bring_up(volumes: Volumes, *, yes: bool, as_json: bool, verbose: bool) -> No
     from orch.cli.output.plan import counts
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
-    from orch.stacks.volumes import up_volume
+    from orch.stacks.volumes.operations import up_volume
 
     for project, document, volume in volumes:
         if not yes:
@@ -309,7 +309,7 @@ def remove_those_of(volumes: Volumes, *, yes: bool, as_json: bool) -> None:
     """Delete the volumes of a file that are not protected. Raises StackError when one is."""
     from orch.cli.output.review import confirm, need_terminal
     from orch.stacks.errors import StackError
-    from orch.stacks.volumes import exists, stack_of, volume_of
+    from orch.stacks.volumes.state import exists, stack_of, volume_of
 
     protected: list[str] = []
     for project, _, volume in volumes:
@@ -338,7 +338,7 @@ def delete(project: Project, name: str, *, as_json: bool) -> None:
     """Delete a volume that no active run uses. Raises Conflict (ORCH386), NoSuchFleet, StackError."""
     from orch.cli.output.plan import counts
     from orch.cli.output.progress import watching
-    from orch.stacks.volumes import down_volume, require_unused
+    from orch.stacks.volumes.operations import down_volume, require_unused
 
     require_unused(name, [f"{each.run} on {each.node}" for each in _uses(project).get(name, ())])
     with watching(as_json=as_json) as listener:
@@ -353,7 +353,7 @@ def drift(volumes: Volumes, *, as_json: bool, record: bool) -> bool:
     """Show the drift of the volumes of a file that are up; whether there is any. `record`: it is recorded."""
     from orch.cli.output.plan_tree import drift_lines
     from orch.cli.output.progress import watching
-    from orch.stacks.volumes import drift_of_volume
+    from orch.stacks.volumes.operations import drift_of_volume
 
     any_drift = False
     for project, _, volume in volumes:
@@ -407,7 +407,7 @@ def outcome_json(outcome: VolumeOutcome) -> dict[str, Any]:
 def _previewed(project: Project, document: Document, volume: Volume, *, as_json: bool) -> VolumeOutcome:
     from orch.cli.output.progress import watching
     from orch.spec.diagnostics import render_human
-    from orch.stacks.volumes import preview_volume
+    from orch.stacks.volumes.operations import preview_volume
 
     if warnings := document.effective():
         tell(render_human(warnings))

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from orch.runner.node.init_steps import Step, mark_of
+from orch.runner.preparation.init_steps import Step, mark_of
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.suggest import counted

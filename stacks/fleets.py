@@ -1,23 +1,30 @@
-"""The fleets of a project that are up, the FleetState of each, and the error for a fleet that is not up."""
+"""The fleets of a project: those that are up, the FleetState of each, and the file that describes one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
 from orch.components.request import whole
 from orch.runner.private import private_folder, write_private
 from orch.spec.grammar.values import shown
+from orch.spec.models import Fleet, Volume
 from orch.spec.state import SCHEMA, Access, FleetState, NodeState
 from orch.spec.suggest import few, hint_for
 from orch.stacks.errors import NoSuchFleet, StackError
 from orch.stacks.project import Project, find, is_stack_name
 from orch.stacks.records import is_spot_throughout
 from orch.stacks.state import StackState, deployment, outputs, secret_output, stacks
+
+if TYPE_CHECKING:
+    from orch.spec import Document
+
+Named = TypeVar("Named", Fleet, Volume)
+SKIPPED_FOLDERS = {".git", ".orch", ".venv", "node_modules", "__pycache__"}
 
 
 def known_fleets(project: Project) -> dict[str, StackState]:
@@ -136,3 +143,48 @@ def delete_identity(project: Project, stack: str) -> None:
     key = project.dot / "keys" / stack
     for file in (key, key.with_name(f"{stack}.of")):
         file.unlink(missing_ok=True)
+
+
+def find_fleet(root: Path, name: str) -> tuple[Document, Fleet]:
+    """The one fleet called `name` in the YAML files under `root`.
+
+    Raises NoSuchFleet when there is none, or several.
+    """
+    return find_model(root, name, Fleet, "fleet")
+
+
+def find_model(root: Path, name: str, model: type[Named], noun: str) -> tuple[Document, Named]:
+    """The one document of a kind with this name in the YAML files under `root`. Raises as `find_fleet`."""
+    from orch.spec import load_paths
+    from orch.spec.defaults import Common
+
+    settings = root / "orch.yml"
+    common = Common.in_file(str(settings)) if settings.is_file() else None
+    matches: list[tuple[Document, Named]] = []
+    for path in sorted([*root.rglob("*.yml"), *root.rglob("*.yaml")]):
+        if SKIPPED_FOLDERS & set(path.relative_to(root).parts) or not _mentions(noun, path):
+            continue
+        loaded = load_paths([path], common=lambda _: common)
+        if loaded.failed:
+            continue
+        matches += [(document, found) for document, found in loaded.of(model) if found.name == name]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        raise NoSuchFleet(
+            f"no valid YAML file here describes the {noun} {name}",
+            where=str(root),
+            hint=f"the stack's name is the {noun}'s: select another stack, or write `name: {name}`",
+        )
+    raise NoSuchFleet(
+        f"{len(matches)} files describe the {noun} {name}",
+        where=", ".join(str(document.file.relative_to(root)) for document, _ in matches),
+        hint=f"one stack belongs to one {noun}: rename one of them",
+    )
+
+
+def _mentions(noun: str, path: Path) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size <= 1 << 20 and noun.encode() in path.read_bytes()
+    except OSError:
+        return False

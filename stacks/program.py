@@ -8,14 +8,10 @@ the lock (measured).
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import socket
-import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from orch import __version__
 from orch.components.deployment import Deployment, SharedNetworks
@@ -24,53 +20,19 @@ from orch.components.request import PlanRequest, PriorState
 from orch.components.volumes import STACK as VOLUME_STACK
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanError
-from orch.spec.models import Fleet, Volume
 from orch.spec.state import SCHEMA
 from orch.stacks.errors import NoSuchFleet
+from orch.stacks.fleets import find_fleet
 from orch.stacks.lockfile import read_lock
-from orch.stacks.project import Project, find
-from orch.stacks.secrets import with_secrets
+from orch.stacks.project import find, scope_of
+from orch.stacks.pulumi.process import without_source_positions
+from orch.stacks.secrets.values import backends_with_secrets, with_secrets
 from orch.stacks.state import deployment, refuse_newer
 from orch.stacks.state import outputs as state_outputs
 from orch.stacks.variables import values_of, without_values
 
 if TYPE_CHECKING:
-    from orch.spec import Document
-
-Named = TypeVar("Named", Fleet, Volume)
-SKIPPED_FOLDERS = {".git", ".orch", ".venv", "node_modules", "__pycache__"}
-
-
-def scope_of(project: Project) -> str:
-    """Six hex digits that distinguish this project's resources from those of a project of the same name: in
-    another folder, on another machine, or with another state.
-
-    The first `up` records them.
-    """
-    try:
-        machine = Path("/etc/machine-id").read_text("ascii").strip()
-    except OSError:
-        machine = ""
-    words = f"{socket.gethostname()} {machine} {project.root} {project.state_url}"
-    return hashlib.sha256(words.encode()).hexdigest()[:6]
-
-
-@contextmanager
-def without_source_positions() -> Iterator[None]:
-    """Register resources without their source positions, which are one line of orch for all nodes.
-
-    The SDK reads the whole call stack for each resource, and the engine writes it with every state (2.5 KB a
-    node, measured). It would also show folders of this machine to readers of the state.
-    """
-    before = getattr(sys, "tracebacklimit", None)
-    sys.tracebacklimit = 1
-    try:
-        yield
-    finally:
-        if before is None:
-            del sys.tracebacklimit
-        else:
-            sys.tracebacklimit = before
+    pass
 
 
 def register(compiled: Deployment) -> None:
@@ -133,7 +95,7 @@ def main(root: Path | str = ".") -> None:
     folder = Path(root).absolute()
     stack_name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
     if pulumi.get_stack().startswith(VOLUME_STACK):
-        from orch.stacks.volumes import register_by_hand
+        from orch.stacks.volumes.program import register_by_hand
 
         register_by_hand(folder, pulumi.get_stack().removeprefix(VOLUME_STACK), stack_name)
         return
@@ -147,7 +109,7 @@ def main(root: Path | str = ".") -> None:
             compiled = compile_fleet(
                 PlanRequest(
                     with_secrets(project, fleet),
-                    project.filled_backends(),
+                    backends_with_secrets(project),
                     replace(PriorState.of_outputs(outputs), locked=read_lock(project.lock_file, fleet.name)),
                     scope_of(project),
                     root=folder,
@@ -167,48 +129,3 @@ def main(root: Path | str = ".") -> None:
     except OrchError as error:
         raise pulumi.RunError(error.text()) from error  # without a stack trace
     register(compiled)
-
-
-def find_fleet(root: Path, name: str) -> tuple[Document, Fleet]:
-    """The one fleet called `name` in the YAML files under `root`.
-
-    Raises NoSuchFleet when there is none, or several.
-    """
-    return find_model(root, name, Fleet, "fleet")
-
-
-def find_model(root: Path, name: str, model: type[Named], noun: str) -> tuple[Document, Named]:
-    """The one document of a kind with this name in the YAML files under `root`. Raises as `find_fleet`."""
-    from orch.spec import load_paths
-    from orch.spec.defaults import Common
-
-    settings = root / "orch.yml"
-    common = Common.in_file(str(settings)) if settings.is_file() else None
-    matches: list[tuple[Document, Named]] = []
-    for path in sorted([*root.rglob("*.yml"), *root.rglob("*.yaml")]):
-        if SKIPPED_FOLDERS & set(path.relative_to(root).parts) or not _mentions(noun, path):
-            continue
-        loaded = load_paths([path], common=lambda _: common)
-        if loaded.failed:
-            continue
-        matches += [(document, found) for document, found in loaded.of(model) if found.name == name]
-    if len(matches) == 1:
-        return matches[0]
-    if not matches:
-        raise NoSuchFleet(
-            f"no valid YAML file here describes the {noun} {name}",
-            where=str(root),
-            hint=f"the stack's name is the {noun}'s: select another stack, or write `name: {name}`",
-        )
-    raise NoSuchFleet(
-        f"{len(matches)} files describe the {noun} {name}",
-        where=", ".join(str(document.file.relative_to(root)) for document, _ in matches),
-        hint=f"one stack belongs to one {noun}: rename one of them",
-    )
-
-
-def _mentions(noun: str, path: Path) -> bool:
-    try:
-        return path.is_file() and path.stat().st_size <= 1 << 20 and noun.encode() in path.read_bytes()
-    except OSError:
-        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
@@ -92,19 +93,6 @@ class Project:
     def machines(self, state: FleetState) -> tuple[NodeState, ...]:
         """The fleet's nodes that have a machine; in a rehearsal some have none."""
         return state.nodes
-
-    def tunnels(self) -> Mapping[str, str]:
-        """Environment variables for tunnel commands (SSM, IAP), from keys of orch.yml."""
-        from orch.components.registry import tunnel_environment
-
-        return tunnel_environment(self.filled_backends())
-
-    def filled_backends(self) -> tuple[BackendSettings, ...]:
-        """Its backends with the secrets that their credentials name. Raises StackError."""
-        from orch.stacks.secrets import backends_with_secrets
-
-        project: Any = self  # pyright takes this file for two modules
-        return backends_with_secrets(project)
 
     def checkpoint(self, stack: str) -> Path | None:
         """The file that holds a stack's state, or None when the state is elsewhere."""
@@ -294,3 +282,17 @@ def this_host() -> str:
 def is_stack_name(text: str) -> bool:
     """Whether a text can be a stack of orch: the name of a fleet, or of networks that fleets share."""
     return re.fullmatch(r"[a-z][a-z0-9.-]{0,99}", text) is not None
+
+
+def scope_of(project: Project) -> str:
+    """Six hex digits that distinguish this project's resources from those of a project of the same name: in
+    another folder, on another machine, or with another state.
+
+    The first `up` records them.
+    """
+    try:
+        machine = Path("/etc/machine-id").read_text("ascii").strip()
+    except OSError:
+        machine = ""
+    words = f"{socket.gethostname()} {machine} {project.root} {project.state_url}"
+    return hashlib.sha256(words.encode()).hexdigest()[:6]

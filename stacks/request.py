@@ -10,9 +10,8 @@ from orch.components.registry import compile_fleet
 from orch.components.request import NO_CONSENT, Approvals, PlanRequest, PriorState
 from orch.spec.models import Fleet
 from orch.stacks.lockfile import read_lock
-from orch.stacks.program import scope_of
-from orch.stacks.project import Project
-from orch.stacks.secrets import with_secrets
+from orch.stacks.project import Project, scope_of
+from orch.stacks.secrets.values import backends_with_secrets, with_secrets
 from orch.stacks.state import StackState, unfinished_pins
 
 
@@ -51,7 +50,7 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
     return compile_fleet(
         PlanRequest(
             with_secrets(project, request.fleet),
-            project.filled_backends(),
+            backends_with_secrets(project),
             previous,
             scope_of(project),
             root=project.root,

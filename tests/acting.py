@@ -23,7 +23,7 @@ from google.auth.credentials import AnonymousCredentials
 from planning import request_of
 from registering import registered
 
-from orch.cli import run
+from orch.cli.runs import run
 from orch.components.aws.account import gather_facts as aws_ask
 from orch.components.aws.account import lookups as aws_wanted
 from orch.components.aws.backend import AwsBackend
@@ -71,6 +71,7 @@ from orch.spec.models.backends.local import LocalSettings
 from orch.spec.models.project import ProjectSettings
 from orch.spec.state import FleetState, Gpus, NodeState
 from orch.stacks.project import find
+from orch.stacks.secrets.values import tunnels
 from orch.stacks.state import StackState
 
 Steps = Iterator[None]
@@ -259,7 +260,7 @@ def run_on(backend: str, **given: Any) -> Act:
         place = RunnerContext(folder / ".orch", ledger, cast(Connector, Unreachable()))
         try:
             with (
-                patch("orch.cli.run._candidates", lambda *asked: here),
+                patch("orch.cli.runs.run._candidates", lambda *asked: here),
                 patch("orch.stacks.fleets.known_fleets", lambda at: {n: StackState(at, n) for n in here}),
                 patch("orch.images.resolve", lambda image: image),
             ):
@@ -314,7 +315,7 @@ def nobody_answers() -> Iterator[None]:
 
 def use_project(document: Document, folder: Path, told: list[str]) -> Steps:
     project = find(folder)
-    project.tunnels()
+    tunnels(project)
     yield
     # Ranges are told apart as objects, and the project has read its own.
     of_document = cast(ProjectSettings, document.model).configured

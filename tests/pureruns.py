@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run
-from orch.runner.launch.placement import place_task
+from orch.runner.placement.placement import place_task
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 

@@ -14,7 +14,7 @@ from orch.components.local.plan import plan
 from orch.components.request import PriorState
 from orch.runner.errors import RunnerError
 from orch.runner.launch.job_image import job_image
-from orch.runner.launch.placement import place_task
+from orch.runner.placement.placement import place_task
 from orch.spec import load_paths
 from orch.spec.diagnostics import Diagnostic, Severity
 from orch.spec.errors import OrchError

@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 from forkserver import ForkCalls, anew, server_of
 
-from orch.stacks.program import scope_of
-from orch.stacks.project import find
+from orch.stacks.project import find, scope_of
 
 ROOT = Path(__file__).resolve().parent.parent
 ORCH = [str(Path(sys.executable).parent / "orch")]

@@ -56,7 +56,9 @@ def execute(
     timeout_s = _seconds(timeout)
     project = project_at()
     nodes = _selected(fleet_state(project, fleet), node or ())
-    connector = open_connector(tunnels=project.tunnels())
+    from orch.stacks.secrets.values import tunnels
+
+    connector = open_connector(tunnels=tunnels(project))
     try:
         answers = ask(nodes, connector, " ".join(command), root=sudo, timeout_s=timeout_s)
     finally:
@@ -98,7 +100,9 @@ def ssh(
     with closing(open_connector()) as connector:
         words = connector.terminal(target, project.dot / "ssh" / target.name, arguments or ())
     sys.stdout.flush()
-    os.execve(words[0], words, {**os.environ, **project.tunnels()})
+    from orch.stacks.secrets.values import tunnels
+
+    os.execve(words[0], words, {**os.environ, **tunnels(project)})
 
 
 def answers_json(fleet: str, answers: Sequence[ExecResult]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ from orch.components.cloud.sizing import (
 )
 from orch.components.request import PriorState
 from orch.components.scratch import disk_scratch
-from orch.runner.node.mounts import fleet_mounts
+from orch.runner.preparation.mounts import fleet_mounts
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet

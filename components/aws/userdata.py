@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from orch.catalog.aws.machines import Nics
 from orch.components.cloud.cloudinit import ON_EXIT, RUNS_INIT, File, node_config, prepared, scratch
-from orch.runner.node.init_steps import steps
+from orch.runner.preparation.init_steps import steps
 from orch.spec.models import Fleet
 from orch.templates import render
 

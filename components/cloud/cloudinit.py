@@ -11,7 +11,7 @@ from textwrap import wrap
 
 from orch.components.init_steps import pinned, short
 from orch.components.request import PriorState
-from orch.runner.node.init_steps import INIT, Step, mark_of, mount_steps, steps
+from orch.runner.preparation.init_steps import INIT, Step, mark_of, mount_steps, steps
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
 from orch.spec.models import Fleet

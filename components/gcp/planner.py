@@ -52,7 +52,7 @@ from orch.components.gcp.plan import Access, Disk, GcpPlan, base_name
 from orch.components.gcp.ssh_access import cidr_findings, iap_key_findings
 from orch.components.request import PriorState
 from orch.components.scratch import disk_scratch
-from orch.runner.node.mounts import fleet_mounts
+from orch.runner.preparation.mounts import fleet_mounts
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet

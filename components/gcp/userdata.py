@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from orch.catalog.gcp.machines import Shape, software
 from orch.components.cloud.cloudinit import ON_EXIT, RUNS_INIT, File, node_config, prepared, scratch
-from orch.runner.node.init_steps import steps
+from orch.runner.preparation.init_steps import steps
 from orch.spec.models import Fleet
 from orch.spec.models.blocks import Scratch
 from orch.templates import render

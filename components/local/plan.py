@@ -12,8 +12,8 @@ from orch.components.local.facts import LocalFacts
 from orch.components.local.simulated_gpus import described, placeholders, simulated_gpus
 from orch.components.request import PriorState
 from orch.components.scratch import folder_scratch
-from orch.runner.node.init_steps import Step, steps
-from orch.runner.node.mounts import fleet_mounts
+from orch.runner.preparation.init_steps import Step, steps
+from orch.runner.preparation.mounts import fleet_mounts
 from orch.spec.findings import PlanError
 from orch.spec.grammar.blocks import blocks_of
 from orch.spec.grammar.values import Problem

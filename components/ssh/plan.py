@@ -22,8 +22,8 @@ from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.problems import KeysUnaccepted, Unfit, judge_host, new_keys_of
 from orch.runner.hosts.host_facts import HostFacts
 from orch.runner.hosts.survey import HostReport
-from orch.runner.node.init_steps import Step, steps
-from orch.runner.node.mounts import fleet_mounts
+from orch.runner.preparation.init_steps import Step, steps
+from orch.runner.preparation.mounts import fleet_mounts
 from orch.runner.ssh.naming import hop_names, names, pins
 from orch.runner.ssh.targets import SshTarget
 from orch.spec.findings import PlanError

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, cast
 
 from pulumi.provider.experimental.property_value import PropertyValue
 
-from orch.runner.node.init_steps import AT_IT, trouble
+from orch.runner.preparation.init_steps import AT_IT, trouble
 from orch.spec.errors import ExitCode, OrchError
 
 Inputs = dict[str, Any]

@@ -29,7 +29,7 @@ from orch.images.volume_folders import MOUNTED, remove_when_empty
 from orch.providers.orch.handler import OBSERVED, Inputs, ProviderError, State, StepFailed, step_error
 from orch.providers.orch.local_network import STACK_LABEL
 from orch.runner.hosts.registration import registration_id
-from orch.runner.node.init_steps import INIT, longest_s, look, preparation, recorded
+from orch.runner.preparation.init_steps import INIT, longest_s, look, preparation, recorded
 
 MIB = 1 << 20
 LOOPBACK = "127.0.0.1"

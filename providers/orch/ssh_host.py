@@ -36,7 +36,7 @@ from orch.runner.hosts.registration import BUSY, FORCED, enter, leave, mark, reg
 from orch.runner.node.commands import Command, as_root
 from orch.runner.node.connector import Connector
 from orch.runner.node.container import Claim
-from orch.runner.node.init_steps import look, prepare, recorded
+from orch.runner.preparation.init_steps import look, prepare, recorded
 from orch.runner.ssh.pool import SshConnector
 from orch.spec.state import Jump, NodeState, SshAccess, without_commands
 

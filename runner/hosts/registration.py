@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from orch.runner.node.claims import ABANDONED_AFTER_S
 from orch.runner.node.commands import NODE_HOME, Command, as_root
-from orch.runner.node.mounts import unmount
+from orch.runner.preparation.mounts import unmount
 from orch.templates import render
 
 BUSY = 40

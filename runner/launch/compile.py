@@ -22,8 +22,6 @@ from orch.runner.launch.environment import (
 )
 from orch.runner.launch.hostfile import Dialect, hostfile, internal_addresses
 from orch.runner.launch.launcher import LaunchContext, Launcher, MpirunLauncher, TorchrunLauncher
-from orch.runner.launch.node_fit import Seat
-from orch.runner.launch.rank_groups import RankGroup, group_of_rank, node_addresses, rank_groups
 from orch.runner.launch.run_plan import (
     FabricAccess,
     OutputPlan,
@@ -33,6 +31,8 @@ from orch.runner.launch.run_plan import (
     StagedFile,
 )
 from orch.runner.launch.volumes import NO_VOLUMES, Volumes, volumes_of_ranks
+from orch.runner.placement.node_fit import Seat
+from orch.runner.placement.rank_groups import RankGroup, group_of_rank, node_addresses, rank_groups
 from orch.runner.upload.selection import resolve_source, target_of
 from orch.spec.grammar.interpolate import literal, render_args, render_command, render_for_launch, render_text
 from orch.spec.state import FleetState

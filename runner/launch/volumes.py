@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import BadTask, NoFit, RunConflict, RunnerError
-from orch.runner.launch.node_fit import Seat
 from orch.runner.launch.run_plan import RunMount, RunVolume, plan_of
 from orch.runner.node.commands import NODE_HOME
+from orch.runner.placement.node_fit import Seat
 from orch.spec.grammar.interpolate import render_text
 from orch.spec.grammar.values import Problem, check_name
 from orch.spec.models.backends import title

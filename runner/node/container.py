@@ -18,7 +18,6 @@ from orch.runner.errors import (
     NodePreparing,
     RunFailed,
 )
-from orch.runner.launch.block_resources import limit_options, share_of
 from orch.runner.launch.environment import FIRST_RENDEZVOUS_PORT, host_names
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.accelerators import DeviceAccess, device_access
@@ -26,8 +25,9 @@ from orch.runner.node.claims import ABANDONED_AFTER_S, Claim, busy_error
 from orch.runner.node.commands import LOOKUP, NODE_HOME, Command, StdinSource, argv, as_root
 from orch.runner.node.connector import Completed
 from orch.runner.node.cordon import Cordon
-from orch.runner.node.first_boot import FAILED_STEPS, unfit_error
 from orch.runner.node.runtime import FilesMissing, ImageMissing, ObservedRank, StartedRank
+from orch.runner.placement.block_resources import limit_options, share_of
+from orch.runner.preparation.first_boot import FAILED_STEPS, unfit_error
 from orch.spec.state import NodeScratch
 from orch.templates import render
 

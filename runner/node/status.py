@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orch.runner.errors import CommandTimeout, HostUnreachable
-from orch.runner.node import first_boot
 from orch.runner.node.claims import ABANDONED_AFTER_S, Claim
 from orch.runner.node.commands import NODE_HOME, Command, as_root
 from orch.runner.node.connector import Connector, fan_out
 from orch.runner.node.cordon import MARK, Cordon
 from orch.runner.node.docker import RUNTIMES, runtime_of
 from orch.runner.node.runtime import JobRuntime
+from orch.runner.preparation import first_boot
 from orch.spec.state import FleetState, NodeState
 from orch.templates import render
 

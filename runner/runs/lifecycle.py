@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from orch.runner.errors import BadRunName, LedgerUnusable, RunnerError
 from orch.runner.events import Notice
 from orch.runner.launch.compile import CompiledRun, RepoName, RunRequest, compile_run, set_variables
-from orch.runner.launch.rank_groups import rank_groups
 from orch.runner.launch.run_plan import plan_of
-from orch.runner.launch.seats import choose_seats
 from orch.runner.launch.volumes import NO_VOLUMES, Volumes
 from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.records import Desired, RunRow
 from orch.runner.ledger.run_folder import folders_with_secrets, open_folder
 from orch.runner.ledger.run_names import RunName
+from orch.runner.placement.rank_groups import rank_groups
+from orch.runner.placement.seats import choose_seats
 from orch.runner.processes import process_owner
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.driver import Driver

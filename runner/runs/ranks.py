@@ -15,10 +15,10 @@ from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node import logs
 from orch.runner.node.claims import ABANDONED_AFTER_S
 from orch.runner.node.connector import NodeResult, fan_out
-from orch.runner.node.first_boot import LOOK_AGAIN_S, PREPARE_S
 from orch.runner.node.runtime import FilesMissing, ImageMissing, ObservedRank, StartedRank
 from orch.runner.node.stage import stage
 from orch.runner.node.volumes import mount_volumes, release_volumes
+from orch.runner.preparation.first_boot import LOOK_AGAIN_S, PREPARE_S
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.outputs import collect_outputs
 from orch.runner.runs.run_secrets import filled_environments, filled_login

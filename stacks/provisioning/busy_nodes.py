@@ -17,6 +17,7 @@ from orch.stacks.project import Project
 from orch.stacks.provisioning.gang import parallel
 from orch.stacks.pulumi.changes import Change, changes
 from orch.stacks.pulumi.operation import EngineCall, Listener, Note, engine
+from orch.stacks.secrets.values import tunnels
 from orch.stacks.state import StackState
 from orch.stacks.summary import FleetRecord, fold
 
@@ -143,7 +144,7 @@ def _occupants(stack: StackState, names: frozenset[str], listener: Listener) -> 
     from orch.runner.runs.lifecycle import RunnerContext, reconcile_once
 
     project, name = stack.project, stack.name
-    with closing(open_connector(deadline_s=ANSWER_S, tunnels=project.tunnels())) as connector:
+    with closing(open_connector(deadline_s=ANSWER_S, tunnels=tunnels(project))) as connector:
         own: list[Occupant] = []
         containers: set[str] = set()
         with _ledger(project) as ledger:

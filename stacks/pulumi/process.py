@@ -275,3 +275,21 @@ def _events_servicer(events: queue.Queue[Event | None]) -> Any:
             return empty_pb2.Empty()
 
     return Servicer()
+
+
+@contextmanager
+def without_source_positions() -> Iterator[None]:
+    """Register resources without their source positions, which are one line of orch for all nodes.
+
+    The SDK reads the whole call stack for each resource, and the engine writes it with every state (2.5 KB a
+    node, measured). It would also show folders of this machine to readers of the state.
+    """
+    before = getattr(sys, "tracebacklimit", None)
+    sys.tracebacklimit = 1
+    try:
+        yield
+    finally:
+        if before is None:
+            del sys.tracebacklimit
+        else:
+            sys.tracebacklimit = before

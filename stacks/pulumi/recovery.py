@@ -18,6 +18,7 @@ from orch.stacks.project import COMPRESSED, Project
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.locks import break_dead_locks, locks, stack_locked
 from orch.stacks.pulumi.operation import Listener, Note, plain, while_held
+from orch.stacks.secrets.values import backends_with_secrets
 from orch.stacks.state import StackExport, StackState
 
 # Others hold a stack that fleets share while they create networks, for a minute or two.
@@ -186,7 +187,7 @@ def snapshot_of(recorded: StackExport | None, project: Project) -> StackSnapshot
         for operation in recorded.get("pending_operations") or ()
         if operation["type"] == "creating"
     ]
-    return StackSnapshot(tuple(resources), tuple(begun), project.filled_backends(), project.session)
+    return StackSnapshot(tuple(resources), tuple(begun), backends_with_secrets(project), project.session)
 
 
 def _recorded(resource: dict[str, Any]) -> RecordedResource:

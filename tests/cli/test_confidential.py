@@ -13,7 +13,7 @@ from typer.models import OptionInfo
 
 from orch.cli import errors
 from orch.cli.output.redaction import _VALUED, masked  # pyright: ignore[reportPrivateUsage]
-from orch.cli.run import run
+from orch.cli.runs.run import run
 from orch.spec.confidential import remember
 
 CANARY = "hf_canary'42\"\\"

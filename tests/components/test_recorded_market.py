@@ -11,7 +11,7 @@ from gcp_cases import Case as GcpCase
 from orch.components.aws.fleet_state import FleetOutputs, fleet_state
 from orch.components.cloud.host_keys import HostKey
 from orch.components.gcp import fleet_state as gcp_state
-from orch.runner.launch.placement import misfit
+from orch.runner.placement.placement import misfit
 from orch.spec.models import Task
 from orch.spec.state import FleetState
 

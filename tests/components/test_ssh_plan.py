@@ -19,7 +19,7 @@ from orch.runner.hosts.checks.types import CheckResult, Result
 from orch.runner.hosts.host_facts import Docker, Gpu, HostFacts
 from orch.runner.hosts.network import ClusterAddress, ClusterNetwork, NetworkProblem
 from orch.runner.hosts.survey import HostReport, Survey, TargetError
-from orch.runner.launch.placement import place_task
+from orch.runner.placement.placement import place_task
 from orch.runner.ssh.host_keys import HostKey
 from orch.runner.ssh.naming import names
 from orch.runner.ssh.targets import SshTarget

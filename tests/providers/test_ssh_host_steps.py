@@ -17,7 +17,7 @@ from orch.providers.orch.ssh_host import SshHostHandler
 from orch.runner.hosts.registration import registration_id
 from orch.runner.node.commands import Command
 from orch.runner.node.connector import Completed, Connector
-from orch.runner.node.init_steps import steps
+from orch.runner.preparation.init_steps import steps
 from orch.spec.models import Fleet
 from orch.spec.state import NodeState
 

@@ -6,8 +6,8 @@ import pytest
 from pureruns import fleet, node
 
 from orch.runner.errors import NoFit
-from orch.runner.launch.placement import place_task
-from orch.runner.launch.seats import fitting
+from orch.runner.placement.placement import place_task
+from orch.runner.placement.seats import fitting
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 

@@ -12,7 +12,7 @@ import pytest
 from support import Folder, until
 
 from orch import images
-from orch.cli.background import ENDED, supervise
+from orch.cli.runs.background import ENDED, supervise
 from orch.runner.events import Notice, Recorder
 from orch.runner.ledger import database
 from orch.runner.ledger.ledger import open_ledger
@@ -114,7 +114,7 @@ def test_what_a_driver_leaves_in_its_log_tells_no_value(
 DETACH = """
 import sys
 from pathlib import Path
-from orch.cli.background import drive_behind
+from orch.cli.runs.background import drive_behind
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.runs.lifecycle import RunnerContext
 

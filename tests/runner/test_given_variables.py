@@ -12,7 +12,7 @@ from orch.cli.main import app
 from orch.runner.errors import BadTask
 from orch.runner.launch.compile import RunRequest, compile_run
 from orch.runner.launch.environment import is_name
-from orch.runner.launch.placement import place_task
+from orch.runner.placement.placement import place_task
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 

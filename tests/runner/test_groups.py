@@ -14,15 +14,15 @@ from pureruns import compiled, fleet, node
 from orch.cli.output.run import Live, nodes_text, run_json, summary
 from orch.runner.errors import BadTask, NodeCordoned, NoFit
 from orch.runner.events import LogLine
-from orch.runner.launch.matching import Kind, match
-from orch.runner.launch.placement import NodeAvailability, place_task
-from orch.runner.launch.rank_groups import on_fleet, requested_fleets
 from orch.runner.launch.run_plan import RunPlan
-from orch.runner.launch.seats import fitting
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.container import start_command
 from orch.runner.node.stage import stage_files
+from orch.runner.placement.matching import Kind, match
+from orch.runner.placement.placement import NodeAvailability, place_task
+from orch.runner.placement.rank_groups import on_fleet, requested_fleets
+from orch.runner.placement.seats import fitting
 from orch.runner.runs.lifecycle import check_task
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from support import until
 
-from orch.runner.node.first_boot import STATUS_SCRIPT, unfit_error
-from orch.runner.node.init_steps import AT_IT, FAILED, preparation, prepare, recorded, steps, trouble
 from orch.runner.node.status import read_status
+from orch.runner.preparation.first_boot import STATUS_SCRIPT, unfit_error
+from orch.runner.preparation.init_steps import AT_IT, FAILED, preparation, prepare, recorded, steps, trouble
 from orch.spec.models import Fleet
 
 STACK = "0123456789ab"

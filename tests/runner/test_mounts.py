@@ -14,8 +14,8 @@ from orch.runner.errors import NodeUnfit
 from orch.runner.events import LogLine, Notice, Recorder
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.commands import Command, as_root
-from orch.runner.node.init_steps import prepare, steps
-from orch.runner.node.mounts import fleet_mounts, unmount
+from orch.runner.preparation.init_steps import prepare, steps
+from orch.runner.preparation.mounts import fleet_mounts, unmount
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshConnector

@@ -11,8 +11,8 @@ import pytest
 
 from orch.runner.errors import BadTask
 from orch.runner.launch.compile import RunRequest, compile_run
-from orch.runner.launch.placement import place_task
 from orch.runner.launch.run_plan import RunPlan
+from orch.runner.placement.placement import place_task
 from orch.runner.upload.keep import keep_files
 from orch.runner.upload.snapshot import Snapshots
 from orch.runner.upload.tree import TreeEntry, delta, nearest

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orch.runner.errors import NoFit
-from orch.runner.launch.placement import place_task
+from orch.runner.placement.placement import place_task
 from orch.spec import load_paths
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState

@@ -9,8 +9,8 @@ import pytest
 
 from orch.runner.errors import BadTask, RunConflict
 from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run
-from orch.runner.launch.placement import place_task
 from orch.runner.launch.volumes import KnownVolume, VolumeMisfit, Volumes, VolumeUse
+from orch.runner.placement.placement import place_task
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 from orch.spec.volume_state import VolumeState

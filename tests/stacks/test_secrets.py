@@ -17,7 +17,8 @@ from orch.spec.models.backends.credentials import AccessKeyCreds
 from orch.stacks.errors import StackLocked
 from orch.stacks.project import find
 from orch.stacks.pulumi import recovery
-from orch.stacks.secrets import LARGEST, STACK, NoSuchSecret, SecretStore
+from orch.stacks.secrets.store import LARGEST, SecretStore
+from orch.stacks.secrets.values import STACK, NoSuchSecret, backends_with_secrets, tunnels
 
 ORCH_YML = """\
 project: vault
@@ -135,16 +136,16 @@ def test_credentials_of_the_project_name_secrets(project: Folder) -> None:
     found = find(project.path)
     (written,) = (each for each in found.backends if isinstance(each, AwsSettings))
     assert "t0ken" not in repr(written)
-    (filled,) = (each for each in found.filled_backends() if isinstance(each, AwsSettings))
+    (filled,) = (each for each in backends_with_secrets(found) if isinstance(each, AwsSettings))
     assert isinstance(filled.creds, AccessKeyCreds)
     assert (filled.creds.access_key, filled.creds.secret_key) == ("${{ x }}", "<hf-t0ken-value>")
-    tunnel = found.tunnels()
+    tunnel = tunnels(found)
     assert "<hf-t0ken-value>" in tunnel.values()
     other = project.path / "other"
     other.mkdir(exist_ok=True)
     (other / "orch.yml").write_text(ORCH_YML.replace("hf_token", "hf_tokn"))
     with pytest.raises(NoSuchSecret) as caught:
-        find(other).filled_backends()
+        backends_with_secrets(find(other))
     assert caught.value.hint == "set it: `orch secret set hf_tokn`"
 
 

@@ -22,9 +22,9 @@ from orch.components.cloud.cloudinit import filled
 from orch.runner.launch.launcher import quote_words
 from orch.runner.launch.run_plan import StagedFile
 from orch.runner.node.commands import LOOKUP, argv
-from orch.runner.node.first_boot import FAILED_STEPS
-from orch.runner.node.mounts import unmount
 from orch.runner.node.stage import target_text
+from orch.runner.preparation.first_boot import FAILED_STEPS
+from orch.runner.preparation.mounts import unmount
 from orch.templates import ShellText, environment, render
 
 FOLDER = Path(orch.templates.__file__).parent

@@ -6,7 +6,7 @@ Sources: rehearsal/README.md, "Capacity".
 from __future__ import annotations
 
 from orch.rehearsal.aws.api.actions import Request
-from orch.rehearsal.aws.api.errors import AwsError
+from orch.rehearsal.aws.api.errors import AwsError, missing
 from orch.rehearsal.aws.data.tables import Type, regions, types, vcpu_quota
 from orch.rehearsal.store import Doc
 
@@ -14,6 +14,26 @@ ON_DEMAND, SPOT = "on-demand", "spot"
 
 BLOCK_GRACE_S = 30 * 60
 """Instances of a Capacity Block are terminated this long before its end."""
+
+
+def live(request: Request, instance: str) -> Doc:
+    """An instance of the request's region. Raises AwsError."""
+    doc = request.store.get(instance, "instance")
+    if doc is None or doc["_region"] != request.region:
+        raise instance_missing(instance)
+    return doc
+
+
+def instance_missing(instance: str) -> AwsError:
+    """What EC2 says of an instance that it does not know."""
+    digits = instance[2:]
+    if (
+        not instance.startswith("i-")
+        or len(digits) not in {8, 17}
+        or any(c not in "0123456789abcdef" for c in digits)
+    ):
+        return AwsError("InvalidInstanceID.Malformed", f'Invalid id: "{instance}"')
+    return missing("instance", instance)
 
 
 def state_of(request: Request, instance: Doc) -> str:

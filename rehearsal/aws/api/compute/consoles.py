@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 
 from orch.rehearsal.aws.api.actions import Request, action, stamp
-from orch.rehearsal.aws.api.compute.capacity import state_of
-from orch.rehearsal.aws.api.compute.instances import live
+from orch.rehearsal.aws.api.compute.capacity import live, state_of
 from orch.rehearsal.nodes import host_seed, public_key, shows_host_key
 from orch.rehearsal.store import Doc
 

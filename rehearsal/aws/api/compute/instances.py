@@ -5,8 +5,10 @@ from __future__ import annotations
 from orch.rehearsal.aws.api.actions import ACCOUNT, Fields, Request, action, before_each, path, public, select
 from orch.rehearsal.aws.api.compute.capacity import (
     capacity_left,
+    instance_missing,
     insufficient,
     known_type,
+    live,
     occupy,
     state_of,
     too_many_vcpus,
@@ -14,7 +16,7 @@ from orch.rehearsal.aws.api.compute.capacity import (
     vcpus_left,
 )
 from orch.rehearsal.aws.api.compute.volumes import release
-from orch.rehearsal.aws.api.errors import AwsError, missing
+from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.aws.api.network.addresses import detach_from
 from orch.rehearsal.store import Doc
 
@@ -67,23 +69,12 @@ def find(request: Request, ids: list[str] | None = None) -> list[Doc]:
         for one in ids:
             instance = request.store.get(one, "instance")
             if instance is None or instance["_region"] != request.region:
-                raise _not_found(one)
+                raise instance_missing(one)
             docs.append(instance)
     else:
         docs = [doc for _, doc in request.store.each("instance", request.region, gone=True)]
     docs = [current(request, doc) for doc in docs]
     return select(request, "instance", INSTANCE_FIELDS, docs=docs)
-
-
-def _not_found(instance: str) -> AwsError:
-    digits = instance[2:]
-    if (
-        not instance.startswith("i-")
-        or len(digits) not in {8, 17}
-        or any(c not in "0123456789abcdef" for c in digits)
-    ):
-        return AwsError("InvalidInstanceID.Malformed", f'Invalid id: "{instance}"')
-    return missing("instance", instance)
 
 
 @action("DescribeInstances")
@@ -147,13 +138,6 @@ def describe_instance_attribute(request: Request) -> Doc:
     else:
         raise AwsError("InvalidParameterValue", f"Value ({name}) for parameter attribute is invalid.")
     return result
-
-
-def live(request: Request, instance: str) -> Doc:
-    doc = request.store.get(instance, "instance")
-    if doc is None or doc["_region"] != request.region:
-        raise _not_found(instance)
-    return doc
 
 
 @action("ModifyInstanceAttribute")

@@ -7,6 +7,7 @@ guide, "Volume states" and "Requirements for volume modifications"; EC2 user gui
 from __future__ import annotations
 
 from orch.rehearsal.aws.api.actions import Request, action, page, path, select, stamp
+from orch.rehearsal.aws.api.compute.capacity import live, state_of
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.aws.data.tables import regions
 from orch.rehearsal.store import Doc
@@ -123,9 +124,6 @@ def delete_volume(request: Request) -> Doc:
 
 @action("AttachVolume")
 def attach_volume(request: Request) -> Doc:
-    from orch.rehearsal.aws.api.compute.capacity import state_of
-    from orch.rehearsal.aws.api.compute.instances import live
-
     doc = request.thing("volume", request["VolumeId"])
     instance = live(request, request["InstanceId"])
     identifier, device = instance["InstanceId"], request["Device"]

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from orch.runner.errors import NoFit, RunnerError
 from orch.runner.events import Notice
-from orch.runner.launch.conditions import check_names
-from orch.runner.launch.node_fit import Seat
-from orch.runner.launch.placement import (
+from orch.runner.launch.run_plan import plan_of
+from orch.runner.node.status import NodeStatus, node_statuses
+from orch.runner.placement.conditions import check_names
+from orch.runner.placement.node_fit import Seat
+from orch.runner.placement.placement import (
     IDLE,
     NodeAvailability,
     cordoned_message,
@@ -20,9 +22,7 @@ from orch.runner.launch.placement import (
     place_task,
     unfit_message,
 )
-from orch.runner.launch.rank_groups import requested_fleets
-from orch.runner.launch.run_plan import plan_of
-from orch.runner.node.status import NodeStatus, node_statuses
+from orch.runner.placement.rank_groups import requested_fleets
 from orch.spec.state import FleetState
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import NodeCordoned, NoFit
-from orch.runner.launch.conditions import Conditions, Unmet, misfit_of, summary_of
 from orch.runner.launch.environment import fold
-from orch.runner.launch.matching import match
-from orch.runner.launch.node_fit import Misfit, Seat, blocks_of_rank, node_misfits
-from orch.runner.launch.rank_groups import RankGroup, rank_groups
-from orch.runner.node.first_boot import unfit_error
+from orch.runner.placement.conditions import Conditions, Unmet, misfit_of, summary_of
+from orch.runner.placement.matching import match
+from orch.runner.placement.node_fit import Misfit, Seat, blocks_of_rank, node_misfits
+from orch.runner.placement.rank_groups import RankGroup, rank_groups
+from orch.runner.preparation.first_boot import unfit_error
 from orch.spec.diagnostics import property_path
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import counted, few

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from orch.catalog.devices import model_of, nominal_mib
 from orch.catalog.records import gpu_key
-from orch.runner.launch.block_resources import BlockResources, share_of
-from orch.runner.launch.rank_groups import RankGroup
+from orch.runner.placement.block_resources import BlockResources, share_of
+from orch.runner.placement.rank_groups import RankGroup
 from orch.spec.state import NodeState
 
 if TYPE_CHECKING:

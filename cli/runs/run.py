@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.background import LOG, drive_behind, see_through, supervise, why_undriven
 from orch.cli.context import ALSO, Detach, Json, OnFleet, Port, Profile, Rehearse, Variables, project_at
 from orch.cli.errors import UsageError, coloured, end, say, tell
 from orch.cli.output.ticking import still
+from orch.cli.runs.background import LOG, drive_behind, see_through, supervise, why_undriven
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from orch.spec.models import Task
     from orch.spec.state import FleetState
     from orch.stacks.project import Project
-    from orch.stacks.secrets import SecretStore
+    from orch.stacks.secrets.values import ProjectSecrets
     from orch.stacks.state import StackState
 
 Run = Annotated[
@@ -257,11 +257,13 @@ def open_runner(
     from orch.runner.connect import open_connector
     from orch.runner.ledger.ledger import open_ledger
     from orch.runner.runs.lifecycle import RunnerContext
-    from orch.stacks.attaching import project_volumes
+    from orch.stacks.volumes.attaching import project_volumes
 
     project = project_at(path, rehearse=rehearse)
     project.prepare()
-    ledger, connector = open_ledger(project.ledger_url), open_connector(tunnels=project.tunnels())
+    from orch.stacks.secrets.values import tunnels
+
+    ledger, connector = open_ledger(project.ledger_url), open_connector(tunnels=tunnels(project))
     # With --json stdout holds one object, so live logs go to stderr.
     live = Live(sys.stderr if as_json else sys.stdout, colour=coloured(sys.stderr if as_json else sys.stdout))
     try:
@@ -283,10 +285,10 @@ def _secrets_of(project: Project) -> Secrets:
     """What decrypts secrets of the project for its runs, and opens its store when the first is needed."""
 
     @cache
-    def store() -> SecretStore:
-        from orch.stacks.secrets import SecretStore
+    def store() -> ProjectSecrets:
+        from orch.stacks.secrets.values import ProjectSecrets
 
-        return SecretStore(project)
+        return ProjectSecrets(project)
 
     return lambda names: store().values(names) if names else {}
 
@@ -327,14 +329,14 @@ def _submit(
     from orch import images
     from orch.runner.errors import NoFit
     from orch.runner.launch.job_image import job_image
-    from orch.runner.launch.rank_groups import on_fleet
-    from orch.runner.launch.seats import choose_fleet
     from orch.runner.launch.volumes import NO_VOLUMES, VolumeMisfit, needs_volumes
+    from orch.runner.placement.rank_groups import on_fleet
+    from orch.runner.placement.seats import choose_fleet
     from orch.runner.runs.lifecycle import submit
     from orch.spec.models import Task
-    from orch.stacks.attaching import volumes_for
     from orch.stacks.fleets import known_fleets
     from orch.stacks.variables import with_variables
+    from orch.stacks.volumes.attaching import volumes_for
 
     task = document.model
     if not isinstance(task, Task):
@@ -373,11 +375,11 @@ def _as_diagnostic(error: NoFit, project: Project, document: Document) -> OrchEr
     """A NoFit error that is about a property, as a diagnostic at its place, related to its fleets."""
     if error.code is None and not error.fleets:
         return error
-    from orch.runner.launch.placement import parts_of
+    from orch.runner.placement.placement import parts_of
     from orch.spec import InvalidConfiguration
     from orch.spec.diagnostics import Related
     from orch.stacks.errors import NoSuchFleet
-    from orch.stacks.program import find_fleet
+    from orch.stacks.fleets import find_fleet
 
     related: list[Related] = []
     for name in error.fleets:
@@ -403,7 +405,7 @@ def _candidates(
     """The candidate fleets of a task by name, from the `stacks` of the fleets that are up.
 
     All of them when none of the requested fleets is up: the error message then names them."""
-    from orch.runner.launch.rank_groups import requested_fleets
+    from orch.runner.placement.rank_groups import requested_fleets
     from orch.stacks.fleets import fleet_of, not_up
 
     if fleet_name is not None and fleet_name not in stacks:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from orch.runner.node.commands import NODE_HOME, Command, as_root
-from orch.runner.node.mounts import mount_script, unmount
+from orch.runner.preparation.mounts import mount_script, unmount
 from orch.templates import render
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from orch.runner.node.volumes import VolumeAttacher
 from orch.spec.state import NodeState
 from orch.spec.volume_state import VolumeState
 from orch.stacks.project import Project
-from orch.stacks.volumes import account_of, known_volumes
+from orch.stacks.volumes.program import account_of
+from orch.stacks.volumes.state import known_volumes
 
 
 def volumes_for(project: Project, ledger: Ledger) -> Volumes:

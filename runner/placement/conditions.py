@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from orch.runner.errors import NoFit
 from orch.runner.launch.environment import fold
-from orch.runner.launch.node_fit import Misfit
+from orch.runner.placement.node_fit import Misfit
 from orch.spec.grammar.hosts import unfold
 from orch.spec.grammar.values import shown
 from orch.spec.state import FleetState, NodeState

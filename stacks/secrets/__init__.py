@@ -1,0 +1,1 @@
+"""The secrets of a project: `values.py` reads them, `store.py` changes them."""

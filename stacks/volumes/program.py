@@ -1,0 +1,67 @@
+"""The Pulumi program of a volume: the same for `orch up` and for `pulumi up` by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orch import __version__
+from orch.components.request import whole
+from orch.components.volumes import Account, VolumePlan, VolumeRequest, plan_volume
+from orch.spec.errors import OrchError
+from orch.spec.findings import PlanError
+from orch.spec.models import Volume
+from orch.spec.state import SCHEMA
+from orch.spec.volume_state import VolumeState
+from orch.stacks.fleets import find_model
+from orch.stacks.project import Project, find, scope_of
+from orch.stacks.pulumi.process import Program, without_source_positions
+from orch.stacks.secrets.values import backends_with_secrets
+from orch.stacks.state import refuse_newer
+
+
+def account_of(project: Project) -> Account:
+    """How the backends of a project are asked."""
+    return Account(backends_with_secrets(project), project.session)
+
+
+def volume_program(plan: VolumePlan) -> Program:
+    """The program that the engine runs for a volume."""
+
+    def run() -> None:
+        register_volume(plan)
+
+    return run
+
+
+def register_volume(plan: VolumePlan) -> None:
+    """Register the resource of a volume, and export its state."""
+    import pulumi
+
+    with without_source_positions():
+        volume_id = plan.register()
+    pulumi.export("orch", {"version": __version__, "schema": SCHEMA})
+    pulumi.export(
+        "volume",
+        volume_id.apply(lambda known: plan.state.model_copy(update={"volume_id": known}).model_dump()),
+    )
+
+
+def register_by_hand(root: Path, name: str, stack_name: str) -> None:
+    """Register a volume for a `pulumi up` by hand: that of the project at `root`. Raises pulumi.RunError."""
+    import pulumi
+
+    try:
+        document, volume = find_model(root, name, Volume, "volume")
+        document.effective()
+        answer = pulumi.runtime.invoke("pulumi:pulumi:readStackOutputs", {"name": stack_name}).value or {}
+        recorded = refuse_newer(answer.get("outputs") or {}).get("volume")
+        previous = VolumeState.model_validate(whole(recorded)) if recorded else None
+        project = find(root)
+        request = VolumeRequest(volume, account_of(project), previous, scope_of(project), dict(project.tags))
+        try:
+            plan = plan_volume(request)
+        except PlanError as error:
+            raise error.placed(document) from error
+    except OrchError as error:
+        raise pulumi.RunError(error.text()) from error
+    register_volume(plan)

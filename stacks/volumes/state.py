@@ -1,0 +1,78 @@
+"""The volumes of a project that are up, and the VolumeState of each."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import ValidationError
+
+from orch.components.request import whole
+from orch.components.volumes import STACK
+from orch.spec.grammar.values import shown
+from orch.spec.suggest import few, hint_for
+from orch.spec.volume_state import VolumeState
+from orch.stacks.errors import NoSuchFleet, StackError
+from orch.stacks.project import Project, is_stack_name
+from orch.stacks.records import parse_time
+from orch.stacks.state import StackState, stacks
+
+
+def stack_of(project: Project, name: str) -> StackState:
+    """The stack of a volume, whether it is up or not."""
+    return StackState(project, f"{STACK}{name}")
+
+
+def volume_names(project: Project) -> list[str]:
+    """Names of all volumes that have a stack, sorted."""
+    return [name.removeprefix(STACK) for name in stacks(project) if name.startswith(STACK)]
+
+
+def known_volumes(project: Project) -> dict[str, VolumeState]:
+    """The volumes that are up in this project, by name, sorted. Raises StackError, Conflict."""
+    states = {name: stack_of(project, name) for name in volume_names(project)}
+    return {name: volume_of(stack) for name, stack in states.items() if "volume" in stack.outputs}
+
+
+def volume_of(stack: StackState) -> VolumeState:
+    """The volume of a stack. Raises NoSuchFleet when it is not up, Conflict, StackError."""
+    name = stack.name.removeprefix(STACK)
+    recorded = stack.outputs.get("volume")
+    if recorded is None or not exists(stack):
+        raise no_such_volume(stack.project, name)
+    try:
+        return VolumeState.model_validate(whole(recorded))
+    except ValidationError as error:
+        raise StackError(
+            f"the recorded state of volume {name} is not one that orch wrote",
+            where=str(stack.project.checkpoint(stack.name) or stack.project.state_url),
+            detail=few((f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()), 3),
+            hint="`orch up` with its file records it anew",
+            code="ORCH351",
+        ) from error
+
+
+def exists(stack: StackState) -> bool:
+    """Whether the resource of a volume is recorded."""
+    return any(each.get("custom") and each.get("id") for each in _own_resources(stack))
+
+
+def created_at(stack: StackState) -> datetime | None:
+    """When the engine recorded the creation of a volume."""
+    times = (parse_time(each.get("created")) for each in _own_resources(stack))
+    return next((time for time in times if time is not None), None)
+
+
+def _own_resources(stack: StackState) -> list[dict[str, object]]:
+    return [each for each in stack.resources if not str(each["type"]).startswith("pulumi:")]
+
+
+def no_such_volume(project: Project, name: str) -> NoSuchFleet:
+    """The error for a volume that is not up."""
+    others = volume_names(project)
+    return NoSuchFleet(
+        f"the volume {name if is_stack_name(name) else shown(name)} is not up in this project",
+        where=str(project.root),
+        detail=f"up here: {', '.join(others)}" if others else "no volume is up here",
+        hint=hint_for(name, others) or "bring it up first: `orch up volume.yml`",
+        code="ORCH268",
+    )
