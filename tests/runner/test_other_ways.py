@@ -201,6 +201,8 @@ def test_outputs_are_collected_from_every_rank_also_when_the_run_fails(
         commands=[
             f"mkdir -p {out}/$NODE_RANK/deep && cd {out}/$NODE_RANK && printf 'a\\000b' > deep/model.bin",
             "ln -s deep/model.bin near; ln -s /etc/passwd away; mkfifo pipe; echo log > log.txt",
+            # The first that fails ends the other.
+            f"until [ -s {out}/0/log.txt ] && [ -s {out}/1/log.txt ]; do sleep 0.1; done",
             "exit 3",
         ],
         outputs=[f"{out}/0", {"path": f"{out}/1/log.txt", "to": "results"}, "/no/such/thing"],
