@@ -94,7 +94,7 @@ def files(nest: Nest) -> dict[str, str]:
         "registry.yml": f"{private}name: registry\nregistry_auth:\n  username: team\n"
         f"  password: {quoted(nest['registry'])}\n",
         "private.yml": f"{private}name: private\nregistry_auth: {{username: team, password: {login}}}\n",
-        "volume.yml": f"type: volume\nname: kept\nbackend: local\nsize: 1GB\nx-note: {literal}\n",
+        "volume.yml": "type: volume\nname: kept\nbackend: local\nsize: 1GB\n",
         "wrong.yml": f"{local}env:\n  FLEET: '{env['fleet']}'\n  LITERAL: {literal}\nnods: 2\n",
         "more.yml": f"{local}env: {{LITERAL: {literal}}}\n".replace("memory: 1GB", "cpu: 4000"),
     }
@@ -145,7 +145,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "volumes that are due": ("volume", "gc", "--yes"),
     "volume of the past": ("volume", "delete", "kept", "--confirm", "kept"),
     "copy to a node": ("cp", "job.yml", "nest-0:/tmp/job.yml"),
-    "copy of nothing": ("cp", "nest-0:/tmp/@cli", "."),
+    "copy of nothing": ("cp", "nest-0:/tmp/nothing", "."),
     "secret on a command line": ("secret", "set", "other", "@cli"),
     "secrets": ("secret", "list", "--json"),
     "secret of the past": ("secret", "delete", "other"),
