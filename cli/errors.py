@@ -66,7 +66,7 @@ def run(app: Callable[[], object]) -> NoReturn:
     except OrchError as error:
         tell(error.text())
         sys.exit(int(error.exit_code))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, EOFError):  # the end of the input is no answer
         tell("interrupted")
         sys.exit(int(ExitCode.INTERRUPTED))
     except BrokenPipeError:

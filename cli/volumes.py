@@ -89,7 +89,7 @@ def volume_delete(
     """Delete a volume and all that is on it. A protected one asks for its name."""
     from orch.cli.errors import UsageError, end
     from orch.cli.output.review import confirm, need_terminal
-    from orch.stacks.volumes.state import exists, no_such_volume, stack_of, volume_of
+    from orch.stacks.volumes.state import exists, is_protected, no_such_volume, stack_of, volume_of
 
     project = project_at(rehearse=rehearse)
     stack = stack_of(project, name)
@@ -99,7 +99,7 @@ def volume_delete(
         raise UsageError(f"--confirm names another volume: {confirm_name}", hint=f"write `--confirm {name}`")
     state = volume_of(stack) if exists(stack) and "volume" in stack.outputs else None
     what = f"the volume {name}" + ("" if state is None or state.external else " and all that is on it")
-    if confirm_name is None and state is not None and state.protect and not state.external:
+    if confirm_name is None and is_protected(stack):
         need_terminal(f"orch volume delete {name} --confirm {name}")
         tell(f"Delete {what}? It is protected: type its name to delete it: ")
         if input().strip() != name:
@@ -115,6 +115,7 @@ def volume_delete(
 def volume_gc(yes: Yes = False, as_json: Json = False, rehearse: Rehearse = False) -> None:
     """Delete volumes that no run has used for their `auto_cleanup_duration`."""
     from orch.cli.output.review import confirm, need_terminal
+    from orch.spec.errors import OrchError
 
     project = project_at(rehearse=rehearse)
     due = [row for row in _rows(project) if row.is_due]
@@ -125,8 +126,15 @@ def volume_gc(yes: Yes = False, as_json: Json = False, rehearse: Rehearse = Fals
     elif not yes:
         need_terminal("orch volume gc --yes")
         confirm("Delete these volumes and all that is on them?")
+    errors: list[OrchError] = []
     for row in due:
-        delete(project, row.state.name, as_json=as_json)
+        try:
+            delete(project, row.state.name, as_json=as_json)
+        except OrchError as error:  # one that cannot go keeps no other
+            errors.append(error)
+            tell(f"volume {row.state.name} stays: {error.summary}")
+    if errors:
+        raise errors[0]
 
 
 @dataclass(frozen=True)
@@ -309,7 +317,7 @@ def remove_those_of(volumes: Volumes, *, yes: bool, as_json: bool) -> None:
     """Delete the volumes of a file that are not protected. Raises StackError when one is."""
     from orch.cli.output.review import confirm, need_terminal
     from orch.stacks.errors import StackError
-    from orch.stacks.volumes.state import exists, stack_of, volume_of
+    from orch.stacks.volumes.state import exists, is_protected, stack_of, volume_of
 
     protected: list[str] = []
     for project, _, volume in volumes:
@@ -317,12 +325,13 @@ def remove_those_of(volumes: Volumes, *, yes: bool, as_json: bool) -> None:
         if not stack.exists:
             (tell if as_json else say)(f"volume {volume.name}: not up, nothing to delete")
             continue
-        if exists(stack) and volume_of(stack).protect:
+        if is_protected(stack):
             protected.append(volume.name)
             continue
         if not yes:
             need_terminal("orch down FILE --yes")
-            confirm(f"Delete the volume {volume.name} and all that is on it?")
+            external = "volume" in stack.outputs and exists(stack) and volume_of(stack).external
+            confirm(f"Delete the volume {volume.name}{'' if external else ' and all that is on it'}?")
         delete(project, volume.name, as_json=as_json)
     if protected:
         first = protected[0]

@@ -182,7 +182,7 @@ CODES = {
     "ORCH345": "The Pulumi engine is missing",
     "ORCH346": "The engine refused or was killed",
     "ORCH347": "Resources of the fleet failed",
-    "ORCH348": "The fleet is protected",
+    "ORCH348": "The fleet or volume is protected",
     "ORCH350": "Somebody else changes the fleet",
     "ORCH351": "The state cannot be read",
     "ORCH352": "A newer orch wrote the state",

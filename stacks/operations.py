@@ -117,7 +117,8 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
     """
     project = _with_force(project, force)
     stack = StackState(project, name)
-    if not stack.exists:
+    # Stacks with a dot in their name are no fleets: secrets, volumes, shared networks.
+    if "." in name or not stack.exists:
         raise not_up(project, name, removing=True)
     project.prepare()
     before = stack.hourly

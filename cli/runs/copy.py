@@ -127,7 +127,15 @@ def _copy_run(
         if len(chosen) == 1:
             return Path(target)
         folder = Path(target, str(rank))
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                "the copies cannot be put there",
+                where=str(folder),
+                detail=error.strerror or str(error),
+                hint="each rank's goes into a folder of its own: name a folder",
+            ) from error
         return folder
 
     for rank in chosen:

@@ -330,6 +330,7 @@ def _submit(
     from orch.runner.errors import NoFit
     from orch.runner.launch.job_image import job_image
     from orch.runner.launch.volumes import NO_VOLUMES, VolumeMisfit, needs_volumes
+    from orch.runner.node.registry import registry_of
     from orch.runner.placement.rank_groups import on_fleet
     from orch.runner.placement.seats import choose_fleet
     from orch.runner.runs.lifecycle import submit
@@ -353,6 +354,9 @@ def _submit(
     image = job_image(task, fleet, project.default_image, project.images)
     if image.instead_of is not None:
         tell(f"image {image.instead_of}: {image.reference} is used in its place (`images` of orch.yml)")
+        if registry_of(image.reference) != registry_of(image.instead_of):
+            # The log-in is for another registry than this image's.
+            task = task.model_copy(update={"registry_auth": None})
     try:
         return submit(
             runner,

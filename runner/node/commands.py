@@ -62,7 +62,7 @@ LOOKUP = ShellText(
     """\
 # One at a time looks at the trees or changes them, where the host has flock(1).
 locked=
-lock() { ! command -v flock >/dev/null 2>&1 || { exec 6>"$F/lock" && flock 6 && locked=1; }; }
+lock() { ! command -v flock >/dev/null 2>&1 || { exec 6>"$F/lock" && flock -w 120 6 && locked=1; }; }
 unlock() { [ -z "$locked" ] || exec 6>&-; }
 boot() { cat /proc/sys/kernel/random/boot_id 2>/dev/null || echo none; }
 # Whether a tree is on the disk as it was sent: written since the machine started, or before it was told so.

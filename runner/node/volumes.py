@@ -45,7 +45,10 @@ class NoVolumes:
         )
 
     def detach(self, volume: VolumeState, node: NodeState) -> None:
-        del volume, node
+        # The rank is not collected then, and who can detach it does so.
+        raise RunFailed(
+            f"nobody here detaches the volume {volume.name}", where=node.name, reason="volume_error"
+        )
 
 
 NO_VOLUMES = NoVolumes()

@@ -87,4 +87,5 @@ def output_target(folder: RunFolder, plan: RunPlan, rank: int, output: OutputPla
     """Where an output of a rank goes: as `to` says, else below the run's folder by its path in the job."""
     if output.to is None:
         return folder.outputs / str(rank) / output.path.lstrip("/")
-    return Path(output.to) / str(rank) if len(plan.ranks) > 1 else Path(output.to)
+    to = Path(output.to).resolve()  # it may be a link to where there is room
+    return to / str(rank) if len(plan.ranks) > 1 else to

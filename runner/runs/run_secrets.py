@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from orch.runner.errors import RunFailed
 from orch.runner.ledger.run_folder import RunFolder
 from orch.runner.node.registry import RegistryLogin
+from orch.runner.placement.rank_groups import rank_groups
 from orch.spec.grammar.interpolate import fill_secrets, secret_names
 from orch.spec.state import FleetState
 
@@ -32,7 +33,7 @@ def no_store(names: Collection[str]) -> Mapping[str, str]:
 
 def names_in(task: Task, fleet: FleetState) -> frozenset[str]:
     """The secrets that a task on a fleet may refer to."""
-    texts = [value for value in task.env.values() if value is not None]
+    texts = [text for group in rank_groups(task) for text in group.env.values() if text is not None]
     texts += fleet.env.values()
     texts += [value for node in fleet.nodes for value in node.env.values()]
     if task.registry_auth is not None:

@@ -6,6 +6,7 @@ bits, and without links that lead out of it.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -182,4 +183,12 @@ def place(entry: Path, target: Path) -> None:
             place(each, target / each.name)
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(entry, target)
+    try:
+        os.replace(entry, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        # The target is on another file system: there is never a part of it either.
+        beside = target.with_name(f".{target.name}.partial")
+        shutil.move(entry, beside)
+        os.replace(beside, target)

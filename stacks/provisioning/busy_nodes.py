@@ -20,6 +20,7 @@ from orch.stacks.pulumi.operation import EngineCall, Listener, Note, engine
 from orch.stacks.secrets.values import tunnels
 from orch.stacks.state import StackState
 from orch.stacks.summary import FleetRecord, fold
+from orch.stacks.volumes.attaching import project_volumes
 
 if TYPE_CHECKING:
     from orch.runner.ledger.ledger import Ledger
@@ -152,7 +153,7 @@ def _occupants(stack: StackState, names: frozenset[str], listener: Listener) -> 
                 machines = _machines(stack, names)
                 # A run whose end nobody noticed would hold its nodes for ever.
                 reconcile_once(
-                    RunnerContext(project.dot, ledger, connector),
+                    RunnerContext(project.dot, ledger, connector, volumes=project_volumes(project)),
                     [row for row, _ in _on(ledger, name, machines)],
                 )
                 for row, nodes in _on(ledger, name, machines):

@@ -21,10 +21,16 @@ from orch.stacks.state import StackState
 from orch.stacks.volumes.program import account_of, volume_program
 from orch.stacks.volumes.state import exists, no_such_volume, stack_of, volume_of
 
+# Properties that no disk has: the stack's record alone.
+_OWN = ("protect", "auto_cleanup_s", "read_only", "sharing")
+
 
 @dataclass(frozen=True)
 class VolumeOutcome:
-    """What `up` or `down` of a volume would do, or did. `replaces`: it loses what is on it."""
+    """What `up` or `down` of a volume would do, or did. `replaces`: it loses what is on it.
+
+    `recorded`: properties that are orch's alone and change, such as `protect`.
+    """
 
     name: str
     changes: tuple[Change, ...]
@@ -33,10 +39,11 @@ class VolumeOutcome:
     findings: tuple[Finding, ...] = ()
     monthly: float | None = 0.0
     replaces: str | None = None
+    recorded: tuple[str, ...] = ()
 
     @property
     def pending(self) -> bool:
-        return any(change.op != "same" for change in self.changes)
+        return bool(self.recorded) or any(change.op != "same" for change in self.changes)
 
 
 def preview_volume(project: Project, volume: Volume, listener: Listener) -> VolumeOutcome:
@@ -57,7 +64,7 @@ def up_volume(project: Project, volume: Volume, listener: Listener) -> VolumeOut
     stack = stack_of(project, volume.name)
     recover(stack, listener)
     plan = _planned(stack, volume)
-    before = volume_of(stack) if exists(stack) else None
+    before = _recorded(stack)
     ensure_images(plan.images, listener)
     listener(Activity(f"bringing up the volume {volume.name}"))
     run = EngineCall(listener, planning=False)
@@ -100,9 +107,14 @@ def drift_of_volume(
     return find_drift(run.events)
 
 
+def _recorded(stack: StackState) -> VolumeState | None:
+    """The volume as it was brought up; None where an `up` that was cut short has recorded its disk alone."""
+    return volume_of(stack) if exists(stack) and "volume" in stack.outputs else None
+
+
 def _planned(stack: StackState, volume: Volume) -> VolumePlan:
     project = stack.project
-    previous = volume_of(stack) if exists(stack) and "volume" in stack.outputs else None
+    previous = _recorded(stack)
     near = zones_of_fleets(project, volume) if volume.availability_zone is None else ()
     return plan_volume(
         VolumeRequest(volume, account_of(project), previous, scope_of(project), dict(project.tags), near)
@@ -121,7 +133,7 @@ def _outcome(
     stack: StackState, plan: VolumePlan, run: EngineCall, before: VolumeState | None = None
 ) -> VolumeOutcome:
     if run.planning:
-        before = volume_of(stack) if exists(stack) and "volume" in stack.outputs else None
+        before = _recorded(stack)
     replaced = before and replaced_property(volumes_of_backend(before.backend), before, plan.state)
     return VolumeOutcome(
         plan.state.name,
@@ -130,6 +142,9 @@ def _outcome(
         plan.reasons,
         monthly=plan.state.monthly,
         replaces=replaced[1] if replaced else None,
+        recorded=tuple(
+            name for name in _OWN if before is not None and getattr(before, name) != getattr(plan.state, name)
+        ),
     )
 
 

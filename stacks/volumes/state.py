@@ -56,6 +56,14 @@ def exists(stack: StackState) -> bool:
     return any(each.get("custom") and each.get("id") for each in _own_resources(stack))
 
 
+def is_protected(stack: StackState) -> bool:
+    """Whether a volume is deleted by its name alone; one that existed before orch is not deleted at all."""
+    if "volume" not in stack.outputs:
+        return any(bool(each.get("protect")) for each in _own_resources(stack))
+    state = volume_of(stack) if exists(stack) else None
+    return state is not None and state.protect and not state.external
+
+
 def created_at(stack: StackState) -> datetime | None:
     """When the engine recorded the creation of a volume."""
     times = (parse_time(each.get("created")) for each in _own_resources(stack))
