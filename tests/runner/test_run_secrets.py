@@ -18,7 +18,7 @@ from orch.runner.node.docker import RUNTIMES
 from orch.runner.node.registry import RegistryLogin, is_refusal, registry_of
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.runs.run_secrets import filled_login
+from orch.runner.runs.run_secrets import filled_login, names_in
 from orch.spec.confidential import MASK, hidden, remember
 from orch.spec.models import Task
 from orch.spec.state import FleetState
@@ -211,3 +211,11 @@ def test_values_that_were_decrypted_are_masked_in_all_their_forms() -> None:
         assert "7f3a" not in hidden(shown), shown
     assert hidden("line 2: MIIEvQIBADANBgkqhkiG9w0BAQEFAASC!") == f"line 2: {MASK}!"
     assert hidden("tiny and short") == "tiny and short"
+
+
+def test_a_secret_that_a_group_alone_names_is_known_before_anything_is_submitted() -> None:
+    groups = [{"nodes": 1, "commands": ["true"], "env": {"A": "${{ secrets.first }}"}}]
+    groups += [{"nodes": 1, "commands": ["true"], "env": {"B": "${{ secrets.second }}"}}]
+    task = Task.model_validate({"name": "job", "image": "i", "groups": groups})
+    fleet = FleetState(name="lab", stack="lab", backend="local")
+    assert names_in(task, fleet) == {"first", "second"}

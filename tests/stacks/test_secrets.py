@@ -234,3 +234,11 @@ def test_no_fleet_can_have_the_name_of_the_store(tmp_path: Path) -> None:
     (tmp_path / "fleet.yml").write_text(f"type: fleet\nname: {STACK}\nnodes: 1\n")
     said = Folder(tmp_path).orch("validate", "fleet.yml")
     assert (said.code, "ORCH115" in said.err) == (3, True)
+
+
+def test_the_store_goes_with_no_verb_on_fleets(project: Folder) -> None:
+    listed = project.orch("secret", "list").out
+    for words in (("down", STACK, "--yes"), ("fleet", "delete", STACK, "--yes")):
+        said = project.orch(*words)
+        assert (said.code, "not up" in said.err) == (3, True), said.err
+    assert project.orch("secret", "list").out == listed != ""
