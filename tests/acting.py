@@ -23,7 +23,7 @@ from google.auth.credentials import AnonymousCredentials
 from planning import request_of
 from registering import registered
 
-from orch.cli.runs import run
+from orch.cli.runs import submission
 from orch.components.aws.account import gather_facts as aws_ask
 from orch.components.aws.account import lookups as aws_wanted
 from orch.components.aws.backend import AwsBackend
@@ -260,11 +260,11 @@ def run_on(backend: str, **given: Any) -> Act:
         place = RunnerContext(folder / ".orch", ledger, cast(Connector, Unreachable()))
         try:
             with (
-                patch("orch.cli.runs.run._candidates", lambda *asked: here),
+                patch("orch.cli.runs.submission._candidates", lambda *asked: here),
                 patch("orch.stacks.fleets.known_fleets", lambda at: {n: StackState(at, n) for n in here}),
                 patch("orch.images.resolve", lambda image: image),
             ):
-                row = run._submit(
+                row = submission.submit_task(
                     find(folder),
                     place,
                     document,

@@ -1,1 +1,1 @@
-"""Verbs on runs: `run.py` starts and follows them, `background.py` leaves them alone, `copy.py` copies."""
+"""Verbs on runs: `run.py` starts, lists and follows them, `copy.py` copies files from and to them."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,22 +17,18 @@ from orch.cli.context import ALSO, Detach, Json, OnFleet, Port, Profile, Rehears
 from orch.cli.errors import UsageError, coloured, end, say, tell
 from orch.cli.output.ticking import still
 from orch.cli.runs.background import LOG, drive_behind, see_through, supervise, why_undriven
-from orch.spec.errors import ExitCode, OrchError
+from orch.cli.runs.ports import hold_ports, hold_ports_of_run, ports_of
+from orch.cli.runs.submission import submit_task
+from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
-    from orch.runner.errors import NoFit
     from orch.runner.events import PortForwarded
-    from orch.runner.launch.run_plan import RankPort
     from orch.runner.ledger.records import RunRow
-    from orch.runner.runs.forwards import LocalPorts
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.runner.runs.run_secrets import Secrets
     from orch.spec import Document
-    from orch.spec.models import Task
-    from orch.spec.state import FleetState
     from orch.stacks.project import Project
     from orch.stacks.secrets.values import ProjectSecrets
-    from orch.stacks.state import StackState
 
 Run = Annotated[
     str,
@@ -123,9 +118,9 @@ def start(
         for document in tasks:
             with LocalPorts() as held:
                 if not detach:
-                    _hold_ports(held, document, other_ports)
+                    hold_ports(held, document, other_ports)
                 with still(lambda: "asking the nodes and packing files"):
-                    row = _submit(
+                    row = submit_task(
                         project,
                         runner,
                         document,
@@ -226,7 +221,7 @@ def attach(
         if in_background:
             end(supervise(runner, row))
         if row.active:
-            _hold_ports_of_run(held, row, other_ports)
+            hold_ports_of_run(held, row, other_ports)
             row = see_through(project, runner, row, held)
         _show_end(row, as_json=as_json, forwards=held.open)
         end(_code(row))
@@ -316,170 +311,6 @@ def _is_task(document: Document) -> bool:
     return isinstance(document.model, Task)
 
 
-def _submit(
-    project: Project,
-    runner: RunnerContext,
-    document: Document,
-    *,
-    arguments: Sequence[str],
-    fleet_name: str | None,
-    name: str | None,
-    variables: dict[str, str],
-) -> RunRow:
-    from orch import images
-    from orch.runner.errors import NoFit
-    from orch.runner.launch.job_image import job_image
-    from orch.runner.launch.volumes import NO_VOLUMES, VolumeMisfit, needs_volumes
-    from orch.runner.node.registry import registry_of
-    from orch.runner.placement.rank_groups import on_fleet
-    from orch.runner.placement.seats import choose_fleet
-    from orch.runner.runs.lifecycle import submit
-    from orch.spec.models import Task
-    from orch.stacks.fleets import known_fleets
-    from orch.stacks.variables import with_variables
-    from orch.stacks.volumes.attaching import volumes_for
-
-    task = document.model
-    if not isinstance(task, Task):
-        raise TypeError(f"not a task: {type(task).__name__}")
-    try:
-        stacks = known_fleets(project)
-        if fleet_name is not None:
-            task = on_fleet(task, fleet_name)
-        candidates = _candidates(project, stacks, task, fleet_name)
-        others = [node["name"] for name in stacks if name not in candidates for node in stacks[name].nodes]
-        fleet = choose_fleet(runner, task, candidates, fleet_name, elsewhere=others)
-    except NoFit as error:
-        raise _as_diagnostic(error, project, document) from error
-    image = job_image(task, fleet, project.default_image, project.images)
-    if image.instead_of is not None:
-        tell(f"image {image.instead_of}: {image.reference} is used in its place (`images` of orch.yml)")
-        if registry_of(image.reference) != registry_of(image.instead_of):
-            # The log-in is for another registry than this image's.
-            task = task.model_copy(update={"registry_auth": None})
-    try:
-        return submit(
-            runner,
-            task,
-            with_variables(stacks[fleet.stack], fleet),
-            image=images.resolve(image.reference),
-            base=document.directory,
-            name=name,
-            stem=_stem(document.file),
-            run_args=arguments,
-            cli_env=variables,
-            caller_env=dict(os.environ),
-            volumes=volumes_for(project, runner.ledger) if needs_volumes(task) else NO_VOLUMES,
-        )
-    except VolumeMisfit as error:
-        raise _as_diagnostic(error, project, document) from error
-
-
-def _as_diagnostic(error: NoFit, project: Project, document: Document) -> OrchError:
-    """A NoFit error that is about a property, as a diagnostic at its place, related to its fleets."""
-    if error.code is None and not error.fleets:
-        return error
-    from orch.runner.placement.placement import parts_of
-    from orch.spec import InvalidConfiguration
-    from orch.spec.diagnostics import Related
-    from orch.stacks.errors import NoSuchFleet
-    from orch.stacks.fleets import find_fleet
-
-    related: list[Related] = []
-    for name in error.fleets:
-        try:
-            fleet_document, _ = find_fleet(project.root, name)
-        except NoSuchFleet:  # no file of this project describes it
-            continue
-        related.append(Related(fleet_document.span(), f"fleet '{name}'"))
-    diagnostic = document.draft.diagnostic(
-        error.code or "ORCH245",
-        parts_of(error.path),
-        error.summary,
-        detail=error.detail,
-        hint=error.hint,
-        related=tuple(related),
-    )
-    return InvalidConfiguration((diagnostic,))
-
-
-def _candidates(
-    project: Project, stacks: Mapping[str, StackState], task: Task, fleet_name: str | None
-) -> dict[str, FleetState]:
-    """The candidate fleets of a task by name, from the `stacks` of the fleets that are up.
-
-    All of them when none of the requested fleets is up: the error message then names them."""
-    from orch.runner.placement.rank_groups import requested_fleets
-    from orch.stacks.fleets import fleet_of, not_up
-
-    if fleet_name is not None and fleet_name not in stacks:
-        raise not_up(project, fleet_name)
-    requested = (fleet_name,) if fleet_name is not None else requested_fleets(task)
-    names = [name for name in stacks if name in requested] or list(stacks)
-    return {name: fleet_of(stacks[name]) for name in names}
-
-
-def _hold_ports(held: LocalPorts, document: Document, others: Sequence[RankPort]) -> None:
-    """Take the ports of this machine that lead to a task's job. Raises PortTaken at the task's property."""
-    from orch.runner.errors import PortTaken
-    from orch.runner.runs.forwards import PortRequest, replaced
-    from orch.spec.models import Task
-
-    task = document.model
-    if not isinstance(task, Task):
-        raise TypeError(f"not a task: {type(task).__name__}")
-    written = [PortRequest(port.container_port, port.local_port) for port in task.ports]
-    for request in replaced(written, others):
-        try:
-            held.hold(request)
-        except PortTaken as error:
-            if request in written:
-                error.where = str(document.span(("ports", written.index(request))))
-            raise
-
-
-def _hold_ports_of_run(held: LocalPorts, row: RunRow, others: Sequence[RankPort]) -> None:
-    """Take the ports that lead to a run's jobs. One that is taken is told, and not forwarded.
-
-    Raises PortTaken for one of `others`, which were asked for now.
-    """
-    from orch.runner.errors import PortTaken
-    from orch.runner.launch.run_plan import plan_of
-    from orch.runner.ledger.run_names import as_argument
-    from orch.runner.runs.forwards import replaced, requested_ports
-
-    written = requested_ports(plan_of(row))
-    for request in replaced(written, others):
-        try:
-            held.hold(request)
-        except PortTaken as error:
-            if request not in written:
-                raise
-            tell(
-                f"warning: {error.summary}: port {request.job} of the run is not forwarded\n"
-                f"  hint: `orch attach {as_argument(row.name)} --port OTHER:{request.job}`, "
-                f"or `*:{request.job}` for any free one"
-            )
-
-
-def ports_of(items: Sequence[str]) -> tuple[RankPort, ...]:
-    """Ports of `--port` options: `JOB`, `LOCAL:JOB` or `*:JOB`. Raises BadParameter."""
-    from pydantic import ValidationError
-
-    from orch.runner.launch.run_plan import RankPort
-    from orch.spec.models.mounts import PortMapping
-
-    ports: list[RankPort] = []
-    for item in items:
-        try:
-            port = PortMapping.model_validate(item)
-        except ValidationError:
-            hint = "write 8080, 9000:8080 or *:8080, with ports from 1 to 65535"
-            raise typer.BadParameter(f"{item!r} is not a port: {hint}", param_hint="--port") from None
-        ports.append(RankPort(job=port.container_port, local=port.local_port))
-    return tuple(ports)
-
-
 def _show_end(row: RunRow, *, as_json: bool, forwards: Sequence[PortForwarded] = ()) -> None:
     from orch.cli.output.run import summary
 
@@ -540,12 +371,3 @@ def _since(text: str | None) -> str | None:
         except ValueError:
             raise typer.BadParameter(f"{text!r} is neither a time nor an age", param_hint="--since") from None
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _stem(file: Path) -> str:
-    """The first part of the name of an unnamed run."""
-    import re
-
-    name = file.name.removesuffix(".yml").removesuffix(".yaml").removesuffix(".dstack") or file.parent.name
-    word = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    return word if re.match(r"[a-z]", word) else "run"

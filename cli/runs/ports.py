@@ -1,0 +1,77 @@
+"""Ports of this machine that lead to a task's jobs: taken before it is submitted, or when attached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from orch.cli.errors import tell
+
+if TYPE_CHECKING:
+    from orch.runner.launch.run_plan import RankPort
+    from orch.runner.ledger.records import RunRow
+    from orch.runner.runs.forwards import LocalPorts
+    from orch.spec import Document
+
+
+def hold_ports(held: LocalPorts, document: Document, others: Sequence[RankPort]) -> None:
+    """Take the ports of this machine that lead to a task's job. Raises PortTaken at the task's property."""
+    from orch.runner.errors import PortTaken
+    from orch.runner.runs.forwards import PortRequest, replaced
+    from orch.spec.models import Task
+
+    task = document.model
+    if not isinstance(task, Task):
+        raise TypeError(f"not a task: {type(task).__name__}")
+    written = [PortRequest(port.container_port, port.local_port) for port in task.ports]
+    for request in replaced(written, others):
+        try:
+            held.hold(request)
+        except PortTaken as error:
+            if request in written:
+                error.where = str(document.span(("ports", written.index(request))))
+            raise
+
+
+def hold_ports_of_run(held: LocalPorts, row: RunRow, others: Sequence[RankPort]) -> None:
+    """Take the ports that lead to a run's jobs. One that is taken is told, and not forwarded.
+
+    Raises PortTaken for one of `others`, which were asked for now.
+    """
+    from orch.runner.errors import PortTaken
+    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.run_names import as_argument
+    from orch.runner.runs.forwards import replaced, requested_ports
+
+    written = requested_ports(plan_of(row))
+    for request in replaced(written, others):
+        try:
+            held.hold(request)
+        except PortTaken as error:
+            if request not in written:
+                raise
+            tell(
+                f"warning: {error.summary}: port {request.job} of the run is not forwarded\n"
+                f"  hint: `orch attach {as_argument(row.name)} --port OTHER:{request.job}`, "
+                f"or `*:{request.job}` for any free one"
+            )
+
+
+def ports_of(items: Sequence[str]) -> tuple[RankPort, ...]:
+    """Ports of `--port` options: `JOB`, `LOCAL:JOB` or `*:JOB`. Raises BadParameter."""
+    from pydantic import ValidationError
+
+    from orch.runner.launch.run_plan import RankPort
+    from orch.spec.models.mounts import PortMapping
+
+    ports: list[RankPort] = []
+    for item in items:
+        try:
+            port = PortMapping.model_validate(item)
+        except ValidationError:
+            hint = "write 8080, 9000:8080 or *:8080, with ports from 1 to 65535"
+            raise typer.BadParameter(f"{item!r} is not a port: {hint}", param_hint="--port") from None
+        ports.append(RankPort(job=port.container_port, local=port.local_port))
+    return tuple(ports)

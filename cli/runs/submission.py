@@ -1,0 +1,133 @@
+"""Submits a task: the fleet it goes to, its image, and a refusal as a diagnostic at its place in the file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orch.cli.errors import tell
+from orch.spec.errors import OrchError
+
+if TYPE_CHECKING:
+    from orch.runner.errors import NoFit
+    from orch.runner.ledger.records import RunRow
+    from orch.runner.runs.lifecycle import RunnerContext
+    from orch.spec import Document
+    from orch.spec.models import Task
+    from orch.spec.state import FleetState
+    from orch.stacks.project import Project
+    from orch.stacks.state import StackState
+
+
+def submit_task(
+    project: Project,
+    runner: RunnerContext,
+    document: Document,
+    *,
+    arguments: Sequence[str],
+    fleet_name: str | None,
+    name: str | None,
+    variables: dict[str, str],
+) -> RunRow:
+    from orch import images
+    from orch.runner.errors import NoFit
+    from orch.runner.launch.job_image import job_image
+    from orch.runner.launch.volumes import NO_VOLUMES, VolumeMisfit, needs_volumes
+    from orch.runner.node.registry import registry_of
+    from orch.runner.placement.rank_groups import on_fleet
+    from orch.runner.placement.seats import choose_fleet
+    from orch.runner.runs.lifecycle import submit
+    from orch.spec.models import Task
+    from orch.stacks.fleets import known_fleets
+    from orch.stacks.variables import with_variables
+    from orch.stacks.volumes.attaching import volumes_for
+
+    task = document.model
+    if not isinstance(task, Task):
+        raise TypeError(f"not a task: {type(task).__name__}")
+    try:
+        stacks = known_fleets(project)
+        if fleet_name is not None:
+            task = on_fleet(task, fleet_name)
+        candidates = _candidates(project, stacks, task, fleet_name)
+        others = [node["name"] for name in stacks if name not in candidates for node in stacks[name].nodes]
+        fleet = choose_fleet(runner, task, candidates, fleet_name, elsewhere=others)
+    except NoFit as error:
+        raise _as_diagnostic(error, project, document) from error
+    image = job_image(task, fleet, project.default_image, project.images)
+    if image.instead_of is not None:
+        tell(f"image {image.instead_of}: {image.reference} is used in its place (`images` of orch.yml)")
+        if registry_of(image.reference) != registry_of(image.instead_of):
+            # The log-in is for another registry than this image's.
+            task = task.model_copy(update={"registry_auth": None})
+    try:
+        return submit(
+            runner,
+            task,
+            with_variables(stacks[fleet.stack], fleet),
+            image=images.resolve(image.reference),
+            base=document.directory,
+            name=name,
+            stem=_stem(document.file),
+            run_args=arguments,
+            cli_env=variables,
+            caller_env=dict(os.environ),
+            volumes=volumes_for(project, runner.ledger) if needs_volumes(task) else NO_VOLUMES,
+        )
+    except VolumeMisfit as error:
+        raise _as_diagnostic(error, project, document) from error
+
+
+def _as_diagnostic(error: NoFit, project: Project, document: Document) -> OrchError:
+    """A NoFit error that is about a property, as a diagnostic at its place, related to its fleets."""
+    if error.code is None and not error.fleets:
+        return error
+    from orch.runner.placement.placement import parts_of
+    from orch.spec import InvalidConfiguration
+    from orch.spec.diagnostics import Related
+    from orch.stacks.errors import NoSuchFleet
+    from orch.stacks.fleets import find_fleet
+
+    related: list[Related] = []
+    for name in error.fleets:
+        try:
+            fleet_document, _ = find_fleet(project.root, name)
+        except NoSuchFleet:  # no file of this project describes it
+            continue
+        related.append(Related(fleet_document.span(), f"fleet '{name}'"))
+    diagnostic = document.draft.diagnostic(
+        error.code or "ORCH245",
+        parts_of(error.path),
+        error.summary,
+        detail=error.detail,
+        hint=error.hint,
+        related=tuple(related),
+    )
+    return InvalidConfiguration((diagnostic,))
+
+
+def _candidates(
+    project: Project, stacks: Mapping[str, StackState], task: Task, fleet_name: str | None
+) -> dict[str, FleetState]:
+    """The candidate fleets of a task by name, from the `stacks` of the fleets that are up.
+
+    All of them when none of the requested fleets is up: the error message then names them."""
+    from orch.runner.placement.rank_groups import requested_fleets
+    from orch.stacks.fleets import fleet_of, not_up
+
+    if fleet_name is not None and fleet_name not in stacks:
+        raise not_up(project, fleet_name)
+    requested = (fleet_name,) if fleet_name is not None else requested_fleets(task)
+    names = [name for name in stacks if name in requested] or list(stacks)
+    return {name: fleet_of(stacks[name]) for name in names}
+
+
+def _stem(file: Path) -> str:
+    """The first part of the name of an unnamed run."""
+    import re
+
+    name = file.name.removesuffix(".yml").removesuffix(".yaml").removesuffix(".dstack") or file.parent.name
+    word = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return word if re.match(r"[a-z]", word) else "run"
