@@ -38,6 +38,7 @@ from orch.spec.state import FleetState, NodeState, SshAccess
 NODES = int(os.environ.get("ORCHCTL_BENCH_NODES", "8"))
 GIB = float(os.environ.get("ORCHCTL_BENCH_GIB", "5"))
 FILES = 20_000
+MIB = 1 << 20
 PORT = 22_800
 WHEN = ("the first time", "again after one file has changed", "again as it is")
 
@@ -129,14 +130,20 @@ def _figures(made: Farm, name: str, fill: Callable[[Path], Path]) -> Iterator[Fi
         source.mkdir()
         changing = fill(source)
         times: dict[str, list[float]] = {"ours": [], "theirs": []}
+        sent: dict[str, list[int]] = {"ours": [], "theirs": []}
         for side, measure in (("ours", _ours), ("theirs", _theirs)):
             for round_ in range(len(WHEN)):
                 if round_ == 1:
                     changing.write_bytes(random.Random(side).randbytes(changing.stat().st_size))
+                before = _loopback_bytes()
                 times[side].append(measure(made, Path(folder), source))
+                sent[side].append(_loopback_bytes() - before)
             made.empty()
     for at, when in enumerate(WHEN):
-        against = f"`rsync -a` over ssh to all {NODES} at once"
+        against = (
+            f"`rsync -a` over ssh to all {NODES} at once "
+            f"({sent['ours'][at] / MIB:,.1f} MiB on the wire against {sent['theirs'][at] / MIB:,.1f})"
+        )
         yield Figure(
             f"upload of {name} to {NODES} nodes, {when}",
             (times["ours"][at],),
@@ -144,6 +151,15 @@ def _figures(made: Farm, name: str, fill: Callable[[Path], Path]) -> Iterator[Fi
             against,
             1.0,
         )
+
+
+def _loopback_bytes() -> int:
+    """Bytes that the loopback has carried, both ways."""
+    for line in Path("/proc/net/dev").read_text().splitlines():
+        name, _, counters = line.partition(":")
+        if name.strip() == "lo":
+            return int(counters.split()[0])
+    sys.exit("there is no loopback")
 
 
 def _small(folder: Path) -> Path:

@@ -13,6 +13,7 @@ from orch.cli.context import Detach, File, OnFleet, Profile, Rehearse, Variables
 from orch.cli.diagnostics import secrets_near, settings_near
 from orch.cli.errors import UsageError, tell
 from orch.cli.runs import run
+from orch.cli.runs.submission import at_its_property
 from orch.spec.suggest import few
 
 
@@ -70,7 +71,8 @@ def apply(
         require_up(StackState(project_at(file, rehearse=rehearse), fleet))
     for document in documents:
         if isinstance(task := document.model, Task):
-            check_task(task, document.directory, environ)
+            with at_its_property(document):
+                check_task(task, document.directory, environ)
     if other_kinds := [each.kind for each in documents if each.kind not in ("fleet", "task", "volume")]:
         tell(f"note: only volumes, fleets and tasks are applied; left out: {few(dict.fromkeys(other_kinds))}")
     if has_fleets:

@@ -224,7 +224,7 @@ VERBS = (
     Verb(
         "unlock",
         "provision:unlock",
-        "Break the lock on a fleet's state, after showing who holds it and since when.",
+        "Break the lock on a fleet's or volume's state, after showing who holds it and since when.",
         FLEETS,
         "orch unlock laptop",
         takes_file=True,

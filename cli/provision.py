@@ -204,6 +204,14 @@ def up(
     ] = False,
     upgrade: Annotated[bool, typer.Option("--upgrade", help="Look for newer machine images.")] = False,
     force: Force = False,
+    lose_data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lose-data",
+            metavar="PATH",
+            help="Delete the file system created at this path, or make it anew where it is gone; repeatable.",
+        ),
+    ] = None,
     verbose: Verbose = False,
     rehearse: Rehearse = False,
 ) -> None:
@@ -212,7 +220,13 @@ def up(
 
     bring_up(
         FleetFile(file, launch=("fleet", "volume"), rehearse=rehearse),
-        Approvals(accept_drift, upgrade, force, unseen="all" if accept_new_host_keys else "none"),
+        Approvals(
+            accept_drift,
+            upgrade,
+            force,
+            unseen="all" if accept_new_host_keys else "none",
+            lose_data=frozenset(lose_data or ()),
+        ),
         accept_host_keys=accept_host_key or (),
         yes=yes,
         as_json=as_json,
@@ -309,6 +323,7 @@ def remove(
     from orch.cli.output.plan import counts, plan_json
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
+    from orch.components.file_systems import words_of
     from orch.stacks import operations
     from orch.stacks.fleets import not_up
     from orch.stacks.state import StackState
@@ -321,6 +336,9 @@ def remove(
             (tell if as_json else say)(f"fleet {name}: not up, nothing to remove")
             continue
         what = f"node {', '.join(map(str, indices))} of the fleet {name}" if indices else f"the fleet {name}"
+        data = () if indices else StackState(project, name).file_systems
+        for each in data:
+            tell(f"fleet {name}: {words_of(each)} is deleted, and all data on it")
         if not yes:
             need_terminal(f"orch down {target} --yes")
             confirm(f"Remove {what} and all that runs on it?")
@@ -375,27 +393,29 @@ def _show_drift(
 
 
 def unlock(target: FileOrName, yes: Yes = False, rehearse: Rehearse = False) -> None:
-    """Break the lock on a fleet's state, after showing who holds it and since when."""
+    """Break the lock on a fleet's or volume's state, after showing who holds it and since when."""
     from orch.cli.output.review import confirm, need_terminal
     from orch.stacks import operations
     from orch.stacks.fleets import not_up
-    from orch.stacks.pulumi.locks import locks
+    from orch.stacks.pulumi.locks import locks, subject
     from orch.stacks.state import StackState
+    from orch.stacks.volumes.state import STACK, no_such_volume
 
-    for project, name in _targets(target, rehearse=rehearse):
+    for project, name in _stacks_of(target, rehearse=rehearse):
         held_locks = locks(project, name)
         if project.local_state is not None and not held_locks:
             if not StackState(project, name).exists:
-                raise not_up(project, name)
-            say(f"fleet {name}: nobody holds it")
+                volume = name.partition(STACK)[2]
+                raise no_such_volume(project, volume) if volume else not_up(project, name)
+            say(f"{subject(name)}: nobody holds it")
             continue
         for lock in held_locks:
-            tell(f"fleet {name} is held by {lock}{' (that process is gone)' if lock.dead else ''}")
+            tell(f"{subject(name)} is held by {lock}{' (that process is gone)' if lock.dead else ''}")
         if not yes:
             need_terminal(f"orch unlock {target} --yes")
             confirm("Break the lock? If its holder is still at work, the state will be damaged.")
         operations.unlock(project, name)
-        say(f"fleet {name}: unlocked")
+        say(f"{subject(name)}: unlocked")
 
 
 def _request(file: str, document: Document, fleet: Fleet, approvals: Approvals) -> FleetRequest:
@@ -415,6 +435,17 @@ def _targets(target: str, *, rehearse: bool) -> list[tuple[Project, str]]:
     if is_file(target):
         return _fleets_of(FleetFile(target, rehearse=rehearse))
     return [(project_at(rehearse=rehearse), target)]
+
+
+def _stacks_of(target: str, *, rehearse: bool) -> list[tuple[Project, str]]:
+    """The stacks of a file's fleets and volumes, or the one stack of a name in the project here."""
+    from orch.stacks.volumes.state import stack_of
+
+    if not is_file(target):
+        return [(project_at(rehearse=rehearse), target)]
+    source = FleetFile(target, rehearse=rehearse)
+    volumes = [(project, stack_of(project, volume.name).name) for project, _, volume in source.volumes()]
+    return [*volumes, *_fleets_of(source)]
 
 
 def _fleets_of(source: FleetFile) -> list[tuple[Project, str]]:

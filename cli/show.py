@@ -133,19 +133,20 @@ def _simulated(state: FleetState) -> str:
 
 
 def _run_text(runner: RunnerContext, row: RunRow) -> str:
-    from orch.cli.output.run import duration, moment, rank_lines
+    from orch.cli.output.run import attempt_lines, duration, moment, rank_lines
     from orch.runner.launch.run_plan import groups_and_tags
     from orch.runner.processes import describe_owner
 
     plan, (_, tags) = _plan_facts(row), groups_and_tags(row)
-    end = row.finished_at or row.now
     reason = row.message or row.reason
     pairs: Pairs = [
         ("run", f"{row.name} ({row.status}{f': {reason}' if reason else ''})"),
         ("fleet", row.fleet),
         ("submitted", f"{moment(row.created_at)} by {describe_owner(row.submitted_by)}"),
+        ("attempt", str(row.attempt) if row.attempt else ""),
+        ("next attempt", moment(row.next_at) or ""),
         ("started", moment(row.started_at) or "not yet"),
-        ("took", duration(end - row.started_at) if row.started_at else ""),
+        ("took", duration(row.took_s) if row.took_s is not None else ""),
         (
             "driven by",
             describe_owner(row.owner) if row.held and row.owner else "nobody" if row.active else "",
@@ -161,7 +162,8 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
     return "\n".join(
         [
             *_lines(pairs),
-            *rank_lines(row),
+            *attempt_lines(row),
+            *([] if row.status == "pending" else rank_lines(row)),
             *([f"  the last lines of rank {rank}:"] if tail else []),
             *tail,
             f"  its log: orch logs {row.name}",

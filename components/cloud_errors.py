@@ -79,10 +79,22 @@ class CloudError:
 
 
 class CloudRefused(OrchError):
-    """A cloud did not answer, or refused to. `error` is what it said, where it said something."""
+    """A cloud did not answer, or refused to. `error` is what it said, where it said something, `status` the
+    HTTP status of that."""
 
     exit_code = ExitCode.PROVISION
 
-    def __init__(self, summary: str, *, error: CloudError | None = None, **told: str | None) -> None:
+    def __init__(
+        self, summary: str, *, error: CloudError | None = None, status: int | None = None, **told: str | None
+    ) -> None:
         super().__init__(summary, **told)
         self.error = error
+        self.status = status
+
+    @property
+    def final(self) -> bool:
+        """Whether what was asked for is not done, and will not be: a refusal with a status 4xx that no later
+        try changes, or a call that was never sent for want of credentials. All else leaves it open."""
+        if self.error is None:
+            return self.code == "ORCH303"
+        return self.error.verdict != "again" and 400 <= (self.status or 0) < 500

@@ -43,7 +43,8 @@ class Explained:
     `traits`: name -> words for it, in the order of the output. `new_nodes`: traits that only a new node can
     have. `noun`: what its nodes are called. `owned_by_user`: the nodes are the user's own machines, and are
     left as they were. `lost`: what is lost with a node; the trait `scratch` names more of it. `template`: the
-    type of the resource that new nodes are made from; running nodes do not follow it.
+    type of the resource that new nodes are made from; running nodes do not follow it. `holds_data`: types of
+    resources whose data goes with them.
     """
 
     traits: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -53,6 +54,7 @@ class Explained:
     owned_by_user: bool = False
     lost: str = "what is on their disks"
     template: str | None = None
+    holds_data: frozenset[str] = frozenset()
 
     # A thousand nodes have the same few properties.
     _found: dict[tuple[str, str], ChangeRow | None] = field(

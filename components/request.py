@@ -61,6 +61,32 @@ class CloudAnswer:
     again: bool = False
 
 
+DATA_TYPES: Mapping[str, str] = {
+    "aws:efs/fileSystem:FileSystem": "efs",
+    "aws:fsx/lustreFileSystem:LustreFileSystem": "fsx-lustre",
+    "gcp:filestore/instance:Instance": "filestore",
+}
+"""Types of a fleet's resources that hold data which nothing else has, each with its type of mount."""
+FILE_SYSTEM_PIN = "file_system:"
+"""What pins of created file systems begin with; the path follows."""
+
+
+@dataclass(frozen=True)
+class RecordedFileSystem:
+    """A file system that a fleet's stack records.
+
+    `path`: where nodes mount it; the resource's own name where no record tells. `size`: GiB, None where it
+    grows with what it holds. `throughput`: as the cloud gives it, None where it follows from load or size.
+    """
+
+    urn: str
+    id: str
+    type: str
+    path: str
+    size: int | None = None
+    throughput: int | None = None
+
+
 @dataclass(frozen=True)
 class PriorState:
     """What the stack has already decided, from its outputs. A new stack has none of it.
@@ -69,6 +95,7 @@ class PriorState:
     machine must not move a running cluster. `backend`: where its nodes are, None while it has none.
     `unfinished`: the pins of an `up` that was interrupted; `locked`: those of the project's lock file.
     `existing_nodes`: names of the nodes that the stack's state records; empty where it was not read.
+    `file_systems`: those that it records; None where it was not read.
     """
 
     pins: dict[str, str] = field(default_factory=dict)
@@ -77,6 +104,7 @@ class PriorState:
     unfinished: dict[str, str] = field(default_factory=dict)
     locked: dict[str, str] = field(default_factory=dict)
     existing_nodes: frozenset[str] = frozenset()
+    file_systems: tuple[RecordedFileSystem, ...] | None = None
 
     @classmethod
     def of_outputs(cls, outputs: dict[str, Any]) -> PriorState:
@@ -107,7 +135,8 @@ class Approvals:
     `accept_drift`: hosts are taken as they are now. `rekeyed`: hosts whose key is asked anew. `keys`: host
     keys shown and accepted, by host. `unseen`: which others are accepted without a look: none, those of
     `rekeyed`, all that are new. `upgrade`: pinned images are looked up anew.
-    `force`: nodes may go while runs are on them.
+    `force`: nodes may go while runs are on them. `lose_data`: paths of created file systems that may be
+    deleted, or made anew where they are gone.
     """
 
     accept_drift: bool = False
@@ -116,6 +145,7 @@ class Approvals:
     rekeyed: frozenset[str] = frozenset()
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
     unseen: Literal["none", "named", "all"] = "none"
+    lose_data: frozenset[str] = frozenset()
 
 
 NO_CONSENT = Approvals()

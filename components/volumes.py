@@ -76,20 +76,27 @@ class VolumeBackend(ABC):
     """The volumes of one backend.
 
     `fixed`: properties of a VolumeState that no volume changes in place, each with its property in the file.
-    `by_folder`: nodes find a volume as a folder, and nothing is attached.
     """
 
     fixed: ClassVar[Mapping[str, str]] = {"backend": "backend"}
-    by_folder: ClassVar[bool] = False
 
     @abstractmethod
     def plan(self, request: VolumeRequest) -> VolumePlan:
         """What the volume becomes. May ask the backend. Raises PlanErrors, and what asking raises."""
 
-    def folder(self, volume: VolumeState) -> str:
-        """The folder of nodes that is the volume, where it is `by_folder`."""
-        raise NotImplementedError
 
+class FolderVolumes(VolumeBackend):
+    """Volumes that every node of the backend finds as a folder; nothing is attached."""
+
+    @abstractmethod
+    def folder(self, volume: VolumeState) -> str:
+        """The folder of nodes that is the volume."""
+
+
+class DiskVolumes(VolumeBackend):
+    """Volumes that are disks, attached to a node while runs there use them."""
+
+    @abstractmethod
     def attach(
         self, account: Account, volume: VolumeState, node: NodeState, *, read_only: bool
     ) -> Attachment:
@@ -97,14 +104,22 @@ class VolumeBackend(ABC):
 
         Raises VolumeError, with ORCH267 when it is attached to another node.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def detach(self, account: Account, volume: VolumeState, node: NodeState) -> None:
         """Detach a volume from a node and wait until it is free; one that is not attached there is left so.
 
-        Raises VolumeError.
+        Raises DetachPending when the backend, asked now or before, may still do it; CloudRefused when it will
+        not.
         """
-        raise NotImplementedError
+
+    @abstractmethod
+    def users(self, account: Account, volume: VolumeState) -> tuple[str, ...]:
+        """The machines that a volume is attached to, by the backend's names; none when it is gone."""
+
+    @abstractmethod
+    def detach_hint(self, volume: VolumeState, machine: str) -> str:
+        """The command of the backend's own tool that detaches a volume from one of its `users`."""
 
 
 def volumes_of(name: str) -> VolumeBackend:
@@ -118,6 +133,14 @@ def volumes_of(name: str) -> VolumeBackend:
     return cast("VolumeBackend", volumes)
 
 
+def disks_of(name: str) -> DiskVolumes:
+    """The volumes of a backend whose volumes are disks. Raises VolumeError."""
+    volumes = volumes_of(name)
+    if not isinstance(volumes, DiskVolumes):
+        raise VolumeError(f"volumes of {name} are folders of its nodes: they are not attached")
+    return volumes
+
+
 def plan_volume(request: VolumeRequest) -> VolumePlan:
     """The plan of a volume, as its protection allows it.
 
@@ -126,17 +149,10 @@ def plan_volume(request: VolumeRequest) -> VolumePlan:
     """
     volumes, before = volumes_of(request.volume.backend), request.previous
     plan = volumes.plan(request)
-    if before is None:
+    if before is None or before.external:
+        # A disk that existed before stays as it is, whatever takes its name.
         return plan
     name, after = request.volume.name, plan.state
-    if (before.size_mib or 0) > (after.size_mib or before.size_mib or 0):
-        raise PlanError(
-            "ORCH264",
-            f"volume {name} has {in_words(before.size_mib)}, and {in_words(after.size_mib)} are less",
-            path="size",
-            detail="no disk shrinks",
-            hint=f"write `size: {in_words(before.size_mib).replace(' ', '')}`, or copy to a smaller volume",
-        )
     replacing = replaced_property(volumes, before, after)
     if replacing is not None and before.protect:
         attribute, key = replacing
@@ -144,10 +160,35 @@ def plan_volume(request: VolumeRequest) -> VolumePlan:
             "ORCH348",
             f"volume {name} is protected, and another `{key}` replaces it: all that is on it would be lost",
             path=key,
-            detail=f"`{key}` is {getattr(before, attribute)}; the file has {getattr(after, attribute)}",
+            detail="the file names a disk that exists: orch deletes its own of this name"
+            if attribute == "external"
+            else f"`{key}` is {getattr(before, attribute)}; the file has {getattr(after, attribute)}",
             hint="keep it, name a second volume, or first `orch up` this one with `protect: false`",
         )
+    # What is replaced is a new disk, of any size.
+    if replacing is None and (before.size_mib or 0) > (after.size_mib or before.size_mib or 0):
+        raise PlanError(
+            "ORCH264",
+            f"volume {name} has {in_words(before.size_mib)}, and {in_words(after.size_mib)} are less",
+            path="size",
+            detail="no disk shrinks",
+            hint=f"write `size: {in_words(before.size_mib).replace(' ', '')}`, or copy to a smaller volume",
+        )
     return plan
+
+
+def state_of(volume: Volume, backend: str, **own: Any) -> VolumeState:
+    """The state of a volume: what its file alone decides, and its `own` that the backend adds."""
+    common = {
+        "name": volume.name,
+        "backend": backend,
+        "region": volume.region,
+        "read_only": volume.read_only,
+        "sharing": volume.sharing,
+        "protect": volume.protect,
+        "auto_cleanup_s": volume.auto_cleanup_duration_s,
+    }
+    return VolumeState.model_validate(common | own)
 
 
 def replaced_property(

@@ -40,6 +40,9 @@ _starting: set[str] = set()
 """Instances whose container is being created: until it is attached, the network looks unused."""
 
 
+FILE_SYSTEMS = "/var/lib/orch/file-systems"
+"""A file in user data with a line `NAME SOURCE PATH` for each file system that the machine mounts."""
+
 CLOSES_METADATA = "/var/lib/orch/metadata.sh"
 """A script in user data. The node runs it, as the preparation of a real machine does."""
 
@@ -278,6 +281,7 @@ def _start_container(
     )
     placeholders = machine.placeholders if scenario.placeholders else ()
     _make_files(container, placeholders)
+    _mount_file_systems(cloud, container, machine.user_data, scenario.image or resolve("orch/node"))
     script = file_of(machine.user_data, CLOSES_METADATA)
     if script is not None:
         _close_metadata(container, script)
@@ -347,6 +351,28 @@ def show_disk(
             f"the node {endpoint.container} does not show its disk",
             detail=result.output.decode(errors="replace").strip(),
         )
+
+
+def _mount_file_systems(cloud: SimulatedAccount, container: str, user_data: bytes, image: str) -> None:
+    """Show a node the file systems that its user data names: a folder of this machine stands for each, by the
+    address that it is mounted from, so that all nodes have the same."""
+    from orch.images import volume_folders
+    from orch.images.client import connect
+
+    lines = (file_of(user_data, FILE_SYSTEMS) or b"").decode().splitlines()
+    for _, source, path in (line.split(" ", 2) for line in lines):
+        folder = f"{_network(cloud)}-{re.split('[:@]', source)[0]}"
+        volume_folders.make(connect(), image, folder)
+        with cloud.store.transaction():
+            cloud.store.put_meta(DISKS, sorted({*(cloud.store.meta(DISKS) or ()), folder}))
+        words = ["sh", "-ec", 'mkdir -p "${2%/*}/"; ln -sfnT "$1" "$2"', "sh"]
+        target = f"{volume_folders.MOUNT}/{folder}"
+        result: Any = connect().containers.get(container).exec_run([*words, target, path])
+        if result.exit_code:
+            raise SimulationError(
+                f"the node {container} does not show the file system at {path}",
+                detail=result.output.decode(errors="replace").strip(),
+            )
 
 
 def remove_disks(cloud: SimulatedAccount, *names: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from orch.spec.errors import ExitCode, OrchError
 
 
@@ -90,6 +93,17 @@ class NodePreparing(RunnerError):
     exit_code = ExitCode.HOSTS
 
 
+class VolumeDetaching(NodePreparing):
+    """The disk of a volume is being detached from the node after another job: a start has to wait."""
+
+
+class DetachPending(RunnerError):
+    """A cloud was asked to detach a disk, and may still do it: it has neither done nor refused it in time, or
+    its answer was lost."""
+
+    exit_code = ExitCode.PROVISION
+
+
 class NodeUnfit(RunnerError):
     """A node's preparation failed: it gets no jobs (ORCH391)."""
 
@@ -113,9 +127,26 @@ class NoFit(RunnerError):
 
 
 class BadTask(RunnerError):
-    """The task cannot be run as written. Raised before anything is started."""
+    """The task cannot be run as written. Raised before anything is started.
+
+    `path` is the property of the task that is wrong (`files.0`), empty where no single one is.
+    """
 
     exit_code = ExitCode.CONFIG
+
+    def __init__(self, summary: str, *, path: str = "", **fields: str | None) -> None:
+        super().__init__(summary, **fields)
+        self.path = path
+
+
+@contextmanager
+def about_property(path: str) -> Iterator[None]:
+    """A BadTask of the block that names no property is about this one."""
+    try:
+        yield
+    except BadTask as error:
+        error.path = error.path or path
+        raise
 
 
 class HostfileIncomplete(RunnerError):

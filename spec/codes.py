@@ -145,13 +145,15 @@ CODES = {
     # storage
     "ORCH261": "The volume is in another zone than the node",
     "ORCH262": "The kind of file system belongs to another backend",
-    "ORCH264": "A volume would shrink",
+    "ORCH264": "A volume or file system would shrink",
     "ORCH266": "Several nodes mount a volume that one node at a time can have",
     "ORCH267": "The volume is in use on another node",
     "ORCH268": "The volume is not up",
     "ORCH269": "The nodes cannot have this volume",
     "ORCH270": "The disk type does not allow this",
     "ORCH271": "The volume could not be mounted",
+    "ORCH274": "No file system like this is created",
+    "ORCH275": "A file system would lose its data",
     # money
     "ORCH281": "The fleet is over the budget",
     "ORCH282": "The budget cannot be checked",

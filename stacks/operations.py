@@ -11,15 +11,14 @@ from orch.stacks.errors import NoSuchNode, StackError
 from orch.stacks.fleets import delete_identity, not_up, require_up
 from orch.stacks.lockfile import write_lock
 from orch.stacks.plan import Plan, PreparedPlan, money, plan_of, prior_fleet
-from orch.stacks.program import program
 from orch.stacks.project import Project
 from orch.stacks.provisioning.bring_up import bring_up
 from orch.stacks.provisioning.busy_nodes import refuse_occupied, refuse_replaced
 from orch.stacks.provisioning.gang import parallel
+from orch.stacks.provisioning.kept_data import compare, is_protected, unprotect, unprotect_agreed
 from orch.stacks.provisioning.shared_networks import (
     all_shared,
     drift_shared,
-    preview_shared,
     release,
     shared_by,
 )
@@ -36,7 +35,8 @@ from orch.stacks.variables import clear_text_names, remove_clear_text, unreadabl
 def preview(project: Project, request: FleetRequest, listener: Listener) -> Plan:
     """Plan a fleet after a refresh, and return what `up` would do.
 
-    Takes no lock; changes nothing but the record of a new, empty stack. Raises PlanError, Conflict (the state
+    Takes no lock; changes nothing but the record of a new, empty stack, and the protection of file systems
+    that `approvals.lose_data` names. Raises PlanError, Conflict (the state
     of a newer orch), StackError, Interrupted.
     """
     project = _with_force(project, request.approvals.force)
@@ -46,13 +46,12 @@ def preview(project: Project, request: FleetRequest, listener: Listener) -> Plan
     stack = StackState(project, request.name)
     listener(Activity(f"planning the fleet {request.name}"))
     compiled = compile_for(stack, request)
+    unprotect_agreed(stack, request.approvals.lose_data)
     before = prior_fleet(stack)
     run = EngineCall(listener, planning=True)
     listener(Activity(f"the engine compares the fleet {request.name} with its resources"))
-    if compiled.shared is not None:
-        preview_shared(stack, compiled.shared, run)
     recorded = stack.recorded
-    engine(stack, ["preview", *parallel(compiled)], run, program(compiled))
+    compare(stack, compiled, parallel(compiled), request.approvals.lose_data, run)
     plan = plan_of(request.name, before, compiled, run)
     return replace(plan, prepared=PreparedPlan(stack, recorded, compiled, files, matches_record(run.events)))
 
@@ -96,6 +95,11 @@ def up(project: Project, request: FleetRequest, listener: Listener, *, plan: Pla
         refuse_occupied(stack, plan.lost_nodes, listener)
     elif not request.approvals.force:
         refuse_replaced(stack, compiled, before.fleet, listener)
+    if plan is None and stack.file_systems:
+        unprotect_agreed(stack, request.approvals.lose_data)
+        listener(Activity(f"the engine compares the fleet {request.name} with its resources"))
+        run = EngineCall(listener, planning=True)
+        compare(stack, compiled, parallel(compiled), request.approvals.lose_data, run)
     recorded = stack.recorded
     shared_before = shared_by(recorded)
     ensure_images(compiled.images, listener)
@@ -133,6 +137,7 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
     recorded = stack.recorded
     # After a `down` that was killed, an empty record no longer names the shared networks of the fleet.
     shared = shared_by(recorded) if stack.resources else all_shared(project)
+    unprotect(stack, [each.urn for each in stack.file_systems])
     engine(stack, ["destroy", "--yes", "--skip-preview"], run)
     release(stack, shared, run)
     plain(stack, ["stack", "rm", "--yes"])
@@ -235,7 +240,7 @@ def unlock(project: Project, name: str) -> None:
 
 
 def _refuse_protected(stack: StackState) -> None:
-    if any(resource.get("protect") for resource in stack.resources):
+    if is_protected(stack):
         raise StackError(
             f"the fleet {stack.name} is protected",
             hint="set `protect: false` in its file and `orch up` it, then remove it",

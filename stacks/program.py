@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from orch import __version__
 from orch.components.deployment import Deployment, SharedNetworks
+from orch.components.file_systems import check
 from orch.components.registry import compile_fleet
 from orch.components.request import PlanRequest, PriorState
 from orch.components.volumes import STACK as VOLUME_STACK
@@ -106,11 +107,14 @@ def main(root: Path | str = ".") -> None:
         outputs = refuse_newer(answer.get("outputs") or {})
         try:
             project = find(folder)
+            previous = replace(
+                PriorState.of_outputs(outputs), locked=read_lock(project.lock_file, fleet.name)
+            )
             compiled = compile_fleet(
                 PlanRequest(
                     with_secrets(project, fleet),
                     backends_with_secrets(project),
-                    replace(PriorState.of_outputs(outputs), locked=read_lock(project.lock_file, fleet.name)),
+                    previous,
                     scope_of(project),
                     root=folder,
                     folder=document.directory.absolute(),
@@ -118,6 +122,7 @@ def main(root: Path | str = ".") -> None:
                     tags=project.tags,
                 )
             )
+            compiled = check(fleet, previous, compiled, ())
             if compiled.shared is not None and not deployment(project, compiled.shared.stack):
                 raise NoSuchFleet(
                     f"the networks '{compiled.shared.name}' are not there",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orch.components.deployment import Deployment
+from orch.components.file_systems import check
 from orch.components.registry import compile_fleet
 from orch.components.request import NO_CONSENT, Approvals, PlanRequest, PriorState
 from orch.spec.models import Fleet
@@ -43,11 +44,12 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
     project = stack.project
     previous = replace(
         PriorState.of_outputs(stack.outputs),
+        file_systems=stack.file_systems,
         unfinished=unfinished_pins(stack.recorded),
         locked=read_lock(project.lock_file, request.name),
         existing_nodes=frozenset(stack.makers),
     )
-    return compile_fleet(
+    deployment = compile_fleet(
         PlanRequest(
             with_secrets(project, request.fleet),
             backends_with_secrets(project),
@@ -61,6 +63,7 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
             tags=project.tags,
         )
     )
+    return check(request.fleet, previous, deployment, request.approvals.lose_data)
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:

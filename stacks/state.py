@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from orch.components.request import DATA_TYPES, RecordedFileSystem
 from orch.runner.private import private_folder, write_private
 from orch.spec.state import SCHEMA
 from orch.stacks.errors import Conflict, StackError
@@ -107,6 +108,16 @@ class StackState:
     def makers(self) -> dict[str, str]:
         """The fleet's existing nodes, each with the resource that made it."""
         return {node["name"]: node.get("made_by") or node["name"] for node in self.nodes}
+
+    @property
+    def file_systems(self) -> tuple[RecordedFileSystem, ...]:
+        """The file systems that were created with the fleet and are recorded."""
+        from orch.components.file_systems import recorded
+
+        if not any(each["type"] in DATA_TYPES for each in self.resources):
+            return ()
+        pins: dict[str, Any] = {**unfinished_pins(self.recorded), **(self.outputs.get("pins") or {})}
+        return recorded(self.resources, pins)
 
     @property
     def hourly(self) -> float:

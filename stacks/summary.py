@@ -70,7 +70,8 @@ class _HeadlineText:
         explained, differing = self.compiled.explained, self._differing()
         nodes = self._nodes()
         if self.compiled.moves:
-            return Headline(tuple(self._moved(differing)), frozenset(differing), True, explained)
+            lines = [*self._moved(differing), *self._data_lost()]
+            return Headline(tuple(lines), frozenset(differing), True, explained)
         created, removed, replaced = (
             {name: change for name, change in nodes.items() if change.op == op}
             for op in ("create", "delete", "replace")
@@ -86,6 +87,7 @@ class _HeadlineText:
             *self._replaced(list(replaced), [*reasons.values()]),
             *self._removed(list(removed)),
             *self._created(created),
+            *self._data_lost(),
             *(f"{words}, in place on {self._updated_in_place(trait)}" for trait, words in in_place.items()),
         ]
         covered = {*reasons, *in_place, *(("nodes",) if created or removed else ())}
@@ -128,6 +130,13 @@ class _HeadlineText:
             yield f"{fold(names)}: {self._count(names)} taken out of the fleet; {left}"
         elif names:
             yield f"{fold(names)}: {self._count(names, 'running ')} destroyed; {self._loss(names)}"
+
+    def _data_lost(self) -> Iterator[str]:
+        """A line for each file system that is deleted or replaced."""
+        for change in self.changes:
+            if change.op in ("delete", "replace") and change.type in self.compiled.explained.holds_data:
+                again = " and made anew" if change.op == "replace" else ""
+                yield f"{change.name}: the file system is destroyed{again}; all data on it is lost"
 
     def _created(self, created: Mapping[str, Change]) -> Iterator[str]:
         lost = [

@@ -124,6 +124,8 @@ class Case:
         # Scripts have a test of their own; here their length would bury the rest.
         answer["cloud_init"] = f"{len(made.cloud_init.splitlines())} lines"
         answer["bastion_init"] = f"{len(made.bastion_init.splitlines())} lines"
+        if not made.file_systems:
+            del answer["file_systems"]
         answer["interfaces"] = [f"card {i.card} device {i.device} {i.kind}" for i in made.interfaces]
         return answer
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from orch.components.request import whole
+from orch.components.request import Approvals, whole
 from orch.spec.models import Fleet
 from orch.spec.state import FleetState
 from orch.stacks import operations
@@ -36,9 +37,10 @@ class CloudStack:
     def preview(self, fleet: Fleet) -> tuple[Change, ...]:
         return self.plan(fleet).changes
 
-    def up(self, fleet: Fleet) -> tuple[Change, ...]:
+    def up(self, fleet: Fleet, *, lose_data: Collection[str] = ()) -> tuple[Change, ...]:
         """Bring it up; what changed in all of its steps. Raises what `orch up` tells."""
-        return operations.up(self.project, FleetRequest(fleet, self.folder), quiet).changes
+        approvals = Approvals(lose_data=frozenset(lose_data))
+        return operations.up(self.project, FleetRequest(fleet, self.folder, approvals), quiet).changes
 
     def drift(self) -> tuple[PropertyDrift, ...]:
         return operations.drift(self.project, self.name, quiet)

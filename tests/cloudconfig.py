@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from orch.components.cloud.cloudinit import filled
+from orch.runner.preparation.mounts import CREATED
 
 HOST_KEY = "-----BEGIN-----\nabc\n-----END-----\n"
 
@@ -44,10 +45,11 @@ def text(config: str) -> str:
 
 
 def files(text: str) -> dict[str, Written]:
-    """Files of a machine, by path."""
+    """Files of a machine, by path, but for the one that is filled in when file systems are there."""
     return {
         each["path"]: Written(_content(each), int(each["permissions"], 8))
         for each in config(text)["write_files"]
+        if each["path"] != CREATED
     }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import transit
 from forkserver import interpreter
 from hostlab import Room, server_room
 from hypothesis import HealthCheck, settings
@@ -22,6 +23,7 @@ pytest_plugins = ("workers",)
 # A fourth of what a short call of the engine or of `docker` takes is Go's search for garbage.
 os.environ |= {"GOGC": "off", "GOMEMLIMIT": "512MiB"}
 use_memory()
+transit.use()
 
 # How long an example takes on a machine that does other things as well says nothing.
 settings.register_profile("tests", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -42,6 +44,14 @@ def engine() -> None:
 
 
 @pytest.fixture(scope="module")
+def passphrase() -> Iterator[None]:
+    """Stacks that are made here have a passphrase, as users' have who name no secrets provider."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(transit.URL, "")
+        yield
+
+
+@pytest.fixture(scope="module")
 def forked_providers() -> Iterator[None]:
     """Engines that this process starts have their providers forked."""
     with pytest.MonkeyPatch.context() as patch:
@@ -55,7 +65,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
     path = tmp_path_factory.mktemp("quickstart")
     shutil.copytree(ROOT / "examples" / "quickstart", path, dirs_exist_ok=True)
     project = Folder(path)
-    said = project.orch("up", "fleet.yml", "--yes", timeout=600)
+    said = project.orch("up", "fleet.yml", "--yes", env={transit.URL: ""}, timeout=600)
     assert said.code == 0, said.err
     yield project
     said = project.orch("down", "fleet.yml", "--yes")

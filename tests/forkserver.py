@@ -43,7 +43,7 @@ orch.components.aws.backend orch.components.gcp.backend orch.components.local.re
 orch.components.ssh.resources
 jinja2 pulumi.automation._server rich.console rich.table sqlalchemy.dialects.sqlite
 """
-LOADED = tuple(_VERBS_LOAD.split())
+LOADED = (*_VERBS_LOAD.split(), str(Path(__file__).with_name("transit.py")))
 
 # What serves our own resources and the simulated clouds. None of Google's libraries: protobuf takes either
 # them or the SDK of providers.

@@ -123,6 +123,8 @@ class Case:
         # Scripts have a test of their own; here their length would bury the rest.
         answer["cloud_init"] = f"{len(made.cloud_init.splitlines())} lines"
         answer["bastion_init"] = f"{len(made.bastion_init.splitlines())} lines"
+        if not made.file_systems:
+            del answer["file_systems"]
         answer["interfaces"] = [f"{i.kind} {i.stack} {i.subnet}" for i in made.interfaces]
         answer["networks"]["vpcs"] = [_words(vpc) for vpc in answer["networks"]["vpcs"]]
         answer["networks"]["firewalls"] = [

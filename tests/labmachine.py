@@ -22,6 +22,19 @@ def docker(*words: str, data: bytes | None = None, check: bool = True) -> str:
     return done.stdout.decode().strip()
 
 
+def freeze(container: str) -> None:
+    """Freeze a container. The kernel gives up where processes come and go faster than it can freeze them."""
+    for patience in range(20, -1, -1):
+        try:
+            docker("pause", container)
+        except AssertionError as error:
+            if "unable to freeze" not in str(error) or not patience:
+                raise
+            time.sleep(0.5)
+        else:
+            return
+
+
 def wait_until(true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not true():

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator
 
 from labdevices import Devices
-from labmachine import Network, docker, wait_until
+from labmachine import Network, docker, freeze, wait_until
 
 
 class Server(Devices):
@@ -74,7 +74,7 @@ class Server(Devices):
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
         """The machine hangs: connections open, nothing answers."""
-        docker("pause", self.container)
+        freeze(self.container)
         try:
             yield
         finally:

@@ -31,7 +31,7 @@ CANDIDATES = (
 # What a block needs beside its required properties to mean one thing.
 BESIDE: dict[str, tuple[dict[str, object], ...]] = {
     "Nodes": ({}, {"target": "12"}, {"target": "1", "max": "12"}),
-    "Mount": ({}, {"source": "server:/export"}),
+    "Mount": ({}, {"source": "server:/export"}, {"type": "fsx-lustre"}, {"type": "filestore"}),
     "VolumeMount": ({}, {"instance_path": "/data"}, {"name": "data"}),
     "InitStep": ({}, {"run": "true"}),
     "InstanceRef": ({}, {"fleet": "lab"}, {"instance": "1"}),

@@ -12,8 +12,8 @@ from pathlib import Path
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan
 from orch.components.request import PriorState
+from orch.images import job_image
 from orch.runner.errors import RunnerError
-from orch.runner.launch.job_image import job_image
 from orch.runner.placement.placement import place_task
 from orch.spec import load_paths
 from orch.spec.diagnostics import Diagnostic, Severity

@@ -51,6 +51,8 @@ MEANT = (
     "H100",
     "nvidia",
     "80GB",
+    "38400GB",  # a size of FSx for Lustre and of Filestore
+    "125",
     "640GB",
     "8",
     "x86",

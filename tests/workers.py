@@ -17,6 +17,7 @@ from types import FrameType
 import forkserver
 import pytest
 import warm
+from transit import Transit
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
@@ -59,6 +60,7 @@ WITH_PARTS = (
     "tests/providers/gcp_bridge/test_in_the_engine.py",
     "tests/providers/simulated/test_in_the_engine.py",
     "tests/providers/simulated/test_local_nodes.py",
+    "tests/providers/test_local_volume.py",
     "tests/stacks/test_compressed_state.py",
     "tests/stacks/test_while_held.py",
 )
@@ -163,6 +165,8 @@ def _put_back(found: Mapping[str, str | None]) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(100_000, 20, 100)  # as the command line has it
+    if not hasattr(config, "workerinput"):
+        os.environ |= Transit().environment
     forkserver.GIVEN.update(getattr(config, "workerinput", {}).get("fork_servers", {}))
 
 

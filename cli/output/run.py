@@ -79,6 +79,8 @@ def _event_text(event: Event) -> str | None:
     if isinstance(event, PortForwarded):
         return f"{event.address} -> port {event.port} of rank {event.rank} on node {event.node}"
     if isinstance(event, RunChanged):
+        if event.status == "pending":
+            return f"run {event.run}: {event.message}"
         status = {"provisioning": "starting", "running": "running"}.get(event.status)
         return f"run {event.run}: {status}" if status else None
     if isinstance(event, RankChanged) and event.status == "failed":
@@ -102,6 +104,7 @@ def _progress_text(event: ImageProgress) -> str | None:
 def run_json(row: RunRow, forwards: Sequence[PortForwarded] = ()) -> dict[str, Any]:
     """One run as `run`, `attach`, `stop` and `ps` print it. A rank has `group` where the task has groups.
 
+    `nodes` and `started_at` are of `attempt`, the latest one; `attempts` has those that ended before.
     `forwards`: the ports that led to its jobs while the command was attached.
     """
     groups, tags = groups_and_tags(row)
@@ -127,6 +130,19 @@ def run_json(row: RunRow, forwards: Sequence[PortForwarded] = ()) -> dict[str, A
             for each in forwards
         ],
         "tags": tags,
+        "attempt": row.attempt,
+        "attempts": [
+            {
+                "attempt": each.attempt,
+                "events": list(each.events),
+                "message": each.message,
+                "nodes": [rank.node for rank in each.ranks],
+                "started_at": moment(each.started_at),
+                "finished_at": moment(each.finished_at),
+            }
+            for each in row.attempts
+        ],
+        "next_attempt_at": moment(row.next_at),
         "started_at": moment(row.started_at),
         "finished_at": moment(row.finished_at),
     }
@@ -138,14 +154,18 @@ TOLD_WAIT_S = 10
 
 def summary(row: RunRow) -> str:
     """How a run ended, and where to look next."""
-    took = f" in {duration(row.finished_at - row.started_at)}" if row.finished_at and row.started_at else ""
+    took = f" in {duration(row.took_s)}" if row.finished_at and row.took_s is not None else ""
     waited = row.started_at - row.created_at if row.started_at else 0
-    before = f"; it began after {duration(waited)}" if waited >= TOLD_WAIT_S else ""
+    before = f"; it began after {duration(waited)}" if waited >= TOLD_WAIT_S and not row.attempt else ""
+    if row.attempt:
+        before = f"; attempt {row.attempt}, {duration((row.finished_at or row.now) - row.created_at)} in all"
     if row.status == "done":
         return f"run {row.name}: done{took} on {_count(len(row.ranks), 'node')}{before}"
     if row.status == "terminated":
         return f"run {row.name}: stopped{took}{before}"
-    lines = [f"run {row.name}: {row.status}{took}: {row.message or row.reason}"]
+    lines = [
+        f"run {row.name}: {row.status}{took}{before if row.attempt else ''}: {row.message or row.reason}"
+    ]
     lines += rank_lines(row)
     failed_rank = next((rank.rank for rank in row.ranks if rank.status == "failed"), 0)
     if row.started_at is not None:
@@ -163,6 +183,17 @@ def rank_lines(row: RunRow) -> list[str]:
         + (f"{texts.get(rank.rank, ''):<{group_width}}  " if texts else "")
         + rank_text(rank)
         for rank in row.ranks
+    ]
+
+
+def attempt_lines(row: RunRow) -> list[str]:
+    """A line for each attempt that ended before the latest one."""
+    return [
+        f"  attempt {each.attempt}  {fold([rank.node for rank in each.ranks])}  "
+        f"{'failed' if each.started_at else 'could not start'} ({', '.join(each.events)})"
+        + (f" after {duration(each.finished_at - each.started_at)}" if each.started_at else "")
+        + (f": {each.message}" if each.message else "")
+        for each in row.attempts
     ]
 
 
@@ -201,14 +232,13 @@ def runs_table(rows: Sequence[RunRow], *, colour: bool) -> str:
     for heading in ("RUN", "FLEET", "NODES", "STATUS", "SUBMITTED", "TOOK"):
         table.add_column(heading)
     for row in rows:
-        end = row.finished_at or row.now
         cells = (
             row.name,
             row.fleet,
-            nodes_text(row),
+            "-" if row.status == "pending" else nodes_text(row),
             _status_text(row),
             f"{duration(row.now - row.created_at)} ago",
-            duration(end - row.started_at) if row.started_at else "-",
+            "-" if row.took_s is None else duration(row.took_s),
         )
         # Others write to a ledger that is shared: no markup, and no line of their own.
         table.add_row(*(Text(visible(cell)) for cell in cells))
@@ -218,12 +248,15 @@ def runs_table(rows: Sequence[RunRow], *, colour: bool) -> str:
 
 
 def _status_text(row: RunRow) -> str:
+    if row.status == "pending":
+        return "pending (retry)"
     codes = [r.exit_code for r in row.ranks if r.status == "failed" and r.exit_code is not None]
+    status = row.status
     if row.status == "failed" and codes:
-        return f"exited ({codes[0]})"
-    if row.status == "failed" and any(r.reason == "failed_to_start_due_to_no_capacity" for r in row.ranks):
-        return "no capacity"
-    return row.status
+        status = f"exited ({codes[0]})"
+    elif row.status == "failed" and any(r.reason == "failed_to_start_due_to_no_capacity" for r in row.ranks):
+        status = "no capacity"
+    return f"{status}, attempt {row.attempt}" if row.attempt else status
 
 
 def _ended(code: int | None, reason: str | None) -> str:

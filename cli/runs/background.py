@@ -17,6 +17,7 @@ from orch.cli.output.ticking import still
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
+    from orch.runner.launch.run_plan import RunPlan
     from orch.runner.ledger.records import RunRow
     from orch.runner.runs.forwards import LocalPorts
     from orch.runner.runs.lifecycle import RunnerContext
@@ -37,6 +38,9 @@ def see_through(project: Project, runner: RunnerContext, row: RunRow, ports: Loc
     from orch.runner.private import private_file
     from orch.runner.runs.lifecycle import drive
 
+    def plan() -> RunPlan:
+        return plan_of(runner.ledger.by_id(row.id))
+
     def leave(number: int, frame: Any) -> None:
         del number, frame
         raise KeyboardInterrupt
@@ -47,7 +51,7 @@ def see_through(project: Project, runner: RunnerContext, row: RunRow, ports: Loc
     try:
         with (
             still(live.status if isinstance(live, Live) else str),
-            ports.forward(runner.connector, plan_of(row), live) as forwarding,
+            ports.forward(runner.connector, plan, live) as forwarding,
         ):
             forwarding.follow(row.status)
             return drive(replace(runner, processor=forwarding), row)
@@ -140,3 +144,13 @@ def why_undriven(runner: RunnerContext, row: RunRow) -> str | None:
     except (OSError, BadRunName):  # a bad name in the ledger is reported elsewhere
         return None
     return line.removeprefix(ENDED) if line.startswith(ENDED) else None
+
+
+def begins_elsewhere(runner: RunnerContext, row: RunRow) -> bool:
+    """Whether a run waits for an attempt that can begin only on the machine that submitted it."""
+    from orch.runner.errors import BadRunName
+
+    try:
+        return row.phase == "waiting" and not runner.context(row).folder.has_launch
+    except BadRunName:  # reported elsewhere
+        return False

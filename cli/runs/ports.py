@@ -19,19 +19,29 @@ if TYPE_CHECKING:
 def hold_ports(held: LocalPorts, document: Document, others: Sequence[RankPort]) -> None:
     """Take the ports of this machine that lead to a task's job. Raises PortTaken at the task's property."""
     from orch.runner.errors import PortTaken
+    from orch.runner.placement.rank_groups import first_ranks, rank_groups
     from orch.runner.runs.forwards import PortRequest, replaced
     from orch.spec.models import Task
 
     task = document.model
     if not isinstance(task, Task):
         raise TypeError(f"not a task: {type(task).__name__}")
-    written = [PortRequest(port.container_port, port.local_port) for port in task.ports]
-    for request in replaced(written, others):
+    groups = rank_groups(task)
+    places = {
+        PortRequest(port.container_port, port.local_port, rank): (
+            *(("groups", place) if task.groups else ()),
+            "ports",
+            index,
+        )
+        for place, (group, rank) in enumerate(zip(groups, first_ranks(groups), strict=True))
+        for index, port in enumerate(group.ports)
+    }
+    for request in replaced(places, others):
         try:
             held.hold(request)
         except PortTaken as error:
-            if request in written:
-                error.where = str(document.span(("ports", written.index(request))))
+            if request in places:
+                error.where = str(document.span(places[request]))
             raise
 
 

@@ -16,9 +16,9 @@ from orch.cli import completion
 from orch.cli.context import ALSO, Detach, Json, OnFleet, Port, Profile, Rehearse, Variables, project_at
 from orch.cli.errors import UsageError, coloured, end, say, tell
 from orch.cli.output.ticking import still
-from orch.cli.runs.background import LOG, drive_behind, see_through, supervise, why_undriven
+from orch.cli.runs.background import LOG, begins_elsewhere, drive_behind, see_through, supervise, why_undriven
 from orch.cli.runs.ports import hold_ports, hold_ports_of_run, ports_of
-from orch.cli.runs.submission import submit_task
+from orch.cli.runs.submission import ProjectNow, submit_task
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ def start(
     if not tasks:
         from orch.runner.errors import BadTask
 
+        if any(document.kind == "dev-environment" for document in documents):
+            _load(file, variables, profile, "dev-environment")  # refused at its place, where it is not run
         raise BadTask("there is no task in it", where=file, hint="a task begins with `type: task`")
     if name is not None and len(tasks) > 1:
         raise UsageError(
@@ -133,7 +135,9 @@ def start(
                     drive_behind(runner, row)
                     _print_run(row) if as_json else say(row.name)
                     continue
-                if not as_json:
+                if not as_json and row.status == "pending":
+                    tell(f"run {row.name} waits for nodes of fleet {row.fleet}: {row.message}")
+                elif not as_json:
                     tell(f"run {row.name} on fleet {row.fleet}: {nodes_text(row)}")
                 row = see_through(project, runner, row, held)
                 _show_end(row, as_json=as_json, forwards=held.open)
@@ -151,13 +155,19 @@ def ps(
     with open_runner(None, as_json=True, rehearse=rehearse) as (_, runner):
         from orch.cli.output.run import SCHEMA, run_json, runs_table
         from orch.runner.ledger.run_names import as_argument
+        from orch.runner.processes import describe_owner
         from orch.runner.runs.lifecycle import reconcile_once
 
         reconcile_once(runner)
         rows = runner.ledger.runs(active_only=not everything) or runner.ledger.runs(limit=1)
-        undriven = [(row, why_undriven(runner, row)) for row in rows if row.active and not row.held]
-    for row, reason in undriven:
-        tell(f"note: nobody drives run {row.name}; `orch attach {as_argument(row.name)}` does")
+        undriven = [
+            (row, why_undriven(runner, row), begins_elsewhere(runner, row))
+            for row in rows
+            if row.active and not row.held
+        ]
+    for row, reason, elsewhere in undriven:
+        where = f", where {describe_owner(row.submitted_by)} submitted it" if elsewhere else ""
+        tell(f"note: nobody drives run {row.name}; `orch attach {as_argument(row.name)}` does{where}")
         if reason is not None:
             tell(f"  its driver ended: {reason} (more in {LOG} of its folder under .orch/runs)")
     if as_json:
@@ -179,6 +189,10 @@ def logs(
     since: Annotated[
         str | None, typer.Option("--since", metavar="T", help="A time (RFC 3339) or an age: 10m, 2h.")
     ] = None,
+    attempt: Annotated[
+        int | None,
+        typer.Option("--attempt", min=0, metavar="N", help="Of an earlier attempt; the first is 0."),
+    ] = None,
     rehearse: Rehearse = False,
 ) -> None:
     """Print the logs of a run, while it runs and after."""
@@ -189,11 +203,14 @@ def logs(
         from orch.cli.output.run import Live
         from orch.runner.errors import UnknownRun
         from orch.runner.runs.lifecycle import reconcile_once
-        from orch.runner.runs.read_logs import Selection, read_logs
+        from orch.runner.runs.read_logs import Selection, of_attempt, read_logs
 
         row = runner.ledger.get(name)
         reconcile_once(runner, [row])
         row = runner.ledger.by_id(row.id)
+        if attempt is not None:
+            follow = follow and attempt == row.attempt
+            row = of_attempt(row, attempt)
         all_ranks = [rank.rank for rank in row.ranks]
         if node is not None and node not in all_ranks:
             raise UnknownRun(f"run {name} has no rank {node}", hint=f"its ranks are 0 to {all_ranks[-1]}")
@@ -269,6 +286,7 @@ def open_runner(
             live,
             secrets=_secrets_of(project),
             volumes=project_volumes(project),
+            provisioned=ProjectNow(project, ledger),
         )
         yield project, context
     finally:
@@ -288,10 +306,12 @@ def _secrets_of(project: Project) -> Secrets:
     return lambda names: store().values(names) if names else {}
 
 
-def _load(file: str, variables: dict[str, str], profile: str | None) -> tuple[Document, ...]:
+def _load(
+    file: str, variables: dict[str, str], profile: str | None, kind: str = "task"
+) -> tuple[Document, ...]:
     from orch.cli.diagnostics import load
 
-    return load(file, launch=("task",), environ={**os.environ, **variables}, profile=profile)
+    return load(file, launch=(kind,), environ={**os.environ, **variables}, profile=profile)
 
 
 def _warn_of_unused(tasks: Sequence[Document]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,8 @@ from orch.spec.errors import OrchError
 
 if TYPE_CHECKING:
     from orch.runner.errors import NoFit
+    from orch.runner.launch.volumes import Volumes
+    from orch.runner.ledger.ledger import Ledger
     from orch.runner.ledger.records import RunRow
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec import Document
@@ -19,6 +23,33 @@ if TYPE_CHECKING:
     from orch.spec.state import FleetState
     from orch.stacks.project import Project
     from orch.stacks.state import StackState
+
+
+@dataclass(frozen=True)
+class ProjectNow:
+    """What is up in a project when it is asked; see `Provisioned` of the runner."""
+
+    project: Project
+    ledger: Ledger
+
+    def fleet(self, stack: str) -> FleetState | None:
+        """A fleet with its variables, None for one that is not up. Raises OrchError."""
+        from orch.stacks.errors import NoSuchFleet
+        from orch.stacks.fleets import fleet_of
+        from orch.stacks.state import StackState
+        from orch.stacks.variables import with_variables
+
+        state = StackState(self.project, stack)
+        try:
+            return with_variables(state, fleet_of(state))
+        except NoSuchFleet:
+            return None
+
+    def volumes(self) -> Volumes:
+        """The volumes that are up, and the active runs that use them. Raises OrchError."""
+        from orch.stacks.volumes.attaching import volumes_for
+
+        return volumes_for(self.project, self.ledger)
 
 
 def submit_task(
@@ -32,8 +63,8 @@ def submit_task(
     variables: dict[str, str],
 ) -> RunRow:
     from orch import images
+    from orch.images import job_image
     from orch.runner.errors import NoFit
-    from orch.runner.launch.job_image import job_image
     from orch.runner.launch.volumes import NO_VOLUMES, VolumeMisfit, needs_volumes
     from orch.runner.node.registry import registry_of
     from orch.runner.placement.rank_groups import on_fleet
@@ -63,21 +94,50 @@ def submit_task(
             # The log-in is for another registry than this image's.
             task = task.model_copy(update={"registry_auth": None})
     try:
-        return submit(
-            runner,
-            task,
-            with_variables(stacks[fleet.stack], fleet),
-            image=images.resolve(image.reference),
-            base=document.directory,
-            name=name,
-            stem=_stem(document.file),
-            run_args=arguments,
-            cli_env=variables,
-            caller_env=dict(os.environ),
-            volumes=volumes_for(project, runner.ledger) if needs_volumes(task) else NO_VOLUMES,
-        )
+        resolved = images.resolve(image.reference)
+    except images.ImageError as error:
+        if image.reference == task.image:
+            error.where = str(document.span(("image",)))
+        raise
+    try:
+        with at_its_property(document):
+            return submit(
+                runner,
+                task,
+                with_variables(stacks[fleet.stack], fleet),
+                image=resolved,
+                base=document.directory,
+                name=name,
+                stem=_stem(document.file),
+                run_args=arguments,
+                cli_env=variables,
+                caller_env=dict(os.environ),
+                volumes=volumes_for(project, runner.ledger) if needs_volumes(task) else NO_VOLUMES,
+            )
     except VolumeMisfit as error:
         raise _as_diagnostic(error, project, document) from error
+
+
+@contextmanager
+def at_its_property(document: Document) -> Iterator[None]:
+    """A BadTask of the block about a property of the document's task says where that is."""
+    from orch.runner.errors import BadTask
+    from orch.runner.placement.placement import parts_of
+    from orch.spec import InvalidConfiguration
+
+    try:
+        yield
+    except BadTask as error:
+        if not error.path:
+            raise
+        path = parts_of(error.path)
+        if error.code is None:
+            error.where = error.where or str(document.span(path))
+            raise
+        diagnostic = document.draft.diagnostic(
+            error.code, path, error.summary, detail=error.detail, hint=error.hint
+        )
+        raise InvalidConfiguration((diagnostic,)) from error
 
 
 def _as_diagnostic(error: NoFit, project: Project, document: Document) -> OrchError:

@@ -27,6 +27,7 @@ _ADDRESSES = {"none": "none", "launch": "from the launch", "elastic": "Elastic I
 
 EXPLAINED = Explained(
     template=_TEMPLATE,
+    holds_data=frozenset({"aws:efs/fileSystem:FileSystem", "aws:fsx/lustreFileSystem:LustreFileSystem"}),
     traits={
         "region": "region",
         "zone": "zone",

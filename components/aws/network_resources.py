@@ -10,6 +10,7 @@ import pulumi
 import pulumi_aws as aws
 
 from orch.components.aws.plan import AwsPlan, ExistingNetwork, NewNetwork, SecurityRule
+from orch.components.aws.storage.file_systems import SERVICES, FileSystemResources
 from orch.components.cloud.cloudinit import filled, packed64, wrapped64
 from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.keys import Keys
@@ -29,9 +30,17 @@ Text = pulumi.Output[str]
 
 
 def provider_of(
-    name: str, region: str, settings: AwsSettings, parent: pulumi.Resource | None = None
+    name: str,
+    region: str,
+    settings: AwsSettings,
+    parent: pulumi.Resource | None = None,
+    *,
+    services: Sequence[str] = (),
 ) -> aws.Provider:
-    """The provider of a region, with the credentials of orch.yml."""
+    """The provider of a region, with the credentials of orch.yml.
+
+    `services`: those that are asked beside EC2, IAM, SSM and STS; they have the endpoint of orch.yml too.
+    """
     creds = settings.creds
     arguments: dict[str, Any] = {"region": region}
     if isinstance(creds, AccessKeyCreds):
@@ -41,7 +50,7 @@ def provider_of(
         arguments |= {"profile": creds.profile} if creds.profile else {}
         arguments |= {"assume_roles": [{"role_arn": creds.role_arn}]} if creds.role_arn else {}
     if settings.endpoint_url:
-        names = ("ec2", "iam", "ssm", "sts")
+        names = sorted({"ec2", "iam", "ssm", "sts", *services})
         arguments["endpoints"] = [dict.fromkeys(names, settings.endpoint_url)]
     return aws.Provider(name, **arguments, opts=pulumi.ResourceOptions(parent=parent))
 
@@ -50,7 +59,7 @@ class NetworkResources:
     """Registers it all as children of `parent`.
 
     `subnets` are the nodes' own, by the number of their group, `edge` one that leads to the internet; `ready`
-    must be there before nodes are.
+    must be there before nodes are, the file systems among it.
     """
 
     def __init__(self, plan: AwsPlan, settings: AwsSettings, parent: pulumi.Resource) -> None:
@@ -65,11 +74,17 @@ class NetworkResources:
         self.vpc, self.subnets, self.edge, self.ready = self._network()
         bastion_group = self._bastion_group()
         self.groups = self._node_groups(bastion_group)
+        file_systems = FileSystemResources(self, settings.kms_key)
+        self.ready_with_file_systems = [*self.ready, *file_systems.ready]
+        self._sources = file_systems.sources
         self.profile = self._ssm_profile()
         self.bastion = self._bastion_machine(bastion_group)
 
     def _cloud(self, settings: AwsSettings) -> aws.Provider:
-        return provider_of(f"{self.plan.fleet}-aws", self.plan.region, settings, self._parent)
+        # A provider whose endpoints differ is a change: fleets without file systems have those of before.
+        services = {SERVICES[each.type] for each in self.plan.file_systems}
+        name = f"{self.plan.fleet}-aws"
+        return provider_of(name, self.plan.region, settings, self._parent, services=tuple(services))
 
     def tags(self, token: str, name: str, **more: str) -> dict[str, str]:
         """Tags of one resource. `orch:stack` and `orch:urn` find it again when its creation was cut short."""
@@ -96,7 +111,14 @@ class NetworkResources:
         """The user data of all nodes of a group. It holds no key but the client's public one; what the file's
         `init` has may be secret."""
         text = plan.cloud_init
-        user_data = self.keys.client_public_key.apply(lambda key: wrapped64(filled(text, authorized_key=key)))
+        sources = [self._sources[each.name] for each in self.plan.file_systems]
+
+        def fill(values: Sequence[Any]) -> str:
+            key, known_sources = values
+            mounted = list(zip(self.plan.file_systems, known_sources, strict=True))
+            return wrapped64(filled(text, authorized_key=key, file_systems=mounted))
+
+        user_data = pulumi.Output.all(self.keys.client_public_key, sources).apply(fill)
         return pulumi.Output.secret(user_data) if plan.confidential else pulumi.Output.unsecret(user_data)
 
     def after(self, resources: Sequence[pulumi.Resource], **more: Any) -> pulumi.ResourceOptions:
@@ -214,18 +236,19 @@ class NetworkResources:
         bastion = self.plan.bastion
         if bastion is None:
             return None
-        ingress = [self._rule(SecurityRule(cidr, 22, "SSH from ssh_cidrs"), None) for cidr in bastion.cidrs]
-        egress = [self._rule(SecurityRule("0.0.0.0/0", None, "SSH to the nodes, and SSM"), None)]
-        return self._group("bastion", ingress, egress)
+        ingress = [self.rule(SecurityRule(cidr, 22, "SSH from ssh_cidrs"), None) for cidr in bastion.cidrs]
+        egress = [self.rule(SecurityRule("0.0.0.0/0", None, "SSH to the nodes, and SSM"), None)]
+        return self.group("bastion", ingress, egress)
 
     def _node_groups(self, bastion: aws.ec2.SecurityGroup | None) -> list[pulumi.Input[str]]:
         groups = self.plan.groups
         if groups.name is None:
             return list(groups.given)
-        ingress = [self._rule(rule, bastion) for rule in groups.ingress]
-        return [self._group("nodes", ingress, [self._rule(rule, bastion) for rule in groups.egress]).id]
+        ingress = [self.rule(rule, bastion) for rule in groups.ingress]
+        return [self.group("nodes", ingress, [self.rule(rule, bastion) for rule in groups.egress]).id]
 
-    def _group(self, part: str, ingress: Sequence[Any], egress: Sequence[Any]) -> aws.ec2.SecurityGroup:
+    def group(self, part: str, ingress: Sequence[Any], egress: Sequence[Any]) -> aws.ec2.SecurityGroup:
+        """A security group with these rules, each made by `rule`."""
         name = f"{self.plan.fleet}-{part}"
         return aws.ec2.SecurityGroup(
             name,
@@ -238,10 +261,14 @@ class NetworkResources:
             opts=self.opts,
         )
 
-    def _rule(self, rule: SecurityRule, bastion: aws.ec2.SecurityGroup | None) -> Any:
+    def rule(self, rule: SecurityRule, bastion: aws.ec2.SecurityGroup | None) -> Any:
+        """One rule as the provider takes it."""
         ports = {"protocol": "-1", "from_port": 0, "to_port": 0}
         if rule.port is not None:
-            ports = {"protocol": "tcp", "from_port": rule.port, "to_port": rule.port}
+            first, last = rule.port if isinstance(rule.port, tuple) else (rule.port, rule.port)
+            ports = {"protocol": "tcp", "from_port": first, "to_port": last}
+        if rule.peer == "nodes":
+            return {**ports, "security_groups": self.groups, "description": rule.why}
         if rule.peer == "itself":
             return {**ports, "self": True, "description": rule.why}
         if rule.peer == "bastion" and bastion is not None:

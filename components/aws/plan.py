@@ -37,10 +37,13 @@ class ExistingNetwork:
 
 @dataclass(frozen=True)
 class SecurityRule:
-    """One rule of a security group. `peer`: `itself`, `bastion`, or a network. `port` None: all traffic."""
+    """One rule of a security group. `peer`: `itself`, `bastion`, `nodes`, or a network.
+
+    `port`: one of TCP, or the first and the last; None: all traffic.
+    """
 
     peer: str
-    port: int | None
+    port: int | tuple[int, int] | None
     why: str
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from orch.catalog.aws.machines import Nics, nics
 from orch.catalog.fabrics import fabric
 from orch.catalog.records import Catalog
+from orch.components import file_systems
 from orch.components.aws import capacity as capacities
 from orch.components.aws import explain as told
 from orch.components.aws import network as networks
@@ -27,6 +28,7 @@ from orch.components.aws.account.lookups import (
 from orch.components.aws.candidates import CloudCandidate, with_efa
 from orch.components.aws.capacity import Demand
 from orch.components.aws.plan import AwsPlan, Disk, ExistingNetwork, NewNetwork
+from orch.components.aws.storage.rules import open_to_servers, server_findings
 from orch.components.cloud.backend import place_reason
 from orch.components.cloud.cloudinit import (
     bastion_config,
@@ -138,6 +140,9 @@ def plan(
             other_nodes=context.other_groups.prices,
             later=context.other_groups.later,
         )
+    new_file_systems = file_systems.created(fleet)
+    servers = (decision.groups, decision.network, facts.subnets, new_file_systems)
+    findings += server_findings(*servers)
     warnings = settle(findings)
     image = facts.image
     if zone is None or image is None:
@@ -163,7 +168,7 @@ def plan(
         instance_type=candidate.type.name,
         spot=candidate.spot,
         network=decision.network,
-        groups=decision.groups,
+        groups=open_to_servers(*servers),
         bastion=bastion,
         access=decision.access,
         addresses=decision.addresses,
@@ -202,15 +207,23 @@ def plan(
         job_image=fleet.image,
         env={key: value for key, value in fleet.env.items() if value is not None},
         mounts=fleet_mounts(fleet.mounts),
+        file_systems=new_file_systems,
         protect=fleet.protect,
         scratch=disk_scratch(fleet, scratch(fleet, each.disks)),
         price=price,
         hourly=round((price or 0.0) * demand.nodes + fixed, 6),
-        unpriced=tuple(told.unpriced(decision, price, bastion, block=block)),
+        unpriced=(
+            *told.unpriced(decision, price, bastion, block=block),
+            *file_systems.unpriced(new_file_systems),
+        ),
         starts=facts.reservation.start if facts.reservation else None,
         ends=facts.reservation.end if facts.reservation else None,
         pins=_pins(fleet, candidate, facts, context)
         | boot
+        | file_systems.pins(
+            new_file_systems,
+            decision.network.vpc if isinstance(decision.network, ExistingNetwork) else "the fleet's own",
+        )
         | {"scope": scope, "indices": folded(indices), "layout": layout_fingerprint}
         | ({SPREADS: "true"} if spread else {}),
         reasons=(
@@ -223,6 +236,7 @@ def plan(
             *told.image_reasons(facts, previous),
             *told.scratch_reasons(fleet, each),
             *told.rank_reasons(fleet, each),
+            *file_systems.reasons(new_file_systems),
             *(fast.words() if fast else ()),
         ),
         warnings=warnings,

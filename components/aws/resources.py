@@ -64,7 +64,7 @@ class AwsFleet(pulumi.ComponentResource):
         """The nodes of one group, each with its Elastic IP, and what they are launched from."""
         group = self._placement_group()
         capacity = self._capacity(plan, group)
-        dependencies = [*self._resources.ready, *([capacity] if capacity else [])]
+        dependencies = [*self._resources.ready_with_file_systems, *([capacity] if capacity else [])]
         template = self._template(plan, group, capacity, dependencies)
         launch_template = {"id": template.id, "version": template.latest_version.apply(str)}
         machines = [(node, self._node(plan, node, launch_template)) for node in plan.nodes]

@@ -221,7 +221,8 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         recorded = request.previous
         keys = (*PLACE, *self.image_pins)
         unfinished = {key: recorded.unfinished[key] for key in keys if key in recorded.unfinished}
-        previous = recorded if recorded.pins else PriorState(unfinished)
+        begun = PriorState(unfinished, file_systems=recorded.file_systems)
+        previous = recorded if recorded.pins else begun
         pinned = {**recorded.locked, **previous.pins}
         images = {key: value for key, value in pinned.items() if key in self.image_pins}
         rest = {key: value for key, value in previous.pins.items() if key not in self.image_pins}

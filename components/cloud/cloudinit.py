@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
+from orch.components.file_systems import FileSystem
 from orch.components.init_steps import pinned, short
 from orch.components.request import PriorState
 from orch.runner.preparation.init_steps import INIT, Step, mark_of, mount_steps, steps
+from orch.runner.preparation.mounts import CREATED
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
 from orch.spec.models import Fleet
@@ -30,7 +32,7 @@ ON_EXIT = (
 )
 
 # A mark ends its line, behind what a template of ours says; text of files is further in, or in quotes.
-_MARK = re.compile(r"^(hostname: |  ed25519_public: |    |    - )@@([A-Z_]+)@@$", re.MULTILINE)
+_MARK = re.compile(r"^(hostname: |  ed25519_public: |    |    - |    content: )@@([A-Z_]+)@@$", re.MULTILINE)
 
 _BASTION_SSHD = """\
 # Passes SSH on, runs nothing, listens for nobody. A thousand nodes may be opened at once.
@@ -96,6 +98,7 @@ def node_config(fleet: Fleet, files: Sequence[File], *, makes_key: str | None = 
         fleet=fleet.name,
         authorized_keys=fleet.authorized_keys,
         files=(marker, *files),
+        created=CREATED if any(mount.create for mount in fleet.mounts) else None,
         console=makes_key is None,
         makes_key=makes_key,
     )
@@ -164,14 +167,25 @@ def scratch(fleet: Fleet, disks: int) -> Scratch | None:
 
 
 def filled(
-    text: str, *, authorized_key: str, name: str = "", host_key: str = "", host_key_public: str = ""
+    text: str,
+    *,
+    authorized_key: str,
+    name: str = "",
+    host_key: str = "",
+    host_key_public: str = "",
+    file_systems: Sequence[tuple[FileSystem, str]] = (),
 ) -> str:
-    """The same with a machine's name and keys. One that makes its own host key is given none."""
+    """The same with a machine's name and keys. One that makes its own host key is given none.
+
+    `file_systems`: those that were created with the fleet, each with what it is mounted from.
+    """
+    lines = "".join(f"{each.name} {source} {each.path}\n" for each, source in file_systems)
     values = {
         "NAME": name,
         "HOST_KEY": host_key.strip().replace("\n", "\n    "),
         "HOST_KEY_PUBLIC": host_key_public.strip(),
         "AUTHORIZED_KEY": authorized_key.strip(),
+        "FILE_SYSTEMS": b64encode(lines.encode()).decode(),
     }
     return _MARK.sub(lambda mark: mark[1] + values[mark[2]], text)
 

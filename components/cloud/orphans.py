@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orch.spec.models.backends.base import BackendSettings
+
+TRIES, PAUSE_S = 60, 2.0
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,8 @@ class StackSnapshot:
 
     `settings` are the backends' of orch.yml; `session` gives what a backend is asked through, None where it
     is the user's own account. `still_held` is called before anything is looked for or removed, and raises
-    when the stack is no longer held: from then on what is there may be somebody else's.
+    when the stack is no longer held: from then on what is there may be somebody else's. `tell` says what is
+    waited for.
     """
 
     recorded: tuple[RecordedResource, ...]
@@ -34,6 +38,7 @@ class StackSnapshot:
     settings: Sequence[BackendSettings] = ()
     session: Callable[[str], Any] = lambda backend: None
     still_held: Callable[[], None] = lambda: None
+    tell: Callable[[str], None] = lambda text: None
 
     def of(self, prefix: str) -> Iterator[RecordedResource]:
         """Resources of one provider (`aws:`), both kinds."""
@@ -53,3 +58,12 @@ class StackSnapshot:
     @property
     def ids(self) -> frozenset[str]:
         return frozenset(each.id for each in self.recorded if each.id)
+
+
+def retry_until_gone(remove: Callable[[], bool]) -> bool:
+    """Call `remove` until it returns True, TRIES times at most; whether it did."""
+    for _ in range(TRIES):
+        if remove():
+            return True
+        time.sleep(PAUSE_S)
+    return False

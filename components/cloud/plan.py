@@ -9,6 +9,7 @@ from typing import Literal
 
 from orch.catalog.fabrics import Fabric
 from orch.catalog.records import Arch
+from orch.components.file_systems import FileSystem
 from orch.spec.findings import Finding
 from orch.spec.state import FleetMount
 
@@ -42,8 +43,9 @@ class CloudPlan(ABC):
 
     `number`: of the group, 0 for the first; it is part of the names that the cloud knows the group by.
     `layout`: a fingerprint of what only a new instance can have; `layout_unchanged`: running nodes have the
-    same. `cloud_init`: the user data of all nodes, with marks for values that are known later. `hourly`: the
-    price of everything, `unpriced`: what costs money besides. Prices are in US dollars an hour.
+    same. `cloud_init`: the user data of all nodes, with marks for values that are known later.
+    `file_systems`: those that are created with the fleet. `hourly`: the price of everything, `unpriced`: what
+    costs money besides. Prices are in US dollars an hour.
     """
 
     fleet: str
@@ -69,6 +71,7 @@ class CloudPlan(ABC):
     job_image: str | None
     env: Mapping[str, str]
     mounts: tuple[FleetMount, ...]
+    file_systems: tuple[FileSystem, ...]
     protect: bool
     scratch: Mapping[str, str | bool] | None
     price: float | None

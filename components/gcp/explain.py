@@ -31,6 +31,7 @@ _MODELS = {
 
 EXPLAINED = Explained(
     template=_TEMPLATE,
+    holds_data=frozenset({"gcp:filestore/instance:Instance"}),
     traits={
         "project": "project",
         "region": "region",

@@ -10,6 +10,7 @@ from math import ceil, log2
 from typing import Literal
 
 from orch.catalog.gcp.machines import Shape
+from orch.components.file_systems import FileSystem
 from orch.components.gcp.account.facts import GcpFacts, Network
 from orch.components.gcp.account.lookups import NetworkLookup
 from orch.components.gcp.candidates import CloudCandidate
@@ -17,13 +18,16 @@ from orch.components.gcp.existing_networks import given_findings, places
 from orch.components.gcp.plan import BASTION, NODES, Firewall, Interface, Networks, NetworkStack, Subnet, Vpc
 from orch.components.gcp.ssh_access import IAP, SSH, AccessMethod, jump_findings, jump_sources, way_in
 from orch.components.request import PriorState
+from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
+from orch.spec.rules.file_systems import filestore_range as range_of_sizes
 
 # Ranges of made networks. Those of one node's interfaces must not overlap; fleets do not reach each other, so
 # all may have the same.
 HOSTS = "10.0.0.0/12"
 DATAS = "10.16.0.0/12"
 RDMA = "10.64.0.0/13"
+FILESTORES = "10.32.0.0/13"
 ROUND = 16
 
 
@@ -197,6 +201,31 @@ def shared_findings(decision: NetworkDecision, network: PriorState) -> Iterator[
             detail=f"they are {prior_shape}, this fleet needs {shared.shape} "
             "(interfaces x MTU for IP traffic + for the GPUs + RDMA)",
             hint="share networks between fleets of one machine type only",
+        )
+
+
+def filestore_range(fleet: str, each: FileSystem) -> str:
+    """The addresses of a Filestore in a made network, outside of those that subnets get, also later ones.
+
+    `fleet`: its base name, for several fleets may share a network. A /24 for each by its name, of which a /26
+    is taken up to 9.75 TiB. Source: Filestore API, NetworkConfig (`reservedIpRange`).
+    """
+    blocks = list(ipaddress.ip_network(FILESTORES).subnets(new_prefix=24))
+    number = int(hashlib.sha256(f"{fleet} {each.name}".encode()).hexdigest(), 16)
+    address = blocks[number % len(blocks)].network_address
+    return f"{address}/{26 if range_of_sizes(each.size or 0) == 0 else 24}"
+
+
+def lock_findings(networks: Networks, file_systems: Sequence[FileSystem]) -> Iterator[Finding]:
+    """A warning where a given network has to let a Filestore reach the nodes: locks of NFS 3 call back."""
+    if file_systems and networks.first.origin == "given":
+        yield Finding(
+            "ORCH226",
+            "network",
+            "file locks across nodes need the given network to let the Filestore reach them",
+            detail="NFS 3 answers a lock by a connection to the node; orch makes no rules in given networks",
+            hint="allow TCP and UDP from the Filestore's addresses to the nodes, where jobs lock files",
+            severity=Severity.WARNING,
         )
 
 

@@ -11,13 +11,17 @@ import pulumi_gcp as gcp
 
 from orch.components.cloud.cloudinit import filled, wrapped
 from orch.components.cloud.host_keys import private_host_key, public_host_key
+from orch.components.cloud.sizing import fingerprint
+from orch.components.file_systems import FileSystem
 from orch.components.gcp.account.labels import label
+from orch.components.gcp.network import filestore_range
 from orch.components.gcp.plan import BASTION, NODES, Firewall, GcpPlan, Networks, NetworkStack, Vpc
 from orch.components.keys import Keys
 from orch.spec.models.backends.credentials import GcpServiceAccountCreds
 from orch.spec.models.backends.gcp import GcpSettings
 
 Text = pulumi.Output[str]
+SHARE = "share"
 # Keys of the project and OS Login stay outside.
 _OWN_KEYS_ALONE = {"enable-oslogin": "FALSE", "block-project-ssh-keys": "TRUE"}
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
@@ -83,6 +87,10 @@ class NetworkSet:
     def subnet(self, vpc: str, name: str) -> pulumi.Input[str]:
         """The subnet of an interface."""
         return self._subnets[vpc, name]
+
+    def vpc(self, name: str) -> pulumi.Input[str]:
+        """A network, as `projects/P/global/networks/NAME`."""
+        return self._vpcs[name]
 
     def _made(self, vpc: Vpc, project: str) -> None:
         profile = f"projects/{project}/global/networkProfiles/{vpc.profile}" if vpc.profile else None
@@ -198,6 +206,72 @@ class NetworkResources:
             opts=self.opts,
         )
         self.bastion = self._bastion()
+        self._file_systems = {each.name: self._file_system(each) for each in plan.file_systems}
+        self._sources = {name: mount_source(each) for name, each in self._file_systems.items()}
+        self.ready = [*self.networks.ready, *self._file_systems.values()]
+
+    def _file_system(self, each: FileSystem) -> gcp.filestore.Instance:
+        """A Filestore in the zone of the first nodes; all of the network reach it.
+
+        A network of another project is reached through the private services access of its own. Source:
+        Filestore documentation, "Networking and IP resource requirements".
+        """
+        plan, name = self.plan, f"{self.plan.fleet}-{each.name}"
+        token, shared = "gcp:filestore/instance:Instance", plan.networks.project not in (None, plan.project)
+        network: dict[str, Any] = {
+            "network": self.networks.vpc(plan.networks.first.name),
+            "modes": ["MODE_IPV4"],
+            "connect_mode": "PRIVATE_SERVICE_ACCESS" if shared else "DIRECT_PEERING",
+        }
+        if plan.networks.first.origin != "given":
+            network["reserved_ip_range"] = filestore_range(plan.base, each)
+            self._locks(filestore_name(plan.base, each), network["network"], network["reserved_ip_range"])
+        return gcp.filestore.Instance(
+            name,
+            name=filestore_name(plan.base, each),
+            location=plan.zone,
+            tier="ZONAL",
+            file_shares={"name": SHARE, "capacity_gb": each.size},  # type: ignore[arg-type]
+            networks=[network],  # type: ignore[list-item]
+            labels=self.labels(token, name),
+            description=self.marks.words(token, name),
+            # What it cannot change holds for as long as it is there: nothing of a fleet replaces it, and the
+            # engine refuses to delete it until the user's word has taken its protection away.
+            opts=self.after(
+                self.networks.ready,
+                ignore_changes=["location", "networks", "protocol", "tier", "zone", 'fileShares["name"]'],
+                protect=True,
+            ),
+        )
+
+    def _locks(self, name: str, network: pulumi.Input[str], peer: str) -> None:
+        """Lets a Filestore reach the nodes: locks of NFS 3 call back, at ports that the node chooses.
+
+        Source: Filestore documentation, "Supported protocols" (NFS 3 is bidirectional) and "Configuring
+        firewall rules".
+        """
+        description = f"NFS locks of {name}; {self.marks.words('gcp:compute/firewall:Firewall', name)}"
+        gcp.compute.Firewall(
+            name,
+            name=name,
+            network=network,
+            direction="INGRESS",
+            allows=[{"protocol": each} for each in ("tcp", "udp")],  # type: ignore[list-item]
+            source_ranges=[peer],
+            target_tags=[f"{self.plan.base}-nodes"],
+            description=description,
+            opts=self.opts,
+        )
+
+    def template_name(self, plan: GcpPlan) -> pulumi.Input[str]:
+        """The name of the template of a group: it changes with what its nodes mount."""
+        if not self._sources:
+            return plan.template
+
+        def named(sources: dict[str, str]) -> str:
+            return f"{plan.base}-{fingerprint(plan.template, sorted(sources.items()))[:8]}"
+
+        return pulumi.Output.all(**self._sources).apply(named)
 
     def labels(self, token: str, name: str, **more: str) -> dict[str, str]:
         return {**self.plan.labels, **self.marks.labels(token, name), **more}
@@ -231,7 +305,14 @@ class NetworkResources:
         """The metadata of all nodes of a group. It holds no key but the client's public one; what the file's
         `init` has may be secret."""
         text = plan.cloud_init
-        user_data = self.keys.client_public_key.apply(lambda key: wrapped(filled(text, authorized_key=key)))
+        sources = [self._sources[each.name] for each in self.plan.file_systems]
+
+        def fill(values: Sequence[Any]) -> str:
+            key, known_sources = values
+            mounted = list(zip(self.plan.file_systems, known_sources, strict=True))
+            return wrapped(filled(text, authorized_key=key, file_systems=mounted))
+
+        user_data = pulumi.Output.all(self.keys.client_public_key, sources).apply(fill)
         user_data = (
             pulumi.Output.secret(user_data) if plan.confidential else pulumi.Output.unsecret(user_data)
         )
@@ -258,6 +339,17 @@ class NetworkResources:
             # User data is for the first boot.
             opts=self.after(self.networks.ready, ignore_changes=['metadata["user-data"]']),
         )
+
+
+def filestore_name(base: str, each: FileSystem) -> str:
+    """Its name in the project: 61 of the 63 letters that it may have, for the longest name of a fleet."""
+    return f"{base}-fs-{each.name[-4:]}"
+
+
+def mount_source(each: gcp.filestore.Instance) -> Text:
+    """What nodes mount it from, `ADDRESS:/SHARE`."""
+    address = each.networks.apply(lambda networks: (networks[0].ip_addresses or [""])[0])
+    return address.apply(lambda text: f"{text}:/{SHARE}")
 
 
 class GcpNetworks(pulumi.ComponentResource):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from orch.catalog.fabrics import fabric
 from orch.catalog.gcp.machines import Shape, gcp_image
 from orch.catalog.records import Catalog
+from orch.components import file_systems
 from orch.components.cloud.backend import place_reason
 from orch.components.cloud.cloudinit import (
     bastion_config,
@@ -48,7 +49,7 @@ from orch.components.gcp.account.lookups import (
 )
 from orch.components.gcp.candidates import CloudCandidate, with_fabric
 from orch.components.gcp.capacity import Demand
-from orch.components.gcp.plan import Access, Disk, GcpPlan, base_name
+from orch.components.gcp.plan import Access, Disk, GcpPlan, Networks, base_name
 from orch.components.gcp.ssh_access import cidr_findings, iap_key_findings
 from orch.components.request import PriorState
 from orch.components.scratch import disk_scratch
@@ -113,6 +114,7 @@ def plan(
     if "iap" in (decision.way.kind, decision.way.bastion):
         findings += iap_key_findings(context.settings)
     findings += networks.shared_findings(decision, context.network)
+    findings += networks.lock_findings(decision.networks, file_systems.created(fleet))
     findings += networks.size_findings(lookup, decision, demand.new)
     findings += capacities.placement_findings(fleet, shape, demand)
     findings += capacities.quota_findings(candidate, facts, demand, context.other_groups)
@@ -147,6 +149,7 @@ def plan(
         other_nodes=context.other_groups.prices,
         later=context.other_groups.later,
     )
+    new_file_systems = file_systems.created(fleet)
     warnings = settle(findings)
     if facts.image is None:
         raise AssertionError("an image that is missing is an error")
@@ -212,13 +215,18 @@ def plan(
         job_image=fleet.image,
         env={key: value for key, value in fleet.env.items() if value is not None},
         mounts=fleet_mounts(fleet.mounts),
+        file_systems=new_file_systems,
         protect=fleet.protect,
         scratch=disk_scratch(fleet, userdata.node_scratch(fleet, shape, os)),
         price=candidate.price,
         hourly=round((candidate.price or 0.0) * demand.nodes + fixed, 6),
-        unpriced=tuple(told.unpriced(decision, candidate.price, bastion)),
+        unpriced=(
+            *told.unpriced(decision, candidate.price, bastion),
+            *file_systems.unpriced(new_file_systems),
+        ),
         pins=_pins(fleet, candidate, facts, context)
         | boot
+        | file_systems.pins(new_file_systems, _network_words(decision.networks))
         | {"scope": scope, "indices": folded(indices), "layout": layout}
         | ({"batches": ",".join(str(each) for each in group.batches)} if group else {})
         | ({"network": decision.shared.name} if decision.shared else {}),
@@ -233,6 +241,7 @@ def plan(
             *told.software_reasons(shape),
             *told.scratch_reasons(userdata.node_scratch(fleet, shape, os), shape),
             *told.rank_reasons(fleet, shape, by_host=rank_by_host),
+            *file_systems.reasons(new_file_systems),
             *(fast.words() if fast else ()),
         ),
         warnings=warnings,
@@ -338,6 +347,11 @@ def _bastion(
     ]
     image = facts.bastion_image.link
     return Bastion(BASTION_TYPE, image, public, cidrs if public else (), min(prices, default=None))
+
+
+def _network_words(networks: Networks) -> str:
+    """The network of the nodes' first interface, with its project where that is another's."""
+    return f"{networks.project}/{networks.first.name}" if networks.project else networks.first.name
 
 
 def _pins(fleet: Fleet, candidate: CloudCandidate, facts: GcpFacts, context: Context) -> dict[str, str]:

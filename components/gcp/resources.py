@@ -143,7 +143,7 @@ class GcpFleet(pulumi.ComponentResource):
         grouped = plan.group is not None
         return gcp.compute.InstanceTemplate(
             name,
-            name=plan.template,
+            name=resources.template_name(plan),
             machine_type=plan.instance_type,
             disks=[  # type: ignore[arg-type]
                 {
@@ -166,7 +166,7 @@ class GcpFleet(pulumi.ComponentResource):
             labels={**resources.labels(token, name), "orch-group": label(plan.base)},
             description=resources.marks.words(token, name),
             # Running nodes still use the former template: the new one is made first.
-            opts=resources.after(resources.networks.ready, delete_before_replace=False),
+            opts=resources.after(resources.ready, delete_before_replace=False),
         )
 
     def _interface(self, index: int, interface: Interface) -> Any:
@@ -253,7 +253,7 @@ class GcpFleet(pulumi.ComponentResource):
                 "gcp:compute/instanceGroupManager:InstanceGroupManager", group.name
             ),
             # Requests change the size.
-            opts=resources.after(resources.networks.ready, ignore_changes=["targetSize"]),
+            opts=resources.after(resources.ready, ignore_changes=["targetSize"]),
         )
         return [
             gcp.compute.ResizeRequest(

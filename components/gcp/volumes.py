@@ -1,54 +1,59 @@
-"""Volumes of the backend `gcp`: persistent disks and Hyperdisks, planned, registered, and attached."""
+"""Volumes of the backend `gcp`: persistent disks and Hyperdisks."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orch.catalog.disks import monthly_price
+from orch.components.cloud.volumes import (
+    WAIT_S,
+    CloudDisks,
+    DiskType,
+    DiskZone,
+    ExistingDisk,
+    Holders,
+    StillChanging,
+)
+from orch.components.cloud_errors import CloudRefused
 from orch.components.gcp.account import gather_facts
 from orch.components.gcp.account.client import ProjectClient
 from orch.components.gcp.account.client_errors import not_found, translate_errors
 from orch.components.gcp.account.lookups import short
-from orch.components.volumes import (
-    Account,
-    Attachment,
-    VolumeBackend,
-    VolumeError,
-    VolumePlan,
-    VolumeRequest,
-    in_words,
-)
+from orch.components.volumes import Account, VolumeRequest
 from orch.spec.findings import PlanError
 from orch.spec.models.backends import entry_of
 from orch.spec.models.backends.gcp import GcpSettings
 from orch.spec.state import NodeState
-from orch.spec.suggest import listed
 from orch.spec.volume_state import VolumeState
 
 if TYPE_CHECKING:
     import pulumi
 
-# Disk type -> whether IOPS and throughput may be chosen. Source: Compute Engine documentation, "About Google
-# Cloud Hyperdisk" and "About Persistent Disk".
-TYPES: Mapping[str, tuple[bool, bool]] = {
-    "pd-standard": (False, False),
-    "pd-balanced": (False, False),
-    "pd-ssd": (False, False),
-    "pd-extreme": (True, False),
-    "hyperdisk-balanced": (True, True),
-    "hyperdisk-extreme": (True, False),
-    "hyperdisk-ml": (False, True),
-    "hyperdisk-throughput": (False, True),
-}
-DEFAULT_TYPE = "pd-balanced"
-LEAST_GB = 10
-WAIT_S = 300.0
+# What attachDisk answers for a disk that an instance has, this one or another: at once, or by its operation.
+# Source: catalog/errors-gcp.csv.
+IN_USE = ("resourceInUseByAnotherResource", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE")
 
 
-class GcpVolumes(VolumeBackend):
+class GcpVolumes(CloudDisks[ProjectClient]):
+    cloud: ClassVar[str] = "gcp"
+    product: ClassVar[str] = "GCP"
+    # Source: Compute Engine documentation, "About Google Cloud Hyperdisk" and "About Persistent Disk".
+    types: ClassVar[Mapping[str, DiskType]] = {
+        "pd-standard": DiskType(),
+        "pd-balanced": DiskType(),
+        "pd-ssd": DiskType(),
+        "pd-extreme": DiskType(iops=True),
+        "hyperdisk-balanced": DiskType(iops=True, throughput=True),
+        "hyperdisk-extreme": DiskType(iops=True),
+        "hyperdisk-ml": DiskType(throughput=True),
+        "hyperdisk-throughput": DiskType(throughput=True),
+    }
+    default_type: ClassVar[str] = "pd-balanced"
+    least_gb: ClassVar[int] = 10
+    own_key: ClassVar[str] = "Google's own key"
+    better_types: ClassVar[Mapping[str, str]] = dict.fromkeys(("iops", "throughput"), "hyperdisk-balanced")
     fixed: ClassVar[Mapping[str, str]] = {
         "backend": "backend",
         "project": "backend",
@@ -59,66 +64,24 @@ class GcpVolumes(VolumeBackend):
         "external": "volume_id",
     }
 
-    def plan(self, request: VolumeRequest) -> VolumePlan:
-        volume, previous = request.volume, request.previous
-        client, region = client_of(request.account), str(volume.region)
-        zones = client.zones(region)
-        settings = entry_of(request.account.settings, GcpSettings)
-        before = previous if previous is not None and not previous.external else None
-        zone = volume.availability_zone or (previous.zone if previous else None)
-        zone = zone or next((each for each in zones if each in request.near), next(iter(zones), None))
-        if zone not in zones:
-            raise PlanError(
-                "ORCH225",
-                f"{region} has no zone {zone}" if zones else f"the project sees no zone of {region}",
-                path="availability_zone" if zones else "region",
-                hint=f"its zones are {', '.join(zones)}" if zones else "look for a typo in `region`",
-            )
-        if volume.volume_id is not None:
-            return self._registered(request, client, zone, settings)
-        disk_type = volume.disk_type or (before.disk_type if before else None) or DEFAULT_TYPE
-        _check_type(disk_type, volume.iops, volume.throughput)
-        size_gb = max(LEAST_GB, math.ceil((volume.size_mib or 0) / 1024))
-        state = VolumeState(
-            name=volume.name,
-            backend="gcp",
-            volume_id=before.volume_id if before else f"orch-{volume.name}-{request.scope}",
-            region=region,
-            zone=zone,
-            project=client.project,
-            size_mib=size_gb * 1024,
-            disk_type=disk_type,
-            iops=volume.iops,
-            throughput=volume.throughput,
-            kms_key=volume.kms_key or (before.kms_key if before else None),
-            read_only=volume.read_only,
-            sharing=volume.sharing,
-            protect=volume.protect,
-            auto_cleanup_s=volume.auto_cleanup_duration_s,
-            monthly=monthly_price(
-                "gcp", disk_type, region, size_gb, performance=bool(volume.iops or volume.throughput)
-            ),
-        )
-        key = f"the key {state.kms_key}" if state.kms_key else "Google's own key"
-        price = (
-            f"list price ${state.monthly:.2f} a month in {region}"
-            if state.monthly is not None
-            else "its price is not in the catalogue"
-        )
-        reasons = (
-            f"{disk_type} of {in_words(state.size_mib)} in {zone}, encrypted with {key}",
-            "nodes in that zone alone can have it, one at a time",
-            price,
-        )
-        tags = {**request.tags, **volume.tags}
-        return VolumePlan(state, reasons, partial(_register, state, settings, tags, request.scope))
+    def client(self, account: Account, region: str) -> ProjectClient:
+        settings = entry_of(account.settings, GcpSettings)
+        return ProjectClient(account.session("gcp") or gather_facts.open_session(settings))
 
-    def _registered(
-        self, request: VolumeRequest, client: ProjectClient, zone: str, settings: GcpSettings
-    ) -> VolumePlan:
-        """An existing disk as it is."""
-        volume, name = request.volume, short(str(request.volume.volume_id))
-        disk = _disk(client, zone, name)
+    def zones(self, client: ProjectClient, region: str) -> tuple[DiskZone, ...]:
+        return tuple(DiskZone(name, name) for name in client.zones(region))
+
+    def properties(
+        self, client: ProjectClient, request: VolumeRequest, before: VolumeState | None
+    ) -> Mapping[str, Any]:
+        name = before.volume_id if before else f"orch-{request.volume.name}-{request.scope}"
+        return {"project": client.project, "volume_id": name}
+
+    def existing(
+        self, client: ProjectClient, request: VolumeRequest, zones: tuple[DiskZone, ...]
+    ) -> ExistingDisk:
+        name, zone = short(str(request.volume.volume_id)), self.zone_of(request, zones, request.previous)
+        disk = _disk(client, zone.id, name)
         if disk is None:
             raise PlanError(
                 "ORCH268",
@@ -126,74 +89,109 @@ class GcpVolumes(VolumeBackend):
                 path="volume_id",
                 hint="`gcloud compute disks list` names disks and their zones; write the zone beside it",
             )
-        state = VolumeState(
-            name=volume.name,
-            backend="gcp",
-            volume_id=name,
-            external=True,
-            region=volume.region,
-            zone=zone,
-            project=client.project,
-            size_mib=int(disk.size_gb) * 1024,
-            disk_type=short(str(disk.type_)),
-            read_only=volume.read_only,
-            sharing=volume.sharing,
-            protect=volume.protect,
-            monthly=0.0,
-        )
-        reasons = (
-            f"{name} exists: {state.disk_type} of {in_words(state.size_mib)} in {zone}",
-            "orch neither changes, formats nor deletes it",
-        )
-        return VolumePlan(state, reasons, partial(_register_existing, state, settings))
+        return ExistingDisk(name, int(disk.size_gb), short(str(disk.type_)), zone)
 
-    def attach(
-        self, account: Account, volume: VolumeState, node: NodeState, *, read_only: bool
-    ) -> Attachment:
-        client, zone = client_of(account), str(volume.zone)
-        instance = _instance_name(client, zone, node)
-        users = _users(client, volume)
-        # Google's guest environment names the disk after the device name that it was attached with.
-        paths = Attachment((f"/dev/disk/by-id/google-{volume.volume_id}",))
-        if instance in users:
-            return paths
-        if users:
-            raise VolumeError(
-                f"volume {volume.name} is attached to {', '.join(users)}, not to {node.name} ({instance})",
-                detail="it is attached for writing to one instance at a time",
-                hint=f"end what uses it there, or `gcloud compute instances detach-disk {users[0]} "
-                f"--disk {volume.volume_id} --zone {zone}`",
-                code="ORCH267",
-            )
+    def register(
+        self, state: VolumeState, zone: DiskZone, request: VolumeRequest
+    ) -> Callable[[], pulumi.Output[str]]:
+        tags = {**request.tags, **request.volume.tags}
+        return partial(_register, state, _settings(request), tags, request.scope)
+
+    def register_existing(
+        self, state: VolumeState, request: VolumeRequest
+    ) -> Callable[[], pulumi.Output[str]]:
+        return partial(_register_existing, state, _settings(request))
+
+    def instance(self, client: ProjectClient, volume: VolumeState, node: NodeState) -> str | None:
+        """By the instance's id: members of a group have names that the cloud chose."""
+        with translate_errors("list the instances"):
+            rows = list(client.client("InstancesClient").list(project=client.project, zone=str(volume.zone)))
+        return next((str(row.name) for row in rows if node.machine and str(row.id) == node.machine), None)
+
+    def holders(self, client: ProjectClient, volume: VolumeState) -> Holders | None:
+        # Asked for first: what ends between the two answers is in that of the disk.
+        detaching = _detaching(client, str(volume.zone))
+        disk = _disk(client, str(volume.zone), volume.volume_id)
+        if disk is None:
+            return None
+        users = {short(str(user)) for user in disk.users}
+        return Holders(dict.fromkeys(sorted(users), ""), "detaching" if users & detaching else "")
+
+    def attach_disk(
+        self, client: ProjectClient, volume: VolumeState, instance: str, *, read_only: bool
+    ) -> None:
+        zone = str(volume.zone)
         body = {
             "source": f"projects/{client.project}/zones/{zone}/disks/{volume.volume_id}",
             "device_name": volume.volume_id,
             "mode": "READ_ONLY" if read_only else "READ_WRITE",
             "auto_delete": False,
         }
-        with translate_errors(f"attach {volume.volume_id} to {instance}"):
-            client.client("InstancesClient").attach_disk(
-                project=client.project, zone=zone, instance=instance, attached_disk_resource=body
-            ).result(timeout=WAIT_S)
-        return paths
+        try:
+            with translate_errors(f"attach {volume.volume_id} to {instance}"):
+                operation = client.client("InstancesClient").attach_disk(
+                    project=client.project, zone=zone, instance=instance, attached_disk_resource=body
+                )
+                _wait(operation, f"volume {volume.name} is being attached to {instance}")
+        except CloudRefused as refused:
+            # Somebody was quicker: the caller looks where it is.
+            if refused.error is None or refused.error.code not in IN_USE:
+                raise
 
-    def detach(self, account: Account, volume: VolumeState, node: NodeState) -> None:
-        client, zone = client_of(account), str(volume.zone)
-        if _disk(client, zone, volume.volume_id) is None:
-            return
-        instance = _instance_name(client, zone, node, gone_is_none=True)
-        if instance is None or instance not in _users(client, volume):
-            return
+    def detach_disk(self, client: ProjectClient, volume: VolumeState, instance: str) -> None:
         with translate_errors(f"detach {volume.volume_id} from {instance}"):
-            client.client("InstancesClient").detach_disk(
-                project=client.project, zone=zone, instance=instance, device_name=volume.volume_id
-            ).result(timeout=WAIT_S)
+            operation = client.client("InstancesClient").detach_disk(
+                project=client.project,
+                zone=str(volume.zone),
+                instance=instance,
+                device_name=volume.volume_id,
+            )
+            _wait(operation, f"volume {volume.name} is being detached from {instance}")
+
+    def paths(self, volume: VolumeState, device: str) -> tuple[str, ...]:
+        # Google's guest environment names the disk after the device name that it was attached with.
+        return (f"/dev/disk/by-id/google-{volume.volume_id}",)
+
+    def detach_hint(self, volume: VolumeState, machine: str) -> str:
+        return (
+            f"gcloud compute instances detach-disk {machine} --disk {volume.volume_id} --zone {volume.zone}"
+        )
 
 
-def client_of(account: Account) -> ProjectClient:
-    """The project. Raises CloudRefused, NoSdk."""
-    settings = entry_of(account.settings, GcpSettings)
-    return ProjectClient(account.session("gcp") or gather_facts.open_session(settings))
+def _settings(request: VolumeRequest) -> GcpSettings:
+    return entry_of(request.account.settings, GcpSettings)
+
+
+def _wait(operation: Any, action: str) -> None:
+    """Wait for an operation, and raise its error where it failed.
+
+    Raises StillChanging when it has not ended in time, or cannot be asked for: it goes on without us.
+    """
+    hint = "`gcloud compute operations list` tells how far it is"
+    try:
+        with translate_errors("ask how far that is"):
+            try:
+                failure = operation.exception(timeout=WAIT_S)
+            except FutureTimeout as error:
+                raise StillChanging(f"{action} for {WAIT_S:.0f} s", hint=hint) from error
+    except CloudRefused as error:
+        summary = f"{action}, and {error.summary}"
+        raise StillChanging(summary, detail=error.detail, hint=error.hint or hint, code=error.code) from error
+    if failure is not None:
+        raise failure
+
+
+def _detaching(client: ProjectClient, zone: str) -> set[str]:
+    """The instances of a zone from which a disk is being detached. Raises CloudRefused.
+
+    The `users` of a disk have its instance until that is over. The operation does not name the disk.
+    """
+    unfinished = '(operationType = "detachDisk") (status != "DONE")'
+    with translate_errors(f"look for detachings in {zone}"):
+        rows = client.client("ZoneOperationsClient").list(
+            request={"project": client.project, "zone": zone, "filter": unfinished}
+        )
+        return {short(str(row.target_link)) for row in rows}
 
 
 def _disk(client: ProjectClient, zone: str, name: str) -> Any | None:
@@ -203,47 +201,6 @@ def _disk(client: ProjectClient, zone: str, name: str) -> Any | None:
             return client.client("DisksClient").get(project=client.project, zone=zone, disk=name)
         except not_found():
             return None
-
-
-def _users(client: ProjectClient, volume: VolumeState) -> list[str]:
-    """Names of the instances that have a disk. Raises VolumeError (ORCH268) when it is gone."""
-    disk = _disk(client, str(volume.zone), volume.volume_id)
-    if disk is None:
-        raise VolumeError(
-            f"volume {volume.name} is gone: {volume.volume_id}",
-            hint="`orch up` with its file creates it again, empty",
-            code="ORCH268",
-        )
-    return [short(str(user)) for user in disk.users]
-
-
-def _instance_name(
-    client: ProjectClient, zone: str, node: NodeState, *, gone_is_none: bool = False
-) -> str | None:
-    """The name of a node's instance, by its id: members of a group have names that the cloud chose."""
-    with translate_errors("list the instances"):
-        rows = list(client.client("InstancesClient").list(project=client.project, zone=zone))
-    name = next((str(row.name) for row in rows if node.machine and str(row.id) == node.machine), None)
-    if name is None and not gone_is_none:
-        raise VolumeError(
-            f"the instance of node {node.name} is not known",
-            detail=f"{zone} has no instance with the id {node.machine}"
-            if node.machine
-            else "an earlier version made the node, and recorded no instance id with it",
-            hint="replace the node: `orch fleet delete NAME -i INDEX`, then `orch up`",
-        )
-    return name
-
-
-def _check_type(disk_type: str, iops: int | None, throughput: int | None) -> None:
-    """Raises PlanError (ORCH111, ORCH270) for an unknown disk type, or one that does not take what is set."""
-    if disk_type not in TYPES:
-        hint = f"use {listed(list(TYPES))}"
-        raise PlanError("ORCH111", f"GCP has no disk type {disk_type}", path="disk_type", hint=hint)
-    for value, able, key in zip((iops, throughput), TYPES[disk_type], ("iops", "throughput"), strict=True):
-        if value is not None and not able:
-            hint = "use hyperdisk-balanced"
-            raise PlanError("ORCH270", f"{disk_type} has no `{key}` to choose", path=key, hint=hint)
 
 
 def _options(state: VolumeState, settings: GcpSettings) -> pulumi.ResourceOptions:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orch.components.volumes import VolumeBackend, VolumePlan, VolumeRequest, in_words
+from orch.components.volumes import FolderVolumes, VolumePlan, VolumeRequest, in_words, state_of
 from orch.spec.models.backends import entry_of
 from orch.spec.models.backends.local import LocalSettings
 from orch.spec.volume_state import VolumeState
@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     import pulumi
 
 
-class LocalVolumes(VolumeBackend):
+class LocalVolumes(FolderVolumes):
     fixed: ClassVar[Mapping[str, str]] = {"backend": "backend", "volume_id": "volume_id"}
-    by_folder: ClassVar[bool] = True
 
     def plan(self, request: VolumeRequest) -> VolumePlan:
         from orch.images.build import resolve
@@ -26,16 +25,13 @@ class LocalVolumes(VolumeBackend):
         known = previous.volume_id if previous is not None and not previous.external else None
         folder = volume.volume_id or known or f"{volume.name}-{request.scope}"
         image = resolve(entry_of(request.account.settings, LocalSettings).node_image or "orch/node")
-        state = VolumeState(
-            name=volume.name,
-            backend="local",
+        state = state_of(
+            volume,
+            "local",
+            region=None,
             volume_id=folder,
             external=volume.volume_id is not None,
             size_mib=volume.size_mib,
-            read_only=volume.read_only,
-            sharing=volume.sharing,
-            protect=volume.protect,
-            auto_cleanup_s=volume.auto_cleanup_duration_s,
             monthly=0.0,
         )
         reasons = (

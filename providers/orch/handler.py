@@ -59,10 +59,11 @@ class Difference:
 
 class Handler(Protocol):
     """A resource type. `computed` are the outputs beyond the inputs, `secrets` those of them that are
-    secret."""
+    secret. `tools` are inputs that say how to look at the resource: another value is no change of it."""
 
     computed: ClassVar[frozenset[str]]
     secrets: ClassVar[frozenset[str]]
+    tools: ClassVar[frozenset[str]]
 
     def check(self, inputs: Inputs) -> list[tuple[str, str]]:
         """Failures as (property, reason). Unknown values are not to be judged."""
@@ -96,6 +97,8 @@ def differences(handler: Handler, state: State, inputs: Inputs) -> list[Differen
     observed: dict[str, Any] = state.get(OBSERVED) or {}
     result: list[Difference] = []
     for key, value in inputs.items():
+        if key in handler.tools:
+            continue
         changed = key not in state or state[key] != value
         drifted = key in observed and observed[key] != value and not changed
         if changed or drifted:

@@ -19,6 +19,7 @@ from orch.providers.orch.handler import Inputs, State
 class KeysHandler:
     computed: ClassVar[frozenset[str]] = frozenset({"client_private_key", "client_public_key", "host_seed"})
     secrets: ClassVar[frozenset[str]] = frozenset({"client_private_key", "host_seed"})
+    tools: ClassVar[frozenset[str]] = frozenset()
 
     def check(self, inputs: Inputs) -> list[tuple[str, str]]:
         return [] if inputs.get("name") else [("name", "a name is needed")]

@@ -28,6 +28,7 @@ STACK_LABEL = "orch.stack"
 class LocalNetworkHandler:
     computed: ClassVar[frozenset[str]] = frozenset({"subnet", "gateway"})
     secrets: ClassVar[frozenset[str]] = frozenset()
+    tools: ClassVar[frozenset[str]] = frozenset()
 
     def check(self, inputs: Inputs) -> list[tuple[str, str]]:
         return [(key, "must be set") for key in ("name", "stack") if inputs.get(key) in (None, "")]

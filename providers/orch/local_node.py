@@ -49,6 +49,7 @@ priorities."""
 class LocalNodeHandler:
     computed: ClassVar[frozenset[str]] = frozenset({"ssh_address", "ssh_port"})
     secrets: ClassVar[frozenset[str]] = frozenset()
+    tools: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, remove_s: float = REMOVE_S) -> None:
         self._remove_s = remove_s

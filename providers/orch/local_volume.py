@@ -1,7 +1,8 @@
 """`orch:local:Volume`: a folder of one Docker volume, which every local node has mounted.
 
 Inputs: `name` (the folder), `image` (of the containers that look at it), `external` (it existed before, and
-stays), `size_mib` (a record; nothing enforces it).
+stays), `size_mib` (a record; nothing enforces it). Any image looks at the same folder: a later version's
+is no change, and takes the place of a recorded one that is gone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, ClassVar
 from docker.errors import APIError, ImageNotFound
 
 from orch.images import volume_folders
+from orch.images.build import is_ours, resolve
 from orch.images.client import connect
 from orch.images.errors import DockerUnavailable
 from orch.images.volume_folders import DOCKER_VOLUME
@@ -25,6 +27,7 @@ REMOVE_S = 600.0
 class LocalVolumeHandler:
     computed: ClassVar[frozenset[str]] = frozenset()
     secrets: ClassVar[frozenset[str]] = frozenset()
+    tools: ClassVar[frozenset[str]] = frozenset({"image"})
 
     def check(self, inputs: Inputs) -> list[tuple[str, str]]:
         failures = [(key, "must be set") for key in ("name", "image") if inputs.get(key) in (None, "")]
@@ -51,7 +54,8 @@ class LocalVolumeHandler:
     def read(self, resource_id: str, state: State) -> State | None:
         try:
             with _told(state["image"]):
-                there = volume_folders.exists(connect(), state["image"], resource_id)
+                client = connect()
+                there = volume_folders.exists(client, _image(client, state), resource_id)
         except (DockerUnavailable, ProviderError) as error:
             return {OBSERVED: {"reachable": False, "reason": error.summary}}
         return {OBSERVED: {}} if there else None
@@ -62,7 +66,21 @@ class LocalVolumeHandler:
     def delete(self, resource_id: str, state: State) -> None:
         if not state.get("external"):
             with _told(state["image"]):
-                volume_folders.remove(connect(REMOVE_S), state["image"], resource_id)
+                client = connect(REMOVE_S)
+                volume_folders.remove(client, _image(client, state), resource_id)
+
+
+def _image(client: Any, state: State) -> str:
+    """The image of containers that look at a volume: the recorded one, or this version's where it is gone.
+
+    Raises docker's APIError.
+    """
+    recorded: str = state["image"]
+    try:
+        client.images.get(recorded)
+    except ImageNotFound:
+        return resolve("orch/node") if is_ours(recorded) else recorded
+    return recorded
 
 
 @contextmanager

@@ -54,6 +54,7 @@ MEMORY_TOLERANCE = 0.02
 class SshHostHandler:
     computed: ClassVar[frozenset[str]] = frozenset({"facts"})
     secrets: ClassVar[frozenset[str]] = frozenset()
+    tools: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self,

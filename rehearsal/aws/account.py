@@ -34,6 +34,9 @@ KINDS = (
     "vpc-endpoint",
     "role",
     "instance-profile",
+    "efs-file-system",
+    "efs-mount-target",
+    "fsx-file-system",
 )
 
 
@@ -133,6 +136,14 @@ class Cloud(SimulatedAccount):
                     )
                 ):
                     nodes.start(self, scenario, instance)
+        elif action == "DeleteFileSystem":
+            from orch.rehearsal.aws.api.storage import GONE
+
+            with self.store.transaction():
+                gone: list[str] = self.store.meta(GONE) or []
+                self.store.put_meta(GONE, [])
+            if gone:
+                nodes.remove_disks(self, *gone)
         elif action == "TerminateInstances":
             for change in result["TerminatingInstances"]:
                 nodes.stop(self, change["InstanceId"])

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 from orch.rehearsal.aws.account import Cloud
@@ -29,7 +29,11 @@ Shape = Any
 OperationModel = Any
 """botocore's models; it has no types for what they hold."""
 
-SERVICES = frozenset({"ec2", "iam", "ssm", "service-quotas", "sts"})
+SERVICES = frozenset({"ec2", "efs", "fsx", "iam", "ssm", "service-quotas", "sts"})
+
+
+JSON = ("json", "rest-json")
+"""Protocols whose answers are JSON."""
 
 
 def session(cloud: Cloud, region: str | None = None) -> boto3.Session:
@@ -85,12 +89,15 @@ def _respond(
     body = request.body.decode() if isinstance(request.body, bytes) else str(request.body or "")
     region = _region(request.headers.get("Authorization"))
     try:
-        params = _read_json(operation, body) if protocol == "json" else _read_query(operation, body)
+        if protocol == "rest-json":
+            params = _read_rest(operation, request.url, body)
+        else:
+            params = _read_json(operation, body) if protocol == "json" else _read_query(operation, body)
         result = cloud.call(operation.name, params, service=service, region=region, caller="boto3")
         status, text = 200, _write(protocol, operation, result)
     except AwsError as error:
         status, text = error.status, _write_error(protocol, error)
-    kind = "application/x-amz-json-1.1" if protocol == "json" else "text/xml"
+    kind = "application/x-amz-json-1.1" if protocol in JSON else "text/xml"
     return AWSResponse(request.url, status, {"Content-Type": kind}, _Raw(text.encode()))
 
 
@@ -114,6 +121,26 @@ def _protocol(operation: Any) -> str:
 
 def _read_json(operation: OperationModel, body: str) -> Doc:
     return json.loads(body) if body else {}
+
+
+def _read_rest(operation: OperationModel, url: str, body: str) -> Doc:
+    """Parameters of the path, of the query and of the body, by their names in the model."""
+    parts, members = urlsplit(url), operation.input_shape.members
+    template = str(operation.http["requestUri"]).partition("?")[0]
+    names = re.findall(r"{(\w+)\+?}", template)
+    pattern = re.sub(r"{\w+\+?}", "([^/]+)", template)
+    match = re.fullmatch(pattern, parts.path)
+    in_path = dict(zip(names, map(unquote, match.groups() if match else ()), strict=False))
+    query = parse_qs(parts.query)
+    params = _read_json(operation, body)
+    for key, member in members.items():
+        location, name = member.serialization.get("location"), str(member.serialization.get("name", key))
+        if location == "uri" and name in in_path:
+            params[key] = in_path[name]
+        elif location == "querystring" and name in query:
+            listed = member.type_name == "list"
+            params[key] = query[name] if listed else _scalar(member.type_name, query[name][0])
+    return params
 
 
 def _read_query(operation: OperationModel, body: str) -> Doc:
@@ -184,7 +211,7 @@ def _scalar(kind: str, text: str) -> Any:
 
 
 def _write(protocol: str, operation: OperationModel, result: Doc) -> str:
-    if protocol == "json":
+    if protocol in JSON:
         return json.dumps(_json(operation.output_shape, result))
     shape = operation.output_shape
     inner = "".join(_members(shape, result, protocol)) if shape is not None else ""
@@ -240,7 +267,7 @@ def _xml(shape: Shape, name: str, value: Any, protocol: str) -> str:
 
 
 def _write_error(protocol: str, error: AwsError) -> str:
-    if protocol == "json":
+    if protocol in JSON:
         return json.dumps({"__type": error.code, "message": error.message})
     inner = f"<Code>{escape(error.code)}</Code><Message>{escape(error.message)}</Message>"
     if protocol == "ec2":

@@ -23,6 +23,7 @@ KINDS = (
     "resize-request",
     "instance",
     "disk",
+    "filestore-instance",
 )
 
 
@@ -63,13 +64,13 @@ class GcpCloud(SimulatedAccount):
     ) -> tuple[int, Doc]:
         """One call of the REST API: (HTTP status, JSON of the response).
 
-        `path` is relative to https://compute.googleapis.com/compute/v1/.
+        `path` is relative to https://compute.googleapis.com/compute/v1/, or to that of another service.
         """
-        bare = re.sub(r"^(https?://[^/]+)?/?(compute/v1/)?", "", path).strip("/")
+        bare = re.sub(r"^(https?://[^/]+)?/?((compute/)?v1/)?", "", path).strip("/")
         api_method, words = _method(method.upper(), bare.split("/"))
         request = Request(self, words, dict(params or {}), dict(body or {}))
         call = IncomingCall(
-            service="compute",
+            service=api_method.service if api_method else "compute",
             action=api_method.id if api_method else f"{method.upper()} {bare}",
             region=request.location if api_method else "",
             caller=caller,

@@ -42,6 +42,14 @@ class Session:
             self._clients[name] = client
         return self._clients[name]
 
+    def http(self) -> Any:
+        """A session of requests, for what has no client."""
+        requests: Any = importlib.import_module("requests")
+        http = requests.Session()
+        for scheme in tuple(http.adapters):
+            http.mount(scheme, _adapter(self.cloud))
+        return http
+
 
 def session(cloud: GcpCloud, project: str) -> Session:
     """A session like that of real credentials."""
@@ -73,4 +81,6 @@ def _call(cloud: GcpCloud, request: Any) -> tuple[int, Doc]:
     parts = urlsplit(request.url)
     params = {key: value for key, value in parse_qsl(parts.query) if not key.startswith("$")}
     body = json.loads(request.body) if request.body else None
-    return cloud.request(request.method, parts.path.removeprefix(BASE), params, body, caller=CALLER)
+    return cloud.request(
+        request.method, parts.path.removeprefix(BASE).removeprefix("/v1/"), params, body, caller=CALLER
+    )

@@ -45,7 +45,7 @@ def _compare(schema: Schema, name: str, old: Any, new: Any) -> Iterator[Property
     if name in schema.sets and isinstance(old, list) and isinstance(new, list):
         old, new = _align_sets(old, new)
     for path, plain, kind in _leaves(schema, name, name, old, new):
-        yield PropertyDifference(path, kind, schema.replaces(plain))
+        yield PropertyDifference(path, kind, schema.replaces(plain) or schema.shrinks(plain, old, new))
 
 
 def _json(text: str) -> Any:

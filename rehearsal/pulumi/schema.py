@@ -26,6 +26,7 @@ class Schema:
     stale: frozenset[str] = frozenset()
     links: frozenset[str] = frozenset()
     strict: frozenset[str] = frozenset()
+    falls: frozenset[str] = frozenset()
     name: str | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     maps: frozenset[str] = frozenset()
@@ -36,6 +37,11 @@ class Schema:
     def replaces(self, path: str) -> bool:
         """Whether a change at this path (without indexes) needs another resource."""
         return path in self.places or any(path == new or path.startswith(f"{new}.") for new in self.new)
+
+    def shrinks(self, path: str, old: Any, new: Any) -> bool:
+        """Whether it is a number that needs another resource because it falls."""
+        numbers = isinstance(old, (int, float)) and isinstance(new, (int, float))
+        return path in self.falls and numbers and new < old
 
 
 @functools.cache
@@ -64,6 +70,7 @@ def _schema(token: str, row: Mapping[str, Any], maps: Iterable[str], places: fro
         stale=frozenset(words("stale")),
         links=frozenset(words("links")),
         strict=frozenset(words("strict")),
+        falls=frozenset(words("falls")),
         name=row.get("name"),
         defaults=row.get("defaults") or {},
         maps=frozenset(maps),

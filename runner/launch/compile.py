@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from orch.catalog.fabrics import Fabric, fabric
-from orch.runner.errors import BadTask
+from orch.runner.errors import BadTask, about_property
 from orch.runner.launch.environment import (
     RankNode,
     RunFacts,
@@ -27,12 +27,19 @@ from orch.runner.launch.run_plan import (
     OutputPlan,
     RankPlan,
     RankPort,
+    RetryPlan,
     RunPlan,
     StagedFile,
 )
 from orch.runner.launch.volumes import NO_VOLUMES, Volumes, volumes_of_ranks
 from orch.runner.placement.node_fit import Seat
-from orch.runner.placement.rank_groups import RankGroup, group_of_rank, node_addresses, rank_groups
+from orch.runner.placement.rank_groups import (
+    RankGroup,
+    first_ranks,
+    group_of_rank,
+    node_addresses,
+    rank_groups,
+)
 from orch.runner.upload.selection import resolve_source, target_of
 from orch.spec.grammar.interpolate import literal, render_args, render_command, render_for_launch, render_text
 from orch.spec.state import FleetState
@@ -100,6 +107,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
         ChainMap({"node_rank": str(rank), "job_num": str(rank), "run_name": request.name}, peers)
         for rank in range(len(seats))
     )
+    leading = first_ranks(all_groups)
     launchers = tuple(launcher_of(task, value, request.run_args) for value in values)
     first = launchers[0]
     slots = tuple(first.tasks_per_node(seat.gpus) for seat in seats)
@@ -140,7 +148,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
                 volumes=volumes[rank].volumes,
                 max_cpus=groups[rank].resources.cpu.count.max,
                 max_memory_mib=_whole_mib(groups[rank].resources.memory_mib.max),
-                ports=_ports(task) if rank == 0 else (),
+                ports=_ports(groups[rank]) if rank in leading else (),
                 group=groups[rank].name,
                 shm_size_mib=groups[rank].resources.shm_size_mib if task.groups else None,
             )
@@ -211,6 +219,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
         dialect=first.dialect,
         ssh_between=len(seats) > 1,
         elastic=first.elastic if len(seats) > 1 else None,
+        retry=_retry(task),
         slurm=slurm,
         tasks_per_node=task.ntasks_per_node if first.name == "commands" else 1,
         fabric=_access(network_fabric),
@@ -223,7 +232,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
             )
             for item in task.outputs
         ),
-        files=(*_repository(request), *(_staged(request.base, item) for item in task.files)),
+        files=(*_repository(request), *_staged_files(request.base, task.files)),
     )
     warnings += tuple(
         f"ORCH193: {name} is set by orch itself; the value given is not used" for name in ignored
@@ -233,6 +242,13 @@ def compile_run(request: RunRequest) -> CompiledRun:
     if plan.privileged and plan.on_containers:
         warnings += ("nodes are containers here: a privileged job has what they have, and no devices",)
     return CompiledRun(plan, tuple(environments), warnings)
+
+
+def _retry(task: Task) -> RetryPlan | None:
+    retry = task.retry
+    if retry is None:
+        return None
+    return RetryPlan(on_events=retry.on_events, duration_s=retry.duration_s, max_attempts=retry.max_attempts)
 
 
 def _whole_mib(size: float | None) -> int | None:
@@ -300,17 +316,16 @@ def _repository(request: RunRequest) -> tuple[StagedFile, ...]:
     return (StagedFile(source=request.repo.label, target=repo.path, if_exists=repo.if_exists),)
 
 
-def _staged(base: Path, item: FileMount) -> StagedFile:
-    source = resolve_source(base, item.local_path)
-    return StagedFile(
-        source=str(source.path),
-        target=target_of(item.local_path, item.path, source.pattern),
-        pattern=source.pattern,
-    )
+def _staged_files(base: Path, items: Sequence[FileMount]) -> Iterator[StagedFile]:
+    for index, item in enumerate(items):
+        with about_property(f"files.{index}"):
+            source = resolve_source(base, item.local_path)
+        target = target_of(item.local_path, item.path, source.pattern)
+        yield StagedFile(source=str(source.path), target=target, pattern=source.pattern)
 
 
-def _ports(task: Task) -> tuple[RankPort, ...]:
-    return tuple(RankPort(job=port.container_port, local=port.local_port) for port in task.ports)
+def _ports(group: RankGroup) -> tuple[RankPort, ...]:
+    return tuple(RankPort(job=port.container_port, local=port.local_port) for port in group.ports)
 
 
 def set_variables(env: Mapping[str, str | None], caller_env: Mapping[str, str]) -> dict[str, str]:

@@ -132,6 +132,14 @@ class Elastic(_Frozen):
     rendezvous_rank: int = 0
 
 
+class RetryPlan(_Frozen):
+    """When a run is tried again: on which events, for how long, in how many attempts (None: no bound)."""
+
+    on_events: tuple[Literal["no-capacity", "error", "interruption"], ...]
+    duration_s: int | None = None
+    max_attempts: int | None = None
+
+
 class RunPlan(_Frozen):
     """Everything about one attempt of a run except its environment."""
 
@@ -161,6 +169,7 @@ class RunPlan(_Frozen):
     dialect: Dialect = "openmpi"
     ssh_between: bool = False
     elastic: Elastic | None = None
+    retry: RetryPlan | None = None
     slurm: bool = False
     # How often `commands` start on each node, when no launcher does.
     tasks_per_node: int = 1

@@ -36,19 +36,28 @@ class KnownVolume:
 
 @dataclass(frozen=True)
 class VolumeUse:
-    """A run that uses, or used, a volume on a node. `ended`: seconds since the epoch, None while active."""
+    """A run that uses, or used, a volume on a node. `ended`: seconds since the epoch, None while active.
+
+    `waiting`: it has no nodes now and nothing attached, and will use the volume on a node that it then gets.
+    """
 
     run: str
     node: str
     ended: float | None = None
+    waiting: bool = False
 
 
 @dataclass(frozen=True)
 class Volumes:
-    """The volumes of a project, and the active runs that use each."""
+    """The volumes of a project, and the active runs that use each.
+
+    `for_waiting`: the run that they are for has no nodes yet; where its volumes are, and who has them, is for
+    the moment when it gets some.
+    """
 
     known: Mapping[str, KnownVolume] = field(default_factory=dict[str, KnownVolume])
     uses: Mapping[str, Sequence[VolumeUse]] = field(default_factory=dict[str, Sequence[VolumeUse]])
+    for_waiting: bool = False
 
 
 NO_VOLUMES = Volumes()
@@ -76,9 +85,11 @@ def volume_uses(ledger: Ledger, *, active_only: bool = True) -> dict[str, list[V
         except RunnerError:
             continue
         ended = None if row.active else row.finished_at or row.created_at
-        for rank in plan.ranks:
+        for rank, recorded in zip(plan.ranks, row.ranks, strict=False):
+            waiting = row.phase == "waiting" and recorded.collected
             for volume in rank.volumes:
-                uses.setdefault(volume.state.name, []).append(VolumeUse(row.name, rank.node.name, ended))
+                use = VolumeUse(row.name, rank.node.name, ended, waiting)
+                uses.setdefault(volume.state.name, []).append(use)
     return uses
 
 
@@ -114,6 +125,7 @@ def _of_rank(
                 f"{target} is mounted twice, by `volumes[{targets[target]}]` and `volumes[{index}]`",
                 hint="give each volume its own path",
                 code="ORCH153",
+                path=f"volumes.{index}",
             )
         targets[target] = index
         if mount.kind == "folder":
@@ -161,6 +173,7 @@ def _checked(name: str, index: int) -> str:
             f"`volumes[{index}]` names the volume {name!r}: {problem.summary}",
             hint=problem.hint,
             code=problem.code,
+            path=f"volumes.{index}",
         ) from None
 
 
@@ -211,7 +224,7 @@ def _usable(name: str, path: str, node: NodeState, fleet: FleetState, volumes: V
             hint=f"make a volume with `backend: {fleet.backend}`, or use a fleet of {title(state.backend)}",
             code="ORCH269",
         )
-    if known.folder is not None:
+    if known.folder is not None or volumes.for_waiting:
         return known
     for kind, here, there in (("region", node.region, state.region), ("zone", node.zone, state.zone)):
         if here is not None and there is not None and here != there:
@@ -223,7 +236,11 @@ def _usable(name: str, path: str, node: NodeState, fleet: FleetState, volumes: V
                 hint=f"pin the fleet with `availability_zones: [{state.place}]`, or make a volume in {here}",
                 code="ORCH261",
             )
-    elsewhere = [each for each in volumes.uses.get(name, ()) if each.ended is None and each.node != node.name]
+    elsewhere = [
+        each
+        for each in volumes.uses.get(name, ())
+        if each.ended is None and not each.waiting and each.node != node.name
+    ]
     if elsewhere:
         raise RunConflict(
             f"volume {name} is in use by run {elsewhere[0].run}, on node {elsewhere[0].node}",

@@ -13,10 +13,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, func, insert, select
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    create_engine,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
 from sqlalchemy import event as sql_event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
+from sqlalchemy.schema import CreateColumn
 
 from orch.runner.errors import LedgerUnusable, NewerLedger
 from orch.runner.ledger import schema
@@ -145,6 +156,23 @@ def _prepare(engine: Engine) -> None:
             detail=f"its schema is {version}, this orch knows {schema.SCHEMA_VERSION}",
             hint="upgrade orch on this machine",
         )
+    if version is not None and version < schema.SCHEMA_VERSION:
+        _upgrade(engine)
+
+
+def _upgrade(engine: Engine) -> None:
+    """Bring the tables of an earlier version to this one's; of several processes, the first one does."""
+    with engine.begin() as db:
+        key = schema.meta.c.key == "schema"
+        version = int(db.execute(select(schema.meta.c.value).where(key).with_for_update()).scalar_one())
+        for number in range(version + 1, schema.SCHEMA_VERSION + 1):
+            for column in schema.ADDED.get(number, ()):
+                table = db.dialect.identifier_preparer.format_table(column.table)
+                definition = CreateColumn(column).compile(dialect=db.dialect)
+                db.execute(text(f"ALTER TABLE {table} ADD COLUMN {definition}"))
+        schema.metadata.create_all(db)
+        if version < schema.SCHEMA_VERSION:
+            db.execute(update(schema.meta).where(key).values(value=str(schema.SCHEMA_VERSION)))
 
 
 def _version(engine: Engine) -> int | None:

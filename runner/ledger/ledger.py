@@ -12,17 +12,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import Connection, Engine, delete, exists, func, insert, or_, select, update
+from sqlalchemy import Connection, Engine, Text, delete, exists, func, insert, literal, or_, select, update
 from sqlalchemy.exc import OperationalError
 
 from orch.runner.errors import LedgerUnusable, RunConflict, UnknownRun
 from orch.runner.ledger import schema
 from orch.runner.ledger.database import READ_ONLY, open_engine, unusable
 from orch.runner.ledger.lease import LEASE_S, LeaseLost, Renewal
-from orch.runner.ledger.records import ACTIVE, RESERVED, Desired, Lease, RankRow, RunRow, lease_holds
+from orch.runner.ledger.records import (
+    ACTIVE,
+    RESERVED,
+    AttemptRow,
+    Desired,
+    Lease,
+    RankRow,
+    RunRow,
+    Waiting,
+    lease_holds,
+)
 from orch.runner.ledger.schema import clock
 from orch.runner.processes import describe_owner, here, is_dead_owner, process_owner
 from orch.spec.grammar.values import encodable, shown
+
+# A node that was lost, or could run nothing, weighs as much as this many attempts that failed on it.
+LOST_WEIGHT = 10
 
 
 def open_ledger(url: str) -> Ledger:
@@ -41,17 +54,26 @@ class Ledger:
         """Close all connections; needed before a fork."""
         self._engine.dispose()
 
-    def create(self, name: str, fleet: str, nodes: Sequence[str], build: Callable[[int], str]) -> RunRow:
+    def create(
+        self,
+        name: str,
+        fleet: str,
+        nodes: Sequence[str],
+        build: Callable[[int], str],
+        waiting: Waiting | None = None,
+    ) -> RunRow:
         """Write a new run. `build` gets its number and returns its plan as JSON.
 
         `build` may take long: only the name and the number are reserved meanwhile, without a transaction.
+        `waiting`: it is not started now, and `nodes` are only those that it might get.
+
         Raises RunConflict when a run of that name is active, or being submitted.
         """
         lease = self._reserve(name, fleet)
         try:
             with Renewal(self, lease):
                 plan = build(lease.run_id)
-            return self._submit(lease, plan, nodes)
+            return self._submit(lease, plan, nodes, waiting)
         except BaseException:
             with suppress(LedgerUnusable), self._begin() as db:
                 db.execute(delete(schema.run).where(*_holds(lease), schema.run.c.status == RESERVED))
@@ -108,31 +130,21 @@ class Ledger:
                 db.execute(delete(table).where(table.c.id == row.id))
         return Lease(number, owner, 1)
 
-    def _submit(self, lease: Lease, plan: str, nodes: Sequence[str]) -> RunRow:
+    def _submit(self, lease: Lease, plan: str, nodes: Sequence[str], waiting: Waiting | None) -> RunRow:
         table = schema.run
+        values: dict[str, Any] = {"status": "submitted"} if waiting is None else _waiting_values(waiting)
         with self._begin() as db:
             changed = db.execute(
                 update(table)
                 .where(*_holds(lease), table.c.status == RESERVED)
-                .values(plan=plan, status="submitted", owner=None, lease_until=None, created_at=clock())
+                .values(**values, plan=plan, owner=None, lease_until=None, created_at=clock())
             )
             if changed.rowcount == 0:
                 raise _lease_lost()
-            db.execute(
-                insert(schema.rank),
-                [
-                    {
-                        "run_id": lease.run_id,
-                        "attempt": 0,
-                        "rank": rank,
-                        "node": node,
-                        "status": "submitted",
-                        "collected": 0,
-                    }
-                    for rank, node in enumerate(nodes)
-                ],
-            )
+            _add_ranks(db, lease.run_id, 0, nodes, collected=waiting is not None)
             _add_event(db, lease.run_id, "submitted", f"by {here()}")
+            if waiting is not None:
+                _add_event(db, lease.run_id, "pending", waiting.message)
             return _read(db, lease.run_id)
 
     def get(self, name: str) -> RunRow:
@@ -178,11 +190,7 @@ class Ledger:
             select(schema.run.c.id)
             .where(
                 schema.run.c.status.not_in((*ACTIVE, RESERVED)),
-                exists().where(
-                    schema.rank.c.run_id == schema.run.c.id,
-                    schema.rank.c.attempt == schema.run.c.attempt,
-                    schema.rank.c.collected == 0,
-                ),
+                exists().where(schema.rank.c.run_id == schema.run.c.id, schema.rank.c.collected == 0),
             )
             .order_by(schema.run.c.id.desc())
             .limit(20)
@@ -228,6 +236,7 @@ class Ledger:
             "message": message,
             "finished_at": clock(),
             "phase": "finished",
+            "next_at": None,
         }
         self._fenced(lease, values, status, reason)
 
@@ -235,6 +244,72 @@ class Ledger:
         """Record that commands are about to run; the first call sets the start time. Raises LeaseLost."""
         started = func.coalesce(schema.run.c.started_at, clock())
         self._fenced(lease, {"phase": "going", "started_at": started}, "go", text)
+
+    def wait(self, lease: Lease, waiting: Waiting, events: Sequence[str] | None = None) -> None:
+        """Let the run wait for its next attempt. Raises LeaseLost.
+
+        `events`: its attempt is over, and ended by these. None: there were no nodes to begin it on, and it
+        keeps its number.
+        """
+        run, table = schema.run, schema.attempt
+        with self._begin() as db:
+            if events is not None:
+                ended = select(
+                    run.c.id,
+                    run.c.attempt,
+                    run.c.plan,
+                    literal(" ".join(events)),
+                    literal(waiting.message, Text),
+                    run.c.started_at,
+                    clock(),
+                ).where(*_holds(lease))
+                columns = ["run_id", "attempt", "plan", "events", "message", "started_at", "finished_at"]
+                db.execute(insert(table).from_select(columns, ended))
+            changed = db.execute(update(run).where(*_holds(lease)).values(**_waiting_values(waiting)))
+            if changed.rowcount == 0:
+                raise _lease_lost()
+            _add_event(db, lease.run_id, "pending", waiting.message)
+
+    def begin_attempt(self, lease: Lease, attempt: int, plan: str, nodes: Sequence[str]) -> None:
+        """Write the plan of a waiting run's next attempt, which may then be started. Raises LeaseLost."""
+        table = schema.rank
+        with self._begin() as db:
+            changed = db.execute(
+                update(schema.run)
+                .where(*_holds(lease))
+                .values(
+                    plan=plan,
+                    attempt=attempt,
+                    status="submitted",
+                    phase="submitted",
+                    reason=None,
+                    message=None,
+                    master_port=None,
+                    started_at=None,
+                    next_at=None,
+                )
+            )
+            if changed.rowcount == 0:
+                raise _lease_lost()
+            db.execute(delete(table).where(table.c.run_id == lease.run_id, table.c.attempt == attempt))
+            _add_ranks(db, lease.run_id, attempt, nodes)
+            _add_event(db, lease.run_id, "attempt", str(attempt))
+
+    def failed_nodes(self, number: int, *, lost_only: bool = False) -> dict[str, int]:
+        """Node name -> how much speaks against it: 1 for every attempt of a run in which its rank failed by
+        itself, LOST_WEIGHT where it did not answer, or could run nothing. `lost_only`: the latter alone."""
+        table = schema.rank
+        lost = table.c.reason.in_(("instance_unreachable", "health_failure"))
+        query = select(table.c.node, lost.label("lost")).where(
+            table.c.run_id == number,
+            table.c.status == "failed",
+            lost if lost_only else table.c.reason != "failed_to_start_due_to_no_capacity",
+        )
+        weights: dict[str, int] = {}
+        with self._reading() as db:
+            for row in db.execute(query):
+                weights[row.node] = weights.get(row.node, 0) + (LOST_WEIGHT if row.lost else 1)
+        return weights
 
     def change_rank(self, lease: Lease, attempt: int, rank: int, **values: object) -> None:
         """Change one rank. Raises LeaseLost."""
@@ -302,19 +377,69 @@ class Ledger:
 
 def _read(db: Connection, number: int) -> RunRow:
     row = db.execute(select(schema.run, clock().label("now")).where(schema.run.c.id == number)).one()
-    ranks = db.execute(
+    ranks: dict[int, list[RankRow]] = {row.attempt: []}
+    for r in db.execute(
         select(schema.rank)
-        .where(schema.rank.c.run_id == number, schema.rank.c.attempt == row.attempt)
-        .order_by(schema.rank.c.rank)
-    ).all()
-    return RunRow(
-        **row._mapping,
-        ranks=tuple(
+        .where(schema.rank.c.run_id == number)
+        .order_by(schema.rank.c.attempt, schema.rank.c.rank)
+    ):
+        ranks.setdefault(r.attempt, []).append(
             RankRow(
                 r.rank, r.node, r.status, r.exit_code, r.reason, r.message, r.silent_since, bool(r.collected)
             )
-            for r in ranks
+        )
+    table = schema.attempt
+    ended = (
+        db.execute(select(table).where(table.c.run_id == number).order_by(table.c.attempt)).all()
+        if row.attempt or row.retry_tries
+        else ()
+    )
+    return RunRow(
+        **row._mapping,
+        ranks=tuple(ranks[row.attempt]),
+        attempts=tuple(
+            AttemptRow(
+                each.attempt,
+                each.plan,
+                tuple(each.events.split()),
+                each.message,
+                each.started_at,
+                each.finished_at,
+                tuple(ranks.get(each.attempt, ())),
+            )
+            for each in ended
         ),
+    )
+
+
+def _waiting_values(waiting: Waiting) -> dict[str, Any]:
+    return {
+        "status": "pending",
+        "phase": "waiting",
+        "reason": None,
+        "message": waiting.message,
+        "next_at": clock() + waiting.delay_s,
+        "retry_since": waiting.since,
+        "retry_tries": waiting.tries,
+    }
+
+
+def _add_ranks(
+    db: Connection, number: int, attempt: int, nodes: Sequence[str], *, collected: bool = False
+) -> None:
+    db.execute(
+        insert(schema.rank),
+        [
+            {
+                "run_id": number,
+                "attempt": attempt,
+                "rank": rank,
+                "node": node,
+                "status": "submitted",
+                "collected": int(collected),
+            }
+            for rank, node in enumerate(nodes)
+        ],
     )
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from orch.runner.processes import is_dead_owner
 
-ACTIVE = ("submitted", "provisioning", "running", "terminating")
+ACTIVE = ("pending", "submitted", "provisioning", "running", "terminating")
 # A reserved name and number for a run that is being submitted; not a run yet.
 RESERVED = "reserved"
 Desired = Literal["run", "stop", "abort"]
@@ -28,8 +28,43 @@ class RankRow:
 
 
 @dataclass(frozen=True)
+class AttemptRow:
+    """An attempt of a run that ended and was not its last.
+
+    `events`: what of `retry` it ended by. `started_at` is None where no command began. Times are seconds
+    since the epoch.
+    """
+
+    attempt: int
+    plan: str
+    events: tuple[str, ...]
+    message: str | None
+    started_at: float | None
+    finished_at: float
+    ranks: tuple[RankRow, ...]
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Why a run waits, and how long its next attempt is put off in seconds.
+
+    `since`: when the tries began, None for its submission; `tries`: how many were in vain, this one included.
+    """
+
+    message: str
+    delay_s: float
+    since: float | None
+    tries: int
+
+
+@dataclass(frozen=True)
 class RunRow:
-    """The ledger's row of one run, with its ranks. Times are seconds since the epoch."""
+    """The ledger's row of one run, with the ranks of its latest attempt. Times are seconds since the epoch.
+
+    `attempt` counts from 0; `started_at` is of the latest one. `attempts` are those that ended before; the
+    latest one is among them while the run waits for the next. `next_at`: when that may begin.
+    `retry_since`: since when the run is tried again; None where it is not, or since its submission.
+    """
 
     id: int
     name: str
@@ -49,8 +84,25 @@ class RunRow:
     created_at: float
     started_at: float | None
     finished_at: float | None
+    next_at: float | None
+    retry_since: float | None
+    retry_tries: int
     now: float
     ranks: tuple[RankRow, ...]
+    attempts: tuple[AttemptRow, ...] = ()
+
+    @property
+    def next_attempt(self) -> int:
+        """The number of the attempt that a waiting run begins next: one that found no nodes keeps its own."""
+        return self.attempt + any(each.attempt == self.attempt for each in self.attempts)
+
+    @property
+    def took_s(self) -> float | None:
+        """How long the commands of the latest attempt ran, or have run; None before they began."""
+        if self.started_at is None:
+            return None
+        ended = [each.finished_at for each in self.attempts if each.attempt == self.attempt]
+        return (ended[0] if ended else self.finished_at or self.now) - self.started_at
 
     @property
     def active(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orch.runner.errors import LedgerUnusable, RunFailed
@@ -21,6 +21,7 @@ _KEYS = "keys.json"
 # Where earlier versions kept what the task took along.
 _FILES = "files.tar"
 _REGISTRY = "registry.json"
+_LAUNCH = "launch.json"
 
 
 @dataclass(frozen=True)
@@ -41,19 +42,32 @@ class RunKeys:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of one run. `number` tells a run from an earlier one of the same name."""
+    """The folder of one run. `number` tells a run from an earlier one of the same name.
+
+    Logs and outputs are those of `attempt`: of the first one they lie in the folder itself, of attempt N in
+    its `attempts/N`.
+    """
 
     path: Path
     number: int
+    attempt: int = 0
+
+    def of_attempt(self, attempt: int) -> RunFolder:
+        """The same folder, for another attempt of the run."""
+        return replace(self, attempt=attempt)
 
     @property
     def logs(self) -> Path:
-        return self.path / "logs"
+        return self._results / "logs"
 
     @property
     def outputs(self) -> Path:
         """What was collected of its ranks: a folder for each."""
-        return self.path / "outputs"
+        return self._results / "outputs"
+
+    @property
+    def _results(self) -> Path:
+        return self.path / "attempts" / str(self.attempt) if self.attempt else self.path
 
     def log(self, rank: int) -> Path:
         """A rank's log: lines of `TIME TEXT`."""
@@ -78,6 +92,19 @@ class RunFolder:
         username, password = json.loads(self._read(_REGISTRY))
         return username, password
 
+    def write_launch(self, text: str) -> None:
+        """Keep what a later attempt is made from."""
+        write_private(self.path / _LAUNCH, text)
+
+    def launch(self) -> str:
+        """What `write_launch` kept. Raises RunFailed on another machine."""
+        return self._read(_LAUNCH)
+
+    @property
+    def has_launch(self) -> bool:
+        """Whether later attempts can begin on this machine."""
+        return (self.path / _LAUNCH).is_file()
+
     def keys(self, ranks: int) -> RunKeys:
         """The run's keys, created at the first call."""
         path = self.path / _KEYS
@@ -89,7 +116,7 @@ class RunFolder:
 
     def forget_secrets(self) -> None:
         """Remove the files that only the start needs."""
-        for name in (_ENVIRONMENT, _KEYS, _FILES, _REGISTRY):
+        for name in (_ENVIRONMENT, _KEYS, _FILES, _REGISTRY, _LAUNCH):
             (self.path / name).unlink(missing_ok=True)
 
     def _read(self, name: str) -> str:

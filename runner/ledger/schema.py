@@ -13,7 +13,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 # Raised when a change makes an older orch misread the ledger.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 metadata = MetaData()
 
@@ -31,7 +31,7 @@ run = Table(
     Column("name", String(64), nullable=False),
     Column("fleet", String(64), nullable=False),
     Column("plan", Text, nullable=False),
-    # Words of configuration 8: submitted, provisioning, running, terminating, then done, failed or
+    # Words of configuration 8: pending, submitted, provisioning, running, terminating, then done, failed or
     # terminated.
     Column("status", String(20), nullable=False),
     # What people want of it: run, stop, abort.
@@ -49,6 +49,11 @@ run = Table(
     Column("created_at", Float, nullable=False),
     Column("started_at", Float),
     Column("finished_at", Float),
+    # Of a run that waits: when its next attempt may begin.
+    Column("next_at", Float),
+    # Since when it is tried again, and how often that was without success (runs/retry.py).
+    Column("retry_since", Float),
+    Column("retry_tries", Integer, nullable=False, server_default="0"),
     Index("run_by_name", "name", "id"),
     Index("run_by_status", "status"),
 )
@@ -70,6 +75,19 @@ rank = Table(
     Column("collected", Integer, nullable=False),
 )
 
+# Attempts that ended and were not the last; `plan` is what cleans up nodes that did not answer then.
+attempt = Table(
+    "attempt",
+    metadata,
+    Column("run_id", ForeignKey("run.id"), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("plan", Text, nullable=False),
+    Column("events", String(60), nullable=False),
+    Column("message", Text),
+    Column("started_at", Float),
+    Column("finished_at", Float, nullable=False),
+)
+
 event = Table(
     "event",
     metadata,
@@ -79,6 +97,10 @@ event = Table(
     Column("kind", String(20), nullable=False),
     Column("text", Text, nullable=False),
 )
+
+
+ADDED: dict[int, tuple[Column[Any], ...]] = {2: (run.c.next_at, run.c.retry_since, run.c.retry_tries)}
+"""Columns that a version of the schema added to tables of the one before it."""
 
 
 class clock(FunctionElement[Any]):

@@ -48,6 +48,11 @@ _MESSAGE = re.compile(r"^orch:(\w+)=(.*)$", re.MULTILINE)
 _NO_SPACE = re.compile(
     r"no space left on device|disk quota exceeded|wrote only \d+ of \d+ bytes", re.IGNORECASE
 )
+# What tar says last, after what was wrong.
+_TAR_ENDS = "Exiting with failure status due to previous errors"
+# How Docker, and runc below it, say that a container's user or folder cannot be.
+_NO_USER = re.compile(r"unable to find (user|group) ([^:\s]+): no matching entries")
+_NO_FOLDER = re.compile(r"error during container init: (?:mkdir|chdir)|mkdir /|chdir to cwd|not a directory")
 
 # Docker gives a privileged container every capability there is. A node that is a container has few of them,
 # so `--privileged` fails there. These are what it has (providers/orch/local_node.py), without devices.
@@ -260,7 +265,7 @@ def read_start(plan: RunPlan, rank: int, result: Completed) -> StartedRank:
             where=result.node,
             reason="creating_container_error",
         )
-    raise failure(result, f"the container of rank {rank} could not be started on node {result.node}")
+    raise _start_failure(plan, rank, result)
 
 
 def _number(result: Completed, key: str, text: str, minimum: int, maximum: int) -> int:
@@ -276,10 +281,11 @@ def _number(result: Completed, key: str, text: str, minimum: int, maximum: int) 
     return int(text)
 
 
-def failure(result: Completed, summary: str) -> RunFailed:
-    """The error for a command that failed on a node, with the last line of its output."""
+def failure(result: Completed, summary: str, hint: str | None = None) -> RunFailed:
+    """The error for a command that failed on a node, with the last telling line of its output."""
     lines = (result.stderr.strip() or result.stdout.strip()).splitlines()
-    detail = lines[-1] if lines else result.ending
+    telling = [line for line in lines if _TAR_ENDS not in line] or lines
+    detail = telling[-1] if telling else result.ending
     detail = re.sub(r"^(docker: )?Error response from daemon: ", "", detail).removesuffix(
         "See 'docker run --help'."
     )
@@ -291,7 +297,29 @@ def failure(result: Completed, summary: str) -> RunFailed:
             hint="free space there (`docker image prune` on the node), or provision a larger `disk`",
             reason="creating_container_error",
         )
-    return RunFailed(summary, where=result.node, detail=detail, reason="creating_container_error")
+    return RunFailed(summary, where=result.node, detail=detail, hint=hint, reason="creating_container_error")
+
+
+def _start_failure(plan: RunPlan, rank: int, result: Completed) -> RunFailed:
+    """Why Docker did not start a container, where the task can mend it in terms of the task."""
+    node = result.node
+    error = failure(result, f"the container of rank {rank} could not be started on node {node}")
+    told = error.detail or ""
+    if (found := _NO_USER.search(told)) is not None:
+        summary = f"the image {plan.image} has no {found[1]} {found[2]}"
+        hint = "`user` takes a name that the image knows, or numbers, which need none: `user: 1000:1000`"
+        return RunFailed(summary, where=node, hint=hint, reason="creating_container_error")
+    folder = plan.ranks[rank].working_dir
+    if folder is not None and _NO_FOLDER.search(told) and folder in told:
+        summary = f"`working_dir` {folder} cannot be made in the container of rank {rank}"
+        return RunFailed(
+            summary,
+            where=node,
+            detail=told.rpartition("error during container init: ")[2].removesuffix(": unknown."),
+            hint="name a folder that is there, or can be made",
+            reason="creating_container_error",
+        )
+    return error
 
 
 def go_command(plan: RunPlan, rank: int, port: int | None) -> Command:

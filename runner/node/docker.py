@@ -150,7 +150,11 @@ class DockerRuntime:
     ) -> None:
         result = connector.run(plan.ranks[rank].node, container.write_path_command(plan, rank, path, archive))
         if not result.ok:
-            raise container.failure(result, f"{path} of rank {rank} cannot be written")
+            raise container.failure(
+                result,
+                f"{path} of rank {rank} cannot be written",
+                "name a folder that takes files",
+            )
 
     def is_folder(self, connector: Connector, plan: RunPlan, rank: int, path: str) -> bool:
         words = argv("docker", "exec", "--user", "0", "--", plan.container(rank), "test", "-d", path)
@@ -169,10 +173,10 @@ def _build_here(image: str, processor: Processor) -> None:
         try:
             images.ensure(name, progress=lambda text: processor.handle(Notice(text)))
         except images.ImageError as error:
-            # A run's end tells summary and detail, and what to do is what matters here.
             raise ImageUnavailable(
                 error.summary,
-                detail="; what to do: ".join(filter(None, (error.detail, error.hint))),
+                detail=error.detail,
+                hint=error.hint,
                 reason="creating_container_error",
             ) from error
         return

@@ -97,6 +97,7 @@ class Follower:
     """Follows one rank's log from a thread until the job ends: keeps it, and tells each line.
 
     `on_end` is called once when the log's end was seen, which is the quickest sign that the job is over.
+    `whole`: lines that another process has kept already are told too.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Follower:
         folder: RunFolder,
         processor: Processor,
         on_end: Callable[[], None],
+        whole: bool = False,
     ) -> None:
         self._connector = connector
         self._runtime = runtime
@@ -117,6 +119,7 @@ class Follower:
         self._file = LogFile(folder.log(rank))
         self._processor = processor
         self._on_end = on_end
+        self._whole = whole
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"orch-log-{rank}", daemon=True)
 
@@ -134,7 +137,8 @@ class Follower:
 
     def _run(self) -> None:
         try:
-            self._file.open()
+            if not self._file.open() and self._whole:
+                self._file.lines = 0
             self._follow()
         except OSError as error:
             text = f"the log of rank {self._rank} cannot be kept here: {error.strerror or error}"

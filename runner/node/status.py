@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from orch.runner.errors import CommandTimeout, HostUnreachable
@@ -18,13 +19,6 @@ from orch.spec.state import FleetState, NodeState
 from orch.templates import render
 
 LOOK_S = 10.0
-
-_CLAIMS = f'for c in {NODE_HOME}/claims/*; do [ ! -L "$c" ] || echo "claim $(readlink "$c")"; done\n'
-# Claims first, so that a node whose Docker hangs still tells who uses it.
-_STATUS_SCRIPT = f"""\
-{_CLAIMS}\
-[ ! -s {MARK} ] || sed 's/^/cordon /;q' {MARK}
-{first_boot.STATUS_SCRIPT}"""
 
 
 @dataclass(frozen=True)
@@ -43,6 +37,23 @@ class NodeStatus:
     unfit: str | None = None
 
 
+@cache
+def status_script() -> str:
+    """Tells a node's claims, its cordon, and how its preparation stands; `read_status` reads the answer.
+
+    Claims come first, so that a node whose Docker hangs still tells who uses it, and without those that are
+    over: they keep nobody off. Docker is asked for that only where there are any.
+    """
+    return f"""\
+set -- {NODE_HOME}/claims/*
+if [ -e "$1" ] || [ -L "$1" ]; then
+{render("claim-over.sh.j2", left_after_s=ABANDONED_AFTER_S)}
+for c; do held=$(readlink "$c") && {{ over "$c" "$held" || echo "claim $held"; }}; done
+fi
+[ ! -s {MARK} ] || sed 's/^/cordon /;q' {MARK}
+{first_boot.STATUS_SCRIPT}"""
+
+
 def node_statuses(
     fleet: FleetState,
     connector: Connector,
@@ -53,7 +64,9 @@ def node_statuses(
     """The status of each node of `fleet`, in its order. A node that does not answer is `unreachable`."""
 
     def look(node: NodeState) -> NodeStatus:
-        script = f"{_STATUS_SCRIPT}{{ {runtime_of(node, runtimes).health_check()}\n}} | sed 's/^/runtime /'\n"
+        script = (
+            f"{status_script()}{{ {runtime_of(node, runtimes).health_check()}\n}} | sed 's/^/runtime /'\n"
+        )
         command = Command(as_root(script), "look at the node", timeout_s=15.0)
         try:
             result = connector.run(node, command, deadline_s=deadline_s)

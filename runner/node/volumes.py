@@ -5,9 +5,11 @@ Who attaches is passed in: the runner knows no cloud.
 
 from __future__ import annotations
 
+import secrets
+import time
 from typing import Protocol
 
-from orch.runner.errors import NodePreparing, RunFailed
+from orch.runner.errors import DetachPending, NodePreparing, RunFailed, VolumeDetaching
 from orch.runner.launch.run_plan import RunPlan, RunVolume
 from orch.runner.node.commands import NODE_HOME, Command, as_root
 from orch.runner.node.connector import Completed, Connector
@@ -16,11 +18,18 @@ from orch.spec.state import NodeState
 from orch.spec.volume_state import VolumeState
 from orch.templates import render
 
-PREPARING, FAILED, FOREIGN = 47, 42, 49
+PREPARING, FAILED, FOREIGN, DETACHING = 47, 42, 49, 48
 FILESYSTEM = "ext4"
 # How long a node may take to show a disk that its cloud has attached, and to format and mount it.
 APPEAR_S = 120
 MOUNT_S = 900.0
+# A cloud is asked to detach a disk within this time after the node said that it is free; later the node is
+# asked again, for this machine may have slept meanwhile.
+DETACH_WITHIN_S = 60.0
+# How old the mark of a detaching may become on a node, in minutes: that time, and what a cloud may take.
+DETACHING_MIN = 15
+# How often a node is asked again.
+RELEASES = 3
 
 
 class VolumeAttacher(Protocol):
@@ -32,7 +41,10 @@ class VolumeAttacher(Protocol):
         ...
 
     def detach(self, volume: VolumeState, node: NodeState) -> None:
-        """Detach a volume where it is attached to that node, and wait until it is free. Raises OrchError."""
+        """Detach a volume where it is attached to that node, and wait until it is free.
+
+        Raises DetachPending when it may still happen, any other OrchError when it will not.
+        """
         ...
 
 
@@ -59,12 +71,16 @@ def mount_volumes(
 ) -> tuple[str, ...]:
     """Make sure that a rank's node has its volumes mounted; returns notices. Repeating it changes nothing.
 
-    Raises RunFailed (volume_error), NodePreparing, HostUnreachable.
+    The node notes the rank as a user of the volume first. From then on nobody detaches the disk from it, so
+    what the cloud says of the disk after that stays true.
+
+    Raises RunFailed (volume_error), NodePreparing, VolumeDetaching, HostUnreachable.
     """
     node, notices = plan.ranks[rank].node, list[str]()
     for volume in plan.ranks[rank].volumes:
         if volume.by_folder:
             continue
+        _require_reserved(connector.run(node, reserve_command(plan, rank, volume)), volume)
         try:
             paths = attacher.attach(volume.state, node, read_only=volume.read_only)
         except OrchError as error:
@@ -85,11 +101,23 @@ def mount_volumes(
 
 def release_volumes(connector: Connector, attacher: VolumeAttacher, plan: RunPlan, rank: int) -> None:
     """Unmount and detach the volumes of a rank that no other job on its node uses. Raises OrchError."""
-    node = plan.ranks[rank].node
     for volume in plan.ranks[rank].volumes:
-        if volume.by_folder:
-            continue
-        result = connector.run(node, unmount_command(plan, rank, volume))
+        if not volume.by_folder:
+            _release(connector, attacher, plan, rank, volume)
+
+
+def _release(
+    connector: Connector, attacher: VolumeAttacher, plan: RunPlan, rank: int, volume: RunVolume
+) -> None:
+    """Unmount and detach one volume, unless others use it.
+
+    The node keeps a mark from the unmounting until the disk is detached, and whoever wants the disk there
+    waits for it. A refused detaching is over too; one that may still happen keeps its mark until that is old.
+    """
+    node = plan.ranks[rank].node
+    for _ in range(RELEASES):
+        asked, token = time.time(), secrets.token_hex(8)
+        result = connector.run(node, unmount_command(plan, rank, volume, token))
         if not result.ok:
             raise RunFailed(
                 f"volume {volume.state.name} could not be unmounted on node {node.name}",
@@ -97,12 +125,51 @@ def release_volumes(connector: Connector, attacher: VolumeAttacher, plan: RunPla
                 detail=_last_line(result),
                 reason="volume_error",
             )
-        if "orch:free" in result.stdout.split():
+        if "orch:free" not in result.stdout.split():
+            return
+        if time.time() - asked > DETACH_WITHIN_S:
+            continue
+        try:
             attacher.detach(volume.state, node)
+        except DetachPending:
+            raise
+        except OrchError:
+            connector.run(node, detached_command(volume, token))
+            raise
+        result = connector.run(node, detached_command(volume, token))
+        if not result.ok:
+            raise RunFailed(
+                f"node {node.name} was not told that volume {volume.state.name} is detached",
+                where=node.name,
+                detail=_last_line(result),
+                reason="volume_error",
+            )
+        return
+    raise RunFailed(
+        f"volume {volume.state.name} was not detached from node {node.name}",
+        where=node.name,
+        detail=f"the node took more than {DETACH_WITHIN_S:.0f} s to answer, {RELEASES} times",
+        reason="volume_error",
+    )
+
+
+def reserve_command(plan: RunPlan, rank: int, volume: RunVolume) -> Command:
+    """Note the rank as a user of a volume, before its disk is attached."""
+    text = render(
+        "node-volume-reserve.sh.j2",
+        home=NODE_HOME,
+        name=plan.container(rank),
+        volume=volume.state.volume_id,
+        detaching_min=DETACHING_MIN,
+        preparing=PREPARING,
+        detaching=DETACHING,
+        failed=FAILED,
+    )
+    return Command(as_root(text), f"reserve volume {volume.state.name}", timeout_s=120.0)
 
 
 def mount_command(plan: RunPlan, rank: int, volume: RunVolume, paths: tuple[str, ...]) -> Command:
-    """Wait for the disk of a volume, format it where it is empty, mount it, and note the rank as its user."""
+    """Wait for the disk of a volume, format it where it is empty, and mount it."""
     text = render(
         "node-volume.sh.j2",
         home=NODE_HOME,
@@ -115,31 +182,61 @@ def mount_command(plan: RunPlan, rank: int, volume: RunVolume, paths: tuple[str,
         may_format=not volume.state.external and not volume.read_only,
         simulated=plan.simulated,
         appear_s=APPEAR_S,
-        preparing=PREPARING,
         failed=FAILED,
         foreign=FOREIGN,
     )
     return Command(as_root(text), f"mount volume {volume.state.name}", timeout_s=MOUNT_S)
 
 
-def unmount_command(plan: RunPlan, rank: int, volume: RunVolume) -> Command:
-    """Forget the rank as a user of a volume, and unmount it when it was the last one."""
+def unmount_command(plan: RunPlan, rank: int, volume: RunVolume, token: str) -> Command:
+    """Forget the rank as a user of a volume, and unmount it when it was the last one.
+
+    `token` tells the mark of this detaching from others of the same rank.
+    """
     text = render(
         "node-volume-release.sh.j2",
         home=NODE_HOME,
         name=plan.container(rank),
         volume=volume.state.volume_id,
         folder=volume.folder,
+        token=token,
+        detaching_min=DETACHING_MIN,
+        failed=FAILED,
     )
     return Command(as_root(text), f"unmount volume {volume.state.name}", timeout_s=120.0)
 
 
-def _require_mounted(result: Completed, volume: RunVolume) -> None:
-    """Raises RunFailed or NodePreparing unless the volume is mounted."""
+def detached_command(volume: RunVolume, token: str) -> Command:
+    """Remove the mark of a detaching from a node."""
+    text = render("node-volume-detached.sh.j2", home=NODE_HOME, volume=volume.state.volume_id, token=token)
+    return Command(as_root(text), f"release volume {volume.state.name}", timeout_s=120.0)
+
+
+def _require_reserved(result: Completed, volume: RunVolume) -> None:
+    """Raises RunFailed, NodePreparing or VolumeDetaching unless the rank is noted as a user of the volume."""
     if result.ok:
         return
     if result.exit_code == PREPARING:
         raise NodePreparing(f"node {result.node} is still being prepared", where=result.node)
+    if result.exit_code == DETACHING:
+        raise VolumeDetaching(
+            f"volume {volume.state.name} is being detached from node {result.node}",
+            where=result.node,
+            detail=f"job {result.stdout.strip().rpartition('orch:detaching=')[2]} has used it there",
+        )
+    raise RunFailed(
+        f"node {result.node} could not note who uses volume {volume.state.name}",
+        where=result.node,
+        detail=_last_line(result),
+        code="ORCH271",
+        reason="volume_error",
+    )
+
+
+def _require_mounted(result: Completed, volume: RunVolume) -> None:
+    """Raises RunFailed unless the volume is mounted."""
+    if result.ok:
+        return
     if result.exit_code == FOREIGN:
         raise RunFailed(
             f"volume {volume.state.name} holds something that is no file system orch can mount",

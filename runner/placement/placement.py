@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 class NodeAvailability:
     """A node at this moment: its blocks in use, whether it can run jobs, whether its first boot has finished.
 
-    `cordon` and `unfit_error` say why it gets no jobs.
+    `cordon` and `unfit_error` say why it gets no jobs. `failed`: how much speaks against it
+    because the run that is placed failed there before.
+    `holders`: the names of the runs that have blocks of it.
     """
 
     busy: int = 0
@@ -33,6 +35,8 @@ class NodeAvailability:
     ready: bool = True
     cordon: str | None = None
     unfit: str | None = None
+    failed: int = 0
+    holders: tuple[str, ...] = ()
 
 
 IDLE = NodeAvailability()
@@ -124,8 +128,9 @@ def place_task(
     """Nodes in rank order: group by group, within each neighbours together, by rack, topology, number.
 
     Cordoned nodes and nodes whose preparation failed are excluded. Nodes without enough free blocks, and
-    nodes that do not answer, are used only when no others are left. A job that needs part of a node goes
-    to the node with the fewest free blocks, so that whole nodes stay free for jobs that need them.
+    nodes that do not answer, are used only when no others are left; before those, nodes on which the run
+    failed. A job that needs part of a node goes to the node with the fewest free blocks, so that whole nodes
+    stay free for jobs that need them.
 
     Raises NoFit when the fleet is too small; NodeUnfit or NodeCordoned when too few nodes remain.
     """
@@ -147,7 +152,7 @@ def place_task(
         available = availability.get(node.name, IDLE)
         free, needed = node.blocks - available.busy, blocks_of_rank(groups[0], node)
         tight = free if not groups[0].distributed else 0
-        return (not available.usable, free < needed, tight, *_neighbours(node))
+        return (not available.usable, free < needed, available.failed, tight, *_neighbours(node))
 
     schedulable.sort(key=order)
     matching = match([fits[node.name] for node in schedulable], sizes)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orch.spec.models import Task
+    from orch.spec.models.mounts import PortMapping
     from orch.spec.models.resources import Resources
 
 
@@ -17,7 +19,8 @@ class RankGroup:
 
     `name`: the group's name, its number where it has none; None for a task without groups. `place`: what
     leads to its properties in the file, `groups.1.`. `nodes`: how many ranks, `all_nodes`: of the whole run.
-    `env` holds the task's variables too. `fleets`: those that may run the group, all if empty.
+    `env` holds the task's variables too. `fleets`: those that may run the group, all if empty. `ports`: those
+    of the job of its first rank.
     """
 
     name: str | None
@@ -28,6 +31,7 @@ class RankGroup:
     commands: tuple[str, ...]
     env: Mapping[str, str | None]
     fleets: tuple[str, ...] = ()
+    ports: tuple[PortMapping, ...] = ()
 
     @property
     def distributed(self) -> bool:
@@ -48,7 +52,9 @@ def rank_groups(task: Task) -> tuple[RankGroup, ...]:
     """The groups of `task` in rank order; one group for a task that has none."""
     total = task.all_nodes
     if not task.groups:
-        return (RankGroup(None, "", task.nodes, total, task.resources, task.commands, task.env),)
+        return (
+            RankGroup(None, "", task.nodes, total, task.resources, task.commands, task.env, (), task.ports),
+        )
     return tuple(
         RankGroup(
             group.name or str(index),
@@ -59,6 +65,7 @@ def rank_groups(task: Task) -> tuple[RankGroup, ...]:
             group.commands,
             {**task.env, **group.env},
             group.fleets,
+            group.ports,
         )
         for index, group in enumerate(task.groups)
     )
@@ -67,6 +74,11 @@ def rank_groups(task: Task) -> tuple[RankGroup, ...]:
 def group_of_rank(groups: tuple[RankGroup, ...]) -> tuple[RankGroup, ...]:
     """The group of each rank, in rank order."""
     return tuple(group for group in groups for _ in range(group.nodes))
+
+
+def first_ranks(groups: tuple[RankGroup, ...]) -> tuple[int, ...]:
+    """The first rank of each group: the one that the group's ports lead to."""
+    return tuple(accumulate((group.nodes for group in groups[:-1]), initial=0))
 
 
 def requested_fleets(task: Task) -> tuple[str, ...]:

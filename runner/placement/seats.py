@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from orch.runner.errors import NoFit, RunnerError
+from orch.runner.errors import HostUnreachable, NodesBusy, NoFit, RunnerError
 from orch.runner.events import Notice
+from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.node.status import NodeStatus, node_statuses
 from orch.runner.placement.conditions import check_names
@@ -24,10 +26,11 @@ from orch.runner.placement.placement import (
 )
 from orch.runner.placement.rank_groups import requested_fleets
 from orch.spec.state import FleetState
+from orch.spec.suggest import counted, few
 
 if TYPE_CHECKING:
     from orch.runner.ledger.ledger import Ledger
-    from orch.runner.runs.context import RunnerContext
+    from orch.runner.runs.context import RunContext, RunnerContext
     from orch.spec.models import Task
 
 
@@ -66,54 +69,90 @@ def choose_fleet(
     return best.fleet
 
 
-def choose_seats(runner: RunnerContext, task: Task, fleet: FleetState) -> tuple[Seat, ...]:
-    """Seats for `task` by the present status of its fleet's nodes. Raises NoFit, NodeUnfit, NodeCordoned."""
+def choose_seats(
+    runner: RunnerContext | RunContext,
+    task: Task,
+    fleet: FleetState,
+    *,
+    free_only: bool = False,
+    failed: Mapping[str, int] = MappingProxyType({}),
+) -> tuple[Seat, ...]:
+    """Seats for `task` by the present status of its fleet's nodes; of those that are
+    free, the ones with the least in `failed` are taken.
+
+    Raises NoFit, NodeUnfit, NodeCordoned; with `free_only` NodesBusy where other runs have the nodes, and
+    HostUnreachable where nodes that are needed do not answer, or can run nothing.
+    """
     place_task(task, fleet)  # a task that can never fit fails without waiting for nodes
     statuses = _node_statuses(runner, fleet)
-    availability = _availability(runner, fleet, statuses)
+    availability = {
+        name: replace(each, failed=failed.get(name, 0))
+        for name, each in _availability(runner, fleet, statuses).items()
+    }
     seats = place_task(task, fleet, availability)
+    if free_only:
+        _require_free(seats, availability)
     for message in filter(None, (cordoned_message(fleet, availability), unfit_message(fleet, availability))):
         runner.processor.handle(Notice(message, "warning"))
     return seats
 
 
-def _node_statuses(runner: RunnerContext, fleet: FleetState) -> tuple[NodeStatus, ...]:
+def _require_free(seats: Sequence[Seat], availability: Mapping[str, NodeAvailability]) -> None:
+    needed = f"the run needs {counted(len(seats), 'node')}"
+    silent = [seat.node.name for seat in seats if not availability[seat.node.name].usable]
+    if silent:
+        raise HostUnreachable(
+            f"{needed}, {len(seats) - len(silent)} can be used",
+            detail=f"{fold(silent)} {'does' if len(silent) == 1 else 'do'} not answer, or can run nothing",
+        )
+    # One that is still being prepared is waited for when the run starts.
+    short = [seat for seat in seats if seat.node.blocks - availability[seat.node.name].busy < seat.blocks]
+    if short:
+        busy = fold([name for name, each in availability.items() if each.busy])
+        holders = dict.fromkeys(run for each in availability.values() for run in each.holders if run)
+        by = f" by {few(holders, 4)}" if holders else ""
+        raise NodesBusy(f"{needed}, {len(seats) - len(short)} are free", detail=f"in use: {busy}{by}")
+
+
+def _node_statuses(runner: RunnerContext | RunContext, fleet: FleetState) -> tuple[NodeStatus, ...]:
     return node_statuses(fleet, runner.connector, deadline_s=CHOICE_S, runtimes=runner.runtimes)
 
 
 def _availability(
-    runner: RunnerContext, fleet: FleetState, statuses: Sequence[NodeStatus]
+    runner: RunnerContext | RunContext, fleet: FleetState, statuses: Sequence[NodeStatus]
 ) -> dict[str, NodeAvailability]:
     """Node name -> its availability: its own answer, and the claims that active runs have still to make."""
     pending = _pending_claims(runner.ledger, fleet.name)
     availability: dict[str, NodeAvailability] = {}
     for node, status in zip(fleet.nodes, statuses, strict=True):
         claimed = {claim.container for claim in status.claims}
-        pending_blocks = sum(
-            blocks for container, blocks in pending.get(node.name, {}).items() if container not in claimed
-        )
+        expected = [
+            claim for container, claim in pending.get(node.name, {}).items() if container not in claimed
+        ]
         availability[node.name] = NodeAvailability(
-            busy=status.busy_blocks + pending_blocks,
+            busy=status.busy_blocks + sum(blocks for _, blocks in expected),
             usable=status.status not in ("unreachable", "failure"),
             ready=status.status != "provisioning",
             cordon=(status.cordon.reason or str(status.cordon)) if status.cordon else None,
             unfit=status.unfit,
+            holders=(*(claim.run for claim in status.claims), *(run for run, _ in expected)),
         )
     return availability
 
 
-def _pending_claims(ledger: Ledger, fleet: str) -> dict[str, dict[str, int]]:
-    """Node name -> container -> blocks of this ledger's active runs; some have not claimed theirs yet."""
-    pending: dict[str, dict[str, int]] = {}
+def _pending_claims(ledger: Ledger, fleet: str) -> dict[str, dict[str, tuple[str, int]]]:
+    """Node name -> container -> run and blocks, of this ledger's active runs; some have not claimed theirs
+    yet."""
+    pending: dict[str, dict[str, tuple[str, int]]] = {}
     for row in ledger.runs(active_only=True):
-        if row.fleet != fleet:
+        if row.fleet != fleet or row.status == "pending":
             continue
         try:
             plan = plan_of(row)
         except RunnerError:  # another version's; what it has claimed is seen on the nodes
             continue
         for rank in plan.ranks:
-            pending.setdefault(rank.node.name, {})[plan.container(rank.rank)] = rank.blocks
+            pending.setdefault(rank.node.name, {})[plan.container(rank.rank)] = row.name, rank.blocks
     return pending
 
 

@@ -6,6 +6,8 @@ again after a reboot, and who leaves a host finds its own lines.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,16 +35,35 @@ _HELPERS = {
 # Its address holds the region, which the machine knows.
 _EFS = "{}.efs.REGION.amazonaws.com:/"
 
+CREATED = "/var/lib/orch/file-systems"
+"""A file of a node with a line `NAME SOURCE PATH` for each file system that was created with its fleet."""
+
+LATE_S = 300
+"""How long a node tries to mount a file system that was created with its fleet: EFS asks to wait 90 s after a
+mount target was made. Source: EFS user guide, "Mounting EFS file systems", considerations."""
+
+
+def created_name(path: str) -> str:
+    """What a file system that is created for this path goes by: its path in letters that every name may have,
+    and a digest of it."""
+    words = re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-")[:12].strip("-")
+    return f"fs-{words}-{hashlib.sha256(path.encode()).hexdigest()[:4]}".replace("--", "-")
+
 
 @dataclass(frozen=True)
 class _Line:
-    """A line of fstab(5). A folder of the node that is mounted by its owner has none: `kind` is empty."""
+    """A line of fstab(5). A folder of the node that is mounted by its owner has none: `kind` is empty.
+
+    The source of a file system that is created with the fleet lies on the node, by its name in `created`.
+    """
 
     source: str
     path: str
     kind: str
     options: str
     optional: bool
+    created: str | None = None
+    lustre_packages: bool = False
 
     @property
     def helper(self) -> tuple[str, str, str]:
@@ -51,8 +72,14 @@ class _Line:
 
     @property
     def text(self) -> str:
-        """The line, without what tells its owner."""
-        return " ".join(map(_field, (self.source, self.path, self.kind, self.options)))
+        """The line, without what tells its owner, and without a source that lies on the node."""
+        source = "" if self.created else _field(self.source)
+        return " ".join((source, *map(_field, (self.path, self.kind, self.options))))
+
+    @property
+    def origin(self) -> str:
+        """What it is mounted from, in words."""
+        return "the file system that was created for it" if self.created else self.source
 
 
 def mount_script(mounts: Sequence[Mount]) -> str:
@@ -60,13 +87,14 @@ def mount_script(mounts: Sequence[Mount]) -> str:
 
     The owner of a line is the folder that the step lies in.
     """
-    return render("init-mounts.sh.j2", lines=[_line(mount) for mount in mounts], owner=None)
+    lines = [_line(mount) for mount in mounts]
+    return render("init-mounts.sh.j2", lines=lines, owner=None, created=CREATED, late_s=LATE_S)
 
 
 def unmount(registration: str) -> ShellText:
     """Shell text that unmounts what a stack's steps have mounted on a node, by the id of the stack there."""
     owner = f"orch-init-{registration}"
-    script = render("init-mounts.sh.j2", lines=[], owner=owner)
+    script = render("init-mounts.sh.j2", lines=[], owner=owner, created=CREATED, late_s=LATE_S)
     return ShellText(f"! grep -qs x-orch={owner} /etc/fstab || (\n{script})")
 
 
@@ -86,11 +114,13 @@ def fleet_mounts(mounts: Sequence[Mount]) -> tuple[FleetMount, ...]:
 
 def _line(mount: Mount) -> _Line:
     kind, options = _KINDS[mount.type]
-    source = mount.source or _EFS.format(mount.id)
+    source = mount.source or (_EFS.format(mount.id) if mount.id else "")
     if mount.type == "host" and source == mount.path:
         return _Line(source, mount.path, "", "", mount.optional)
     written = (*options, mount.options, "ro" if mount.read_only else None, "_netdev", "nofail")
-    return _Line(source, mount.path, kind, ",".join(filter(None, written)), mount.optional)
+    created = created_name(mount.path) if mount.create else None
+    amazons = mount.type == "fsx-lustre"
+    return _Line(source, mount.path, kind, ",".join(filter(None, written)), mount.optional, created, amazons)
 
 
 def _field(text: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from orch.runner.events import Processor, Silent
+from orch.runner.launch.volumes import Volumes
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_folder import RunFolder, find_folder
@@ -16,12 +18,27 @@ from orch.runner.node.docker import RUNTIMES, runtime_of
 from orch.runner.node.runtime import JobRuntime
 from orch.runner.node.volumes import NO_VOLUMES, VolumeAttacher
 from orch.runner.runs.run_secrets import Secrets, no_store
-from orch.spec.state import NodeState
+from orch.spec.state import FleetState, NodeState
+
+
+class Provisioned(Protocol):
+    """What of a project is up at this moment, for attempts that begin after their run was submitted."""
+
+    def fleet(self, stack: str) -> FleetState | None:
+        """A fleet with its variables, by its stack; None for one that is not up. Raises OrchError."""
+        ...
+
+    def volumes(self) -> Volumes:
+        """The volumes, and the active runs that use them. Raises OrchError."""
+        ...
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """What the driver of one run needs: ledger, connector, the run's folder, and the processor of events."""
+    """What the driver of one run needs: ledger, connector, the run's folder, and the processor of events.
+
+    `provisioned`: None where nothing is known of the project but what a run was submitted with.
+    """
 
     ledger: Ledger
     connector: Connector
@@ -30,10 +47,15 @@ class RunContext:
     runtimes: Mapping[str, JobRuntime] = field(default_factory=lambda: RUNTIMES)
     secrets: Secrets = no_store
     volumes: VolumeAttacher = NO_VOLUMES
+    provisioned: Provisioned | None = None
 
     def runtime(self, node: NodeState) -> JobRuntime:
         """The job runtime of a node. Raises RunnerError."""
         return runtime_of(node, self.runtimes)
+
+    def of_attempt(self, attempt: int) -> RunContext:
+        """The same for another attempt of the run."""
+        return replace(self, folder=self.folder.of_attempt(attempt))
 
 
 @dataclass(frozen=True)
@@ -41,7 +63,8 @@ class RunnerContext:
     """A project as the runner sees it: its `.orch` folder (`dot`), ledger, connector, and event processor.
 
     `runtimes`: job runtimes by name (`NodeState.runtime`). `secrets` gives the values of the project's
-    secrets, as they are when it is asked. `volumes` attaches disks of clouds to nodes.
+    secrets, as they are when it is asked. `volumes` attaches disks of clouds to nodes. `provisioned`: as in
+    `RunContext`.
     """
 
     dot: Path
@@ -51,6 +74,7 @@ class RunnerContext:
     runtimes: Mapping[str, JobRuntime] = field(default_factory=lambda: RUNTIMES)
     secrets: Secrets = no_store
     volumes: VolumeAttacher = NO_VOLUMES
+    provisioned: Provisioned | None = None
 
     def runtime(self, node: NodeState) -> JobRuntime:
         """The job runtime of a node. Raises RunnerError."""
@@ -60,9 +84,10 @@ class RunnerContext:
         return RunContext(
             self.ledger,
             self.connector,
-            find_folder(self.dot, RunName.from_ledger(row.name), row.id),
+            find_folder(self.dot, RunName.from_ledger(row.name), row.id).of_attempt(row.attempt),
             self.processor,
             self.runtimes,
             self.secrets,
             self.volumes,
+            self.provisioned,
         )

@@ -49,6 +49,10 @@ def parse_place(text: str) -> Place | None:
     return Place(found["name"], found["path"] or ".", None if rank is None else int(rank))
 
 
+_READABLE = "can the login read it? `orch ssh NODE` looks at it"
+_WRITABLE = "name a folder that is there and that the login may write to"
+
+
 @dataclass(frozen=True)
 class Copied:
     """What was copied: bytes of files, their number, and where they are now."""
@@ -100,7 +104,7 @@ tar -cf - -C "$(dirname -- {quoted})" -- "$(basename -- {quoted})" """
         if done.exit_code == NO_PATH:
             return False
         if not done.ok:
-            raise failure(done, f"{path} of node {self.node.name} cannot be read")
+            raise failure(done, f"{path} of node {self.node.name} cannot be read", _READABLE)
         return True
 
     def is_folder(self, path: str) -> bool:
@@ -112,7 +116,7 @@ tar -cf - -C "$(dirname -- {quoted})" -- "$(basename -- {quoted})" """
         command = Command(text, f"write {folder}", StdinSource(archive), COPY_S)
         done = self.connector.run(self.node, command)
         if not done.ok:
-            raise failure(done, f"{folder} of node {self.node.name} cannot be written")
+            raise failure(done, f"{folder} of node {self.node.name} cannot be written", _WRITABLE)
 
     @property
     def label(self) -> str:
@@ -147,7 +151,7 @@ def fetch(side: Side, path: str, target: Path, tell: Tell) -> Copied:
         final = target / entry.name if into else target
         place(entry, final)
     except OSError as error:
-        raise _local(error) from error
+        raise _not_written(error, target) from error
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     return Copied(unpacking.received.size, unpacking.received.files, str(final))
@@ -173,7 +177,11 @@ def push(side: Side, source: Path, path: str, tell: Tell) -> Copied:
         size_of_files, files = sum(each.stat().st_size for each in held), len(held)
         side.write(folder, archive())
     except OSError as error:
-        raise _local(error) from error
+        raise RunnerError(
+            f"{error.filename or source} cannot be read",
+            detail=error.strerror or str(error),
+            hint="make it readable, or leave it out",
+        ) from error
     return Copied(size_of_files, files, f"{folder.rstrip('/')}/{name}")
 
 
@@ -205,14 +213,14 @@ def copy_here(source: Path, target: Path) -> Copied:
             final.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, final)
     except OSError as error:
-        raise _local(error) from error
+        raise _not_written(error, final) from error
     files = [each for each in (final, *final.rglob("*")) if each.is_file() and not each.is_symlink()]
     return Copied(sum(each.stat().st_size for each in files), len(files), str(final))
 
 
-def _local(error: OSError) -> RunnerError:
+def _not_written(error: OSError, target: Path) -> RunnerError:
     return RunnerError(
-        "the copy failed on this machine",
-        where=str(error.filename) if error.filename else None,
+        f"{target} cannot be written on this machine",
         detail=error.strerror or str(error),
+        hint="name a folder that you may write to",
     )

@@ -20,6 +20,7 @@ from orch.runner.errors import (
     NodesBusy,
     NodeUnfit,
     RunFailed,
+    VolumeDetaching,
 )
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import RunPlan
@@ -32,6 +33,7 @@ from orch.spec.errors import OrchError
 class Phase(str, Enum):
     """The furthest step that was decided on."""
 
+    WAITING = "waiting"
     SUBMITTED = "submitted"
     STARTING = "starting"
     GOING = "going"
@@ -281,6 +283,8 @@ def start_reason(error: OrchError) -> str:
         return "failed_to_start_due_to_no_capacity"
     if isinstance(error, NodeUnfit):
         return "health_failure"
+    if isinstance(error, VolumeDetaching):
+        return "volume_error"
     if isinstance(error, (HostUnreachable, CommandTimeout, NodePreparing)):
         return "instance_unreachable"
     if isinstance(error, HostfileIncomplete):

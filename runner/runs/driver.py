@@ -10,14 +10,21 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from orch.runner.errors import HostUnreachable, LedgerUnusable
+from orch.runner.errors import HostUnreachable, LedgerUnusable, RunFailed
 from orch.runner.events import Notice, RankChanged, RunChanged
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.records import Lease, RunRow
+from orch.runner.ledger.run_names import as_argument
 from orch.runner.node import logs
 from orch.runner.node.runtime import ObservedRank
+from orch.runner.runs.attempts import (
+    EarlierAttempts,
+    begin_attempt,
+    end_attempt,
+    end_waiting,
+)
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.decide import (
     Collect,
@@ -45,6 +52,8 @@ from orch.runner.runs.ranks import (
     start_ranks,
     stop_ranks,
 )
+from orch.runner.upload.snapshot import Snapshots
+from orch.spec.confidential import hidden
 from orch.spec.errors import OrchError
 
 # A look costs each node one `docker inspect`. Its log's end wakes the driver sooner; the pause grows with
@@ -56,22 +65,31 @@ LOOKS_PER_S = 32.0
 LEDGER_PATIENCE_S = 900.0
 LEDGER_PAUSE_S = 2.0
 
+# How often what a run takes along is marked as used, for its later attempts.
+USE_FILES_EVERY_S = 3600.0
+
 
 class Driver:
     """Drives one run under one lease. `follow_logs`: store and report log lines while they are written."""
 
     def __init__(self, context: RunContext, row: RunRow, lease: Lease, *, follow_logs: bool) -> None:
-        self._context = context
         self._lease = lease
+        self._follow_logs = follow_logs
+        self._wake = threading.Event()
+        self._ledger_lost_since: float | None = None
+        self._files_used_at = -USE_FILES_EVERY_S
+        self._earlier = EarlierAttempts(context, lease)
+        self._take_attempt(context, row)
+
+    def _take_attempt(self, context: RunContext, row: RunRow) -> None:
+        """Drive the latest attempt of the run from here on."""
+        self._context = context.of_attempt(row.attempt)
         self._row = row
         self._plan = plan_of(row)
-        self._follow_logs = follow_logs
         self._followers: dict[int, logs.Follower] = {}
         self._ended: dict[int, ObservedRank] = {}
         self._departed: frozenset[int] = frozenset()
         self._reported_status: dict[int, str] = {}
-        self._wake = threading.Event()
-        self._ledger_lost_since: float | None = None
 
     def run(self) -> RunRow:
         """Drive to the end.
@@ -84,16 +102,25 @@ class Driver:
                         raise LeaseLost("another process took this run over")
                     try:
                         if self.step():
-                            self._wake.wait(max(LOOK_EVERY_S, len(self._plan.ranks) / LOOKS_PER_S))
+                            self._wake.wait(self._pause_s())
                             self._wake.clear()
                         self._reload()
+                        if self._row.active:
+                            self._earlier.remove(self._row)
+                            self._use_files()
                         self._ledger_lost_since = None
                     except LedgerUnusable as error:
                         self._wait_for_ledger(error)
+                self._earlier.join()
             finally:
                 for follower in self._followers.values():
                     follower.stop()
         return self._row
+
+    def _pause_s(self) -> float:
+        if self._row.phase == Phase.WAITING:
+            return LOOK_EVERY_S  # for a stop: no node is asked
+        return max(LOOK_EVERY_S, len(self._plan.ranks) / LOOKS_PER_S)
 
     def _wait_for_ledger(self, error: LedgerUnusable) -> None:
         """Wait while the ledger is unavailable, then reload the run.
@@ -115,8 +142,11 @@ class Driver:
     def step(self, *, only_end: bool = False) -> bool:
         """One observation and one act. True when there is nothing to do until something changes.
 
-        `only_end`: start nothing, only record ends and clean up, as listing runs may do.
+        `only_end`: start nothing, only record ends and clean up, as listing runs may do. Raises RunFailed for
+        the next attempt of a run that was submitted from another machine.
         """
+        if self._row.phase == Phase.WAITING:
+            return self._wait_for_attempt(only_end=only_end)
         if self._row.phase == Phase.SUBMITTED and self._row.desired == "run":
             if only_end:
                 return True
@@ -152,7 +182,9 @@ class Driver:
             self._reload()
 
     def _reload(self) -> None:
-        self._row = self._context.ledger.by_id(self._lease.run_id)
+        previous, self._row = self._row, self._context.ledger.by_id(self._lease.run_id)
+        if (self._row.attempt, self._row.plan) != (previous.attempt, previous.plan):
+            self._take_attempt(self._context, self._row)
 
     def _view(self) -> RunView:
         row = self._row
@@ -239,6 +271,8 @@ class Driver:
         first = min(errors, key=lambda pair: (isinstance(pair[1], HostUnreachable), pair[0]))[1]
         others = len(errors) - 1
         message = error_text(first) + (f" (and {others} more)" if others else "")
+        if first.hint is not None:
+            message += f"; what to do: {hidden(first.hint)}"
         self._set_verdict(Verdict("failed", "job_failed", message))
 
     def _release(self, ranks: tuple[int, ...]) -> None:
@@ -302,7 +336,7 @@ class Driver:
             elif (
                 observation.state == "absent"
                 and row.reason is None
-                and self._row.phase in (Phase.GOING, Phase.RUNNING)
+                and (self._row.phase in (Phase.GOING, Phase.RUNNING) or row.status == "running")
             ):
                 self._change_rank(observation.rank, status="failed", reason="executor_error")
 
@@ -320,23 +354,60 @@ class Driver:
             elif follower is not None:
                 follower.finish(patience_s=3.0)
         answering = [observation.rank for observation in observations if observation.state != "silent"]
+        if self._row.started_at is None:
+            plan = plan.model_copy(update={"outputs": ()})  # no command has made any
         for rank, error in collect_ranks(context, plan, answering, tell=self._follow_logs).items():
             if error is None:
                 self._change_rank(rank, collected=1)
             else:
                 text = f"node {plan.ranks[rank].node.name} was not cleaned up: {error.summary}"
                 context.processor.handle(Notice(text, "warning"))
-        context.folder.forget_secrets()
         self._reload()
+        if verdict.status == "failed":
+            self._mark_lost(observations)
+            self._reload()
         for row in self._row.ranks:
             if row.reason is None:
                 reason = end_reason(verdict)
                 status = "done" if reason == "done" else "terminated"
                 self._change_rank(row.rank, status=status, reason=reason)
-        context.ledger.finish(self._lease, verdict.status, verdict.reason, verdict.message)
-        self._tell_run(verdict.status, verdict.reason, verdict.message)
+        self._reload()
+        end_attempt(context, self._lease, self._row, plan, verdict)
 
-    # --- telling
+    # --- between attempts
+
+    def _wait_for_attempt(self, *, only_end: bool) -> bool:
+        """One look at a run between two attempts. True when it has to wait on."""
+        context, row = self._context, self._row
+        if row.desired != "run":
+            reason = "aborted_by_user" if row.desired == "abort" else "stopped_by_user"
+            verdict = Verdict("terminated", reason)
+            end_waiting(context, self._lease, row, verdict, status="terminated", reason=end_reason(verdict))
+            return False
+        if only_end:
+            return True
+        if not context.folder.has_launch:
+            raise RunFailed(
+                f"the next attempt of run {row.name} cannot begin from here",
+                where=str(context.folder.path),
+                detail=f"its variables are kept only where it was submitted, by {row.submitted_by}",
+                hint=f"run `orch attach {as_argument(row.name)}` there, or end it with "
+                f"`orch stop {as_argument(row.name)}`",
+            )
+        if row.now < (row.next_at or 0.0):
+            return True
+        self._earlier.remove(row, at_once=True)
+        begin_attempt(context, self._lease, row, self._plan, self._earlier.leftovers)
+        return False
+
+    def _use_files(self) -> None:
+        """Keep what the run takes along for its later attempts, on the machine where these begin."""
+        folder, files = self._context.folder, self._plan.files
+        due = time.monotonic() - self._files_used_at > USE_FILES_EVERY_S
+        if due and files and self._plan.retry is not None and folder.has_launch:
+            self._files_used_at = time.monotonic()
+            with suppress(LedgerUnusable):  # its disk may be full now, and not in an hour
+                Snapshots(folder.path.parents[1]).use({file.tree for file in files})
 
     def _change_rank(self, rank: int, **values: object) -> None:
         self._context.ledger.change_rank(self._lease, self._row.attempt, rank, **values)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 
 from orch.runner.events import Notice, RunChanged
+from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
@@ -60,8 +62,8 @@ class RunWatch:
 
 def follow(runner: RunnerContext, row: RunRow, follow_logs: bool) -> RunRow:
     """Show a run that another process acts on, until it ends or that process is gone."""
-    context, plan = runner.context(row), plan_of(row)
     followers: list[logs.Follower] = []
+    attached = row.attempt
     watch, last_status = RunWatch(runner.ledger, row), row.status
     runner.processor.handle(
         Notice(
@@ -72,26 +74,53 @@ def follow(runner: RunnerContext, row: RunRow, follow_logs: bool) -> RunRow:
     try:
         while row.active and row.held:
             if follow_logs and not followers and row.phase in ("going", "running", "stopping"):
-                followers = [
-                    logs.Follower(
-                        context.connector,
-                        context.runtime(rank.node),
-                        plan,
-                        rank.rank,
-                        folder=context.folder,
-                        processor=runner.processor,
-                        on_end=watch.wake,
-                    )
-                    for rank in plan.ranks
-                ]
+                followers = _followers(runner, row, watch, whole=row.attempt != attached)
                 for follower in followers:
                     follower.start()
             watch.wait()
-            row = watch.read()
+            previous, row = row, watch.read()
+            if row.plan != previous.plan or row.phase == "waiting":
+                _finish(followers)
+                followers = []
+            if row.plan != previous.plan:
+                runner.processor.handle(Notice(f"run {row.name}: attempt {row.attempt} on {_nodes(row)}"))
             if row.status != last_status:
                 last_status = row.status
-                runner.processor.handle(RunChanged(row.name, row.status, row.reason, row.message))
+                runner.processor.handle(_changed(row))
     finally:
-        for follower in followers:
-            follower.finish(patience_s=2.0 if not row.active else 0.0)
+        _finish(followers, patience_s=2.0 if not row.active else 0.0)
     return row
+
+
+def _followers(runner: RunnerContext, row: RunRow, watch: RunWatch, *, whole: bool) -> list[logs.Follower]:
+    """What follows the logs of a run's latest attempt."""
+    context, plan = runner.context(row), plan_of(row)
+    return [
+        logs.Follower(
+            context.connector,
+            context.runtime(rank.node),
+            plan,
+            rank.rank,
+            folder=context.folder,
+            processor=runner.processor,
+            on_end=watch.wake,
+            whole=whole,
+        )
+        for rank in plan.ranks
+    ]
+
+
+def _finish(followers: Iterable[logs.Follower], patience_s: float = 2.0) -> None:
+    for follower in followers:
+        follower.finish(patience_s=patience_s)
+
+
+def _nodes(row: RunRow) -> str:
+    return fold([rank.node for rank in row.ranks])
+
+
+def _changed(row: RunRow) -> RunChanged:
+    if row.status != "pending":
+        return RunChanged(row.name, row.status, row.reason, row.message)
+    delay_s = max(0.0, (row.next_at or row.now) - row.now)
+    return RunChanged(row.name, row.status, "retry", f"{row.message}; tried again in {delay_s:.0f} s")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 
 from orch.runner.errors import PortTaken
-from orch.runner.events import Event, PortForwarded, Processor, RunChanged
+from orch.runner.events import Event, Notice, PortForwarded, Processor, RunChanged
 from orch.runner.launch.run_plan import RankPort, RunPlan
 from orch.runner.node.connector import Connector
 
@@ -39,17 +39,15 @@ def requested_ports(plan: RunPlan) -> tuple[PortRequest, ...]:
 
 
 def replaced(ports: Iterable[PortRequest], others: Iterable[RankPort]) -> tuple[PortRequest, ...]:
-    """`ports` with `others` in place of those that lead to the same port of a job.
+    """`ports` with `others` in place of those that lead to the same port of the same job.
 
-    What nothing there leads to is a port of rank 0.
+    Where several jobs have such a port it is the one of the lowest rank; a port of no job there is rank 0's.
     """
-    ports, others = tuple(ports), tuple(others)
+    ports = tuple(ports)
     ranks = {port.job: port.rank for port in reversed(ports)}
-    jobs = {port.job for port in others}
-    return (
-        *(port for port in ports if port.job not in jobs),
-        *(PortRequest(port.job, port.local, ranks.get(port.job, 0)) for port in others),
-    )
+    added = tuple(PortRequest(port.job, port.local, ranks.get(port.job, 0)) for port in others)
+    taken = {(port.job, port.rank) for port in added}
+    return (*(port for port in ports if (port.job, port.rank) not in taken), *added)
 
 
 class LocalPorts:
@@ -70,11 +68,14 @@ class LocalPorts:
 
     def hold(self, request: PortRequest) -> None:
         """Take the port. Raises PortTaken."""
+        self._hold(request, request.local)
+
+    def _hold(self, request: PortRequest, local: int | None) -> None:
         listener = socket.socket()
         try:
             # A port that a command before this one has just left is free.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((LOOPBACK, request.local or 0))
+            listener.bind((LOOPBACK, local or 0))
             # Bound alone it could be listened on by another program meanwhile.
             listener.listen()
         except OSError as error:
@@ -82,26 +83,46 @@ class LocalPorts:
             raise _taken(request, error) from error
         self._held.append((request, listener))
 
-    def forward(self, connector: Connector, plan: RunPlan, processor: Processor) -> Forwarding:
-        """The forwarding of the held ports to the jobs of a run; `processor` is told of each."""
-        return Forwarding(self, tuple(self._held), connector, plan, processor)
+    def hold_again(self, local: dict[PortRequest, int]) -> tuple[PortTaken, ...]:
+        """Take the ports again that a forwarding closed, the same ones; what another program has by now is
+        returned, and held no more."""
+        requests, self._held = [request for request, _ in self._held], []
+        taken: list[PortTaken] = []
+        for request in requests:
+            try:
+                self._hold(request, local.get(request, request.local))
+            except PortTaken as error:
+                taken.append(error)
+        return tuple(taken)
+
+    def forward(self, connector: Connector, plan: Callable[[], RunPlan], processor: Processor) -> Forwarding:
+        """The forwarding of the held ports to the jobs of a run; `processor` is told of each.
+
+        `plan` gives the run's plan, which is another one in each attempt.
+        """
+        return Forwarding(self, connector, plan, processor)
+
+    @property
+    def held(self) -> tuple[tuple[PortRequest, socket.socket], ...]:
+        """The held ports with their listeners."""
+        return tuple(self._held)
 
 
 class Forwarding:
     """A processor that passes every event on, and opens the ports when the run is running.
 
-    Until the block is left; a client that comes before something listens in the job is closed.
+    Until the block is left; a client that comes before something listens in the job is closed. While the run
+    waits for another attempt they lead nowhere.
     """
 
     def __init__(
         self,
         ports: LocalPorts,
-        held: tuple[tuple[PortRequest, socket.socket], ...],
         connector: Connector,
-        plan: RunPlan,
+        plan: Callable[[], RunPlan],
         processor: Processor,
     ) -> None:
-        self._ports, self._held, self._plan = ports, held, plan
+        self._ports, self._plan = ports, plan
         self._connector, self._processor = connector, processor
         self._forwards = ExitStack()
 
@@ -119,12 +140,15 @@ class Forwarding:
             self.follow(event.status)
 
     def follow(self, status: str) -> None:
-        """Open the ports if a run of this status may have something that listens; once."""
-        if status not in _OPEN or self._ports.open:
+        """Open the ports if a run of this status may have something that listens; once for each attempt."""
+        if status == "pending" and self._ports.open:
+            self._close()
+        if status not in _OPEN or self._ports.open or not self._ports.held:
             return
+        plan = self._plan()
         forwards: list[PortForwarded] = []
-        for request, listener in self._held:
-            node = self._plan.ranks[request.rank].node
+        for request, listener in self._ports.held:
+            node = plan.ranks[request.rank].node
             local = self._forwards.enter_context(
                 self._connector.forward(node, request.job, listener=listener)
             )
@@ -132,6 +156,15 @@ class Forwarding:
         self._ports.open = tuple(forwards)
         for forward in forwards:
             self._processor.handle(forward)
+
+    def _close(self) -> None:
+        """Close the forwardings of an attempt that is over, and keep their ports for the next one."""
+        self._forwards.close()
+        pairs = zip(self._ports.held, self._ports.open, strict=True)
+        local = {request: int(forward.address.rpartition(":")[2]) for (request, _), forward in pairs}
+        self._ports.open = ()
+        for error in self._ports.hold_again(local):
+            self._processor.handle(Notice(f"{error.summary}: it is forwarded no more", "warning"))
 
 
 def _taken(request: PortRequest, error: OSError) -> PortTaken:

@@ -6,24 +6,39 @@ and read the ledger.
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orch.runner.errors import BadRunName, LedgerUnusable, RunnerError
+from orch.runner.errors import (
+    BadRunName,
+    HostUnreachable,
+    LedgerUnusable,
+    NodeCordoned,
+    NodesBusy,
+    NodeUnfit,
+    RunnerError,
+)
 from orch.runner.events import Notice
 from orch.runner.launch.compile import CompiledRun, RepoName, RunRequest, compile_run, set_variables
+from orch.runner.launch.launch_record import LaunchRecord
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.launch.volumes import NO_VOLUMES, Volumes
 from orch.runner.ledger.lease import LeaseLost, Renewal
-from orch.runner.ledger.records import Desired, RunRow
+from orch.runner.ledger.records import Desired, RunRow, Waiting
 from orch.runner.ledger.run_folder import folders_with_secrets, open_folder
 from orch.runner.ledger.run_names import RunName
+from orch.runner.placement.node_fit import Seat
+from orch.runner.placement.placement import place_task
 from orch.runner.placement.rank_groups import rank_groups
 from orch.runner.placement.seats import choose_seats
 from orch.runner.processes import process_owner
+from orch.runner.runs import retry
+from orch.runner.runs.attempts import remove_earlier_attempts
 from orch.runner.runs.context import RunnerContext
+from orch.runner.runs.decide import error_text
 from orch.runner.runs.driver import Driver
 from orch.runner.runs.follow import follow
 from orch.runner.runs.ranks import collect_ranks
@@ -60,41 +75,44 @@ def submit(
     """Write a run into the ledger, and the files to start it from this machine. Changes nothing on the nodes.
 
     `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
-    `volumes`: those of the project, where the task names some. Raises BadRunName, RunConflict (a run of that
-    name is active, or uses a volume), NodeCordoned, NodeUnfit, NoFit, BadTask, HostfileIncomplete or
-    LedgerUnusable, and what `runner.secrets` raises.
+    `volumes`: those of the project, where the task names some. A task that is tried again on `no-capacity`,
+    and whose nodes are not free, waits for them.
+
+    Raises BadRunName, RunConflict (a run of that name is active, or uses a volume), NodeCordoned, NodeUnfit,
+    NoFit, BadTask, HostfileIncomplete or LedgerUnusable, and what `runner.secrets` raises.
     """
     requested_name = name if name is not None else task.name
     run_name = RunName.generate(stem) if requested_name is None else RunName.parse(requested_name)
     # A secret that is missing is told before anything is submitted.
     runner.secrets(names_in(task, fleet))
-    seats = choose_seats(runner, task, fleet)
+    seats, waiting = _seats(runner, task, fleet)
     compiled: list[CompiledRun] = []
     messages: list[str] = []
 
     def build(number: int) -> str:
-        result = compile_run(
-            RunRequest(
-                task=task,
-                name=run_name,
-                number=number,
-                fleet=fleet,
-                seats=seats,
-                image=image,
-                base=base,
-                token=secrets.token_hex(8),
-                run_args=tuple(run_args),
-                cli_env=cli_env or {},
-                caller_env=caller_env or {},
-                repo=RepoName(repository.id, repository.label) if repository else None,
-                volumes=volumes,
-            )
+        request = RunRequest(
+            task=task,
+            name=run_name,
+            number=number,
+            fleet=fleet,
+            seats=seats,
+            image=image,
+            base=base,
+            token=secrets.token_hex(8),
+            run_args=tuple(run_args),
+            cli_env=cli_env or {},
+            caller_env=caller_env or {},
+            repo=RepoName(repository.id, repository.label) if repository else None,
+            volumes=volumes if waiting is None else dataclasses.replace(volumes, for_waiting=True),
         )
+        result = compile_run(request)
         plan, told = keep_files(runner.dot, result.plan, repository)
         messages.extend(told)
         folder = open_folder(runner.dot, run_name, number)
         try:
             folder.write_environments(result.environments)
+            if task.retry is not None:
+                folder.write_launch(LaunchRecord.of(request).model_dump_json())
             if task.registry_auth is not None:
                 folder.write_registry_auth(task.registry_auth.username, task.registry_auth.password)
         except OSError as error:
@@ -107,13 +125,24 @@ def submit(
         return plan.model_dump_json()
 
     with repository_of(runner.dot, base, task) as repository:
-        row = runner.ledger.create(run_name, fleet.name, [seat.node.name for seat in seats], build)
+        nodes = [seat.node.name for seat in seats]
+        row = runner.ledger.create(run_name, fleet.name, nodes, build, waiting)
     for warning in compiled[0].warnings:
         runner.processor.handle(Notice(warning, "warning"))
     for line in messages:
         level, _, text = line.partition(": ")
         runner.processor.handle(Notice(text, level))
     return row
+
+
+def _seats(runner: RunnerContext, task: Task, fleet: FleetState) -> tuple[tuple[Seat, ...], Waiting | None]:
+    """Seats for a new run; with a reason to wait, those that it would have on a fleet without other runs."""
+    if task.retry is None or "no-capacity" not in task.retry.on_events:
+        return choose_seats(runner, task, fleet), None
+    try:
+        return choose_seats(runner, task, fleet, free_only=True), None
+    except (NodesBusy, NodeCordoned, NodeUnfit, HostUnreachable) as error:
+        return place_task(task, fleet), Waiting(error_text(error), retry.DELAYS_S[0], None, 1)
 
 
 def drive(runner: RunnerContext, row: RunRow, *, follow_logs: bool = True) -> RunRow:
@@ -130,7 +159,8 @@ def drive(runner: RunnerContext, row: RunRow, *, follow_logs: bool = True) -> Ru
         if lease is None:
             row = follow(runner, row, follow_logs)
             continue
-        driver = Driver(runner.context(row), runner.ledger.by_id(row.id), lease, follow_logs=follow_logs)
+        row = runner.ledger.by_id(row.id)
+        driver = Driver(runner.context(row), row, lease, follow_logs=follow_logs)
         try:
             driver.follow_all()
             return driver.run()
@@ -179,7 +209,8 @@ def reconcile_once(runner: RunnerContext, rows: Sequence[RunRow] | None = None) 
         if lease is None:
             continue
         try:
-            driver = Driver(runner.context(row), runner.ledger.by_id(row.id), lease, follow_logs=False)
+            present = runner.ledger.by_id(row.id)
+            driver = Driver(runner.context(present), present, lease, follow_logs=False)
             # Nodes that do not answer may hold a pass up for longer than a lease lasts.
             with Renewal(runner.ledger, lease):
                 driver.pass_once()
@@ -227,6 +258,7 @@ def _collect_late(runner: RunnerContext, row: RunRow, owner: str) -> None:
     uncollected = [one.rank for one in row.ranks if not one.collected]
     try:
         with Renewal(runner.ledger, lease):
+            remove_earlier_attempts(context, row, lease)
             for rank, error in collect_ranks(context, plan, uncollected, tell=False, deadline_s=2.0).items():
                 if error is None:
                     runner.ledger.change_rank(lease, row.attempt, rank, collected=1)

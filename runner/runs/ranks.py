@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from orch.runner.errors import NodePreparing, RunFailed
+from orch.runner.errors import NodePreparing, RunFailed, VolumeDetaching
 from orch.runner.events import Notice, Preparing
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import RunPlan
@@ -127,8 +127,9 @@ def _retry_when_prepared(
     start: Callable[[NodeState], StartedRank],
     still_wanted: Callable[[], bool],
 ) -> tuple[NodeResult[StartedRank], ...]:
-    """The results after retrying on nodes whose first boot had not finished, until it has or time is up."""
-    announced, deadline = False, time.monotonic() + PREPARE_S
+    """The results after retrying on nodes whose first boot had not finished, or from which a disk is being
+    detached, until that is over or time is up."""
+    announced, deadline = set[str](), time.monotonic() + PREPARE_S
     while time.monotonic() < deadline:
         waiting = [result.node for result in results if isinstance(result.error, NodePreparing)]
         if not waiting or any(
@@ -137,18 +138,35 @@ def _retry_when_prepared(
             for result in results
         ):
             break
-        context.processor.handle(Preparing(tuple(node.name for node in waiting)))
-        if not announced:
-            verb = "is" if len(waiting) == 1 else "are"
-            names = fold([node.name for node in waiting])
-            context.processor.handle(Notice(f"{names} {verb} still being prepared: waiting"))
-            announced = True
+        _tell_what_is_waited_for(context, results, announced)
         time.sleep(LOOK_AGAIN_S)
         if not still_wanted():
             break
         retried = {result.node.name: result for result in fan_out(waiting, start)}
         results = tuple(retried.get(result.node.name, result) for result in results)
     return results
+
+
+def _tell_what_is_waited_for(
+    context: RunContext, results: tuple[NodeResult[StartedRank], ...], announced: set[str]
+) -> None:
+    """Tell which nodes and disks a start waits for; what is in `announced` was told before."""
+    notices: dict[str, str] = {}
+    booting: list[str] = []
+    for result in results:
+        if isinstance(result.error, VolumeDetaching):
+            notices[result.error.summary] = result.error.summary
+        elif isinstance(result.error, NodePreparing):
+            booting.append(result.node.name)
+    context.processor.handle(Preparing(tuple(booting)))
+    if booting:
+        # Said once, although the nodes become fewer.
+        verb = "is" if len(booting) == 1 else "are"
+        notices["boot"] = f"{fold(booting)} {verb} still being prepared"
+    for key, text in notices.items():
+        if key not in announced:
+            context.processor.handle(Notice(f"{text}: waiting"))
+    announced.update(notices)
 
 
 def _provide(
@@ -233,8 +251,9 @@ def observe_ranks(context: RunContext, plan: RunPlan, ranks: Sequence[int]) -> d
     return {result.value.rank: result.value for result in results if result.value is not None}
 
 
-def stop_ranks(context: RunContext, plan: RunPlan, ranks: Sequence[int], *, kill: bool) -> None:
-    """Stop `ranks`; those that cannot be reached are stopped again after the next observation."""
+def stop_ranks(context: RunContext, plan: RunPlan, ranks: Sequence[int], *, kill: bool) -> tuple[int, ...]:
+    """Stop `ranks`, and return those whose nodes were told; the others are stopped again after the next
+    observation."""
     rank_of = _by_node(plan, ranks)
 
     def stop(node: NodeState) -> None:
@@ -242,7 +261,8 @@ def stop_ranks(context: RunContext, plan: RunPlan, ranks: Sequence[int], *, kill
             context.connector, plan, rank_of[node.name], kill=kill, deadline_s=LOOK_DEADLINE_S
         )
 
-    fan_out([plan.ranks[rank].node for rank in ranks], stop)
+    results = fan_out([plan.ranks[rank].node for rank in ranks], stop)
+    return tuple(rank_of[result.node.name] for result in results if result.ok)
 
 
 def collect_ranks(

@@ -6,9 +6,9 @@ import heapq
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed, RunnerError
+from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed, RunnerError, UnknownRun
 from orch.runner.events import LogLine, Notice
 from orch.runner.launch.run_plan import RunPlan, groups_and_tags, plan_of
 from orch.runner.ledger.records import RunRow
@@ -19,7 +19,7 @@ from orch.runner.runs.follow import RunWatch
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 
-_BEFORE_LOGS = ("submitted", "starting")
+_BEFORE_LOGS = ("waiting", "submitted", "starting")
 
 LAST_LINES_S = 2.0
 """How long to wait for the last lines of a run that has ended."""
@@ -35,20 +35,32 @@ class Selection:
 
 
 def read_logs(runner: RunnerContext, row: RunRow, selection: Selection, *, follow: bool = False) -> None:
-    """Send the selected lines to the runner's processor, sorted by time; with `follow` until the run's end.
+    """Send the selected lines to the runner's processor, sorted by time; with `follow` until the run's end,
+    those of later attempts too.
 
-    Followed lines come in the order of arrival. For a node that does not answer, a notice is sent and its
-    stored lines are used.
+    They are of the run's latest attempt, or of the one that `of_attempt` made a row of. Followed lines come
+    in the order of arrival. For a node that does not answer, a notice is sent and its stored lines are used.
     """
     watch = RunWatch(runner.ledger, row)
-    while follow and row.active and row.phase in _BEFORE_LOGS:
-        watch.wait()
-        row = watch.read()
-    if follow and row.active:
-        _follow(runner, watch, selection)
+    followed = False
+    while follow and row.active:
+        if row.phase not in _BEFORE_LOGS:
+            _follow(runner, watch, selection)
+            if plan_of(row).retry is None:
+                return
+            followed, attempt = True, row.attempt
+            # After its logs have ended an attempt may take a while to be over.
+            while row.active and (row.attempt, row.phase in _BEFORE_LOGS) == (attempt, False):
+                watch.wait()
+                row = watch.read()
+        else:
+            watch.wait()
+            row = watch.read()
+    if followed:
         return
     live = [rank.rank for rank in row.ranks if not rank.collected and rank.rank in selection.ranks]
-    lines = _fetch(runner, row, selection, live if row.phase not in _BEFORE_LOGS else [])
+    began = row.phase not in _BEFORE_LOGS or row.phase == "waiting"
+    lines = _fetch(runner, row, selection, live if began else [])
     folder = runner.context(row).folder
     groups, _ = groups_and_tags(row)
     stored: list[Iterable[LogLine]] = [
@@ -65,6 +77,16 @@ def read_logs(runner: RunnerContext, row: RunRow, selection: Selection, *, follo
     ]
     for line in heapq.merge(*lines.values(), *stored, key=lambda line: line.time):
         runner.processor.handle(line)
+
+
+def of_attempt(row: RunRow, attempt: int) -> RunRow:
+    """A run as it was when an attempt of it had ended. Raises UnknownRun for one that it has not begun."""
+    if attempt == row.attempt:
+        return row
+    for ended in row.attempts:
+        if ended.attempt == attempt:
+            return replace(row, attempt=attempt, plan=ended.plan, ranks=ended.ranks, phase="finished")
+    raise UnknownRun(f"run {row.name} has no attempt {attempt}", hint=f"its attempts are 0 to {row.attempt}")
 
 
 def _fetch(
@@ -104,8 +126,8 @@ def _fetch(
 
 
 def _follow(runner: RunnerContext, watch: RunWatch, selection: Selection) -> None:
-    """Follow until all logs or the run have ended; lines of silent nodes are then left out."""
-    plan = plan_of(watch.row)
+    """Follow until all logs, the attempt or the run have ended; lines of silent nodes are then left out."""
+    plan, attempt = plan_of(watch.row), watch.row.attempt
     stop = threading.Event()
 
     def follow_rank(rank: int) -> None:
@@ -120,7 +142,10 @@ def _follow(runner: RunnerContext, watch: RunWatch, selection: Selection) -> Non
     try:
         while any(thread.is_alive() for thread in threads):
             watch.wait()
-            if any(thread.is_alive() for thread in threads) and not watch.read().active:
+            if not any(thread.is_alive() for thread in threads):
+                break
+            row = watch.read()
+            if not row.active or row.attempt != attempt or row.phase == "waiting":
                 break
         end = time.monotonic() + LAST_LINES_S
         for thread in threads:

@@ -70,7 +70,8 @@ def ask_remote(words: Sequence[str], label: str) -> str:
     if "couldn't find remote ref" in done.stderr or "not our ref" in done.stderr:
         missing = done.stderr.strip().rpartition(" ")[2].removeprefix("refs/heads/")
         raise BadTask(
-            f"the repository {label} has no {missing}", hint="is it pushed, and spelt as it is there?"
+            f"the repository {label} has no branch or commit {missing}",
+            hint="is it pushed, and spelt as it is there?",
         )
     if _REFUSED.search(done.stderr):
         raise BadTask(

@@ -59,15 +59,18 @@ class Snapshots:
     def __init__(self, dot: Path) -> None:
         self._folder = dot / "uploads"
 
-    def keep(self, entries: Sequence[SelectedEntry], *, copy_all: bool = False) -> Kept:
-        """Keep the contents of `entries` and return their tree. `copy_all`: large files too.
+    def keep(self, entries: Sequence[SelectedEntry]) -> Kept:
+        """Keep the contents of `entries` and return their tree.
+
+        A large file is read from its place when it is sent, except one of a repository that is fetched into
+        this folder: the next fetch may repack it.
 
         Raises BadTask for a file that cannot be read or that changes meanwhile, LedgerUnusable when the
         folder cannot be written.
         """
         try:
             with self._open() as db, closing(_PackWriter(self._folder, db)) as writer:
-                kept = self._keep(db, writer, entries, copy_all)
+                kept = self._keep(db, writer, entries)
                 writer.finish()
                 db.execute(
                     "insert or replace into tree values(?, ?, ?)",
@@ -75,13 +78,29 @@ class Snapshots:
                 )
                 self._forget(db, kept.tree)
         except (OSError, sqlite3.Error) as error:
-            raise LedgerUnusable(
-                "what the run takes along cannot be kept on this machine",
-                where=str(self._folder),
-                detail=getattr(error, "strerror", None) or str(error),
-                hint="is `.orch` writable, and is there space on the disk?",
-            ) from error
+            raise _unusable(self._folder, error) from error
         return kept
+
+    def use(self, tree_ids: Iterable[str]) -> None:
+        """Keep what trees hold as if they were kept now: a run will send them again.
+
+        What of them is forgotten stays so. Raises LedgerUnusable when the folder cannot be written.
+        """
+        now = time.time()
+        try:
+            with self._open() as db:
+                for tree_id, manifest in list(_among(db, "select id, manifest from tree where id", tree_ids)):
+                    contents = {entry.content for entry in unpacked(manifest).entries if entry.content}
+                    packs = set(_among(db, "select pack from kept where content", contents))
+                    db.execute("update tree set used_at = ? where id = ?", (now, tree_id))
+                    db.executemany(
+                        "update pack set used_at = ? where name = ?", [(now, *each) for each in packs]
+                    )
+                    db.executemany(
+                        "update seen set used_at = ? where content = ?", [(now, each) for each in contents]
+                    )
+        except (OSError, sqlite3.Error) as error:
+            raise _unusable(self._folder, error) from error
 
     def tree(self, tree_id: str) -> Tree | None:
         """A tree that was kept; None for one that is forgotten."""
@@ -118,9 +137,7 @@ class Snapshots:
             with db:
                 yield db
 
-    def _keep(
-        self, db: sqlite3.Connection, writer: _PackWriter, entries: Sequence[SelectedEntry], copy_all: bool
-    ) -> Kept:
+    def _keep(self, db: sqlite3.Connection, writer: _PackWriter, entries: Sequence[SelectedEntry]) -> Kept:
         files = [entry for entry in entries if entry.is_file]
         seen = {
             row[0]: row[1:]
@@ -140,7 +157,7 @@ class Snapshots:
         for entry in files:
             facts: tuple[int, int, int, int] | None = _facts(entry.status)
             row = seen.get(os.fsencode(entry.source))
-            copied = copy_all or entry.status.st_size <= LARGE
+            copied = entry.status.st_size <= LARGE or entry.source.startswith(f"{self._folder}{os.sep}")
             if row is not None and row[:4] == facts and (row[4] in known or not copied):
                 content, secret = row[4], bool(row[5])
                 if row[6] > now - UNUSED_S:
@@ -289,6 +306,15 @@ def _unreadable(entry: SelectedEntry, why: str) -> BadTask:
         f"{entry.source} cannot be packed",
         detail=why,
         hint="make it readable, leave it as it is while it is packed, or name it in .orchignore",
+    )
+
+
+def _unusable(folder: Path, error: Exception) -> LedgerUnusable:
+    return LedgerUnusable(
+        "what the run takes along cannot be kept on this machine",
+        where=str(folder),
+        detail=getattr(error, "strerror", None) or str(error),
+        hint="is `.orch` writable, and is there space on the disk?",
     )
 
 

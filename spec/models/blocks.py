@@ -112,8 +112,14 @@ class Create(Section):
 
     noun: ClassVar[str] = "`create`"
 
-    size_mib: Size | None = Field(default=None, validation_alias="size", description="Its size.")
-    throughput: Annotated[int | None, whole(1)] = Field(default=None, description="MB/s, or the kind's unit.")
+    size_mib: Size | None = Field(
+        default=None,
+        validation_alias="size",
+        description="Its size: 1200GB of FSx, 1TB of Filestore if not given.",
+    )
+    throughput: Annotated[int | None, whole(1)] = Field(
+        default=None, description="EFS: MiB/s. FSx: MB/s per TiB, 125 if not given."
+    )
 
     @classmethod
     def form(cls) -> str:

@@ -236,7 +236,7 @@ class ProjectSettings(Section):
     images: Images = Field(
         default={},
         description="Images that are used in place of others, for nodes that cannot reach a registry: "
-        "`{nvcr.io/nvidia/pytorch:24.01-py3: my.registry/pytorch:24.01, orch/python3.12: orch/job}`.",
+        "`{nvcr.io/nvidia/pytorch:24.01-py3: my.registry/pytorch:24.01, orch/python3.12: orch/python3.13}`.",
     )
     all_backends: BackendList = Field(
         default=(), validation_alias="backends", description="Where fleets may be created."

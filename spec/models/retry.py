@@ -46,15 +46,18 @@ class Retry(Section):
 
     on_events: Events = Field(
         default=EVENTS,
-        description="`no-capacity`: could not start; `interruption`: taken away; `error`: everything else.",
+        description="`no-capacity`: no free nodes; `interruption`: a node was lost; `error`: all other "
+        "failures, and the loss of a node that is not of the spot market.",
     )
     duration_s: Duration = Field(
         default=RETRY_S,
         validation_alias="duration",
-        description="From submission for no-capacity, from the failure for the others.",
+        description="From the submission until commands begin, then from the first failure; an attempt "
+        "that ran for as long begins a new count.",
     )
     max_attempts: Annotated[int | None, whole(1, 10_000)] = Field(
-        default=None, description="Attempts in all; no bound if not given."
+        default=None,
+        description="Attempts in all; no bound if not given. Waiting for free nodes is none.",
     )
 
     @classmethod

@@ -12,7 +12,7 @@ from orch.spec.loader.document import Draft
 from orch.spec.models import Fleet, Volume
 from orch.spec.models.backends import effective, title
 from orch.spec.models.selection import has_no_driver
-from orch.spec.rules import environment
+from orch.spec.rules import environment, file_systems
 from orch.spec.rules.rule import Findings, Rule
 from orch.spec.rules.unsupported import backends_hint
 from orch.spec.suggest import listed
@@ -252,6 +252,7 @@ RULES = (
     Rule(("mounts",), mounts_have_one_origin),
     Rule(("mounts",), mount_paths_differ),
     Rule(("mounts", "backends", "ssh_config"), mounts_are_of_the_backend),
+    *file_systems.RULES,
     *environment.RULES,
     Rule(("init",), environment.variables_of_steps),
 )

@@ -11,6 +11,7 @@ from orch.spec.loader.document import Draft
 from orch.spec.loader.source import Scalar
 from orch.spec.models import DevEnvironment
 from orch.spec.models.run import Run
+from orch.spec.models.task import Task
 from orch.spec.rules import environment, fleet, project
 from orch.spec.rules.rule import Findings, Rule
 
@@ -131,19 +132,23 @@ def volume_keys_fit(draft: Draft) -> Findings:
 
 
 def ports_differ(draft: Draft) -> Findings:
-    first: dict[int, int] = {}
-    for index, port in enumerate(_run(draft).ports):
+    run = _run(draft)
+    written = [(("ports", index), port) for index, port in enumerate(run.ports)]
+    for place, group in enumerate(run.groups if isinstance(run, Task) else ()):
+        written += [(("groups", place, "ports", index), port) for index, port in enumerate(group.ports)]
+    first: dict[int, tuple[str | int, ...]] = {}
+    for path, port in written:
         if port.local_port is None:
             continue
         if port.local_port in first:
             yield draft.diagnostic(
                 "ORCH153",
-                ("ports", index),
+                path,
                 f"port {port.local_port} of this machine is forwarded twice",
                 hint=f'write `"*:{port.container_port}"` for any free port',
-                related=(Related(draft.span(("ports", first[port.local_port])), "forwarded here first"),),
+                related=(Related(draft.span(first[port.local_port]), "forwarded here first"),),
             )
-        first.setdefault(port.local_port, index)
+        first.setdefault(port.local_port, path)
 
 
 def weekdays_have_names(draft: Draft) -> Findings:
@@ -200,7 +205,7 @@ RULES = (
     Rule(("files",), links_stay_within),
     Rule(("volumes",), mounts_differ),
     Rule(("volumes",), volume_keys_fit),
-    Rule(("ports",), ports_differ),
+    Rule(("ports", "groups"), ports_differ),
     Rule(("schedule",), weekdays_have_names),
     Rule(("signal", "max_duration"), signal_has_an_end),
     Rule(("registry_auth",), project.secrets_are_references),

@@ -21,6 +21,7 @@ from orch.spec.models.backends import effective, provisioned, settings_model, ti
 from orch.spec.models.backends.local import LocalSettings
 from orch.spec.models.project import ProjectSettings
 from orch.spec.models.run import Run
+from orch.spec.rules.file_systems import CREATED
 from orch.spec.suggest import listed
 
 Findings = Iterator[Diagnostic]
@@ -60,7 +61,6 @@ ROWS: dict[str, dict[str, str | None]] = {
         "os_image": _LOCAL,
         "init": "put the steps into the job's image or `commands`",
         "mounts": "use `volumes` of the task",
-        "mounts[].create": "mount one that exists: give its `source`, or the `id` of an EFS",
         "scratch": None,
         "scratch.fs": "only disks of clouds' machines are given a file system",
         "health": None,
@@ -73,8 +73,6 @@ ROWS: dict[str, dict[str, str | None]] = {
         "resources.shm_size": "write it in the task's `resources`: it is of a job",
     },
     "task": {
-        "retry": None,
-        "groups[].ports": None,
         "array": None,
         "idle_duration": None,
         "preempt": None,
@@ -251,6 +249,17 @@ def _mounts_in_part(draft: Draft) -> Findings:
         if others:
             summary = f"`mounts[{index}]`, {mount.type}, on {', '.join(others)}"
             yield _refusal(draft, ("mounts", index), summary, f"write `backends: [{mount.cloud}]`")
+        elif mount.create is not None and mount.type not in CREATED:
+            summary = f"{mount.type} that orch creates"
+            ours = [kind for kind, cloud in CREATED.items() if cloud in _backends(draft)]
+            instead = f", or write `type: {' or '.join(ours)}`" if ours else ""
+            hint = f"give the `source` of one that exists{instead}"
+            yield _refusal(draft, ("mounts", index, "create"), summary, hint)
+        elif mount.create is not None and mount.type == "filestore" and mount.create.throughput is not None:
+            hint = "remove it: the throughput follows from `size`"
+            yield _refusal(
+                draft, ("mounts", index, "create", "throughput"), "`throughput` of a Filestore", hint
+            )
         elif mount.id is not None and mount.type != "efs":
             hint = _MOUNT_SOURCES.get(mount.type, "write `source: server:/export`")
             yield _refusal(draft, ("mounts", index, "id"), f"{mount.type} by an id", hint)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from orch.components.cloud.node_groups import may_spread
 from orch.components.deployment import Deployment, Place
-from orch.components.request import CloudAnswer, NodeWarning
+from orch.components.file_systems import words_of
+from orch.components.request import CloudAnswer, NodeWarning, RecordedFileSystem
 from orch.spec.errors import OrchError
 from orch.spec.suggest import counted
 from orch.stacks.errors import EngineFailed, NoCapacity, StackError
@@ -45,7 +46,8 @@ def bring_up(
 
     Raises NoCapacity with every place tried, StackError, Interrupted.
     """
-    gang = Gang(stack, request, listener, stack.makers, first.answer)
+    data = frozenset(each.urn for each in stack.file_systems)
+    gang = Gang(stack, request, listener, stack.makers, first.answer, data)
     if first.only is None and not first.elsewhere:
         call, failed = gang.apply(first, skip_refresh=skip_refresh)
         if failed is not None:
@@ -86,7 +88,7 @@ def bring_up(
             return compiled, call
         answer = gang.answer(call, failed)
         existing = tuple(name for name in gang.existing(compiled) if name in compiled.nodes)
-        may_move_on = answer is not None and answer.elsewhere and not gang.before
+        may_move_on = answer is not None and answer.elsewhere and not gang.stays
         if failed is not None and compiled.only is None and not may_move_on:
             raise failed  # existing nodes are kept: this backend cannot apply some of them alone
         plan_again = bool(existing) and not compiled.whole and compiled.only is not None
@@ -109,17 +111,19 @@ def bring_up(
         if plan_again:  # from what exists now
             gang = replace(gang, before=stack.makers)
             replanned = compile_for(stack, request)
-            places = deque(replanned.more() if gang.before else _places(replanned))
+            places = deque(replanned.more() if gang.before else [] if gang.stays else _places(replanned))
         elif gang.before and len(tried) == 1:
             # Nodes that are up stay; the others may go where there is capacity.
             places = deque(first.more())
-        elif not gang.before and not places and len(tried) == 1:
+        elif not gang.stays and not places and len(tried) == 1:
             # The place of an interrupted call no longer binds the fleet.
             places = deque(_places(compile_for(stack, request)))
     if partial is not None:
         return _partial_result(gang, partial, tried)
     if gang.before:
         raise _no_room_to_grow(request, len(gang.before), tried)
+    if kept := gang.kept_data:
+        raise _no_room_beside(request, kept, tried)
     raise _no_room(request, tried)
 
 
@@ -135,17 +139,21 @@ def _may_spread(gang: Gang, answer: CloudAnswer | None) -> bool:
 
 
 def _roll_back(gang: Gang, compiled: Deployment, *, lost: bool = False) -> str:
-    """Restore what existed before: nothing, or the fleet with its former nodes. Returns the result in words.
+    """Restore what existed before: nothing, or the fleet with its former nodes and file systems. Returns the
+    result in words.
 
     `lost`: some of the former nodes are gone; they are recorded as gone.
     """
     gang.listener(Activity(f"rolling back the fleet {gang.request.name}"))
-    if not gang.before:
+    if not gang.stays:
         gang.remove(frozenset({compiled.shared.stack}) if compiled.shared else frozenset())
         return "nothing of it is left"
     if set(compiled.nodes) <= set(gang.before) and not lost:
         return "existing nodes are kept"
     remaining = [name for name in gang.existing(compiled) if name in gang.before]
+    if not remaining and gang.kept_data:
+        gang.keep_only(compiled, [])
+        return "its file systems are kept, with their data"
     if not remaining:
         gang.remove()
         return "nothing of it is left"
@@ -236,5 +244,16 @@ def _no_room_to_grow(request: FleetRequest, count: int, tried: Sequence[Attempt]
         f"there is no room for more nodes beside the {count} of the fleet {request.name}; it is as it was",
         detail="\n".join(f"{each.place}: {each.reason}" for each in tried),
         hint="try later, or bring up a second fleet elsewhere: a cluster that is up is not moved",
+        code="ORCH325",
+    )
+
+
+def _no_room_beside(
+    request: FleetRequest, kept: Sequence[RecordedFileSystem], tried: Sequence[Attempt]
+) -> NoCapacity:
+    return NoCapacity(
+        f"there is no room for nodes of the fleet {request.name} where its file systems are; they are kept",
+        detail="\n".join([*(f"{each.place}: {each.reason}" for each in tried), *map(words_of, kept)]),
+        hint=f"try later; `orch down {request.name}` deletes the fleet with its data",
         code="ORCH325",
     )

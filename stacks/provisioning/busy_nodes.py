@@ -224,11 +224,12 @@ def _machines(stack: StackState, names: Collection[str]) -> dict[str, str]:
 def _on(ledger: Ledger, name: str, machines: Mapping[str, str]) -> Iterator[tuple[RunRow, tuple[str, ...]]]:
     """Active runs of the fleet that are on these nodes, each with its nodes.
 
+    A run that waits for its next attempt is on none.
     A fleet that was removed and created again has other machines under the same names, and so has a fleet of
     another project in a shared ledger: the identity of the machine distinguishes them.
     """
     for row in ledger.runs(active_only=True):
-        if row.fleet != name:
+        if row.fleet != name or row.status == "pending":
             continue
         nodes = _nodes_of(row)
         on_these = tuple(

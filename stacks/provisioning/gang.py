@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from orch.components.deployment import Deployment, Queue
-from orch.components.request import CloudAnswer
+from orch.components.file_systems import words_of
+from orch.components.request import CloudAnswer, RecordedFileSystem
 from orch.spec.grammar.values import render_duration
 from orch.stacks.errors import EngineFailed, Interrupted, StackError
 from orch.stacks.program import program
+from orch.stacks.provisioning.kept_data import unprotect
 from orch.stacks.provisioning.shared_networks import bring_shared, release, shared_by
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note, engine
@@ -34,6 +36,7 @@ class Gang:
     """One fleet that is brought up.
 
     `before`: its existing nodes, each with the resource that made it. `classify`: what a cloud's error means.
+    `data`: urns of the file systems that it had before.
     """
 
     stack: StackState
@@ -41,6 +44,17 @@ class Gang:
     listener: Listener
     before: Mapping[str, str] = field(default_factory=dict[str, str])
     classify: Callable[[str], CloudAnswer | None] = lambda text: None
+    data: frozenset[str] = frozenset()
+
+    @property
+    def kept_data(self) -> tuple[RecordedFileSystem, ...]:
+        """Its file systems that were there before and are recorded still: nothing here deletes them."""
+        return tuple(each for each in self.stack.file_systems if each.urn in self.data)
+
+    @property
+    def stays(self) -> bool:
+        """Whether it had nodes or data before, so that it remains where it is."""
+        return bool(self.before) or bool(self.kept_data)
 
     def apply_with_retries(
         self, compiled: Deployment, earlier: Sequence[Event] = (), *, skip_refresh: bool = False
@@ -89,13 +103,7 @@ class Gang:
             if compiled.shared is not None:
                 bring_shared(self.stack, compiled.shared, call)
             for step in (*compiled.before, compiled):
-                call = EngineCall(
-                    self.listener,
-                    planning=False,
-                    isolated=step.isolated,
-                    nodes=len(step.nodes),
-                    events=call.events,
-                )
+                call = EngineCall(self.listener, planning=False, isolated=step.isolated, events=call.events)
                 engine(self.stack, up_arguments(step, skip_refresh=skip_refresh), call, program(step))
                 skip_refresh = False
                 if step.queue is not None:
@@ -138,7 +146,17 @@ class Gang:
         """Remove the whole fleet, and the shared networks that no other fleet uses. `also`: further shared
         stacks.
 
-        Raises StackError naming what remains."""
+        Raises StackError naming what remains, and before anything is removed where the fleet has file systems
+        that were there before."""
+        if kept := self.kept_data:
+            raise StackError(
+                f"the fleet {self.request.name} is not removed: it has data",
+                detail="\n".join(map(words_of, kept)),
+                hint=f"`orch down {self.request.name}` deletes the fleet with its data",
+                code="ORCH275",
+            )
+        # Made by this very call for nodes that did not come.
+        unprotect(self.stack, [each.urn for each in self.stack.file_systems])
         call = EngineCall(self.listener, planning=False)
         recorded = self.stack.recorded
         snapshot, shared = snapshot_of(recorded, self.stack.project), shared_by(recorded)

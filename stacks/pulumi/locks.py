@@ -76,6 +76,15 @@ def subject(stack: str) -> str:
     return f"{kind} {name}" if dot else f"fleet {stack}"
 
 
+def going_on(stack: str) -> str:
+    """The hint after a call that was stopped while it changed a stack."""
+    kind, dot, name = stack.partition(".")
+    again = "run the same command again to continue"
+    if kind == "volume" and dot:
+        return f"{again}, or `orch volume delete {name}` to remove the volume"
+    return again if dot else f"{again}, or `orch down` to remove the fleet"
+
+
 def stack_locked(stack: str, who: str) -> StackLocked:
     return StackLocked(
         f"the {subject(stack)} is being changed by somebody else",

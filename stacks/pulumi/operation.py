@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from orch.stacks.errors import Conflict, EngineFailed, Interrupted, StackError, 
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.changes import name_of, type_of, without_values
 from orch.stacks.pulumi.lock_holders import LockMark
-from orch.stacks.pulumi.locks import stack_locked, subject
+from orch.stacks.pulumi.locks import going_on, stack_locked, subject
 from orch.stacks.pulumi.process import CALLERS, PRIVATE, Event, HeldWork, ProcessResult, Program, call
 from orch.stacks.pulumi.shims import refuse_shims
 from orch.stacks.state import StackState, work_folder
@@ -69,13 +68,12 @@ Listener = Callable[[Progress], None]
 class EngineCall:
     """One engine call: keeps its events, reports its progress to `listener`.
 
-    `isolated`: resource types whose failure does not fail the call. `nodes`: how many the call may create.
+    `isolated`: resource types whose failure does not fail the call.
     """
 
     listener: Listener
     planning: bool
     isolated: frozenset[str] = frozenset()
-    nodes: int = 0
     events: list[Event] = field(default_factory=list)
     errors: dict[str, str] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
@@ -147,7 +145,7 @@ def engine(
     """
     executable, project, name = engines.require(), stack.project, stack.name
     folder = work_folder(project, name)
-    environment = {**project.environment(executable), **_garbage_collection(run.nodes)}
+    environment = project.environment(executable)
     if not project.rehearsal:
         refuse_shims(environment)
     if not stack.exists:
@@ -171,22 +169,11 @@ def engine(
         raise Interrupted(
             f"stopped while changing the {subject(name)}" if not run.planning else "stopped",
             detail="operations under way were finished and recorded" if not run.planning else None,
-            hint="run the same command again to continue, or `orch down` to remove the fleet",
+            hint=going_on(name),
         )
     if result.code and not (run.isolated and run.node_errors()):
         raise _failure(name, words[0], run, result)
     return result
-
-
-# At each write the engine encrypts the secrets of the newest thousand anew, and keeps what it had before: of
-# 1,000 nodes on GCP with two secrets each, their labels, that was half of 1.7 GiB (measured with its heap
-# profile, 3.259.0). Collecting garbage at 60 % instead of 100 % costs a tenth of its CPU, saves a fifth.
-MANY_NODES, EARLIER_COLLECTION = 500, "60"
-
-
-def _garbage_collection(nodes: int) -> dict[str, str]:
-    """Go's setting to collect garbage earlier where a plan has many nodes; the caller's own setting wins."""
-    return {"GOGC": EARLIER_COLLECTION} if nodes >= MANY_NODES and "GOGC" not in os.environ else {}
 
 
 def init(stack: StackState) -> None:

@@ -85,7 +85,10 @@ def _delete_while_held(stack: StackState, before: StackSnapshot | None, listener
     def clean(still_held: Callable[[], None]) -> tuple[dict[str, Any], tuple[str, ...]]:
         whole = _export(stack)
         now = snapshot_of(whole["deployment"], stack.project)
-        snapshot = replace(before.before(now) if before else now, still_held=still_held)
+        snapshot = before.before(now) if before else now
+        snapshot = replace(
+            snapshot, still_held=still_held, tell=lambda text: listener(Note(text, lasts=True))
+        )
         return whole, delete_orphans(snapshot)
 
     whole, deleted = while_held(stack, clean, listener)

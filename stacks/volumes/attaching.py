@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orch.components.volumes import volumes_of
+from orch.components.volumes import FolderVolumes, disks_of, volumes_of
 from orch.runner.launch.volumes import KnownVolume, Volumes, volume_uses
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.node.volumes import VolumeAttacher
@@ -20,7 +20,9 @@ def volumes_for(project: Project, ledger: Ledger) -> Volumes:
     known: dict[str, KnownVolume] = {}
     for name, state in known_volumes(project).items():
         volumes = volumes_of(state.backend)
-        known[name] = KnownVolume(state, volumes.folder(state) if volumes.by_folder else None)
+        known[name] = KnownVolume(
+            state, volumes.folder(state) if isinstance(volumes, FolderVolumes) else None
+        )
     return Volumes(known, volume_uses(ledger))
 
 
@@ -33,11 +35,11 @@ class ProjectVolumes:
     def attach(self, volume: VolumeState, node: NodeState, *, read_only: bool) -> tuple[str, ...]:
         """See `VolumeAttacher`."""
         account = account_of(self.project)
-        return volumes_of(volume.backend).attach(account, volume, node, read_only=read_only).paths
+        return disks_of(volume.backend).attach(account, volume, node, read_only=read_only).paths
 
     def detach(self, volume: VolumeState, node: NodeState) -> None:
         """See `VolumeAttacher`."""
-        volumes_of(volume.backend).detach(account_of(self.project), volume, node)
+        disks_of(volume.backend).detach(account_of(self.project), volume, node)
 
 
 def project_volumes(project: Project) -> VolumeAttacher:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 
-from orch.components.volumes import VolumePlan, VolumeRequest, plan_volume, replaced_property
-from orch.components.volumes import volumes_of as volumes_of_backend
+from orch.components.volumes import VolumePlan, VolumeRequest, plan_volume
 from orch.spec.findings import Finding
 from orch.spec.models import Volume
 from orch.spec.volume_state import VolumeState
-from orch.stacks.errors import Conflict
 from orch.stacks.fleets import known_fleets
 from orch.stacks.operations import ensure_images
 from orch.stacks.project import Project, scope_of
@@ -19,7 +17,7 @@ from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, engine,
 from orch.stacks.pulumi.recovery import recover, repair_files
 from orch.stacks.state import StackState
 from orch.stacks.volumes.program import account_of, volume_program
-from orch.stacks.volumes.state import exists, no_such_volume, stack_of, volume_of
+from orch.stacks.volumes.state import exists, is_recorded, no_such_volume, stack_of, volume_of
 
 # Properties that no disk has: the stack's record alone.
 _OWN = ("protect", "auto_cleanup_s", "read_only", "sharing")
@@ -27,7 +25,7 @@ _OWN = ("protect", "auto_cleanup_s", "read_only", "sharing")
 
 @dataclass(frozen=True)
 class VolumeOutcome:
-    """What `up` or `down` of a volume would do, or did. `replaces`: it loses what is on it.
+    """What `up` or `down` of a volume would do, or did. `loses_data`: a disk of orch's own is replaced.
 
     `recorded`: properties that are orch's alone and change, such as `protect`.
     """
@@ -38,7 +36,7 @@ class VolumeOutcome:
     reasons: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     monthly: float | None = 0.0
-    replaces: str | None = None
+    loses_data: bool = False
     recorded: tuple[str, ...] = ()
 
     @property
@@ -97,7 +95,7 @@ def drift_of_volume(
 ) -> tuple[PropertyDrift, ...]:
     """What differs from the record; with `record` it becomes the record. Raises NoSuchFleet, StackError."""
     stack = stack_of(project, name)
-    if "volume" not in stack.outputs:
+    if not is_recorded(stack):
         raise no_such_volume(project, name)
     project.prepare()
     recover(stack, listener) if record else repair_files(project, stack.name)
@@ -109,7 +107,7 @@ def drift_of_volume(
 
 def _recorded(stack: StackState) -> VolumeState | None:
     """The volume as it was brought up; None where an `up` that was cut short has recorded its disk alone."""
-    return volume_of(stack) if exists(stack) and "volume" in stack.outputs else None
+    return volume_of(stack) if exists(stack) and is_recorded(stack) else None
 
 
 def _planned(stack: StackState, volume: Volume) -> VolumePlan:
@@ -134,26 +132,16 @@ def _outcome(
 ) -> VolumeOutcome:
     if run.planning:
         before = _recorded(stack)
-    replaced = before and replaced_property(volumes_of_backend(before.backend), before, plan.state)
+    found = changes(run.events)
+    own = before is None or not before.external
     return VolumeOutcome(
         plan.state.name,
-        changes(run.events),
+        found,
         find_drift(run.events),
         plan.reasons,
         monthly=plan.state.monthly,
-        replaces=replaced[1] if replaced else None,
+        loses_data=own and any(change.op == "replace" for change in found),
         recorded=tuple(
             name for name in _OWN if before is not None and getattr(before, name) != getattr(plan.state, name)
         ),
     )
-
-
-def require_unused(name: str, users: list[str]) -> None:
-    """Raises Conflict (ORCH386) when runs use a volume."""
-    if users:
-        raise Conflict(
-            f"volume {name} is in use",
-            detail=f"active runs: {', '.join(users)}",
-            hint="wait for them, or end them with `orch stop RUN`",
-            code="ORCH386",
-        )

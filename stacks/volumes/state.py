@@ -8,10 +8,13 @@ from pydantic import ValidationError
 
 from orch.components.request import whole
 from orch.components.volumes import STACK
+from orch.spec.errors import OrchError
 from orch.spec.grammar.values import shown
+from orch.spec.models import Volume
 from orch.spec.suggest import few, hint_for
 from orch.spec.volume_state import VolumeState
 from orch.stacks.errors import NoSuchFleet, StackError
+from orch.stacks.fleets import find_model
 from orch.stacks.project import Project, is_stack_name
 from orch.stacks.records import parse_time
 from orch.stacks.state import StackState, stacks
@@ -27,10 +30,20 @@ def volume_names(project: Project) -> list[str]:
     return [name.removeprefix(STACK) for name in stacks(project) if name.startswith(STACK)]
 
 
+def volume_stacks(project: Project) -> dict[str, StackState]:
+    """The stacks of the project's volumes by the volumes' names, sorted; also of those that are not up."""
+    return {name: stack_of(project, name) for name in volume_names(project)}
+
+
 def known_volumes(project: Project) -> dict[str, VolumeState]:
     """The volumes that are up in this project, by name, sorted. Raises StackError, Conflict."""
-    states = {name: stack_of(project, name) for name in volume_names(project)}
-    return {name: volume_of(stack) for name, stack in states.items() if "volume" in stack.outputs}
+    stacks = volume_stacks(project)
+    return {name: volume_of(stack) for name, stack in stacks.items() if is_recorded(stack)}
+
+
+def is_recorded(stack: StackState) -> bool:
+    """Whether an `up` of a volume has ended; one that was cut short may have left the disk alone."""
+    return "volume" in stack.outputs
 
 
 def volume_of(stack: StackState) -> VolumeState:
@@ -58,7 +71,7 @@ def exists(stack: StackState) -> bool:
 
 def is_protected(stack: StackState) -> bool:
     """Whether a volume is deleted by its name alone; one that existed before orch is not deleted at all."""
-    if "volume" not in stack.outputs:
+    if not is_recorded(stack):
         return any(bool(each.get("protect")) for each in _own_resources(stack))
     state = volume_of(stack) if exists(stack) else None
     return state is not None and state.protect and not state.external
@@ -75,12 +88,35 @@ def _own_resources(stack: StackState) -> list[dict[str, object]]:
 
 
 def no_such_volume(project: Project, name: str) -> NoSuchFleet:
-    """The error for a volume that is not up."""
+    """The error for a volume that is not up. Where its `up` was cut short, it tells what continues it."""
+    printable = name if is_stack_name(name) else shown(name)
+    stack = stack_of(project, name) if is_stack_name(name) else None
+    if stack is not None and stack.exists and not is_recorded(stack):
+        return NoSuchFleet(
+            f"the volume {printable} is not up: its `up` was cut short",
+            where=str(project.root),
+            hint=hint_to_continue(name, _file_of(project, name)),
+            code="ORCH268",
+        )
     others = volume_names(project)
     return NoSuchFleet(
-        f"the volume {name if is_stack_name(name) else shown(name)} is not up in this project",
+        f"the volume {printable} is not up in this project",
         where=str(project.root),
         detail=f"up here: {', '.join(others)}" if others else "no volume is up here",
-        hint=hint_for(name, others) or "bring it up first: `orch up volume.yml`",
+        hint=hint_for(name, others) or f"bring it up first: `orch up {_file_of(project, name)}`",
         code="ORCH268",
     )
+
+
+def hint_to_continue(name: str, file: str) -> str:
+    """What to do about a volume whose `up` was cut short."""
+    return f"`orch up {file}` continues; `orch volume delete {name}` removes what there is"
+
+
+def _file_of(project: Project, name: str) -> str:
+    """The project's file that describes a volume, as one would type it there."""
+    try:
+        document, _ = find_model(project.root, name, Volume, "volume")
+    except OrchError:
+        return "volume.yml"
+    return str(document.file.relative_to(project.root))

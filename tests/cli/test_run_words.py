@@ -1,16 +1,16 @@
-"""What a run says of the time before its commands: images on their way, and how long it waited."""
+"""What a run says of the time before its commands and between its attempts."""
 
 from __future__ import annotations
 
 import io
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
-from orch.cli.output.run import Live, summary
-from orch.runner.events import ImageProgress
-from orch.runner.ledger.records import RankRow, RunRow
+from orch.cli.output.run import Live, attempt_lines, run_json, runs_table, summary
+from orch.runner.events import ImageProgress, RunChanged
+from orch.runner.ledger.records import AttemptRow, RankRow, RunRow
 
 
 def row(status: str, created: float, started: float | None) -> RunRow:
@@ -20,6 +20,7 @@ def row(status: str, created: float, started: float | None) -> RunRow:
         "created_at": created,
         "started_at": started,
         "finished_at": 200.0,
+        "attempts": (),
         "ranks": (RankRow(0, "lab-0", status, None, None, None, None, True),),
     }
     return RunRow(**{each.name: known.get(each.name) for each in fields(RunRow)})
@@ -50,3 +51,38 @@ def test_an_image_that_came_says_its_size_and_its_time(
     event = ImageProgress("lab-0", "orch/job", total or 0, total, finished=True, seconds=78.4)
     Live(io.StringIO(), colour=False).handle(event)
     assert capsys.readouterr().err == said
+
+
+def tried_again(**more: object) -> RunRow:
+    """A run whose first attempt ran for 30 s and whose second found its node silent."""
+    ranks = (RankRow(0, "lab-0", "failed", 3, "container_exited_with_error", None, None, True),)
+    attempts = (
+        AttemptRow(0, "", ("error",), "rank 0 on node lab-0 exited with code 3", 100.0, 130.0, ranks),
+        AttemptRow(1, "", ("interruption", "no-capacity"), "node lab-0 is silent", None, 150.0, ranks),
+    )
+    base = row("running", 90.0, 180.0)
+    given: dict[str, Any] = {"fleet": "lab", "plan": "", "now": 240.0, "attempt": 2, "attempts": attempts}
+    return replace(base, **{**given, "finished_at": None, **more})
+
+
+def test_the_attempts_of_a_run_are_told_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    running = tried_again()
+    assert attempt_lines(running) == [
+        "  attempt 0  lab-0  failed (error) after 30s: rank 0 on node lab-0 exited with code 3",
+        "  attempt 1  lab-0  could not start (interruption, no-capacity): node lab-0 is silent",
+    ]
+    assert "running, attempt 2" in runs_table([running], colour=False)
+    data = run_json(running)
+    assert (data["attempt"], data["next_attempt_at"]) == (2, None)
+    assert [(each["attempt"], each["events"], each["nodes"]) for each in data["attempts"]] == [
+        (0, ["error"], ["lab-0"]),
+        (1, ["interruption", "no-capacity"], ["lab-0"]),
+    ]
+    waiting = tried_again(status="pending", next_at=270.0, started_at=None)
+    (line,) = runs_table([waiting], colour=False).splitlines()[1:]
+    assert line.split() == ["train", "lab", "-", "pending", "(retry)", "2m", "30s", "ago", "-"]
+    assert run_json(waiting)["next_attempt_at"] == "1970-01-01T00:04:30.000Z"
+    done = tried_again(status="done", finished_at=200.0)
+    assert summary(done) == "run train: done in 20s on 1 node; attempt 2, 1m 50s in all"
+    Live(io.StringIO(), colour=False).handle(RunChanged("train", "pending", "retry", "attempt 0 failed"))
+    assert capsys.readouterr().err == "run train: attempt 0 failed\n"

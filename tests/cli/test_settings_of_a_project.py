@@ -15,7 +15,7 @@ defaults:
     resources: {gpu: "H100:8"}
     regions: [us-east-1]
   task:
-    retry: true
+    singleton: true
 profiles:
   - name: short
     max_duration: 5m
@@ -55,7 +55,7 @@ def test_offers_are_those_for_what_the_project_says(folder: Folder) -> None:
 def test_a_run_is_refused_at_the_place_of_a_default_that_nothing_acts_on(folder: Folder) -> None:
     said = folder.orch("run", "train.yml")
     assert said.code == 3
-    assert "orch.yml:8:5: error ORCH118: `retry` is not supported by this version" in said.err
+    assert "orch.yml:8:5: error ORCH118: `singleton` is not supported by this version" in said.err
     assert "the task at train.yml:1 takes it over from here" in said.err
 
 

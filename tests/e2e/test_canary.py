@@ -25,6 +25,8 @@ from registrylab import APP, registry
 from stocked import stocked
 from support import ORCH, Said, containers, until, verbs
 
+pytestmark = pytest.mark.usefixtures("passphrase")
+
 EXPORTED = ("fleet", "host", "task", "bare", "creds", "rotated", "bare_cli")
 """Canaries that the caller has in the environment; every process it starts inherits them."""
 

@@ -29,9 +29,10 @@ def test_a_job_on_a3_mega_first_prints_the_variables_mounts_and_devices_of_its_f
     assert known is not None
     assert set(known.env) >= NAMED
     (tmp_path / "orch.yml").write_text("project: tests\n")
-    shutil.copytree(ROOT / "examples" / "gcp", tmp_path / "gcp")
+    for name in ("gcp", "nccl"):
+        shutil.copytree(ROOT / "examples" / name, tmp_path / name)
     # Two ranks a node: eight show no more, and share the cores there are.
-    few_ranks(tmp_path / "gcp" / "nccl.yml")
+    few_ranks(tmp_path / "nccl" / "gcp.yml")
     stock_nodes(tmp_path, "job")
     folder = Folder(tmp_path)
     try:
@@ -40,7 +41,7 @@ def test_a_job_on_a3_mega_first_prints_the_variables_mounts_and_devices_of_its_f
         cloud = GcpCloud(tmp_path / ".orch" / "rehearsal" / "gcp.db")
         devices = {each for one in cloud.endpoints().values() for each in one.placeholders}
 
-        said = folder.orch("run", "gcp/nccl.yml", "--rehearse", "--json", timeout=900)
+        said = folder.orch("run", "nccl/gcp.yml", "--rehearse", "--json", timeout=900)
         assert said.code == 0, said.err
         assert said.json["status"] == "done"
         logs = folder.orch("logs", said.json["run"], "--rehearse").out
@@ -49,7 +50,8 @@ def test_a_job_on_a3_mega_first_prints_the_variables_mounts_and_devices_of_its_f
         shown = set(re.findall(r"device (/dev/\S+)$", logs, re.MULTILINE))
         assert shown == devices & {*known.devices, *known.optional_devices}
         assert shown
-        assert "all_gather" in logs
+        assert "# transport: TCP from " in logs
+        assert "# all_reduce of float32, 4 ranks on 2 nodes, gloo" in logs
         assert all(mount in said.err + logs for mount in known.mounts)
     finally:
         said = folder.orch("down", "mega", "--rehearse", "--yes", timeout=600)

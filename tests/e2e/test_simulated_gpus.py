@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from reference_runs import REFERENCE
+from reference_tools import put_tools, sizes_reduced
 from stocked import stocked
 from support import Folder
 
@@ -59,7 +61,8 @@ commands:
 def pretend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
     path = tmp_path_factory.mktemp("pretend")
     backend = f"{{type: local, node_image: '{stocked('mpi')}', simulate_gpu: 'H100:8'}}"
-    (path / "orch.yml").write_text(f"project: tests\nbackends: [{backend}]\n")
+    images = "{orch/job: 'tools.test/mpi:1'}"
+    (path / "orch.yml").write_text(f"project: tests\nbackends: [{backend}]\nimages: {images}\n")
     folder = Folder(path)
     folder.write("fleet.yml", FLEET)
     said = folder.orch("up", "fleet.yml", "--yes", timeout=600)
@@ -108,3 +111,14 @@ def test_upper_ends_limit_a_job_and_its_container_is_what_the_task_says(pretend:
     assert lines[4].split() == ["shm", "32768"]
     assert lines[5] == "mounted here"
     assert "nodes are containers here" in said.err
+
+
+@pytest.mark.timeout(900)
+def test_the_bandwidth_test_of_the_guide_runs_as_it_is_written(pretend: Folder) -> None:
+    """One of the reference tasks; tests/e2e/test_reference_tasks.py runs all of them."""
+    put_tools(pretend, "pretend", "mpi")
+    text = (REFERENCE / "slurm-06-nccl-tests.yml").read_text()
+    said = pretend.orch("run", pretend.write("nccl-tests.yml", text), timeout=280)
+    assert said.code == 0, said.err
+    assert "image orch/job: tools.test/mpi:1 is used in its place" in said.err
+    assert sizes_reduced(said.out, ranks=16) == [8 << power for power in range(8)]

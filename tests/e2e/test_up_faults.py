@@ -49,6 +49,8 @@ def started(folder: Folder) -> tuple[subprocess.Popen[str], int]:
     until(lambda: bool(containers(folder, FLEET)) or process.poll() is not None, 120, "a node is being made")
     engines = engine_of(folder)
     assert len(engines) == 1, process.communicate()
+    # What is killed before it has marked its lock as its own needs `orch unlock`.
+    until(lambda: any(folder.path.glob(".orch/**/holders/*/*/*.json")), 120, "the lock is marked")
     return process, engines[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from rehearsals import stock_nodes
 from support import Folder
 
 from orch.rehearsal.aws.account import Cloud
+from orch.stacks.project import find
 
 VOLUME = "type: volume\nname: {name}\nbackend: local\nsize: 10GB\n"
 TASK = """\
@@ -105,6 +107,43 @@ def test_a_volume_that_a_run_uses_stays_and_the_run_is_named(quickstart: Folder)
     assert quickstart.orch("volume", "list", "--json").json["volumes"] == []
     for file in ("used.yml", "holds.yml"):
         (quickstart.path / file).unlink()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("engine")
+def test_a_volume_changes_for_what_is_its_own_and_goes_on_after_a_cut_short_up(folder: Folder) -> None:
+    text = VOLUME.format(name="e2e-kept")
+    folder.write("volume.yml", text)
+    assert folder.orch("up", "volume.yml", "--yes", timeout=300).code == 0
+
+    # What a later version of the node's image comes to.
+    settings = (folder.path / "orch.yml").read_text()
+    folder.write("orch.yml", f"{settings}backends: [{{type: local, node_image: 'orch/node:later'}}]\n")
+    said = folder.orch("preview", "volume.yml", "--exit-code")
+    assert (said.code, said.out.splitlines()[-1]) == (
+        0,
+        "plan: no changes (1 resources); costs $0.00 per month",
+    ), said.err
+    folder.write("orch.yml", settings)
+
+    # The disk stays as it is; the record changes.
+    folder.write("volume.yml", f"{text}protect: false\n")
+    assert folder.orch("preview", "volume.yml", "--exit-code").code == 10
+
+    # An `up` that ended between the disk and the end of its program has recorded the disk alone.
+    file = find(folder.path).checkpoint("volume.e2e-kept")
+    assert file is not None
+    state = json.loads(file.read_text())
+    for resource in state["checkpoint"]["latest"]["resources"]:
+        if resource["type"] == "pulumi:pulumi:Stack":
+            del resource["outputs"]
+    file.write_text(json.dumps(state))
+    assert "`orch up volume.yml` continues" in folder.orch("volume", "show", "e2e-kept").err
+    assert folder.orch("up", "volume.yml", "--yes", timeout=300).code == 0
+    (row,) = folder.orch("volume", "list", "--json").json["volumes"]
+    assert (row["name"], row["protect"], row["id"] in folders()) == ("e2e-kept", False, True)
+    assert folder.orch("volume", "delete", "e2e-kept", "--yes").code == 0
+    assert row["id"] not in folders()
 
 
 FLEET = """\

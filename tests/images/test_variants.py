@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from orch.images import can_build, default_image, resolve, tag, variants
+from orch.images import JobImage, can_build, default_image, job_image, resolve, tag, variants
 from orch.images.variants import DEBIAN_RELEASES, PYTHONS, recipe
-from orch.runner.launch.job_image import JobImage, job_image
 from orch.spec.models import Task
 from orch.spec.models.run import PYTHONS as PYTHONS_OF_TASKS
 from orch.spec.state import FleetState, Gpus, NodeState

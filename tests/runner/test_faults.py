@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from containershell import inside
+from labmachine import freeze
 from nodelab import Lab, docker, wait_until
 from stocked import stocked
 
@@ -255,7 +256,7 @@ def test_a_paused_node_that_comes_back_in_time_does_not_fail_the_run(
     submit(place, lab.fleet(*harmed, grace_s=90.0), commands=commands, volumes=["/srv/gate:/gate"])
     driver = behind(place, "job")
     wait_until(lambda: place.ledger.get("job").status == "running")
-    docker("pause", harmed[1].name)
+    freeze(harmed[1].name)
     wait_until(lambda: place.ledger.get("job").ranks[1].silent_since is not None, 60)
     docker("unpause", harmed[1].name)
     for node in harmed:

@@ -16,11 +16,11 @@ from support import free_port
 from orch import images
 from orch.runner.errors import PortTaken
 from orch.runner.events import LogLine, PortForwarded, Recorder, RunChanged
-from orch.runner.launch.run_plan import RankPort, plan_of
+from orch.runner.launch.run_plan import RankPort, RunPlan, plan_of
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.docker import RUNTIMES
-from orch.runner.runs import lifecycle
+from orch.runner.runs import lifecycle, retry
 from orch.runner.runs.forwards import LocalPorts, PortRequest, replaced, requested_ports
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task
@@ -72,8 +72,11 @@ def submit(place: RunnerContext, fleet: FleetState, base: Path, **task: object) 
 
 
 def attached(place: RunnerContext, row: RunRow, ports: LocalPorts, ended: list[RunRow]) -> threading.Thread:
+    def plan() -> RunPlan:
+        return plan_of(place.ledger.by_id(row.id))
+
     def attend() -> None:
-        with ports.forward(place.connector, plan_of(row), place.processor) as forwarding:
+        with ports.forward(place.connector, plan, place.processor) as forwarding:
             forwarding.follow(row.status)
             ended.append(lifecycle.drive(replace(place, processor=forwarding), row))
 
@@ -168,6 +171,37 @@ def test_who_attaches_to_a_run_that_another_process_drives_reaches_its_ports_too
     assert of_kind(driving, PortForwarded) == []
 
 
+def test_the_same_port_leads_to_the_next_attempt(
+    dot: Path, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "DELAYS_S", (0.0,))
+    (tmp_path / "boxes").mkdir()
+    (tmp_path / "server.py").write_text(SERVER)
+    boxes = FolderLab(tmp_path / "boxes")
+    place = RunnerContext(dot, ledger, boxes.connector, Recorder(), {**RUNTIMES, "process": ProcessRuntime()})
+    job = free_port()
+    # The node on which it failed is not the one of the next attempt, and both are this machine.
+    commands = [f"python3 {tmp_path}/server.py {job} {tmp_path}", "[ $ORCH_ATTEMPT = 1 ]"]
+    row = submit(place, boxes.fleet(), tmp_path, commands=commands, shell="sh", retry=True)
+    ended: list[RunRow] = []
+    try:
+        with LocalPorts() as ports:
+            ports.hold(PortRequest(job))
+            thread = attached(place, row, ports, ended)
+            for attempt in range(2):
+                wait_until(lambda count=attempt + 1: len(of_kind(place, PortForwarded)) == count, 120)
+                forward = of_kind(place, PortForwarded)[attempt]
+                wait_until(lambda at=forward.address: ask(at, b"hello") == b"you said hello", 60)
+                assert ask(forward.address, b"end") == b"you said end"
+            thread.join(120)
+    finally:
+        boxes.end()
+    assert [(each.status, each.attempt) for each in ended] == [("done", 1)]
+    first, second = of_kind(place, PortForwarded)
+    assert first.address == second.address
+    assert (first.node, second.node) == ("box-0", "box-1")
+
+
 def test_a_port_here_that_another_program_has_is_told_with_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other, LocalPorts() as ports:
         taken = other.getsockname()[1]
@@ -197,3 +231,5 @@ def test_ports_of_a_command_line_stand_for_those_that_lead_to_the_same_port_of_t
     )
     assert replaced(written, [RankPort(job=90)])[-1] == PortRequest(90, None, rank=1)
     assert replaced((), [RankPort(job=70)]) == (PortRequest(70),)
+    both = (PortRequest(80, 1), PortRequest(80, 2, rank=3))
+    assert replaced(both, [RankPort(job=80, local=9)]) == (PortRequest(80, 2, rank=3), PortRequest(80, 9))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from pureruns import compiled, fleet, node
 
 from orch.cli.output.run import Live, nodes_text, run_json, summary
-from orch.runner.errors import BadTask, NodeCordoned, NoFit
+from orch.cli.runs.ports import hold_ports
+from orch.runner.errors import BadTask, NodeCordoned, NoFit, PortTaken
 from orch.runner.events import LogLine
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.ledger.ledger import Ledger
@@ -23,7 +25,9 @@ from orch.runner.placement.matching import Kind, match
 from orch.runner.placement.placement import NodeAvailability, place_task
 from orch.runner.placement.rank_groups import on_fleet, requested_fleets
 from orch.runner.placement.seats import fitting
+from orch.runner.runs.forwards import LocalPorts, PortRequest, requested_ports
 from orch.runner.runs.lifecycle import check_task
+from orch.spec import load_paths
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus
 
@@ -195,6 +199,32 @@ def test_each_rank_runs_its_group_s_commands_with_addresses_of_the_others() -> N
     assert [each["DSTACK_GPUS_PER_NODE"] for each in environments] == ["0", "8", "8"]
     assert [each["WORLD_SIZE"] for each in environments] == ["17"] * 3
     assert plan.hostfile == "10.0.0.1 slots=1\n10.0.0.2 slots=8\n10.0.0.3 slots=8\n"
+
+
+def test_ports_of_a_group_lead_to_its_first_rank() -> None:
+    on = fleet(node(0), node(1), node(2), node(3))
+    head, worker = {**HEAD, "ports": [8265]}, {"nodes": 2, "commands": ["x"]}
+    last = {"commands": ["x"], "ports": ["*:8265", "9000:80"]}
+    plan = compiled(on, groups=[head, worker, last]).plan
+    assert requested_ports(plan) == (
+        PortRequest(8265, 8265),
+        PortRequest(8265, None, rank=3),
+        PortRequest(80, 9000, rank=3),
+    )
+
+
+def test_a_port_of_a_group_that_is_taken_is_told_at_its_place(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, LocalPorts() as held:
+        port = other.getsockname()[1]
+        path = tmp_path / "task.yml"
+        path.write_text(
+            "type: task\ngroups:\n- commands: [a]\n  ports: ['*:1']\n- commands: [b]\n"
+            f"  ports: ['*:80', '{port}:81']\n"
+        )
+        (document,) = load_paths([path], environ={}).documents
+        with pytest.raises(PortTaken) as caught:
+            hold_ports(held, document, ())
+    assert caught.value.where == f"{path}:6:19"
 
 
 def test_containers_have_their_group_and_the_tags_of_the_run_as_labels() -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from orch.runner.errors import LedgerUnusable, NewerLedger, RunConflict, Unknown
 from orch.runner.ledger import database, schema
 from orch.runner.ledger import ledger as module
 from orch.runner.ledger.lease import LeaseLost
-from orch.runner.ledger.ledger import Ledger, open_ledger
+from orch.runner.ledger.ledger import LOST_WEIGHT, Ledger, open_ledger
+from orch.runner.ledger.records import Waiting
 from orch.runner.processes import here, process_owner
 from orch.spec.errors import ExitCode
 
@@ -117,6 +119,8 @@ def test_whoever_lost_the_lease_cannot_write(any_ledger: Ledger, monkeypatch: py
         lambda: any_ledger.mark_started(stale, "x"),
         lambda: any_ledger.change_rank(stale, 0, 0, status="running"),
         lambda: any_ledger.finish(stale, "done", "all_jobs_done", None),
+        lambda: any_ledger.wait(stale, Waiting("w", 1.0, None, 1), ["error"]),
+        lambda: any_ledger.begin_attempt(stale, 1, "{}", ["n0"]),
     ):
         with pytest.raises(LeaseLost):
             write()
@@ -381,3 +385,96 @@ def journal(path: Path) -> str:
         return str(db.execute("PRAGMA journal_mode").fetchone()[0])
     finally:
         db.close()
+
+
+def test_a_ledger_of_the_version_before_attempts_is_brought_up_to_date(tmp_path: Path):
+    file = tmp_path / "ledger.db"
+    ledger = open_ledger(f"sqlite:///{file}")
+    number = new(ledger)
+    ledger.close()
+    with closing(sqlite3.connect(file)) as db, db:
+        for column in schema.ADDED[2]:
+            db.execute(f"ALTER TABLE run DROP COLUMN {column.name}")
+        db.execute("DROP TABLE attempt")
+        db.execute("UPDATE meta SET value = '1' WHERE key = 'schema'")
+    openers = [threading.Thread(target=lambda: open_ledger(f"sqlite:///{file}").close()) for _ in range(4)]
+    for opener in openers:
+        opener.start()
+    for opener in openers:
+        opener.join(60)
+    ledger = open_ledger(f"sqlite:///{file}")
+    row = ledger.by_id(number)
+    assert (row.name, row.retry_tries, row.next_at, row.attempts) == ("job", 0, None, ())
+    lease = ledger.take(number, "me")
+    assert lease is not None
+    ledger.wait(lease, Waiting("why", 15.0, None, 1), ["error"])
+    assert ledger.by_id(number).attempts[0].events == ("error",)
+    ledger.close()
+
+
+def test_a_run_that_waits_keeps_what_its_attempts_were(any_ledger: Ledger):
+    number = new(any_ledger)
+    lease = any_ledger.take(number, "me")
+    assert lease is not None
+    any_ledger.mark_started(lease, "ranks 0,1")
+    any_ledger.change_rank(lease, 0, 1, status="failed", reason="instance_unreachable")
+    any_ledger.change_rank(lease, 0, 0, collected=1, status="terminated", reason="sibling_failed")
+    before = any_ledger.by_id(number)
+    any_ledger.wait(lease, Waiting("n1 is silent", 15.0, before.now, 1), ["error", "interruption"])
+    row = any_ledger.by_id(number)
+    assert (row.status, row.phase, row.reason, row.message) == ("pending", "waiting", None, "n1 is silent")
+    assert (row.active, row.attempt, row.next_attempt, row.retry_tries) == (True, 0, 1, 1)
+    assert row.retry_since == before.now
+    assert 10 < (row.next_at or 0) - row.now <= 15
+    (ended,) = row.attempts
+    assert (ended.plan, ended.events, ended.started_at) == (
+        before.plan,
+        ("error", "interruption"),
+        before.started_at,
+    )
+    with pytest.raises(RunConflict):
+        new(any_ledger)  # it is active, and has its name
+    any_ledger.begin_attempt(lease, 1, '{"next": 1}', ["n0", "n2"])
+    row = any_ledger.by_id(number)
+    assert (row.status, row.phase, row.attempt, row.plan) == ("submitted", "submitted", 1, '{"next": 1}')
+    assert (row.started_at, row.message, row.next_at, row.retry_tries) == (None, None, None, 1)
+    assert [(rank.node, rank.status) for rank in row.ranks] == [("n0", "submitted"), ("n2", "submitted")]
+    assert [rank.node for rank in row.attempts[0].ranks] == ["n0", "n1"]
+    assert any_ledger.failed_nodes(number) == {"n1": LOST_WEIGHT}
+    for rank in (0, 1):
+        any_ledger.change_rank(lease, 1, rank, collected=1)
+    any_ledger.finish(lease, "done", "all_jobs_done", None)
+    # What an earlier attempt left on a node that was silent is still to be cleaned up.
+    assert [each.id for each in any_ledger.uncollected()] == [number]
+    any_ledger.change_rank(lease, 0, 1, collected=1)
+    assert any_ledger.uncollected() == ()
+
+
+def test_a_node_weighs_more_with_every_attempt_that_failed_on_it(any_ledger: Ledger):
+    number = new(any_ledger)
+    lease = any_ledger.take(number, "me")
+    assert lease is not None
+    for attempt, reasons in enumerate((("container_exited_with_error",) * 2, ("executor_error", None))):
+        if attempt:
+            any_ledger.begin_attempt(lease, attempt, "{}", ["n0", "n2"])
+        for rank, reason in enumerate(reasons):
+            if reason is not None:
+                any_ledger.change_rank(lease, attempt, rank, status="failed", reason=reason)
+        any_ledger.wait(lease, Waiting("why", 0.0, None, 1), ["error"])
+    assert any_ledger.failed_nodes(number) == {"n0": 2, "n1": 1}
+    assert any_ledger.failed_nodes(number, lost_only=True) == {}
+    any_ledger.finish(lease, "terminated", "stopped_by_user", None)
+    assert any_ledger.by_id(number).next_at is None
+
+
+def test_a_try_without_nodes_keeps_its_number(any_ledger: Ledger):
+    waiting = Waiting("no free nodes", 15.0, None, 1)
+    row = any_ledger.create("job", "lab", ["n0"], lambda _: "{}", waiting)
+    assert (row.status, row.attempt, row.next_attempt, row.ranks[0].collected) == ("pending", 0, 0, True)
+    lease = any_ledger.take(row.id, "me")
+    assert lease is not None
+    any_ledger.wait(lease, Waiting("still none", 30.0, row.created_at, 2))
+    row = any_ledger.by_id(row.id)
+    assert (row.message, row.next_attempt, row.attempts, row.retry_tries) == ("still none", 0, (), 2)
+    any_ledger.begin_attempt(lease, 0, "{}", ["n7"])
+    assert [rank.node for rank in any_ledger.by_id(row.id).ranks] == ["n7"]

@@ -22,7 +22,7 @@ from orch.runner.node.commands import NODE_HOME, Command
 from orch.runner.node.connector import Completed
 from orch.runner.node.runtime import ObservedRank
 from orch.runner.node.stage import stage, stage_files
-from orch.runner.node.status import claims_command, read_claims
+from orch.runner.node.status import claims_command, read_claims, read_status, status_script
 from orch.spec.state import NodeState
 
 NO_SUCH = "echo 'Error: No such container: x' >&2; exit 1"
@@ -157,6 +157,9 @@ def test_a_claim_holds_its_node_only_as_long_as_its_job_is_not_over(
     said = node.run(claims_command())
     assert said.returncode == 0, said.stderr
     assert [claim.container for claim in read_claims(said.stdout)] == [HOLDER] * holds
+    status = node.run(Command(status_script()))
+    assert status.returncode == 0, status.stderr
+    assert [claim.container for claim in read_status(status.stdout).claims] == [HOLDER] * holds
     assert node.leave() == (BUSY_HOST if holds else 0)
     assert node.home.exists() == holds
 
@@ -388,3 +391,19 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
     except FileNotFoundError:
         return False
+
+
+@pytest.mark.parametrize(
+    ("complaint", "code"),
+    [
+        ("Error response from daemon: Could not find the file /out in container x", container.NO_PATH),
+        ("Error: lstat /var/lib/docker/overlay2/a/merged/out: no such file or directory", container.NO_PATH),
+        ("Cannot connect to the Docker daemon at unix:///run/docker.sock. Is the daemon running?", 42),
+        ("error: dial unix /run/docker.sock: connect: no such file or directory", 42),
+        ("Error response from daemon: something else", 42),
+    ],
+)
+def test_an_output_is_missing_only_where_docker_looked_for_it(node: Node, complaint: str, code: int) -> None:
+    node.docker(f"echo '{complaint}' >&2; exit 1")
+    done = node.run(container.read_path_command(plan(), 0, "/out"))
+    assert (done.returncode, complaint in done.stderr) == (code, code == 42)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import socket
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from orch.runner.errors import BadTask
+from orch.runner.errors import BadTask, RunFailed
 from orch.runner.launch.compile import RunRequest, compile_run
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.placement.placement import place_task
+from orch.runner.upload import snapshot
 from orch.runner.upload.keep import keep_files
+from orch.runner.upload.selection import Source, select_entries
 from orch.runner.upload.snapshot import Snapshots
-from orch.runner.upload.tree import TreeEntry, delta, nearest
+from orch.runner.upload.tree import Tree, TreeEntry, delta, nearest
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 
@@ -334,3 +338,20 @@ def test_a_folder_that_its_owner_may_not_write_takes_private_files_all_the_same(
     members, _ = packed(home, "data")
     (home / "data").chmod(0o755)
     assert "0/private/key" in members
+
+
+def test_what_a_run_still_needs_is_not_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "KEPT", 0)
+    snapshots, trees = Snapshots(tmp_path / ".orch"), list[Tree]()
+    for name in ("needed", "unused", "new"):
+        (tmp_path / name).write_text(name)
+        if name == "new":
+            with closing(sqlite3.connect(tmp_path / ".orch/uploads/index.db")) as db, db:
+                for table in ("pack", "tree", "seen"):
+                    db.execute(f"update {table} set used_at = 0")
+            snapshots.use([trees[0].id, "none"])
+        trees.append(snapshots.keep(select_entries(Source(tmp_path / name)).entries).tree)
+    assert [snapshots.tree(each.id) is not None for each in trees] == [True, False, True]
+    snapshots.reader(trees[0].entries).close()
+    with pytest.raises(RunFailed, match="cannot be sent"):
+        snapshots.reader(trees[1].entries)

@@ -173,7 +173,7 @@ def test_a_branch_or_a_commit_of_a_url_is_checked_out(work: Path, tmp_path: Path
         given(base, repo, tmp_path / name)
         assert (tmp_path / name / "train.py").read_text() == text
         assert git(tmp_path / name, "status", "--porcelain") == ""
-    with pytest.raises(BadTask, match="has no nowhere"):
+    with pytest.raises(BadTask, match="has no branch or commit nowhere"):
         given(base, {"local_path": str(work), "branch": "nowhere"}, tmp_path / "none")
 
 

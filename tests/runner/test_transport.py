@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from containershell import inside
 from hostlab import Room
+from labmachine import freeze
 from nodelab import Lab, docker
 
 from orch.runner.errors import CommandTimeout, HostKeyRefused, HostUnreachable, LoginRefused
@@ -117,7 +118,7 @@ def test_a_node_that_freezes_between_two_commands_is_given_up(lab: Lab, monkeypa
     node, transport = lab.node(), SshConnector(connect_timeout_s=4.0, deadline_s=6.0)
     assert transport.run(node, Command("true")).ok
     channel = transport._session(node, Patience(4.0, 6.0))
-    docker("pause", node.name)
+    freeze(node.name)
     began = time.monotonic()
     with monkeypatch.context() as patched:
         patched.setattr("orch.runner.ssh.channel.ACCEPT_S", 1.0)

@@ -165,6 +165,16 @@ def test_what_was_kept_is_sent_though_it_was_edited_meanwhile(box: Box) -> None:
     assert (box.trees / tree / "open" / "code").read_text() == "as it was submitted"
 
 
+def test_a_large_pack_of_a_fetched_repository_is_kept_though_the_next_fetch_replaces_it(box: Box) -> None:
+    fetched = box.path / ".orch" / "uploads" / "repos" / "r"
+    fetched.mkdir(parents=True)
+    (fetched / "pack").write_bytes(content := os.urandom(LARGE + 1))
+    kept = Snapshots(box.path / ".orch").keep(select_entries(Source(fetched)).entries)
+    (fetched / "pack").unlink()
+    box.send(kept.tree.id)
+    assert (box.trees / kept.tree.id / "open" / "pack").read_bytes() == content
+
+
 def test_two_that_send_the_same_at_once_both_have_it(box: Box) -> None:
     box.put(**{f"file-{number}": os.urandom(20_000) for number in range(50)})
     tree = box.keep()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 from orch.runner.errors import BadTask, RunConflict
 from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run
-from orch.runner.launch.volumes import KnownVolume, VolumeMisfit, Volumes, VolumeUse
+from orch.runner.launch.volumes import KnownVolume, VolumeMisfit, Volumes, VolumeUse, volume_uses
+from orch.runner.ledger.ledger import open_ledger
+from orch.runner.ledger.records import Waiting
 from orch.runner.placement.placement import place_task
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
@@ -160,3 +163,28 @@ def test_a_name_that_is_none_once_it_is_filled_in_is_refused() -> None:
     with pytest.raises(BadTask, match="names the volume '0-data'") as caught:
         compiled(fleet(node(0)), known(), "${{ orch.node_rank }}-data:/data")
     assert caught.value.code == "ORCH115"
+
+
+def test_a_run_that_waits_has_no_volume_attached(tmp_path: Path) -> None:
+    plan = compiled(on_aws("r-1"), known(ebs("data")), "data:/data").plan.model_dump_json()
+    ledger = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    row = ledger.create("job", "lab", ["n0"], lambda _: plan, Waiting("no nodes", 900.0, None, 1))
+    assert volume_uses(ledger) == {"data": [VolumeUse("job", "n0", waiting=True)]}
+    lease = ledger.take(row.id, "me")
+    assert lease is not None
+    # An attempt that is still on a node that does not answer has its volume there.
+    ledger.begin_attempt(lease, 0, plan, ["n0"])
+    ledger.wait(lease, Waiting("n0 is lost", 900.0, None, 2), ["interruption"])
+    assert volume_uses(ledger) == {"data": [VolumeUse("job", "n0")]}
+    ledger.close()
+    waiting = (VolumeUse("idle", "n7", waiting=True),)
+    run = compiled(on_aws("r-1"), known(ebs("data"), data=waiting), "data:/data")
+    assert run.plan.ranks[0].volumes[0].state.name == "data"
+
+
+def test_where_a_volume_is_does_not_matter_before_a_run_has_nodes() -> None:
+    for volumes in (known(ebs("data", zone="r-2")), known(ebs("data"), data=(VolumeUse("train", "n7"),))):
+        run = compiled(on_aws("r-1"), replace(volumes, for_waiting=True), "data:/data")
+        assert run.plan.ranks[0].volumes[0].state.name == "data"
+    with pytest.raises(VolumeMisfit, match="dat is not up"):
+        compiled(on_aws("r-1"), replace(known(ebs("data")), for_waiting=True), "dat:/d")

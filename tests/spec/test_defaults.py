@@ -179,13 +179,13 @@ def test_a_mistake_that_a_document_takes_over_is_told_in_orch_yml_and_the_docume
     read: Read,
 ) -> None:
     loaded = read(
-        f"{TASK}---\n{TASK.replace('train', 'other')}retry: false\n",
-        f"{SETTINGS}".replace("    env: [A=1]\n", "    retry: true\n"),
+        f"{TASK}---\n{TASK.replace('train', 'other')}singleton: false\n",
+        f"{SETTINGS}".replace("    env: [A=1]\n", "    singleton: true\n"),
         launch=("task",),
     )
-    (wrong,) = [each for each in loaded.diagnostics if each.path == "retry" and "orch.yml" in each.span.file]
+    (wrong,) = [e for e in loaded.diagnostics if e.path == "singleton" and "orch.yml" in e.span.file]
     assert (wrong.code, wrong.span.line) == ("ORCH118", 9)
-    assert (wrong.excerpt or "").strip() == "retry: true"
+    assert (wrong.excerpt or "").strip() == "singleton: true"
     assert (wrong.detail or "").startswith("the task at ")
     assert (wrong.detail or "").endswith("file.yml:1 takes it over from here")
     assert "train" not in [each.name for each in loaded.tasks]

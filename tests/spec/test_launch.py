@@ -45,7 +45,8 @@ def test_a_plan_can_refuse_what_it_would_not_show(tmp_path: Path) -> None:
 def test_a_launch_of_one_kind_leaves_the_others_alone(tmp_path: Path) -> None:
     path = tmp_path / "both.yml"
     path.write_text(
-        "type: fleet\nname: lab\nnodes: 1\nttl: 1h\n---\ntype: task\nname: job\ncommands: [a]\nretry: true\n"
+        "type: fleet\nname: lab\nnodes: 1\nttl: 1h\n"
+        "---\ntype: task\nname: job\ncommands: [a]\nsingleton: true\n"
     )
     assert [each.span.line for each in load_paths([path], launch=("fleet",)).diagnostics] == [4]
     assert [each.span.line for each in load_paths([path], launch=("task",)).diagnostics] == [9]

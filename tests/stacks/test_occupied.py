@@ -10,13 +10,17 @@ from activeruns import start
 from support import Folder
 
 from orch.components.deployment import Deployment
+from orch.runner.ledger.records import RunRow
 from orch.runner.node.status import read_claims
+from orch.runner.runs import lifecycle
+from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.state import FleetState, NodeState
 from orch.stacks.errors import Conflict
 from orch.stacks.project import Project, find
 from orch.stacks.provisioning.busy_nodes import lost_nodes, refuse_occupied
 from orch.stacks.pulumi.changes import Change
 from orch.stacks.state import StackState
+from orch.stacks.volumes.attaching import ProjectVolumes
 
 KEY = "ssh-ed25519 AAAA"
 
@@ -106,6 +110,21 @@ def test_several_runs_are_each_named_with_their_nodes(folder: Folder) -> None:
     assert [line.partition(" of ")[0] for line in lines] == ["lab-2: run two", "lab-[0-1]: run one"]
     assert "`orch stop one`" in (caught.value.hint or "")
     assert "`orch stop two`" in (caught.value.hint or "")
+
+
+def test_disks_of_runs_that_have_ended_can_be_detached(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bring_up(folder)
+    project, given = find(folder.path), list[RunnerContext]()
+    start(project, "train", node(1))
+
+    def reconcile(runner: RunnerContext, rows: list[RunRow]) -> None:
+        given.append(runner)
+
+    monkeypatch.setattr(lifecycle, "reconcile_once", reconcile)
+    assert told(project, "lab-1") is not None
+    assert [runner.volumes for runner in given] == [ProjectVolumes(project)]
 
 
 def planned(*nodes: str, moves: bool = False) -> Deployment:

@@ -20,6 +20,8 @@ from orch.stacks.pulumi import recovery
 from orch.stacks.secrets.store import LARGEST, SecretStore
 from orch.stacks.secrets.values import STACK, NoSuchSecret, backends_with_secrets, tunnels
 
+pytestmark = pytest.mark.usefixtures("passphrase")
+
 ORCH_YML = """\
 project: vault
 backends:

@@ -93,12 +93,14 @@ def sent_init(v: str) -> Iterator[Values]:
 
 
 def mounted(v: str) -> Iterator[Values]:
-    line = {"source": v, "path": v, "text": v, "helper": (v, v, v)}
+    line = {"source": v, "path": v, "text": v, "origin": v, "helper": (v, v, v), "lustre_packages": True}
+    line |= {"created": None}
     for optional in (True, False):
         kinds = [SimpleNamespace(**line, kind=kind, optional=optional) for kind in ("nfs", "")]
         by_id = SimpleNamespace(**{**line, "source": "fs-1.efs.REGION.x"}, kind="nfs4", optional=optional)
-        yield {"owner": v, "lines": [*kinds, by_id]}
-        yield {"owner": None, "lines": kinds}
+        new = SimpleNamespace(**{**line, "created": "fs-x-0000"}, kind="nfs4", optional=optional)
+        yield {"owner": v, "lines": [*kinds, by_id], "created": "/nonexistent", "late_s": 0}
+        yield {"owner": None, "lines": [*kinds, new], "created": "/nonexistent", "late_s": 0}
 
 
 def aws_prepare(v: str) -> Iterator[Values]:
@@ -126,7 +128,7 @@ def volumes(v: str) -> Iterator[Values]:
         "paths": (v, v),
         "filesystem": "ext4",
     }
-    given |= {"appear_s": 0, "preparing": 47, "failed": 42, "foreign": 49}
+    given |= {"appear_s": 0, "failed": 42, "foreign": 49}
     for read_only, simulated in ((False, False), (True, True)):
         yield {**given, "read_only": read_only, "simulated": simulated, "may_format": not read_only}
 
@@ -241,7 +243,7 @@ def config(v: str) -> Iterator[Values]:
     files = [SimpleNamespace(path=v, mode=v, content=content) for content in (v, f"{v}\n", f" {v}\n\n{v}\n")]
     for console in (False, True):
         values = {"fleet": v, "user": v, "authorized_keys": (v, v), "files": files}
-        yield {**values, "console": console, "makes_key": v}
+        yield {**values, "console": console, "makes_key": v, "created": v}
 
 
 def nothing(v: str) -> Iterator[Values]:
@@ -297,7 +299,11 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "node-read.sh.j2": node(path="/p", no_path=51),
     "node-start.sh.j2": started,
     "node-volume.sh.j2": volumes,
-    "node-volume-release.sh.j2": lambda v: node(volume=v, folder=v)(v),
+    "node-volume-detached.sh.j2": lambda v: [{"home": "/var/lib/orch", "volume": v, "token": v}],
+    "node-volume-release.sh.j2": lambda v: node(volume=v, folder=v, token=v, detaching_min=15, failed=42)(v),
+    "node-volume-reserve.sh.j2": lambda v: node(
+        volume=v, detaching_min=15, preparing=47, detaching=48, failed=42
+    )(v),
     "node-stop.sh.j2": lambda v: (
         values
         for kill, stop_s in ((True, 5), (False, 5), (False, None))
@@ -370,17 +376,18 @@ def test_yaml_gives_values_back_as_they_were(hostile: str) -> None:
     assert not {"hostname", "ssh_keys", "bootcmd"} & set(console)
     assert read["bootcmd"] == [["sh", "-c", hostile]]
     assert read["users"][0]["ssh_authorized_keys"][1:] == [hostile, hostile]
-    assert [each["path"] for each in read["write_files"]] == [hostile] * 3
+    assert [each["path"] for each in read["write_files"]] == [hostile] * 4
     assert [each["content"] for each in read["write_files"]] == [
         hostile,
         f"{hostile}\n",
         f" {hostile}\n\n{hostile}\n",
+        None,  # no file system was created
     ]
     assert set(read) == {
         *("preserve_hostname", "disable_root", "ssh_pwauth", "ssh_deletekeys", "ssh_genkeytypes", "bootcmd"),
         *("users", "write_files", "runcmd"),
     }
-    files = read["write_files"]
+    files = read["write_files"][:3]
     read = yaml.safe_load(keyed(render("cloud-init-bastion.yml.j2", **values)))
     assert (read["users"][0]["name"], read["write_files"]) == (hostile, files)
 

@@ -27,6 +27,7 @@ def translate_errors(action: str) -> Generator[None, None, None]:
         raise CloudRefused(
             f"{cloud_error.meaning}: could not {action}",
             error=cloud_error,
+            status=error.response.get("ResponseMetadata", {}).get("HTTPStatusCode"),
             detail=f"{error.operation_name}: {cloud_error.code}: {cloud_error.message}",
             hint=cloud_error.hint,
             code=cloud_error.orch,

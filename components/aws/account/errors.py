@@ -1,7 +1,7 @@
 """The cloud's error codes: which of them another zone may mend, and what to do about the others.
 
 Source of the codes: EC2 API reference, "Error codes for the Amazon EC2 API"; IAM, SSM and Service Quotas API
-references, "Common errors".
+references, "Common errors"; EFS and FSx API references, the errors of each action.
 """
 
 from __future__ import annotations
@@ -78,6 +78,16 @@ TABLE: dict[str, tuple[Kind, str | None]] = {
     "Throttling": ("throttle", None),
     "ThrottlingException": ("throttle", None),
     "ResourceCountExceeded": ("quota", _QUOTA),
+    "FileSystemLimitExceeded": ("quota", _QUOTA),
+    "ServiceLimitExceeded": ("quota", _QUOTA),
+    "ThroughputLimitExceeded": ("quota", _QUOTA),
+    "NoFreeAddressesInSubnet": ("quota", "give a larger subnet, or several"),
+    "InsufficientThroughputCapacity": ("capacity", None),
+    "UnsupportedAvailabilityZone": ("capacity", None),
+    "InvalidNetworkSettings": ("parameter", "see `network`: the subnet or the security groups do not serve"),
+    "MountTargetConflict": ("parameter", "the file system has a mount target in that zone already"),
+    "FileSystemInUse": ("gone", None),
+    "IncorrectFileSystemLifeCycleState": ("gone", None),
     "Client.InstanceInitiatedShutdown": ("unknown", None),
     "InternalError": ("throttle", None),
     "InternalFailure": ("throttle", None),

@@ -14,8 +14,8 @@ from typing import Any
 from orch.components.aws.account import gather_facts
 from orch.components.aws.account.client import RegionClient
 from orch.components.aws.account.client_errors import client_error, translate_errors
-from orch.components.cloud.orphans import RecordedResource, StackSnapshot
-from orch.components.cloud.removal import retry_until_gone
+from orch.components.aws.storage.orphans import delete_file_systems
+from orch.components.cloud.orphans import RecordedResource, StackSnapshot, retry_until_gone
 from orch.spec.models.backends import entry_of
 from orch.spec.models.backends.aws import AwsSettings
 
@@ -51,6 +51,7 @@ def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
                 if each not in snapshot.ids and kind not in WITH_OTHERS:
                     orphans.setdefault(kind, {})[each] = urn.rpartition("::")[2]
         removed += _untagged(ec2, region.client("iam"), snapshot.unfinished, stack_tags)
+        removed += delete_file_systems(region, snapshot, stack_tags)
         for kind, remove in ORDER:
             existing = _still_existing(ec2, kind, orphans.get(kind, {}), snapshot.ids)
             if existing:

@@ -26,6 +26,10 @@ class Session(Protocol):
 
     def client(self, name: str) -> Any: ...
 
+    def http(self) -> Any:
+        """A session of requests that is logged in, for what google-cloud-compute has no client of."""
+        ...
+
 
 class ProjectClient:
     """A project, asked through one client per kind of resource."""

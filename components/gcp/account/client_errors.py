@@ -36,6 +36,7 @@ def translate_errors(action: str) -> Generator[None, None, None]:
         raise CloudRefused(
             f"{cloud_error.meaning}: could not {action}",
             error=cloud_error,
+            status=int(error.code) if error.code else None,
             detail=f"{cloud_error.code}: {message}",
             hint=cloud_error.hint,
             code=cloud_error.orch,

@@ -39,6 +39,9 @@ class Credentials:
     def client(self, name: str) -> Any:
         return getattr(sdk("google.cloud.compute_v1"), name)(credentials=self._credentials)
 
+    def http(self) -> Any:
+        return sdk("google.auth.transport.requests").AuthorizedSession(self._credentials)
+
 
 def open_session(settings: GcpSettings) -> Session:
     """Log in.

@@ -8,12 +8,12 @@ anew.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orch.components.cloud.orphans import RecordedResource, StackSnapshot
-from orch.components.cloud.removal import retry_until_gone
+from orch.components.cloud.orphans import RecordedResource, StackSnapshot, retry_until_gone
 from orch.components.gcp.account import errors, gather_facts
 from orch.components.gcp.account.client import ProjectClient
 from orch.components.gcp.account.client_errors import codes_of, not_found, sdk, translate_errors
@@ -24,9 +24,11 @@ from orch.spec.models.backends.gcp import GcpSettings
 
 # How long a removal takes at most: a large instance takes minutes.
 WAIT_S = 1200.0
+PAUSE_S = 3.0
 QUEUED = ("CREATING", "ACCEPTED")
 MEMBER = label("gcp:compute/instanceTemplate:InstanceTemplate::")
 NAT, REQUEST = "gcp:compute/routerNat:RouterNat", "gcp:compute/resizeRequest:ResizeRequest"
+FILESTORE, FILESTORE_API = "gcp:filestore/instance:Instance", "https://file.googleapis.com/v1"
 _MARK = re.compile(r"orch:stack=(\S+) orch:urn=\S+?::(\S+)")
 
 
@@ -77,6 +79,7 @@ def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
     removed: list[str] = []
     for project, region in sorted(places):
         orphans = Orphans(session, project, region, snapshot, marks)
+        removed += _filestores(session, project, snapshot, marks)
         for step in orphans.steps():
             snapshot.still_held()
             with translate_errors("look at what a call that did not end left"):
@@ -86,6 +89,58 @@ def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
                     _remove(each)
             removed += [f"{each.name} ({each.path})" for each in batch]
     return tuple(removed)
+
+
+def _filestores(
+    session: gather_facts.Session, project: str, snapshot: StackSnapshot, marks: Marks
+) -> Iterator[str]:
+    """Remove Filestores whose creation is not recorded to have ended: nothing was ever written to them.
+
+    A Filestore of a fleet that is recorded stays, for it holds data.
+    """
+    begun = [each for each in snapshot.unfinished if each.type == FILESTORE]
+    if not begun:
+        return
+    http = session.http()
+    for each in begun:
+        path = f"projects/{project}/locations/{each.inputs['location']}/instances/{each.inputs['name']}"
+        url = f"{FILESTORE_API}/{path}"
+        if path in snapshot.ids:
+            continue
+        with translate_errors(f"remove {each.name}, which a call that did not end had begun"):
+            answer = http.get(url)
+            if answer.status_code == 404:
+                continue
+            _raise_for(answer)
+            found = answer.json()
+            if found.get("labels", {}).get("orch-stack") not in marks.labels:
+                continue
+            if found.get("state") == "CREATING":
+                snapshot.tell(
+                    f"waiting until {each.name}, which was begun before, is there: then it is removed"
+                )
+            _until(lambda url=url: http.get(url).json().get("state") != "CREATING")
+            # It was waited for many minutes: what has its name now may be another.
+            if http.get(url).json().get("createTime") != found.get("createTime"):
+                continue
+            snapshot.still_held()
+            deleted = http.delete(url)
+            if deleted.status_code != 404:
+                _raise_for(deleted)
+            _until(lambda url=url: http.get(url).status_code == 404)
+        yield f"{each.name} ({path})"
+
+
+def _raise_for(answer: Any) -> None:
+    """Raise Google's error where Filestore refused."""
+    if answer.status_code >= 400:
+        raise sdk("google.api_core.exceptions").from_http_response(answer)
+
+
+def _until(over: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not over() and time.monotonic() < deadline:
+        time.sleep(PAUSE_S)
 
 
 def _remove(each: Orphan) -> None:

@@ -21,6 +21,17 @@ SERVER_ERRORS = frozenset(
     }
 )
 
+# Sources: EFS API reference, errors of each action.
+CONFLICTS = frozenset(
+    {
+        "FileSystemAlreadyExists",
+        "FileSystemInUse",
+        "IncorrectFileSystemLifeCycleState",
+        "MountTargetConflict",
+        "NoFreeAddressesInSubnet",
+    }
+)
+
 THROTTLED = "RequestLimitExceeded"
 
 
@@ -34,6 +45,8 @@ class AwsError(Refusal):
             return 503
         if self.code in SERVER_ERRORS:
             return 500
+        if self.code in CONFLICTS:
+            return 409
         return 403 if self.code in {"UnauthorizedOperation", "AccessDenied", "AuthFailure"} else 400
 
 

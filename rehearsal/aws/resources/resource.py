@@ -114,6 +114,14 @@ class AwsResources(SimulatedResources):
             if new:
                 api.iam(f"Tag{kind}", **{key: resource_id}, Tags=new)
             return
+        if token.startswith(("aws:efs/", "aws:fsx/")):
+            service = token[4:7]
+            target = {"ResourceId": resource_id} if service == "efs" else {"ResourceARN": state.get("arn")}
+            if removed:
+                api("UntagResource", service=service, **target, TagKeys=removed)
+            if new:
+                api("TagResource", service=service, **target, Tags=new)
+            return
         target = state.get("placementGroupId") if token.endswith(":PlacementGroup") else None
         target = state.get("keyPairId") if token.endswith(":KeyPair") else target or resource_id
         if removed:

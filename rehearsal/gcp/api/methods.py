@@ -49,6 +49,11 @@ class Method:
     mutates: bool
 
     @property
+    def service(self) -> str:
+        """`compute`, or `file` of Filestore."""
+        return self.id.split(".")[0]
+
+    @property
     def collection(self) -> str:
         return self.id.split(".")[1]
 
@@ -59,7 +64,7 @@ class Method:
     @property
     def permission(self) -> str:
         """The IAM permission that the method needs."""
-        return f"compute.{self.collection}.{VERBS.get(self.verb, self.verb)}"
+        return f"{self.service}.{self.collection}.{VERBS.get(self.verb, self.verb)}"
 
     def match(self, http: str, words: Sequence[str]) -> dict[str, str] | None:
         if http != self.http or len(words) != len(self.segments):
@@ -99,7 +104,7 @@ def all_methods() -> Sequence[Method]:
 
 
 def method(
-    name: str, http: str, path: str, *, mutates: bool | None = None
+    name: str, http: str, path: str, *, mutates: bool | None = None, service: str = "compute"
 ) -> Callable[[Callable[[Request], Doc]], Callable[[Request], Doc]]:
     """Register a method of the API. `path` is relative to `projects/{project}/`.
 
@@ -109,7 +114,7 @@ def method(
     def register(function: Callable[[Request], Doc]) -> Callable[[Request], Doc]:
         segments = ("projects", "{project}", *(part for part in path.split("/") if part))
         changes = http != "GET" if mutates is None else mutates
-        METHODS.append(Method(f"compute.{name}", http, segments, function, changes))
+        METHODS.append(Method(f"{service}.{name}", http, segments, function, changes))
         return function
 
     return register

@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import gzip
 import subprocess
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from orch.components.aws.account.gather_facts import host_key_of
 from orch.components.aws.userdata import MOST_BYTES
 from orch.components.cloud.cloudinit import filled, packed, wrapped
 from orch.components.cloud.host_keys import private_host_key, public_host_key
+from orch.runner.preparation.mounts import CREATED
 
 PLANNED = [name for name in cases() if not name.startswith("bad-")]
 
@@ -48,6 +50,27 @@ def test_what_each_node_of_a_thousand_repeats_in_the_state_has_no_comments(name:
             first, *lines = content.splitlines()
             assert not [line for line in lines if line.lstrip().startswith("#")], path
             assert path.endswith(("README", ".conf", ".service")) or first.startswith("#!"), path
+
+
+def test_a_node_mounts_the_file_systems_that_were_created(tmp_path: Path) -> None:
+    plan = Case.of("file-systems").plan()
+    sources = ["fs-1.efs.us-east-1.amazonaws.com:/", "fs-2.fsx.us-east-1.amazonaws.com@tcp:/abcdefgh"]
+    mounted = list(zip(plan.file_systems, sources, strict=True))
+    text = filled(plan.cloud_init, authorized_key="ssh-ed25519 BBBB me", file_systems=mounted)
+    (file,) = [each for each in yaml.safe_load(text)["write_files"] if each["path"] == CREATED]
+    (tmp_path / "created").write_bytes(b64decode(file["content"]))
+    script = written("file-systems")["/var/lib/orch/init/00.sh"].replace(CREATED, str(tmp_path / "created"))
+    wanted, _, _ = script.partition("own | sed")
+    done = subprocess.run(
+        ["bash", "-c", f'{wanted}\nprintf %s "$WANTED"', "/run/orch-init-1/00.sh"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [line.split(" ")[:3] for line in done.stdout.splitlines()] == [
+        [sources[0], "/shared", "nfs4"],
+        [sources[1], "/fast", "lustre"],
+    ]
 
 
 def test_keys_keep_their_lines() -> None:

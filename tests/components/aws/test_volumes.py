@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from orch.components.aws.volumes import AwsVolumes
+from orch.components.cloud_errors import CloudRefused
 from orch.components.volumes import Account, VolumeError, VolumePlan, VolumeRequest, plan_volume
 from orch.rehearsal.aws import client_hook
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.aws.api.errors import AwsError
+from orch.runner.errors import DetachPending
 from orch.spec.findings import PlanError
 from orch.spec.models import Volume
 from orch.spec.state import NodeState
@@ -139,6 +141,34 @@ def test_a_volume_is_attached_once_and_detached_again(cloud: Cloud, account: Acc
     volumes.detach(account, volume, node)
     doc = cloud.call("DescribeVolumes", {"VolumeIds": [volume.volume_id]})["Volumes"][0]
     assert (doc["State"], doc["Attachments"]) == ("available", [])
+
+
+def test_a_volume_whose_detaching_was_accepted_before_is_detached(cloud: Cloud, account: Account) -> None:
+    class Twice(AwsVolumes):
+        """A client that sends a call again, for the first answer was lost."""
+
+        def detach_disk(self, client: Any, volume: VolumeState, instance: str) -> None:
+            super().detach_disk(client, volume, instance)
+            super().detach_disk(client, volume, instance)
+
+    node, volume = instance(cloud), ebs(cloud)
+    AwsVolumes().attach(account, volume, node, read_only=False)
+    Twice().detach(account, volume, node)
+    assert [call.action for call in cloud.calls].count("DetachVolume") == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [("UnauthorizedOperation", CloudRefused), ("InternalError", DetachPending), ("Odd", CloudRefused)],
+)
+def test_a_detaching_is_over_when_ec2_refuses_it_and_may_happen_after_other_errors(
+    cloud: Cloud, account: Account, code: str, raised: type[Exception]
+) -> None:
+    node, volume = instance(cloud), ebs(cloud)
+    AwsVolumes().attach(account, volume, node, read_only=False)
+    cloud.turn(failures=[{"code": code, "action": "DetachVolume"}])
+    with pytest.raises(raised, match=f"could not detach {volume.volume_id}"):
+        AwsVolumes().detach(account, volume, node)
 
 
 def test_two_volumes_of_an_instance_have_two_device_names(cloud: Cloud, account: Account) -> None:

@@ -16,4 +16,5 @@ pytestmark = [
 
 
 def test_what_becomes_of_a_fleet_whose_file_changes() -> None:
-    passes(Path(__file__).with_name("engine_suite.py"))
+    here = Path(__file__)
+    passes(here.with_name("engine_suite.py"), here.with_name("file_systems_suite.py"))

@@ -136,7 +136,8 @@ def test_each_case_registers_what_its_plan_says(name: str) -> None:
     made = [vpc for vpc in plan.networks.vpcs if vpc.origin == "made"]
     assert len(kept.of("network:Network")) == len(made)
     assert len(kept.of("subnetwork:Subnetwork")) == sum(len(vpc.subnets) for vpc in made)
-    assert len(kept.of("firewall:Firewall")) == len(plan.networks.firewalls)
+    locks = plan.file_systems if plan.networks.first.origin != "given" else ()
+    assert len(kept.of("firewall:Firewall")) == len(plan.networks.firewalls) + len(locks)
     assert len(kept.of("routerNat:RouterNat")) == (plan.networks.nat is not None)
     assert len(kept.of("resourcePolicy:ResourcePolicy")) == (plan.placement_policy is not None)
     assert len(kept.of("instance:Instance")) == (plan.bastion is not None)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any
 
 import pytest
+from google.api_core.exceptions import Forbidden, ServiceUnavailable
 
+from orch.components.cloud import volumes as cloud_volumes
 from orch.components.cloud_errors import CloudRefused
+from orch.components.gcp.account.client import ProjectClient
 from orch.components.gcp.volumes import GcpVolumes
 from orch.components.volumes import Account, VolumeError, VolumePlan, VolumeRequest, plan_volume
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.rehearsal.gcp.client_hook import session
+from orch.runner.errors import DetachPending
 from orch.spec.findings import PlanError
 from orch.spec.models import Volume
 from orch.spec.state import NodeState
@@ -155,6 +160,45 @@ def test_a_disk_that_another_instance_has_is_a_conflict_and_stays_there(
     assert users(cloud, volume) == ["one"]
 
 
+class Second(GcpVolumes):
+    """One of two that find a disk free and ask for it: it is the second, after the one on `quicker`."""
+
+    def __init__(self, quicker: str) -> None:
+        self.quicker = quicker
+
+    def attach_disk(
+        self, client: ProjectClient, volume: VolumeState, instance: str, *, read_only: bool
+    ) -> None:
+        super().attach_disk(client, volume, self.quicker, read_only=read_only)
+        super().attach_disk(client, volume, instance, read_only=read_only)
+
+
+def test_two_runs_that_begin_at_once_on_a_node_both_have_the_disk(cloud: GcpCloud, account: Account) -> None:
+    node, volume = instance(cloud), disk(cloud)
+    assert Second("one").attach(account, volume, node, read_only=False).paths
+    assert [call.action for call in cloud.calls].count("compute.instances.attachDisk") == 2
+    assert users(cloud, volume) == ["one"]
+
+
+def test_of_two_nodes_that_want_a_disk_at_once_the_second_is_told_who_has_it(
+    cloud: GcpCloud, account: Account
+) -> None:
+    instance(cloud)
+    other, volume = instance(cloud, "two"), disk(cloud)
+    with pytest.raises(VolumeError, match="is attached to one, not to node-two") as caught:
+        Second("one").attach(account, volume, other, read_only=False)
+    assert caught.value.code == "ORCH267"
+
+
+def test_an_operation_that_finds_the_disk_taken_is_no_failure_where_this_node_has_it(
+    cloud: GcpCloud, account: Account
+) -> None:
+    node, volume = instance(cloud), disk(cloud)
+    late = {"code": "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", "action": "compute.instances.attachDisk"}
+    cloud.turn(failures=[{**late, "nth": 2}])
+    assert Second("one").attach(account, volume, node, read_only=False).paths
+
+
 def test_a_disk_outlives_the_instance_that_had_it(cloud: GcpCloud, account: Account) -> None:
     node, volume = instance(cloud), disk(cloud)
     GcpVolumes().attach(account, volume, node, read_only=False)
@@ -181,6 +225,72 @@ def test_a_refusal_of_gcp_is_told_with_its_code(cloud: GcpCloud, account: Accoun
     with pytest.raises(CloudRefused, match="could not attach data-1 to one") as caught:
         GcpVolumes().attach(account, volume, node, read_only=False)
     assert caught.value.code == "ORCH304"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (FutureTimeout(), " for 300 s"),
+        (ConnectionResetError("reset"), ", and GCP cannot be reached to ask how far that is"),
+        (ServiceUnavailable("later"), ", and GCP asks to come back later"),
+        (Forbidden("zoneOperations.get"), ", and GCP does not let these credentials do this"),
+    ],
+)
+def test_a_detaching_whose_end_is_not_seen_is_told_as_one_under_way(
+    cloud: GcpCloud, account: Account, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    class Stuck:
+        def exception(self, timeout: float) -> None:
+            raise error
+
+    node, volume = instance(cloud), disk(cloud)
+    GcpVolumes().attach(account, volume, node, read_only=False)
+    instances = account.session("gcp").client("InstancesClient")
+    monkeypatch.setattr(type(instances), "detach_disk", lambda self, **given: Stuck())
+    with pytest.raises(DetachPending, match=f"volume data is being detached from one{told}"):
+        GcpVolumes().detach(account, volume, node)
+    assert GcpVolumes().users(account, volume) == ("one",)
+
+
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [
+        ("forbidden", CloudRefused),
+        ("INVALID_USAGE", CloudRefused),
+        ("backendError", DetachPending),
+        ("resourceNotReady", DetachPending),
+        ("INTERNAL_ERROR", DetachPending),
+    ],
+)
+def test_a_detaching_is_over_when_gcp_refuses_it_and_may_happen_after_other_errors(
+    cloud: GcpCloud, account: Account, code: str, raised: type[Exception]
+) -> None:
+    node, volume = instance(cloud), disk(cloud)
+    GcpVolumes().attach(account, volume, node, read_only=False)
+    cloud.turn(failures=[{"code": code, "action": "compute.instances.detachDisk"}])
+    with pytest.raises(raised, match="could not detach data-1 from one"):
+        GcpVolumes().detach(account, volume, node)
+    assert users(cloud, volume) == ["one"]
+
+
+def test_a_disk_is_attached_once_a_detaching_is_over_that_nobody_waits_for(
+    cloud: GcpCloud, account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, volume = instance(cloud), disk(cloud)
+    GcpVolumes().attach(account, volume, node, read_only=False)
+    name, slept = f"{PROJECT}/zones/{ZONE}/operations/operation-1", list[float]()
+    operation = {"name": "operation-1", "operationType": "detachDisk", "status": "RUNNING"}
+    operation["targetLink"] = f"https://www.googleapis.com/compute/v1/{PROJECT}/zones/{ZONE}/instances/one"
+    cloud.store.put(name, "operation", ZONE, operation)
+
+    def detached(seconds: float) -> None:
+        slept.append(seconds)
+        cloud.store.put(name, "operation", ZONE, operation | {"status": "DONE"})
+        call(cloud, "POST", f"zones/{ZONE}/instances/one/detachDisk", deviceName="data-1")
+
+    monkeypatch.setattr(cloud_volumes.time, "sleep", detached)
+    GcpVolumes().attach(account, volume, node, read_only=False)
+    assert (slept, users(cloud, volume)) == ([cloud_volumes.PAUSE_S], ["one"])
 
 
 @pytest.mark.parametrize(

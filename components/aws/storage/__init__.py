@@ -1,0 +1,1 @@
+"""Shared file systems of AWS that are created with a fleet: who reaches them, and their resources."""

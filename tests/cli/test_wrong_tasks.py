@@ -1,0 +1,86 @@
+"""Wrong tasks that `orch run` refuses before it asks a node: what, where, what to do, and nothing is left."""
+
+from __future__ import annotations
+
+import pytest
+from support import Folder
+
+pytestmark = pytest.mark.quick
+
+HEAD = "type: task\nname: wrong\nimage: orch/mpi\ncommands: ['true']\n"
+GROUPS = "type: task\nname: wrong\nimage: orch/mpi\ngroups:\n  - commands: ['echo {}']\n"
+OWN = "type: task\nname: wrong\ncommands: ['true']\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "hint"),
+    [
+        (
+            HEAD + "env: {TOKEN: '${{ secrets.token }}'}\n",
+            "task.yml:5:14: error ORCH172: secret 'token' is not set",
+            "`orch secret set token`",
+        ),
+        (
+            HEAD + "env: {TOKEN: '${{ secrets.my token }}'}\n",
+            "task.yml:5:14: error ORCH172: 'my token' is not the name of a secret",
+            "letters, digits, `_` and `-`",
+        ),
+        (
+            HEAD + "ports: ['8080:80', '8080:81']\n",
+            "task.yml:5:20: error ORCH153: port 8080 of this machine is forwarded twice",
+            '`"*:81"` for any free port',
+        ),
+        (
+            HEAD + "volumes: ['/a:/data', '/b:/data/']\n",
+            "task.yml:5:23: error ORCH153: /data is mounted twice",
+            "its own path",
+        ),
+        (
+            GROUPS.format("${{ groups[3].nodes[0].IP_ADDRESS }}"),
+            "task.yml:5:16: error ORCH136: there is no group 3, the last one is 0",
+            "count from 0",
+        ),
+        (
+            GROUPS.format("${{ groups[0].nodes[1].IP_ADDRESS }}"),
+            "task.yml:5:16: error ORCH136: group 0 has no node 1, its last one is 0",
+            "count from 0",
+        ),
+        (
+            GROUPS.format("${{ groups[0].nodes[0].HOSTNAME }}"),
+            "task.yml:5:16: error ORCH172: `${{ groups[0].nodes[0].HOSTNAME }}` is unknown",
+            "`${{ groups[0].nodes[0].IP_ADDRESS }}`",
+        ),
+        (
+            HEAD + "outputs: [/out/../etc]\n",
+            "task.yml:5:11: error ORCH129: an output must not hold `..`",
+            "write where it leads",
+        ),
+        (
+            HEAD + "working_dir: src\n",
+            "task.yml:5:14: error ORCH129: `working_dir` must be absolute, 'src' is not",
+            "write `/src`",
+        ),
+        (
+            OWN + "python: 3.8\n",
+            "task.yml:4:9: error ORCH111: '3.8' is not a Python of the default image",
+            "`3.9`",
+        ),
+        (HEAD + "python: 3.12\n", "task.yml:5:1: error ORCH148: choose `image` or `python`", "remove"),
+        (HEAD + "docker: true\n", "task.yml:5:1: error ORCH148: choose `image` or `docker`", "remove"),
+        (
+            "type: dev-environment\nname: wrong\nide: vscode\n",
+            "task.yml:1:7: error ORCH118: `type: dev-environment` is not supported by this version",
+            "",
+        ),
+    ],
+    ids=lambda value: value.rpartition(": error ")[2].split(":")[0] if ": error " in value else "",
+)
+def test_it_is_told_at_its_place_with_what_to_do(folder: Folder, text: str, first: str, hint: str) -> None:
+    folder.write("task.yml", text)
+    said = folder.orch("run", "task.yml")
+    assert (said.code, said.out) == (3, "")
+    assert said.err.splitlines()[0] == first
+    assert hint in said.err
+    assert said.err.count("error") == 1
+    assert "Traceback" not in said.err
+    assert {path.name for path in folder.path.iterdir()} == {"orch.yml", "task.yml"}
