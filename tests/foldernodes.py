@@ -241,7 +241,8 @@ class ProcessRuntime:
         deadline_s: float | None = None,
     ) -> None:
         sign = "KILL" if kill else "TERM"
-        text = f"mkdir -p {_stage(plan, rank)}/stopping; kill -{sign} -$(cat {_stage(plan, rank)}/pid)"
+        written = "until [ -s pid ]; do sleep 0.05; done"  # by the job's first process, which may not run yet
+        text = f"cd {_stage(plan, rank)} && mkdir -p stopping && {written} && kill -{sign} -$(cat pid)"
         self._run(connector, plan, rank, text)
 
     def remove(
@@ -314,6 +315,18 @@ class ProcessRuntime:
 
 def _stage(plan: RunPlan, rank: int) -> str:
     return f"{NODE_HOME}/runs/{plan.container(rank)}"
+
+
+def targets(folder: Path, name: str) -> list[Path]:
+    """A file of this name for each of two ranks, where both nodes may place a file of the task.
+
+    Both ranks place both files, for both nodes are this machine, and `cp` cannot create a file twice at once.
+    """
+    found = [folder / f"target-{rank}" / name for rank in range(2)]
+    for file in found:
+        file.parent.mkdir()
+        file.touch()
+    return found
 
 
 @dataclass

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from foldernodes import FolderLab, ProcessRuntime, folder_of
+from foldernodes import FolderLab, ProcessRuntime, folder_of, targets
 from support import until as wait_until
 
 from orch.runner.errors import NodesBusy, RunFailed, RunnerError, UnknownRun
@@ -115,8 +115,11 @@ def test_the_second_attempt_finds_what_the_first_one_had_and_what_it_left(
     (tmp_path / "code.txt").write_text("the code\n")
     checkpoint = tmp_path / "checkpoint"
     out = tmp_path / "out"
+    placed = tmp_path / "placed"
     row = submit(
         commands=[
+            f"touch {placed}-$ORCH_ATTEMPT-$NODE_RANK",
+            f"until [ -e {placed}-$ORCH_ATTEMPT-$((1 - NODE_RANK)) ]; do sleep 0.05; done",
             "echo rank $NODE_RANK of $NNODES attempt $ORCH_ATTEMPT $SLURM_RESTART_COUNT $WORD",
             f"cat {tmp_path}/target-$NODE_RANK/code.txt",
             f"mkdir -p {out}-$NODE_RANK && echo $ORCH_ATTEMPT > {out}-$NODE_RANK/result",
@@ -125,7 +128,7 @@ def test_the_second_attempt_finds_what_the_first_one_had_and_what_it_left(
             f"[ $NODE_RANK = 1 ] || {{ touch {checkpoint}; exit 3; }}",
             "sleep 600",
         ],
-        files=[f"code.txt:{tmp_path}/target-0/code.txt", f"code.txt:{tmp_path}/target-1/code.txt"],
+        files=[f"code.txt:{target}" for target in targets(tmp_path, "code.txt")],
         outputs=[f"{out}-0"],
         env={"WORD": "word"},
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from foldernodes import FolderLab, ProcessRuntime, folder_of
+from foldernodes import FolderLab, ProcessRuntime, folder_of, targets
 
 from orch.runner.connect import open_connector
 from orch.runner.errors import RunnerError
@@ -76,7 +76,7 @@ def test_a_task_runs_on_two_nodes_that_are_folders_of_this_machine(
             'echo "rank $NODE_RANK of $NNODES, the first is at $MASTER_ADDR, $SECRET"',
             f"until grep -x 'a file of the task' {file} 2>/dev/null; do sleep 0.1; done",
         ],
-        files=[f"given.txt:{tmp_path}/target-0/given.txt", f"given.txt:{tmp_path}/target-1/given.txt"],
+        files=[f"given.txt:{target}" for target in targets(tmp_path, "given.txt")],
         env={"SECRET": "it's here"},
         shell="sh",
     )
