@@ -179,7 +179,9 @@ class Forked:
 
     def ends(self, timeout: float | None = None) -> bool:
         """Whether it ends in time."""
-        return bool(select.select([self._told], [], [], timeout)[0])
+        ready = select.poll()  # `select` takes no file whose number is 1024 or more
+        ready.register(self._told, select.POLLIN)
+        return bool(ready.poll(None if timeout is None else timeout * 1000))
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit code, negative for a signal. It is killed when it does not end in time."""
