@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Text, delete, exists, func, insert, literal, or_, select, update
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import Connection, Engine, delete, exists, func, insert, literal, or_, select, update
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 
 from orch.runner.errors import LedgerUnusable, RunConflict, UnknownRun
 from orch.runner.ledger import schema
-from orch.runner.ledger.database import READ_ONLY, open_engine, unusable
+from orch.runner.ledger.database import only_reading, open_engine, unusable
 from orch.runner.ledger.lease import LEASE_S, LeaseLost, Renewal
 from orch.runner.ledger.records import (
     ACTIVE,
@@ -48,6 +48,7 @@ class Ledger:
 
     def __init__(self, engine: Engine, url: str) -> None:
         self._engine = engine
+        self._reader = only_reading(engine)
         self._url = url
 
     def close(self) -> None:
@@ -259,7 +260,7 @@ class Ledger:
                     run.c.attempt,
                     run.c.plan,
                     literal(" ".join(events)),
-                    literal(waiting.message, Text),
+                    literal(waiting.message, schema.Plain),
                     run.c.started_at,
                     clock(),
                 ).where(*_holds(lease))
@@ -315,18 +316,15 @@ class Ledger:
         """Change one rank. Raises LeaseLost."""
         table = schema.rank
         with self._begin() as db:
-            changed = db.execute(
+            # The run's row is locked until the rank is written: who takes the lease meanwhile waits for that.
+            held = db.execute(select(schema.run.c.id).where(*_holds(lease)).with_for_update(read=True))
+            if held.first() is None:
+                raise _lease_lost()
+            db.execute(
                 update(table)
-                .where(
-                    table.c.run_id == lease.run_id,
-                    table.c.attempt == attempt,
-                    table.c.rank == rank,
-                    exists().where(*_holds(lease)),
-                )
+                .where(table.c.run_id == lease.run_id, table.c.attempt == attempt, table.c.rank == rank)
                 .values(**values)
             )
-            if changed.rowcount == 0:
-                raise _lease_lost()
 
     def set_desired(self, number: int, desired: Desired) -> None:
         """Set what a run should do; its driver reads it at its next step. `abort` is final."""
@@ -363,7 +361,7 @@ class Ledger:
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
         """A read-only transaction, which never waits for a lock."""
-        with self._begin(self._engine.execution_options(**{READ_ONLY: True})) as db:
+        with self._begin(self._reader) as db:
             yield db
 
     @contextmanager
@@ -371,7 +369,7 @@ class Ledger:
         try:
             with (engine or self._engine).begin() as db:
                 yield db
-        except (OperationalError, sqlite3.OperationalError) as error:
+        except (OperationalError, InterfaceError, InternalError, sqlite3.OperationalError) as error:
             raise unusable(self._url, error) from error
 
 
