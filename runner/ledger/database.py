@@ -210,6 +210,8 @@ def _upgrade(engine: Engine) -> None:
                 definition = CreateColumn(column).compile(dialect=db.dialect)
                 db.execute(text(f"ALTER TABLE {table} ADD COLUMN {definition}"))
         schema.metadata.create_all(db)
+        for index in schema.run.indexes:
+            index.create(db, checkfirst=True)
         if version < schema.SCHEMA_VERSION:
             db.execute(update(schema.meta).where(key).values(value=str(schema.SCHEMA_VERSION)))
 

@@ -16,7 +16,8 @@ from sqlalchemy import Connection, Engine, delete, exists, func, insert, literal
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 
 from orch.runner.errors import LedgerUnusable, RunConflict, UnknownRun
-from orch.runner.ledger import schema
+from orch.runner.ledger import controllers, schema
+from orch.runner.ledger.controllers import Controller
 from orch.runner.ledger.database import only_reading, open_engine, unusable
 from orch.runner.ledger.lease import LEASE_S, LeaseLost, Renewal
 from orch.runner.ledger.records import (
@@ -31,6 +32,7 @@ from orch.runner.ledger.records import (
     lease_holds,
 )
 from orch.runner.ledger.schema import clock
+from orch.runner.ledger.waiting_line import Line, read_line
 from orch.runner.processes import describe_owner, here, is_dead_owner, process_owner
 from orch.spec.grammar.values import encodable, shown
 
@@ -62,6 +64,8 @@ class Ledger:
         nodes: Sequence[str],
         build: Callable[[int], str],
         waiting: Waiting | None = None,
+        *,
+        priority: int = 0,
     ) -> RunRow:
         """Write a new run. `build` gets its number and returns its plan as JSON.
 
@@ -74,7 +78,7 @@ class Ledger:
         try:
             with Renewal(self, lease):
                 plan = build(lease.run_id)
-            return self._submit(lease, plan, nodes, waiting)
+            return self._submit(lease, plan, nodes, waiting, priority)
         except BaseException:
             with suppress(LedgerUnusable), self._begin() as db:
                 db.execute(delete(schema.run).where(*_holds(lease), schema.run.c.status == RESERVED))
@@ -131,14 +135,23 @@ class Ledger:
                 db.execute(delete(table).where(table.c.id == row.id))
         return Lease(number, owner, 1)
 
-    def _submit(self, lease: Lease, plan: str, nodes: Sequence[str], waiting: Waiting | None) -> RunRow:
+    def _submit(
+        self, lease: Lease, plan: str, nodes: Sequence[str], waiting: Waiting | None, priority: int
+    ) -> RunRow:
         table = schema.run
         values: dict[str, Any] = {"status": "submitted"} if waiting is None else _waiting_values(waiting)
         with self._begin() as db:
             changed = db.execute(
                 update(table)
                 .where(*_holds(lease), table.c.status == RESERVED)
-                .values(**values, plan=plan, owner=None, lease_until=None, created_at=clock())
+                .values(
+                    **values,
+                    plan=plan,
+                    priority=priority,
+                    owner=None,
+                    lease_until=None,
+                    created_at=clock(),
+                )
             )
             if changed.rowcount == 0:
                 raise _lease_lost()
@@ -244,7 +257,8 @@ class Ledger:
     def mark_started(self, lease: Lease, text: str) -> None:
         """Record that commands are about to run; the first call sets the start time. Raises LeaseLost."""
         started = func.coalesce(schema.run.c.started_at, clock())
-        self._fenced(lease, {"phase": "going", "started_at": started}, "go", text)
+        values = {"phase": "going", "started_at": started, "queued_at": None}
+        self._fenced(lease, values, "go", text)
 
     def wait(self, lease: Lease, waiting: Waiting, events: Sequence[str] | None = None) -> None:
         """Let the run wait for its next attempt. Raises LeaseLost.
@@ -295,6 +309,26 @@ class Ledger:
             db.execute(delete(table).where(table.c.run_id == lease.run_id, table.c.attempt == attempt))
             _add_ranks(db, lease.run_id, attempt, nodes)
             _add_event(db, lease.run_id, "attempt", str(attempt))
+
+    def line(self, fleet: str) -> Line:
+        """The runs that wait for nodes of a fleet."""
+        with self._reading() as db:
+            return read_line(db, fleet, controlled=bool(controllers.living(db)))
+
+    def beat(self, owner: str) -> None:
+        """Write the heartbeat of a controller."""
+        with self._begin() as db:
+            controllers.beat(db, owner)
+
+    def retire(self, owner: str) -> None:
+        """A controller has ended. Does nothing if the ledger is unavailable."""
+        with suppress(LedgerUnusable), self._begin() as db:
+            controllers.retire(db, owner)
+
+    def controllers(self) -> tuple[Controller, ...]:
+        """The controllers that live."""
+        with self._reading() as db:
+            return controllers.living(db)
 
     def failed_nodes(self, number: int, *, lost_only: bool = False) -> dict[str, int]:
         """Node name -> how much speaks against it: 1 for every attempt of a run in which its rank failed by
@@ -419,6 +453,8 @@ def _waiting_values(waiting: Waiting) -> dict[str, Any]:
         "next_at": clock() + waiting.delay_s,
         "retry_since": waiting.since,
         "retry_tries": waiting.tries,
+        **({"queued_at": func.coalesce(schema.run.c.queued_at, clock())} if waiting.for_nodes else {}),
+        **({} if waiting.in_use is None else {"looked_at": clock(), "in_use": int(waiting.in_use)}),
     }
 
 

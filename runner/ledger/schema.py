@@ -27,7 +27,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from orch.spec.grammar.values import encodable
 
 # Raised when a change makes an older orch misread the ledger.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 metadata = MetaData()
 
@@ -80,8 +80,15 @@ run = Table(
     # Since when it is tried again, and how often that was without success (runs/retry.py).
     Column("retry_since", Float),
     Column("retry_tries", Integer, nullable=False, server_default="0"),
+    Column("priority", Integer, nullable=False, server_default="0"),
+    # Of a run that waits for nodes (waiting_line.py): since when, when it last looked for some, and whether
+    # other runs had them then. Since when stays until its commands begin.
+    Column("queued_at", Float),
+    Column("looked_at", Float),
+    Column("in_use", Integer, nullable=False, server_default="0"),
     Index("run_by_name", "name", "id"),
     Index("run_by_status", "status"),
+    Index("run_by_fleet", "fleet", "finished_at"),
 )
 
 rank = Table(
@@ -124,8 +131,21 @@ event = Table(
     Column("text", Plain, nullable=False),
 )
 
+# Controllers that live, or did a short while ago.
+controller = Table(
+    "controller",
+    metadata,
+    Column("owner", String(200), primary_key=True),
+    Column("started_by", String(200), nullable=False),
+    Column("started_at", Float, nullable=False),
+    Column("seen_at", Float, nullable=False),
+)
 
-ADDED: dict[int, tuple[Column[Any], ...]] = {2: (run.c.next_at, run.c.retry_since, run.c.retry_tries)}
+
+ADDED: dict[int, tuple[Column[Any], ...]] = {
+    2: (run.c.next_at, run.c.retry_since, run.c.retry_tries),
+    3: (run.c.priority, run.c.queued_at, run.c.looked_at, run.c.in_use),
+}
 """Columns that a version of the schema added to tables of the one before it."""
 
 

@@ -487,28 +487,35 @@ def journal(path: Path) -> str:
         db.close()
 
 
-def test_a_ledger_of_the_version_before_attempts_is_brought_up_to_date(tmp_path: Path):
-    file = tmp_path / "ledger.db"
-    ledger = open_ledger(f"sqlite:///{file}")
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_ledger_of_an_earlier_version_is_brought_up_to_date(ledger_url: str, version: int):
+    ledger = open_ledger(ledger_url)
     number = new(ledger)
+    with ledger._begin() as db:
+        db.execute(text("DROP INDEX run_by_fleet"))
+        for added in range(version + 1, schema.SCHEMA_VERSION + 1):
+            for column in schema.ADDED[added]:
+                db.execute(text(f"ALTER TABLE run DROP COLUMN {column.name}"))
+        db.execute(text("DROP TABLE controller"))
+        if version < 2:
+            db.execute(text("DROP TABLE attempt"))
+        db.execute(text(f"UPDATE meta SET value = '{version}' WHERE key = 'schema'"))
     ledger.close()
-    with closing(sqlite3.connect(file)) as db, db:
-        for column in schema.ADDED[2]:
-            db.execute(f"ALTER TABLE run DROP COLUMN {column.name}")
-        db.execute("DROP TABLE attempt")
-        db.execute("UPDATE meta SET value = '1' WHERE key = 'schema'")
-    openers = [threading.Thread(target=lambda: open_ledger(f"sqlite:///{file}").close()) for _ in range(4)]
+    openers = [threading.Thread(target=lambda: open_ledger(ledger_url).close()) for _ in range(4)]
     for opener in openers:
         opener.start()
     for opener in openers:
         opener.join(60)
-    ledger = open_ledger(f"sqlite:///{file}")
+    ledger = open_ledger(ledger_url)
     row = ledger.by_id(number)
     assert (row.name, row.retry_tries, row.next_at, row.attempts) == ("job", 0, None, ())
+    assert (row.priority, row.queued_at) == (0, None)
     lease = ledger.take(number, "me")
     assert lease is not None
-    ledger.wait(lease, Waiting("why", 15.0, None, 1), ["error"])
+    ledger.wait(lease, Waiting("why", 15.0, None, 1, for_nodes=True, in_use=True), ["error"])
     assert ledger.by_id(number).attempts[0].events == ("error",)
+    assert ledger.line("lab").position(number) == 1
+    assert ledger.controllers() == ()
     ledger.close()
 
 
